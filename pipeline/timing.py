@@ -18,7 +18,7 @@ class Timing:
         rounds: That were trained in them.
         core_seconds: For how long cores worked for it, which does not depend on what else the machine does; None on an
             accelerator.
-        machine: Of which machine (:func:`pipeline.stages.machine.describe_machine`); "" where not known.
+        machine: Of which machine (:func:`pipeline.stages.identity.describe_machine`); "" where not known.
     """
 
     seconds: float

@@ -20,7 +20,7 @@ from pipeline.compile.compiler import compile_workspace
 from pipeline.compile.fingerprint import Code
 from pipeline.compile.stage_code import code_of_run
 from pipeline.plan.estimate import Speed
-from pipeline.running.cells import cell_name, cells_meant
+from pipeline.running.options import cell_name, cells_meant
 from pipeline.spec.run import Run
 from pipeline.workspace import Workspace, dataset_path, partition_path
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from typing import Annotated
 
@@ -172,14 +173,14 @@ def run(
     profile: Profile = PAPER,
 ) -> None:
     """Compile, then bring specs' reports up to date: the same as `dvc repro`, in parallel."""
-    from pipeline.running.request import Wish
+    from pipeline.running.options import RunOptions
     from pipeline.running.runner import run_specs
 
     workspace = Workspace.find(profile=profile)
     names = named_specs(workspace, specs)
     if names and all_:
         raise UserError("name specs, or give --all; not both")
-    wish = Wish(
+    options = RunOptions(
         tuple(names),
         all_,
         jobs,
@@ -190,8 +191,9 @@ def run(
         cluster,
         tuple(cell or ()),
         tuple(seed or ()),
+        shlex.join(["pfl", *sys.argv[1:]]),
     )
-    raise typer.Exit(run_specs(workspace, wish))
+    raise typer.Exit(run_specs(workspace, options))
 
 
 @app.command()

@@ -1,13 +1,14 @@
 """Stages whose outputs are complete but not yet recorded in DVC, so that a kill in between loses nothing.
 
-A worker says so as its last act, in a file that names the stage's inputs and what its outputs look like. If the outputs
-still look like that when the stage is due again with the same inputs, they are recorded instead of made anew.
+A worker notes as its last act the stage's inputs and what its outputs look like. If they still look like that when the
+stage is due again with the same inputs, they are recorded instead of made anew.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,23 +17,13 @@ from pflcore.files import write_text
 
 @dataclass(frozen=True)
 class Finished:
-    """The notes in a folder, one per stage.
-
-    Attributes:
-        root: The workspace.
-        folder: Where the notes are; made when needed.
-    """
+    """The notes in a `folder`, one per stage of the workspace `root`."""
 
     root: Path
     folder: Path
 
-    def note(self, address: str, key: str, outs: tuple[str, ...]) -> None:
-        """Note that the outputs of a stage are complete.
-
-        Args:
-            key: Stands for its command and inputs.
-            outs: Relative to the workspace.
-        """
+    def note(self, address: str, key: str, outs: Sequence[str]) -> None:
+        """Note that the outputs of a stage are complete; `key` stands for its command and inputs."""
         write_text(self._path(address), json.dumps([key, outs, self._stats(outs)]) + "\n")
 
     def complete(self, address: str, key: str) -> bool:
@@ -50,7 +41,7 @@ class Finished:
     def _path(self, address: str) -> Path:
         return self.folder / f"{hashlib.sha256(address.encode()).hexdigest()[:16]}.json"
 
-    def _stats(self, outs: tuple[str, ...] | list[str]) -> list[list[object]]:
+    def _stats(self, outs: Sequence[str]) -> list[list[object]]:
         """Return every file with its size and time of change; raise ``OSError`` if an output is missing."""
         paths = [self.root / out for out in outs]
         files = [file for path in paths for file in (sorted(path.rglob("*")) if path.is_dir() else [path])]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import configparser
-import contextlib
 import hashlib
 import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,21 +21,14 @@ from pipeline.parsing import parse_yaml
 _IGNORE = "__pycache__/\n*.pyc\n/.pfl/\n/build/\n/.venv/\n"
 
 
-def program() -> str:
-    """Return the `dvc` beside this Python, or the one on the path. Raise :class:`UserError` when there is none."""
-    beside = Path(sys.executable).with_name("dvc")
-    found = str(beside) if beside.is_file() else shutil.which("dvc")
-    if not found:
-        raise UserError("dvc is not installed in this environment; run `make setup`")
-    return found
-
-
 def dvc(root: Path, *arguments: str, quiet: bool = False) -> int:
-    """Run DVC in `root` with its output shown, or hidden when `quiet`; return its exit code."""
-    hide = subprocess.DEVNULL if quiet else None
-    environment = {**os.environ, "PATH": executables()}
-    done = subprocess.run([program(), *arguments], cwd=root, stdout=hide, stderr=hide, env=environment, check=False)
-    return done.returncode
+    """Run the `dvc` beside this Python, or on the path, in `root`; return its exit code."""
+    program = shutil.which("dvc", path=executables())
+    if not program:
+        raise UserError("dvc is not installed in this environment; run `make setup`")
+    hide, environment = subprocess.DEVNULL if quiet else None, {**os.environ, "PATH": executables()}
+    command = [program, *arguments]
+    return subprocess.run(command, cwd=root, stdout=hide, stderr=hide, env=environment, check=False).returncode
 
 
 def executables() -> str:
@@ -44,11 +37,7 @@ def executables() -> str:
 
 
 def initialise(root: Path, *, inside: bool = False) -> None:
-    """Make `root` a DVC repository, whether or not it is a git repository. Does nothing when it is one already.
-
-    Args:
-        inside: It may also be a folder of a git repository, whose commits DVC then compares.
-    """
+    """Make `root` a DVC repository, whether it is a git repository or not, or lies `inside` of one."""
     root.mkdir(parents=True, exist_ok=True)
     if not (root / ".dvcignore").is_file():  # `dvc init` would write an empty one
         write_text(root / ".dvcignore", _IGNORE)
@@ -69,15 +58,16 @@ def _ignoring(root: Path) -> str:
     """Return the rule by which git ignores what DVC would write, with its file and line, if there is one."""
     if not shutil.which("git"):
         return ""
-    asked = ["git", "check-ignore", "-v", ".dvc/config"]
-    done = subprocess.run(asked, cwd=root, capture_output=True, text=True, check=False)
-    return done.stdout.partition("\t")[0].strip()
+    command = ["git", "check-ignore", "-v", ".dvc/config"]
+    return (
+        subprocess.run(command, cwd=root, capture_output=True, text=True, check=False).stdout.partition("\t")[0].strip()
+    )
 
 
 def _settings(root: Path) -> configparser.ConfigParser:
     """Read the repository's own settings, without the second that asking DVC takes."""
     settings = configparser.ConfigParser(interpolation=None, strict=False)
-    with contextlib.suppress(configparser.Error, UnicodeDecodeError):  # DVC itself will complain
+    with suppress(configparser.Error, UnicodeDecodeError):  # DVC itself will complain
         settings.read([root / ".dvc/config", root / ".dvc/config.local"], encoding="utf-8")
     return settings
 
@@ -92,9 +82,8 @@ def in_cache(root: Path, content: str) -> bool:
 def locked_stages(root: Path, stages: Iterable[Stage]) -> dict[str, dict[str, Any]]:
     """Return address → what DVC recorded when a stage last ran, of those that did. Raise as :func:`read_lock`."""
     wanted = list(stages)
-    files = {stage.file for stage in wanted}
-    locks = {file: lock for file in files if (lock := (root / file).with_name("dvc.lock")).is_file()}
-    known = {file: read_lock(lock) for file, lock in locks.items()}
+    locks = {stage.file: (root / stage.file).with_name("dvc.lock") for stage in wanted}
+    known = {file: read_lock(lock) for file, lock in locks.items() if lock.is_file()}
     recorded = {stage.address: known.get(stage.file, {}).get(stage.name) for stage in wanted}
     return {address: entry for address, entry in recorded.items() if entry}
 

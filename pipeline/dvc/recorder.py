@@ -1,19 +1,14 @@
-"""What DVC knows and is told: which stages are stale, what its run cache holds, what has been made.
+"""DVC's side of running stages: which are stale, what its run cache holds, what has been made.
 
 DVC's Python interface is used in place of its command line, since a process per stage costs a second. It is stable but
-undocumented, so what is used of it is little: a repository, its locks, stages that are loaded, saved and committed.
-The order of things is that of DVC's own ``repro``, which removes what a stage wrote before it looks into the run cache,
-and so never has to ask what to do with files that were changed. So are the locks: a stage that is under way here is
-marked as such, so that a ``dvc repro`` beside it stops with one line instead of interfering, and what such a
-``dvc repro`` has under way is left alone here.
+undocumented, so what is used of it is little. The order of things and the locks are those of DVC's own ``repro``: a
+stage that is under way here is marked, so that a ``dvc repro`` beside it stops with one line, and what such a ``dvc
+repro`` has under way is left alone here. What has only been lost from the cache is put back there, and a report that a
+person has changed is set aside before it is made anew.
 
-Where DVC would do work again although nothing is wrong, it is spared it: what has only been lost from the cache is put
-back there. And a report that a person has changed is set aside before it is made anew.
-
-A stage that has ended is entered into DVC's cache and run cache at once, which is what makes it last: whatever
-happens, it is taken from there and not executed again. The lock files follow every few seconds and at the end, since
-DVC rewrites a whole one for each entry. It does so in place; a lock file that a kill has cut short is removed, as all
-that it said is in the run cache.
+A stage that has ended is entered into DVC's cache and run cache at once, which is what makes it last. The lock files
+follow every few seconds and at the end, since DVC rewrites a whole one, in place, for each entry; one that a kill has
+cut short is removed, as all that it said is in the run cache.
 """
 
 from __future__ import annotations
@@ -63,7 +58,7 @@ class Recorder:
     Args:
         root: The workspace, a DVC repository.
         stages: All that will be asked about.
-        finished: Where complete outputs that were not recorded any more are remembered.
+        finished: Notes of complete outputs that were not recorded any more.
 
     Raises:
         UserError: `root` is no DVC repository, or its settings cannot be used.
@@ -73,7 +68,7 @@ class Recorder:
         from dvc.exceptions import DvcException
         from dvc.repo import Repo
 
-        for library in ("dvc", "dvc_data", "dvc_objects"):  # errors are raised, and progress is told otherwise
+        for library in ("dvc", "dvc_data", "dvc_objects"):  # errors are raised, and progress is shown otherwise
             logging.getLogger(library).setLevel(logging.CRITICAL)
         self.root, self.finished = root, finished
         self.known = {stage.address: stage for stage in stages}
@@ -81,16 +76,15 @@ class Recorder:
         with self._explained():
             self.repo = Repo(str(root), _wait_for_lock=True)
         self._loaded: dict[str, Any] = {}
-        self._held: dict[str, tuple[ExitStack, str]] = {}
+        self._held: dict[str, tuple[ExitStack, str]] = {}  # the mark on a stage that is executed, and its key
         self._undumped: dict[str, dict[str, Any]] = {}  # by stage file: stages that its lock file does not have yet
         self._due: dict[str, float] = {}  # when each lock file may be written again
         self._remove_cut_files({stage.file for stage in self.known.values()})
 
     def close(self) -> None:
-        """Complete the lock files, and give back what is held.
+        """Complete the lock files, and release what is held.
 
-        What cannot be given back is let go all the same, here: DVC would try it when the interpreter ends and throws
-        its marks away, start a thread to show how long that takes, and wait for it for ever.
+        What cannot be released is let go all the same: DVC would try it when the interpreter ends, and wait for ever.
         """
         try:
             with self._locked():
@@ -105,7 +99,7 @@ class Recorder:
             self.repo.close()
 
     def stale(self, addresses: Iterable[str]) -> dict[str, str]:
-        """Return the stages that are not as DVC recorded them, each with the reason; what is before them aside."""
+        """Return the stages that are not as DVC recorded them, each with the reason, whatever is before them."""
         with self._locked():
             reasons = {address: self._reason(self._stage(address)) for address in addresses}
         return {address: reason for address, reason in reasons.items() if reason}
@@ -121,7 +115,7 @@ class Recorder:
             return sum(self._keep(self._stage(address)) for address in self.known)
 
     def record(self, addresses: Iterable[str]) -> dict[str, str]:
-        """Tell DVC of stages that have been executed. Return what went wrong, by stage."""
+        """Let DVC know of stages that have been executed. Return what went wrong, by stage."""
         problems: dict[str, str] = {}
         with self._locked():
             for address in addresses:
@@ -143,7 +137,7 @@ class Recorder:
         return problems
 
     def give_up(self, address: str) -> None:
-        """A stage that was begun will not be recorded."""
+        """Release a stage that was begun and will not be recorded."""
         with self._locked():
             self._release(address)
 
@@ -154,7 +148,7 @@ class Recorder:
         try:
             if not self._reason(stage):
                 return Verdict("fresh")
-            with self._hold(stage):  # is anybody at work on it?
+            with self._mark(stage):  # is anybody at work on it?
                 pass
             return self._prepare(address)
         except LockError as error:
@@ -177,7 +171,7 @@ class Recorder:
             return Verdict("cached")
         aside = self._set_aside(stage)
         stage.remove_outs(ignore_remove=False, force=False)
-        if not as_recorded:  # or DVC, told of the new inputs, would bring back what was made from the old ones
+        if not as_recorded:  # or DVC, knowing the new inputs, would bring back what was made from the old ones
             for out in stage.outs:
                 out.hash_info = HashInfo()
         try:
@@ -186,13 +180,13 @@ class Recorder:
             return Verdict("cached", aside=aside)
         except RunCacheNotFoundError:
             stage.save_deps()
-        held = ExitStack()
-        held.enter_context(self._hold(stage))
-        self._held[address] = held, key
+        mark = ExitStack()
+        mark.enter_context(self._mark(stage))
+        self._held[address] = mark, key
         return Verdict("run", key, aside=aside)
 
     def _keep(self, stage: Any) -> bool:
-        """Put what a stage wrote into the cache, if it is not there and all else is as recorded; whether it was."""
+        """Put what a stage wrote into the cache, if it is not there and all else is as recorded; return whether so."""
         if stage.changed_stage() or any(entry.workspace_status() for entry in (*stage.deps, *stage.outs)):
             return False
         if not any(out.status() for out in stage.outs):
@@ -202,7 +196,7 @@ class Recorder:
         return True
 
     def _set_aside(self, stage: Any) -> tuple[str, ...]:
-        """Move reports that are nothing that a stage wrote, as DVC knows; where to, relative to the workspace."""
+        """Move reports that are nothing that a stage wrote, as DVC knows; return where to, within the workspace."""
         moved = []
         for out in stage.outs:
             name = str(out.def_path)
@@ -231,7 +225,7 @@ class Recorder:
         self._due[name] = (now := time.monotonic()) + max(DUMP_EVERY, 10 * (now - began))
 
     def _reason(self, stage: Any) -> str:
-        """Why DVC would execute a stage; empty when it would not."""
+        """Return why DVC would execute a stage; empty when it would not."""
         if stage.changed_stage():
             return "its command changed" if any(out.hash_info for out in stage.outs) else "not made yet"
         for entry in (*stage.deps, *stage.outs):
@@ -243,19 +237,17 @@ class Recorder:
                 return f"{path} is {what}" if entry.hash_info else "not made yet"
         return ""
 
-    def _hold(self, stage: Any) -> Any:
-        """DVC's mark on what a stage reads and writes. Entering it raises ``LockError`` when another process has it."""
+    def _mark(self, stage: Any) -> Any:
+        """Return DVC's mark on what a stage reads and writes; it raises ``LockError`` when another process has it."""
         from dvc.rwlock import rwlock
 
-        repo = stage.repo
         read, write = [dep.fs_path for dep in stage.deps], [out.fs_path for out in stage.outs]
-        hardlink = repo.config["core"].get("hardlink_lock", False)
-        return rwlock(repo.tmp_dir, repo.fs, f"pfl run ({stage.addressing})", read, write, hardlink)
+        name, hardlink = f"pfl run ({stage.addressing})", self.repo.config["core"].get("hardlink_lock", False)
+        return rwlock(self.repo.tmp_dir, self.repo.fs, name, read, write, hardlink)
 
     def _release(self, address: str) -> None:
-        held, _ = self._held.pop(address, (None, ""))
-        if held:
-            held.close()
+        if address in self._held:
+            self._held.pop(address)[0].close()
 
     def _key(self, stage: Any) -> str:
         inputs = {dep.def_path: str(dep.hash_info.value) for dep in stage.deps}
@@ -263,22 +255,18 @@ class Recorder:
         return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
     def _stage(self, address: str) -> Any:
-        """DVC's stage, loaded once; its whole file is, as reading that is what takes time."""
+        """Return DVC's stage, loaded once; its whole file is, as reading that is what takes time."""
         if address not in self._loaded:
             from dvc.dvcfile import load_file
 
             name = self.known[address].file
             stages = load_file(self.repo, str(self.root / name)).stages
-            own = (other for other in self.known.values() if other.file == name)
-            self._loaded |= {other.address: stages[other.name] for other in own}
+            self._loaded |= {one.address: stages[one.name] for one in self.known.values() if one.file == name}
         return self._loaded[address]
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """Inside DVC's lock, which is waited for.
-
-        DVC's own way would also forget settings and open files each time, which takes longer than what is done here.
-        """
+        """Work inside DVC's lock, which is waited for. DVC's own way forgets settings each time, which takes longer."""
         with self._explained(), self.repo.lock, self.repo.scm_context(quiet=True):
             yield
 
@@ -304,18 +292,17 @@ class Recorder:
         except ValueError:
             marks.unlink()
         for lock in (self.root / name.replace("dvc.yaml", "dvc.lock") for name in files):
-            if not lock.is_file():
-                continue
-            try:
-                whole = bool(Lockfile.SCHEMA(parse_yaml(lock.read_bytes()))["stages"])
-            except (ValueError, Invalid, KeyError, TypeError):
-                whole = False
-            if not whole:
-                lock.unlink()
+            with suppress(FileNotFoundError):
+                try:
+                    whole = bool(Lockfile.SCHEMA(parse_yaml(lock.read_bytes()))["stages"])
+                except (ValueError, Invalid, KeyError, TypeError):
+                    whole = False
+                if not whole:
+                    lock.unlink()
 
 
 def _line(error: BaseException) -> str:
-    """An error of DVC's and what caused it, on one line."""
+    """Return an error of DVC's and what caused it, on one line."""
     text, cause = str(error).strip(), error.__cause__ or error.__context__
     more = f" ({str(cause).strip()})" if cause and str(cause).strip() not in text else ""
     return " ".join((text + more).split())

@@ -17,8 +17,7 @@ from pipeline.compile.compiler import compile_workspace
 from pipeline.ledger import Entry, Ledger
 from pipeline.measurements import from_table
 from pipeline.report.statistics import FEWEST_SEEDS
-from pipeline.running.cells import cell_name, cells_meant
-from pipeline.running.request import Wish
+from pipeline.running.options import RunOptions, cell_name, cells_meant
 from pipeline.running.runner import run_specs
 from pipeline.timing import read_timing
 from pipeline.workspace import Workspace, run_path
@@ -84,7 +83,7 @@ def verify(workspace: Workspace, spec: str, cells: int, named: list[str]) -> lis
     for name, runs in chosen.items():
         by_seeds.setdefault(tuple(compilation.runs[run].seed for run in runs), []).append(name)
     for seeds, names in by_seeds.items():
-        if run_specs(scratch, Wish((spec,), cells=tuple(names), seeds=seeds)):
+        if run_specs(scratch, RunOptions((spec,), cells=tuple(names), seeds=seeds)):
             raise UserError(f"{spec}: a run failed; see above")
     return [
         one

@@ -6,7 +6,6 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -21,14 +20,15 @@ State = Literal["queued", "waiting", "running", "done", "cached", "failed", "ski
 """`waiting` is held up by another process, `cached` needed no work, `skipped` depends on something that failed."""
 
 OVER = ("done", "cached", "failed", "skipped")
-SAVE_EVERY = 1.0  # seconds; with thousands of stages less often, since it takes up to
-SHARE = 0.05  # of the time
-_MOST = 1 << 26  # bytes; the state of 5,000 runs has some two million
+SAVE_EVERY = 1.0  # seconds, or twenty times what the last time took
+MAX_BYTES = 1 << 26  # the state of 5,000 runs has some two million
+MAX_POINTS = 512  # of a curve
+_FACTS = ("title", "process", "began", "ended", "places")
 
 
 @dataclass
 class StageState:
-    """One stage. Times are seconds, `began` since 1970; `accuracy` is a share of 1, or None before it is known."""
+    """One stage. Times are seconds, `began` since 1970; `accuracy` is a share of 1, and `curve` what it was so far."""
 
     address: str
     kind: str
@@ -42,6 +42,7 @@ class StageState:
     round: int = 0
     rounds: int = 0
     accuracy: float | None = None
+    curve: list[float] = field(default_factory=list)
     diverged: bool = False
     note: str = ""
     log: str = ""
@@ -51,6 +52,15 @@ class StageState:
     def name(self) -> str:
         """What it is called for a reader: a run by its id alone, anything else by kind and subject."""
         return self.subject if self.kind in ("train", self.subject) else f"{self.kind} {self.subject}"
+
+    def progressed(self, round_: int, rounds: int, accuracy: float | None) -> None:
+        """Take in that a round is over."""
+        if self.resumed is None:
+            self.resumed = round_ - 1
+        self.round, self.rounds = round_, rounds
+        if accuracy is not None:
+            self.accuracy = accuracy
+            self.curve = [*self.curve, accuracy][-MAX_POINTS:]
 
     def elapsed(self, now: float) -> float:
         """Seconds it has taken so far."""
@@ -70,57 +80,46 @@ class StageState:
 
 @dataclass
 class Board:
-    """All stages of a call of ``pfl run``.
+    """All stages of a call of ``pfl run``, each after what it depends on.
 
-    Attributes:
-        title: What was asked for.
-        process: The id of the process that runs it.
-        began, ended: Seconds since 1970; `ended` is 0 while it runs.
-        places: How many stages run at the same time.
-        path: The file it is kept in.
+    `began` and `ended` are seconds since 1970; `ended` is 0 while it runs.
     """
 
-    title: str = ""
+    title: str = ""  # what was typed
     process: int = field(default_factory=os.getpid)
     began: float = field(default_factory=time.time)
     ended: float = 0.0
-    places: int = 1
+    places: int = 1  # how many stages run at the same time
     entries: dict[str, StageState] = field(default_factory=dict)
     path: Path | None = None
     _due: float = 0.0
 
     def counts(self) -> Counter[str]:
-        """Stages by state."""
+        """Count stages by state."""
         return Counter(entry.state for entry in self.entries.values())
 
     def of_state(self, *states: State) -> list[StageState]:
-        """Stages in one of these states."""
         return [entry for entry in self.entries.values() if entry.state in states]
 
     def of_kind(self, kind: str) -> list[StageState]:
-        """Stages of a kind."""
         return [entry for entry in self.entries.values() if entry.kind == kind]
 
     def left(self, now: float) -> float:
-        """Expected seconds until all is over: all work shared out evenly, or the longest of what runs.
+        """Return the expected seconds until all is over: all work shared out evenly, or the longest of what runs.
 
         What is queued takes as much longer than expected as what has been trained so far.
         """
-        slower = self._slower(now)
+        expected = took = 0.0
+        for entry in self.of_kind("train"):
+            if entry.state == "done" or (entry.state == "running" and entry.round > (entry.resumed or 0)):
+                expected += entry.expected * (1.0 - (entry.resumed or 0) / max(entry.rounds, 1))
+                took += entry.elapsed(now) + entry.left(now)
+        slower = took / expected if expected else 1.0
         each = [
             entry.left(now) * (slower if entry.kind == "train" and entry.state != "running" else 1.0)
             for entry in self.entries.values()
         ]
         return max(sum(each) / max(self.places, 1), max(each, default=0.0))
-
-    def _slower(self, now: float) -> float:
-        expected = took = 0.0
-        for entry in self.of_kind("train"):
-            if entry.state == "done" or (entry.state == "running" and entry.round > (entry.resumed or 0)):
-                share = 1.0 - (entry.resumed or 0) / max(entry.rounds, 1)  # that was not resumed
-                expected += entry.expected * share
-                took += entry.elapsed(now) + entry.left(now)
-        return took / expected if expected else 1.0
 
     def save(self, now: bool = False) -> None:
         """Write it, unless that happened less than a second ago, or took long, and need not be done `now`."""
@@ -129,15 +128,15 @@ class Board:
             facts: dict[str, Any] = {name: getattr(self, name) for name in _FACTS}
             facts["entries"] = [vars(entry) for entry in self.entries.values()]
             write_text(self.path, json.dumps(facts) + "\n")
-            self._due = began + max(SAVE_EVERY, (time.monotonic() - began) / SHARE)
+            self._due = began + max(SAVE_EVERY, 20 * (time.monotonic() - began))
 
     @classmethod
     def load(cls, path: Path) -> Board | None:
-        """The last one written, or None. Raises :class:`UserError` for a file that cannot be read."""
+        """Return the last one written, or None. Raise :class:`UserError` for a file that cannot be read."""
         if not path.is_file():
             return None
         try:
-            facts = parse_json(read_file(path, _MOST))
+            facts = parse_json(read_file(path, MAX_BYTES))
             entries = [StageState(**entry) for entry in facts.pop("entries")]
             facts = {name: facts[name] for name in _FACTS}
             return cls(**facts, entries={entry.address: entry for entry in entries}, path=path)
@@ -159,34 +158,5 @@ class Board:
 
 
 def status_path(workspace: Workspace) -> Path:
-    """Where the state of the last `pfl run` is."""
+    """Return where the state of the last `pfl run` is."""
     return workspace.private / "run.json"
-
-
-_FACTS = ("title", "process", "began", "ended", "places")
-
-
-def duration(seconds: float) -> str:
-    """Seconds in words: ``42 s``, ``3:07 min``, ``2:05 h``, ``3 d 4 h``."""
-    whole = round(seconds)
-    if whole < 100:
-        return f"{seconds:.1f} s" if seconds < 10 else f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60}:{whole % 60:02} min"
-    if whole < 48 * 3600:
-        return f"{whole // 3600}:{whole % 3600 // 60:02} h"
-    return f"{whole // 86400} d {whole % 86400 // 3600} h"
-
-
-def tail(path: Path, lines: int) -> list[str]:
-    """The last lines of a log, without those that only frame it."""
-    try:
-        text = path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return []
-    return [line for line in text.splitlines() if line.strip() and not line.startswith("---")][-lines:]
-
-
-def in_words(counts: Iterable[tuple[int, str]]) -> str:
-    """``3 done, 1 failed``, without what there is none of."""
-    return ", ".join(f"{count} {word}" for count, word in counts if count)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -41,7 +41,6 @@ class Progressed:
     address: str
     round: int
     rounds: int
-    loss: float
     accuracy: float | None
 
 
@@ -59,35 +58,14 @@ Event = Progressed | Ended
 
 
 class Pool(Protocol):
-    """Who executes stages. It is closed after use, which ends what is under way."""
+    """Who executes stages: `start` returns where, or None when there is no room now; `events` waits up to `timeout`
+    seconds, or until `wake` is called from any thread; `shrink` runs fewer where memory did not suffice for a stage and
+    returns what it did about it; `close` ends what is under way."""
 
     @property
-    def capacity(self) -> int:
-        """How many stages can run at the same time, at present."""
-
-    def start(self, job: Job) -> str | None:
-        """Begin a stage; where, in words, or None when there is no room for it now."""
-
-    def events(self, timeout: float) -> list[Event]:
-        """What has happened; waits for something up to `timeout` seconds."""
-
-    def shrink(self, address: str) -> str:
-        """Memory did not suffice where this stage ran: run fewer there. What was done about it, in words, or empty."""
-
-    def wake(self) -> None:
-        """Let a waiting :meth:`events` return, from any thread."""
-
+    def capacity(self) -> int: ...
+    def start(self, job: Job) -> str | None: ...
+    def events(self, timeout: float) -> list[Event]: ...
+    def shrink(self, address: str) -> str: ...
+    def wake(self) -> None: ...
     def close(self) -> None: ...
-
-
-@dataclass(frozen=True)
-class Slot:
-    """A place for one stage at a time.
-
-    Attributes:
-        name: For a reader, e.g. ``cpu`` or ``gpu 1``.
-        variables: What its processes see in their environment.
-    """
-
-    name: str
-    variables: dict[str, str] = field(default_factory=dict)

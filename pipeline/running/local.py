@@ -6,48 +6,41 @@ import multiprocessing
 import os
 import signal
 import time
+from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from pflcore.errors import UserError
-from pipeline.running.jobs import Ended, Event, Job, Slot
-from pipeline.running.worker import Place, work
+from pipeline.running.jobs import Ended, Event, Job
+from pipeline.running.worker import WorkerEnv, work
 
-_DRIVERS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
 GIB_PER_RUN = 4  # what a run on a CPU is expected to need, when nobody says how many there shall be at a time
+BESIDE = "beside them"  # where what takes moments runs when no slot is free
+_DRIVERS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
 
 
-@dataclass
-class _Running:
-    """A process: its stage, and what it occupies."""
+@dataclass(frozen=True)
+class Slot:
+    """Room for one stage at a time; slots of one name are the same."""
 
-    address: str
-    slot: Slot
-    process: BaseProcess
+    name: str  # ``cpu`` or ``gpu 1``
+    variables: dict[str, str] = field(default_factory=dict)  # of its processes
 
 
 class LocalPool:
-    """A :class:`~pipeline.running.jobs.Pool` of slots.
+    """A :class:`~pipeline.running.jobs.Pool` of slots in the workspace `root`, with `variables` for all stages."""
 
-    Args:
-        root: The workspace.
-        notes: The folder of notes about finished stages.
-        slots: What can run at the same time.
-        variables: Environment variables of all stages, beside this process's own.
-    """
-
-    def __init__(self, root: Path, notes: Path, slots: list[Slot], variables: dict[str, str]) -> None:
+    def __init__(self, root: Path, notes: Path, slots: Sequence[Slot], variables: dict[str, str]) -> None:
         self.root, self.notes, self.variables = root, notes, variables
-        self.free = list(slots)
-        self.beside = [Slot("beside them", slots[0].variables)]  # for what takes moments, when none is free
-        self.running: dict[Connection, _Running] = {}
-        self.places = {slot.name: sum(other.name == slot.name for other in slots) for slot in slots}
-        self._surplus: dict[str, int] = {}  # slots that are to vanish when they fall free
-        self._last: dict[str, str] = {}  # where each stage ran last
+        self.slots = {slot.name: slot for slot in slots}
+        self.limits = Counter(slot.name for slot in slots)
+        self.running: dict[Connection, tuple[str, str, BaseProcess]] = {}  # address, slot and process
+        self.last: dict[str, str] = {}  # the slot in which each stage ran last
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(["pipeline.running.warm"])
         _run_forkserver()  # it takes seconds, in which there is other work
@@ -55,22 +48,21 @@ class LocalPool:
 
     @property
     def capacity(self) -> int:
-        return sum(self.places.values())
+        return self.limits.total()
 
     def start(self, job: Job) -> str | None:
-        if self.free:
-            slot = self.free.pop(0)
-        elif job.brief and self.beside:
-            slot = self.beside.pop()
-        else:
+        busy = Counter(slot for _, slot, _ in self.running.values())
+        free = [name for name, limit in self.limits.items() if busy[name] < limit]
+        if not free and not (job.brief and not busy[BESIDE]):
             return None
+        name = min(free, key=lambda name: busy[name], default=BESIDE)
+        slot = self.slots.get(name) or next(iter(self.slots.values()))
         here, there = self._context.Pipe()
-        place = Place(self.root, self.notes, {**os.environ, **self.variables, **slot.variables})
-        process = self._fork(job, place, there)
+        env = WorkerEnv(self.root, self.notes, {**os.environ, **self.variables, **slot.variables})
+        self.running[here] = job.address, name, self._fork(job, env, there)
         there.close()
-        self.running[here] = _Running(job.address, slot, process)
-        self._last[job.address] = slot.name
-        return slot.name
+        self.last[job.address] = name
+        return name
 
     def events(self, timeout: float) -> list[Event]:
         events: list[Event] = []
@@ -78,37 +70,30 @@ class LocalPool:
             if ready is self._alarm:
                 self._alarm.recv_bytes()
             elif isinstance(ready, Connection):
-                events.append(self._hear(ready))
+                events.append(self._receive(ready))
         return events
 
     def shrink(self, address: str) -> str:
-        name = self._last.get(address, "")
-        if self.places.get(name, 1) <= 1:
+        name = self.last.get(address, "")
+        if self.limits[name] <= 1:
             return ""
-        self.places[name] -= 1
-        taken = next((slot for slot in self.free if slot.name == name), None)
-        if taken:
-            self.free.remove(taken)
-        else:
-            self._surplus[name] = self._surplus.get(name, 0) + 1
-        return f"at most {self.places[name]} at a time on {name} from now on"
+        self.limits[name] -= 1
+        return f"at most {self.limits[name]} at a time on {name} from now on"
 
     def wake(self) -> None:
         with suppress(OSError):
             self._bell.send_bytes(b"x")
 
     def close(self) -> None:
-        for connection, running in self.running.items():
+        for connection, (_, _, process) in self.running.items():
             connection.close()
-            _kill(running.process)
-        for running in self.running.values():
-            running.process.join()
+            _kill(process)
         self.running.clear()
 
-    def _fork(self, job: Job, place: Place, connection: Connection) -> BaseProcess:
-        """A worker. Who finds that the process that workers are forked from has been killed starts a new one."""
+    def _fork(self, job: Job, env: WorkerEnv, connection: Connection) -> BaseProcess:
+        """Start a worker. If the process that workers are forked from has been killed, start that anew."""
         for pause in (0.1, 1.0, None):
-            process = self._context.Process(target=work, args=(job, place, connection), name=job.address)
+            process = self._context.Process(target=work, args=(job, env, connection), name=job.address)
             try:
                 process.start()
                 return process
@@ -120,28 +105,20 @@ class LocalPool:
             "the process that workers are forked from was killed, again and again; the same command goes on"
         )
 
-    def _hear(self, connection: Connection) -> Event:
-        running = self.running[connection]
+    def _receive(self, connection: Connection) -> Event:
+        address, _, process = self.running[connection]
         try:
             event: Event = connection.recv()
         except (EOFError, OSError):
-            running.process.join()
-            event = Ended(running.address, "lost", _how(running.process.exitcode))
+            process.join()
+            code = process.exitcode or 0
+            how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+            event = Ended(address, "lost", f"its process {how}")
         if isinstance(event, Ended):
             del self.running[connection]
             connection.close()
-            _kill(running.process)  # and what it may have started
-            running.process.join()
-            self._give_back(running.slot)
+            _kill(process)  # and what it may have started
         return event
-
-    def _give_back(self, slot: Slot) -> None:
-        if self._surplus.get(slot.name):
-            self._surplus[slot.name] -= 1
-        elif slot.name not in self.places:
-            self.beside.append(slot)
-        else:
-            self.free.append(slot)
 
 
 def _run_forkserver() -> None:
@@ -154,51 +131,49 @@ def _run_forkserver() -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
+def _kill(process: BaseProcess) -> None:
+    """End a worker and the group of processes that it leads."""
+    assert process.pid
+    for kill in (os.killpg, os.kill):
+        with suppress(OSError):
+            kill(process.pid, signal.SIGKILL)
+    process.join()
+
+
 def slots(
     jobs: int | None, gpus: list[str] | None, per_gpu: int, environment: dict[str, str], memory_gib: float
 ) -> list[Slot]:
-    """What can run at the same time on this machine.
+    """Return what can run at the same time on this machine.
 
-    With GPUs that is `per_gpu` on each; without, `jobs` processes that share the cores, each computing on single
-    threads, which gives the same bytes for any number of them.
-
-    Args:
-        jobs: How many at most; by default one per core, while there is memory for them.
-        gpus: As ``CUDA_VISIBLE_DEVICES`` names them; None takes the CPU.
+    With GPUs, named as in ``CUDA_VISIBLE_DEVICES``, that is `per_gpu` on each. Without, it is `jobs` processes, by
+    default as many as there are cores and memory for, on single threads, which gives the same bytes for any number.
     """
     if gpus:
-        places = [
-            Slot(f"gpu {gpu}", {"CUDA_VISIBLE_DEVICES": gpu, "PFL_DEVICE": "cuda"})
-            for _ in range(per_gpu)
-            for gpu in gpus
-        ]
-        return places[:jobs] if jobs else places
+        on_gpus = [Slot(f"gpu {gpu}", {"CUDA_VISIBLE_DEVICES": gpu, "PFL_DEVICE": "cuda"}) for gpu in gpus] * per_gpu
+        return on_gpus[:jobs]
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     count = jobs or max(1, min(cores, int(memory_gib // GIB_PER_RUN)))
     share = {"PFL_DEVICE": "cpu", "PFL_WORKERS": str(max(1, cores // count)), "PFL_THREADS": "1"}
-    chosen = {name: environment.get(name) or value for name, value in share.items()}
-    return [Slot("cpu", chosen) for _ in range(count)]
+    return [Slot("cpu", {name: environment.get(name) or value for name, value in share.items()})] * count
 
 
 def visible_gpus(wanted: str | None) -> list[str] | None:
-    """The GPUs to use: those of ``--gpus 0,1``, those that CUDA would see, or None when there are none.
+    """Return the GPUs to use: those of ``--gpus 0,1``, those that CUDA would see, or None when there are none.
 
     Numbers count what ``CUDA_VISIBLE_DEVICES`` leaves, as everywhere in CUDA; what is returned are the names there.
-
-    Raises:
-        UserError: `wanted` is not a list of numbers, or there is no such GPU.
     """
+    has_driver = any(Path(path).exists() for path in _DRIVERS)
     if wanted is not None:
         names = [name.strip() for name in wanted.split(",")]
         if not all(name.isascii() and name.isdecimal() for name in names) or len(set(names)) < len(names):
             raise UserError(f"--gpus {wanted!r} must be numbers separated by commas, e.g. 0,1")
-        if not _has_driver():
+        if not has_driver:
             raise UserError(f"--gpus {wanted}: there is no GPU here; leave it out to run on the CPU")
         return [_visible(name, f"--gpus {wanted}") for name in names]
     device = os.environ.get("PFL_DEVICE") or "auto"
     if device.startswith("cuda:"):
         return [_visible(device.removeprefix("cuda:"), f"PFL_DEVICE = {device!r}")]
-    if device not in ("auto", "cuda") or not _has_driver():  # which spares the wait for PyTorch
+    if device not in ("auto", "cuda") or not has_driver:  # which spares the wait for PyTorch
         return None
     import torch
 
@@ -208,31 +183,14 @@ def visible_gpus(wanted: str | None) -> list[str] | None:
     return seen.split(",") if seen else [str(index) for index in range(torch.cuda.device_count())]
 
 
-def _visible(number: str, asked: str) -> str:
-    """What ``CUDA_VISIBLE_DEVICES`` calls a GPU that CUDA counts as `number` there."""
+def _visible(number: str, option: str) -> str:
+    """Return what ``CUDA_VISIBLE_DEVICES`` calls a GPU that CUDA counts as `number` there."""
     names = os.environ.get("CUDA_VISIBLE_DEVICES")
     if names is None or not number.isdecimal():
         return number
     seen = [name.strip() for name in names.split(",") if name.strip()]
     if int(number) >= len(seen):
-        raise UserError(f"{asked}: there is no GPU {number}, since CUDA_VISIBLE_DEVICES = {names!r} leaves {len(seen)}")
+        raise UserError(
+            f"{option}: there is no GPU {number}, since CUDA_VISIBLE_DEVICES = {names!r} leaves {len(seen)}"
+        )
     return seen[int(number)]
-
-
-def _has_driver() -> bool:
-    return any(path.exists() for path in map(Path, _DRIVERS))
-
-
-def _how(code: int | None) -> str:
-    if code is None or code >= 0:
-        return f"its process ended with exit code {code}"
-    return f"its process was ended by {signal.Signals(-code).name}"
-
-
-def _kill(process: BaseProcess) -> None:
-    """End a worker and the group of processes it leads."""
-    if process.pid:
-        with suppress(OSError):
-            os.killpg(process.pid, signal.SIGKILL)
-        with suppress(OSError):
-            os.kill(process.pid, signal.SIGKILL)

@@ -7,10 +7,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import chdir, contextmanager
-from functools import partial
-from pathlib import Path
 from types import FrameType
 
 from filelock import FileLock, Timeout
@@ -22,33 +20,29 @@ from pipeline.dvc.finished import Finished
 from pipeline.dvc.program import executables, initialise
 from pipeline.dvc.recorder import Recorder
 from pipeline.papers.refresh import refresh
-from pipeline.running.board import Board, status_path
-from pipeline.running.display import show, summary
+from pipeline.running.board import Board, StageState, status_path
+from pipeline.running.display import Display, duration, summary
 from pipeline.running.jobs import Pool
 from pipeline.running.local import LocalPool, slots, visible_gpus
-from pipeline.running.request import Request, Wish
+from pipeline.running.options import Request, RunOptions
 from pipeline.running.scheduler import Scheduler
-from pipeline.running.work import Work, wanted
 from pipeline.stages.guard import leave_output
-from pipeline.workspace import Workspace, raw_data_folder, report_path, timings_path
+from pipeline.workspace import Workspace, raw_data_folder, report_path, run_path, timings_path
 
-_MOST_SHOWN = 3  # reports that are printed; of more, only where they are
+MAX_SHOWN = 3  # reports that are printed; of more, only where they are
+SECONDS = 1.0  # expected of a stage other than training; only the time left depends on it
 
 
-def run_specs(workspace: Workspace, wish: Wish) -> int:
-    """Bring reports up to date and print them; 1 when a stage failed, otherwise 0.
+def run_specs(workspace: Workspace, options: RunOptions) -> int:
+    """Bring reports up to date and print them; return 1 when a stage failed, otherwise 0.
 
-    A profile's own workspace holds just what has been asked of it: the stages of the specs named here.
-
-    Raises:
-        UserError: A spec is invalid, or one of these is only to be extended; nothing has been written then. Or a
-            setting cannot be used.
+    Of an invalid spec or setting, which is a :class:`UserError`, nothing is written.
     """
-    gpus = None if wish.cluster else visible_gpus(wish.gpus)
-    request = Request.compiled(workspace, wish)
+    gpus = None if options.cluster else visible_gpus(options.gpus)
+    request = Request.compiled(workspace, options)
     with _alone(workspace) as waited:
         if waited:  # others may have edited them meanwhile
-            request = Request.compiled(workspace, wish)
+            request = Request.compiled(workspace, options)
         initialise(workspace.root)
         write(workspace, request.compilation)
         if request.compilation.skipped or workspace.root != workspace.home:  # the guard has to wait, or there is none
@@ -59,74 +53,109 @@ def run_specs(workspace: Workspace, wish: Wish) -> int:
             board = _bring_up_to_date(request, gpus)
     if board is None:
         return 0
-    print("\n".join(summary(board, board.title)), file=sys.stderr, flush=True)
+    print("\n".join(summary(board)), file=sys.stderr, flush=True)
     if request.runs is None:
-        _show_reports(request, board)
+        complete = {entry.subject for entry in board.of_kind("report") if entry.state in ("done", "cached")}
+        _print_reports(workspace, [name for name in request.specs if name in complete])
+        idle = all(entry.state == "cached" for entry in board.entries.values())
+        print(f"\n{refresh(workspace, request.compilation, request.specs, idle=idle)}")
     return 1 if board.of_state("failed") else 0
 
 
-def _show_reports(request: Request, board: Board) -> None:
-    workspace = request.workspace
-    complete = {entry.subject for entry in board.of_kind("report") if entry.state in ("done", "cached")}
-    _print_reports(workspace.root, [name for name in request.specs if name in complete])
-    idle = all(entry.state == "cached" for entry in board.entries.values())
-    print(f"\n{refresh(workspace, request.compilation, request.specs, idle=idle)}")
-
-
 def _bring_up_to_date(request: Request, gpus: list[str] | None) -> Board | None:
-    """Execute what is stale of what a request needs; how that went, or None when it was only to be told."""
-    workspace, graph = request.workspace, Graph(request.compilation.stages)
-    order = wanted(request, graph)
+    """Execute what is stale of what a request needs; return how that went, or None when it was only to be listed."""
+    workspace, options, graph = request.workspace, request.options, Graph(request.compilation.stages)
+    order = _needed(request, graph)
     finished = Finished(workspace.root, workspace.private / "finished")
     recorder = Recorder(workspace.root, (graph.stages[address] for address in order), finished)
-    work = Work.of(request, graph, order, recorder.stale(order))
-    if request.wish.dry:
+    stale = recorder.stale(order)
+    seconds = _seconds(request, graph, order) if stale else {}
+    if options.dry or not stale:
         recorder.close()
-        print(work.explain())
+    if options.dry:
+        print(_explained(graph, order, stale, seconds))
         return None
-    board = Board(title=request.command, path=status_path(workspace), entries=work.states())
-    if work.stale:
-        _execute(work, recorder, _pool(request, gpus, graph, recorder), board)
-    else:
-        recorder.close()
-        for entry in board.entries.values():
-            entry.state = "cached"
+    board = Board(options.command, path=status_path(workspace))
+    for address in order:
+        stage = graph.stages[address]
+        expected = seconds.get(address, 0.0)
+        state = "queued" if stale else "cached"
+        board.entries[address] = StageState(address, stage.kind, stage.subject, state, expected)  # type: ignore[arg-type]
+    if stale:
+        pool = _pool(request, gpus, graph, recorder)
+        board.places = pool.capacity
+        logs = workspace.private / "logs"
+        with Display(board) as display, _terminable():
+            try:
+                Scheduler(graph, board, stale, recorder, pool, display, logs, keep_going=options.keep_going).run()
+            except BaseException:
+                for entry in board.of_state("running", "waiting"):
+                    entry.state, entry.note = "queued", "interrupted"
+                board.ended = time.time()
+                board.save(now=True)
+                raise
     board.ended = time.time()
     board.save(now=True)
     return board
 
 
+def _needed(request: Request, graph: Graph) -> list[str]:
+    """Return the stages that the wanted reports or runs need, each after what it depends on.
+
+    The guard vouches for all specs, so it has to wait while one is invalid that nobody has asked for.
+    """
+    makers = {out: address for address, stage in graph.stages.items() for out in stage.outs}
+    if request.runs is not None:
+        targets = [makers[run_path(run, "rounds.parquet")] for run in request.runs]
+    else:
+        targets = [makers[f"{report_path(name)}/table.parquet"] for name in request.specs]
+        if not request.options.specs:
+            targets += [address for address, stage in graph.stages.items() if stage.kind == "index"]
+    order, skipped = graph.needed(targets), request.compilation.skipped
+    return [address for address in order if not (skipped and graph.stages[address].kind == "guard")]
+
+
+def _seconds(request: Request, graph: Graph, order: list[str]) -> dict[str, float]:
+    """Return how long each stage is expected to take."""
+    from pipeline.plan.estimate import Speed  # with NumPy
+
+    runs, stages = request.compilation.runs, [graph.stages[address] for address in order]
+    speed = Speed(runs.values(), request.workspace.private / "timings")
+    return {one.address: speed.seconds(runs[one.subject]) if one.kind == "train" else SECONDS for one in stages}
+
+
+def _explained(graph: Graph, order: list[str], stale: Mapping[str, str], seconds: Mapping[str, float]) -> str:
+    """Return a line for each stage that is to be done, with the reason, and one about all of them."""
+    due: dict[str, str] = {}
+    names = {
+        at: one.kind if one.kind == one.subject else f"{one.kind} {one.subject}" for at, one in graph.stages.items()
+    }
+    for address in order:
+        before = next((other for other in graph.upstream[address] if other in due), None)
+        if address in stale or before:
+            due[address] = stale.get(address) or f"depends on {names[before or '']}"
+    lines = [f"{names[address]}: {why}" for address, why in due.items()]
+    total = sum(seconds[address] for address in due)
+    time = f"; about {duration(total)} of work for one process" if due else ""
+    return "\n".join([*lines, f"{len(due)} of {len(order)} stages are to be done, at most{time}"])
+
+
 def _pool(request: Request, gpus: list[str] | None, graph: Graph, recorder: Recorder) -> Pool:
-    root, wish = request.workspace.root, request.wish
-    places = slots(wish.jobs, gpus, wish.per_gpu, dict(os.environ), 2 * memory_limit() / 2**30)
-    local = partial(LocalPool, root, recorder.finished.folder, places, {"PATH": executables()})
-    if not wish.cluster:
-        return local()
-    from pipeline.dvc.remote import default_remote
-    from pipeline.running.cluster.cluster import Cluster
+    root, options = request.workspace.root, request.options
+    places = slots(options.jobs, gpus, options.per_gpu, dict(os.environ), 2 * memory_limit() / 2**30)
+    local = LocalPool(root, recorder.finished.folder, places, {"PATH": executables()})
+    if not options.cluster:
+        return local
+    from pipeline.running.ray import RayPool
 
-    remote = default_remote(recorder.repo.config)
     trains = {address: stage for address, stage in graph.stages.items() if stage.kind == "train"}
-    resources = {address: request.compilation.resources[stage.subject] for address, stage in trains.items()}
-    return Cluster(wish.cluster, remote, local(), trains, resources, wish.jobs)
-
-
-def _execute(work: Work, recorder: Recorder, pool: Pool, board: Board) -> None:
-    board.places = pool.capacity
-    with show(board) as display, _terminable():
-        try:
-            Scheduler(work, recorder, pool, board, display).run()
-        except BaseException:
-            for entry in board.of_state("running", "waiting"):
-                entry.state, entry.note = "queued", "interrupted"
-            board.ended = time.time()
-            board.save(now=True)
-            raise
+    needs = {address: request.compilation.resources[stage.subject] for address, stage in trains.items()}
+    return RayPool(options.cluster, local, trains, needs, options.jobs)
 
 
 @contextmanager
 def _alone(workspace: Workspace) -> Iterator[bool]:
-    """Only one `pfl run` works in a workspace; a second one waits for the first, and says so. Whether it had to."""
+    """Let only one `pfl run` work in a workspace; a second one waits for the first. Yield whether it had to."""
     workspace.private.mkdir(parents=True, exist_ok=True)
     lock, waited = FileLock(workspace.private / "run.lock"), False
     try:
@@ -146,7 +175,7 @@ def _alone(workspace: Workspace) -> Iterator[bool]:
 
 @contextmanager
 def _terminable() -> Iterator[None]:
-    """A request to terminate ends the run like Ctrl-C does: what is finished is recorded, the rest is stopped."""
+    """Let a request to terminate end the run like Ctrl-C does: what is finished is recorded, the rest is stopped."""
 
     def interrupt(signum: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
@@ -162,20 +191,13 @@ def _terminable() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _print_reports(root: Path, names: list[str]) -> None:
-    if len(names) <= _MOST_SHOWN:
-        for name in names:
-            print(f"\n{_summary(root, name)}")
-        return
+def _print_reports(workspace: Workspace, names: list[str]) -> None:
+    """Print where reports lie, and of few their first parts, down to the first section."""
     for name in names:
-        print(os.path.relpath(root / report_path(name) / "report.md"))
-
-
-def _summary(root: Path, name: str) -> str:
-    """The first part of a report, down to its first section, and where the rest lies."""
-    report = root / report_path(name) / "report.md"
-    top, _, _ = report.read_text(encoding="utf-8").partition("\n## ")
-    times = os.path.relpath(root / timings_path(name))
-    return (
-        f"{top.strip()}\n\nAll of it: {os.path.relpath(report)}; HTML, LaTeX and CSV beside it. Training times: {times}"
-    )
+        path = workspace.root / report_path(name) / "report.md"
+        if len(names) > MAX_SHOWN:
+            print(os.path.relpath(path))
+            continue
+        top, _, _ = path.read_text(encoding="utf-8").partition("\n## ")
+        where = f"All of it: {os.path.relpath(path)}; HTML, LaTeX and CSV beside it"
+        print(f"\n{top.strip()}\n\n{where}. Training times: {os.path.relpath(workspace.root / timings_path(name))}")

@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from pflcore.engine import Progress
 
 _OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.ENAMETOOLONG)
-TELL_EVERY = 0.2  # seconds between two messages about rounds
+SEND_EVERY = 0.2  # seconds between two messages about rounds
 
 
 @dataclass(frozen=True)
-class Place:
+class WorkerEnv:
     """Where a worker works: the workspace, its folder of notes, and its whole environment."""
 
     root: Path
@@ -43,30 +43,43 @@ class Place:
     environment: dict[str, str]
 
 
-def work(job: Job, place: Place, connection: Connection) -> None:
-    """Execute a stage and send its events; never returns with an exception.
-
-    The process ends with its scheduler.
-    """
+def work(job: Job, env: WorkerEnv, connection: Connection) -> None:
+    """Execute a stage and send its events; never return with an exception. The process ends with its scheduler."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the scheduler decides what an interruption means
     with suppress(OSError):
         os.setpgid(0, 0)
     threading.Thread(target=_end_with, args=(connection,), daemon=True).start()
     os.environ.clear()
-    os.environ.update(place.environment)
-    os.chdir(place.root)
+    os.environ.update(env.environment)
+    os.chdir(env.root)
     _redirect(job.log)
     print(f"--- {time.strftime('%Y-%m-%d %H:%M:%S')}  {job.command}", flush=True)
-    outcome, message = _attempt(lambda: execute(job, connection.send))
-    if outcome == "done":
-        # Not after the scheduler has been told: it may be gone by then.
-        outcome, message = _attempt(lambda: Finished(place.root, place.notes).note(job.address, job.key, job.outs))
+    outcome, message = attempt(lambda: _execute(job, connection))
+    if outcome == "done":  # noted before the scheduler hears of it, which may be gone by then
+        outcome, message = attempt(lambda: Finished(env.root, env.notes).note(job.address, job.key, job.outs))
     print(f"--- {time.strftime('%Y-%m-%d %H:%M:%S')}  {outcome}{': ' + message if message else ''}", flush=True)
-    connection.send(Ended(job.address, outcome, message, outcome == "done" and _diverged(job, place.root)))
+    connection.send(Ended(job.address, outcome, message, outcome == "done" and _diverged(job, env.root)))
 
 
-def execute(job: Job, send: Callable[[Progressed], None]) -> None:
-    """Run the command of a stage in this process. Raises :class:`UserError` for what the stage says."""
+def attempt(act: Callable[[], object]) -> tuple[Outcome, str]:
+    """Call a function; return how that ended, and the line to say of it. What is more goes to standard output."""
+    try:
+        act()
+        return "done", ""
+    except BaseException as error:
+        memory: Outcome = "memory" if is_memory(error) else "failed"
+        if isinstance(error, UserError):
+            print(f"pfl: {error}", flush=True)
+            return memory, str(error)
+        if isinstance(error, OSError) and error.errno in _OF_THE_DISK:
+            print(f"pfl: {in_words(error)}", flush=True)
+            return "failed", in_words(error)
+        traceback.print_exception(error)
+        return memory, in_a_line(error)
+
+
+def _execute(job: Job, connection: Connection) -> None:
+    """Run the command of a stage in this process."""
     from typer.main import get_command
 
     from pipeline import progress
@@ -74,13 +87,13 @@ def execute(job: Job, send: Callable[[Progressed], None]) -> None:
 
     last = 0.0
 
-    def tell(latest: Progress) -> None:
+    def send(latest: Progress) -> None:
         nonlocal last
-        if latest.round == latest.rounds or time.monotonic() - last > TELL_EVERY:
+        if latest.round == latest.rounds or time.monotonic() - last > SEND_EVERY:
             last = time.monotonic()
-            send(Progressed(job.address, latest.round, latest.rounds, latest.loss, latest.accuracy))
+            connection.send(Progressed(job.address, latest.round, latest.rounds, latest.accuracy))
 
-    progress.listener = tell
+    progress.listener = send
     program, group, *arguments = shlex.split(job.command)
     if (program, group) != ("pfl", "stage"):
         raise UserError(f"{job.address}: {job.command!r} is no stage of this pipeline; run `pfl compile`")
@@ -88,45 +101,22 @@ def execute(job: Job, send: Callable[[Progressed], None]) -> None:
 
 
 def _diverged(job: Job, root: Path) -> bool:
-    """Whether a run that has been trained diverged."""
+    """Return whether a run that has been trained diverged."""
     from pflcore.artifacts import read_meta
 
     rounds = next((out for out in job.outs if out.endswith("/rounds.parquet")), None)
     return bool(rounds and read_meta(root / rounds, "rounds/2").get("diverged"))
 
 
-def _attempt(act: Callable[[], object]) -> tuple[Outcome, str]:
-    try:
-        act()
-    except UserError as error:
-        print(f"pfl: {error}", flush=True)
-        return ("memory" if is_memory(error) else "failed"), str(error)
-    except OSError as error:
-        if error.errno not in _OF_THE_DISK:
-            return _failed(error)
-        print(f"pfl: {in_words(error)}", flush=True)
-        return "failed", in_words(error)
-    except BaseException as error:
-        return _failed(error)
-    return "done", ""
-
-
-def _failed(error: BaseException) -> tuple[Outcome, str]:
-    traceback.print_exception(error)
-    return ("memory" if is_memory(error) else "failed"), in_a_line(error)
-
-
 def _redirect(log: Path) -> None:
-    """Everything that this process and its children print goes to the end of a file."""
+    """Append all that this process and its children print to a file."""
     log.parent.mkdir(parents=True, exist_ok=True)
     sys.stdout.flush()
     sys.stderr.flush()
-    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
-    os.dup2(descriptor, 1)
-    os.dup2(descriptor, 2)
-    os.close(descriptor)
-    sys.stdout = open(1, "w", buffering=1, encoding="utf-8", closefd=False)  # noqa: SIM115
-    sys.stderr = open(2, "w", buffering=1, encoding="utf-8", closefd=False)  # noqa: SIM115
+    with log.open("ab") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    sys.stdout, sys.stderr = (open(one, "w", buffering=1, encoding="utf-8", closefd=False) for one in (1, 2))  # noqa: SIM115
 
 
 def _end_with(connection: Connection) -> None:

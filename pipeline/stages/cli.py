@@ -6,6 +6,8 @@ Nothing that differs between machines is an argument, since DVC's run cache goes
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated
 
@@ -13,39 +15,22 @@ import typer
 
 from pflcore.registry import use_study
 from pflcore.variables import number_of
+from pipeline import workspace as paths
+from pipeline.compile import stage_code
 from pipeline.compile.seal import sealed, study_home
-from pipeline.compile.stage_code import (
-    code_of,
-    code_of_evaluation,
-    code_of_report,
-    code_of_run,
-    measured_content,
-    shown_content,
-)
 from pipeline.spec.records import read_record, read_run
 from pipeline.spec.run import Run, weights_id
-from pipeline.workspace import (
-    KEPT_STAGES,
-    RECORDS,
-    RESULTS,
-    Workspace,
-    dataset_path,
-    frame_path,
-    partition_path,
-    partition_report_path,
-    raw_data_folder,
-    report_path,
-    run_path,
-    selection_path,
-    table_path,
-    weights_path,
-)
 
 stage = typer.Typer(help="What the stages of the pipeline call; not meant to be typed.", no_args_is_help=True)
 Id = Annotated[str, typer.Argument(help="A line of stages/records.json.", metavar="ID")]
 Spec = Annotated[str, typer.Argument(help="A spec, as its file below specs/ is called.")]
 Seal = Annotated[str | None, typer.Option(help="The digests of the code that the stage was compiled for.")]
-_RECORDS = Path(RECORDS)
+_RECORDS, _PRIVATE = Path(paths.RECORDS), Path(".pfl")
+
+
+def _run(kind: str) -> Callable[..., object]:
+    """Import what a stage does when it is known to be wanted; return it."""
+    return import_module(f"pipeline.stages.{kind}").run  # type: ignore[no-any-return]
 
 
 @stage.callback()
@@ -58,43 +43,35 @@ def begin() -> None:
 def data(id_: Id, seal: Seal = None) -> None:
     """Make a dataset artifact."""
     from pipeline.progress import show_preparation
-    from pipeline.stages.data import run
 
-    record = read_record(_RECORDS, id_)
-    with sealed(code_of_run("data", Run(record)), seal), show_preparation() as show:
-        out, scratch = Path(dataset_path(id_)), Path(".pfl/decoded")
-        print(run(record["dataset"], out, raw_data_folder(Path()), scratch, show))
+    record, out, raw = read_record(_RECORDS, id_), Path(paths.dataset_path(id_)), paths.raw_data_folder(Path())
+    with sealed(stage_code.code_of_run("data", Run(record)), seal), show_preparation() as show:
+        print(_run("data")(record["dataset"], out, raw, _PRIVATE / "decoded", show))
 
 
 @stage.command()
 def weights(id_: Id, seal: Seal = None) -> None:
     """Read a file of pretrained weights."""
-    from pipeline.stages.weights import run
-
-    with sealed(code_of("weights"), seal):
-        print(run(read_record(_RECORDS, id_), Path(weights_path(id_)), study_home()))
+    with sealed(stage_code.code_of("weights"), seal):
+        print(_run("weights")(read_record(_RECORDS, id_), Path(paths.weights_path(id_)), study_home()))
 
 
 @stage.command()
 def partition(id_: Id, seal: Seal = None) -> None:
     """Make a partition artifact."""
-    from pipeline.stages.partition import run
-
     federation = Run(read_record(_RECORDS, id_))
-    dataset = Path(dataset_path(federation.data_id))
-    with sealed(code_of_run("partition", federation), seal, [dataset]):
-        print(run(federation, dataset, Path(partition_path(id_))))
+    dataset = Path(paths.dataset_path(federation.data_id))
+    with sealed(stage_code.code_of_run("partition", federation), seal, [dataset]):
+        print(_run("partition")(federation, dataset, Path(paths.partition_path(id_))))
 
 
 @stage.command()
 def describe(id_: Id, seal: Seal = None) -> None:
     """Make the page of a partition."""
-    from pipeline.stages.describe import run
-
     federation = Run(read_record(_RECORDS, id_))
-    dataset, clients = Path(dataset_path(federation.data_id)), Path(partition_path(id_))
-    with sealed(code_of("describe"), seal, [dataset, clients]):
-        print(run(federation, dataset, clients, Path(partition_report_path(id_))))
+    dataset, clients = Path(paths.dataset_path(federation.data_id)), Path(paths.partition_path(id_))
+    with sealed(stage_code.code_of("describe"), seal, [dataset, clients]):
+        print(_run("describe")(federation, dataset, clients, Path(paths.partition_report_path(id_))))
 
 
 @stage.command()
@@ -102,30 +79,30 @@ def train(id_: Id, seal: Seal = None) -> None:
     """Train one run, from its last checkpoint if there is one."""
     from pipeline.progress import show_training
     from pipeline.stages.tracking import tracked
-    from pipeline.stages.train import run
 
-    resolved = read_run(_RECORDS, id_)
-    dataset, clients = Path(dataset_path(resolved.data_id)), Path(partition_path(resolved.federation_id))
-    chosen = Path(selection_path(resolved.tuned)) if resolved.tuned else None
-    pretrained = Path(weights_path(weights_id(resolved.pretrained))) if resolved.pretrained else None
+    asked = read_run(_RECORDS, id_)
+    dataset, clients = Path(paths.dataset_path(asked.data_id)), Path(paths.partition_path(asked.federation_id))
+    chosen = Path(paths.selection_path(asked.tuned)) if asked.tuned else None
+    pretrained = Path(paths.weights_path(weights_id(asked.pretrained))) if asked.pretrained else None
     inputs = [path for path in (dataset, clients, chosen, pretrained) if path]
+    seconds = number_of("seconds", "PFL_CHECKPOINT_SECONDS")
     with (
-        sealed(code_of_run("train", resolved), seal, inputs) as work,
-        show_training(id_) as tell,
-        tracked(resolved, Path(".pfl"), tell) as on_round,
+        sealed(stage_code.code_of_run("train", asked), seal, inputs) as work,
+        show_training(id_) as show,
+        tracked(asked, _PRIVATE, show) as on_round,
     ):
-        run(
-            resolved,
+        _run("train")(
+            asked,
             dataset=dataset,
             partition=clients,
             selection=chosen,
             weights=pretrained,
             code=work.seal,
-            out=Path(run_path(id_, "")),
-            private=Path(".pfl"),
+            out=Path(paths.run_path(id_, "")),
+            private=_PRIVATE,
             device=os.environ.get("PFL_DEVICE", "auto"),
             executor=os.environ.get("PFL_EXECUTOR") or "auto",
-            checkpoint_every=_checkpoint_seconds(),
+            checkpoint_every=60.0 if seconds is None else seconds,
             on_round=on_round,
             confirm=work.confirm,
         )
@@ -135,69 +112,55 @@ def train(id_: Id, seal: Seal = None) -> None:
 def recall(name: Annotated[str, typer.Argument(help="A file below results/.")], seal: Seal = None) -> None:
     """Take results from a file of the ledger."""
     from pipeline.parsing import parse_yaml
-    from pipeline.stages.recall import run
 
-    with sealed(code_of("recall"), seal, [f"{RESULTS}/{name}.jsonl"]):
-        stages = parse_yaml(Path(KEPT_STAGES).read_bytes())["stages"]
-        print(run(Path(), map(Path, stages[name.replace("/", "-")]["outs"])))
+    with sealed(stage_code.code_of("recall"), seal, [f"{paths.RESULTS}/{name}.jsonl"]):
+        stages = parse_yaml(Path(paths.KEPT_STAGES).read_bytes())["stages"]
+        print(_run("recall")(Path(), map(Path, stages[name.replace("/", "-")]["outs"])))
 
 
 @stage.command()
 def select(id_: Id, seal: Seal = None) -> None:
     """Choose settings by what trials gave on validation samples."""
-    from pipeline.stages.select import run
-
-    record = read_record(_RECORDS, id_)
-    trials = [Path(run_path(one, "rounds.parquet")) for trial in record["trials"] for one in trial["runs"]]
-    with sealed(code_of("select"), seal, trials):
-        print(run(id_, _RECORDS, Path("artifacts/runs"), Path(selection_path(id_))))
+    trials = read_record(_RECORDS, id_)["trials"]
+    inputs = [paths.run_path(one, "rounds.parquet") for trial in trials for one in trial["runs"]]
+    with sealed(stage_code.code_of("select"), seal, inputs):
+        print(_run("select")(id_, _RECORDS, Path("artifacts/runs"), Path(paths.selection_path(id_))))
 
 
 @stage.command()
 def evaluate(spec: Spec, seal: Seal = None) -> None:
     """Turn the measurements of a spec's runs into figures."""
     from pipeline.spec.table import read_resolved, read_runs
-    from pipeline.stages.evaluate import run
 
-    table = read_resolved(Path(table_path(spec)))
-    code = code_of_evaluation(table, read_runs(table, Path()).values())
-    inputs = [run_path(one, "rounds.parquet") for one in table.runs]
-    with sealed(code, seal, inputs, measured_content(table)):
-        print(run(table, Path(), Path(frame_path(spec))))
+    table = read_resolved(Path(paths.table_path(spec)))
+    code = stage_code.code_of_evaluation(table, read_runs(table, Path()).values())
+    inputs = [paths.run_path(one, "rounds.parquet") for one in table.runs]
+    with sealed(code, seal, inputs, stage_code.measured_content(table)):
+        print(_run("evaluate")(table, Path(), Path(paths.frame_path(spec))))
 
 
 @stage.command()
 def report(spec: Spec, seal: Seal = None) -> None:
     """Render a spec's report."""
     from pipeline.spec.table import read_resolved
-    from pipeline.stages.report import run
 
-    path = Path(table_path(spec))
-    table = read_resolved(path)
-    with sealed(code_of_report(table), seal, [frame_path(spec)], shown_content(path.read_text(encoding="utf-8"))):
-        print(run(table, Path(), Path(report_path(spec))))
+    path = Path(paths.table_path(spec))
+    table, shown = read_resolved(path), stage_code.shown_content(path.read_text(encoding="utf-8"))
+    with sealed(stage_code.code_of_report(table), seal, [paths.frame_path(spec)], shown):
+        print(_run("report")(table, Path(), Path(paths.report_path(spec))))
 
 
 @stage.command()
 def index(specs: Annotated[list[str], typer.Argument(help="Specs.")], seal: Seal = None) -> None:
     """Write the page that links the default reports."""
     from pipeline.spec.table import read_resolved
-    from pipeline.stages.index import run
 
-    tables = [read_resolved(Path(table_path(spec))) for spec in specs]
-    with sealed(code_of("index"), seal, (f"{report_path(spec)}/table.parquet" for spec in specs)):
-        print(run(tables, Path("reports")))
+    tables = [read_resolved(Path(paths.table_path(spec))) for spec in specs]
+    with sealed(stage_code.code_of("index"), seal, (f"{paths.report_path(spec)}/table.parquet" for spec in specs)):
+        print(_run("index")(tables, Path("reports")))
 
 
 @stage.command()
 def guard() -> None:
     """Compile, and stop when that changed anything."""
-    from pipeline.stages.guard import run
-
-    print(run(Workspace.find()))
-
-
-def _checkpoint_seconds() -> float:
-    """``$PFL_CHECKPOINT_SECONDS``, or a minute."""
-    wanted = number_of("seconds", "PFL_CHECKPOINT_SECONDS")
-    return 60.0 if wanted is None else wanted
+    print(_run("guard")(paths.Workspace.find()))

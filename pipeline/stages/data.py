@@ -25,14 +25,11 @@ def run(
         record: Its name and options, and how many samples a generated stand-in has, if it is to be one.
         scratch: Where arrays go that do not fit into memory; None keeps them there all the same.
         show: Called with what is being done, how many steps of it are done, and how many there are.
-
-    Raises:
-        UserError: The data is absent and cannot be downloaded, or is not what it should be.
     """
-    chosen = options(dict(record))
+    chosen, name = options(dict(record)), record["name"]
     size = chosen.pop("stand_in")
-    dataset = DATASETS.create(record["name"], **chosen)
+    dataset = DATASETS.create(name, **chosen)
     with preparing(show, scratch):
-        samples = stand_in(dataset, *stand_in_counts(size)) if size else dataset.load(raw / record["name"])
+        samples = stand_in(dataset, *stand_in_counts(size)) if size else dataset.load(raw / name)
         write_samples(out, samples)
-    return f"{record['name']}: {len(samples):,} samples, {samples.classes} classes, from {samples.source}"
+    return f"{name}: {len(samples):,} samples, {samples.classes} classes, from {samples.source}"

@@ -11,11 +11,7 @@ from pipeline.spec.run import Run
 
 
 def run(federation: Run, dataset: Path, partition: Path, out: Path) -> str:
-    """Write the page of a federation into the folder `out`; return a line to show.
-
-    Raises:
-        UserError: An artifact is missing or damaged, or they do not belong together.
-    """
+    """Write the page of a federation into the folder `out`; return a line to show."""
     samples, assignment = read_facts(dataset), read_assignment(partition)
     assignment.check(len(samples), samples.train)
     write_partition_page(federation.record, samples, assignment, out)

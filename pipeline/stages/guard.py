@@ -1,8 +1,8 @@
 """The guard stage: edited specs or code never go unnoticed by a plain ``dvc repro``.
 
 DVC reads all stage files before it runs anything, so new stages cannot join a reproduction under way. The guard, which
-every other stage comes after, compiles; when that changes a stage file it stops DVC with one line that says what
-changed, and the next ``dvc repro`` runs it. Its output never changes, so passing the guard invalidates nothing.
+every other stage comes after, compiles; when that changes a stage file it stops DVC with one line, and the next ``dvc
+repro`` runs it. Its output never changes, so passing the guard invalidates nothing.
 
 When the cache has been lost, DVC would make everything anew, of which it removes the old version first. But then it
 runs the guard before anything else, which puts back into the cache what lies in the workspace as it was recorded.
@@ -15,7 +15,6 @@ from contextlib import closing
 
 from pflcore.errors import UserError
 from pflcore.files import write_text
-from pipeline.compile.compilation import Compilation
 from pipeline.compile.compiler import compile_workspace
 from pipeline.compile.emitter import GUARD
 from pipeline.compile.generated import write
@@ -26,39 +25,27 @@ _TOKEN = "The stage files are what the specs compile to.\n"
 
 
 def run(workspace: Workspace) -> str:
-    """Compile.
-
-    Raises:
-        UserError: The stage files were not up to date; they are afterwards. Or the engine was edited and
-            regression runs have not seen it.
-    """
+    """Compile; return a line to show. Raise :class:`UserError` when stage files were not up to date; now they are."""
     compilation = compile_workspace(workspace)
     compilation.check_tested()
-    changes = write(workspace, compilation)
-    if changes:
+    if changes := write(workspace, compilation):
         again = "dvc exp run` again, without -S," if "DVC_EXP_NAME" in os.environ else "dvc repro` again"
-        told = f"specs or code changed: {changes.summary}"
-        raise UserError(f"{told}. Compiled; type `{again} to run it; `pfl plan` says what that is")
+        changed = f"specs or code changed: {changes.summary}"
+        raise UserError(f"{changed}. Compiled; type `{again} to run it; `pfl plan` says what that is")
     leave_output(workspace)
-    kept = _keep(workspace, compilation)
-    told = f"; {kept} of them were lost from DVC's cache and are in it again" if kept else ""
-    return f"{len(compilation.tables)} specs, {len(compilation.runs)} runs: stages are up to date{told}"
+    line = f"{len(compilation.tables)} specs, {len(compilation.runs)} runs: stages are up to date"
+    locked = [one for one in compilation.stages if (workspace.root / one.file).with_name("dvc.lock").is_file()]
+    made = [stage for stage in locked if stage.kind != "guard"]  # which DVC has in hand
+    if in_cache(workspace.root, _TOKEN) or not made:
+        return line
+    from pipeline.dvc.finished import Finished  # with DVC, which takes a second
+    from pipeline.dvc.recorder import Recorder
+
+    with closing(Recorder(workspace.root, made, Finished(workspace.root, workspace.private / "finished"))) as recorder:
+        count = recorder.keep()
+    return f"{line}; {count} of them were lost from DVC's cache and are in it again" if count else line
 
 
 def leave_output(workspace: Workspace) -> None:
     """Write what every other stage depends on."""
     write_text(workspace.root / GUARD, _TOKEN)
-
-
-def _keep(workspace: Workspace, compilation: Compilation) -> int:
-    """Put into DVC's cache what it has lost, if it has lost what it knows of the guard; return the number of stages."""
-    root = workspace.root
-    locked = [stage for stage in compilation.stages if (root / stage.file).with_name("dvc.lock").is_file()]
-    made = [stage for stage in locked if stage.kind != "guard"]  # which DVC has in hand
-    if in_cache(root, _TOKEN) or not made:
-        return 0
-    from pipeline.dvc.finished import Finished  # with DVC, which takes a second
-    from pipeline.dvc.recorder import Recorder
-
-    with closing(Recorder(root, made, Finished(root, workspace.private / "finished"))) as recorder:
-        return recorder.keep()

@@ -1,9 +1,12 @@
-"""What a run's states belong to: the run, and its lineage, the runs that differ in their number of rounds only."""
+"""What a run's states belong to, and what the last bits of its numbers depend on beside its spec and its code."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
+import platform
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +17,8 @@ from pflcore.engine import CheckpointFolder, device_name
 from pflcore.method import PROGRESS
 from pflcore.methods import METHODS
 from pipeline.spec.run import Run
+
+_LIBRARIES = {"Math Kernel Library": "MKL", "MKL-DNN": "oneDNN"}
 
 
 def checkpoint_folder(
@@ -32,30 +37,57 @@ def checkpoint_folder(
 
 
 def run_hash(run: Run, code: str, hashes: Mapping[str, str], device: torch.device) -> str:
-    """Return what tells a run's state apart: its record, code and data, and the kind of device, as sums differ there.
-
-    Args:
-        code: What stands for the code.
-        hashes: What tells the inputs apart.
-    """
+    """Return the identity of a run's states: record, code, inputs, and the kind of device, as sums differ there."""
     return _hash(record=run.record, code=code, device=device.type, **hashes)
 
 
 def lineage_hash(run: Run, code: str, hashes: Mapping[str, str], device: torch.device) -> str:
     """Return what the states of a run and of longer ones have in common.
 
-    That is all that a run's own hash is of, but the number of rounds, unless the method asks for the progress or the
-    learning rate goes by it; the patience; whether weights are saved; and why it has its settings. As last states stay
-    for long, it is of the very device and the version of PyTorch, too.
+    It is of all that `run_hash` is of, but the patience, whether weights are saved, why it has its settings, and the
+    rounds, unless the method or the learning rate goes by them. As last states stay for long, it is of the very device
+    and the version of PyTorch, too.
     """
     aside = {"rounds", "patience", "save_weights"}
     if PROGRESS in METHODS.get(run.method).facts or run.training.counts_rounds:
         aside.remove("rounds")
     record = {field: part for field, part in run.record.items() if field != "tuned"}
     record["training"] = {name: value for name, value in record["training"].items() if name not in aside}
-    kind = f"{device_name(device)}, torch {torch.__version__}"
-    return _hash(record=record, code=code, device=kind, **hashes)
+    return _hash(record=record, code=code, device=f"{device_name(device)}, torch {torch.__version__}", **hashes)
 
 
 def _hash(**facts: Any) -> str:
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+
+def describe_machine(device: torch.device) -> str:
+    """Return what the last bits of sums depend on, as one line.
+
+    Of a CPU these are the processor, its instruction sets that matrix products are chosen by, PyTorch's threads and its
+    libraries, and the variables that choose among instruction sets. Of a GPU, its model and the libraries.
+    """
+    if device.type == "cuda":
+        cudnn = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
+        return f"{torch.cuda.get_device_name(device)}, CUDA {torch.version.cuda}, cuDNN {cudnn}"
+    can = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
+    sets = [name for name in ("avx2", "avx512_f", "avx512_bf16", "amx_bf16") if can.get(name)]
+    libraries = re.findall(r"(Math Kernel Library|MKL-DNN) (?:Version )?v?([\d.]+)", torch.__config__.show())
+    chosen = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "MKL_CBWR")
+    parts = [
+        _processor(),
+        " ".join(sets) or torch.backends.cpu.get_cpu_capability(),
+        f"{torch.get_num_threads()} threads",
+        *(f"{_LIBRARIES[name]} {version}" for name, version in libraries),
+        *(f"{name}={os.environ[name]}" for name in chosen if name in os.environ),
+    ]
+    return ", ".join(parts)
+
+
+def _processor() -> str:
+    """Return vendor, family and model as Linux names them, or else what Python knows."""
+    path = Path("/proc/cpuinfo")
+    lines = path.read_text(encoding="utf-8").partition("\n\n")[0].splitlines() if path.is_file() else []
+    facts = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    if "vendor_id" in facts:
+        return f"{facts['vendor_id']} family {facts.get('cpu family')} model {facts.get('model')}"
+    return platform.processor() or platform.machine()

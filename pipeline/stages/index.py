@@ -11,11 +11,10 @@ from pipeline.spec.table import ResolvedTable
 
 
 def run(tables: list[ResolvedTable], reports: Path) -> str:
-    """Write ``index.md`` into the folder `reports`, one row per resolved table."""
+    """Write ``index.md`` into the folder `reports`, a row per table; return a line to show."""
     rows = ["| report | cells obtained | of | |", "|---|---:|---:|---|"]
     for table in tables:
-        folder = reports / table.spec
-        read_meta(folder / "table.parquet", "table/2")
+        read_meta(reports / table.spec / "table.parquet", "table/2")
         obtained = sum(bool(cell.runs) for cell in table.cells)
         links = " · ".join(f"[{kind}]({table.spec}/report.{kind})" for kind in ("md", "html", "tex"))
         rows.append(f"| {escape_markdown(table.title)} | {obtained} | {len(table.cells)} | {links} |")

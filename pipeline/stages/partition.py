@@ -11,14 +11,7 @@ from pipeline.spec.run import Run
 
 
 def run(federation: Run, dataset: Path, out: Path) -> str:
-    """Partition the `dataset` artifact as `federation` says, which may be a part of a run, and write `out`.
-
-    Returns:
-        A line to show.
-
-    Raises:
-        UserError: The scheme cannot satisfy its minimum for this many clients.
-    """
+    """Partition a dataset as `federation` says, which may be a part of a run; return a line to show."""
     scheme = PARTITIONS.create(federation.partition, **federation.options("partition"))
     assignment = partition(scheme, read_facts(dataset), federation.clients, federation.seed)
     write_assignment(out, assignment)

@@ -13,29 +13,19 @@ from pipeline.ledger import Entry, Ledger
 
 
 def run(root: Path, outs: Iterable[Path]) -> str:
-    """Write files of runs and of selections from the ledger in the folder `root`; return a line to show.
-
-    Args:
-        outs: ``rounds.parquet`` in the folder of a run, or the file of a selection, ``<id>.json``.
-
-    Raises:
-        UserError: A result is not kept, or is damaged.
-    """
+    """Write ``rounds.parquet`` of runs and ``<id>.json`` of selections from the ledger; return a line to show."""
     ledger, outs = Ledger(root), list(outs)
     for out in outs:
-        if out.suffix == ".json":
-            content = ledger.selection(out.stem)
-            if content is None:
-                raise UserError(f"{out.stem}: dropped from the ledger; type the same again")
+        name = out.stem if out.suffix == ".json" else out.parent.name
+        if out.suffix == ".json" and (content := ledger.selection(name)) is not None:
             write_text(out, json.dumps(content, indent=1) + "\n")
-        else:
-            entry = ledger.get(out.parent.name)
-            if entry is None:
-                raise UserError(f"{out.parent.name}: dropped from the ledger; type the same again")
+        elif out.suffix != ".json" and (entry := ledger.get(name)):
             write_rounds(entry, out)
+        else:
+            raise UserError(f"{name}: dropped from the ledger; type the same again")
     return f"{len(outs)} kept results"
 
 
 def write_rounds(entry: Entry, out: Path) -> None:
-    """Write a kept run as the file ``rounds.parquet``. Raises :class:`UserError` if it is damaged."""
+    """Write a kept run as the file ``rounds.parquet``. Raise :class:`UserError` if it is damaged."""
     write_table(out, entry.rounds(), "rounds/2", run=entry.run.id, kept=entry.obtained, **entry.facts)

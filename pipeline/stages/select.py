@@ -14,8 +14,6 @@ from pflcore.protocols import rounds_trained, summarise
 from pipeline.spec.records import read_record, read_records
 from pipeline.spec.run import Run
 
-PROTOCOL = "validation"
-
 
 def run(id_: str, records: Path, runs: Path, out: Path) -> str:
     """Write what a selection chose and all that was tried into the file `out`; return a line to show.
@@ -26,9 +24,6 @@ def run(id_: str, records: Path, runs: Path, out: Path) -> str:
     Args:
         records: The file with the records of the selection and of its trials.
         runs: The folder of the runs' artifacts.
-
-    Raises:
-        UserError: An artifact is damaged, or every trial diverged.
     """
     record = read_record(records, id_)
     tried = read_records(records, (name for trial in record["trials"] for name in trial["runs"]))
@@ -51,4 +46,4 @@ def _accuracy(path: Path, run: Run) -> float | None:
     """Return the accuracy of a trial in percent; None if it diverged."""
     rounds, _ = read_table(path, "rounds/2")
     figures = summarise(rounds, run.evaluation, rounds_trained(rounds, run.training))
-    return figures[PROTOCOL]["mean"] if figures else None
+    return figures["validation"]["mean"] if figures else None

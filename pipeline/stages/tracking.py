@@ -1,39 +1,23 @@
-"""Curves in other people's viewers: TensorBoard and MLflow are told what is measured anyway.
+"""Curves in other people's viewers: ``PFL_TRACK=tensorboard,mlflow`` shows there what is measured anyway.
 
-``PFL_TRACK=tensorboard,mlflow`` tells them while runs train. It is no part of a run: nothing becomes stale by it, and a
-viewer that fails is let go with a line while training goes on.
+It is no part of a run: nothing becomes stale by it, and of a viewer that fails a line is said while training goes on.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from pflcore.errors import UserError
 from pflcore.registry import did_you_mean
 from pipeline.spec.run import Run
-from pipeline.stages.live import LiveCurve
 
 if TYPE_CHECKING:
     from pflcore.engine import Progress
-
-Figures = Mapping[str, float]
-"""``accuracy`` in percent and ``loss``, as far as they are known."""
-
-
-class Sink(Protocol):
-    """What is told of one run."""
-
-    def log(self, round_: int, figures: Figures) -> None:
-        """What was measured after a round."""
-
-    def close(self) -> None:
-        """The run has ended, or is interrupted."""
 
 
 class TensorBoard:
@@ -45,10 +29,9 @@ class TensorBoard:
         from pipeline.report.settings import settings_of
 
         self.writer = SummaryWriter(str(private / "tensorboard" / run.id))
-        text = "\n".join(f"    {name}: {value}" for name, value in settings_of(run).items())
-        self.writer.add_text("settings", text)
+        self.writer.add_text("settings", "\n".join(f"    {key}: {value}" for key, value in settings_of(run).items()))
 
-    def log(self, round_: int, figures: Figures) -> None:
+    def log(self, round_: int, figures: Mapping[str, float]) -> None:
         for name, value in figures.items():
             self.writer.add_scalar(name, value, round_)
         self.writer.flush()
@@ -79,11 +62,10 @@ class MLflow:
             return
         tags = {"pfl.run": run.id, "mlflow.runName": run.id}
         self.run = self.client.create_run(experiment, run_name=run.id, tags=tags).info.run_id
-        for name, value in settings_of(run).items():
+        for name, value in {**settings_of(run), "seed": run.seed}.items():
             self.client.log_param(self.run, name, value)
-        self.client.log_param(self.run, "seed", run.seed)
 
-    def log(self, round_: int, figures: Figures) -> None:
+    def log(self, round_: int, figures: Mapping[str, float]) -> None:
         for name, value in figures.items():
             self.client.log_metric(self.run, name, value, step=round_)
 
@@ -91,64 +73,42 @@ class MLflow:
         self.client.set_terminated(self.run)
 
 
-SINKS: dict[str, Callable[..., Sink]] = {"tensorboard": TensorBoard, "mlflow": MLflow}
+TRACKERS: dict[str, type[TensorBoard | MLflow]] = {"tensorboard": TensorBoard, "mlflow": MLflow}
 
 
-def open_sinks(names: list[str], run: Run, private: Path) -> list[Sink]:
-    """Open viewers by their names. One that cannot be told anything now, as its server does not answer, costs a line.
+@contextmanager
+def tracked(run: Run, private: Path, show: Callable[[Progress], None]) -> Iterator[Callable[[Progress], None]]:
+    """Yield a function to call after each round, which calls `show` and the viewers of ``$PFL_TRACK``.
 
     Raises:
         UserError: There is no such viewer, or it is not installed.
     """
-    sinks = []
-    for name in names:
-        if name not in SINKS:
-            raise UserError(f"unknown viewer {name!r}{did_you_mean(name, list(SINKS))}")
+    trackers: dict[str, TensorBoard | MLflow] = {}
+
+    def attempt(name: str, call: Callable[[], None]) -> None:
         try:
-            sinks.append(SINKS[name](run, private))
+            call()
         except ImportError as error:
             raise UserError(f"{name} is not installed ({error}); pip install 'pfl-pipeline[track]'") from None
-        except Exception as error:  # of a library or a server; whatever it is
-            print(f"pfl: not told of this run: {name}: {_line(error)}", file=sys.stderr)
-    return sinks
-
-
-@contextmanager
-def tracked(run: Run, private: Path, tell: Callable[[Progress], None]) -> Iterator[Callable[[Progress], None]]:
-    """Yield a function to call after each round, which calls `tell`, the viewers of ``$PFL_TRACK``, and notes the curve
-    so far for `pfl status`.
-
-    Raises:
-        UserError: As :func:`open_sinks`.
-    """
-    names = [name.strip() for name in os.environ.get("PFL_TRACK", "").split(",") if name.strip()]
-    sinks, curve = open_sinks(names, run, private), LiveCurve(run.id, private)
-
-    def each(call: Callable[[Sink], None]) -> None:
-        for sink in list(sinks):
-            try:
-                call(sink)
-            except Exception as error:  # of a library or a server; training is worth more
-                sinks.remove(sink)
-                name = type(sink).__name__.lower()
-                print(f"pfl: {name} is told no more of this run ({_line(error)})", file=sys.stderr)
+        except Exception as error:  # of a library or a server; training is worth more
+            trackers.pop(name, None)
+            what = " ".join(f"{type(error).__name__}: {error}".split())
+            print(f"pfl: {name}: logging disabled for this run ({what})", file=sys.stderr)
 
     def on_round(progress: Progress) -> None:
-        tell(progress)
+        show(progress)
         figures = {"loss": progress.loss}
         if run.evaluation.is_due(progress.round, progress.rounds) and progress.accuracy is not None:
             figures["accuracy"] = 100.0 * progress.accuracy
-            with contextlib.suppress(OSError):  # a disk that is full will be told of by what matters more
-                curve.add(progress.round, figures["accuracy"])
-        each(lambda sink: sink.log(progress.round, figures))
+        for name, tracker in list(trackers.items()):
+            attempt(name, lambda tracker=tracker: tracker.log(progress.round, figures))  # type: ignore[misc]
 
+    for name in filter(None, map(str.strip, os.environ.get("PFL_TRACK", "").split(","))):
+        if name not in TRACKERS:
+            raise UserError(f"unknown viewer {name!r}{did_you_mean(name, list(TRACKERS))}")
+        attempt(name, lambda name=name: trackers.update({name: TRACKERS[name](run, private)}))  # type: ignore[misc]
     try:
         yield on_round
     finally:
-        each(lambda sink: sink.close())
-    with contextlib.suppress(OSError):
-        curve.end()
-
-
-def _line(error: Exception) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())
+        for name, tracker in list(trackers.items()):
+            attempt(name, tracker.close)

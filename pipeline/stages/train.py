@@ -18,26 +18,16 @@ from safetensors.torch import save_file
 from pflcore.analyses import ANALYSES
 from pflcore.artifacts import write_table
 from pflcore.backbones import BACKBONES
-from pflcore.data.assignment import Assignment
 from pflcore.data.assignment_files import read_assignment
 from pflcore.data.federation import FederatedData
 from pflcore.data.sample_files import read_samples
-from pflcore.data.samples import Samples
-from pflcore.engine import (
-    Progress,
-    Result,
-    device_name,
-    select_device,
-    train,
-    use_threads,
-)
+from pflcore.engine import Progress, Result, device_name, select_device, train, use_threads
 from pflcore.engine.result import write_findings
 from pflcore.files import atomic_path, write_text
 from pflcore.methods import METHODS
 from pipeline.spec.records import read_chosen
 from pipeline.spec.run import Run
-from pipeline.stages.identity import checkpoint_folder
-from pipeline.stages.machine import describe_machine
+from pipeline.stages.identity import checkpoint_folder, describe_machine
 
 
 def run(
@@ -63,40 +53,32 @@ def run(
     when the run diverged.
 
     Args:
-        dataset, partition: Artifacts.
         asked: The run, before what was chosen for it.
         selection: What was chosen, if it is tuned.
         weights: Pretrained weights, if its backbone begins with some.
         code: What stands for the code that this process has imported; part of a checkpoint's identity, and in the
             header of ``rounds.parquet``.
         private: The machine's own folder, for checkpoints, last states and timings.
-        device: A PyTorch device, or ``auto``.
-        executor: How local training is carried out; the result is the same.
         checkpoint_every: Seconds between checkpoints at least.
-        on_round: Progress display.
-        confirm: Called when all is computed. When it raises nothing is written, and what has been trained is kept in a
-            checkpoint.
+        confirm: Called when all is computed; when it raises, only a checkpoint is written.
         say: Called with lines for the reader.
     """
     chosen = read_chosen(selection) if selection else {}
     run_id, resolved = asked.id, asked.with_chosen(chosen)
     place = select_device(device)
-    samples = read_samples(dataset, private / "decoded")
-    assignment = read_assignment(partition)
+    samples, assignment = read_samples(dataset, private / "decoded"), read_assignment(partition)
     data = FederatedData.from_samples(samples, assignment, place)
     use_threads(place, data.shape)
+    coarse = samples.attributes.get("coarse")  # of a client, that of most of its training samples
+    kinds = [int(np.bincount(coarse.values[rows]).argmax()) for rows in assignment.train] if coarse else None
     hashes = {"dataset_hash": _sha256(dataset), "partition_hash": _sha256(partition)}
-    checkpoints = checkpoint_folder(resolved, run_id, private, code, hashes, place, say)
-    analyses = {name: ANALYSES.create(name, **options) for name, options in resolved.analyses.items()}
     started, worked = time.monotonic(), _worked()
-    with checkpoints:
+    pretrained = {"pretrained": str(weights)} if weights else {}
+    analyses = {name: ANALYSES.create(name, **options) for name, options in resolved.analyses.items()}
+    with checkpoint_folder(resolved, run_id, private, code, hashes, place, say) as checkpoints:
         result = train(
             data=data,
-            backbone=BACKBONES.create(
-                resolved.backbone,
-                **resolved.options("backbone"),
-                **({"pretrained": str(weights)} if weights else {}),
-            ),
+            backbone=BACKBONES.create(resolved.backbone, **resolved.options("backbone"), **pretrained),
             method=METHODS.create(resolved.method, **resolved.options("method")),
             training=resolved.training,
             evaluation=resolved.evaluation,
@@ -107,12 +89,11 @@ def run(
             checkpoint_every=checkpoint_every,
             on_round=on_round,
             confirm=confirm,
-            kinds=_coarse_classes(samples, assignment),
+            kinds=kinds,
         )
         facts: dict[str, Any] = {"run": run_id, "device": device_name(place), "torch": torch.__version__, **hashes}
-        if chosen:
-            facts["chosen"] = chosen
-        for line in _told(result, resolved.training.rounds, chosen):
+        facts |= {"chosen": chosen} if chosen else {}
+        for line in _lines(result, resolved.training.rounds, chosen):
             say(f"{run_id}: {line}")
         if resolved.training.save_weights:
             with atomic_path(out / "weights.safetensors") as temporary:
@@ -133,13 +114,13 @@ def run(
 
 
 def _worked() -> float:
-    """For how many seconds cores have worked for this process and those that it started and that have ended."""
+    """Return for how many seconds cores have worked for this process and those that it started and that have ended."""
     times = os.times()
     return times.user + times.system + times.children_user + times.children_system
 
 
-def _told(result: Result, rounds: int, chosen: Mapping[str, Any]) -> Iterator[str]:
-    """What is told of a run of so many `rounds`: where its options come from, where it ended, where it began."""
+def _lines(result: Result, rounds: int, chosen: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what to say of a run of so many `rounds`: where its options come from, where it ended, where it began."""
     if chosen:
         yield f"tuned, with {', '.join(f'{name} {value}' for name, value in chosen.items())}"
     yield from result.notes
@@ -153,35 +134,26 @@ def _told(result: Result, rounds: int, chosen: Mapping[str, Any]) -> Iterator[st
         yield f"continued from the checkpoint after round {result.resumed_from}"
 
 
-def _coarse_classes(samples: Samples, assignment: Assignment) -> list[int] | None:
-    """The coarse class that most training samples of each client are of; None when there are no coarse classes."""
-    coarse = samples.attributes.get("coarse")
-    return [int(np.bincount(coarse.values[rows]).argmax()) for rows in assignment.train] if coarse else None
-
-
 def write_rounds(path: Path, result: Result, novel: frozenset[int], **facts: Any) -> None:
     """Write the artifact ``rounds/2``: what was measured, and `facts` of how it was obtained."""
     count, is_novel = len(result.round), np.isin(result.client, sorted(novel))
     populations = ["test", "novel", *(["validation"] if result.validation.any() else [])]
-    table = pa.table(
-        {
-            "round": pa.array(result.round, pa.int32()),
-            "client": pa.array(result.client, pa.int32()),
-            "population": pa.DictionaryArray.from_arrays(
-                np.where(result.validation, 2, is_novel).astype(np.int8), populations
-            ),
-            "moment": pa.DictionaryArray.from_arrays(pa.array([0] * count, pa.int8()), ["after_aggregation"]),
-            "correct": pa.array(result.correct, pa.int64()),
-            "total": pa.array(result.total, pa.int64()),
-            "loss": pa.array(result.loss, pa.float64()),
-            "last_correct": pa.array(result.last, pa.int64()),
-        }
-    )
+    kinds = np.where(result.validation, 2, is_novel).astype(np.int8)
+    columns = {
+        "round": pa.array(result.round, pa.int32()),
+        "client": pa.array(result.client, pa.int32()),
+        "population": pa.DictionaryArray.from_arrays(kinds, populations),
+        "moment": pa.DictionaryArray.from_arrays(pa.array([0] * count, pa.int8()), ["after_aggregation"]),
+        "correct": pa.array(result.correct, pa.int64()),
+        "total": pa.array(result.total, pa.int64()),
+        "loss": pa.array(result.loss, pa.float64()),
+        "last_correct": pa.array(result.last, pa.int64()),
+    }
     if result.precision is not None:
-        table = table.append_column("precision", pa.array(result.precision, pa.float64()))
+        columns["precision"] = pa.array(result.precision, pa.float64())
+    table = pa.table(columns)
     if result.validation.any():  # nothing is chosen by that of clients that never train
         table = table.filter(pa.array(~(result.validation & is_novel)))
-    diverged = {"round": result.diverged.round, "client": result.diverged.client} if result.diverged else None
     write_table(
         path,
         table,
@@ -195,7 +167,7 @@ def write_rounds(path: Path, result: Result, novel: frozenset[int], **facts: Any
         macs=result.cost.macs,
         positions=result.positions,
         **({} if result.precision is None else {"figure": "mAP"}),
-        diverged=diverged,
+        diverged={"round": result.diverged.round, "client": result.diverged.client} if result.diverged else None,
         **facts,
     )
 

@@ -15,11 +15,7 @@ from pipeline.spec.run import ABSENT
 
 
 def run(record: Mapping[str, str], out: Path, home: Path) -> str:
-    """Read the file at the `path` of a record, relative to `home`, and write it to `out`; return a line to show.
-
-    Raises:
-        UserError: The file is absent, is not that which the record was compiled for, or has no weights in it.
-    """
+    """Read the file at the `path` of a record, relative to `home`, and write it to `out`; return a line to show."""
     path, wanted = record["path"], record["content"]
     now = content_of(home, path)
     if now.startswith(ABSENT):

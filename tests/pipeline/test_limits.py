@@ -13,7 +13,7 @@ from support.tiny import backbone, method, result_bytes, run
 from pflcore.errors import UserError, bounded
 from pflcore.files import atomic_path
 from pipeline import cli
-from pipeline.running.worker import _attempt
+from pipeline.running.worker import attempt
 from pipeline.workspace import Workspace
 
 LONG = "k" * 5000
@@ -81,7 +81,7 @@ def test_a_full_disk_is_a_line_with_the_file(
         with atomic_path(tmp_path / "out.parquet"):
             raise error
 
-    outcome, message = _attempt(write)
+    outcome, message = attempt(write)
     assert (outcome, message) == ("failed", f"{tmp_path}/out.parquet: No space left on device")
     assert capsys.readouterr().out == f"pfl: {message}\n" and not list(tmp_path.iterdir())
 

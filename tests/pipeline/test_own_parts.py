@@ -19,7 +19,6 @@ from pipeline.compile.compilation import Compilation
 from pipeline.compile.compiler import source_folder
 from pipeline.compile.fingerprint import Code
 from pipeline.compile.stage_code import Part
-from pipeline.running.cluster.cluster import own_sources
 from pipeline.spec.catalog import load_catalog
 from pipeline.spec.editor_schema import json_schema
 
@@ -103,18 +102,6 @@ def test_two_studies_never_share_a_run(study: Project, tmp_path: Path) -> None:
         one["train-analysed@mine"] != two["train-analysed@mine"]
         and one["train-analysed@fedavg"] == two["train-analysed@fedavg"]
     )
-
-
-def test_what_nodes_of_a_cluster_are_sent(study: Project) -> None:
-    compilation, parts = study.compiled(), own_parts()
-    (run,) = (run for run in compilation.runs.values() if run.method == "mine")
-    seal = next(stage.seal for stage in compilation.stages if stage.subject == run.id)
-    sent = own_sources(run, seal)
-    assert sent == {name: parts[name] for name in sent} and len(sent) == 4
-    assert sent.keys() >= {"methods/mine.py", "methods/_scaling.py", "backbones/small.py"}
-    study.write("methods/_scaling.py", SCALING.replace("1.0", "2.0"))
-    with pytest.raises(UserError, match=f"{run.id}: its code was edited after it was compiled"):
-        own_sources(run, seal)
 
 
 def call(study: Project, *command: str) -> subprocess.CompletedProcess[str]:

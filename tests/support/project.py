@@ -17,6 +17,7 @@ from unittest.mock import patch
 from dvc.dvcfile import load_file
 from dvc.repo import Repo
 
+from pipeline import workspace as paths
 from pipeline.compile import compiler, generated
 from pipeline.compile.compilation import Compilation
 from pipeline.compile.compiler import compile_workspace, source_folder
@@ -25,18 +26,7 @@ from pipeline.compile.generated import Changes
 from pipeline.dvc.program import initialise
 from pipeline.spec.catalog import load_catalog
 from pipeline.stages import data, describe, evaluate, partition, report, select, train
-from pipeline.workspace import (
-    PAPER,
-    RECORDS,
-    Workspace,
-    dataset_path,
-    frame_path,
-    partition_path,
-    partition_report_path,
-    report_path,
-    run_path,
-    selection_path,
-)
+from pipeline.workspace import PAPER, RECORDS, Workspace
 
 BIN = Path(sys.executable).parent
 CONVNET = "{name: convnet, kernel: 3, padding: 1, channels: [2, 4], hidden: [8]}"
@@ -137,14 +127,8 @@ class Project:
 
     def call(self, *command: str, cwd: str = ".", **environment: str) -> subprocess.CompletedProcess[str]:
         """Run a program in the project, with pfl and dvc of this environment on the path."""
-        return subprocess.run(
-            command,
-            cwd=self.root / cwd,
-            env=self.environment(**environment),
-            text=True,
-            capture_output=True,
-            check=False,
-        )
+        place, variables = self.root / cwd, self.environment(**environment)
+        return subprocess.run(command, cwd=place, env=variables, text=True, capture_output=True, check=False)
 
     def environment(self, **more: str) -> dict[str, str]:
         """Variables for subprocesses that neither phone home nor leave anything outside of the project."""
@@ -165,31 +149,25 @@ class Project:
         """Run all stages of a compilation in this process, without DVC; its files need to be on disk."""
         root = self.workspace(profile).root
         seals = {stage.subject: stage.seal for stage in compilation.stages if stage.kind == "train"}
+        inputs = {}  # of each federation
         for run in sorted(compilation.runs.values(), key=lambda run: run.tuned is not None):
-            if run.tuned and not (choice := root / selection_path(run.tuned)).exists():
-                select.run(run.tuned, root / RECORDS, root / run_path("", ""), choice)
-            dataset, federation = root / dataset_path(run.data_id), root / partition_path(run.federation_id)
+            choice = root / paths.selection_path(run.tuned) if run.tuned else None
+            if run.tuned and choice and not choice.exists():
+                select.run(run.tuned, root / RECORDS, root / paths.run_path("", ""), choice)
+            dataset = root / paths.dataset_path(run.data_id)
+            federation = root / paths.partition_path(run.federation_id)
+            inputs[run.federation_id] = run, dataset, federation
             if not dataset.exists():
                 data.run(run.record["dataset"], dataset, root / "data")
             if not federation.exists():
                 partition.run(run, dataset, federation)
-            train.run(
-                run,
-                dataset=dataset,
-                partition=federation,
-                selection=root / selection_path(run.tuned) if run.tuned else None,
-                code=seals[run.id],
-                out=root / run_path(run.id, ""),
-                private=root / ".pfl",
-                device="cpu",
-            )
+            own = {"out": root / paths.run_path(run.id, ""), "private": root / ".pfl", "code": seals[run.id]}
+            train.run(run, dataset=dataset, partition=federation, selection=choice, device="cpu", **own)  # type: ignore[arg-type]
         for name, table in compilation.tables.items():
             for shown in table.partitions:
-                run = next(run for run in compilation.runs.values() if run.federation_id == shown.federation)
-                dataset, federation = root / dataset_path(run.data_id), root / partition_path(run.federation_id)
-                describe.run(run, dataset, federation, root / partition_report_path(run.federation_id))
-            evaluate.run(table, root, root / frame_path(name))
-            report.run(table, root, root / report_path(name))
+                describe.run(*inputs[shown.federation], root / paths.partition_report_path(shown.federation))
+            evaluate.run(table, root, root / paths.frame_path(name))
+            report.run(table, root, root / paths.report_path(name))
 
 
 @dataclass(frozen=True)

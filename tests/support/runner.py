@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,24 +14,18 @@ from support.project import CONVNET, Project, make_project, spec
 ROUNDS = 4
 
 
-@dataclass
 class Runner:
-    """The stages of a project with a single run, one by one."""
+    """The stages of a project with a single run, one by one; data and partition have been made."""
 
-    project: Project
-
-    def __post_init__(self) -> None:
-        (self.run,) = self.project.compiled().runs.values()
-        self.project.compile()
-        self.dataset = self.project.root / "artifacts/dataset.parquet"
-        self.partition = self.project.root / "artifacts/partition.parquet"
-        self.out = self.project.root / "artifacts/runs" / self.run.id
+    def __init__(self, project: Project) -> None:
+        self.project, root = project, project.root
+        (self.run,) = project.compiled().runs.values()
+        project.compile()
+        self.dataset, self.partition = root / "artifacts/dataset.parquet", root / "artifacts/partition.parquet"
+        self.out = root / "artifacts/runs" / self.run.id
         self.said: list[str] = []
-
-    def prepare(self) -> Runner:
-        data.run(self.run.record["dataset"], self.dataset, self.project.root / "data")
+        data.run(self.run.record["dataset"], self.dataset, root / "data")
         partition.run(self.run, self.dataset, self.partition)
-        return self
 
     def change(self, **parts: dict[str, Any]) -> None:
         """Change settings of parts of the run, under its id."""
@@ -41,16 +34,9 @@ class Runner:
         self.run.__dict__["id"] = id_
 
     def train(self, **changes: Any) -> None:
-        arguments: dict[str, Any] = {
-            "dataset": self.dataset,
-            "partition": self.partition,
-            "code": "one",
-            "out": self.out,
-            "private": self.project.root / ".pfl",
-            "device": "cpu",
-            "say": self.said.append,
-        }
-        train.run(self.run, **{**arguments, **changes})
+        own = {"out": self.out, "private": self.project.root / ".pfl", "say": self.said.append}
+        inputs = {"dataset": self.dataset, "partition": self.partition, "code": "one", "device": "cpu"}
+        train.run(self.run, **{**inputs, **own, **changes})
 
     def evaluate(self) -> Frame:
         (table,) = self.project.compiled().tables.values()
@@ -65,4 +51,4 @@ def runner(
     folder: Path, method: str = "fedper", backbone: str = CONVNET, training: str = ", save_weights: true"
 ) -> Runner:
     text = spec(f"[{method}]", backbone=backbone, rounds=ROUNDS, training=training)
-    return Runner(make_project(folder, {"specs/a.yaml": text})).prepare()
+    return Runner(make_project(folder, {"specs/a.yaml": text}))

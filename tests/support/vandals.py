@@ -14,7 +14,7 @@ import torch
 
 from pflcore import settings
 from pipeline.running.jobs import Ended, Job
-from pipeline.running.worker import Place, work
+from pipeline.running.worker import WorkerEnv, work
 
 
 def state() -> dict[str, Any]:
@@ -33,7 +33,7 @@ def state() -> dict[str, Any]:
     }
 
 
-def vandalise(job: Job, place: Place, connection: Connection) -> None:
+def vandalise(job: Job, env: WorkerEnv, connection: Connection) -> None:
     """Change everything in :func:`state`."""
     random.seed(1)
     np.random.seed(123)
@@ -48,45 +48,45 @@ def vandalise(job: Job, place: Place, connection: Connection) -> None:
     connection.send(Ended(job.address, "done", repr(state())))
 
 
-def look(job: Job, place: Place, connection: Connection) -> None:
+def look(job: Job, env: WorkerEnv, connection: Connection) -> None:
     """Say what the process looks like."""
     connection.send(Ended(job.address, "done", repr(state())))
 
 
-def vanish(job: Job, place: Place, connection: Connection) -> None:
+def vanish(job: Job, env: WorkerEnv, connection: Connection) -> None:
     """End without a word."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def vanish_once(job: Job, place: Place, connection: Connection) -> None:
+def vanish_once(job: Job, env: WorkerEnv, connection: Connection) -> None:
     """Training ends without a word the first time, and works the second."""
-    _once("lost", job, place) and os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[func-returns-value]
-    work(job, place, connection)
+    _once("lost", job, env) and os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[func-returns-value]
+    work(job, env, connection)
 
 
-def exhaust_once(job: Job, place: Place, connection: Connection) -> None:
+def exhaust_once(job: Job, env: WorkerEnv, connection: Connection) -> None:
     """Training runs out of memory the first time, and works the second."""
-    if _once("memory", job, place):
+    if _once("memory", job, env):
         connection.send(Ended(job.address, "memory", "MemoryError: enough"))
         return
-    work(job, place, connection)
+    work(job, env, connection)
 
 
-def stop_after_training(job: Job, place: Place, connection: Connection) -> None:
+def stop_after_training(job: Job, env: WorkerEnv, connection: Connection) -> None:
     """The first training writes its outputs and its note; then all is killed, before anybody hears of it."""
-    if _once("heard", job, place):
+    if _once("heard", job, env):
         if not (child := os.fork()):
             ends = Pipe()  # of which the other one stays open, too
-            work(job, place, ends[1])
+            work(job, env, ends[1])
             os._exit(0)
         os.waitpid(child, 0)
         os.kill(os.getpid(), signal.SIGKILL)
-    work(job, place, connection)
+    work(job, env, connection)
 
 
-def _once(name: str, job: Job, place: Place) -> bool:
+def _once(name: str, job: Job, env: WorkerEnv) -> bool:
     """True the first time that a train stage asks."""
-    mark = place.root / ".pfl" / name
+    mark = env.root / ".pfl" / name
     if "stage train" not in job.command or mark.exists():
         return False
     mark.touch()

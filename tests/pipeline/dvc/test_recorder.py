@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
@@ -16,24 +17,23 @@ import yaml
 from pflcore.errors import UserError
 from pipeline.compile.graph import Stage
 from pipeline.dvc.finished import Finished
-from pipeline.dvc.recorder import Recorder, Verdict
+from pipeline.dvc.recorder import CHANGED, Recorder, Verdict
 
 A, B, C = "dvc.yaml:a", "dvc.yaml:b", "other/dvc.yaml:c"
+STAGES = [
+    Stage("dvc.yaml", "a", "pfl stage a", ("in",), ("out/a",)),
+    Stage("dvc.yaml", "b", "pfl stage b", ("out/a",), ("reports/b", "out/b")),
+    Stage("other/dvc.yaml", "c", "pfl stage c", ("in",), ("out/c",)),
+]
 
 
 class Study:
     """Stages a → b, which makes a report, and c in a file of its own; two recorders are two processes' one by one."""
 
     def __init__(self, root: Path) -> None:
-        self.root = root
-        self.notes = Finished(root, root / "notes")
+        self.root, self.notes = root, Finished(root, root / "notes")
         self.write(".dvc/config", "[core]\n    no_scm = true\n    analytics = false\n")
         self.write("in", "input")
-        self.stages = [
-            Stage("dvc.yaml", "a", "pfl stage a", ("in",), ("out/a",)),
-            Stage("dvc.yaml", "b", "pfl stage b", ("out/a",), ("reports/b", "out/b")),
-            Stage("other/dvc.yaml", "c", "pfl stage c", ("in",), ("out/c",)),
-        ]
         self.compile()
         self._recorder: Recorder | None = None
 
@@ -50,24 +50,25 @@ class Study:
     def compile(self, **commands: str) -> None:
         """Write the stage files, some of them with other commands."""
         files: dict[str, dict[str, Any]] = {}
-        for one in self.stages:
-            up = "../" if "/" in one.file else ""
-            entry = {"cmd": commands.get(one.name, one.command), **({"wdir": ".."} if up else {})}
-            files.setdefault(one.file, {})[one.name] = {**entry, "deps": [*one.deps], "outs": [*one.outs]}
+        for one in STAGES:
+            place = {"wdir": ".."} if "/" in one.file else {}
+            entry = {"cmd": commands.get(one.name, one.command), "deps": [*one.deps], "outs": [*one.outs], **place}
+            files.setdefault(one.file, {})[one.name] = entry
         for name, stages in files.items():
             self.write(name, yaml.safe_dump({"stages": stages}))
 
     @property
     def recorder(self) -> Recorder:
         if self._recorder is None:
-            self._recorder = Recorder(self.root, self.stages, self.notes)
+            self._recorder = Recorder(self.root, STAGES, self.notes)
         return self._recorder
 
-    def again(self) -> None:
-        """The next process."""
+    def again(self) -> Study:
+        """Go on as the next process."""
         if self._recorder:
             self._recorder.close()
         self._recorder = None
+        return self
 
     def begin(self, address: str) -> Verdict:
         return self.recorder.begin([address])[address]
@@ -76,7 +77,7 @@ class Study:
         """Begin a stage, write its outputs and record it."""
         verdict = self.begin(address)
         if verdict.what == "run":
-            for out in next(one.outs for one in self.stages if one.address == address):
+            for out in next(one.outs for one in STAGES if one.address == address):
                 self.write(out, f"{text} {out}")
             assert self.recorder.record([address]) == {}
         return verdict
@@ -104,27 +105,22 @@ def test_why_a_stage_is_stale(study: Study) -> None:
     assert study.recorder.stale([A, B]) == {A: "out/a is modified", B: "out/a is modified"}
     shutil.rmtree(study.root / "out")
     assert study.recorder.stale([A])[A] == "out/a is deleted"
-    study.again()
-    study.write("in", "edited")
+    study.again().write("in", "edited")
     assert study.recorder.stale([A]) == {A: "in is modified"}
-    study.again()
-    study.compile(a="pfl stage other", c="pfl stage other")
+    study.again().compile(a="pfl stage other", c="pfl stage other")
     assert study.recorder.stale([A, C]) == {A: "its command changed", C: "not made yet"}
 
 
 def test_what_was_made_is_found_again(study: Study) -> None:
     first = study.make(A, "1")
     assert first.what == "run" and len(first.key) == 64 and study.begin(A).what == "fresh"
-    study.write("in", "edited")
-    study.again()
+    study.again().write("in", "edited")
     second = study.begin(A)
     assert second.what == "run" and second.key != first.key
     assert not (study.root / "out/a").exists(), "it would be taken for what is made now"
     study.write("out/a", "2")
     study.recorder.record([A])
-    assert study.begin(A).what == "fresh"
-    study.write("in", "input")
-    study.again()
+    study.again().write("in", "input")
     assert study.begin(A) == Verdict("cached") and study.read("out/a") == "1 out/a"
     assert study.begin(A).what == "fresh" and study.recorder.stale([A]) == {}
     # The lock file is of no need for it.
@@ -132,19 +128,9 @@ def test_what_was_made_is_found_again(study: Study) -> None:
     (study.root / "dvc.lock").unlink()
     (study.root / "out/a").unlink()
     assert study.begin(A).what == "cached" and study.read("out/a") == "1 out/a"
-    study.again()
-    assert study.locked() == ["a"]
-
-
-def test_keys_are_of_the_command_the_inputs_and_the_outputs(study: Study) -> None:
-    keys = {study.begin(A).key, study.begin(C).key}
-    for name, text in (("dvc.yaml", study.read("dvc.yaml").replace("stage a", "stage else")), ("in", "edited")):
-        study.again()
-        study.write(name, text)
-        keys.add(study.begin(A).key)
-    assert len(keys) == 4
-    study.again()
-    assert study.begin(A).key in keys
+    assert study.again().locked() == ["a"]
+    study.again().compile(a="pfl stage else")
+    assert study.begin(A).key not in (first.key, second.key) and study.begin(C).key != first.key
 
 
 def test_what_was_complete_when_the_process_was_killed_is_recorded(study: Study) -> None:
@@ -154,57 +140,45 @@ def test_what_was_complete_when_the_process_was_killed_is_recorded(study: Study)
     study.again()
     assert study.begin(A) == Verdict("cached") and study.read("out/a") == "made"
     assert not study.notes.complete(A, key), "the note has been used"
-    study.again()
-    assert study.locked() == ["a"]
-    # Of other inputs it is not.
+    assert study.again().locked() == ["a"]
     study.notes.note(C, key, ("out/a",))
-    assert study.begin(C).what == "run"
+    assert study.begin(C).what == "run", "it was made of other inputs"
 
 
 def test_each_of_several_is_recorded_by_itself(study: Study) -> None:
-    for address in (A, C):
-        assert study.begin(address).what == "run"
+    assert [study.begin(address).what for address in (A, C)] == ["run"] * 2
     study.write("out/c", "made")
-    (problem,) = study.recorder.record([A, C]).items()
-    assert problem == (A, "output 'out/a' does not exist")
-    assert study.recorder.stale([A, C]) == {A: "not made yet"}
-    assert study.begin(A).what == "run"
+    assert study.recorder.record([A, C]) == {A: "output 'out/a' does not exist"}
+    assert study.recorder.stale([A, C]) == {A: "not made yet"} and study.begin(A).what == "run"
     study.write("out/a", "made")
     study.write("in", "edited")
-    assert study.recorder.record([A]) == {
-        A: "what it depends on changed while it ran; nothing is recorded, run it again"
-    }
-    study.again()
-    assert study.locked() == [] and study.locked("other/dvc.lock") == ["c"]
+    assert study.recorder.record([A]) == {A: CHANGED}
+    assert study.again().locked() == [] and study.locked("other/dvc.lock") == ["c"]
 
 
-def marks(study: Study) -> dict[str, Any]:
-    path = study.root / ".dvc/tmp/rwlock"
-    return {kind: sorted(one) for kind, one in json.loads(path.read_text() if path.is_file() else "{}").items() if one}
+def test_what_is_under_way_is_marked_until_it_ends_and_theirs_is_left_alone(study: Study) -> None:
+    def marks() -> dict[str, list[str]]:
+        path = study.root / ".dvc/tmp/rwlock"
+        found = json.loads(path.read_text() if path.is_file() else "{}")
+        return {kind: sorted(os.path.relpath(path, study.root) for path in one) for kind, one in found.items() if one}
 
-
-def test_what_is_under_way_is_marked_until_it_ends(study: Study) -> None:
-    path = {name: str(study.root / name) for name in ("in", "out/a", "out/c")}
-    study.begin(A)
-    study.begin(C)
-    assert marks(study) == {"read": [path["in"]], "write": [path["out/a"], path["out/c"]]}
+    for address in (A, C):
+        study.begin(address)
+    assert marks() == {"read": ["in"], "write": ["out/a", "out/c"]}
     study.write("out/c", "made")
     study.recorder.record([C])
-    assert marks(study) == {"read": [path["in"]], "write": [path["out/a"]]}
+    assert marks() == {"read": ["in"], "write": ["out/a"]}
     study.recorder.give_up(A)
-    assert marks(study) == {}
+    assert marks() == {}
     study.begin(A)
     study.again()  # what was not given up
-    assert marks(study) == {}
-
-
-def test_what_somebody_else_has_under_way_is_left_alone(study: Study) -> None:
+    assert marks() == {}
     theirs = study.write("out/a", "theirs so far")
     mark = {"pid": os.getppid(), "cmd": "dvc repro theirs"}
     study.write(".dvc/tmp/rwlock", json.dumps({"write": {str(theirs): mark}}))
     verdict = study.begin(A)
     assert verdict.what == "busy" and "dvc repro theirs" in verdict.why and not verdict.key
-    assert study.read("out/a") == "theirs so far" and study.begin(C).what == "run"
+    assert study.read("out/a") == "theirs so far"
 
 
 def test_what_the_cache_has_lost_is_put_back(study: Study) -> None:
@@ -231,8 +205,7 @@ def test_a_report_that_a_person_changed_is_moved_away(study: Study) -> None:
     assert place.startswith(".pfl/replaced/") and place.endswith("/reports/b")
     assert study.read(place) == "with a remark" and study.read("reports/b") == "1 reports/b"
     assert study.read("out/b") == "1 out/b"
-    study.write("in", "edited")
-    study.again()
+    study.again().write("in", "edited")
     study.make(A, "2")
     verdict = study.begin(B)
     assert (verdict.what, verdict.aside) == ("run", ()), "it is what a stage wrote, if not this time"
@@ -250,66 +223,44 @@ def test_what_is_in_the_way_of_one_stage(study: Study) -> None:
 def test_what_was_compiled_anew_or_away_meanwhile_is_stale_or_not_recorded(study: Study) -> None:
     study.make(A, "1")  # at once; what follows within seconds, at the end
     study.make(B, "1")
-    study.make(C, "1")
     assert study.locked() == ["a"]
     study.compile(a="pfl stage other")  # as `pfl results keep` does with runs that have ended
-    study.again()
-    assert study.locked() == ["a", "b"]
+    assert study.again().locked() == ["a", "b"]
     assert study.recorder.stale([A, B]) == {A: "its command changed"}
     study.begin(A)
     study.write("out/a", "made")
     study.recorder.record([A])
     (study.root / "dvc.yaml").unlink()
-    study.again()
-    assert study.locked() == ["a", "b"]
-
-
-@pytest.mark.parametrize("damage", ["", "{", '{"write": 3'])
-def test_marks_that_cannot_be_read_are_made_anew(study: Study, damage: str) -> None:
-    study.write(".dvc/tmp/rwlock", damage)
-    assert study.begin(A).what == "run"
+    assert study.again().locked() == ["a", "b"]
 
 
 @pytest.mark.parametrize("damage", ["", "stages: [", "schema: '2.0'\nstages: {a: 3}\n"])
-def test_lock_files_that_cannot_be_read_are_removed(study: Study, damage: str) -> None:
+def test_files_that_a_kill_has_cut_are_made_anew(study: Study, damage: str) -> None:
     study.make(A, "1")
     study.make(C, "1")
-    study.again()
-    study.write("dvc.lock", damage)
+    study.again().write("dvc.lock", damage)
+    study.write(".dvc/tmp/rwlock", '{"write": 3'[: 3 * len(damage)])
     assert study.recorder.stale([A, C]) == {A: "not made yet"}
     assert not (study.root / "dvc.lock").exists() and study.locked("other/dvc.lock") == ["c"]
     assert study.begin(A).what == "cached"
 
 
 def test_what_the_disk_refuses_is_one_line(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
-    lock, which = study.recorder.repo.lock, iter([("a",), ("a", None, "b"), ()])
+    lock, which = type(study.recorder.repo.lock), chain([("a",), ("a", None, "b")], repeat(()))
+    study.begin(C)
 
     def fail(_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device", *next(which))
 
-    monkeypatch.setattr(type(lock), "__enter__", fail)
-    for where in ("a", "b", ".dvc"):
-        with pytest.raises(UserError) as error:
-            study.begin(A)
-        assert str(error.value) == (
-            f"DVC: {where}: No space left on device; what is recorded so far stays, the same command goes on"
-        )
-    monkeypatch.undo()
-
-
-def test_a_process_ends_that_cannot_give_back_what_it_holds(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As when its disk has become read-only."""
-
-    def refuse(*_: object) -> None:
-        raise OSError(errno.EROFS, os.strerror(errno.EROFS), ".dvc/tmp/lock")
-
-    study.begin(A)
-    with monkeypatch.context() as patch, pytest.raises(UserError, match=r"\.dvc/tmp/lock: Read-only file system"):
-        patch.setattr(type(study.recorder.repo.lock), "__enter__", refuse)
-        study.again()
-    assert not study.recorder._held, "or it would be given back when the interpreter ends"
-
-
-def test_what_is_no_repository_is_one_line(tmp_path: Path) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(lock, "__enter__", fail)
+        for where in ("a", "b"):
+            with pytest.raises(UserError) as error:
+                study.begin(A)
+            line = f"DVC: {where}: No space left on device; what is recorded so far stays, the same command goes on"
+            assert str(error.value) == line
+        with pytest.raises(UserError, match=r"^DVC: \.dvc: No space"):
+            study.again()
+    assert not study.recorder._held, "or it would be released when the interpreter ends"
     with pytest.raises(UserError, match=r"DVC: .*not.* inside of a DVC repository"):
-        Recorder(tmp_path, [], Finished(tmp_path, tmp_path))
+        Recorder(Path("/"), [], study.notes)

@@ -13,7 +13,7 @@ from support.project import Project, make_project, tree
 
 from pipeline.dvc.program import in_cache
 from pipeline.running.board import Board, status_path
-from pipeline.running.request import Wish
+from pipeline.running.options import RunOptions
 from pipeline.running.runner import run_specs
 
 
@@ -28,21 +28,18 @@ def project(reproduced: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
 
 def made(project: Project) -> dict[str, bytes]:
     """What stages have made."""
-    files = tree(project.root)
-    return {
-        name: content
-        for name, content in files.items()
-        if name.startswith(("artifacts/", "reports/")) and not name.startswith(("reports/papers", "reports/index.html"))
-    }
+    files, own = tree(project.root), ("reports/papers", "reports/index.html")
+    found = {name: content for name, content in files.items() if name.startswith(("artifacts/", "reports/"))}
+    return {name: content for name, content in found.items() if not name.startswith(own)}
 
 
 def heal(project: Project, program: str) -> set[str]:
-    """Call a program, which must be content in the end; the kinds of stages that it executed."""
+    """Call a program, which must be content in the end; return the kinds of stages that it executed."""
     if program == "dvc":
         done = project.repro(PFL_DEVICE="cpu")
         assert done.code == 0, done.output
         return {re.split("[-@]", name)[0] for name in done.ran}
-    assert run_specs(project.workspace(), Wish(jobs=1)) == 0
+    assert run_specs(project.workspace(), RunOptions(jobs=1)) == 0
     board = Board.load(status_path(project.workspace()))
     assert board
     return {entry.kind for entry in board.of_state("done")}
@@ -70,32 +67,17 @@ DAMAGE: list[tuple[str, Callable[[Path], None]]] = [
 def test_damage_of_all_kinds_is_mended_from_the_cache(
     project: Project, program: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    before = made(project)
+    mine, before = project.write("reports/tiny/report.aux", "LaTeX's leftovers"), made(project)
     for pattern, damage in DAMAGE:
         (path,) = project.root.glob(pattern)
         damage(path)
     assert made(project) != before
     assert heal(project, program) == set()
-    assert made(project) == before
+    assert made(project) == before and mine.read_text() == "LaTeX's leftovers"
     if program == "pfl":  # which sets a changed report aside
         (kept,) = project.root.glob(".pfl/replaced/*/reports/tiny/report.md")
         assert kept.read_text(encoding="utf-8").endswith("A remark.\n")
         assert f"that version is kept as {kept.relative_to(project.root)}" in capfd.readouterr().err
-
-
-@pytest.mark.matrix
-@pytest.mark.parametrize("program", ["dvc", "pfl"])
-def test_what_is_a_persons_own_stays(project: Project, program: str) -> None:
-    mine = project.write("reports/tiny/report.aux", "LaTeX's leftovers")
-    assert heal(project, program) == set()
-    # Also when the report is made anew.
-    shutil.rmtree(project.root / "reports/tiny/figures")
-    project.write("specs/tiny.yaml", (project.root / "specs/tiny.yaml").read_text().replace("Tiny", "Other"))
-    if program == "dvc":
-        assert project.repro().code == 255  # the guard has compiled
-    assert "report" in heal(project, program) or program == "dvc"
-    assert "# Other" in (project.root / "reports/tiny/report.md").read_text(encoding="utf-8")
-    assert mine.read_text() == "LaTeX's leftovers"
 
 
 @pytest.mark.matrix
@@ -105,38 +87,20 @@ def test_a_lost_cache_is_filled_again(project: Project, program: str) -> None:
     shutil.rmtree(project.root / ".dvc/cache")
     (rounds,) = project.root.glob("artifacts/runs/fedper-*/rounds.parquet")
     flip(rounds)  # which nothing can bring back
-    ran = heal(project, program)
     # To DVC, what depends on the flipped file is as it was recorded only when the file is, which is after the guard.
-    assert ran == ({"guard", "train", "evaluate"} if program == "dvc" else {"train"})
-    assert made(project) == before
-    status = project.call("dvc", "status")
-    assert "up to date" in status.stdout, status.stdout
-    assert heal(project, program) == set()
+    assert heal(project, program) == ({"guard", "train", "evaluate"} if program == "dvc" else {"train"})
+    assert made(project) == before and "up to date" in project.call("dvc", "status").stdout
     # And what is lost now comes from there.
     shutil.rmtree(project.root / "artifacts")
     assert heal(project, program) == set() and made(project) == before
 
 
-@pytest.mark.matrix
-def test_what_dvc_cannot_do_concerns_one_stage(project: Project, capfd: pytest.CaptureFixture[str]) -> None:
-    (folder,) = project.root.glob("artifacts/runs/fedper-*")
-    shutil.rmtree(folder)
-    folder.write_text("a file in the place of a folder")
-    assert run_specs(project.workspace(), Wish(jobs=1)) == 1
-    told = capfd.readouterr().err
-    assert "FAILED fedper-" in told and "FAILED fedavg" not in told
-    folder.unlink()
-    assert heal(project, "pfl") == set()
-
-
 def test_where_the_cache_is(tmp_path: Path) -> None:
-    project = make_project(tmp_path)
-    object_of_a = "files/md5/0c/c175b9c0f1b6a831c399e269772661"
+    project, object_of_a = make_project(tmp_path), "files/md5/0c/c175b9c0f1b6a831c399e269772661"
     project.write(f".dvc/cache/{object_of_a}", "a")
     assert in_cache(tmp_path, "a") and not in_cache(tmp_path, "b")
-    project.write(
-        ".dvc/config", "[core]\n    remote = x\n['remote \"x\"']\n    url = s3://%x\n[cache]\n    dir = ../other\n"
-    )
+    text = "[core]\n    remote = x\n['remote \"x\"']\n    url = s3://%x\n[cache]\n    dir = ../other\n"
+    project.write(".dvc/config", text)
     assert not in_cache(tmp_path, "a")
     project.write(f"other/{object_of_a}", "a")
     assert in_cache(tmp_path, "a")

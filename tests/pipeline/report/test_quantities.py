@@ -15,7 +15,7 @@ from pflcore.errors import UserError
 from pipeline.compile.compiler import compile_workspace
 from pipeline.report.table.cells import Value
 from pipeline.report.table.printed import format_value, signed
-from pipeline.running.request import Request, Wish
+from pipeline.running.options import Request, RunOptions
 from pipeline.spec.metrics import QUANTITIES, Metric, Protocol, Quantity, read_printed
 from pipeline.spec.table import Published, TableCell
 from pipeline.workspace import Workspace
@@ -77,7 +77,7 @@ def test_counts_are_those_by_hand_and_nothing_is_trained(tmp_path: Path) -> None
     # An edit of a method or of what counts makes its numbers stale.
     assert {"${method.ditto}", "${stage.counting}", "${engine}"} <= set(made.split()[-1].split("-"))
     with pytest.raises(UserError, match=r"^costs: what it shows is counted, .*; type `pfl run costs`, without"):
-        Request.compiled(workspace, Wish(("costs",), seeds=(0,)))
+        Request.compiled(workspace, RunOptions(("costs",), seeds=(0,)))
     for name, text in compilation.files.items():
         path = workspace.root / name
         path.parent.mkdir(parents=True, exist_ok=True)

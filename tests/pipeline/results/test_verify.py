@@ -15,7 +15,7 @@ from pipeline.ledger import FACTS, Entry, Ledger
 from pipeline.measurements import to_table
 from pipeline.results import verify as module
 from pipeline.results.verify import Again, compare, verify
-from pipeline.running.request import Wish
+from pipeline.running.options import RunOptions
 from pipeline.spec.run import Run
 from pipeline.workspace import Workspace, run_path
 
@@ -101,7 +101,7 @@ def test_seeds_of_a_cell_say_how_much_it_varies_and_half_a_point_is_never_too_mu
 
 def test_which_cells_are_trained_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A spec of four cells, of which two are kept and one in part; training is pretended."""
-    workspace, wishes, failed = Workspace(tmp_path, tmp_path, "paper"), list[Wish](), [0]
+    workspace, wishes, failed = Workspace(tmp_path, tmp_path, "paper"), list[RunOptions](), [0]
     runs = [Run({**RECORD, "seed": seed}) for seed in range(4)]
     in_table = {"A": runs[:2], "B": runs[2:3], "C": runs[2:], "D": []}
     cells = [cell({"method": name, "setting": "*"}, [run.id for run in own]) for name, own in in_table.items()]
@@ -112,7 +112,7 @@ def test_which_cells_are_trained_again(tmp_path: Path, monkeypatch: pytest.Monke
         runs={run.id: run for run in runs},
     )
 
-    def train(apart: Workspace, wish: Wish) -> int:
+    def train(apart: Workspace, wish: RunOptions) -> int:
         wishes.append(wish)
         assert apart.root == tmp_path / "build/verify" and apart.home == tmp_path
         assert len(wishes) > 1 or not (apart.root / "artifacts").exists()
@@ -130,8 +130,8 @@ def test_which_cells_are_trained_again(tmp_path: Path, monkeypatch: pytest.Monke
     expected = [("A, *", runs[0]), ("A, *", runs[1]), ("B, *", runs[2]), ("C, *", runs[2])]
     assert [(one.cell, one.run, one.good) for one in found] == [(name, run.id, True) for name, run in expected]
     assert wishes == [  # of C only the seed that is kept
-        Wish(("tiny",), cells=("A, *",), seeds=(0, 1)),
-        Wish(("tiny",), cells=("B, *", "C, *"), seeds=(2,)),
+        RunOptions(("tiny",), cells=("A, *",), seeds=(0, 1)),
+        RunOptions(("tiny",), cells=("B, *", "C, *"), seeds=(2,)),
     ]
     assert [path.exists() for path in before] == [False, False, True], "so that it can be resumed"
     assert [len({one.cell for one in verify(workspace, "tiny", cells, [])}) for cells in (1, 2, 9)] == [1, 2, 3], (

@@ -11,22 +11,23 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotYet
-from contextlib import chdir, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from support import vandals
-from support.project import VIT, Project, make_project, spec, tree
+from support.project import Project, make_project, spec, tree
 
+import pipeline
 from pflcore.errors import UserError
 from pipeline.running import local
 from pipeline.running.board import Board, status_path
-from pipeline.running.request import Wish
+from pipeline.running.options import RunOptions
 from pipeline.running.runner import _alone, run_specs
 from pipeline.spec.records import read_run
 from pipeline.workspace import RECORDS, Workspace
 
-FEDTP_NEEDS_A_TRANSFORMER = "{FedTP: fedtp, FedAvg: fedavg}"
+TRAINING = ".pfl/checkpoints/*/round-*"
 
 
 @pytest.fixture
@@ -38,101 +39,86 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     return made
 
 
+def pfl_run(project: Project, *specs: str, profile: str = "paper", **options: object) -> int:
+    return run_specs(project.workspace(profile), RunOptions(specs, **options))  # type: ignore[arg-type]
+
+
 def board_of(project: Project) -> Board:
     board = Board.load(status_path(project.workspace()))
     assert board
     return board
 
 
-def states(project: Project) -> dict[str, str]:
-    return {entry.name: entry.state for entry in board_of(project).entries.values()}
+def states(project: Project) -> set[str]:
+    return {entry.state for entry in board_of(project).entries.values()}
 
 
 def results(project: Project) -> dict[str, bytes]:
     """What runs and reports consist of; pages of papers are `pfl run`'s own."""
     files, own = tree(project.root), ("reports/papers/", "reports/index.html")
-    return {
-        name: text
-        for name, text in files.items()
-        if name.startswith(("artifacts/", "reports/")) and not name.startswith(own)
-    }
+    made = {name: text for name, text in files.items() if name.startswith(("artifacts/", "reports/"))}
+    return {name: text for name, text in made.items() if not name.startswith(own)}
 
 
 def is_clean(project: Project) -> bool:
     """Whether DVC agrees that nothing is to be done."""
-    status = project.call("dvc", "status")
-    again = project.repro()
+    status, again = project.call("dvc", "status"), project.repro()
     assert "up to date" in status.stdout, status.stdout + status.stderr
     assert again.code == 0 and not again.ran and not again.cached, again.output
     return True
 
 
-def test_it_ends_where_dvc_repro_ends(project: Project, original: Project) -> None:
-    assert run_specs(project.workspace(), Wish(jobs=2)) == 0
-    assert is_clean(project)
-    found = states(project)
-    assert set(found.values()) == {"done"} and len(found) == 9
+def test_it_ends_where_dvc_repro_ends(project: Project, original: Project, capsys: pytest.CaptureFixture[str]) -> None:
+    assert pfl_run(project, dry=True) == 0
+    told = capsys.readouterr().out
+    assert "guard: not made yet" in told and "9 of 9 stages are to be done, at most; about" in told
+    assert not (project.root / "artifacts").exists() and not status_path(project.workspace()).exists()
+    assert pfl_run(project, jobs=2) == 0
+    assert is_clean(project) and states(project) == {"done"} and len(board_of(project).entries) == 9
     assert results(project) == results(original)
     # Now there is nothing to do, and what is lost comes from DVC's cache.
-    assert run_specs(project.workspace(), Wish(jobs=2)) == 0
-    assert set(states(project).values()) == {"cached"}
+    assert pfl_run(project, jobs=2) == 0 and states(project) == {"cached"}
     for name in ("artifacts", "reports"):
         shutil.rmtree(project.root / name)
     for lock in [project.root / "dvc.lock", *project.root.glob("stages/**/dvc.lock")]:
         lock.unlink()
-    assert run_specs(project.workspace(), Wish(jobs=2)) == 0
-    assert set(states(project).values()) == {"cached"}
+    assert pfl_run(project, jobs=2) == 0 and states(project) == {"cached"}
     assert results(project) == results(original) and is_clean(project)
 
 
-@pytest.mark.matrix
-def test_a_failure_stops_only_what_depends_on_it(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
-    project.write("specs/tiny.yaml", spec(FEDTP_NEEDS_A_TRANSFORMER))
-    project.write("specs/well.yaml", spec("[fedavg]"))
-    assert run_specs(project.workspace(), Wish(specs=("tiny", "well"), jobs=1)) == 1
-    told = capsys.readouterr()
-    (failed,) = board_of(project).of_state("failed")
-    assert failed.kind == "train" and failed.subject.startswith("fedtp-") and failed.attempts == 1
-    skipped = {entry.name for entry in board_of(project).of_state("skipped")}
-    assert skipped == {"evaluate tiny", "report tiny"}
-    assert f"FAILED {failed.subject}: {failed.note}" in told.err
-    assert "to try the rest again: pfl run tiny well -j 1" in told.err
-    assert (project.root / "reports/well/report.md").is_file() and not (project.root / "reports/tiny").exists()
-    # With a correction the rest is done, and nothing else.
-    project.write("specs/tiny.yaml", spec("[fedavg]"))
-    assert run_specs(project.workspace(), Wish(specs=("tiny", "well"), jobs=1)) == 0
-    assert {entry.kind for entry in board_of(project).of_state("done")} <= {"guard", "evaluate", "report"}
-
-
-def test_only_some_cells(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_some_cells(project: Project) -> None:
     project.write("specs/tiny.yaml", spec("{FedAvg: fedavg, FedPer: fedper, Local: local}", more="    seed: [0, 7]\n"))
-    with chdir(project.root):
-        assert run_specs(project.workspace(), Wish(("tiny",), cells=("Fed*",), seeds=(7,))) == 0
+    assert pfl_run(project, "tiny", cells=("Fed*",), seeds=(7,)) == 0
     trained = [path.parent.name for path in project.root.glob("artifacts/runs/*/rounds.parquet")]
     records = [read_run(project.root / RECORDS, run) for run in trained]
     assert sorted((run.method, run.seed) for run in records) == [("fedavg", 7), ("fedper", 7)]
     assert not (project.root / "reports/tiny").exists()
-    for wish, line in (
-        (
-            Wish(("tiny",), cells=("FedAv",)),
-            "* stands for any); did you mean 'FedAvg",
-        ),
-        (Wish(("tiny",), seeds=(3,)), "no run of these cells has the seed 3"),
+    for options, line in (
+        ({"cells": ("FedAv",)}, "* stands for any); did you mean 'FedAvg"),
+        ({"seeds": (3,)}, "no run of these cells has the seed 3"),
     ):
-        with chdir(project.root), pytest.raises(UserError, match=re.escape(line)):
-            run_specs(project.workspace(), wish)
+        with pytest.raises(UserError, match=re.escape(line)):
+            pfl_run(project, "tiny", **options)
+
+
+def test_a_profile_keeps_what_was_run_in_it(project: Project) -> None:
+    for name in ("a", "b"):
+        project.write(f"specs/{name}.yaml", spec("[fedavg]" if name == "a" else "[local]"))
+        assert pfl_run(project, name, profile="smoke") == 0
+    stages = Project(project.root / "build/smoke")
+    assert {"stages/tables/a.json", "stages/tables/b.json"} <= stages.generated().keys()
+    assert pipeline.open(project.root, profile="smoke").results("a")["accuracy"].between(0, 1).all()
+    assert stages.call("dvc", "status").stdout == "Data and pipelines are up to date.\n"
 
 
 @pytest.mark.matrix
-def test_a_broken_spec_that_nobody_asked_for(reproduced: Project, capsys: pytest.CaptureFixture[str]) -> None:
-    reproduced.write("specs/broken.yaml", "gird: {}\n")
-    (reproduced.root / "reports/tiny/report.md").unlink()
-    with chdir(reproduced.root):
-        assert run_specs(reproduced.workspace(), Wish(("tiny",))) == 0
+def test_a_broken_spec_that_nobody_asked_for(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
+    project.write("specs/broken.yaml", "gird: {}\n")
+    assert pfl_run(project, "tiny") == 0
     assert "pfl: left alone: specs/broken.yaml:1: gird: unknown key" in capsys.readouterr().err
-    assert "guard" not in states(reproduced) and states(reproduced)["report tiny"] == "cached"
+    assert not board_of(project).of_kind("guard")
     # It does not count as looked at: DVC still finds it.
-    done = reproduced.repro()
+    done = project.repro()
     assert done.code == 255 and done.ran == ["guard"] and "specs/broken.yaml:1: gird" in done.output
 
 
@@ -150,50 +136,35 @@ def test_what_the_machine_did_is_tried_again(
 ) -> None:
     monkeypatch.setattr(local, "work", what)
     project.write("specs/tiny.yaml", spec("[fedavg]"))
-    assert run_specs(project.workspace(), Wish(jobs=2)) == 0
-    assert message in capsys.readouterr().err
+    assert pfl_run(project, jobs=2) == 0 and message in capsys.readouterr().err
     (train,) = board_of(project).of_kind("train")
-    if what is vandals.stop_after_training:  # its outputs were complete, and are not made again
-        assert (train.state, train.attempts) == ("cached", 1)
-    else:
-        assert (train.state, train.attempts) == ("done", 2)
+    # Outputs that were complete are not made again.
+    assert (train.state, train.attempts) == (("cached", 1) if what is vandals.stop_after_training else ("done", 2))
     assert is_clean(project)
 
 
-def test_a_dry_run_says_why(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_specs(project.workspace(), Wish(dry=True)) == 0
-    told = capsys.readouterr().out
-    assert "guard: not made yet" in told and "9 of 9 stages are to be done, at most; about" in told
-    assert not (project.root / "artifacts").exists() and not status_path(project.workspace()).exists()
-
-
 @contextmanager
-def at_work(project: Project, *command: str, until: str) -> Iterator[subprocess.Popen[str]]:
-    """A program in the project, as soon as a file that matches a pattern is there; it is ended afterwards."""
+def at_work(project: Project, *command: str) -> Iterator[subprocess.Popen[str]]:
+    """A program in the project, as soon as it trains; it is ended afterwards."""
     process = subprocess.Popen(
         command, cwd=project.root, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
     )
     try:
         patience = time.monotonic() + 60
-        while not list(project.root.glob(until)):
+        while not list(project.root.glob(TRAINING)):
             assert process.poll() is None and time.monotonic() < patience, process.communicate()[0]
             time.sleep(0.05)
         yield process
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
-        if process.stdout:
-            process.stdout.close()
-        process.wait()
-
-
-TRAINING = ".pfl/checkpoints/*/round-*"
+        process.communicate()
 
 
 @pytest.mark.matrix
 def test_others_at_work_in_the_same_workspace(project: Project) -> None:
     project.write("specs/tiny.yaml", spec("[fedavg]", rounds=150))
-    with at_work(project, "pfl", "run", "-j", "1", until=TRAINING) as first:
+    with at_work(project, "pfl", "run", "-j", "1") as first:
         beside = project.repro()
         assert beside.code and "is busy, it is being blocked by" in beside.output and "pfl run (" in beside.output
         until = time.monotonic() + 60
@@ -204,15 +175,14 @@ def test_others_at_work_in_the_same_workspace(project: Project) -> None:
         assert second.returncode == 0, second.stderr
         assert "another pfl run is at work here (process" in second.stderr and "stages in" in second.stderr
         assert first.wait(60) == 0
-    assert is_clean(project)
-    assert {entry.state for entry in board_of(project).entries.values()} == {"cached"}
+    assert is_clean(project) and states(project) == {"cached"}
 
 
 @pytest.mark.matrix
 def test_it_waits_for_what_a_dvc_repro_is_making(project: Project) -> None:
     project.write("specs/tiny.yaml", spec("[fedavg]", rounds=150))
     project.compile()
-    with at_work(project, "dvc", "repro", until=TRAINING) as first:
+    with at_work(project, "dvc", "repro") as first:
         beside = project.call("pfl", "run", "-j", "1")
         assert beside.returncode == 0, beside.stderr
         assert "waiting, '" in beside.stderr and "is busy" in beside.stderr and "dvc repro" in beside.stderr
@@ -221,36 +191,22 @@ def test_it_waits_for_what_a_dvc_repro_is_making(project: Project) -> None:
 
 
 @pytest.mark.matrix
-def test_an_interruption_keeps_what_is_finished(project: Project) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_what_is_stopped_goes_on_from_its_checkpoint(project: Project, number: signal.Signals) -> None:
     project.write("specs/tiny.yaml", spec("{FedAvg: fedavg, FedPer: fedper}", rounds=150))
-    with at_work(project, "pfl", "run", "-j", "2", until=TRAINING) as process:
-        process.send_signal(signal.SIGINT)
+    with at_work(project, "pfl", "run", "-j", "2") as process:
+        process.send_signal(number)
         output, _ = process.communicate(timeout=30)
-    assert process.returncode == 130
-    assert output.rstrip().endswith("pfl: interrupted; the same command goes on from the last checkpoint")
-    assert "Traceback" not in output
-    assert not board_of(project).alive and not board_of(project).of_state("running")
+    if number == signal.SIGINT:
+        assert process.returncode == 130 and "Traceback" not in output
+        assert output.rstrip().endswith("pfl: interrupted; the same command goes on from the last checkpoint")
+        assert not board_of(project).of_state("running")
+    assert not board_of(project).alive
     again = project.call("pfl", "run", "-j", "2")
     assert again.returncode == 0, again.stderr
-    assert all(entry.state == "cached" for entry in board_of(project).of_kind("partition"))
+    assert {entry.state for entry in board_of(project).of_kind("partition")} <= {"cached", "done"}
     assert any("continued from the checkpoint" in path.read_text() for path in (project.root / ".pfl/logs").iterdir())
     assert is_clean(project)
-
-
-@pytest.mark.matrix
-def test_a_run_with_more_rounds_goes_on_from_where_it_was(project: Project) -> None:
-    for rounds, said in ((3, ""), (5, "continued from 3 rounds of an earlier run")):
-        project.write("specs/tiny.yaml", spec("[fedtp]", backbone=VIT, rounds=rounds))
-        assert project.call("pfl", "run", "-j", "1").returncode == 0
-        logs = "".join(path.read_text() for path in (project.root / ".pfl/logs").iterdir())
-        assert said in logs and ("earlier run" in logs) == bool(said)
-        assert is_clean(project)
-    (run,) = project.compiled().runs
-    longer = tree(project.root / "artifacts/runs" / run)
-    for folder in ("artifacts/runs", ".dvc/cache", ".pfl/states"):
-        shutil.rmtree(project.root / folder)
-    assert project.call("pfl", "run", "-j", "1").returncode == 0
-    assert tree(project.root / "artifacts/runs" / run) == longer
 
 
 def test_a_second_run_waits_for_the_first(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -269,5 +225,3 @@ def test_a_second_run_waits_for_the_first(tmp_path: Path, capfd: pytest.CaptureF
             raise KeyError  # one that fails lets the next one work
         assert later.result(timeout=60)
     assert capfd.readouterr().err == "another pfl run is at work here; waiting for its end, see `pfl status`\n"
-    with _alone(workspace) as waited:
-        assert not waited

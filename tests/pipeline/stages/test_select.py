@@ -28,48 +28,32 @@ tune:
   seeds: [7, 8]
   trial: {training: {rounds: 3}}
 """
-PARTITION = "{name: iid, validation_share: 0.3}"
-ROUNDS = ["round", "client", "population", "correct", "total", "loss"]
-
-
-@pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    text = spec(partition=PARTITION, rounds=4, more=TUNE)
-    project = make_project(tmp_path_factory.mktemp("tuned"), {"specs/tiny.yaml": text}, default=["tiny"])
-    project.compile()
-    project.execute(project.compiled())
-    return project
+SPEC = spec(partition="{name: iid, validation_share: 0.3}", rounds=4, more=TUNE)
 
 
 def rounds(project: Project, run: str) -> pd.DataFrame:
     table = pd.read_parquet(project.root / run_path(run, "rounds.parquet"))
-    return table[ROUNDS].astype({"population": str})
+    return table[["round", "client", "population", "correct", "total", "loss"]].astype({"population": str})
 
 
-def test_the_best_on_validation_samples_is_chosen(project: Project) -> None:
+def test_the_best_on_validation_samples_is_chosen_trained_and_reported(tmp_path: Path) -> None:
+    project = make_project(tmp_path / "tuned", {"specs/tiny.yaml": SPEC}, default=["tiny"])
+    project.compile()
+    project.execute(project.compiled())
     (selection,) = project.compiled().selections.values()
     means = []
     for trial in selection.trials:
-        accuracies = []
-        for run in trial.runs:
-            table = rounds(project, run.id)
-            own = table[
-                (table["population"] == "validation") & table["round"].isin([2, 3])
-            ]  # the window is of one round
-            by_round = own.groupby("round")[["correct", "total"]].sum()
-            accuracies.append((100 * by_round["correct"] / by_round["total"]).mean())
-        means.append(sum(accuracies) / 2)
+        tables = [rounds(project, run.id) for run in trial.runs]  # the window is of one round
+        own = [one[(one["population"] == "validation") & one["round"].isin([2, 3])] for one in tables]
+        sums = [one.groupby("round")[["correct", "total"]].sum() for one in own]
+        means.append(sum((100 * one["correct"] / one["total"]).mean() for one in sums) / 2)
     written = json.loads((project.root / selection_path(selection.id)).read_text())
-    assert [trial["mean"] for trial in written["trials"]] == pytest.approx(means)
-    best = max(range(3), key=means.__getitem__)
-    assert written["chosen"] == selection.trials[best].chosen and len(set(means)) == 3
-
-
-def test_a_tuned_run_is_the_run_with_what_was_chosen(project: Project, tmp_path: Path) -> None:
-    (selection,) = project.compiled().selections.values()
-    chosen = json.loads((project.root / selection_path(selection.id)).read_text())["chosen"]
-    text = spec(partition=PARTITION, rounds=4, training=f", lr: {chosen['training.lr']}").replace(" lr: 0.1,", "", 1)
-    by_hand = make_project(tmp_path, {"specs/tiny.yaml": text.replace("  axes:", "  axes:\n    seed: [0, 3]")})
+    assert [trial["mean"] for trial in written["trials"]] == pytest.approx(means) and len(set(means)) == 3
+    chosen = written["chosen"]
+    assert chosen == selection.trials[max(range(3), key=means.__getitem__)].chosen
+    # Tuned runs are the runs with what was chosen.
+    text = SPEC.partition("tune:")[0].replace(" lr: 0.1", f" lr: {chosen['training.lr']}")
+    by_hand = make_project(tmp_path / "by_hand", {"specs/tiny.yaml": text})
     by_hand.compile()
     by_hand.execute(by_hand.compiled())
     runs = {(run.method, run.seed): run.id for run in by_hand.compiled().runs.values()}
@@ -78,32 +62,23 @@ def test_a_tuned_run_is_the_run_with_what_was_chosen(project: Project, tmp_path:
     for run in tuned:
         assert rounds(project, run.id).equals(rounds(by_hand, runs["fedavg", run.seed]))
         assert read_meta(project.root / run_path(run.id, "rounds.parquet"), "rounds/2")["chosen"] == chosen
-
-
-def test_the_report_says_what_was_tried(project: Project) -> None:
     page = (project.root / "reports/tiny/report.md").read_text(encoding="utf-8")
     section = page.partition("## Tuning")[2].partition("## Partitions")[0]
-    (selection,) = project.compiled().selections.values()
-    chosen = json.loads((project.root / selection_path(selection.id)).read_text())["chosen"]["training.lr"]
-    assert "To choose from: training.lr 0.001, 0.3, 0.1." in section
-    (header, line) = [line.split() for line in section.splitlines() if line.startswith(("| method", "| FedAvg"))]
-    assert header[1::2] == ["method", "training.lr", "tried", "rounds", "validation"]
-    star = "" if chosen == 0.1 else "\\*"
-    assert line[:6] == ["|", "FedAvg", "|", f"{chosen}{star}", "|", "3"]
-    assert "3 of 3" in " ".join(line) and "18 (4.5×)" in " ".join(line)
-    assert "FedPer" not in section
+    assert "To choose from: training.lr 0.001, 0.3, 0.1." in section and "FedPer" not in section
+    (line,) = [line for line in section.splitlines() if line.startswith("| FedAvg")]
+    star = "" if chosen["training.lr"] == 0.1 else "\\*"
+    assert line.split()[:6] == ["|", "FedAvg", "|", f"{chosen['training.lr']}{star}", "|", "3"]
+    assert "3 of 3" in line and "18 (4.5×)" in line
     tried = pd.read_csv(project.root / "reports/tiny/figures/tuning.csv")
     assert len(tried) == 6 and tried["chosen"].sum() == 2 and sorted(set(tried["training.lr"])) == [0.001, 0.1, 0.3]
 
 
-SHORT = {"training": {"rounds": 7}, "evaluation": {"every": 7, "window": 1, "curve_every": 7}}
-
-
 def choose(folder: Path, accuracies: dict[float, list[int | None]]) -> Any:
-    """What is chosen among learning rates, given what trials got right of 100; None for one that diverged."""
+    """Return what is chosen among learning rates, given what trials got right of 100; None for one that diverged."""
+    short = {"training": {"rounds": 7}, "evaluation": {"every": 7, "window": 1, "curve_every": 7}}
     trials, records = [], {}
     for rate, values in accuracies.items():
-        runs = [Run(RECORD | SHORT | {"seed": index, "clients": int(1000 * rate)}) for index in range(len(values))]
+        runs = [Run(RECORD | short | {"seed": index, "clients": int(1000 * rate)}) for index in range(len(values))]
         for run, value in zip(runs, values, strict=True):
             rows = rounds_table([7, 7], [0, 0], [3, value or 0], [100, 100], [1.0, 1.0])
             rows = rows.set_column(2, "population", pa.array(["test", "validation"]))
@@ -124,25 +99,5 @@ def test_which_trial_is_chosen(tmp_path: Path) -> None:
     assert choose(tmp_path / "diverged", {0.1: [99, None], 0.2: [10, 11]}) == 0.2
     with pytest.raises(UserError, match="all 2 trials diverged; widen the space"):
         choose(tmp_path / "none", {0.1: [None], 0.2: [None]})
-
-
-def test_the_edges_of_a_space() -> None:
     assert at_edge(0.3, [0.001, 0.3, 0.1]) and at_edge(0.001, [0.001, 0.3, 0.1])
-    assert not at_edge(0.1, [0.001, 0.3, 0.1])
-    assert not at_edge("sgd", ["sgd", "adam"]) and not at_edge(0.1, [0.1])
-
-
-@pytest.mark.matrix
-def test_a_wider_space_trains_only_what_is_new(tmp_path: Path) -> None:
-    text = spec(partition=PARTITION, rounds=4, more=TUNE)
-    project = make_project(tmp_path, {"specs/tiny.yaml": text}, default=["tiny"])
-    project.compile()
-    assert project.repro(PFL_DEVICE="cpu").code == 0
-    project.write("specs/tiny.yaml", text.replace("[0.001, 0.3, 0.1]", "[0.001, 0.3, 0.1, 0.0001]"))
-    project.compile()
-    done = project.repro(PFL_DEVICE="cpu")
-    trained = [name for name in done.ran if name.startswith("train")]
-    # Two trials; the runs that wait belong to another selection now, but go on from where the same choice had led.
-    assert done.code == 0 and len(trained) == 4, done.output
-    assert done.output.count("continued from 4 rounds of an earlier run") == 2
-    assert "up to date" in project.call("dvc", "status").stdout
+    assert not any((at_edge(0.1, [0.001, 0.3, 0.1]), at_edge("sgd", ["sgd", "adam"]), at_edge(0.1, [0.1])))

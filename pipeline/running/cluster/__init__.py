@@ -1,1 +1,0 @@
-"""Executing training on the nodes of a Ray cluster."""

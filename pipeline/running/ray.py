@@ -1,0 +1,260 @@
+"""Training on the nodes of a Ray cluster, and all other stages here.
+
+Ray ships this project's code (``runtime_env``) and each input (its object store), finds room for a run, and brings
+rounds, output, checkpoints and results home as a task yields them. A run whose node is lost is continued elsewhere from
+its last checkpoint. Ray's own `max_retries` would not know of that one, so the scheduler tries again.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import platform
+import shutil
+import socket
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from pflcore import extensions
+from pflcore.errors import UserError
+from pflcore.files import atomic_path
+from pipeline.compile.compiler import source_folder
+from pipeline.compile.graph import Stage
+from pipeline.compile.serialise import to_json
+from pipeline.dvc.finished import Finished
+from pipeline.dvc.program import executables
+from pipeline.running.jobs import Ended, Event, Job
+from pipeline.running.local import LocalPool, Slot
+from pipeline.spec.records import read_record
+from pipeline.spec.schema import Resources
+from pipeline.workspace import RECORDS
+
+CONNECT_WITHIN = 10.0  # seconds
+POLL_EVERY = 0.1  # seconds between two looks for what nodes have yielded
+GIB = 2**30
+KEPT = 2  # checkpoints: the newest, and one to fall back to
+
+
+@dataclass(frozen=True)
+class File:
+    """A checkpoint, an output or a note of a node; its path is relative to the workspace."""
+
+    path: str
+    content: bytes
+
+
+class RayPool:
+    """A :class:`~pipeline.running.jobs.Pool` that trains on a Ray cluster.
+
+    Args:
+        address: Of the cluster, as `ray.init` takes it.
+        local: Takes the other stages.
+        stages: The train stages, by address.
+        needs: What each of them asks for, by address.
+        jobs: How many runs at a time at most.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        local: LocalPool,
+        stages: Mapping[str, Stage],
+        needs: Mapping[str, Resources],
+        jobs: int | None = None,
+    ) -> None:
+        self.local, self.stages, self.needs, self.jobs = local, stages, needs, jobs
+        self.ray = connect(address)
+        self.tasks: list[tuple[Job, Any]] = []  # those under way, with what they yield
+        self.refused: list[Event] = []
+        self.inputs: dict[tuple[str, int], Any] = {}  # path and time of change → reference
+
+    @property
+    def capacity(self) -> int:
+        return self.local.capacity + max(map(self._room, self.needs.values()), default=0)
+
+    def start(self, job: Job) -> str | None:
+        if job.address not in self.stages:
+            return self.local.start(job)
+        need = self.needs[job.address]
+        room = self._room(need)
+        if not room:
+            asked = f"it asks for {need.cpus:g} CPUs, {need.gpus:g} GPUs and {need.memory:g} GiB"
+            line = f"{asked}, and no node of the cluster has as much; see `resources` in the spec"
+            self.refused.append(Ended(job.address, "failed", line))
+            return "nowhere"
+        if len(self.tasks) >= min(room, self.jobs or room):
+            return None
+        options = {"num_cpus": need.cpus, "num_gpus": need.gpus, "memory": int(need.memory * GIB) or None}
+        task = self.ray.remote(train_on_node).options(**options, num_returns="streaming", max_retries=0)
+        variables = {"PFL_DEVICE": "cuda"} if need.gpus else {"PFL_DEVICE": "cpu", "PFL_THREADS": "1"}
+        variables |= {"PFL_WORKERS": str(max(1, int(need.cpus)))}
+        variables |= {name: value for name, value in os.environ.items() if name == "PFL_CHECKPOINT_SECONDS"}
+        self.tasks.append((job, task.remote(job, self._files(job), variables)))
+        return "cluster"
+
+    def events(self, timeout: float) -> list[Event]:
+        events, self.refused = self.refused, []
+        events += self.local.events(min(timeout, POLL_EVERY) if self.tasks else timeout)
+        for job, yields in list(self.tasks):
+            while self.ray.wait([yields], timeout=0)[0]:
+                message = self._next(job, yields)
+                if isinstance(message, File):
+                    with atomic_path(self.local.root / message.path) as temporary:
+                        temporary.write_bytes(message.content)
+                    for old in self._checkpoints(job)[KEPT:]:
+                        old.unlink(missing_ok=True)
+                elif isinstance(message, str):
+                    job.log.parent.mkdir(parents=True, exist_ok=True)
+                    with job.log.open("a", encoding="utf-8") as file:
+                        file.write(message)
+                else:
+                    events.append(message)
+                if isinstance(message, Ended):
+                    self.tasks.remove((job, yields))
+                    if message.outcome == "done":
+                        Finished(self.local.root, self.local.notes).note(job.address, job.key, job.outs)
+                        for path in self._checkpoints(job):
+                            shutil.rmtree(path.parent, ignore_errors=True)
+                    break
+        return events
+
+    def shrink(self, address: str) -> str:
+        return self.local.shrink(address)
+
+    def wake(self) -> None:
+        self.local.wake()
+
+    def close(self) -> None:
+        self.ray.shutdown()  # which ends what the nodes do for this process
+        self.local.close()
+
+    def _room(self, need: Resources) -> int:
+        """Return how many such runs the nodes can hold when they are empty."""
+        asked = {"CPU": need.cpus, "GPU": need.gpus, "memory": need.memory * GIB}
+        nodes = [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
+        return sum(min(int(node.get(name, 0) / value) for name, value in asked.items() if value) for node in nodes)
+
+    def _files(self, job: Job) -> dict[str, Any]:
+        """Return what a node needs to train a run: path → content, or a reference to it."""
+        root, run = self.local.root, self.stages[job.address].subject
+        files: dict[str, Any] = {
+            str(extensions.place(path)): path.read_bytes() for path in extensions.modules().values()
+        }
+        files["pyproject.toml"] = b"[tool.pfl]\n"  # lets a stage take its folder for its study, and none above
+        files[RECORDS] = to_json({run: read_record(root / RECORDS, run)}, 1).encode()
+        for path in self._checkpoints(job):
+            files[path.relative_to(root).as_posix()] = path.read_bytes()
+        for name in self.stages[job.address].deps:
+            key = name, (root / name).stat().st_mtime_ns
+            if key not in self.inputs:
+                self.inputs[key] = self.ray.put((root / name).read_bytes())
+            files[name] = self.inputs[key]
+        return files
+
+    def _next(self, job: Job, yields: Any) -> Event | File | str:
+        """Return what a node has yielded, or how its task has ended instead."""
+        from ray.exceptions import OutOfMemoryError, RayError, RayTaskError
+
+        try:
+            return self.ray.get(next(yields))  # type: ignore[no-any-return]
+        except OutOfMemoryError:
+            return Ended(job.address, "memory", "memory did not suffice on its node")
+        except RayTaskError as error:
+            return Ended(job.address, "failed", f"its node cannot run this project ({_last_line(error)})")
+        except (RayError, StopIteration) as error:
+            return Ended(job.address, "lost", f"its node or process is lost ({type(error).__name__})")
+
+    def _checkpoints(self, job: Job) -> list[Path]:
+        """Return a run's checkpoints here, newest first."""
+        run = self.stages[job.address].subject
+        found = self.local.root.glob(f".pfl/checkpoints/{run}-????????/round-*.safetensors")
+        return sorted(found, key=lambda path: path.name, reverse=True)
+
+
+def connect(address: str) -> Any:
+    """Return Ray, connected to a cluster. Raise :class:`UserError` when it is not installed, or nobody answers."""
+    os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"  # read when Ray is imported: nothing is to start a cluster here
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    try:
+        import ray
+    except ImportError:
+        raise UserError("--cluster needs Ray, which is not installed; run `pip install -e '.[cluster]'`") from None
+    join = "make this machine a part of the cluster by `ray start --address=HOST:PORT --num-cpus=0`, and give HOST:PORT"
+    host, _, port = address.rpartition(":")
+    try:
+        if address != "auto":  # a wrong address would be tried for minutes, and nothing here could stop that
+            socket.create_connection((host, int(port)), timeout=CONNECT_WITHIN).close()
+    except (OSError, ValueError):
+        raise UserError(f"--cluster {address}: no Ray cluster answers there; {join}") from None
+    with tempfile.TemporaryDirectory() as code:
+        for package in ("pflcore", "pipeline"):
+            unwanted = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(source_folder() / package, Path(code, package), ignore=unwanted)
+        try:
+            ray.init(address, log_to_driver=False, logging_level=logging.ERROR, runtime_env={"working_dir": code})
+        except (OSError, RuntimeError, ValueError) as error:
+            raise UserError(f"--cluster {address}: {_last_line(error)}; {join}") from None
+    return ray
+
+
+def train_on_node(job: Job, files: Mapping[str, Any], variables: Mapping[str, str]) -> Iterator[Event | File | str]:
+    """Execute a job on a node as a local run would, in a folder of its own; yield how it goes and what it makes.
+
+    Args:
+        files: Path in the folder → content, or a reference to it.
+        variables: Of its environment, where the node does not set them.
+    """
+    import ray
+
+    yield f"--- on {platform.node()}\n"
+    with tempfile.TemporaryDirectory(prefix="pfl-") as folder:
+        root = Path(folder)
+        for name, content in files.items():
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).write_bytes(content if isinstance(content, bytes) else ray.get(content))
+        sent, printed, log = {*root.glob(".pfl/checkpoints/*/round-*")}, 0, root / "log"
+        pool = _pool()
+        pool.root, pool.notes = root, root / ".pfl/finished"
+        pool.variables = {"PATH": executables(), **{name: os.environ.get(name, variables[name]) for name in variables}}
+        pool.start(replace(job, log=log))
+        ended = None
+        while not ended:
+            for event in pool.events(1.0):
+                if isinstance(event, Ended):
+                    ended = event
+                else:
+                    yield event
+            with suppress(OSError), log.open("rb") as file:
+                file.seek(printed)
+                text = file.read()
+                printed += len(text)
+                yield text.decode("utf-8", errors="replace")
+            new = sorted({*root.glob(".pfl/checkpoints/*/round-*")} - sent, key=lambda path: path.name)
+            sent.update(new)
+            for path in new[-1:]:
+                with suppress(FileNotFoundError):  # training has gone on, and there is a newer one
+                    yield File(path.relative_to(root).as_posix(), path.read_bytes())
+        if ended.outcome == "done":
+            for path in (*(root / out for out in job.outs), *root.glob(".pfl/timings/*.json")):
+                yield File(path.relative_to(root).as_posix(), path.read_bytes())
+        yield ended
+
+
+@cache
+def _pool() -> LocalPool:
+    """Return this process's pool: what it forks from has imported everything and serves many jobs."""
+    # A child would first import the file that this process was started from, which is a part of Ray.
+    with suppress(AttributeError):
+        del sys.modules["__main__"].__file__
+    return LocalPool(Path(), Path(), [Slot("node")], {})
+
+
+def _last_line(error: BaseException) -> str:
+    """Return the last line of an error's message; Ray's have many."""
+    return next((line.strip() for line in reversed(str(error).splitlines()) if line.strip()), type(error).__name__)

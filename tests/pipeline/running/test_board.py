@@ -1,0 +1,165 @@
+"""The state of a ``pfl run``: kept in a file, shown by ``pfl status``, by bars and at the end; names of cells."""
+
+from __future__ import annotations
+
+import io
+import time
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from support.project import make_project
+
+from pflcore.errors import UserError
+from pipeline.compile.graph import Graph, Stage
+from pipeline.running import display
+from pipeline.running.board import Board, StageState
+from pipeline.running.display import Display, duration, show_status, sparkline, summary
+from pipeline.running.options import cell_name, cells_meant
+
+
+@pytest.fixture
+def board() -> Board:
+    made = Board(title="pfl run -j 2", places=2)
+    for name, state in (("a", "done"), ("b", "running"), ("c", "failed"), ("d", "queued"), ("e", "cached")):
+        made.entries[name] = StageState(name, "train", f"run-{name}", state, expected=10.0)  # type: ignore[arg-type]
+    made.entries["a"].seconds, made.entries["a"].diverged = 20.0, True
+    running = made.entries["b"]
+    running.began, running.place = time.time() - 30, "gpu 1"
+    for round_, accuracy in ((1, 0.1), (2, None), (3, 0.5)):
+        running.progressed(round_, 9, accuracy)
+    made.entries["c"].note = "the reason"
+    return made
+
+
+def test_it_is_kept_in_a_file(board: Board, tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    assert Board.load(path) is None
+    board.path = path
+    board.save(now=True)
+    again = Board.load(path)
+    assert again and again.entries == board.entries and again.title == "pfl run -j 2" and again.alive
+    again.ended = 1.0
+    assert not again.alive
+    again.ended, again.process = 0.0, 2**22 + 1
+    assert not again.alive
+    for damaged in ("", "[]", '{"entries": [{"x": 1}]}'):
+        path.write_text(damaged)
+        with pytest.raises(UserError, match="cannot be read; the next `pfl run` writes it anew"):
+            Board.load(path)
+
+
+def test_time_left_comes_from_what_has_been_trained(board: Board) -> None:
+    now, running = time.time(), board.entries["b"]
+    assert (running.resumed, running.accuracy, running.curve) == (0, 0.5, [0.1, 0.5])
+    assert running.left(now) == pytest.approx(60, abs=1)
+    # It took 110 s where 20 s were expected, so what is queued will take 55.
+    assert board.left(now) == pytest.approx(60, abs=2)  # the other place has less to do
+    board.places = 1
+    assert board.left(now) == pytest.approx(60 + 55, abs=2)
+    running.resumed = 2
+    assert running.left(now) == pytest.approx(180, abs=1)
+
+
+def test_status_names_what_runs_and_what_went_wrong(board: Board) -> None:
+    console = Console(width=140, record=True, force_terminal=True, file=io.StringIO())
+    show_status(board, console, everything=False)
+    shown = console.export_text()
+    assert "pfl run -j 2: since" in shown and "1 done, 1 running, 1 failed, 1 queued (1 cached), about" in shown
+    lines = {line.split()[0]: line for line in shown.splitlines() if line.strip().startswith("run-")}
+    assert set(lines) == {"run-a", "run-b", "run-c"}
+    assert "diverged" in lines["run-a"] and "the reason" in lines["run-c"]
+    assert all(words in lines["run-b"] for words in ("3/9", "50.00 %", "gpu 1"))
+    show_status(board, console, everything=True)
+    assert "run-d" in console.export_text()
+    board.process = 2**22 + 1
+    show_status(board, console, everything=False)
+    shown = console.export_text()
+    assert "was killed; the same command goes on" in shown and "stopped" in shown
+
+
+def test_bars_on_a_terminal_and_lines_elsewhere(
+    board: Board, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Display(board) as lines:
+        lines.tick()
+        lines.ended(board.entries["c"])
+        lines.ended(board.entries["a"])
+        lines.next_line = 0.0
+        lines.tick()
+    failed, trained, whole = capsys.readouterr().err.splitlines()
+    assert (failed, trained) == ("FAILED run-c: the reason", "run-a: 20 s, diverged")
+    assert whole.startswith("1 done, 1 running") and whole.endswith("run-b round 3/9, 50.00 %")
+
+    class Terminal(io.StringIO):
+        encoding = "utf-8"  # type: ignore[assignment]
+
+        def isatty(self) -> bool:
+            return True
+
+    terminal = Terminal()
+    monkeypatch.setattr(display.sys, "stderr", terminal)
+    for name, value in {"TERM": "xterm", "COLUMNS": "140"}.items():
+        monkeypatch.setenv(name, value)
+    with Display(board) as bars:
+        bars.tick()
+        bars.bars.refresh()
+        board.entries["b"].state = "done"
+        bars.tick()
+        assert len(bars.bars.tasks) == 1, "the bar of all"
+    shown = terminal.getvalue()
+    assert "run-b" in shown and "round 3/9, 50.00 %  ▁█" in shown and "run-c" not in shown
+
+
+def test_the_end_names_failures_with_their_last_lines(board: Board, tmp_path: Path) -> None:
+    log = tmp_path / "c.log"
+    log.write_text("--- started\n" + "".join(f"line {number}\n" for number in range(9)))
+    board.entries["c"].log = str(log)
+    lines = summary(board)
+    assert "1 done, 1 cached, 1 failed, 1 not done, 1 runs trained" in lines[0] and lines[1] == "diverged: run-a"
+    assert lines[2:5] == ["FAILED run-c: the reason", "    line 4", "    line 5"]
+    assert lines[-1].endswith("to try the rest again: pfl run -j 2")
+
+
+def test_durations_and_curves() -> None:
+    words = {0.04: "0.0 s", 42: "42 s", 187: "3:07 min", 7500: "2:05 h", 273_600: "3 d 4 h"}
+    assert {seconds: duration(seconds) for seconds in words} == words
+    assert sparkline([]) == "" and sparkline([5.0, 5.0]) == "▁▁" and sparkline([0.0, 7.0, 3.5]) == "▁█▅"
+    assert sparkline([float(n) for n in range(100)], width=8) == "▁▂▃▄▅▆▇█"
+
+
+NAMES = ["FedAvg, 50", "FedAvg, 100", "FedOFA*, 50", "k[N], 50"]
+
+
+@pytest.mark.parametrize(
+    ("patterns", "meant"),
+    [
+        ([], NAMES),
+        (["FedAvg, *"], NAMES[:2]),
+        (["FedOFA*, 50"], ["FedOFA*, 50"]),  # written out
+        (["k[N], 50", "FedAvg, 1??"], ["FedAvg, 100", "k[N], 50"]),
+    ],
+)
+def test_what_patterns_of_cells_mean(patterns: list[str], meant: list[str]) -> None:
+    assert sorted(cells_meant(patterns, NAMES)) == sorted(meant)
+    assert cell_name({"method": "FedOFA*", "clients": "50"}) in NAMES
+
+
+def test_a_pattern_that_means_no_cell() -> None:
+    with pytest.raises(UserError, match=r"^no kept cell 'FedAgv, 50' .*; did you mean 'FedAvg, 50'\?$"):
+        cells_meant([NAMES[0], "FedAgv, 50"], NAMES, "kept cell")
+    with pytest.raises(UserError, match=r"^no cell 'x' .*, 'n11' and 988 more$"):
+        cells_meant(["x"], [f"n{number}" for number in range(1000)])
+
+
+def test_stages_as_a_graph(tmp_path: Path) -> None:
+    """a → b → d, a → c → d; and those of a compilation."""
+    deps = {"d": ("b", "c"), "b": ("a",), "c": ("a",), "a": ("raw",)}
+    graph = Graph([Stage("f", name, f"pfl stage train {name}", before, (name,)) for name, before in deps.items()])
+    order = graph.needed(["f:d"])
+    assert order == [f"f:{name}" for name in "abcd"] and graph.after("f:a") == {f"f:{name}" for name in "bcd"}
+    assert graph.heights(order, {"f:a": 1, "f:b": 10, "f:c": 2, "f:d": 5}) == {"f:d": 5, "f:c": 7, "f:b": 15, "f:a": 16}
+    compilation = make_project(tmp_path).compiled()
+    kinds = {one.kind: one for one in compilation.stages}
+    assert set(kinds) == {"guard", "data", "partition", "describe", "train", "evaluate", "report", "index"}
+    assert kinds["train"].subject in compilation.runs and kinds["report"].subject == "tiny"

@@ -1,0 +1,159 @@
+"""Workers of this machine, which cannot influence each other, and how many there are; notes of what they finished."""
+
+from __future__ import annotations
+
+import ast
+import os
+import signal
+import time
+from collections.abc import Iterator
+from multiprocessing import forkserver
+from pathlib import Path
+
+import pytest
+from support import vandals
+
+from pflcore.errors import UserError
+from pflcore.memory import TooLittleMemory
+from pipeline.dvc.finished import Finished
+from pipeline.running import local
+from pipeline.running.jobs import Ended, Job
+from pipeline.running.local import LocalPool, Slot, slots, visible_gpus
+from pipeline.running.worker import attempt
+
+
+class Workers:
+    """A pool with two slots of a GPU and one of another, whose workers do what they are set to."""
+
+    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.root, self.monkeypatch = root, monkeypatch
+        self.pool = LocalPool(root, root / "notes", [Slot("gpu 0"), Slot("gpu 1"), Slot("gpu 0")], {})
+
+    def start(self, name: str, what: object = vandals.look, command: str = "", brief: bool = False) -> str | None:
+        self.monkeypatch.setattr(local, "work", what)
+        return self.pool.start(Job(name, command, "key", (), self.root / f"{name}.log", brief))
+
+    def ends(self, count: int) -> dict[str, Ended]:
+        """The ends of so many stages."""
+        found: dict[str, Ended] = {}
+        until = time.monotonic() + 60.0
+        while len(found) < count:
+            found |= {event.address: event for event in self.pool.events(1.0) if isinstance(event, Ended)}
+            assert time.monotonic() < until, "no stage has ended"
+        return found
+
+
+@pytest.fixture
+def workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Workers]:
+    made = Workers(tmp_path, monkeypatch)
+    yield made
+    made.pool.close()
+
+
+def test_one_stage_cannot_influence_the_next_and_one_that_vanishes_is_noticed(workers: Workers) -> None:
+    seen = []
+    for what in (vandals.look, vandals.vandalise, vandals.look):
+        workers.start("a", what)
+        seen.append(ast.literal_eval(workers.ends(1)["a"].message))
+    before, vandalised, after = seen
+    assert all(vandalised[name] != before[name] for name in before) and after == before
+    workers.start("a", vandals.vanish)
+    assert workers.ends(1)["a"] == Ended("a", "lost", "its process was ended by SIGKILL")
+
+
+def test_slots_are_shared_out_and_fewer_after_memory_did_not_suffice(workers: Workers) -> None:
+    assert [workers.start(name) for name in "abcd"] == ["gpu 0", "gpu 1", "gpu 0", None]
+    # What takes moments does not wait for trainings, one at a time.
+    assert workers.start("e", brief=True) == "beside them" and workers.start("f", brief=True) is None
+    assert workers.pool.shrink("b") == "", "one is left alone"
+    assert workers.pool.shrink("a") == "at most 1 at a time on gpu 0 from now on" and workers.pool.capacity == 2
+    assert set(workers.ends(4)) == {"a", "b", "c", "e"}
+    assert [workers.start(name, brief=True) for name in "abc"] == ["gpu 0", "gpu 1", "beside them"]
+    workers.ends(3)
+
+
+@pytest.mark.matrix
+def test_the_process_that_workers_are_forked_from_may_be_killed(workers: Workers) -> None:
+    for _ in range(2):
+        os.kill(forkserver._forkserver._forkserver_pid, signal.SIGKILL)  # type: ignore[attr-defined]
+        assert workers.start("a") and workers.ends(1)["a"].outcome == "done"
+
+
+def test_what_a_stage_complains_of_is_one_line_and_in_its_log(workers: Workers, tmp_path: Path) -> None:
+    for command, line in {
+        "pfl stage train none": "stages/records.json: no such file; run `pfl compile`",
+        "rm -rf /": "is no stage of this pipeline",
+    }.items():
+        workers.start("a", local.work, command)
+        end = workers.ends(1)["a"]
+        assert end.outcome == "failed" and line in end.message and "\n" not in end.message
+        assert line in (tmp_path / "a.log").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [
+        (TooLittleMemory("not enough memory on cuda:0 for one client"), "memory"),
+        (RuntimeError("CUDA error: out of memory"), "memory"),
+        (MemoryError(), "memory"),
+        (UserError("no such file"), "failed"),
+        (RuntimeError("CUDA error: an illegal memory access was encountered"), "failed"),
+    ],
+)
+def test_what_counts_as_memory_that_did_not_suffice(error: Exception, outcome: str) -> None:
+    def act() -> None:
+        raise error
+
+    assert attempt(act)[0] == outcome
+
+
+def test_slots(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    shared = {"PFL_DEVICE": "cpu", "PFL_WORKERS": "2", "PFL_THREADS": "1"}
+    assert [slot.variables for slot in slots(3, None, 1, {}, 64)] == [shared] * 3
+    assert len(slots(None, None, 1, {}, 64)) == 8 and len(slots(None, None, 1, {}, 9)) == 2  # memory for two
+    assert slots(1, None, 1, {"PFL_THREADS": "4"}, 9)[0].variables["PFL_THREADS"] == "4"
+    on_gpus = slots(None, ["0", "2"], 2, {}, 64)
+    assert [slot.name for slot in on_gpus] == ["gpu 0", "gpu 2"] * 2 and len(slots(3, ["0", "2"], 2, {}, 64)) == 3
+    assert on_gpus[1].variables == {"CUDA_VISIBLE_DEVICES": "2", "PFL_DEVICE": "cuda"}
+
+
+def test_gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def seen(wanted: str | None, **variables: str) -> list[str] | None:
+        for name in ("PFL_DEVICE", "CUDA_VISIBLE_DEVICES"):
+            monkeypatch.setenv(name, variables[name]) if name in variables else monkeypatch.delenv(name, raising=False)
+        return visible_gpus(wanted)
+
+    monkeypatch.setattr(local, "_DRIVERS", (str(tmp_path / "none"),))
+    assert seen(None) is None
+    with pytest.raises(UserError, match="there is no GPU here; leave it out"):
+        seen("0")
+    monkeypatch.setattr(local, "_DRIVERS", (str(tmp_path),))
+    for wanted in ("", "a", "0,0", "-1"):
+        with pytest.raises(UserError, match=r"--gpus .* must be numbers separated by commas"):
+            seen(wanted)
+    some = {"CUDA_VISIBLE_DEVICES": "4,GPU-5f"}
+    assert seen("0, 1") == ["0", "1"] and seen("1, 0", **some) == ["GPU-5f", "4"]
+    assert seen(None, PFL_DEVICE="cuda:1") == ["1"] and seen(None, PFL_DEVICE="cuda:1", **some) == ["GPU-5f"]
+    assert seen(None, PFL_DEVICE="cpu") is None
+    with pytest.raises(UserError, match=r"^--gpus 0,4: there is no GPU 4, since CUDA_VISIBLE_DEVICES = '4,GPU-5f'"):
+        seen("0,4", **some)
+
+
+def test_complete_outputs_are_known_by_their_inputs_and_looks(tmp_path: Path) -> None:
+    notes, out = Finished(tmp_path, tmp_path / "notes"), tmp_path / "out"
+    out.mkdir()
+    (out / "a").write_text("1")
+    assert not notes.complete("x", "key")
+    for change in (
+        lambda: (out / "c").write_text("3"),
+        lambda: os.utime(out / "a", ns=(1, 1)),
+        lambda: (out / "a").unlink(),
+        lambda: next((tmp_path / "notes").iterdir()).write_text('{"key": "key"}'),
+    ):
+        notes.note("x", "key", ("out",))
+        assert notes.complete("x", "key") and not notes.complete("x", "other") and not notes.complete("y", "key")
+        change()
+        assert not notes.complete("x", "key")
+    for _ in range(2):
+        notes.forget("x")

@@ -1,0 +1,101 @@
+"""`pfl run --cluster`: a Ray cluster whose machines share nothing but the network."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support.own_parts import own_parts
+from support.project import Project, make_project, spec, tree
+
+pytest.importorskip("ray")
+from support.cluster_nodes import RayCluster, free_port
+
+PATIENCE = 240.0  # seconds that nothing here needs
+
+
+def project_at(folder: Path, rounds: int = 200, more: str = "") -> Project:
+    """A project with two runs of some seconds each."""
+    text = spec("{FedAvg: fedavg, FedPer: fedper}", rounds=rounds).replace("curve_every: 1", "curve_every: 10")
+    return make_project(folder, {"specs/tiny.yaml": text + more})
+
+
+def begin(project: Project, cluster: RayCluster) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        ["pfl", "run", "--cluster", cluster.address],
+        cwd=project.root,
+        env=project.environment(PFL_CHECKPOINT_SECONDS="0"),
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+
+
+def wait_for(found: Callable[[], object], head: subprocess.Popen[str]) -> None:
+    end = time.monotonic() + PATIENCE
+    while not found():
+        assert time.monotonic() < end and head.poll() is None, head.communicate()[0]
+        time.sleep(0.05)
+
+
+def made(project: Project) -> dict[str, bytes]:
+    return {path: text for path, text in tree(project.root).items() if path.startswith(("artifacts/", "reports/"))}
+
+
+def logs(project: Project) -> str:
+    return "".join(path.read_text() for path in sorted((project.root / ".pfl/logs").glob("*.train.log")))
+
+
+@pytest.mark.slow
+def test_lost_machines_change_nothing(tmp_path: Path) -> None:
+    project, alone = project_at(tmp_path / "a"), project_at(tmp_path / "b")
+
+    def checkpoints() -> set[Path]:
+        return set(project.root.glob(".pfl/checkpoints/*/round-*.safetensors"))
+
+    with RayCluster(tmp_path / "nodes") as cluster:
+        for name in ("one", "two"):
+            cluster.add(name)
+        cluster.wait(2)
+        head = begin(project, cluster)
+        wait_for(lambda: {path.parent for path in checkpoints()}.__len__() == 2, head)
+        head.kill()  # a lost head: what nodes do for it ends, what came home remains
+        head.communicate()
+        known = checkpoints()
+        head = begin(project, cluster)
+        wait_for(lambda: checkpoints() - known, head)
+        cluster.nodes[-1].kill()  # a lost node
+        output, _ = head.communicate(timeout=PATIENCE)
+        assert head.returncode == 0, output
+        assert "trying again" in output and "continued from the checkpoint after round" in logs(project)
+        assert not checkpoints()
+        assert alone.call("pfl", "run").returncode == 0
+        assert made(project) == made(alone)
+        assert "up to date" in project.call("dvc", "status").stdout
+        # What fits nowhere does not wait for ever.
+        large = project_at(tmp_path / "c", more="resources: {cpus: 64, memory: 1}\n")
+        done = large.call("pfl", "run", "--cluster", cluster.address)
+        assert done.returncode == 1 and "it asks for 64 CPUs" in done.stderr
+        # A study's own parts travel with a run: two studies with another method under the same name.
+        parts, results = own_parts(), []
+        for number, factor in enumerate(("1.0", "2.0")):
+            files = parts | {"methods/_scaling.py": parts["methods/_scaling.py"].replace("1.0", factor)}
+            there, here = (make_project(tmp_path / f"{place}{number}", files) for place in ("there", "here"))
+            done = there.call("pfl", "run", "--cluster", cluster.address)
+            assert done.returncode == 0, done.stdout + done.stderr
+            assert "--- on " in logs(there) and here.call("pfl", "run").returncode == 0
+            assert made(there) == made(here)
+            results.append({path: text for path, text in made(there).items() if "/mine-" in path})
+        assert results[0].keys() == results[1].keys() and results[0] != results[1]
+    shutil.rmtree(tmp_path / "nodes", ignore_errors=True)
+
+
+@pytest.mark.matrix
+def test_no_cluster_is_one_line(tmp_path: Path) -> None:
+    done = project_at(tmp_path).call("pfl", "run", "--cluster", f"127.0.0.1:{free_port()}")
+    assert done.returncode == 2
+    assert "no Ray cluster answers there" in done.stderr and done.stderr.count("\n") == 1
