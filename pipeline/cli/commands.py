@@ -141,8 +141,8 @@ def plan(
 ) -> None:
     """Say what there is to do, before anything runs: new runs, time and disk, spec by spec."""
     from pipeline.compile.compiler import compile_workspace
-    from pipeline.plan.plan import make_plan
-    from pipeline.plan.printed import plan_lines
+    
+    from pipeline.plan.estimate import make_plan, plan_lines
 
     workspace = Workspace.find(profile=profile)
     names = named_specs(workspace, specs) or (all_specs(workspace) if all_ else selected(workspace).default)
