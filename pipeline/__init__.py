@@ -17,7 +17,7 @@ note(__name__)
 # Imported when they are asked for: the command line is quick because pandas and torch are not. Import statements would
 # also make them a part of every stage's code.
 _OFFERED = {
-    "NotUpToDate": "pipeline.library.found",
+    "NotUpToDate": "pipeline.library.study",
     "Study": "pipeline.library.study",
     "UserError": "pflcore.errors",
     "open": "pipeline.library.study",
