@@ -13,7 +13,7 @@ from safetensors import safe_open
 from support.project import Project, make_project
 
 import pipeline
-from pipeline.library.export import export
+from pipeline.library.models import export
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs/python.md").read_text("utf-8")
