@@ -166,7 +166,7 @@ class Trial:
         what, size = _deviation(self.perform(SEQUENTIAL, probe), self.perform(STACKED, probe), of)
         if size > TOLERANCE:
             raise Failed(f"{what} deviates by {size:.1g}, more than {TOLERANCE:g}: steps depend on values?")
-        return f"as on a GPU, {f'within {size:.0e} of' if size else 'no difference to'} one by one"
+        return f"as on a GPU, within {size:.0e} of one by one"
 
     def state(self, probe: SmallRun) -> str:
         """What a run ends with has the names, shapes and types that it began with, in the hands that roles say."""

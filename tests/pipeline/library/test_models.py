@@ -17,12 +17,12 @@ import pipeline
 from pipeline.library.models import export
 from pipeline.results.keep import keep
 
-METHODS = "{FedAvg: fedavg, FedPer + kNN: {name: fedper, knn: 0.5, finetune_epochs: 1}, FedProto: fedproto}"
+METHODS = "{FedAvg: fedavg, FedProto + FT: {name: fedproto, finetune_epochs: 1}}"
 
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """Not to be changed. Two seeds of three methods, each another way of predicting, with their weights."""
+    """Not to be changed. Two seeds of two methods, one of which predicts by more than its network, with their weights."""
     more = "    seed: [0, 1]\n"
     text = spec(METHODS, partition="{name: dirichlet, alpha: 1.0}", training=", save_weights: true", more=more)
     made = make_project(Path(tmp_path_factory.mktemp("saved")), {"specs/saved.yaml": text}, ["saved"])
@@ -40,7 +40,7 @@ def study(saved: Project) -> pipeline.Study:
 def test_a_clients_model_predicts_what_was_measured(study: pipeline.Study) -> None:
     measured = study.results("saved")
     measured = measured[measured["round"] == 2].set_index(["run", "client"])
-    assert len(measured) == 18
+    assert len(measured) == 12
     for run in dict.fromkeys(measured.index.get_level_values("run")):
         trained = study.trained(run)
         for client in range(3):
@@ -54,10 +54,10 @@ def test_a_clients_model_predicts_what_was_measured(study: pipeline.Study) -> No
 
 
 def test_a_cell_is_named_by_its_labels_and_seed(study: pipeline.Study) -> None:
-    model = study.model("saved: FedPer + kNN", client=0, seed=1)
-    assert (model.method.name, model.plain) == ("fedper", False)
+    model = study.model("saved: FedProto + FT", client=0, seed=1)
+    assert (model.method.name, model.plain) == ("fedproto", False)
     for words, seed, line in [
-        ("saved: FedPer + kN", None, r"^saved: no cell .*did you mean 'FedPer \+ kNN'"),
+        ("saved: FedProto", None, r"^saved: no cell .*did you mean 'FedProto \+ FT'"),
         ("saved: FedAvg", None, r"^saved: FedAvg: .*give seed=, one of \[0, 1\]$"),
         ("saved: FedAvg", 7, "no run with seed 7; there are"),
         ("saved", None, r"^saved: a spec; name one of its runs"),
@@ -90,8 +90,8 @@ def test_weights_are_saved_or_of_the_last_checkpoint_or_one_line(reproduced: Pro
 
 
 def test_exported_weights_say_what_they_are(saved: Project, study: pipeline.Study, tmp_path: Path) -> None:
-    path = export(saved.workspace(), "saved: FedProto", 2, 1, tmp_path)
-    model = study.model("saved: FedProto", client=2, seed=1)
+    path = export(saved.workspace(), "saved: FedProto + FT", 2, 1, tmp_path)
+    model = study.model("saved: FedProto + FT", client=2, seed=1)
     found = load_file(path)
     assert {"common/prototypes", "common/present"} < found.keys()  # a method with more than a network
     tiny.assert_states_close(found, {name: tensor.detach() for name, tensor in model.state().items()}, atol=0)
