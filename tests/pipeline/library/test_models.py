@@ -22,7 +22,7 @@ METHODS = "{FedAvg: fedavg, FedProto + FT: {name: fedproto, finetune_epochs: 1}}
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """Not to be changed. Two seeds of two methods, one of which predicts by more than its network, with their weights."""
+    """Two seeds of two methods, one of which predicts by more than its network. Not to be changed."""
     more = "    seed: [0, 1]\n"
     text = spec(METHODS, partition="{name: dirichlet, alpha: 1.0}", training=", save_weights: true", more=more)
     made = make_project(Path(tmp_path_factory.mktemp("saved")), {"specs/saved.yaml": text}, ["saved"])
