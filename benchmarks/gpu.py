@@ -51,9 +51,7 @@ SECTIONS: dict[str, tuple[Section, float]] = {
     "uncapturable": (checks.uncapturable, 15),
     "resume": (checks.resume, 40),
     "squeezed": (checks.squeezed, 22),
-    "side_by_side": (speed.side_by_side, 33),
     "resident": (checks.resident, 16),
-    "evaluation": (speed.evaluation, 13),
 }
 
 
