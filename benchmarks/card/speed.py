@@ -10,7 +10,6 @@ from card.section import Bench
 from card.training import backbone, federation, place, plain, rounds_of, sizes, watched
 from engine import Workload
 
-
 PRECISIONS = ("fp32", "tf32", "bf16")
 
 
