@@ -47,8 +47,9 @@ def find_run(workspace: Workspace, word: str, seed: int | None) -> tuple[Found, 
                 found = Found.of(workspace, name)
                 return found, found.compilation.runs[word]
         known = list(compilation.runs)
+    near = did_you_mean(word, difflib.get_close_matches(word, known))
     raise UserError(
-        f"no spec asks for a run {word!r}{did_you_mean(word, difflib.get_close_matches(word, known))}; name a cell, as 'first: FedPer, iid', "
+        f"no spec asks for a run {word!r}{near}; name a cell, as 'first: FedPer, iid', "
         "or a run that a click on its cell in report.html shows"
     )
 
