@@ -66,8 +66,7 @@ def add(specs: Annotated[list[str], typer.Argument(help="Specs, or folders of th
 
 
 def drop(
-    specs: Specs = None,
-    all_: Annotated[bool, typer.Option("--all", help="All that were added.")] = False,
+    specs: Specs = None, all_: Annotated[bool, typer.Option("--all", help="All that were added.")] = False
 ) -> None:
     """Undo `pfl add`. What has been computed stays in DVC's cache, and is found there when they are added again."""
     from pipeline.compile.compiler import compile_workspace
