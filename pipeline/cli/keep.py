@@ -129,7 +129,7 @@ def export_split(
 ) -> None:
     """Write who holds which samples as CSV, sample,client,split: for other tools, or for another study."""
     from pflcore.data.assignment_files import write_split
-    from pipeline.library.study import Found
+    from pipeline.library.found import Found
 
     found = Found.of(Workspace.find(profile=profile), spec)
     federations, left = found.dealt()

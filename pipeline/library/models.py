@@ -23,7 +23,7 @@ from pflcore.files import atomic_path
 from pflcore.methods import METHODS
 from pflcore.registry import did_you_mean
 from pipeline.compile.compiler import compile_workspace
-from pipeline.library.study import KEPT, STALE, TRAINED, Found
+from pipeline.library.found import KEPT, STALE, TRAINED, Found
 from pipeline.spec.run import Run, weights_id
 from pipeline.spec.selection import read_selection
 from pipeline.spec.specs import find_specs

@@ -1,0 +1,101 @@
+"""What there is of one spec: its runs, where they stand in its table, and which of them are up to date."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from pflcore.artifacts import read_table
+from pflcore.data.assignment import Assignment
+from pflcore.data.assignment_files import read_assignment
+from pflcore.errors import UserError
+from pipeline.compile.compilation import Compilation
+from pipeline.compile.compiler import compile_workspace
+from pipeline.ledger import Ledger
+from pipeline.results.keep import Recorded
+from pipeline.spec.run import Run
+from pipeline.spec.selection import named
+from pipeline.spec.specs import find_specs
+from pipeline.spec.table import ResolvedTable
+from pipeline.workspace import PAPER, Workspace, dataset_path, partition_path, run_path
+
+TRAINED, KEPT, STALE, MISSING = "trained", "kept", "stale", "missing"
+"""What there is of a run: made here, with the present specs and code; in the ledger; made with others; nothing."""
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """A spec, compiled alone, and what DVC has recorded of it in a workspace."""
+
+    workspace: Workspace
+    spec: str
+    compilation: Compilation
+    recorded: Recorded
+
+    @classmethod
+    def of(cls, workspace: Workspace, word: str) -> Found:
+        """Find a spec by its name or file. Raises :class:`UserError` for a folder, an invalid or an abstract spec."""
+        (name, *others) = named([word], list(find_specs(workspace.specs)))
+        if others:
+            raise UserError(f"{word}: a folder of specs; name one of them: {', '.join([name, *others])}")
+        compilation = compile_workspace(workspace, [name])
+        compilation.table(name)
+        return cls(workspace, name, compilation, Recorded(workspace.root, compilation))
+
+    @property
+    def table(self) -> ResolvedTable:
+        """What the spec shows."""
+        return self.compilation.tables[self.spec]
+
+    @property
+    def runs(self) -> list[Run]:
+        """The runs of its cells in the table's order, without trials. Raises :class:`UserError` if there are none."""
+        if self.table.counted:
+            raise UserError(f"{self.spec}: nothing is trained for it, its numbers are counted; see study.table()")
+        return [self.compilation.runs[run] for run in dict.fromkeys(run for c in self.table.cells for run in c.runs)]
+
+    @property
+    def command(self) -> str:
+        """What brings the spec up to date."""
+        profile = self.workspace.profile
+        return f"pfl run {self.spec}" + ("" if profile == PAPER else f" --profile {profile}")
+
+    def state(self, run: Run) -> str:
+        """Return one of :data:`TRAINED`, :data:`KEPT`, :data:`STALE`, :data:`MISSING`."""
+        if run.id in self.compilation.kept:
+            return KEPT
+        if not (self.workspace.root / run_path(run.id, "rounds.parquet")).is_file():
+            return MISSING
+        return TRAINED if self.recorded.is_current(run) else STALE
+
+    def rounds(self, run: Run) -> tuple[pa.Table, Mapping[str, Any]]:
+        """Return ``rounds/2`` rows and facts of a run that was trained or kept."""
+        if run.id not in self.compilation.kept:
+            return read_table(self.workspace.root / run_path(run.id, "rounds.parquet"), "rounds/2")
+        entry = Ledger(self.workspace.root).find(run, self.compilation.made_by[run.id])
+        assert entry is not None  # or it would not be kept
+        return entry.rounds(), {**entry.facts, "kept": entry.obtained}
+
+    def labels(self, run: Run) -> list[dict[str, str]]:
+        """Return a run's label on each axis of settings, at each of its places in the table."""
+        axes = [axis for axis in self.table.axes if axis not in (*self.table.clients, *self.table.quantities)]
+        places = [tuple(cell.labels[axis] for axis in axes) for cell in self.table.cells if run.id in cell.runs]
+        return [dict(zip(axes, place, strict=True)) for place in dict.fromkeys(places)]
+
+    def dealt(self) -> tuple[list[tuple[Run, Path, Assignment]], int]:
+        """Return run, dataset and assignment of current federations, and how many others there are."""
+        federations, there, root = {run.federation_id: run for run in self.runs}, [], self.workspace.root
+        for federation, run in federations.items():
+            needed = [dataset_path(run.data_id), partition_path(federation)]
+            if all(path in self.recorded.makers and self.recorded.holds(path) for path in needed):
+                there.append((run, root / needed[0], read_assignment(root / needed[1])))
+        if not there:
+            raise UserError(
+                f"{self.spec}: its samples have not been dealt here with the present specs and code; `{self.command}` "
+                "does so unless all of its results are kept, and `pfl describe partition` draws them"
+            )
+        return there, len(federations) - len(there)
