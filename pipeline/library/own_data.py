@@ -65,14 +65,10 @@ def train(
     Args:
         train, test: Of each client.
         method, backbone: A name, or ``{"name": …}`` with options, as in a spec.
-        classes: Number of classes; by default the largest label and one.
-        mean, std: Per channel, of pixels scaled to 0..1; by default those of all training samples.
+        classes, mean, std: By default the largest label and one; and per channel, of pixels scaled to 0..1, those of
+            all training samples.
         measure_every: Rounds between measurements; the last one is always measured.
-        device: A PyTorch device, or ``auto``.
         training: Further settings of ``training``, such as ``lr`` and ``sample_rate`` (``pfl describe training``).
-
-    Raises:
-        UserError: Samples, names or settings are not what they should be.
     """
     count = len(train)
     if count != len(test) or not count:
