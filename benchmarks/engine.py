@@ -10,8 +10,6 @@ same arithmetic.
     python benchmarks/engine.py                   # a table, and benchmarks/engine.csv
     python benchmarks/engine.py --device cuda     # the same on a GPU
     python benchmarks/engine.py --hypernetwork    # FedTP's server step alone
-    python benchmarks/engine.py --memory          # W3: peak memory with 1,000 and with 10,000 clients
-    python benchmarks/engine.py --profile convnet # PyTorch's operators by their share of one thread's time
 """
 
 from __future__ import annotations
@@ -21,8 +19,6 @@ import copy
 import csv
 import os
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -33,7 +29,6 @@ import numpy as np
 import torch
 from peers.common import ConvNet, TinyViT, accuracy, fit
 from torch import Tensor, nn
-from torch.profiler import ProfilerActivity, profile
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -41,8 +36,6 @@ from pflcore.backbones import BACKBONES
 from pflcore.data.federation import FederatedData
 from pflcore.engine import select_device, train
 from pflcore.engine.forward import use_precision
-from pflcore.engine.phases import make_trainer
-from pflcore.memory import keep_freed_memory
 from pflcore.methods import METHODS
 from pflcore.operators.hypernetworks import HyperNetwork
 from pflcore.settings import Evaluation, Training
@@ -92,9 +85,7 @@ def federation(workload: Workload, device: torch.device) -> FederatedData:
     )
 
 
-def ours(
-    workload: Workload, data: FederatedData, executor: str, precision: str, after: Callable[[], None] = lambda: None
-) -> Callable[[], float]:
+def ours(workload: Workload, data: FederatedData, executor: str, precision: str) -> Callable[[], float]:
     """A function that runs rounds and returns the seconds of the last one; start-up and the first are left out."""
 
     def once() -> float:
@@ -102,7 +93,6 @@ def ours(
 
         def mark(_: object) -> None:
             synchronize(data.device)
-            after()
             marks.append(time.perf_counter())
 
         measuring = not workload.epochs
@@ -253,54 +243,6 @@ def synchronize(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def profile_steps(backbone: str, steps: int, precision: str) -> None:
-    """Print where the time of a client's local steps goes, on one thread."""
-    torch.set_num_threads(1)
-    keep_freed_memory()
-    data = federation(Workload("", backbone, "fedavg", 1, 1, BATCH * steps, 1), torch.device("cpu"))
-    model, groups = BACKBONES.create(backbone).create(data.shape, data.classes, SEED)
-    settings = Training(local_epochs=1, precision=precision)
-    trainer = make_trainer(model, groups, data, METHODS.create("fedavg"), settings, SEED)
-    state = dict(model.state_dict())
-    trainer.train(1, 0, state)  # what is set up at the first use does not count
-    with profile(activities=[ProfilerActivity.CPU], acc_events=True) as seen:
-        trainer.train(2, 0, state)
-    events = sorted(seen.key_averages(), key=lambda event: -event.self_cpu_time_total)
-    total = sum(event.self_cpu_time_total for event in events)
-    print(f"{total / (BATCH * steps) / 1e6 * 10_000:.3f} s per 10,000 samples\n\n| operator | share, % |\n|---|---:|")
-    for event in events[:14]:
-        print(f"| {event.key} | {100 * event.self_cpu_time_total / total:.1f} |")
-
-
-def memory() -> None:
-    """Peak memory of W3 by the number of clients, each in a process of its own."""
-    print("| clients | peak memory, MiB |\n|---:|---:|")
-    for clients in (1000, 10_000):
-        done = subprocess.run([sys.executable, __file__, "--peak", str(clients)], capture_output=True, text=True)
-        print(f"| {clients} | {done.stdout.strip() or done.stderr[-300:]} |", flush=True)
-
-
-def peak(clients: int) -> int:
-    """MiB that this process and its workers share out among them, at most, over rounds of W3."""
-    workload = next(one for one in WORKLOADS if one.name.startswith("W3"))
-    workload = Workload("", workload.backbone, workload.method, clients, workload.cohort, workload.samples, 5)
-    seen: list[int] = []
-
-    def look() -> None:
-        pages = 0
-        for process in (os.getpid(), *(int(name) for name in children(os.getpid()))):
-            lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
-            pages += next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
-        seen.append(pages // 1024)
-
-    ours(workload, federation(workload, torch.device("cpu")), "auto", "fp32", look)()
-    return max(seen)
-
-
-def children(process: int) -> list[str]:
-    return Path(f"/proc/{process}/task/{process}/children").read_text().split()
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeat", type=int, default=5, help="turns of each contestant")
@@ -309,18 +251,8 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--precision", nargs="+", default=["fp32"], help="also tf32 and bf16")
     parser.add_argument("--executors", nargs="+", help="other than the usual ones of the device")
-    parser.add_argument("--memory", action="store_true", help="the peak memory of W3 instead")
     parser.add_argument("--hypernetwork", action="store_true", help="FedTP's server step alone instead")
-    parser.add_argument("--profile", choices=BACKBONES.names(), help="where the time of its steps goes instead")
-    parser.add_argument("--steps", type=int, default=20, help="of --profile")
-    parser.add_argument("--peak", type=int, help=argparse.SUPPRESS)
     chosen = parser.parse_args()
-    if chosen.memory:
-        return memory()
-    if chosen.peak:
-        return print(peak(chosen.peak))
-    if chosen.profile:
-        return profile_steps(chosen.profile, chosen.steps, chosen.precision[0])
     device = select_device(chosen.device)
     if chosen.hypernetwork:
         with use_precision("fp32"):

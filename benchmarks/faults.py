@@ -193,13 +193,7 @@ KINDS: dict[str, Callable[[Trial], object]] = {
 def environment(root: Path) -> dict[str, str]:
     own = {"PYTHONPATH": str(SOURCE), "PATH": os.pathsep.join([str(BIN), os.environ["PATH"]]), "CI": "true"}
     own |= {"DVC_NO_ANALYTICS": "1", "DVC_SITE_CACHE_DIR": str(root / ".dvc/tmp/site"), "PFL_DEVICE": "cpu"}
-    return {
-        **os.environ,
-        **own,
-        "PFL_CHECKPOINT_SECONDS": "0.1",
-        "PFL_THREADS": "1",
-        "PYTHONFAULTHANDLER": "1",
-    }
+    return {**os.environ, **own, "PFL_CHECKPOINT_SECONDS": "0.1", "PFL_THREADS": "1", "PYTHONFAULTHANDLER": "1"}
 
 
 def start(root: Path, program: str) -> subprocess.Popen[bytes]:

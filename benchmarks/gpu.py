@@ -50,10 +50,7 @@ SECTIONS: dict[str, tuple[Section, float]] = {
     "w2": (speed.w2, 66),
     "uncapturable": (checks.uncapturable, 15),
     "resume": (checks.resume, 40),
-    "squeezed": (checks.squeezed, 22),
-    "side_by_side": (speed.side_by_side, 33),
     "resident": (checks.resident, 16),
-    "evaluation": (speed.evaluation, 13),
 }
 
 
@@ -70,23 +67,16 @@ def main() -> None:
     if chosen.device == "cpu":
         os.environ.setdefault("PFL_THREADS", "1")  # of steps this short, several threads only wait for each other
     started = time.monotonic()
-    if not chosen.summary:
-        (chosen.out / LINES).unlink(missing_ok=True)
-        sections = {name: one for name, one in SECTIONS.items() if name in (chosen.only or SECTIONS)}
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what `timeout` sends; tables are printed all the same
-        try:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what `timeout` sends; tables are printed all the same
+    try:
+        if not chosen.summary:
+            (chosen.out / LINES).unlink(missing_ok=True)
+            sections = {name: one for name, one in SECTIONS.items() if name in (chosen.only or SECTIONS)}
             run_sections(sections, chosen.device, chosen.quick, chosen.out, chosen.deadline)
-        finally:
-            show(chosen.out, time.monotonic() - started)
-    else:
-        show(chosen.out)
-
-
-def show(out: Path, seconds: float | None = None) -> None:
-    """Print the tables, and write them beside the lines."""
-    text = summary(lines(out)) + (f"\n{seconds:.0f} s\n" if seconds else "")
-    (out / "gpu.md").write_text(text)
-    print(text, end="", flush=True)
+    finally:
+        text = f"{summary(lines(chosen.out))}\n{time.monotonic() - started:.0f} s\n"
+        (chosen.out / "gpu.md").write_text(text)
+        print(text, end="", flush=True)
 
 
 if __name__ == "__main__":

@@ -6,14 +6,13 @@
     pfl results keep fedofa/table_s1
 
 There, it needs this repository, the folder, torch, numpy, safetensors and filelock. It trains the cheapest first,
-stops before its deadline, and prints a table last. In $OUT it leaves a line per run that has ended, and checkpoints of
+stops before its deadline, and prints a table. In $OUT it leaves a line per run that has ended, and checkpoints of
 the one that has not; `collect` puts the latter into the folder, so that the next time goes on with it.
 """
 
 from __future__ import annotations
 
 import argparse
-import signal
 import sys
 import time
 from pathlib import Path
@@ -26,23 +25,25 @@ _SPECS = ["fedofa/table_s1", "fedtp/table3"]
 
 
 def main() -> int:
-    """Run one of the three; the exit code."""
-    chosen = _arguments()
+    """Run one of the three; return the exit code."""
+    started, chosen = time.monotonic(), _arguments()
     try:
         if chosen.what == "train":
-            _train(chosen)
+            from cells.there import Session  # with torch, which takes a while
+
+            asked = {name: getattr(chosen, name) for name in ("data", "out", "every", "device", "quick")}
+            session = Session(chosen.cells, deadline=chosen.deadline - (time.monotonic() - started), **asked)
+            session.run()
             return 0
+        from cells.here import collect, pack
+
         from pipeline.workspace import Workspace
 
-        workspace = Workspace.find()
         if chosen.what == "pack":
-            from cells.pack import pack
-
-            lines = pack(workspace, chosen.out, chosen.spec or _SPECS, chosen.cell or (), chosen.seed or ())
+            asked = [chosen.spec or _SPECS, chosen.cell or (), chosen.seed or ()]
+            lines = pack(Workspace.find(), chosen.out, *asked)
         else:
-            from cells.collect import collect
-
-            lines = collect(workspace, chosen.cells, chosen.source)
+            lines = collect(Workspace.find(), chosen.cells, chosen.source)
         print("\n".join(lines))
         return 0
     except UserError as error:
@@ -70,19 +71,6 @@ def _arguments() -> argparse.Namespace:
     collect.add_argument("--cells", type=Path, required=True, help="folder that was packed")
     collect.add_argument("--from", type=Path, required=True, dest="source", help="folder that came back")
     return parser.parse_args()
-
-
-def _train(chosen: argparse.Namespace) -> None:
-    started = time.monotonic()
-    from cells.train import Session  # with torch, which takes a while
-
-    asked = {name: getattr(chosen, name) for name in ("data", "out", "every", "device", "quick")}
-    session = Session(chosen.cells, deadline=chosen.deadline - (time.monotonic() - started), **asked)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what `timeout` sends; the table is printed all the same
-    try:
-        session.run()
-    finally:
-        print(session.table(), flush=True)
 
 
 if __name__ == "__main__":

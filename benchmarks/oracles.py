@@ -18,7 +18,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 import torch
 from oracle import fedtp, pflib, plain
-from oracle.setting import After, Setting
+from oracle.setting import Setting
 
 from pflcore.backbones import BACKBONES
 from pflcore.data.federation import FederatedData
@@ -63,46 +63,41 @@ class Models(Analysis):
         return iter(())
 
 
-@dataclass(frozen=True)
-class Trajectory:
-    """What happened to a federation: right predictions (rounds, clients), and models at the end."""
-
-    correct: np.ndarray
-    models: list[Tensors]
+Trajectory = tuple[np.ndarray, list[Tensors]]
+"""What happened to a federation: right predictions (rounds, clients), and models at the end."""
 
 
 def main() -> int:
     chosen = _arguments()
     try:
-        adapter = _adapter(chosen)
-        unknown = sorted(set(chosen.methods or ()) - adapter.METHODS.keys())
-        if unknown:
-            raise UserError(f"the adapter has no {', '.join(unknown)}; it has {', '.join(adapter.METHODS)}")
-        torch.set_num_threads(1)
-        setting = _setting(chosen)
-        total = sum(map(len, setting.data.test))
-        print("| method | ours (%) | theirs (%) | largest difference of a round | clients that differ | of an entry |")
-        print("|---|---:|---:|---:|---:|---:|", flush=True)
-        worst = 0.0
-        for name in chosen.methods or adapter.METHODS:
-            options = adapter.METHODS[name]
-            ours, theirs = _ours(name, options, setting), _theirs(adapter, name, options, setting)
-            shares = [100 * one.correct.sum(1) / total for one in (ours, theirs)]
-            apart = float(np.nanmax(abs(shares[0] - shares[1])))
-            worst = max(worst, apart)
-            differ = int(((ours.correct != theirs.correct) & ~np.isnan(theirs.correct)).any(0).sum())
-            cells = f"{shares[0][-1]:.2f} | {shares[1][-1]:.2f} | {apart:.2f} | {differ} of {setting.clients}"
-            print(f"| {name} | {cells} | {_largest(ours.models, theirs.models):.1e} |", flush=True)
-            if chosen.curve:
-                for round_, (one, other) in enumerate(zip(*shares, strict=True), 1):
-                    print(
-                        f"|   round {round_} | {one:.2f} | {_known(other)} | {_known(abs(one - other))} | | |",
-                        flush=True,
-                    )
-        return int(worst > _ENOUGH)
+        return _compare(chosen)
     except UserError as error:
         print(f"oracles: {error}", file=sys.stderr)
         return 2
+
+
+def _compare(chosen: argparse.Namespace) -> int:
+    adapter = _adapter(chosen)
+    if unknown := sorted(set(chosen.methods or ()) - adapter.METHODS.keys()):
+        raise UserError(f"the adapter has no {', '.join(unknown)}; it has {', '.join(adapter.METHODS)}")
+    torch.set_num_threads(1)
+    setting, worst = _setting(chosen), 0.0
+    total = sum(map(len, setting.data.test))
+    print("| method | ours (%) | theirs (%) | largest difference of a round | clients that differ | of an entry |")
+    print("|---|---:|---:|---:|---:|---:|", flush=True)
+    for name in chosen.methods or adapter.METHODS:
+        options = adapter.METHODS[name]
+        (ours, own), (theirs, others) = _ours(name, options, setting), _theirs(adapter, name, options, setting)
+        shares = [100 * correct.sum(1) / total for correct in (ours, theirs)]
+        apart = float(np.nanmax(abs(shares[0] - shares[1])))
+        worst = max(worst, apart)
+        differ = int(((ours != theirs) & ~np.isnan(theirs)).any(0).sum())
+        cells = f"{shares[0][-1]:.2f} | {shares[1][-1]:.2f} | {apart:.2f} | {differ} of {setting.clients}"
+        print(f"| {name} | {cells} | {_largest(own, others):.1e} |", flush=True)
+        for round_, (one, other) in enumerate(zip(*shares, strict=True) if chosen.curve else (), 1):
+            known = "" if np.isnan(other) else f"{other:.2f} | {abs(one - other):.2f}"
+            print(f"|   round {round_} | {one:.2f} | {known or ' | '} | | |", flush=True)
+    return int(worst > _ENOUGH)
 
 
 def _arguments() -> argparse.Namespace:
@@ -154,17 +149,10 @@ def _setting(chosen: argparse.Namespace) -> Setting:
     scheme = PARTITIONS.create("dirichlet", alpha=chosen.alpha, train_limit=chosen.train_limit)
     assignment = partition(scheme, samples, chosen.clients, chosen.seed)
     data = FederatedData.from_samples(samples, assignment, torch.device("cpu"))
-    training = Training(
-        rounds=chosen.rounds,
-        sample_rate=chosen.sample_rate,
-        local_epochs=chosen.epochs,
-        batch_size=chosen.batch_size,
-        lr=chosen.lr,
-        momentum=chosen.momentum,
-    )
-    options = dict(_TRANSFORMER)
-    if chosen.backbone == "convnet":
-        options = {"kernel": 3, "padding": 1} if min(data.shape[1:]) < 16 else {}
+    how = {"local_epochs": chosen.epochs, "batch_size": chosen.batch_size, "lr": chosen.lr, "momentum": chosen.momentum}
+    training = Training(rounds=chosen.rounds, sample_rate=chosen.sample_rate, **how)
+    options = {"kernel": 3, "padding": 1} if min(data.shape[1:]) < 16 else {}
+    options = options if chosen.backbone == "convnet" else _TRANSFORMER
     backbone = BACKBONES.create(chosen.backbone, **options)
     model, groups = backbone.create(data.shape, data.classes, chosen.seed)
     return Setting(data, backbone, model, groups, training, chosen.seed)
@@ -183,25 +171,20 @@ def _ours(name: str, options: dict[str, Any], setting: Setting) -> Trajectory:
     )
     if result.diverged:
         raise UserError(f"{name}: {result.diverged}; take a smaller --lr")
-    return Trajectory(result.correct.reshape(-1, setting.clients), vars(models)["kept"])
+    return result.correct.reshape(-1, setting.clients), vars(models)["kept"]
 
 
 def _theirs(adapter: Any, name: str, options: dict[str, Any], setting: Setting) -> Trajectory:
-    rounds: list[After] = []
+    rounds: list[Sequence[float]] = []
     models: list[Tensors] = []
     for after in adapter.run(name, options, setting):
-        rounds.append(after)
+        rounds.append([np.nan] * setting.clients if after.correct is None else after.correct)
         if len(rounds) == setting.training.rounds:
             models = list(after.models())
-    unknown = [np.nan] * setting.clients
-    correct = np.array([unknown if after.correct is None else after.correct for after in rounds], float)
+    correct = np.array(rounds, float)
     if correct.shape != (setting.training.rounds, setting.clients):
         raise UserError(f"{name}: the adapter gave counts of shape {correct.shape}, not (rounds, clients)")
-    return Trajectory(correct, models)
-
-
-def _known(number: float) -> str:
-    return "" if np.isnan(number) else f"{number:.2f}"
+    return correct, models
 
 
 def _largest(ours: list[Tensors], theirs: list[Tensors]) -> float:

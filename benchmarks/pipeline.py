@@ -24,7 +24,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 import yaml
@@ -89,55 +88,33 @@ esac
 """
 
 
-@dataclass
-class Row:
-    """One line of the result; times in seconds, memory in MiB.
+def measure(runs: int, repeat: int) -> dict[str, float]:
+    """Compile, execute and repeat a project of `runs` runs in a temporary folder; times in seconds, memory in MiB.
 
     `no_op` is a bare ``dvc repro`` that finds nothing to do, `no_op_all` one of all pipelines (``--all-pipelines``).
     """
-
-    runs: int
-    stages: int
-    compile: float
-    compile_again: float
-    repro: float
-    per_stage: float
-    no_op: float
-    no_op_all: float
-    status: float
-    peak_memory: float
-
-
-def measure(runs: int, repeat: int) -> Row:
-    """Compile, execute and repeat a project of `runs` runs in a temporary folder."""
     with tempfile.TemporaryDirectory(prefix="pfl-benchmark-") as name:
         root = Path(name)
         write_project(root, runs, NO_TRAINING)
-        pfl(root, "setup")
-        pfl(root, "list", "methods")  # the catalogue of entries is cached once per version of the code
-        first = pfl(root, "compile")
-        again = [pfl(root, "compile")[0] for _ in range(repeat)]
+        run(root, "pfl", "setup")
+        run(root, "pfl", "list", "methods")  # the catalogue of entries is cached once per version of the code
+
+        def median(*command: str) -> tuple[float, float]:
+            seconds, memory = zip(*(run(root, *command) for _ in range(repeat)), strict=True)
+            return statistics.median(seconds), max(memory)
+
+        first, again = run(root, "pfl", "compile"), median("pfl", "compile")
         stand_in = root / "bin" / "pfl"
         stand_in.parent.mkdir()
         stand_in.write_text(STAND_IN)
         stand_in.chmod(0o755)
         stages = count_stages(root)
-        repro = dvc(root, "repro", "--quiet", "--all-pipelines")
-        no_op = [dvc(root, "repro", "--quiet") for _ in range(repeat)]
-        no_op_all = [dvc(root, "repro", "--quiet", "--all-pipelines") for _ in range(repeat)]
-        status = [dvc(root, "status", "--quiet")[0] for _ in range(repeat)]
-        return Row(
-            runs=runs,
-            stages=stages,
-            compile=first[0],
-            compile_again=statistics.median(again),
-            repro=repro[0],
-            per_stage=repro[0] / stages,
-            no_op=statistics.median(seconds for seconds, _ in no_op),
-            no_op_all=statistics.median(seconds for seconds, _ in no_op_all),
-            status=statistics.median(status),
-            peak_memory=max(first[1], repro[1], *(memory for _, memory in no_op_all)),
-        )
+        repro = run(root, "dvc", "repro", "--quiet", "--all-pipelines")
+        no_op, no_op_all = median("dvc", "repro", "--quiet"), median("dvc", "repro", "--quiet", "--all-pipelines")
+        times = {"compile": first, "compile_again": again, "repro": repro, "per_stage": (repro[0] / stages,)}
+        times |= {"no_op": no_op, "no_op_all": no_op_all, "status": median("dvc", "status", "--quiet")}
+        row = {"runs": runs, "stages": stages, **{name: value[0] for name, value in times.items()}}
+        return {**row, "peak_memory": max(first[1], repro[1], no_op_all[1])}
 
 
 def write_project(root: Path, runs: int, settings: dict[str, str]) -> None:
@@ -157,69 +134,47 @@ def count_stages(root: Path) -> int:
     return sum(len(yaml.load(path.read_bytes(), Loader=loader)["stages"]) for path in files)
 
 
-def pfl(root: Path, *arguments: str) -> tuple[float, float]:
-    return run(root, [str(BIN / "pfl"), *arguments])
-
-
-def dvc(root: Path, *arguments: str) -> tuple[float, float]:
-    return run(root, [str(BIN / "dvc"), *arguments])
-
-
-def run(root: Path, command: list[str]) -> tuple[float, float]:
-    """Seconds and MiB (the largest of the process and its children) of a command that must succeed."""
+def run(root: Path, *command: str) -> tuple[float, float]:
+    """Return seconds and MiB (the largest of the process and its children) of a command that must succeed."""
     environment = {**os.environ, "PATH": os.pathsep.join([str(root / "bin"), str(BIN), os.environ["PATH"]])}
     started = time.perf_counter()
-    process = subprocess.Popen(command, cwd=root, env=environment, stdout=subprocess.DEVNULL)
+    program = BIN / command[0] if (BIN / command[0]).is_file() else command[0]
+    process = subprocess.Popen([program, *command[1:]], cwd=root, env=environment, stdout=subprocess.DEVNULL)
     _, status, usage = os.wait4(process.pid, 0)
-    seconds = time.perf_counter() - started
-    process.returncode = os.waitstatus_to_exitcode(status)
+    seconds, process.returncode = time.perf_counter() - started, os.waitstatus_to_exitcode(status)
     if process.returncode:
         sys.exit(f"{' '.join(command)} failed with exit code {process.returncode}")
     return seconds, usage.ru_maxrss / 1024
 
 
 def measure_start(repeat: int) -> dict[str, float]:
-    """Medians of whole stages with next to no work, interleaved with the import of torch alone."""
+    """Return medians of whole stages with next to no work, interleaved with the import of torch alone."""
     with tempfile.TemporaryDirectory(prefix="pfl-benchmark-") as name:
         root = Path(name)
         write_project(root, RUNS_PER_SPEC, NO_TRAINING)
-        pfl(root, "setup")
-        pfl(root, "compile")
-        dvc(root, "repro", "--quiet")
+        for command in (("pfl", "setup"), ("pfl", "compile"), ("dvc", "repro", "--quiet")):
+            run(root, *command)
         trained = next((root / "artifacts/runs").glob("fedavg-*")).name
-        commands = {
-            "import of torch alone": [sys.executable, "-c", "import torch"],
-            "train": [str(BIN / "pfl"), "stage", "train", trained],
-            "evaluate": [str(BIN / "pfl"), "stage", "evaluate", "seed000"],
-            "report": [str(BIN / "pfl"), "stage", "report", "seed000"],
-            "guard": [str(BIN / "pfl"), "stage", "guard"],
-        }
-        seconds: dict[str, list[float]] = {what: [] for what in commands}
-        for _ in range(repeat):
-            for what, command in commands.items():
-                seconds[what].append(run(root, command)[0])
-        return {what: statistics.median(values) for what, values in seconds.items()}
+        commands = {"import of torch alone": ("python", "-c", "import torch")}
+        for stage in (("train", trained), ("evaluate", "seed000"), ("report", "seed000"), ("guard",)):
+            commands[stage[0]] = ("pfl", "stage", *stage)
+        turns = [{what: run(root, *command)[0] for what, command in commands.items()} for _ in range(repeat)]
+        return {what: statistics.median(turn[what] for turn in turns) for what in commands}
 
 
 def measure_way(root: Path, way: str, runs: int) -> dict[str, object]:
     """Bring a project of `runs` runs of a second up to date in one of :data:`WAYS`."""
     write_project(root, runs, A_SECOND)
-    pfl(root, "setup")
-    pfl(root, "compile")
-    program, *words = way.split()
-    everything = "--all-pipelines" if program == "dvc" else "--all"
-    seconds, _ = run(root, [str(BIN / program), *words, everything])
-    again, _ = dvc(root, "repro", "--all-pipelines")
+    run(root, "pfl", "setup")
+    run(root, "pfl", "compile")
+    seconds, _ = run(root, *way.split(), "--all-pipelines" if way.startswith("dvc") else "--all")
+    again, _ = run(root, "dvc", "repro", "--all-pipelines")
     training = [json.loads(path.read_text())["seconds"] for path in (root / ".pfl/timings").glob("*.json")]
     return {
-        "way": way,
-        "runs": len(training),
-        "seconds": round(seconds, 1),
-        "training": round(sum(training), 1),
+        **{"way": way, "runs": len(training), "seconds": round(seconds, 1), "training": round(sum(training), 1)},
         "per_run": round(seconds / runs, 2),
         "overhead": round((seconds - sum(training) / WAYS[way]) / runs, 3),
-        "dvc_repro_after": round(again, 1),
-        "reports": hash_reports(root)[:12],
+        **{"dvc_repro_after": round(again, 1), "reports": hash_reports(root)[:12]},
     }
 
 
@@ -262,25 +217,19 @@ def main() -> int:
     print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}\n")
     if chosen.trained:
         return compare_ways(chosen.trained, chosen.ways)
-    rows = []
-    names = [field.name for field in fields(Row)]
-    print("| " + " | ".join(names) + " |\n|" + "---:|" * len(names))
+    rows: list[dict[str, str]] = []
     for runs in chosen.runs:
         row = measure(runs, chosen.repeat)
-        rows.append(asdict(row))
-        print("| " + " | ".join(_show(value) for value in asdict(row).values()) + " |", flush=True)
+        if not rows:
+            print(f"| {' | '.join(row)} |\n|{'---:|' * len(row)}")
+        rows.append({name: str(one) if isinstance(one, int) else f"{one:.3f}" for name, one in row.items()})
+        print(f"| {' | '.join(rows[-1].values())} |", flush=True)
     with chosen.out.open("w", newline="") as file:
-        writer = csv.DictWriter(file, names, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows({name: _show(value) for name, value in row.items()} for row in rows)
+        csv.writer(file, lineterminator="\n").writerows([list(rows[0]), *(row.values() for row in rows)])
     print("\n| stage with next to no work | seconds |\n|---|---:|")
     for what, seconds in measure_start(max(chosen.repeat, 5)).items():
         print(f"| {what} | {seconds:.2f} |")
     return 0
-
-
-def _show(value: float) -> str:
-    return str(value) if isinstance(value, int) else f"{value:.3f}"
 
 
 if __name__ == "__main__":

@@ -16,13 +16,8 @@ note(__name__)
 
 # Imported when they are asked for: the command line is quick because pandas and torch are not. Import statements would
 # also make them a part of every stage's code.
-_OFFERED = {
-    "NotUpToDate": "pipeline.library.found",
-    "Study": "pipeline.library.study",
-    "UserError": "pflcore.errors",
-    "open": "pipeline.library.study",
-    "train": "pipeline.library.own_data",
-}
+_STUDY, _OWN = "pipeline.library.study", "pipeline.library.own_data"
+_OFFERED = {"NotUpToDate": _STUDY, "Study": _STUDY, "UserError": "pflcore.errors", "open": _STUDY, "train": _OWN}
 __all__ = ["NotUpToDate", "Study", "UserError", "open", "train"]
 
 

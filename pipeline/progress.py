@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pflcore.engine import Progress
@@ -17,10 +17,8 @@ listener: Callable[[Progress], None] | None = None
 """Who is told of each round beside the reader: in a worker of ``pfl run``, the scheduler."""
 
 
-class Show(Protocol):
-    """Takes what is done, how many steps of it are done, how many there are, and what else there is to say of it."""
-
-    def __call__(self, what: str, done: int, total: int, state: str = "") -> None: ...
+Show = Callable[..., None]
+"""Takes what is done, how many steps of it are done, how many there are, and what else there is to say of it."""
 
 
 @contextmanager

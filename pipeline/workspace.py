@@ -49,7 +49,7 @@ class Workspace:
 
     @classmethod
     def find(cls, start: Path | None = None, profile: str = PAPER) -> Workspace:
-        """The workspace around `start` (default: the current folder).
+        """Return the workspace around `start` (default: the current folder).
 
         Its home is the nearest folder whose pyproject.toml has a section ``[tool.pfl]``. Without any it is `start`, if
         that has `specs/`, or the nearest folder above with `specs/` in which pfl has been at work: others have folders
@@ -62,14 +62,14 @@ class Workspace:
         if set("{}") & set(str(start)):
             raise UserError(f"{start}: DVC fails where a path has braces; rename the folder, or begin elsewhere")
         above = (start, *start.parents)
-        marked = (folder for folder in above if _is_marked(folder / "pyproject.toml"))
-        used = (folder for folder in above if folder == start or (folder / ".pfl").is_dir())
-        home = next(marked, None) or next((folder for folder in used if (folder / "specs").is_dir()), None)
-        if home is None:
+        marked = [folder for folder in above if _is_marked(folder / "pyproject.toml")]
+        used = [one for one in above if (one == start or (one / ".pfl").is_dir()) and (one / "specs").is_dir()]
+        if not marked + used:
             raise UserError(
                 f"{start}: neither here nor above is a pyproject.toml with [tool.pfl] or a folder specs/; go to a "
                 "study, or make one with `pfl init NAME`"
             )
+        home = (marked + used)[0]
         return cls(home if profile == PAPER else home / "build" / profile, home, profile)
 
     @property
@@ -94,73 +94,69 @@ def _is_marked(path: Path) -> bool:
 
 
 def raw_data_folder(root: Path) -> Path:
-    """Where raw data sets lie, one folder each: ``$PFL_DATA``, or ``data/`` in the workspace.
+    """Return where raw data sets lie, one folder each: ``$PFL_DATA``, or ``data/`` in the workspace.
 
     It differs between machines and is therefore no part of a spec or of a stage's command.
     """
     return Path(os.environ.get("PFL_DATA") or root / "data")
 
 
+# Artifacts, stage files and reports by their ids, relative to the workspace.
+
+
 def dataset_path(data_id: str) -> str:
-    """The dataset artifact, relative to the workspace."""
     return f"artifacts/data/{data_id}.parquet"
 
 
 def partition_path(federation_id: str) -> str:
-    """The partition artifact, relative to the workspace."""
     return f"artifacts/partitions/{federation_id}.parquet"
 
 
 def selection_path(selection_id: str) -> str:
-    """What a selection has chosen, relative to the workspace."""
     return f"artifacts/selections/{selection_id}.json"
 
 
-def partition_report_path(federation_id: str) -> str:
-    """The folder of a partition's page, relative to the workspace."""
-    return f"{PARTITION_REPORTS}/{federation_id}"
-
-
 def weights_path(weights_id: str) -> str:
-    """Pretrained weights as runs read them, relative to the workspace."""
     return f"artifacts/weights/{weights_id}.safetensors"
 
 
-def shard_path(federation_id: str) -> str:
-    """The stage file of a federation and its runs, relative to the workspace."""
-    return f"stages/federations/{federation_id}/dvc.yaml"
-
-
 def run_path(run_id: str, name: str) -> str:
-    """A file of a run, relative to the workspace."""
     return f"artifacts/runs/{run_id}/{name}"
 
 
-def partition_report_files(federation_id: str) -> list[str]:
-    """What a partition's page consists of. Not the folder, where anything of a person's own may lie."""
-    return [f"{partition_report_path(federation_id)}/{name}" for name in _PARTITION_FILES]
-
-
-def table_path(spec_id: str) -> str:
-    """The resolved table of a spec, relative to the workspace."""
-    return f"{TABLES}/{spec_id}.json"
-
-
 def frame_path(spec_id: str) -> str:
-    """The folder of the tidy frame of a spec's runs, relative to the workspace."""
+    """Return the folder of the tidy frame of a spec's runs."""
     return f"artifacts/tables/{spec_id}"
 
 
+def shard_path(federation_id: str) -> str:
+    """Return the stage file of a federation and its runs."""
+    return f"stages/federations/{federation_id}/dvc.yaml"
+
+
+def table_path(spec_id: str) -> str:
+    """Return the resolved table of a spec."""
+    return f"{TABLES}/{spec_id}.json"
+
+
+def partition_report_path(federation_id: str) -> str:
+    return f"{PARTITION_REPORTS}/{federation_id}"
+
+
+def partition_report_files(federation_id: str) -> list[str]:
+    """Return what a partition's page consists of. Not the folder, where anything of a person's own may lie."""
+    return [f"{partition_report_path(federation_id)}/{name}" for name in _PARTITION_FILES]
+
+
 def report_path(spec_id: str) -> str:
-    """The folder of a spec's report, relative to the workspace."""
     return f"reports/{spec_id}"
 
 
 def report_files(spec_id: str) -> list[str]:
-    """What a spec's report consists of, the last two being folders; whatever else lies beside it is a person's own."""
+    """Return what a spec's report consists of, the last two being folders; what else is there is a person's own."""
     return [f"{report_path(spec_id)}/{name}" for name in _REPORT_FILES]
 
 
 def timings_path(spec_id: str) -> Path:
-    """Where the durations of a spec's runs are written, relative to the workspace."""
+    """Return where the durations of a spec's runs are written."""
     return Path(".pfl", "timings", f"{spec_id}.md")

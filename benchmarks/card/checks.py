@@ -1,4 +1,4 @@
-"""Whether a GPU computes what a CPU does, and whether what only a GPU has works: recording, prefetch, little memory.
+"""Whether a GPU computes what a CPU does, and whether what only a GPU has works: recording and prefetch.
 
 Every line has `ok`; differences are the largest ones between parameters, and between clients' accuracies.
 """
@@ -6,11 +6,10 @@ Every line has `ok`; differences are the largest ones between parameters, and be
 from __future__ import annotations
 
 import dataclasses
-import gc
 import multiprocessing
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 from card.section import Bench
-from card.training import SEED, federation, place, small, trained, watched
+from card.training import federation, place, small, trained, watched
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -27,16 +26,11 @@ from pflcore.backbones import BACKBONES, Backbone
 from pflcore.client_view import ClientView
 from pflcore.data.federation import FederatedData
 from pflcore.engine import CheckpointFolder, Result
-from pflcore.engine.client import Job, Outcome, Trainer
-from pflcore.engine.executors.sequential import Sequential
-from pflcore.engine.executors.stacked import Stacked
-from pflcore.engine.phases import make_trainer
 from pflcore.errors import UserError
 from pflcore.groups import Tensors
 from pflcore.method import Batch
 from pflcore.methods import METHODS
 from pflcore.methods.simple import FedAvg
-from pflcore.settings import Training
 
 # Clients of several sizes, so that batches of several sizes occur; the last is smaller than a batch.
 UNEVEN = (150, 96, 131, 64, 20)
@@ -140,22 +134,17 @@ def resume(bench: Bench) -> None:
     """A process that is killed and started again ends with the bytes of one that is not."""
     for name, net in PAIRS.items():
         with bench.tried(method=name), TemporaryDirectory() as scratch:
-            whole = _finished(bench, name, net, Path(scratch, "undisturbed"))
-            folder = Path(scratch, "killed")
-            process = _start(bench, name, net, folder)
-            while process.is_alive() and not list(folder.glob("round-000003-*")):
+            whole, killed = Path(scratch, "undisturbed"), Path(scratch, "killed")
+            _start(bench, name, net, whole).join()
+            process = _start(bench, name, net, killed)
+            while process.is_alive() and not list(killed.glob("round-000003-*")):
                 time.sleep(0.002)
             process.kill()
             process.join()
-            again = _finished(bench, name, net, folder)
-            gap = difference(load_file(whole), load_file(again))
-            bench.write(method=name, difference=gap, ok=whole.read_bytes() == again.read_bytes())
-
-
-def _finished(bench: Bench, name: str, net: str, folder: Path) -> Path:
-    process = _start(bench, name, net, folder)
-    process.join()
-    return folder / "weights.safetensors"
+            _start(bench, name, net, killed).join()
+            one, other = (folder / "weights.safetensors" for folder in (whole, killed))
+            gap = difference(load_file(one), load_file(other))
+            bench.write(method=name, difference=gap, ok=one.read_bytes() == other.read_bytes())
 
 
 def _start(bench: Bench, name: str, net: str, folder: Path) -> multiprocessing.process.BaseProcess:
@@ -171,9 +160,8 @@ def _resumable(bench: Bench, name: str, net: str, folder: Path) -> None:
         result = trained(data, name, network(net, bench.quick), rounds=6, checkpoints=checkpoints, checkpoint_every=0.0)
     if folder.name == "killed" and not result.resumed_from:
         raise RuntimeError("the run began anew")
-    save_file(
-        {key: tensor.cpu().contiguous() for key, tensor in result.weights.items()}, folder / "weights.safetensors"
-    )
+    weights = {key: tensor.cpu().contiguous() for key, tensor in result.weights.items()}
+    save_file(weights, folder / "weights.safetensors")
 
 
 def resident(bench: Bench) -> None:
@@ -186,70 +174,6 @@ def resident(bench: Bench) -> None:
         with watched() as seen:
             line = compare(trained(there, name, model), trained(here, name, model), 0.0)
         bench.write(method=name, on_host=not there.resident, **line, replays=seen.replays, warnings=seen.warnings)
-
-
-def squeezed(bench: Bench) -> None:
-    """Half of the memory that a stack needs: it is narrowed, and the outcome is the same."""
-    device = place(bench.device)
-    clients, images = (4, 8) if bench.quick else (32, 128)
-    model, groups = network("tiny_vit", bench.quick).create((3, 32, 32), 10, SEED)
-    trainer = make_trainer(
-        model.to(device),
-        groups,
-        federation(device, [images] * clients),
-        METHODS.create("fedavg"),
-        Training(local_epochs=2),
-        SEED,
-    )
-    state = {name: tensor.detach().clone().to(device) for name, tensor in model.state_dict().items()}
-    alone = _outcomes(Sequential(trainer), state, 2)
-    wide, peak, width = _stack(trainer, state, clients)
-    bench.write(
-        memory="all", clients=clients, difference=_gap(wide, alone), peak_mb=peak / 2**20, ok=_gap(wide, alone) <= LIMIT
-    )
-    if device.type != "cuda":
-        return
-    whole = torch.cuda.get_device_properties(device).total_memory
-    torch.cuda.set_per_process_memory_fraction(peak / 2 / whole)
-    narrow, peak, width = _stack(trainer, state, clients)
-    gap = _gap(narrow, wide)
-    narrowed = width < clients
-    bench.write(memory="half", clients=width, difference=gap, peak_mb=peak / 2**20, ok=narrowed and gap <= LIMIT)
-
-
-def _stack(trainer: Trainer, state: Tensors, clients: int) -> tuple[list[Tensors], int, int]:
-    """The clients' models, the most bytes that were reserved meanwhile, and how many clients were stacked at most."""
-    on_gpu = trainer.data.device.type == "cuda"
-    if on_gpu:
-        gc.collect()
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats()
-    stacked = _Widths(trainer, clients)
-    with stacked:
-        models = _outcomes(stacked, state, clients)
-        return models, torch.cuda.max_memory_reserved() if on_gpu else 0, max(stacked.widths)
-
-
-class _Widths(Stacked):
-    """Notes how many clients were trained at once."""
-
-    def __init__(self, trainer: Trainer, width: int) -> None:
-        super().__init__(trainer, width)
-        self.widths: list[int] = []
-
-    def _train(self, round_: int, jobs: Sequence[Job], part: int) -> list[Outcome]:
-        done = super()._train(round_, jobs, part)
-        self.widths.append(len(done))
-        return done
-
-
-def _outcomes(executor: Sequential | Stacked, state: Tensors, clients: int) -> list[Tensors]:
-    return [each.model for each in executor.train(1, [(client, state) for client in range(clients)])]
-
-
-def _gap(some: list[Tensors], others: list[Tensors]) -> float:
-    """Of the clients that both have."""
-    return max(difference(*pair) for pair in zip(some, others, strict=False))
 
 
 class _Looks(FedAvg):

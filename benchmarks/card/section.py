@@ -45,9 +45,9 @@ class Bench:
 
     def write(self, **facts: Any) -> None:
         """Add a line at once."""
-        line = json.dumps({"section": self.section, **{name: _short(value) for name, value in facts.items()}})
+        short = {name: float(f"{one:.4g}") if isinstance(one, float) else one for name, one in facts.items()}
         with (self.out / LINES).open("a") as file:
-            file.write(line + "\n")
+            file.write(json.dumps({"section": self.section, **short}) + "\n")
 
     @contextmanager
     def tried(self, **what: Any) -> Iterator[None]:
@@ -92,30 +92,20 @@ def run_sections(
 
 
 def lines(out: Path) -> list[dict[str, Any]]:
-    """What was written so far; a line that was cut is left out."""
-    whole = []
-    for line in (out / LINES).read_text().splitlines():
-        try:
-            whole.append(json.loads(line))
-        except ValueError:
-            continue
-    return whole
+    """Return what was written so far; a line that was cut is left out."""
+    return [json.loads(line) for line in (out / LINES).read_text().splitlines() if line.endswith("}")]
 
 
 def summary(written: list[dict[str, Any]]) -> str:
-    """A table per section, and how many of the checks held."""
+    """Return a table per section, and how many of the checks held."""
     held = [line["ok"] for line in written if "ok" in line]
     parts = [f"{sum(map(bool, held))} of {len(held)} checks held\n"]
     for section in dict.fromkeys(line["section"] for line in written):
-        rows = [line for line in written if line["section"] == section and "status" not in line]
-        ends = [
-            f"{line['status']}, {line['seconds']} s"
-            for line in written
-            if line["section"] == section and "status" in line
-        ]
+        own = [line for line in written if line["section"] == section]
+        ends = [f"{line['status']}, {line['seconds']} s" for line in own if "status" in line]
+        rows = [{name: line[name] for name in line if name != "section"} for line in own if "status" not in line]
         parts.append(f"## {section} ({ends[0] if ends else 'not ended'})\n")
-        names = list(dict.fromkeys(name for row in rows for name in row if name != "section"))
-        if rows:
+        if names := list(dict.fromkeys(name for row in rows for name in row)):
             body = ["| " + " | ".join(str(row.get(name, "")) for name in names) + " |" for row in rows]
             parts.append("\n".join([f"| {' | '.join(names)} |", "|" + "---|" * len(names), *body]) + "\n")
     return "\n".join(parts)
@@ -134,7 +124,3 @@ def _perform(function: Section, bench: Bench) -> None:
 
 def _first_line(error: Exception) -> str:
     return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"[:300]
-
-
-def _short(value: Any) -> Any:
-    return float(f"{value:.4g}") if isinstance(value, float) else value

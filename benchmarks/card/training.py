@@ -6,8 +6,8 @@ import copy
 import statistics
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -121,52 +121,30 @@ class _Enough(Exception):
     """Ends a run that is only timed."""
 
 
-def rounds_of(
-    workload: Workload,
-    data: FederatedData,
-    net: Backbone,
-    precision: str,
-    after: Callable[[int], None] | None = None,
-    seed: int = SEED,
-) -> list[float]:
-    """Seconds of three rounds in the steady state, a cohort in each; nothing is measured in between.
-
-    Args:
-        after: Called after each round instead; the run goes on until it raises.
-    """
+def rounds_of(workload: Workload, data: FederatedData, net: Backbone, precision: str) -> list[float]:
+    """Return seconds of three rounds in the steady state, a cohort in each; nothing is measured in between."""
     marks: list[float] = []
 
     def mark(_: object) -> None:
         synchronize(data.device)
         marks.append(time.perf_counter())
-        if after:
-            after(len(marks))
-        elif len(marks) == _WARM + _STEADY:
+        if len(marks) == _WARM + _STEADY:
             raise _Enough
 
+    rate = workload.cohort / workload.clients
+    settings = {"sample_rate": rate, "local_epochs": workload.epochs, "batch_size": BATCH, "precision": precision}
     with suppress(_Enough):
         train(
             data=data,
             backbone=net,
             method=METHODS.create(workload.method),
-            training=Training(
-                rounds=10**6,
-                sample_rate=workload.cohort / workload.clients,
-                local_epochs=workload.epochs,
-                batch_size=BATCH,
-                precision=precision,
-            ),
+            training=Training(rounds=10**6, **settings),
             evaluation=Evaluation(every=1, window=0, curve_every=0),
-            seed=seed,
+            seed=SEED,
             executor="stacked",
             on_round=mark,
         )
     return list(np.diff(marks[_WARM - 1 :]))
-
-
-def stop() -> None:
-    """End a run from within `after`."""
-    raise _Enough
 
 
 class _Slices:
@@ -190,7 +168,8 @@ def plain(workload: Workload, data: FederatedData, depth: int, precision: str) -
     server = PlainHypernetwork(workload, data.device, depth) if workload.method == "fedtp" else None
     batches = [_Slices(data, rows) for rows in data.train]
     times = []
-    with use_precision(precision), mixed(precision, data.device):
+    autocast = torch.autocast(data.device.type, torch.bfloat16) if precision == "bf16" else nullcontext()
+    with use_precision(precision), autocast:
         for _ in range(3):
             started = time.perf_counter()
             states = []
@@ -204,11 +183,6 @@ def plain(workload: Workload, data: FederatedData, depth: int, precision: str) -
             synchronize(data.device)
             times.append(time.perf_counter() - started)
     return statistics.median(times[1:])
-
-
-def mixed(precision: str, device: torch.device) -> AbstractContextManager[Any]:
-    """PyTorch's own autocast for bf16, nothing else."""
-    return torch.autocast(device.type, torch.bfloat16) if precision == "bf16" else nullcontext()
 
 
 def backbone(name: str, depth: int) -> Backbone:

@@ -6,7 +6,7 @@ None of it uses this project but for what it is given.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -46,7 +46,8 @@ def run(method: str, options: Mapping[str, Any], setting: Setting) -> Iterator[A
             returned.append({name: entry.clone() for name, entry in model.state_dict().items()})
             sizes.append(1 if method == "fedrep" else len(setting.train(client)[1]))  # there clients count alike
         weights = [size / sum(sizes) for size in sizes]
-        shared = {name: _mean([one[name] for one in returned], weights) for name in shared}
+        both = list(zip(weights, returned, strict=True))
+        shared = {name: sum(weight * one[name] for weight, one in both) for name in shared}
         measured = own if method == "ditto" else [copy.deepcopy(model) for model in own]
         if method != "ditto":
             for model in measured:
@@ -70,14 +71,7 @@ def _trained(model: nn.Module, head: str, method: str, epoch: int, options: Mapp
     return {name: it for name, it in parameters.items() if name.startswith(f"{head}.") == first}
 
 
-def _step(
-    model: nn.Module,
-    trained: Mapping[str, Tensor],
-    batch: tuple[Tensor, Tensor],
-    rate: float,
-    towards: nn.Module,
-    pull: float,
-) -> None:
+def _step(model: nn.Module, trained: Mapping[str, Tensor], batch: Any, rate: float, towards: Any, pull: float) -> None:
     """A step of SGD on cross entropy + pull / 2 · ‖w − w_received‖²."""
     model.train()
     inputs, labels = batch
@@ -86,10 +80,3 @@ def _step(
     with torch.no_grad():
         for (name, parameter), slope in zip(trained.items(), slopes, strict=True):
             parameter -= rate * (slope + pull * (parameter - anchors[name]))
-
-
-def _mean(entries: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
-    mean = torch.zeros_like(entries[0])
-    for entry, weight in zip(entries, weights, strict=True):
-        mean += weight * entry
-    return mean

@@ -48,16 +48,7 @@ class After:
 
 @dataclass(frozen=True)
 class Setting:
-    """A federation: samples, initial weights, who takes part when, and the batches of everybody's local steps.
-
-    Attributes:
-        data: The federation as our engine has it.
-        backbone: What ours makes its model with.
-        initial: The model with its initial weights; take copies (:meth:`model`).
-        groups: Which entry of it belongs to what.
-        training: Rounds, epochs, batch size, learning rate and so on.
-        seed: Of the run.
-    """
+    """A federation: samples, initial weights, who takes part when, and the batches of everybody's local steps."""
 
     data: FederatedData
     backbone: Backbone
@@ -68,12 +59,10 @@ class Setting:
 
     @property
     def clients(self) -> int:
-        """Number of clients."""
         return self.data.clients
 
     @property
     def rounds(self) -> range:
-        """The numbers of the rounds, from 1."""
         return range(1, self.training.rounds + 1)
 
     @cached_property
@@ -82,7 +71,6 @@ class Setting:
         return Features(self.model(), self.groups).head[0].rpartition(".")[0]
 
     def model(self) -> nn.Module:
-        """A model with the initial weights."""
         return copy.deepcopy(self.initial)
 
     def cohort(self, round_: int) -> list[int]:
@@ -97,22 +85,19 @@ class Setting:
         return [batches[start : start + each] for start in range(0, len(batches), each)]
 
     def train(self, client: int) -> Labelled:
-        """The training samples of a client."""
         return self._labelled(self.data.train[client])
 
     def test(self, client: int) -> Labelled:
-        """The test samples of a client."""
         return self._labelled(self.data.test[client])
 
-    def correct(self, models: Sequence[nn.Module]) -> list[int]:
-        """How many of its test samples each client's model gets right."""
-        return [self._correct(client, model) for client, model in enumerate(models)]
-
     @torch.no_grad()
-    def _correct(self, client: int, model: nn.Module) -> int:
-        model.eval()
-        inputs, labels = self.test(client)
-        return int((model(inputs).argmax(1) == labels).sum())
+    def correct(self, models: Sequence[nn.Module]) -> list[int]:
+        """Return how many of its test samples each client's model gets right."""
+        counts = []
+        for client, model in enumerate(models):
+            inputs, labels = self.test(client)
+            counts.append(int((model.eval()(inputs).argmax(1) == labels).sum()))
+        return counts
 
     def _labelled(self, rows: Tensor) -> Labelled:
         batch = self.data.batch(rows)

@@ -73,34 +73,24 @@ def main() -> None:
         get_user_sampler("minimize_reuse", np.random.permutation(workload.clients).tolist()),
     )
     trained, evaluated = Clock(), Clock()
+    # Metrics of the clients' own data, which nobody asked for, are computed in the first round only.
+    rounds = {"central_num_iterations": given.rounds, "evaluation_frequency": given.rounds}
+    local = {"local_num_epochs": workload.epochs, "local_learning_rate": RATE}
+    testing = NNEvalHyperParams(local_batch_size=TEST_BATCH)
     FederatedAveraging().run(
-        # Metrics of the clients' own data, which nobody asked for, are computed in the first round only.
-        NNAlgorithmParams(
-            central_num_iterations=given.rounds,
-            evaluation_frequency=given.rounds,
-            train_cohort_size=workload.cohort,
-            val_cohort_size=0,
-        ),
+        NNAlgorithmParams(**rounds, train_cohort_size=workload.cohort, val_cohort_size=0),
         SimulatedBackend(clients, clients, postprocessors=[WeightByDatapoints()]),
         model,
-        NNTrainHyperParams(
-            local_batch_size=BATCH,
-            local_num_epochs=workload.epochs,
-            local_learning_rate=RATE,
-        ),
-        NNEvalHyperParams(local_batch_size=TEST_BATCH),
-        callbacks=[
-            trained,
-            CentralEvaluationCallback(Dataset(data.pooled()), NNEvalHyperParams(local_batch_size=TEST_BATCH)),
-            evaluated,
-        ],
+        NNTrainHyperParams(local_batch_size=BATCH, **local),
+        testing,
+        callbacks=[trained, CentralEvaluationCallback(Dataset(data.pooled()), testing), evaluated],
         send_metrics_to_platform=False,
     )
     if get_ops().distributed.global_rank == 0:
-        rounds = np.subtract(trained.marks[1:], evaluated.marks[:-1])
+        times = np.subtract(trained.marks[1:], evaluated.marks[:-1])
         # There is no evaluation after the first round.
         evaluations = np.subtract(evaluated.marks[1:], trained.marks[1:])
-        report(f"pfl {version('pfl')}", rounds.tolist(), evaluations.tolist(), evaluated.accuracy)
+        report(f"pfl {version('pfl')}", times.tolist(), evaluations.tolist(), evaluated.accuracy)
 
 
 if __name__ == "__main__":

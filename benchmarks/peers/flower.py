@@ -29,10 +29,7 @@ def train(message: Message, context: Context) -> Message:
     model.load_state_dict(message.content["arrays"].to_torch_state_dict())
     tensors = Data(Path(str(config["data"]))).client(int(context.node_config["partition-id"]))
     fit(model, loader(tensors, training=True), workload.epochs)
-    content = {
-        "arrays": ArrayRecord(model.state_dict()),
-        "metrics": MetricRecord({"num-examples": len(tensors[1])}),
-    }
+    content = {"arrays": ArrayRecord(model.state_dict()), "metrics": MetricRecord({"num-examples": len(tensors[1])})}
     return Message(content=RecordDict(content), reply_to=message)
 
 

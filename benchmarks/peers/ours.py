@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from importlib.metadata import version
-from typing import Any
 
 import numpy as np
 import torch
@@ -41,21 +40,11 @@ def run(data: FederatedData, backbone: str, training: Training, window: int, see
 def main() -> None:
     given = arguments(precision="fp32")
     workload, arrays = WORKLOADS[given.workload], Data(given.data)
-    # Versions without the setting compute in fp32.
-    precision: dict[str, Any] = {} if given.precision == "fp32" else {"precision": given.precision}
-    data = FederatedData.from_arrays(
-        arrays.images,
-        arrays.labels,
-        list(arrays.train),
-        np.array_split(arrays.test, workload.clients),
-        (MEAN,) * 3,
-        (STD,) * 3,
-        CLASSES,
-        torch.device("cpu"),
-    )
-    training = Training(
-        rounds=given.rounds, sample_rate=workload.cohort / workload.clients, local_epochs=workload.epochs, **precision
-    )
+    tests, cpu = np.array_split(arrays.test, workload.clients), torch.device("cpu")
+    held = (arrays.images, arrays.labels, list(arrays.train), tests)
+    data = FederatedData.from_arrays(*held, (MEAN,) * 3, (STD,) * 3, CLASSES, cpu)
+    how = {"local_epochs": workload.epochs, "precision": given.precision}
+    training = Training(rounds=given.rounds, sample_rate=workload.cohort / workload.clients, **how)
     rounds, share = run(data, workload.backbone, training, 0, given.seed)
     # The engine measures as part of a round. So evaluation is timed in rounds that train one client on one sample.
     idle = replace(data, train=[rows[:1] for rows in data.train])

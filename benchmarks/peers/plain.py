@@ -24,12 +24,8 @@ def main() -> None:
             states.append(local.state_dict())
             sizes.append(len(tensors[1]))
         weights = torch.tensor(sizes) / sum(sizes)
-        model.load_state_dict(
-            {
-                name: sum(weight * state[name] for weight, state in zip(weights, states, strict=True))
-                for name in states[0]
-            }
-        )
+        both = list(zip(weights, states, strict=True))
+        model.load_state_dict({name: sum(weight * state[name] for weight, state in both) for name in states[0]})
         trained = time.perf_counter()
         share = accuracy(model, test)
         rounds.append(trained - started)

@@ -22,8 +22,7 @@ import sys
 import tempfile
 import time
 import venv
-from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -44,23 +43,15 @@ LAUNCHER = ("-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={C
 COLUMNS = ("workload", "contestant", "version", "train_s_per_10000", "test_s_per_10000", "memory_mb", "accuracy")
 
 
-@dataclass(frozen=True)
-class Contestant:
-    """A script of this folder, the interpreter for it, what starts it there, and options of its own."""
-
-    script: str
-    python: Path = PEERS
-    launcher: tuple[str, ...] = ()
-    options: tuple[str, ...] = ()
-
-
-CONTESTANTS = {
-    "ours": Contestant("ours.py", Path(sys.executable)),
-    "ours bf16": Contestant("ours.py", Path(sys.executable), options=("--precision", "bf16")),
-    "plain loop": Contestant("plain.py"),
-    "Flower": Contestant("flower.py"),
-    "pfl": Contestant("apple.py"),
-    "pfl, a process per core": Contestant("apple.py", launcher=LAUNCHER),
+# Name → the interpreter, what starts the script there, the script, and options of its own.
+OURS = Path(sys.executable)
+CONTESTANTS: dict[str, tuple[object, ...]] = {
+    "ours": (OURS, HERE / "ours.py"),
+    "ours bf16": (OURS, HERE / "ours.py", "--precision", "bf16"),
+    "plain loop": (PEERS, HERE / "plain.py"),
+    "Flower": (PEERS, HERE / "flower.py"),
+    "pfl": (PEERS, HERE / "apple.py"),
+    "pfl, a process per core": (PEERS, *LAUNCHER, HERE / "apple.py"),
 }
 DEFAULT = [name for name in CONTESTANTS if name != "ours bf16"]
 
@@ -112,42 +103,34 @@ def write(folder: Path, workload: Workload, source: Path | None) -> None:
 
 
 def memory(processes: list[psutil.Process]) -> int:
-    """Bytes that the processes hold, each shared page counted once where the system tells."""
+    """Return bytes that the processes hold, each shared page counted once."""
     total = 0
     for process in processes:
-        try:
-            lines = Path(f"/proc/{process.pid}/smaps_rollup").read_text().splitlines()
-            total += next((int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:")), 0)
-        except OSError:
-            try:
-                total += process.memory_info().rss
-            except psutil.Error:  # it has ended
-                continue
+        with suppress(psutil.Error):  # it has ended
+            total += process.memory_full_info().pss
     return total
 
 
-def measure(contestant: Contestant, folder: Path, options: dict[str, object], limit: float) -> dict[str, Any] | None:
-    """One turn: the contestant's result line and its peak memory, or None if it failed or took over `limit` seconds."""
-    arguments = [text for name, value in options.items() for text in (f"--{name}", str(value))]
-    command = [contestant.python, *contestant.launcher, HERE / contestant.script, *arguments, *contestant.options]
-    settings = {name: value for name, value in os.environ.items() if name not in THREADS} | {"TMPDIR": str(folder)}
+def measure(name: str, folder: Path, options: dict[str, object], limit: float) -> dict[str, Any] | None:
+    """Return a turn's result line and its peak memory, or None if it failed or took over `limit` seconds."""
+    command = [*CONTESTANTS[name], *(text for key, value in options.items() for text in (f"--{key}", str(value)))]
+    settings = {key: value for key, value in os.environ.items() if key not in THREADS} | {"TMPDIR": str(folder)}
     out, err = folder / "out.txt", folder / "err.txt"
     peak, family, end = 0, [], time.monotonic() + limit
     with out.open("w") as stdout, err.open("w") as stderr:
         child = psutil.Popen(command, stdout=stdout, stderr=stderr, env=settings, cwd=folder)
         try:
             while child.poll() is None and time.monotonic() < end:
-                family = [child, *child.children(recursive=True)]
+                with suppress(psutil.NoSuchProcess):  # it ended between two lines
+                    family = [child, *child.children(recursive=True)]
                 peak = max(peak, memory(family))
                 time.sleep(1)  # a look takes some milliseconds of a core
-        except psutil.NoSuchProcess:  # it ended between two lines
-            child.wait()
         finally:
             for process in family:  # whatever it left behind, or all of it after an interruption
                 if process.is_running():
                     process.kill()
     if child.wait():
-        print(f"{contestant.script} failed or took over {limit:.0f} s:\n{err.read_text()[-2000:]}", file=sys.stderr)
+        print(f"{name} failed or took over {limit:.0f} s:\n{err.read_text()[-2000:]}", file=sys.stderr)
         return None
     return {**json.loads(out.read_text().splitlines()[-1]), "memory": peak}
 
@@ -185,11 +168,9 @@ def main() -> None:
     if given.rounds < 3:
         parser.error("--rounds must be at least 3: the first is left out, and our last contains the evaluation")
     install()
-    rows = []
-    say: Callable[[list[str]], None] = lambda row: print(f"| {' | '.join(row)} |", flush=True)  # noqa: E731
+    rows: list[list[str]] = []
     print(f"{CORES} cores, {given.repeat} turns of {given.rounds} rounds\n")
-    say(list(COLUMNS))
-    print("|---|---|---|---:|---:|---:|---:|")
+    print(f"| {' | '.join(COLUMNS)} |\n|---|---|---|---:|---:|---:|---:|", flush=True)
     with tempfile.TemporaryDirectory(prefix="peers-") as temporary:
         folder = Path(temporary)
         for workload in given.workload:
@@ -198,11 +179,11 @@ def main() -> None:
             for seed in range(given.repeat):
                 for name, results in turns.items():
                     options = {"data": folder / workload, "workload": workload, "rounds": given.rounds, "seed": seed}
-                    if result := measure(CONTESTANTS[name], folder, options, given.limit):
+                    if result := measure(name, folder, options, given.limit):
                         results.append(result)
             for name, results in turns.items():
                 rows.append(summary(workload, name, results))
-                say(rows[-1])
+                print(f"| {' | '.join(rows[-1])} |", flush=True)
     with given.out.open("w", newline="") as file:
         csv.writer(file, lineterminator="\n").writerows([COLUMNS, *rows])
 

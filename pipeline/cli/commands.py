@@ -1,40 +1,62 @@
-"""The commands of ``pfl``."""
+"""The commands of ``pfl``, in groups, each with an example."""
 
 from __future__ import annotations
 
-import os
-import shlex
-import sys
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
 
-from pflcore.errors import UserError
-from pipeline.cli.browse import describe, fetch, list_, schema
-from pipeline.cli.common import all_specs, console, named_specs, selected, write_stages
-from pipeline.cli.exchange import export, export_split
-from pipeline.cli.results import compare, results, verify
-from pipeline.cli.study import check, init, new
+from pipeline.cli import begin, keep, look
+from pipeline.cli.run import add, compile_, drop, plan, run, status, validate
 from pipeline.stages.cli import stage
-from pipeline.workspace import PAPER, Workspace
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
-app.add_typer(stage, name="stage")
-app.add_typer(results, name="results")
-for command in (init, new, check, describe, fetch, schema, verify, compare, export, export_split):
-    app.command()(command)
-app.command("list")(list_)
-
-Some = Annotated[list[str], typer.Argument(help="Specs, e.g. fedtp/table2, or a folder of them, e.g. fedtp.")]
-Specs = Annotated[list[str] | None, typer.Argument(help="Specs or folders; all when left out.")]
-Wanted = Annotated[list[str] | None, typer.Argument(help="Specs or folders; the default ones when left out.")]
-All = Annotated[bool, typer.Option("--all", help="All specs.")]
-Profile = Annotated[str, typer.Option(help="paper or smoke.")]
-
-
-def _tell(lines: list[str]) -> None:
-    for line in lines:
-        print(f"pfl: {line}", file=sys.stderr)
+results = typer.Typer(help="Kept results: the ledger in results/, which git keeps.", no_args_is_help=True)
+COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
+    "Begin": {
+        "pfl init mine --from fedtp/table2": begin.init,
+        "pfl new method mine": begin.new,
+        "pfl check mine --set mu=0.5 --with tiny_vit": begin.check,
+        "pfl fetch cifar10": begin.fetch,
+        "pfl schema --write": begin.schema,
+        "pfl setup": begin.setup,
+    },
+    "Run": {
+        "pfl validate fedtp/table2": validate,
+        "pfl plan fedtp": plan,
+        "pfl run fedtp/table2 -j 4": run,
+        "pfl status": status,
+        "pfl compile --check": compile_,
+        "pfl add fedtp/table2": add,
+        "pfl drop --all": drop,
+    },
+    "Look": {
+        "pfl list methods": look.list_,
+        "pfl describe partition dirichlet --dataset digits --set alpha=0.1": look.describe,
+        "pfl compare fedtp/table3 fedtp/table3_jpeg": look.compare,
+        "pfl report fedtp": look.report,
+    },
+    "Keep": {
+        "pfl verify fedofa/table_s1 --cells 3": keep.verify,
+        "pfl export 'quickstart: FedTP, pathological' --client 7 --seed 0": keep.export,
+        "pfl export-split quickstart --out exports": keep.export_split,
+    },
+}
+KEPT: dict[str, Callable[..., None]] = {
+    "pfl results keep fedofa/table_s1": keep.keep,
+    "pfl results drop fedofa/table_s1": keep.drop,
+    "pfl results list": keep.list_,
+    "pfl results show cfl-convnet-mnist-17dd9350": keep.show,
+    "pfl results report": keep.report,
+}
+for panel, commands in COMMANDS.items():
+    for example, command in commands.items():
+        app.command(example.split()[1], rich_help_panel=panel, epilog=f"Example: {example}")(command)
+for example, command in KEPT.items():
+    results.command(example.split()[2], epilog=f"Example: {example}")(command)
+app.add_typer(results, name="results", rich_help_panel="Keep", epilog="Example: pfl results keep fedofa/table_s1")
+app.add_typer(stage, name="stage", hidden=True)
 
 
 def _version(wanted: bool) -> None:
@@ -52,186 +74,3 @@ def pfl(
     ] = False,
 ) -> None:
     """Compile experiment specs into a DVC pipeline, run it, and read the reports."""
-
-
-@app.command()
-def validate(specs: Specs = None) -> None:
-    """Check specs, resolve all their runs, and find what training would refuse. Changes nothing."""
-    from pipeline.compile.compiler import compile_workspace
-    from pipeline.plan.fit import misfits
-    from pipeline.study.schema_file import SCHEMA, write_schema
-
-    workspace = Workspace.find()
-    if (workspace.home / SCHEMA).is_file():  # a cache for editors, which then know what has been added
-        write_schema(workspace.home)
-    compilation = compile_workspace(workspace, named_specs(workspace, specs) or all_specs(workspace))
-    wrong = misfits(workspace, compilation, compilation.runs)
-    _tell([*compilation.idle, *wrong])
-    if wrong:
-        raise typer.Exit(2)
-    valid = f"{len(compilation.tables)} specs are" if len(compilation.tables) != 1 else "1 spec is"
-    print(f"{valid} valid: {compilation.slots} run slots, {len(compilation.runs)} runs")
-
-
-@app.command("compile")
-def compile_(
-    check: Annotated[bool, typer.Option("--check", help="Write nothing; exit with 1 when stages are stale.")] = False,
-) -> None:
-    """Compile what is selected to stages/ and dvc.yaml. What is up to date is not touched."""
-    from pipeline.compile.compiler import compile_workspace
-    from pipeline.compile.generated import compare, write
-
-    workspace = Workspace.find()
-    compilation = compile_workspace(workspace)
-    if not check:
-        print(f"{len(compilation.runs)} runs: {write(workspace, compilation).summary}")
-        if compilation.untested:
-            print(f"pfl: {compilation.untested}", file=sys.stderr)
-        return
-    compilation.check_tested()
-    changes = compare(workspace, compilation)
-    if changes:
-        print(f"stages are stale ({changes.summary}); run `pfl compile`", file=sys.stderr)
-        raise typer.Exit(1)
-    print(f"{len(compilation.runs)} runs: stages are up to date")
-
-
-@app.command()
-def add(specs: Some) -> None:
-    """Let DVC see the stages of specs, on this machine: `dvc repro` and all its other commands know them then."""
-    from pipeline.compile.compiler import compile_workspace
-    from pipeline.spec.selection import add
-
-    workspace = Workspace.find()
-    names, selection = named_specs(workspace, specs), selected(workspace)
-    compilation = compile_workspace(workspace, sorted({*selection.compiled, *names}))
-    concrete = [name for name in names if name in compilation.tables]
-    if not concrete:
-        raise UserError(f"{', '.join(names)}: only to be extended; add a spec that extends it")
-    add(workspace, [name for name in concrete if name not in selection.shared])
-    write_stages(workspace, compilation)
-
-
-@app.command()
-def drop(
-    specs: Wanted = None,
-    all_: Annotated[bool, typer.Option("--all", help="All that were added.")] = False,
-) -> None:
-    """Undo `pfl add`. What has been computed stays in DVC's cache, and is found there when they are added again."""
-    from pipeline.compile.compiler import compile_workspace
-    from pipeline.spec.selection import drop
-
-    if bool(specs) == all_:
-        raise UserError("name specs, or give --all")
-    workspace = Workspace.find()
-    names, selection = named_specs(workspace, specs), selected(workspace)
-    dropped = [name for name in selection.added if all_ or name in names]
-    if names and not dropped:
-        why = "pyproject.toml names it" if names[0] in selection.shared else "it has not been added here"
-        raise UserError(f"{names[0]}: {why}; there is nothing to drop")
-    compilation = compile_workspace(workspace, [name for name in selection.compiled if name not in dropped])
-    drop(workspace, dropped)
-    write_stages(workspace, compilation)
-
-
-@app.command()
-def plan(
-    specs: Wanted = None,
-    all_: All = False,
-    profile: Profile = PAPER,
-) -> None:
-    """Say what there is to do, before anything runs: new runs, time and disk, spec by spec."""
-    from pipeline.compile.compiler import compile_workspace
-    from pipeline.plan.plan import make_plan
-    from pipeline.plan.printed import plan_lines
-
-    workspace = Workspace.find(profile=profile)
-    names = named_specs(workspace, specs) or (all_specs(workspace) if all_ else selected(workspace).default)
-    compilation = compile_workspace(workspace, names)
-    _tell(compilation.idle)
-    print("\n".join(plan_lines(make_plan(workspace, compilation))))
-
-
-@app.command()
-def run(
-    specs: Wanted = None,
-    all_: All = False,
-    jobs: Annotated[
-        int | None, typer.Option("--jobs", "-j", min=1, help="Stages at a time; default: what fits.")
-    ] = None,
-    gpus: Annotated[str | None, typer.Option(help="GPUs to use, e.g. 0,1; default: all that are visible.")] = None,
-    per_gpu: Annotated[int, typer.Option("--per-gpu", min=1, help="Runs at a time on each GPU.")] = 1,
-    keep_going: Annotated[
-        bool, typer.Option("--keep-going/--fail-fast", help="After a failure, go on with what does not depend on it.")
-    ] = True,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and why.")] = False,
-    cluster: Annotated[str | None, typer.Option(help="Address of a Ray cluster that does the work.")] = None,
-    cell: Annotated[
-        list[str] | None, typer.Option(help="Only runs of this cell, no report: labels, e.g. 'FedAvg, *'; repeatable.")
-    ] = None,
-    seed: Annotated[list[int] | None, typer.Option(help="Only runs with this seed; repeatable.")] = None,
-    profile: Profile = PAPER,
-) -> None:
-    """Compile, then bring specs' reports up to date: the same as `dvc repro`, in parallel."""
-    from pipeline.running.options import RunOptions
-    from pipeline.running.runner import run_specs
-
-    workspace = Workspace.find(profile=profile)
-    names = named_specs(workspace, specs)
-    if names and all_:
-        raise UserError("name specs, or give --all; not both")
-    options = RunOptions(
-        tuple(names),
-        all_,
-        jobs,
-        gpus,
-        per_gpu,
-        keep_going,
-        dry_run,
-        cluster,
-        tuple(cell or ()),
-        tuple(seed or ()),
-        shlex.join(["pfl", *sys.argv[1:]]),
-    )
-    raise typer.Exit(run_specs(workspace, options))
-
-
-@app.command()
-def status(
-    everything: Annotated[bool, typer.Option("--all", help="Every stage, also what is done or queued.")] = False,
-    profile: Profile = PAPER,
-) -> None:
-    """Say how far the `pfl run` of this workspace is, or how the last one ended."""
-    from pipeline.running.board import Board, status_path
-    from pipeline.running.display import show_status
-
-    workspace = Workspace.find(profile=profile)
-    board = Board.load(status_path(workspace))
-    if board is None:
-        print("nothing has been run here yet; see `pfl run`")
-    else:
-        show_status(board, console(), everything)
-
-
-@app.command()
-def report(
-    names: Annotated[list[str] | None, typer.Argument(help="Papers, e.g. fedtp; all when left out.")] = None,
-    profile: Profile = PAPER,
-) -> None:
-    """Write a page per paper, and an index over all of them, from what has been run so far."""
-    from pipeline.papers.pages import Papers
-
-    papers = Papers.compiled(Workspace.find(profile=profile))
-    chosen = papers.chosen(names or [])
-    made = papers.write(chosen)
-    for name in chosen:
-        print(f"{os.path.relpath(papers.page(name))}{'' if name in made else ' (up to date)'}")
-    print(os.path.relpath(papers.index))
-
-
-@app.command()
-def setup() -> None:
-    """Prepare this checkout for DVC, with or without git."""
-    from pipeline.dvc.program import initialise
-
-    initialise(Workspace.find().root)

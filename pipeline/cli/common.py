@@ -1,8 +1,12 @@
-"""What commands have in common: specs as they are named on the command line, and where they print to."""
+"""What commands have in common: arguments, specs as they are named on the command line, and where they print to."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import sys
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from pipeline.workspace import Workspace
 
@@ -12,11 +16,15 @@ if TYPE_CHECKING:
     from pipeline.compile.compilation import Compilation
     from pipeline.spec.selection import SpecSelection
 
+Specs = Annotated[list[str] | None, typer.Argument(help="Specs, e.g. fedtp/table2, or folders of them, e.g. fedtp.")]
+All = Annotated[bool, typer.Option("--all", help="All specs.")]
+Profile = Annotated[str, typer.Option(help="paper or smoke.")]
+Set = Annotated[list[str] | None, typer.Option("--set", help="An option of it, as alpha=0.1; repeatable.")]
 _UNBROKEN = 10_000  # columns of a file or a pipe: a row of a table is a line there
 
 
 def console() -> Console:
-    """Standard output: a terminal as wide as it is; a file or a pipe so wide that nothing is wrapped or cut off."""
+    """Return standard output: a terminal as wide as it is; a file or a pipe so wide that nothing is cut off."""
     from rich.console import Console
 
     console = Console()
@@ -25,29 +33,51 @@ def console() -> Console:
     return console
 
 
+def print_table(columns: dict[str, str], rows: Iterable[Sequence[str]]) -> None:
+    """Print rows as a table; `columns` are names with their justification. Prints nothing without rows."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name, justify in columns.items():
+        table.add_column(name, justify="right" if justify == "right" else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*map(escape, row))
+    if table.row_count:
+        console().print(table)
+
+
+def warn(lines: Iterable[str]) -> None:
+    """Print lines to standard error."""
+    for line in lines:
+        print(f"pfl: {line}", file=sys.stderr)
+
+
 def all_specs(workspace: Workspace) -> list[str]:
-    """The names of all specs."""
+    """Return the names of all specs."""
     from pipeline.spec.specs import find_specs
 
     return list(find_specs(workspace.specs))
 
 
 def named_specs(workspace: Workspace, words: list[str] | None) -> list[str]:
-    """Specs by what they are called on the command line. Raises :class:`UserError` for an unknown one."""
+    """Return specs by what they are called on the command line. Raises :class:`UserError` for an unknown one."""
     from pipeline.spec.selection import named
 
-    return named(words or [], all_specs(workspace)) if words else []
+    return named(words, all_specs(workspace)) if words else []
 
 
 def selected(workspace: Workspace) -> SpecSelection:
-    """The specs that are compiled."""
+    """Return the specs that are compiled."""
     from pipeline.spec.selection import read_selection
 
     return read_selection(workspace, all_specs(workspace))
 
 
-def write_stages(workspace: Workspace, compilation: Compilation) -> None:
-    """Write what was compiled, and say what that changed."""
+def write_stages(workspace: Workspace, compilation: Compilation | None = None) -> None:
+    """Write what was compiled, by default of what is selected, and say what that changed."""
+    from pipeline.compile.compiler import compile_workspace
     from pipeline.compile.generated import write
 
-    print(f"{len(compilation.tables)} specs, {len(compilation.runs)} runs: {write(workspace, compilation).summary}")
+    compiled = compilation or compile_workspace(workspace)
+    print(f"{len(compiled.tables)} specs, {len(compiled.runs)} runs: {write(workspace, compiled).summary}")

@@ -39,7 +39,7 @@ class OwnRun:
     _trained: Trained
 
     def model(self, client: int) -> ClientModel:
-        """A client's model as it was measured last. Raises :class:`UserError` if the run diverged, or for no client."""
+        """Return a client's model as it was measured last. Raises :class:`UserError` if the run diverged."""
         if self.result.diverged:
             raise UserError(f"{self.result.diverged}; there is no model")
         return self._trained.client(client)
@@ -65,42 +65,32 @@ def train(
     Args:
         train, test: Of each client.
         method, backbone: A name, or ``{"name": …}`` with options, as in a spec.
-        classes: Number of classes; by default the largest label and one.
-        mean, std: Per channel, of pixels scaled to 0..1; by default those of all training samples.
+        classes, mean, std: By default the largest label and one; and per channel, of pixels scaled to 0..1, those of
+            all training samples.
         measure_every: Rounds between measurements; the last one is always measured.
-        device: A PyTorch device, or ``auto``.
         training: Further settings of ``training``, such as ``lr`` and ``sample_rate`` (``pfl describe training``).
-
-    Raises:
-        UserError: Samples, names or settings are not what they should be.
     """
-    if len(train) != len(test) or not train:
-        raise UserError(f"{len(train)} clients have training samples and {len(test)} test samples; give both for each")
-    samples = [_samples(client, at % len(train)) for at, client in enumerate([*train, *test])]
-    inputs, labels = (np.concatenate(parts) for parts in zip(*samples, strict=True))
-    rows = np.split(np.arange(len(labels)), np.cumsum([len(own) for _, own in samples])[:-1])
-    mine = inputs[: sum(map(len, rows[: len(train)]))] / np.float32(255)
+    count = len(train)
+    if count != len(test) or not count:
+        raise UserError(f"{count} clients have training samples and {len(test)} test samples; give both for each")
     known = [field.name for field in fields(Training)]
     if unknown := [name for name in training if name not in known]:
         raise UserError(f"training has no setting {unknown[0]!r}{did_you_mean(unknown[0], known)}")
-    settings = Training(rounds=rounds, **training)
-    place = select_device(device)
-    data = FederatedData.from_arrays(
-        inputs,
-        labels,
-        rows[: len(train)],
-        rows[len(train) :],
-        mean or mine.mean((0, 2, 3)).tolist(),
-        std or np.maximum(mine.std((0, 2, 3)), 1e-6).tolist(),
-        classes or int(labels.max()) + 1,
-        place,
-    )
+    samples = [_samples(client, at % count) for at, client in enumerate([*train, *test])]
+    inputs, labels = (np.concatenate(parts) for parts in zip(*samples, strict=True))
+    ends = np.cumsum([len(own) for _, own in samples])
+    rows = np.split(np.arange(len(labels)), ends[:-1])
+    pixels = inputs[: ends[count - 1]] / np.float32(255)
+    mean = mean or pixels.mean((0, 2, 3)).tolist()
+    std = std or np.maximum(pixels.std((0, 2, 3)), 1e-6).tolist()
+    place, settings = select_device(device), Training(rounds=rounds, **training)
+    number = classes or int(labels.max()) + 1
+    data = FederatedData.from_arrays(inputs, labels, rows[:count], rows[count:], mean, std, number, place)
     use_threads(place, data.shape)
     net, how = _entry(BACKBONES, backbone), _entry(METHODS, method)
     evaluation = Evaluation(every=1, window=0, curve_every=measure_every)
     result = engine.train(data=data, backbone=net, method=how, training=settings, evaluation=evaluation, seed=seed)
-    columns = {name: getattr(result, name) for name in ("client", "round", "correct", "total", "loss")}
-    frame = pd.DataFrame(columns)
+    frame = pd.DataFrame({name: getattr(result, name) for name in ("client", "round", "correct", "total", "loss")})
     frame.insert(2, "accuracy", frame["correct"] / frame["total"])
     return OwnRun(frame, result, Trained(data, net, how, settings, seed, result.rounds, result.weights))
 

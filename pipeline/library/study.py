@@ -7,26 +7,88 @@ import warnings
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from pflcore.artifacts import read_table
+from pflcore.data.assignment import Assignment
+from pflcore.data.sample_files import read_facts
 from pflcore.engine.trained import ClientModel, Trained
 from pflcore.errors import UserError
-from pipeline.library.found import KEPT, TRAINED, Found, NotUpToDate
-from pipeline.library.frames import owners, run_row, tidy
+from pipeline.library.found import KEPT, STALE, TRAINED, Found
 from pipeline.library.models import find_run, trained
+from pipeline.spec.run import Run
 from pipeline.spec.specs import find_specs
 from pipeline.workspace import PAPER, Workspace, report_path
+
+_COLUMNS = ["client", "round", "population", "accuracy", "loss", "correct", "total"]
+
+
+class NotUpToDate(UserWarning):
+    """Something is left out, as it has not been trained, or with code or settings that are not the present ones."""
+
+
+def tidy(found: Found, run: Run) -> pd.DataFrame:
+    """Return what was measured of a run, a row per place in the table, round, client and population."""
+    rounds, facts = found.rounds(run)
+    frame = pd.DataFrame(rounds.to_pandas())
+    frame["population"] = frame["population"].astype(str)
+    frame["accuracy"] = frame["correct"] / frame["total"].where(frame["total"] > 0)
+    if facts.get("kept"):  # which has the mean over all clients in the place of theirs
+        frame["loss"] = np.nan
+    columns = [*_COLUMNS, *(["last_correct"] if facts.get("positions", 1) != 1 else [])]
+    frame = frame[columns + (["precision"] if "precision" in frame else [])]
+    places = []
+    for labels in found.labels(run):
+        place = frame.copy()
+        facts = {name: label for name, label in labels.items() if name != "seed"} | {"run": run.id, "seed": run.seed}
+        for at, (name, value) in enumerate(facts.items()):
+            place.insert(at, name if name not in frame else f"{name} (axis)", value)
+        places.append(place)
+    return pd.concat(places)
+
+
+def _in_short(found: Found, run: Run) -> list[dict[str, Any]]:
+    """Return a run in short, once for each of its places in the table."""
+    state = found.state(run)
+    row: dict[str, Any] = {"run": run.id, "seed": run.seed, "state": state}
+    row |= {name: getattr(run, name) for name in ("method", "backbone", "dataset", "partition", "clients")}
+    row |= {"rounds": run.training.rounds, "federation": run.federation_id}
+    if state in (TRAINED, KEPT):
+        rounds, facts = found.rounds(run)
+        last = int(rounds["round"].to_numpy().max(initial=0))
+        row |= {"diverged": facts.get("diverged") is not None, "last_round": last}
+        row |= {name: facts.get(name) for name in ("device", "communicated_up", "communicated_down", "chosen", "kept")}
+    # An axis may be called like a column, as `method` mostly is: the label is what the table calls it.
+    return [{**labels, **{name: row[name] for name in row if name not in labels}} for labels in found.labels(run)]
+
+
+def _owners(run: Run, dataset: Path, assignment: Assignment) -> pd.DataFrame:
+    """Return who holds which samples in a federation."""
+    samples = read_facts(dataset)
+    parts = [
+        pd.DataFrame({"client": client, "sample": rows, "split": split})
+        for split, held in assignment.sides().items()
+        for client, rows in enumerate(held)
+    ]
+    frame = pd.concat(parts, ignore_index=True).sort_values(["client", "split", "sample"], ignore_index=True)
+    frame["label"] = samples.labels[frame["sample"]]
+    for name, attribute in samples.attributes.items():
+        frame[name] = np.array(attribute.names)[attribute.values[frame["sample"]]]
+    frame.insert(0, "federation", run.federation_id)
+    frame.insert(1, "seed", run.seed)
+    return frame
 
 
 @dataclass(frozen=True)
 class Study:
     """A folder of specs and what was obtained for them. Nothing here trains or writes anything.
 
-    Specs are compiled anew at every call, so what is told is about the specs and the code as they are then. Where
-    something is stale, that is trained with code, data or settings that have changed since, it is left out with a
-    warning, :class:`NotUpToDate`, that says what to type.
+    Specs are compiled anew at every call. What is stale, that is trained with code, data or settings that have changed
+    since, is left out with a warning, :class:`NotUpToDate`, that says what to type. A name that there is not, or a spec
+    of which there is nothing, raises :class:`UserError`. docs/python.md describes the columns.
     """
 
     workspace: Workspace
@@ -37,37 +99,27 @@ class Study:
         return list(find_specs(self.workspace.specs))
 
     def results(self, spec: str) -> pd.DataFrame:
-        """What was measured: a row per run, client, measured round and population, in the order of the spec's table.
+        """Return what was measured: a row per run, client, measured round and population, in the table's order.
 
-        The columns are a label for each axis of the table; ``run``, ``seed``, ``client``, ``round``; ``population``:
-        ``test``, ``novel`` for the test samples of clients that never train, ``validation``; ``accuracy`` from 0 to 1,
-        ``loss`` per prediction, ``correct`` and ``total`` predictions. Texts have ``last_correct`` too, the correct
-        ones at last positions, and detectors ``precision``, the mean average precision. Kept results hold no losses
-        of single clients: there ``loss`` is missing. A run that stands in several cells has its rows in each.
-
-        Raises:
-            UserError: There is no such spec, or nothing of it has been trained.
+        A run that stands in several cells has its rows in each. Kept results have no losses of single clients.
         """
         found = Found.of(self.workspace, spec)
-        runs, states = found.runs, found.states()
-        usable = [run for run in runs if states[run.id] in (TRAINED, KEPT)]
+        states = {run.id: found.state(run) for run in found.runs}
+        usable = [run for run in found.runs if states[run.id] in (TRAINED, KEPT)]
+        left = Counter(state for state in states.values() if state not in (TRAINED, KEPT))
         if not usable:
-            raise found.nothing(states.values())
-        if len(usable) < len(runs):
-            left = Counter(state for state in states.values() if state not in (TRAINED, KEPT))
+            why = (
+                "nothing of it is up to date, its code or data have changed" if STALE in left else "nothing is trained"
+            )
+            raise UserError(f"{found.spec}: {why} yet; type `{found.command}`")
+        if left:
             words = ", ".join(f"{count} {state}" for state, count in left.items())
-            self._warn(f"{found.spec}: {words} of {len(runs)} runs are left out; type `{found.command}`")
+            self._warn(f"{found.spec}: {words} of {len(states)} runs are left out; type `{found.command}`")
         return pd.concat([tidy(found, run) for run in usable], ignore_index=True)
 
     def table(self, spec: str) -> pd.DataFrame:
-        """The table of the spec's report, a row per cell: labels, published and obtained values, verdict, runs,
-        and ``by_seed``, the value of each seed.
-
-        It is ``reports/SPEC/table.parquet``. Where that is not up to date, a warning says so.
-
-        Raises:
-            UserError: There is no such spec, or its report has not been made.
-        """
+        """Return ``table.parquet`` of the spec's report: a row per cell, with labels, published and obtained values,
+        verdict, runs, and ``by_seed``, the value of each seed."""
         found = Found.of(self.workspace, spec)
         path = f"{report_path(found.spec)}/table.parquet"
         if not (self.workspace.root / path).is_file():
@@ -78,55 +130,30 @@ class Study:
         return pd.DataFrame(rows.to_pandas())
 
     def runs(self, spec: str) -> pd.DataFrame:
-        """The runs of a spec, a row each: labels, id, settings in short, and what there is of it.
-
-        ``state`` is ``trained``, ``kept`` (in the ledger), ``stale`` or ``missing``; of the first two there are further
-        columns: whether it diverged, the last round that was measured, the device, the bytes that a client sends and
-        receives in a round, what was chosen for it if it was tuned.
-
-        Raises:
-            UserError: There is no such spec.
-        """
+        """Return the runs of a spec, a row each: labels, id, settings in short, and what there is of it."""
         found = Found.of(self.workspace, spec)
-        rows = [row for run in found.runs for row in run_row(found, run)]
-        return pd.DataFrame(rows)
+        return pd.DataFrame([row for run in found.runs for row in _in_short(found, run)])
 
     def partition(self, spec: str) -> pd.DataFrame:
-        """Who holds which samples: a row per federation of the spec, client and sample.
-
-        The columns are ``federation``, ``seed``, ``client``, ``sample`` (its row in the dataset), ``split`` (``train``,
-        ``test`` or ``validation``), ``label`` and, where the dataset has any, further facts such as ``domain``.
-
-        Raises:
-            UserError: There is no such spec, or none of its data has been dealt here.
-        """
+        """Return who holds which samples: a row per federation of the spec, client and sample."""
         found = Found.of(self.workspace, spec)
-        frames, left = owners(found)
-        if not frames:
-            raise found.undealt()
+        federations, left = found.dealt()
         if left:
             self._warn(f"{found.spec}: {left} federations are left out, not dealt or stale; type `{found.command}`")
-        return pd.concat(frames, ignore_index=True)
+        return pd.concat([_owners(*one) for one in federations], ignore_index=True)
 
     def model(self, run: str, client: int, *, seed: int | None = None, device: str = "cpu") -> ClientModel:
-        """A client's model as it was measured after the last round of a run: see :class:`ClientModel`.
-
-        The run's weights have to have been saved (``training: {save_weights: true}``), or its last state has to be in
-        ``.pfl/states`` still, where the last checkpoint of each run stays.
+        """Return a client's model as it was measured after the last round of a run: see :class:`ClientModel`.
 
         Args:
             run: Its id, or a cell of a table, ``"quickstart: FedTP, pathological"``.
             seed: Which of a cell's runs.
             device: A PyTorch device, or ``auto``. On that on which it was measured it predicts the same.
-
-        Raises:
-            UserError: There is no such run or client; it was not trained, has become stale or diverged; its weights
-                are not there; or it is a detector.
         """
         return self.trained(run, seed=seed, device=device).client(client)
 
     def trained(self, run: str, *, seed: int | None = None, device: str = "cpu") -> Trained:
-        """A run whose ``client(7)`` are models, for those who want many: its data is read once. As :meth:`model`."""
+        """Return a run whose ``client(7)`` are models, for those who want many: its data is read once."""
         return trained(*find_run(self.workspace, run, seed), device)
 
     @staticmethod
@@ -139,8 +166,5 @@ def open(path: str | os.PathLike[str] = ".", profile: str = PAPER) -> Study:
 
     Args:
         profile: ``paper``, or another under which specs were run, as by ``pfl run --profile smoke``.
-
-    Raises:
-        UserError: There is no folder ``specs/``.
     """
     return Study(Workspace.find(Path(path), profile))

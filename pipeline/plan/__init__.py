@@ -1,1 +1,1 @@
-"""What a compilation means in work, before anything runs."""
+"""What a compilation means in work, and what training would refuse, before anything runs."""

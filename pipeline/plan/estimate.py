@@ -1,97 +1,211 @@
-"""How much work a run is, and how long that takes on this machine, from what past runs took."""
+"""What a compilation means in work before anything runs: stages, runs, what is cached, time and disk."""
 
 from __future__ import annotations
 
 import json
-from collections import defaultdict
-from collections.abc import Iterable
+import math
+import statistics
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from rich.filesize import decimal
+
 from pflcore.datasets import DATASETS, Dataset, stand_in_counts
+from pflcore.errors import UserError
+from pipeline.compile.compilation import Compilation
+from pipeline.dvc.program import locked_stages
+from pipeline.ledger import Entry, Ledger
 from pipeline.spec.run import Run
 from pipeline.timing import read_timing
+from pipeline.workspace import RECORDS, Workspace
 
-# Training and test samples of a dataset of which only the data tell.
-_UNKNOWN = (10_000, 2_000)
-# Sample visits per second where nothing has been timed yet: only the order of runs depends on it.
-_GUESS = 20_000.0
+_UNKNOWN = (10_000, 2_000)  # training and test samples of a dataset of which only the data tell
+_GUESS = 20_000.0  # sample visits per second where nothing has been timed yet: only the order of runs depends on it
+_ROW_BYTES = 14  # per row of rounds.parquet, from the quickstart's artifacts
 
-Kind = tuple[str, str]
+
+@dataclass(frozen=True)
+class Share:
+    """What a spec has of a plan; trials of what it tunes are among its runs.
+
+    Attributes:
+        new: Runs to train: DVC has not recorded them with the present specs and code, and the ledger has none of them.
+        seconds: Estimated time for the new runs whose method and backbone have been timed.
+        untimed: New runs of others.
+        bytes: Estimated size of all artifacts.
+    """
+
+    spec: str
+    runs: int
+    new: int
+    seconds: float
+    untimed: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Stages, (spec, run) pairs, samples that new runs visit, and the share of all specs together and of each."""
+
+    stages: int
+    slots: int
+    visits: int
+    total: Share
+    specs: tuple[Share, ...]
+
+
+class Speed:
+    """Sample visits per second, by method and backbone: on this machine, or where kept results were obtained.
+
+    Args:
+        runs: Those whose timings count, as far as there are any.
+        timings: The folder of timings that training leaves behind.
+        kept: Results of the ledger, which count where nothing alike was timed here.
+    """
+
+    def __init__(self, runs: Iterable[Run], timings: Path, kept: Iterable[Entry] = ()) -> None:
+        there = [(one.run, visits(one.run), one.seconds) for one in kept if one.seconds and not one.facts["diverged"]]
+        here = []
+        for run in runs:
+            timing = read_timing(timings / f"{run.id}.json")
+            if timing and timing.rounds and timing.seconds:
+                here.append((run, visits(run) * timing.rounds / run.training.rounds, timing.seconds))
+        self.rates = _rates(there) | _rates(here)
+        self.usual = statistics.median(self.rates.values()) if self.rates else _GUESS
+
+    def knows(self, run: Run) -> bool:
+        """Whether a run of this method and backbone has been timed."""
+        return _kind(run) in self.rates
+
+    def seconds(self, run: Run) -> float:
+        """Expected seconds of training; a guess when no run like it has been timed."""
+        return visits(run) / self.rates.get(_kind(run), self.usual)
 
 
 def visits(run: Run) -> int:
     """Training samples that a run visits, with clients of average size."""
-    training, everyone = run.training, run.options("method").get("schedule") == "every_round"
-    cohort = run.clients if everyone else training.cohort_size(run.clients)
-    share = held(run)[0] / run.clients
-    steps = training.local_steps
-    each = steps * min(share, training.batch_size) if steps else training.local_epochs * share
-    return int(training.rounds * cohort * each)
-
-
-def held(run: Run) -> tuple[float, float]:
-    """Training and test samples of all clients together, where a partition deals out the whole dataset."""
+    training, partition = run.training, run.options("partition")
+    everyone = run.options("method").get("schedule") == "every_round"
     train, test = _samples(run)
-    partition = run.options("partition")
-    drawn = partition.get("test_share")
-    if drawn is not None:
-        train, test = (train + test) * (1 - drawn), (train + test) * drawn
-    limit = partition.get("train_limit")
+    if partition.get("test_share") is not None:
+        train = (train + test) * (1 - partition["test_share"])
     each = train * partition.get("train_share", 1.0) / run.clients
-    return (each if limit is None else min(each, limit)) * run.clients, test
+    limit = partition.get("train_limit")
+    each = each if limit is None else min(each, limit)
+    steps = training.local_steps
+    visited = steps * min(each, training.batch_size) if steps else training.local_epochs * each
+    return int(training.rounds * (run.clients if everyone else training.cohort_size(run.clients)) * visited)
 
 
-def samples(run: Run) -> int:
-    """Samples of a run's dataset."""
-    return sum(_samples(run))
+def make_plan(workspace: Workspace, compilation: Compilation) -> Plan:
+    """Return the plan of a compilation in a workspace."""
+    cached = _cached(workspace, compilation) | compilation.kept
+    timings, kept = workspace.private / "timings", list[Entry]()
+    with suppress(UserError):  # a damaged line of the ledger, which is of a run that nobody asks for here
+        kept = Ledger(workspace.home).entries()
+    speed = Speed([*compilation.runs.values(), *_recorded(workspace, timings, compilation)], timings, kept)
+
+    def share(spec: str, runs: list[Run]) -> Share:
+        new = [run for run in runs if run.id not in cached]
+        known = [speed.seconds(run) for run in new if speed.knows(run)]
+        sizes = {run.data_id: sum(_samples(run)) * math.prod(_dataset_of(run).shape) for run in runs}
+        rows = sum(len(run.evaluation.due(run.training.rounds)) * run.clients for run in runs)
+        disk = sum(sizes.values()) + rows * _ROW_BYTES
+        return Share(spec, len(runs), len(new), sum(known), len(new) - len(known), disk)
+
+    return Plan(
+        stages=len(compilation.stages),
+        slots=compilation.slots,
+        visits=sum(visits(run) for run in compilation.runs.values() if run.id not in cached),
+        total=share("all, each run once", list(compilation.runs.values())),
+        specs=tuple(
+            share(spec, [compilation.runs[run] for run in runs]) for spec, runs in compilation.runs_of_specs().items()
+        ),
+    )
+
+
+def plan_lines(plan: Plan) -> Iterator[str]:
+    """Yield ``36 of 96 runs are new (about 2 h here); 40 MB of artifacts``, then a line per spec, then the rest."""
+    total = plan.total
+    time = _time(total)
+    here = f" ({'time unknown' if time == 'unknown' else f'{time} here'})" if total.new else ""
+    are = "is" if total.new == 1 else "are"
+    yield f"{total.new:,} of {total.runs:,} runs {are} new{here}; {decimal(total.bytes)} of artifacts"
+    yield ""
+    shares = [*plan.specs, *([total] if len(plan.specs) > 1 else [])]
+    rows = [("spec", "runs", "new", "time here", "disk")]
+    rows += [(one.spec, f"{one.runs:,}", f"{one.new:,}", _time(one), decimal(one.bytes)) for one in shares]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for first, *rest in rows:
+        yield "  ".join([first.ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(rest, widths[1:], strict=True))])
+    yield ""
+    yield f"{plan.stages:,} stages; {plan.slots:,} runs if specs shared none; {plan.visits:.3g} sample visits to train"
+    if total.untimed:
+        yield f"{total.untimed:,} of the new runs are of a method and backbone neither timed here nor kept in results/"
+
+
+def _cached(workspace: Workspace, compilation: Compilation) -> set[str]:
+    """Runs whose train stage is locked with the present record and code, and whose result is in the workspace."""
+    stages = [stage for stage in compilation.stages if stage.kind == "train"]
+    locked = locked_stages(workspace.root, stages)
+    return {
+        stage.subject
+        for stage in stages
+        if locked.get(stage.address, {}).get("cmd") == stage.command
+        and all((workspace.root / out).exists() for out in stage.outs)
+    }
+
+
+def _recorded(workspace: Workspace, timings: Path, compilation: Compilation) -> list[Run]:
+    """Runs of other specs that have been timed, as far as their settings are in ``stages/records.json``."""
+    timed = {path.stem for path in timings.glob("*.json")} - compilation.runs.keys()
+    with suppress(OSError, ValueError, TypeError):
+        records = json.loads((workspace.root / RECORDS).read_text(encoding="utf-8")) if timed else {}
+        return [Run(records[name]) for name in timed & records.keys()]
+    return []
+
+
+def _rates(timed: Iterable[tuple[Run, float, float]]) -> dict[str, float]:
+    """Return sample visits per second by kind, of runs with their visits and seconds."""
+    sums: dict[str, tuple[float, float]] = {}
+    for run, visited, seconds in timed:
+        before = sums.get(_kind(run), (0.0, 0.0))
+        sums[_kind(run)] = before[0] + visited, before[1] + seconds
+    return {kind: visited / seconds for kind, (visited, seconds) in sums.items() if visited}
+
+
+def _kind(run: Run) -> str:
+    return json.dumps([run.method, run.record["backbone"]], sort_keys=True)
 
 
 def _samples(run: Run) -> tuple[int, int]:
-    size, dataset = run.options("dataset")["stand_in"], dataset_of(run)
+    size, dataset = run.options("dataset")["stand_in"], _dataset_of(run)
     return stand_in_counts(size) if size else dataset.expected or dataset.about or _UNKNOWN
 
 
-def dataset_of(run: Run) -> Dataset:
-    """A run's dataset."""
+def _dataset_of(run: Run) -> Dataset:
     return _dataset(run.dataset, tuple((k, v) for k, v in run.options("dataset").items() if k != "stand_in"))
 
 
 @cache
 def _dataset(name: str, options: tuple[tuple[str, Any], ...]) -> Dataset:
-    """To check options takes long, and thousands of runs share a dataset."""
+    """Create a dataset; to check options takes long, and thousands of runs share a dataset."""
     return DATASETS.create(name, **dict(options))
 
 
-def kind_of(run: Run) -> Kind:
-    """Runs of one kind visit about as many samples per second."""
-    return run.method, json.dumps(run.record["backbone"], sort_keys=True)
-
-
-class Speed:
-    """Sample visits per second on this machine, by kind of run.
-
-    Args:
-        runs: Those whose timings count, as far as there are any.
-        timings: The folder of timings that training leaves behind.
-    """
-
-    def __init__(self, runs: Iterable[Run], timings: Path) -> None:
-        done: dict[Kind, float] = defaultdict(float)
-        took: dict[Kind, float] = defaultdict(float)
-        for run in runs:
-            timing = read_timing(timings / f"{run.id}.json")
-            if timing and timing.rounds > 0 and timing.seconds > 0:
-                done[kind_of(run)] += visits(run) * timing.rounds / run.training.rounds
-                took[kind_of(run)] += timing.seconds
-        self.rates = {kind: done[kind] / took[kind] for kind in done if done[kind] > 0}
-        self._any = sum(done.values()) / sum(took.values()) if self.rates else _GUESS
-
-    def knows(self, run: Run) -> bool:
-        """Whether a run like this one has been timed here."""
-        return kind_of(run) in self.rates
-
-    def seconds(self, run: Run) -> float:
-        """Expected seconds of training; a guess when no run like it has been timed here."""
-        return visits(run) / self.rates.get(kind_of(run), self._any)
+def _time(share: Share) -> str:
+    if not share.new or share.untimed == share.new:
+        return "unknown" if share.new else "none"
+    minutes = share.seconds / 60
+    words = (
+        f"{minutes / 60:.1f} h"
+        if minutes >= 90
+        else f"{minutes:.0f} min"
+        if minutes >= 1.5
+        else f"{share.seconds:.0f} s"
+    )
+    return f"over {words}" if share.untimed else f"about {words}"

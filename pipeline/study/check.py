@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import random
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -10,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import numpy as np
 import torch
@@ -23,54 +23,50 @@ from pflcore.datasets import DATASETS
 from pflcore.errors import UserError
 from pflcore.faults import in_a_line
 from pflcore.groups import Groups, Roles
-from pflcore.methods import METHODS, Method
+from pflcore.methods import METHODS
 from pflcore.options import describe_options
 from pflcore.ownership import groups_of, roles_of
 from pflcore.registry import registry_of
 from pipeline.spec.run import options
 from pipeline.study.small_run import (
+    CONVNET,
+    IMAGES,
     POOLED,
     RESUMED,
     SEQUENTIAL,
     STACKED,
-    Numbers,
+    Entry,
     SmallRun,
-    differences,
     perform,
     same_everywhere,
 )
 
-Component = dict[str, Any]
-TOLERANCE = 1e-3  # of stacked clients, whose sums are taken in another order; relative to the largest number
+TOLERANCE = 1e-3  # of stacked clients, whose sums are taken in another order; relative to the size of what is compared
 _WORSE = 1.05  # times as large as after the first round may a loss be after the eighth, of who learns little in eight
-_IMAGES: Component = {"name": "digits", "stand_in": 120}
-_LARGER: Component = {"name": "cifar10", "stand_in": 120}
-_TEXTS: Component = {"name": "shakespeare", "stand_in": 120}
-_CAREFUL: Component = {"batch_size": 16, "lr": 0.005}  # where there may be norms, which magnify rounding
-_BACKBONES: tuple[Component, ...] = (
-    {"name": "convnet", "channels": [4, 6], "hidden": [12], "kernel": 3, "padding": 1},
+_FLOOR = 1e-6  # numbers that are all smaller are compared as if they were as large as this
+_LARGER: Entry = {"name": "cifar10", "stand_in": 120}
+_TEXTS: Entry = {"name": "shakespeare", "stand_in": 120}
+_CAREFUL: Entry = {"batch_size": 16, "lr": 0.005}  # where there may be norms, which magnify rounding
+_BACKBONES: tuple[Entry, ...] = (
+    CONVNET,
     {"name": "tiny_vit", "depth": 2, "dim": 8, "heads": 2, "head_dim": 4, "mlp_dim": 12, "patch": 4, "dropout": 0.0},
     {"name": "language_transformer", "depth": 1, "dim": 8, "heads": 2, "head_dim": 4, "mlp_dim": 12},
 )
 """On which a method is tried: the first one that has its groups."""
-_NORMS: Component = {"name": "lenet_bn", "channels": [4, 6], "kernel": 3, "padding": 1}
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """What one test found: whether all is well, and in a line what was seen."""
-
-    test: str
-    passed: bool
-    said: str
+_NORMS: Entry = {"name": "lenet_bn", "channels": [4, 6], "kernel": 3, "padding": 1}
+_SAME = {
+    SEQUENTIAL: "a second run leaves the same bytes",
+    POOLED: "two worker processes leave the same bytes",
+    RESUMED: "killed, short of memory and continued, it leaves the same bytes",
+}
 
 
 class Failed(Exception):
     """A test does not pass; the message says what was found."""
 
 
-def check_training(kind: str, name: str, given: Component, other: Component | None = None) -> Iterator[Verdict]:
-    """Test a method on a backbone, or a backbone under FedAvg. Whatever goes wrong is a verdict, in a line.
+def check_training(kind: str, name: str, given: Entry, other: Entry | None = None) -> Iterator[tuple[str, bool, str]]:
+    """Test a method on a backbone, or a backbone under FedAvg; yield test, whether it passes, and what it saw.
 
     Args:
         kind: ``"method"`` or ``"backbone"``.
@@ -80,38 +76,30 @@ def check_training(kind: str, name: str, given: Component, other: Component | No
     Raises:
         UserError: There is no such entry, or its options are others.
     """
-    cls = registry_of(kind).get(name)
-    entry = {"name": name, **cls.smoke, **given}
+    entry = {"name": name, **registry_of(kind).get(name).smoke, **given}
     registry_of(kind).create(name, **options(entry))
     with TemporaryDirectory() as folder, same_everywhere():
         for test, carry_out in Trial(kind, entry, other, Path(folder)).tests.items():
             try:
-                verdict = Verdict(test, True, carry_out())
+                passed, said = True, carry_out()
             except (Failed, UserError) as error:
-                verdict = Verdict(test, False, str(error))
+                passed, said = False, str(error)
             except Exception as error:
-                verdict = Verdict(test, False, in_a_line(error))
-            yield verdict
-            if test == "fits" and not verdict.passed:  # there is nothing to try after it
+                passed, said = False, in_a_line(error)
+            yield test, passed, said
+            if test == "fits" and not passed:  # there is nothing to try after it
                 return
 
 
 @dataclass
 class Trial:
-    """A method and a backbone under test.
-
-    Attributes:
-        kind: Which of them is.
-        entry: It, with its options.
-        other: The other one, if somebody chose it.
-    """
+    """A method or a backbone under test, and the other of the two, if somebody chose it."""
 
     kind: str
-    entry: Component
-    other: Component | None
+    entry: Entry
+    other: Entry | None
     folder: Path
-    numbers: dict[str, Numbers] = field(default_factory=dict)
-    failed: dict[str, str] = field(default_factory=dict)
+    done: dict[tuple[str, str], Path | str] = field(default_factory=dict)
 
     @property
     def tests(self) -> dict[str, Callable[[], str]]:
@@ -123,8 +111,8 @@ class Trial:
             "repeats": lambda: self.same_bytes("again", SEQUENTIAL),
             "pooled": lambda: self.same_bytes("plain", POOLED),
             "resumed": lambda: self.same_bytes("plain", RESUMED),
-            "stacked": lambda: self.close("plain", self.probe, "loss", "state"),
-            "state": lambda: self.state("plain", self.probe),
+            "stacked": lambda: self.close(self.probe, ""),
+            "state": lambda: self.state(self.probe),
             "buffers": self.buffers,
             "one sample": self.one_sample,
         }
@@ -142,19 +130,17 @@ class Trial:
 
     def fits(self) -> str:
         """The groups that the method names are in the backbone, and the backbone takes what there is."""
-        roles = self.roles(self.probe)
-        parts = [
-            f"{len(names)} {role}" for role in ("shared", "personal", "generated") if (names := getattr(roles, role))
-        ]
-        return f"{self.method['name']} on {self.backbone['name']}, entries of the state: {', '.join(parts)}"
+        _, _, roles = _parts(self.probe)
+        counts = {role: len(getattr(roles, role)) for role in ("shared", "personal", "generated")}
+        words = ", ".join(f"{count} {role}" for role, count in counts.items() if count)
+        return f"{self.method['name']} on {self.backbone['name']}, entries of the state: {words}"
 
     def trains(self) -> str:
         """Losses are finite and fall."""
-        self.perform("plain", SEQUENTIAL, self.probe)
+        self.perform(SEQUENTIAL, self.probe)
         longer = {"rounds": 8, "sample_rate": 1.0, "batch_size": 10}
-        probe = replace(self.probe, partition={"name": "iid"}, training=longer, clients=3)
-        self.perform("longer", SEQUENTIAL, probe)
-        table, meta = read_table(self.place("longer", SEQUENTIAL) / "rounds.parquet", "rounds/2")
+        probe = replace(self.probe, name="longer", partition={"name": "iid"}, training=longer, clients=3)
+        table, meta = read_table(self.perform(SEQUENTIAL, probe) / "rounds.parquet", "rounds/2")
         if meta["diverged"]:
             raise Failed(f"diverged in round {meta['diverged']['round']}, at a learning rate of 0.1")
         rounds, losses = (table[name].to_numpy() for name in ("round", "loss"))
@@ -165,42 +151,30 @@ class Trial:
 
     def same_bytes(self, name: str, way: str) -> str:
         """Whatever a run leaves is the same as in the first run, wherever global generators are by then."""
-        first = self.perform("plain", SEQUENTIAL, self.probe)
+        first = self.perform(SEQUENTIAL, self.probe)
         for draw in (random.random, np.random.rand, lambda: torch.rand(())):
             draw()
-        self.perform(name, way, self.probe)
+        again = self.perform(way, replace(self.probe, name=name))
         for file in ("rounds.parquet", "weights.safetensors"):
-            places = (self.place("plain", SEQUENTIAL), self.place(name, way))
-            one, other = ((place / file).read_bytes() for place in places)
-            if one != other:
-                raise Failed(f"{file} is another: {self.apart(first, name, way)}")
-        return {
-            SEQUENTIAL: "a second run leaves the same bytes",
-            POOLED: "two worker processes leave the same bytes",
-            RESUMED: "killed, short of memory and continued, it leaves the same bytes",
-        }[way]
+            if (first / file).read_bytes() != (again / file).read_bytes():
+                what, size = _deviation(first, again)
+                raise Failed(f"{file} is another: {what} deviates by {size:.1g}")
+        return _SAME[way]
 
-    def close(self, name: str, probe: SmallRun, *quantities: str) -> str:
+    def close(self, probe: SmallRun, of: str) -> str:
         """Clients that are trained stacked, as on a GPU, end where they end one by one, but for rounding."""
-        first = self.perform(name, SEQUENTIAL, probe)
-        by = differences(first, self.perform(name, STACKED, probe), 0.0)
-        by = {quantity: size for quantity, size in by.items() if quantity.startswith(quantities)}
-        if worst := next(iter(by.items()), None):
-            if worst[1] > TOLERANCE:
-                raise Failed(f"{worst[0]} deviates by {worst[1]:.1g}, more than {TOLERANCE:g}: steps depend on values?")
-            return f"as on a GPU, within {worst[1]:.0e} of one by one"
-        return "as on a GPU, no difference to one by one"
+        what, size = _deviation(self.perform(SEQUENTIAL, probe), self.perform(STACKED, probe), of)
+        if size > TOLERANCE:
+            raise Failed(f"{what} deviates by {size:.1g}, more than {TOLERANCE:g}: steps depend on values?")
+        return f"as on a GPU, within {size:.0e} of one by one"
 
-    def state(self, name: str, probe: SmallRun) -> str:
+    def state(self, probe: SmallRun) -> str:
         """What a run ends with has the names, shapes and types that it began with, in the hands that roles say."""
-        self.perform(name, SEQUENTIAL, probe)
-        weights = load_file(self.place(name, SEQUENTIAL) / "weights.safetensors")
-        initial, groups = self.model(probe)
-        roles = self.roles(probe)
+        weights = load_file(self.perform(SEQUENTIAL, probe) / "weights.safetensors")
+        initial, groups, roles = _parts(probe)
         if lost := ((roles.shared | groups.fixed) & initial.keys()) - weights.keys():
             raise Failed(f"the server has lost {', '.join(sorted(lost)[:3])}")
-        clients = {entry.split(".")[1] for entry in weights if entry.startswith("client.")}
-        for client in clients:
+        for client in {entry.split(".")[1] for entry in weights if entry.startswith("client.")}:
             if gone := [entry for entry in sorted(roles.personal) if f"client.{client}.{entry}" not in weights]:
                 raise Failed(f"client {client} has lost {', '.join(gone[:3])}")
         for entry, tensor in weights.items():
@@ -216,28 +190,26 @@ class Trial:
 
     def buffers(self) -> str:
         """The same of a backbone with running statistics, trained stacked as well."""
-        own = self.kind == "backbone"
         # Larger steps magnify rounding: pFedMe's, at a rate of 0.05, from 1e-7 to 1e-2 within a round.
-        probe = replace(self.probe, training={"rounds": 2, "batch_size": 16, "lr": 0.01, "sample_rate": 1.0})
-        probe = probe if own else replace(probe, backbone=_NORMS, dataset=_IMAGES)
+        training = {"rounds": 2, "batch_size": 16, "lr": 0.01, "sample_rate": 1.0}
+        probe = replace(self.probe, name="buffers", training=training)
+        if self.kind == "method":
+            probe = replace(probe, backbone=_NORMS, dataset=IMAGES)
         try:
-            initial, groups = self.model(probe)
-            self.roles(probe)
+            initial, groups, _ = _parts(probe)
         except UserError as error:
             return f"not tried: {error}"
-        count = len(initial.keys() - groups.parameters - groups.fixed)
-        if not count:
+        if not (count := len(initial.keys() - groups.parameters - groups.fixed)):
             return "the backbone has none"
-        self.state("buffers", probe)
-        told = self.close("buffers", probe, "loss")  # norms of few samples magnify what rounding does to states
-        return f"{count} of {probe.backbone['name']}; {told}"
+        self.state(probe)
+        close = self.close(probe, "loss")  # norms of few samples magnify what rounding does to states
+        return f"{count} of {probe.backbone['name']}; {close}"
 
     def one_sample(self) -> str:
         """Clients with a single sample, of whom one takes part in a round."""
-        few = {"name": "iid", "train_limit": 1}
-        probe = replace(self.probe, partition=few, training={"rounds": 2, "sample_rate": 0.2, "lr": 0.01})
+        training, few = {"rounds": 2, "sample_rate": 0.2, "lr": 0.01}, {"name": "iid", "train_limit": 1}
         try:
-            self.perform("one sample", SEQUENTIAL, probe)
+            self.perform(SEQUENTIAL, replace(self.probe, name="one sample", partition=few, training=training))
         except UserError as error:
             return f"refused in a line: {error}"
         return "clients with one sample, one client in a round"
@@ -248,84 +220,89 @@ class Trial:
         return _probe(self.method, self.backbone)
 
     @cached_property
-    def method(self) -> Component:
+    def method(self) -> Entry:
         """The method that is trained."""
         return self.entry if self.kind == "method" else self.other or {"name": "fedavg"}
 
     @cached_property
-    def backbone(self) -> Component:
+    def backbone(self) -> Entry:
         """The backbone that is trained."""
-        if self.kind == "backbone":
-            return self.entry
-        if self.other:
-            return self.other
+        if chosen := self.entry if self.kind == "backbone" else self.other:
+            return chosen
         for backbone in _BACKBONES:
             try:
-                self.roles(_probe(self.method, backbone))
+                _parts(_probe(self.method, backbone))
             except UserError as error:
                 reason = error
             else:
                 return backbone
-        raise UserError(
-            f"none of {', '.join(one['name'] for one in _BACKBONES)} fits ({reason}); name another: --with BACKBONE"
-        )
+        names = ", ".join(one["name"] for one in _BACKBONES)
+        raise UserError(f"none of {names} fits ({reason}); name another: --with BACKBONE")
 
-    def made_method(self) -> Method:
-        """An instance of the method."""
-        return METHODS.create(self.method["name"], **options(self.method))
-
-    def model(self, probe: SmallRun) -> tuple[dict[str, Tensor], Groups]:
-        """The model's state as it begins, without content, and its groups."""
-        dataset = DATASETS.create(probe.dataset["name"])
-        method = self.made_method()
-        backbone = BACKBONES.create(probe.backbone["name"], **options(probe.backbone))
-        with torch.device("meta"):
-            model, groups = backbone.create(dataset.shape, dataset.classes, 0, method.extend)
-        return dict(model.state_dict()), groups_of(method, groups)
-
-    def roles(self, probe: SmallRun) -> Roles:
-        """Who owns what. Raises :class:`UserError` when the method needs what the backbone lacks."""
-        return roles_of(self.made_method(), self.model(probe)[1])
-
-    def perform(self, name: str, way: str, probe: SmallRun) -> Numbers:
-        """What a run gives, which is carried out once."""
-        key = f"{name} {way}"
-        if key in self.failed:
-            raise Failed(f"not tried, as a run that it needs fails: {self.failed[key]}")
-        if key not in self.numbers:
+    def perform(self, way: str, probe: SmallRun) -> Path:
+        """Return the folder of a run, which is carried out once."""
+        key = probe.name, way
+        if key not in self.done:
             try:
-                self.numbers[key] = perform(replace(probe, name=name), way, self.folder)
+                self.done[key] = perform(probe, way, self.folder)
             except Exception as error:
-                self.failed[key] = type(error).__name__
+                self.done[key] = type(error).__name__
                 raise
-        return self.numbers[key]
-
-    def place(self, name: str, way: str) -> Path:
-        """Where a run left its files."""
-        return self.folder / name / way
-
-    def apart(self, first: Numbers, name: str, way: str) -> str:
-        """The largest difference in words."""
-        by = differences(first, self.numbers[f"{name} {way}"], 0.0)
-        return next(
-            (f"{quantity} deviates by {size:.1g}" for quantity, size in by.items()), "by less than 7 digits show"
-        )
+        done = self.done[key]
+        if isinstance(done, str):
+            raise Failed(f"not tried, as a run that it needs fails: {done}")
+        return done
 
 
-def _probe(method: Component, backbone: Component) -> SmallRun:
-    """The smallest images that a backbone takes, or texts; generated in any case."""
+def _probe(method: Entry, backbone: Entry) -> SmallRun:
+    """Return a run on the smallest images that a backbone takes, or texts; generated in any case."""
     entry = BACKBONES.get(backbone["name"])
     if entry.takes == "text":
-        return SmallRun("check", method, backbone, _TEXTS, partition={"name": "natural", "min_samples": 1})
+        return SmallRun("plain", method, backbone, _TEXTS, partition={"name": "natural", "min_samples": 1})
     if backbone in _BACKBONES:
-        return SmallRun("check", method, backbone, _IMAGES)
+        return SmallRun("plain", method, backbone)
     if entry.predicts == "boxes":
         raise UserError(f"backbone {entry.name} is a detector, of which there are no generated samples to check it on")
-    made = BACKBONES.create(backbone["name"], **options(backbone))
+    dataset = _LARGER
     with suppress(UserError), torch.device("meta"):
-        made.build(DATASETS.create(_IMAGES["name"]).shape, 2)
-        return SmallRun("check", method, backbone, _IMAGES, training=_CAREFUL)
-    return SmallRun("check", method, backbone, _LARGER, training=_CAREFUL)
+        BACKBONES.create(backbone["name"], **options(backbone)).build(DATASETS.create(IMAGES["name"]).shape, 2)
+        dataset = IMAGES
+    return SmallRun("plain", method, backbone, dataset, training=_CAREFUL)
+
+
+def _parts(probe: SmallRun) -> tuple[dict[str, Tensor], Groups, Roles]:
+    """Return the model's state as it begins, without content, its groups, and who owns what.
+
+    Raises:
+        UserError: The method needs what the backbone lacks.
+    """
+    run, dataset = probe.run, DATASETS.create(probe.dataset["name"])
+    method, backbone = (
+        METHODS.create(run.method, **run.options("method")),
+        BACKBONES.create(run.backbone, **run.options("backbone")),
+    )
+    with torch.device("meta"):
+        model, groups = backbone.create(dataset.shape, dataset.classes, 0, method.extend)
+    groups = groups_of(method, groups)
+    return dict(model.state_dict()), groups, roles_of(method, groups)
+
+
+def _deviation(first: Path, other: Path, of: str = "") -> tuple[str, float]:
+    """Return by how much two runs deviate, relative to the first, and in what: losses, or the state of somebody."""
+    sides: list[dict[str, list[Tensor]]] = []
+    for folder in (first, other):
+        table, _ = read_table(folder / "rounds.parquet", "rounds/2")
+        sides.append(parts := {"loss": [torch.from_numpy(table["loss"].to_numpy().copy())]})
+        for name, tensor in sorted(load_file(folder / "weights.safetensors").items()):
+            owner = ".".join(name.split(".")[: 2 if name.startswith("client.") else 1])
+            parts.setdefault(f"state of {owner}", []).append(tensor.double().flatten())
+    gaps = {}
+    for name in filter(lambda name: name.startswith(of), {**sides[0], **sides[1]}):
+        one, two = (torch.cat(side.get(name, [torch.empty(0)])) for side in sides)
+        same = one.shape == two.shape
+        gaps[name] = float((one - two).norm() / one.norm().clamp(min=_FLOOR)) if same else math.inf
+    worst = max(gaps, key=lambda name: gaps[name])
+    return worst, gaps[worst]
 
 
 def _form(tensor: Tensor) -> str:

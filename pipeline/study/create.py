@@ -8,14 +8,17 @@ from pathlib import Path, PurePosixPath
 
 from pflcore.errors import UserError
 from pflcore.files import write_text
-from pipeline.compile.compiler import compile_workspace
+from pipeline.compile.compiler import compile_workspace, source_folder
 from pipeline.compile.generated import write
 from pipeline.dvc.program import initialise
-from pipeline.study.papers import needed
-from pipeline.study.schema_file import SCHEMA, write_schema
+from pipeline.spec.inherit import inherit
+from pipeline.spec.selection import named
+from pipeline.spec.specs import find_specs
+from pipeline.spec.yamlfile import absolute, inside
+from pipeline.study.parts import SCHEMA, write_schema
 from pipeline.workspace import Workspace
 
-_FIRST = """\
+FIRST = """\
 title: First comparison
 grid:
   base:
@@ -39,14 +42,30 @@ table:
   columns: [partition]
   average_over: [seed]
 """
-_PYPROJECT = """\
+_FILES = {
+    "pyproject.toml": """\
 # This section makes the folder a study: `pfl` and `dvc repro` find it from anywhere inside.
 [tool.pfl]
-default = {default}    # what a bare `dvc repro` and a bare `pfl run` bring up to date
+default = [DEFAULT]    # what a bare `dvc repro` and a bare `pfl run` bring up to date
 compile = []    # further specs that all who work on the study shall see in DVC; on one machine: pfl add SPEC
 watch_upgrades = true    # every `dvc repro` asks whether pfl was upgraded; false: `dvc status` can be clean
-"""
-_IGNORED = """\
+""",
+    "requirements.txt": """\
+# No package index has it: put its wheel beside this file, and into git.
+--find-links .
+pfl-pipeline==VERSION
+""",
+    "README.md": """\
+# TITLE
+
+    pip install -r requirements.txt    # with the wheel of pfl-pipeline in this folder
+    pfl plan             # what there is to do, and how long it takes
+    dvc repro            # runs what is missing or stale; or: pfl run -j 4
+    pfl new method mine  # a method of your own, methods/mine.py
+
+Experiments are in `specs/`, tables and figures come to `reports/`. `git add .` takes what belongs into git.
+""",
+    ".gitignore": """\
 # What runs produce: cached by DVC, never committed to git.
 /artifacts/
 /reports/*
@@ -59,13 +78,13 @@ _IGNORED = """\
 /.pfl/
 __pycache__/
 .venv/
-"""
-_EDITOR = f"""\
+""",
+    ".vscode/settings.json": f"""\
 {{
   "yaml.schemas": {{"./{SCHEMA}": "specs/**/*.yaml"}}
 }}
-"""
-_CHECKS = """\
+""",
+    ".github/workflows/study.yml": """\
 name: study
 on: [push, pull_request]
 jobs:
@@ -80,26 +99,12 @@ jobs:
       - run: pfl setup
       - run: pfl validate                 # every spec, and every part of its own
       - run: pfl run --profile smoke      # the whole study in miniature, on generated data
-"""
-_REQUIREMENTS = """\
-# No package index has it: put its wheel beside this file, and into git.
---find-links .
-pfl-pipeline=={version}
-"""
-_README = """\
-# {title}
-
-    pip install -r requirements.txt    # with the wheel of pfl-pipeline in this folder
-    pfl plan             # what there is to do, and how long it takes
-    dvc repro            # runs what is missing or stale; or: pfl run -j 4
-    pfl new method mine  # a method of your own, methods/mine.py
-
-Experiments are in `specs/`, tables and figures come to `reports/`. `git add .` takes what belongs into git.
-"""
+""",
+}
 
 
 def create(folder: Path, source: str | None = None) -> list[str]:
-    """Make a study that is compiled and ready for `dvc repro`; returns the names of its specs.
+    """Make a study that is compiled and ready for `dvc repro`; return the names of its specs.
 
     Args:
         source: A spec of a paper, or a folder of them, to begin with.
@@ -111,14 +116,22 @@ def create(folder: Path, source: str | None = None) -> list[str]:
     existed = folder.is_dir()
     if folder.exists() and (not existed or {path.name for path in folder.iterdir()} - {".git"}):
         raise UserError(f"{folder}: there is something already; name a folder that is not there yet, or an empty one")
-    names, specs = needed(source) if source else (["first"], {"first.yaml": _FIRST})
+    names, specs = needed(source) if source else (["first"], {"first.yaml": FIRST})
+    words = {"DEFAULT": ", ".join(f'"{name}"' for name in names), "VERSION": version("pfl-pipeline")}
+    words["TITLE"] = folder.name
     try:
-        for name, text in _files(folder.name, names, specs).items():
+        for name, text in specs.items():
+            # The comment is how language servers for YAML find the schema.
+            up = "../" * len(PurePosixPath("specs", name).parent.parts)
+            line = f"# yaml-language-server: $schema={up}{SCHEMA}\n" if name.endswith(".yaml") else ""
+            write_text(folder / "specs" / name, line + text)
+        for name, text in _FILES.items():
+            for word, value in words.items():
+                text = text.replace(word, value)
             write_text(folder / name, text)
         initialise(folder, inside=True)
         workspace = Workspace.find(folder)
-        compilation = compile_workspace(workspace)
-        write(workspace, compilation)
+        write(workspace, compile_workspace(workspace))
         write_schema(workspace.home)
     except BaseException:
         for path in [folder] if not existed else [path for path in folder.iterdir() if path.name != ".git"]:
@@ -127,20 +140,28 @@ def create(folder: Path, source: str | None = None) -> list[str]:
     return names
 
 
-def _files(title: str, names: list[str], specs: dict[str, str]) -> dict[str, str]:
-    default = "[" + ", ".join(f'"{name}"' for name in names) + "]"
-    return {
-        **{f"specs/{name}": _modeline(name) + text for name, text in specs.items()},
-        "pyproject.toml": _PYPROJECT.format(default=default),
-        "requirements.txt": _REQUIREMENTS.format(version=version("pfl-pipeline")),
-        "README.md": _README.format(title=title),
-        ".gitignore": _IGNORED,
-        ".vscode/settings.json": _EDITOR,
-        ".github/workflows/study.yml": _CHECKS,
-    }
+def paper_specs() -> Path:
+    """Return the folder of the papers' specs: in the package where it was installed from a wheel, else beside it."""
+    installed = source_folder() / "pipeline" / "specs"
+    return installed if installed.is_dir() else source_folder() / "specs"
 
 
-def _modeline(name: str) -> str:
-    """The comment by which language servers for YAML find the schema."""
-    up = "../" * len(PurePosixPath("specs", name).parent.parts)
-    return f"# yaml-language-server: $schema={up}{SCHEMA}\n" if name.endswith(".yaml") else ""
+def needed(word: str) -> tuple[list[str], dict[str, str]]:
+    """Return names of a paper's spec or of a folder of them, and all files that they need, path below `specs/` → text.
+
+    Raises:
+        UserError: There is no such spec.
+    """
+    folder = absolute(paper_specs())
+    known, concrete, files = find_specs(folder), list[str](), set[Path]()
+    for name in named([word], list(known)):
+        document, chain = inherit(known[name], folder)
+        files |= {folder.parent / label for label in chain} | set(known[name].parent.glob("README.md"))
+        table = document.data.get("table")
+        if isinstance(table, dict) and isinstance(values := table.get("published"), str):
+            files.add(inside(folder, document, ("table", "published"), values))
+        if not document.data.get("abstract"):
+            concrete.append(name)
+    if not concrete:
+        raise UserError(f"{word}: only to be extended; name a spec that extends it")
+    return concrete, {path.relative_to(folder).as_posix(): path.read_text(encoding="utf-8") for path in sorted(files)}

@@ -1,18 +1,21 @@
-"""Files to begin parts of one's own with: each runs as it is, and says where to go on."""
+"""Files to begin parts of one's own with, each of which runs as it is; and the schema of specs for editors."""
 
 from __future__ import annotations
 
+import json
 import re
+from contextlib import suppress
 from pathlib import Path
 
 from pflcore.errors import UserError
 from pflcore.files import write_text
 from pflcore.registry import KINDS, registry_of, use_study
+from pipeline.spec.catalog import load_catalog
+from pipeline.spec.editor_schema import json_schema
 
+SCHEMA = ".pfl/schema.json"
 _METHOD = '''\
 """TITLE: what it does otherwise than others, in a line."""
-
-from __future__ import annotations
 
 from torch import Tensor
 
@@ -39,10 +42,6 @@ class CLASS(Method):
 _BACKBONE = '''\
 """TITLE: what kind of model it is, in a line."""
 
-from __future__ import annotations
-
-from typing import ClassVar
-
 from torch import Tensor, nn
 
 from pflcore.backbones import BACKBONES
@@ -54,7 +53,7 @@ class CLASS(nn.Module):
 
     citation = "where it is from"
     # Group → pattern over the names of the state; what a spec or a method calls personal are groups.
-    groups: ClassVar[dict[str, str]] = {"conv": "conv", "fc": "fc", "head": "head"}
+    groups = {"conv": "conv", "fc": "fc", "head": "head"}
 
     def __init__(self, shape: tuple[int, ...], classes: int, width: int = 16) -> None:
         super().__init__()
@@ -64,16 +63,12 @@ class CLASS(nn.Module):
         self.fc = nn.Linear(width * 4 * 4, 4 * width)
         self.head = nn.Linear(4 * width, classes)
 
-    def forward(self, images: Tensor) -> Tensor:
-        """Logits (batch, classes) of images (batch, channels, height, width)."""
+    def forward(self, images: Tensor) -> Tensor:  # (batch, channels, height, width) → logits (batch, classes)
         features = self.pool(self.conv(images).relu()).flatten(1)
-        logits: Tensor = self.head(self.fc(features).relu())
-        return logits
+        return self.head(self.fc(features).relu())
 '''
 _DATASET = '''\
 """TITLE: what is in it, in a line."""
-
-from __future__ import annotations
 
 from pathlib import Path
 
@@ -103,21 +98,17 @@ class CLASS(Dataset):
         labels = np.arange(600, dtype=np.int64) % self.classes
         row, column = np.mgrid[:8, :8]
         patterns = np.stack([row, column, row + column]) % 3 * 100
-        noisy = patterns[labels, None] + rng.normal(0, 40, (600, 1, 8, 8))
-        images = noisy.clip(0, 255).astype(np.uint8)
+        images = (patterns[labels, None] + rng.normal(0, 40, (600, 1, 8, 8))).clip(0, 255).astype(np.uint8)
         return self.complete(images, labels, np.arange(600) < 450, where="a generator", source="a generator")
 '''
 _PARTITION = '''\
 """TITLE: who gets which samples, in a line."""
-
-from __future__ import annotations
 
 import numpy as np
 
 from pflcore.data.samples import Rows, Samples
 from pflcore.options import option
 from pflcore.partitions import PARTITIONS, Partition
-from pflcore.partitions._base import Sides
 
 
 @PARTITIONS.register
@@ -128,39 +119,43 @@ class CLASS(Partition):
 
     own: float = option(0.5, ge=0, le=1, help="Share of the samples that go to the clients whose class they are of.")
 
-    def split(self, samples: Samples, sides: Sides, clients: int, rng: np.random.Generator) -> Rows:
+    def split(self, samples: Samples, sides: list[Rows], clients: int, rng: np.random.Generator) -> Rows:
         """The client of each sample; -1 leaves it out. Training and test samples are dealt alike."""
         owners = np.full(len(samples), -1)
         for rows in sides:
-            anyone = rng.integers(0, clients, len(rows))
             steps = -(-clients // samples.classes)  # clients whose class it is
             whose = (samples.labels[rows] + samples.classes * rng.integers(0, steps, len(rows))) % clients
+            anyone = rng.integers(0, clients, len(rows))
             owners[rows] = np.where(rng.random(len(rows)) < self.own, whose, anyone)
         return owners
 '''
 TEMPLATES = {"method": _METHOD, "backbone": _BACKBONE, "dataset": _DATASET, "partition": _PARTITION}
-_NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 
 def begin(kind: str, name: str, home: Path) -> Path:
-    """Write the file of a part of the study's own, which runs as it is; returns its path.
-
-    Args:
-        kind: One of :data:`TEMPLATES`.
+    """Write the file of a part of the study's own, which runs as it is, and return its path.
 
     Raises:
-        UserError: The name is no name of a part, or is taken.
+        UserError: There is no template of the kind, or the name is no name of a part, or is taken.
     """
     if kind not in TEMPLATES:
         raise UserError(f"pfl new {kind}: there is a file to begin with for {', '.join(TEMPLATES)}")
-    if not _NAME.fullmatch(name):
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
         raise UserError(f"{name!r} cannot be the name of a {kind}; use a-z, 0-9 and '_', and begin with a letter")
     use_study(home)
     path = home / KINDS[kind][0].rpartition(".")[2] / f"{name}.py"
     if path.exists() or name in registry_of(kind).names():
         raise UserError(f"there is a {kind} {name!r} already; pfl describe {kind} {name}")
     title = "".join(word.capitalize() for word in name.split("_"))
-    write_text(
-        path, TEMPLATES[kind].replace("CLASS", title).replace("TITLE", title).replace("data/NAME", f"data/{name}")
-    )
+    write_text(path, re.sub("TITLE|CLASS", title, TEMPLATES[kind]).replace("data/NAME", f"data/{name}"))
+    return path
+
+
+def write_schema(home: Path) -> Path:
+    """Bring the schema by which editors complete and check YAML up to date with all that specs of a study can name."""
+    path, text = home / SCHEMA, json.dumps(json_schema(load_catalog(home)), indent=1) + "\n"
+    with suppress(OSError, UnicodeDecodeError):
+        if path.read_text(encoding="utf-8") == text:
+            return path
+    write_text(path, text)
     return path

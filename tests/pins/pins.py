@@ -27,11 +27,12 @@ from pflcore.data.samples import Samples
 from pflcore.datasets import DATASETS, stand_in
 from pflcore.registry import registry_of
 from pins.cases import CASES, Case
+from pins.numbers import Numbers, differences, numbers_of_run, of_samples
 from pipeline.compile.compiler import compile_workspace
 from pipeline.ledger import Ledger
 from pipeline.results.listing import curve_of
 from pipeline.spec.specs import find_specs
-from pipeline.study.small_run import SEQUENTIAL, Numbers, differences, of_samples, perform, same_everywhere
+from pipeline.study.small_run import SEQUENTIAL, same_everywhere
 from pipeline.workspace import Workspace
 
 HERE = Path(__file__).parent
@@ -110,9 +111,9 @@ def versions(case: Case) -> str:
 def numbers_of(case: Case, *ways: str) -> Numbers:
     """Carry out a case and return its numbers; raise ``ValueError`` when one of the other `ways` does not agree."""
     with TemporaryDirectory() as folder, same_everywhere():
-        numbers = perform(case, SEQUENTIAL, Path(folder))
+        numbers = numbers_of_run(case, SEQUENTIAL, Path(folder))
         for way in ways:
-            if apart := differences(numbers, perform(case, way, Path(folder)), case.tolerance):
+            if apart := differences(numbers, numbers_of_run(case, way, Path(folder)), case.tolerance):
                 raise ValueError(f"{case.name}: {way} and {SEQUENTIAL} do not agree ({next(iter(apart))})")
     if case.brief:
         last = max(int(name.split()[-1]) for name in numbers if name.startswith("loss"))

@@ -15,12 +15,13 @@ import pins.pins as pins
 from pflcore.engine.dropout import DropoutBits
 from pflcore.registry import registry_of
 from pins.cases import CASES, Case
+from pins.numbers import differences, numbers_of_run
 from pins.pins import changes, compare, numbers_of, read_pins
 from pipeline.compile.compiler import source_folder
 from pipeline.compile.engine import untested
 from pipeline.compile.fingerprint import Code
 from pipeline.stages import train
-from pipeline.study.small_run import STACKED, differences, perform, same_everywhere
+from pipeline.study.small_run import STACKED, same_everywhere
 
 _recorded = cache(read_pins)
 
@@ -58,7 +59,7 @@ def test_numbers_on_a_pretended_gpu(case: Case, tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(DropoutBits, "draw", drawn)
     monkeypatch.setattr(train, "run", lambda *args, **named: run(*args, **{**named, "device": "cuda"}))
     with same_everywhere(), pretend_cuda() as events:
-        found = perform(case, STACKED, tmp_path)
+        found = numbers_of_run(case, STACKED, tmp_path)
     assert events["kernels"] > 0
     recorded = _recorded("numbers")[case.name]
     assert not differences(recorded, {name: found.get(name, own) for name, own in recorded.items()}, case.tolerance)

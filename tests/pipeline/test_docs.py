@@ -1,8 +1,9 @@
-"""README, docs and the pages of papers: each link leads somewhere, each command is one, with these options."""
+"""README, docs and pages of papers: links lead somewhere, commands are ones with these options; what is shown is so."""
 
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,18 +12,19 @@ import pytest
 from dvc.cli.parser import get_main_parser
 from support.markdown import PAGES, ROOT, Page
 from typer.main import get_command
-from typer.testing import CliRunner
 
+from pflcore.options import describe_options
+from pflcore.settings import Training
 from pipeline.cli.commands import app
+from pipeline.results.report import write_report
 from pipeline.spec.selection import named
 from pipeline.spec.specs import find_specs
+from pipeline.workspace import Workspace
 
 PFL = get_command(app)
 SPECS = list(find_specs(ROOT / "specs"))
 OURS = {name.partition("/")[0] for name in SPECS if "/" in name}
-# What answers at once, and changes nothing.
-QUICK = re.compile(r"list|describe|plan")
-TUTORIALS = {
+OWN = {
     "docs/ablations.md",
     "docs/studies.md",
     "docs/tutorial.md",
@@ -40,23 +42,18 @@ def command(words: list[str]) -> tuple[object, list[str]]:
 
 
 @pages
-def test_links_lead_somewhere(page: Page) -> None:
+def test_links_lead_somewhere_and_commands_exist(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
     for link in page.links():
         file, _, anchor = link.partition("#")
         target = (page.path.parent / file) if file else page.path
-        assert target.exists(), link
-        assert not anchor or anchor in Page(target).anchors(), link
-
-
-@pages
-def test_what_is_to_be_typed_can_be(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert target.exists() and (not anchor or anchor in Page(target).anchors()), link
     monkeypatch.chdir(ROOT)
     for program, *words in page.typed():
         if program == "pfl":
             found, rest = command(words)
             assert found is not PFL, words
             found.make_context(words[0], rest)  # type: ignore[attr-defined]
-            if page.name not in TUTORIALS:
+            if page.name not in OWN:
                 named([word for word in rest if word.partition("/")[0] in OURS], SPECS)
         elif program == "dvc":
             get_main_parser().parse_args(words)
@@ -65,10 +62,6 @@ def test_what_is_to_be_typed_can_be(page: Page, monkeypatch: pytest.MonkeyPatch)
         elif words[0] != "-m":
             source = Path(words[0]).read_text(encoding="utf-8")
             assert not [word for word in words if word.startswith("--") and f'"{word}"' not in source], words
-
-
-@pages
-def test_what_is_mentioned_exists(page: Page) -> None:
     for _, *words in page.mentioned():
         found, rest = command(words)
         assert found is not PFL or words[0].startswith("--"), words
@@ -76,22 +69,20 @@ def test_what_is_mentioned_exists(page: Page) -> None:
         assert {word for word in rest if re.match(r"-\w$|--\w", word)} <= known, words
 
 
-@pytest.mark.parametrize(
-    "words",
-    sorted(
-        {
-            tuple(words[1:])
-            for path in PAGES
-            for words in Page(path).typed()
-            if words[0] == "pfl" and QUICK.match(" ".join(words[1:])) and Page(path).name not in TUTORIALS
-        }
-    ),
-    ids=" ".join,
-)
-def test_what_takes_no_time_answers(words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(ROOT)
-    done = CliRunner().invoke(app, list(words))
-    assert done.exit_code == 0 and done.stdout, done.output
+def test_the_page_on_training_has_every_setting_beside_the_first_ones() -> None:
+    page = (ROOT / "docs/training.md").read_text(encoding="utf-8")
+    rows = [line for line in page.splitlines() if line.startswith("| `")]
+    for option in describe_options(Training):
+        if option.later:
+            row = next(line for line in rows if f"`{option.name}`" in line)
+            assert all(f"`{choice}`" in row for choice in option.choices or ())
+
+
+@pytest.mark.matrix
+def test_the_page_of_results_is_what_the_ledger_says(tmp_path: Path) -> None:
+    for name in ("README.md", "pyproject.toml", "specs", "results", "docs"):
+        (shutil.copytree if (ROOT / name).is_dir() else shutil.copy)(ROOT / name, tmp_path / name)
+    assert write_report(Workspace.find(tmp_path)) == []
 
 
 @pytest.mark.slow

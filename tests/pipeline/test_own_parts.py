@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -55,71 +54,49 @@ def test_they_are_listed_described_and_completed(study: Project, capsys: pytest.
     told = capsys.readouterr().out
     assert "own: methods/mine.py" in told and "What the loss is multiplied by." in told
     assert "mine" in str(json_schema(catalog)) and catalog.entry("method", "fedavg").origin == ""
-
-
-def test_the_catalogue_follows_their_files(study: Project) -> None:
-    home = study.workspace().home
-    assert load_catalog(home).entry("method", "mine").summary == "FedAvg whose loss is scaled."
     study.write("methods/mine.py", METHOD.replace("loss is scaled", "loss is doubled"))
-    assert load_catalog(home).entry("method", "mine").summary == "FedAvg whose loss is doubled."
-    (home / "methods/mine.py").unlink()
-    assert "mine" not in load_catalog(home).names("method")
+    assert load_catalog(study.root).entry("method", "mine").summary == "FedAvg whose loss is doubled."
+    (study.root / "methods/mine.py").unlink()
     with pytest.raises(UserError, match=r"specs/own\.yaml:12: grid\.axes\.method\.Mine: unknown method 'mine'"):
         study.compiled()
 
 
-def test_an_edit_makes_exactly_its_runs_stale(study: Project) -> None:
-    assert stale(study, "methods/mine.py", METHOD.replace("self.scale *", "2 * self.scale *")) == {
-        "train-analysed@mine"
-    }
-    assert stale(study, "methods/_scaling.py", SCALING.replace("1.0", "2.0")) == {"train-analysed@mine"}
-    assert stale(study, "methods/_scaling.py", f"# a comment\n{SCALING.replace('1.0', '2.0')}") == set()
-    assert stale(study, "methods/_other.py", "x = 1\n") == set()
-    parts = own_parts()
-    assert stale(study, "backbones/small.py", parts["backbones/small.py"].replace("relu", "tanh")) == {
-        "train-analysed@mine",
-        "train-analysed@fedavg",
-    }
-    figure = parts["figures/plain.py"].replace("Drawn", "Made")
-    assert stale(study, "figures/plain.py", figure) == {"own"}
+def test_an_edit_makes_exactly_its_runs_stale(study: Project, tmp_path: Path) -> None:
+    parts, doubled = own_parts(), SCALING.replace("1.0", "2.0")
+    mine, fedavg = "train-analysed@mine", "train-analysed@fedavg"
+    for name, text, expected in [
+        ("methods/mine.py", METHOD.replace("self.scale *", "2 * self.scale *"), {mine}),
+        ("methods/_scaling.py", doubled, {mine}),
+        ("methods/_scaling.py", f"# a comment\n{doubled}", set()),
+        ("methods/_other.py", "x = 1\n", set()),
+        ("backbones/small.py", parts["backbones/small.py"].replace("relu", "tanh"), {mine, fedavg}),
+        ("figures/plain.py", parts["figures/plain.py"].replace("Drawn", "Made"), {"own"}),
+    ]:
+        assert stale(study, name, text) == expected, name
     data = parts["datasets/noise.py"].replace("default_rng(0)", "default_rng(1)")
     assert [name[:11] for name in stale(study, "datasets/noise.py", data)] == ["data@noise-"]
-
-
-def test_what_stages_depend_on(study: Project) -> None:
-    compilation = study.compiled()
-    mine = Part("method.mine", "study.methods.mine", "pipeline.stages.train")
-    assert Code.names(mine.fingerprint(Code(source_folder()))) == ["study.methods._scaling", "study.methods.mine"]
-    (guard,) = (stage for stage in compilation.stages if stage.name == "guard")
+    code = Part("method.mine", "study.methods.mine", "pipeline.stages.train").fingerprint(Code(source_folder()))
+    assert Code.names(code) == ["study.methods._scaling", "study.methods.mine"]
+    (guard,) = (stage for stage in study.compiled().stages if stage.name == "guard")
     assert {"methods", "backbones", "datasets", "partitions", "analyses", "figures"} <= set(guard.deps)
+    # Two studies never share a run.
+    others = [make_project(tmp_path / name, parts | {"methods/_scaling.py": text}).compiled() for name, text in
+              (("one", SCALING), ("two", doubled))]  # fmt: skip
+    one, two = map(commands, others)
+    assert others[0].runs.keys() == others[1].runs.keys()
+    assert one[mine] != two[mine] and one[fedavg] == two[fedavg]
 
 
-def test_two_studies_never_share_a_run(study: Project, tmp_path: Path) -> None:
-    other = make_project(tmp_path / "other", own_parts() | {"methods/_scaling.py": SCALING.replace("1.0", "2.0")})
-    one, two = commands(study.compiled()), commands(other.compiled())
-    assert [run.id for run in study.compiled().runs.values()] == [run.id for run in other.compiled().runs.values()]
-    assert (
-        one["train-analysed@mine"] != two["train-analysed@mine"]
-        and one["train-analysed@fedavg"] == two["train-analysed@fedavg"]
-    )
-
-
-def call(study: Project, *command: str) -> subprocess.CompletedProcess[str]:
+def call(study: Project, *command: str) -> None:
     done = study.call(*command, PFL_DEVICE="cpu")
     assert done.returncode == 0, done.stdout + done.stderr
-    return done
 
 
 @pytest.mark.matrix
-def test_they_run_in_workers_and_are_in_the_report(study: Project) -> None:
+def test_they_run_in_workers_in_miniature_and_under_dvc(study: Project) -> None:
     call(study, "pfl", "run")
     lines = squeezed((study.root / "reports/own/report.md").read_text(encoding="utf-8"))
     assert "Drawn by the study." in lines and "| FedAvg | entries | 3 | 4 | 0 | 4 | 4 |" in lines
-
-
-@pytest.mark.matrix
-def test_they_run_in_miniature_and_under_dvc(study: Project) -> None:
-    call(study, "pfl", "run")
     call(study, "pfl", "run", "--profile", "smoke")
     assert (study.root / "build/smoke/reports/own/report.md").is_file()
     study.write("methods/_scaling.py", SCALING.replace("1.0", "0.5"))

@@ -8,18 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.compile.compiler import source_folder
-from support.markdown import Page
+from support.markdown import ROOT, Page
 from support.project import Project
 
-ROOT = source_folder()
-PAGE = (ROOT / "docs/tutorial.md").read_text(encoding="utf-8")
+PAGE = Page(ROOT / "docs/tutorial.md")
 NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[-+]\d+)?")
 
 
 def steps() -> Iterator[tuple[str, str]]:
     """Commands with what they print, and files with what is in them, in the order of the page."""
-    for token in Page(ROOT / "docs/tutorial.md").tokens:
+    for token in PAGE.tokens:
         if token.type == "fence":
             name, _, text = token.content.partition("\n")
             yield name.removeprefix("# "), text
@@ -32,10 +30,6 @@ def steps() -> Iterator[tuple[str, str]]:
 def masked(line: str) -> str:
     """A line but for its numbers, which a machine may have of its own, and the blanks that align them."""
     return re.sub(r"[ :-]+", " ", NUMBER.sub("#", line).replace("*", "")).strip()
-
-
-def numbers(line: str) -> list[float]:
-    return [float(number) for number in NUMBER.findall(line)]
 
 
 def follow(folder: Path, **environment: str) -> Project:
@@ -59,21 +53,18 @@ def follow(folder: Path, **environment: str) -> Project:
 def accuracies(text: str) -> dict[str, list[float]]:
     """The rows of tables by method, the last of each."""
     rows = re.findall(r"^ *\| (\w[\w +]*?) +\| (.*±.*) \|$", text, re.MULTILINE)
-    return {method: numbers(cells) for method, cells in rows}
+    return {method: [float(number) for number in NUMBER.findall(cells)] for method, cells in rows}
 
 
 def check(study: Project) -> None:
     """The table is that of the page, but for rounding on another processor; so are the differences in its text."""
-    report = (study.root / "reports/own/report.md").read_text(encoding="utf-8")
-    shown, found = accuracies(PAGE), accuracies(report.partition("\n## ")[0])
+    report, page = ((path).read_text("utf-8") for path in (study.root / "reports/own/report.md", PAGE.path))
+    shown, found = accuracies(page), accuracies(report.partition("\n## ")[0])
     assert shown.keys() == found.keys() == {"Local", "FedAvg", "FedAvg + FT", "FedPer", "CalmHead"}
     for method, values in shown.items():
         assert found[method] == pytest.approx(values, abs=2.5), method
     claims = report.partition("\n## Claims\n")[2]
-    said = re.findall(r"\(([+−]\d+\.\d+)\)", PAGE)[-2:]
+    said = re.findall(r"\(([+−]\d+\.\d+)\)", page)[-2:]
     judged = re.findall(r"^\| \d+ +\| obtained .*?\| +([+−]\d+\.\d+) \|", claims, re.MULTILINE)
-    assert [signed(one) for one in judged] == pytest.approx([signed(one) for one in said], abs=2.5)
-
-
-def signed(text: str) -> float:
-    return float(text.replace("−", "-"))
+    signed = [[float(one.replace("−", "-")) for one in some] for some in (judged, said)]
+    assert signed[0] == pytest.approx(signed[1], abs=2.5)

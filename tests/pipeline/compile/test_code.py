@@ -26,7 +26,7 @@ from pipeline.compile.compiler import source_folder
 from pipeline.compile.engine import RECORD, STAGES, TITLE, Engine, root_of, untested
 from pipeline.compile.fingerprint import PACKAGES, Code, text_hash
 from pipeline.compile.stage_code import Part, code_of_evaluation, code_of_report, code_of_run, versions
-from pipeline.running.request import Request, Wish
+from pipeline.running.options import Request, RunOptions
 from pipeline.stages import guard
 from pipeline.workspace import CODE
 
@@ -304,7 +304,7 @@ def test_an_edited_engine_is_refused_until_it_is_tested_and_then_makes_nothing_s
     monkeypatch.chdir(project.root)
     for refused in (
         lambda: guard.run(workspace),
-        lambda: Request.compiled(workspace, Wish()),
+        lambda: Request.compiled(workspace, RunOptions()),
         lambda: compile_(check=True),
     ):
         with pytest.raises(UserError, match=message):
@@ -314,7 +314,7 @@ def test_an_edited_engine_is_refused_until_it_is_tested_and_then_makes_nothing_s
     out, err = capsys.readouterr()
     assert out == "1 runs: 1 code digest changed\n" and err.startswith("pfl: pflcore.server_view was edited")
     copy.accept()
-    assert Request.compiled(workspace, Wish()).specs == ["tiny"] and guard.run(workspace).endswith("up to date")
+    assert Request.compiled(workspace, RunOptions()).specs == ["tiny"] and guard.run(workspace).endswith("up to date")
     with monkeypatch.context() as patch, pytest.raises(UserError, match="1 code digest changed"):
         patch.setattr(stage_code, "ENGINE_VERSION", 99)
         guard.run(workspace)

@@ -8,15 +8,15 @@ import sys
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from sklearn.datasets import load_digits
 from support.project import Project, spec
 
 import pipeline
-from pipeline.library.frames import tidy
+from pipeline.library.study import tidy
 from pipeline.results.keep import keep
 from pipeline.spec.run import Run
 
@@ -27,63 +27,51 @@ def study(original: Project) -> pipeline.Study:
     return pipeline.open(original.root)
 
 
-def test_results_are_what_the_runs_measured(study: pipeline.Study, original: Project) -> None:
+def test_frames_are_what_was_measured_reported_and_dealt(study: pipeline.Study, original: Project) -> None:
     frame = study.results("tiny")
     head = ["method", "run", "seed", "client", "round", "population", "accuracy", "loss", "correct", "total"]
-    assert list(frame.columns) == head
-    assert list(frame["method"].unique()) == ["FedAvg", "FedPer"] and set(frame["seed"]) == {0}
-    assert not frame.duplicated(["run", "client", "round", "population"]).any()
+    assert list(frame.columns) == head and list(frame["method"].unique()) == ["FedAvg", "FedPer"]
+    assert not frame.duplicated(["run", "client", "round", "population"]).any() and set(frame["seed"]) == {0}
     for path in original.root.glob("artifacts/runs/*/rounds.parquet"):
-        mine = frame[frame["run"] == path.parent.name]
+        mine = frame[frame["run"] == path.parent.name].set_index(["client", "round"])
         for row in pq.read_table(path).to_pylist():
-            (one,) = mine[(mine["client"] == row["client"]) & (mine["round"] == row["round"])].to_dict("records")
+            one = mine.loc[row["client"], row["round"]]
             assert (one["correct"], one["total"], one["loss"]) == (row["correct"], row["total"], row["loss"])
             assert one["accuracy"] == row["correct"] / row["total"]
-    last = frame[frame["round"] == frame["round"].max()].groupby("method")[["correct", "total"]].sum()
-    shown = study.table("tiny").set_index("method")["obtained_mean"]
-    assert np.allclose(100 * last["correct"] / last["total"], shown[last.index], atol=5)  # the table's is over rounds
+    table = study.table("tiny")
+    pd.testing.assert_frame_equal(table, pq.read_table(original.root / "reports/tiny/table.parquet").to_pandas())
+    assert list(table["method"]) == ["FedAvg", "FedPer"] and table["obtained_mean"].notna().all()
+    runs = study.runs("tiny")
+    assert list(runs["method"]) == ["FedAvg", "FedPer"] and set(runs["state"]) == {"trained"}
+    assert list(runs["last_round"]) == [2, 2] and not runs["diverged"].any() and (runs["communicated_up"] > 0).all()
+    dealt = study.partition("tiny")
+    assert len(dealt) == 1797 and dealt["sample"].is_unique and set(dealt["client"]) == {0, 1, 2}
+    assert (dealt["label"] == load_digits().target[dealt["sample"]]).all()
+    assert set(dealt["split"]) == {"train", "test"} and dealt["federation"].nunique() == 1
 
 
-def test_the_table_is_that_of_the_report(study: pipeline.Study, original: Project) -> None:
-    frame, path = study.table("tiny"), original.root / "reports/tiny/table.parquet"
-    pd.testing.assert_frame_equal(frame, pq.read_table(path).to_pandas())
-    assert list(frame["method"]) == ["FedAvg", "FedPer"] and frame["obtained_mean"].notna().all()
-
-
-def test_runs_say_what_there_is_of_them(study: pipeline.Study) -> None:
-    frame = study.runs("tiny")
-    assert list(frame["method"]) == ["FedAvg", "FedPer"] and set(frame["state"]) == {"trained"}
-    assert list(frame["last_round"]) == [2, 2] and not frame["diverged"].any()
-    assert (frame["communicated_up"] > 0).all() and frame["run"].str.startswith(("fedavg-", "fedper-")).all()
-
-
-def test_a_partition_has_every_sample_once_with_its_label(study: pipeline.Study) -> None:
-    from sklearn.datasets import load_digits
-
-    frame = study.partition("tiny")
-    assert len(frame) == 1797 and frame["sample"].is_unique and set(frame["client"]) == {0, 1, 2}
-    assert (frame["label"] == load_digits().target[frame["sample"]]).all()
-    assert set(frame["split"]) == {"train", "test"} and frame["federation"].nunique() == 1
-
-
-def test_unknown_and_untrained_specs_are_one_line_each(study: pipeline.Study, reproduced: Project) -> None:
-    with pytest.raises(pipeline.UserError, match=r"^unknown spec 'tinny'; did you mean 'tiny'\?$"):
-        study.results("tinny")
+def test_unknown_and_untrained_specs_are_one_line_each(reproduced: Project) -> None:
     reproduced.write("specs/later.yaml", spec("[ditto]"))
-    later = pipeline.open(reproduced.root)
-    assert later.specs == ["later", "tiny"]
-    with pytest.raises(pipeline.UserError, match=r"^later: nothing is trained yet; type `pfl run later`$"):
-        later.results("later")
-    with pytest.raises(pipeline.UserError, match=r"^later: its report has not been made; type `pfl run later`$"):
-        later.table("later")
-    assert list(later.runs("later")["state"]) == ["missing"]
-    with pytest.raises(
-        pipeline.UserError, match=r"neither here nor above is a pyproject.toml with \[tool.pfl\] or a folder specs/"
-    ):
-        pipeline.open(reproduced.root.parent)
+    study = pipeline.open(reproduced.root)
+    assert study.specs == ["later", "tiny"] and list(study.runs("later")["state"]) == ["missing"]
+    for call, line in [
+        (lambda: study.results("tinny"), r"^unknown spec 'tinny'; did you mean 'tiny'\?$"),
+        (lambda: study.results("later"), r"^later: nothing is trained yet; type `pfl run later`$"),
+        (lambda: study.table("later"), r"^later: its report has not been made; type `pfl run later`$"),
+        (
+            lambda: pipeline.open(reproduced.root.parent),
+            r"neither here nor above is a pyproject.toml with \[tool.pfl\]",
+        ),
+    ]:
+        with pytest.raises(pipeline.UserError, match=line):
+            call()
 
 
 def test_what_is_stale_is_left_out_and_said(reproduced: Project) -> None:
+    reproduced.write("specs/tiny.yaml", spec("{FedAvg: fedavg, FedPer: fedper, Ditto: ditto}"))
+    with pytest.warns(pipeline.NotUpToDate, match=r"^tiny: 1 missing of 3 runs are left out; type `pfl run tiny`$"):
+        frame = pipeline.open(reproduced.root).results("tiny")
+    assert set(frame["method"]) == {"FedAvg", "FedPer"}
     (rounds,) = reproduced.root.glob("artifacts/runs/fedper-*/rounds.parquet")
     rounds.chmod(0o644)
     rounds.write_bytes(rounds.read_bytes() + b"x")  # not what its stage left
@@ -93,15 +81,8 @@ def test_what_is_stale_is_left_out_and_said(reproduced: Project) -> None:
     assert dict(study.runs("tiny")[["method", "state"]].values) == {"fedavg": "missing", "fedper": "stale"}
     with pytest.raises(pipeline.UserError, match=r"tiny: nothing of it is up to date.* type `pfl run tiny`"):
         study.results("tiny")
-    with pytest.warns(pipeline.NotUpToDate, match="table.parquet is not up to date"):
+    with pytest.warns(pipeline.NotUpToDate, match=r"table\.parquet is not up to date"):
         study.table("tiny")
-
-
-def test_one_stale_run_leaves_the_others(reproduced: Project) -> None:
-    reproduced.write("specs/tiny.yaml", spec("{FedAvg: fedavg, FedPer: fedper, Ditto: ditto}"))
-    with pytest.warns(pipeline.NotUpToDate, match=r"^tiny: 1 missing of 3 runs are left out; type `pfl run tiny`$"):
-        frame = pipeline.open(reproduced.root).results("tiny")
-    assert set(frame["method"]) == {"FedAvg", "FedPer"}
 
 
 def test_kept_results_are_there_without_artifacts(reproduced: Project) -> None:

@@ -1,16 +1,17 @@
-"""``pfl list``, ``pfl describe``, ``pfl fetch`` and ``pfl schema``: what a spec can name, and what that is."""
+"""Looking: what a spec can name, and what was obtained."""
 
 from __future__ import annotations
 
-import json
 import os
+from collections import Counter
+from dataclasses import astuple
 from typing import Annotated
 
 import typer
 
 from pflcore.errors import UserError
-from pipeline.cli.common import all_specs, console
-from pipeline.workspace import Workspace
+from pipeline.cli.common import Profile, Set, all_specs, console, named_specs, print_table
+from pipeline.workspace import PAPER, Workspace
 
 
 def list_(
@@ -29,9 +30,7 @@ def describe(
     dataset: Annotated[str | None, typer.Option(help="Draw the partition of this dataset.")] = None,
     clients: Annotated[int | None, typer.Option(min=1, help="Draw it over so many clients.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Draw it under this seed.")] = 0,
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", help="An option of the partition or dataset, as alpha=0.1.")
-    ] = None,
+    set_: Set = None,
 ) -> None:
     """Explain a dataset, partition, backbone, method, analysis or group of settings. A partition is also drawn."""
     from pflcore.registry import KINDS
@@ -62,28 +61,34 @@ def describe(
     drawing.show(terminal)
 
 
-def fetch(
-    name: Annotated[str, typer.Argument(help="A dataset.")],
-    set_: Annotated[list[str] | None, typer.Option("--set", help="An option of it, as lists=fedbn.")] = None,
+def compare(
+    first: Annotated[str, typer.Argument(help="A spec whose report has been made.")],
+    second: Annotated[str, typer.Argument(help="Another one.")],
 ) -> None:
-    """Download what a dataset needs and is not here, as far as a hash is known; say what a person has to get."""
-    from pflcore.registry import use_study
-    from pipeline.browse.dataset_view import fetch as fetch_dataset
-    from pipeline.browse.given import given_options
+    """Compare the tables of two specs: which cells differ, by how much, and whether beyond chance."""
+    from pipeline.results.compare import SAME, compare
 
-    home = Workspace.find().home
-    use_study(home)
-    fetch_dataset(name, home, console(), given_options(set_ or [], name))
+    workspace = Workspace.find()
+    specs = [name for word in (first, second) for name in named_specs(workspace, [word])]
+    if len(specs) != 2:
+        raise UserError("pfl compare takes two specs, not a folder of them")
+    cells = compare(workspace, *specs)
+    columns = {"cell": "left", **dict.fromkeys([*specs, "difference"], "right"), "verdict": "left"}
+    print_table(columns, (astuple(cell) for cell in cells if cell.verdict != SAME))
+    counts = Counter(cell.verdict for cell in cells)
+    print(f"{len(cells)} cells: {', '.join(f'{count} {verdict}' for verdict, count in counts.items())}")
 
 
-def schema(
-    write: Annotated[bool, typer.Option("--write", help="Write it to .pfl/schema.json, where editors look.")] = False,
+def report(
+    names: Annotated[list[str] | None, typer.Argument(help="Papers, e.g. fedtp; all when left out.")] = None,
+    profile: Profile = PAPER,
 ) -> None:
-    """Print the JSON Schema of specs, for editors that complete and check YAML."""
-    from pipeline.spec.catalog import load_catalog
-    from pipeline.spec.editor_schema import json_schema
-    from pipeline.study.schema_file import write_schema
+    """Write a page per paper, and an index over all of them, from what has been run so far."""
+    from pipeline.papers.pages import Papers
 
-    if write:
-        return print(os.path.relpath(write_schema(Workspace.find().home)))
-    print(json.dumps(json_schema(load_catalog(Workspace.find().home)), indent=1))
+    papers = Papers.compiled(Workspace.find(profile=profile))
+    chosen = papers.chosen(names or [])
+    made = papers.write(chosen)
+    for name in chosen:
+        print(f"{os.path.relpath(papers.page(name))}{'' if name in made else ' (up to date)'}")
+    print(os.path.relpath(papers.index))

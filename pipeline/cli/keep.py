@@ -1,29 +1,26 @@
-"""``pfl results …``, ``pfl verify`` and ``pfl compare``."""
+"""Keeping: the ledger of results, and what was trained and dealt as files for others."""
 
 from __future__ import annotations
 
 import os
-import sys
 from dataclasses import astuple
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from pflcore.errors import UserError
-from pipeline.cli.common import all_specs, console, named_specs, write_stages
-from pipeline.workspace import Workspace
+from pipeline.cli.common import Profile, all_specs, named_specs, print_table, warn, write_stages
+from pipeline.workspace import PAPER, Workspace
 
-results = typer.Typer(help="Kept results: the ledger in results/, which git keeps.", no_args_is_help=True)
 Kept = Annotated[list[str], typer.Argument(help="Specs, e.g. fedofa/table_s1, or a folder of them.")]
 
 
-@results.command()
 def keep(specs: Kept) -> None:
     """Add what is up to date of some specs to results/; from then on nothing trains it again."""
     from pipeline.results.keep import keep
 
-    workspace = Workspace.find()
-    some = False
+    workspace, some = Workspace.find(), False
     for spec in named_specs(workspace, specs):
         kept = keep(workspace, spec)
         some |= bool(kept.runs or kept.before)
@@ -34,10 +31,9 @@ def keep(specs: Kept) -> None:
             print(f"{count} left out: they {reason}")
     if not some:
         raise UserError("nothing is kept; `pfl run` the spec first")
-    _compile(workspace)
+    write_stages(workspace)
 
 
-@results.command()
 def drop(specs: Kept) -> None:
     """Remove kept results of some specs, so that they are trained when they are wanted."""
     from pipeline.compile.compiler import compile_workspace
@@ -46,10 +42,9 @@ def drop(specs: Kept) -> None:
     workspace = Workspace.find()
     compilation = compile_workspace(workspace, named_specs(workspace, specs), ledger=False)
     print(f"{Ledger(workspace.root).drop([*compilation.runs, *compilation.selections])} results dropped")
-    _compile(workspace)
+    write_stages(workspace)
 
 
-@results.command("list")
 def list_() -> None:
     """What is kept, since when, and whether it is what the specs ask for and the code would give."""
     from pipeline.compile.compiler import compile_workspace
@@ -59,21 +54,12 @@ def list_() -> None:
     workspace = Workspace.find()
     compilation = compile_workspace(workspace, all_specs(workspace), ledger=False)
     kept = lines(Ledger(workspace.root), compilation)
-    if kept:
-        from rich.markup import escape
-        from rich.table import Table
-
-        table = Table(box=None, pad_edge=False, header_style="bold")
-        for name in ("run", "accuracy", "obtained", "device", "seconds", "state"):
-            table.add_column(name, justify="right" if name in ("accuracy", "seconds") else "left", overflow="fold")
-        for line in kept:
-            table.add_row(*(escape(word) for word in astuple(line)))
-        console().print(table)
+    names = ("run", "accuracy", "obtained", "device", "seconds", "state")
+    print_table({name: "right" if name in ("accuracy", "seconds") else "left" for name in names}, map(astuple, kept))
     current = sum(line.state == CURRENT for line in kept)
     print(f"{len(kept)} kept results, {current} of them current; all specs together have {len(compilation.runs)} runs")
 
 
-@results.command()
 def show(run: Annotated[str, typer.Argument(help="The id of a run.")]) -> None:
     """A kept result: what was run, by which code, where, and its curve."""
     from pipeline.compile.serialise import to_yaml
@@ -90,7 +76,6 @@ def show(run: Annotated[str, typer.Argument(help="The id of a run.")]) -> None:
         print(f"{round_:5d}  {accuracy:10.2f}  {loss:8.4f}")
 
 
-@results.command()
 def report() -> None:
     """Write docs/results.md: published numbers with what was obtained for them, from what is kept."""
     from pipeline.results.report import write_report
@@ -119,40 +104,38 @@ def verify(
     bad = sum(not one.good for one in comparisons)
     print(f"{len(comparisons) - bad} of {len(comparisons)} runs verified", flush=True)
     if bad:
-        print(f"trained again in {os.path.relpath(workspace.home / 'build/verify')}", file=sys.stderr)
+        warn([f"trained again in {os.path.relpath(workspace.home / 'build/verify')}"])
         raise typer.Exit(1)
 
 
-def compare(
-    first: Annotated[str, typer.Argument(help="A spec whose report has been made.")],
-    second: Annotated[str, typer.Argument(help="Another one.")],
+def export(
+    run: Annotated[str, typer.Argument(help="The id of a run, or a cell, e.g. 'quickstart: FedTP, pathological'.")],
+    client: Annotated[int, typer.Option(help="Whose model.")],
+    out: Annotated[Path | None, typer.Option(help="Folder; default: exports/RUN-clientN.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Which of a cell's runs.")] = None,
+    profile: Profile = PAPER,
 ) -> None:
-    """Compare the tables of two specs: which cells differ, by how much, and whether beyond chance."""
-    from collections import Counter
+    """Write a client's model for others, as safetensors."""
+    from pipeline.library.models import export
 
-    from rich.markup import escape
-    from rich.table import Table
-
-    from pipeline.results.compare import SAME, compare
-
-    workspace = Workspace.find()
-    specs = [name for word in (first, second) for name in named_specs(workspace, [word])]
-    if len(specs) != 2:
-        raise UserError("pfl compare takes two specs, not a folder of them")
-    cells = compare(workspace, *specs)
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("cell", *specs, "difference", "verdict"):
-        table.add_column(name, justify="left" if name in ("cell", "verdict") else "right", overflow="fold")
-    for cell in cells:
-        if cell.verdict != SAME:
-            table.add_row(*(escape(word) for word in astuple(cell)))
-    if table.row_count:
-        console().print(table)
-    counts = Counter(cell.verdict for cell in cells)
-    print(f"{len(cells)} cells: {', '.join(f'{count} {verdict}' for verdict, count in counts.items())}")
+    path = export(Workspace.find(profile=profile), run, client, seed, out)
+    print(f"{os.path.relpath(path)}  {path.stat().st_size:,} bytes")
 
 
-def _compile(workspace: Workspace) -> None:
-    from pipeline.compile.compiler import compile_workspace
+def export_split(
+    spec: Annotated[str, typer.Argument(help="A spec whose data has been dealt here, e.g. quickstart.")],
+    out: Annotated[Path, typer.Option(help="Folder; a file per federation goes into it.")] = Path("exports"),
+    profile: Profile = PAPER,
+) -> None:
+    """Write who holds which samples as CSV, sample,client,split: for other tools, or for another study."""
+    from pflcore.data.assignment_files import write_split
+    from pipeline.library.found import Found
 
-    write_stages(workspace, compile_workspace(workspace))
+    found = Found.of(Workspace.find(profile=profile), spec)
+    federations, left = found.dealt()
+    if left:
+        warn([f"{left} federations are left out, not dealt here or stale; type `{found.command}`"])
+    for run, _, assignment in federations:
+        path = out / f"{run.federation_id}.csv"
+        write_split(path, assignment)
+        print(f"{os.path.relpath(path)}  {sum(map(len, assignment.train)):,} training samples")

@@ -1,8 +1,10 @@
-"""``benchmarks/gpu_cells.py`` end to end on a CPU, beside a `pfl run` of the same spec."""
+"""Benchmarks: plain loops agree with the engine, GPU checks run on a CPU, cells come back, faults find nothing."""
 
 from __future__ import annotations
 
+import json
 import os
+import runpy
 import subprocess
 import sys
 import time
@@ -12,6 +14,71 @@ import pytest
 from support.project import Project, make_project, spec
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+SMALL = ("--clients", "4", "--train-limit", "40")
+ANOTHER_RATE = """
+from dataclasses import replace
+from oracle import plain
+
+METHODS = {"fedper": {}}
+
+def run(method, options, setting):
+    return plain.run(method, options, replace(setting, training=replace(setting.training, lr=0.1)))
+"""
+
+
+def program(name: str, *words: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, BENCHMARKS / f"{name}.py", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def oracles(*words: str) -> tuple[int, dict[str, list[str]]]:
+    """Return the exit code, and cells by method."""
+    done = program("oracles", *SMALL, *words)
+    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in done.stdout.splitlines()[2:]]
+    assert lines, done.stderr
+    return done.returncode, {first: rest for first, *rest in lines}
+
+
+def test_plain_loops_end_with_the_engines_models() -> None:
+    code, found = oracles("--rounds", "2")
+    assert code == 0 and found.keys() == {"fedavg", "fedprox", "fedper", "fedrep", "ditto", "local"}
+    for ours, theirs, apart, differ, entry in found.values():
+        assert (ours, apart, differ) == (theirs, "0.00", "0 of 4") and 0 < float(entry) < 2e-6
+    assert len({ours for ours, *_ in found.values()}) > 2  # methods that cannot be told apart would prove little
+
+
+@pytest.mark.matrix
+def test_code_that_does_something_else_is_told(tmp_path: Path) -> None:
+    (tmp_path / "another_rate.py").write_text(ANOTHER_RATE)
+    code, found = oracles("--adapter", str(tmp_path / "another_rate.py"), "--rounds", "1")
+    assert code == 1 and float(found["fedper"][-1]) > 1e-3
+
+
+@pytest.mark.slow
+def test_a_dozen_faults() -> None:
+    done = program("faults", "--faults", 12, "--seed", 3)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_all_sections_for_a_gpu_fit_into_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    from card.section import MARGIN, USUAL
+
+    seconds = [seconds for _, seconds in runpy.run_path(str(BENCHMARKS / "gpu.py"))["SECTIONS"].values()]
+    # Also if each of them hangs, and is killed a while after its time; what is left at the end is for the tables.
+    assert sum(each + MARGIN for each in seconds) + 2 * MARGIN <= USUAL == 540
+
+
+@pytest.mark.matrix
+def test_every_section_for_a_gpu_runs_on_a_cpu(tmp_path: Path) -> None:
+    # Machines that are shared take many times as long.
+    done = program("gpu", "--device", "cpu", "--quick", "--deadline", 3000, "--out", tmp_path)
+    assert done.returncode == 0, done.stderr
+    lines = [json.loads(line) for line in (tmp_path / "gpu.jsonl").read_text().splitlines()]
+    assert {line["status"] for line in lines if "status" in line} == {"done"}, done.stdout
+    assert [line for line in lines if "error" in line or line.get("ok") is False] == []
+
+
 THERE = {**os.environ, "PYTHONPATH": str(BENCHMARKS), "PFL_WORKERS": "1", "PFL_THREADS": "1"}
 # What the card's machine lacks cannot be imported there.
 BARE = """
