@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from typing import Annotated
 
@@ -124,8 +125,8 @@ def run(
     names = named_specs(workspace, specs)
     if names and all_:
         raise UserError("name specs, or give --all; not both")
-    how = (jobs, gpus, per_gpu, keep_going, dry_run, cluster)
-    raise typer.Exit(run_specs(workspace, RunOptions(tuple(names), all_, *how, tuple(cell or ()), tuple(seed or ()))))
+    how = (jobs, gpus, per_gpu, keep_going, dry_run, cluster, tuple(cell or ()), tuple(seed or ()))
+    raise typer.Exit(run_specs(workspace, RunOptions(tuple(names), all_, *how, shlex.join(["pfl", *sys.argv[1:]]))))
 
 
 def status(
