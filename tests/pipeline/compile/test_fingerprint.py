@@ -158,7 +158,7 @@ def other_docstrings(text: str) -> str:
 
 FORMS: list[Callable[[str], str]] = [
     other_docstrings,  # in another layout, too
-    lambda text: "# first\n" + text.replace("\ndef ", "\n# a comment\ndef ").replace("\n\n", "\n\n\n\n") + "\n# last\n",
+    lambda text: "# first\n" + text.replace("\ndef ", "\n# a comment\ndef ").replace("\n\n\n", "\n\n\n\n") + "\n# last\n",
 ]
 STAGES = ("stage.describe", "stage.evaluate", "stage.report", "stage.index")  # all but those of the engine
 
