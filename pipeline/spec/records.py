@@ -11,16 +11,19 @@ from typing import Any
 
 from pflcore.errors import UserError
 from pflcore.json_text import parse_json
+from pflcore.reading import read_file
 from pipeline.spec.run import Run, short_hash, weights_id
+
+_MOST = 1 << 28  # bytes; the records of 5,000 runs have a fortieth
 
 
 def read_records(path: Path, ids: Iterable[str]) -> dict[str, dict[str, Any]]:
     """Return the records of runs, federations, datasets, selections and pretrained weights by their ids."""
+    if not path.is_file():
+        raise UserError(f"{path}: no such file; run `pfl compile`")
     try:
-        records = parse_json(path.read_text(encoding="utf-8"))
+        records = parse_json(read_file(path, _MOST).decode())
         found = {id_: records.get(id_) for id_ in ids}
-    except OSError:
-        raise UserError(f"{path}: no such file; run `pfl compile`") from None
     except (ValueError, AttributeError):
         raise UserError(f"{path}: edited by hand; run `pfl compile`") from None
     for id_, record in found.items():
@@ -51,10 +54,10 @@ def read_run(path: Path, id_: str) -> Run:
 def read_chosen(path: Path) -> dict[str, Any]:
     """Return what a selection chose, ``training.lr`` → value; raise :class:`UserError` if it is missing or damaged."""
     try:
-        chosen: dict[str, Any] = parse_json(path.read_text(encoding="utf-8"))["chosen"]
+        chosen: dict[str, Any] = parse_json(read_file(path, _MOST).decode())["chosen"]
         if not all("." in name for name in chosen):
             raise TypeError(chosen)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         fault = f"not what a select stage writes ({type(error).__name__})"
         raise UserError(f"{path}: {fault}; delete it and run again") from None
     return chosen

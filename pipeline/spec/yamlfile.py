@@ -124,6 +124,8 @@ def load_yaml(path: Path, label: str) -> Document:
 
 def read_text(path: Path, label: str) -> str:
     """Read a small text file in UTF-8. Raises :class:`UserError`."""
+    if path.exists() and not path.is_file():  # a pipe would be waited for
+        raise UserError(f"{label}: cannot be read: no plain file")
     try:
         with path.open("rb") as file:
             raw = file.read(MAX_BYTES + 1)
