@@ -175,7 +175,7 @@ def test_all_methods_have_5000_trainings_of_a_client(spec: str) -> None:
         run = record(spec, cell.runs)
         training = Training(**run["training"])
         cohort = training.cohort_size(run["clients"])
-        of_paper = {"pFedLA": run["clients"], "pFedHN": 1, "FedOFA*": 1, "FedOFA": 1}
+        of_paper = {"pFedLA": run["clients"], "Local, linear": run["clients"], "pFedHN": 1, "FedOFA*": 1, "FedOFA": 1}
         assert cohort == of_paper.get(cell.labels["method"], 5) and training.local_steps == 50
         assert 5000 <= training.rounds * cohort <= 5100  # 300 clients do not divide 5000
 

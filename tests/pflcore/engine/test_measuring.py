@@ -132,7 +132,11 @@ def test_every_method_can_be_tuned_and_keeps_none_of_it(name: str) -> None:
 
 HEAD = {"finetune_epochs": 1, "finetune_groups": ("head",)}
 WRONG: list[tuple[str, dict[str, Any], str]] = [
-    ("per_fedavg", {"finetune_epochs": 1}, r"method per_fedavg: finetune_\*: it takes its one step of alpha"),
+    (
+        "per_fedavg",
+        {"finetune_epochs": 1},
+        r"method per_fedavg: finetune_\*: what clients do before they are measured is its own",
+    ),
     ("fedproto", HEAD, r"fedproto\.finetune_groups: its predictions read no classifier"),
     ("fedavg", {"finetune_lr": 0.1}, r"fedavg\.finetune_lr says nothing without finetune_epochs or finetune_steps$"),
     ("fedavg", {**HEAD, "finetune_groups": ("haed",)}, r"method fedavg: finetune_groups: .*'haed'; did"),

@@ -19,7 +19,7 @@ from support.project import make_project, spec
 from pflcore import ENGINE_VERSION
 from pflcore.errors import UserError
 from pflcore.methods import METHODS
-from pflcore.registry import SHARED
+from pflcore.registry import files_of
 from pipeline.cli.commands import compile_
 from pipeline.compile import compiler, stage_code
 from pipeline.compile.compiler import source_folder
@@ -196,7 +196,7 @@ def test_cosmetics_are_not_seen(copy: Copy) -> None:
 
 
 GENERATING = [f"method.{name}" for name in ("fedofa", "fedtp", "fedtp_fedrod", "pfedhn")]  # with pFedHN's hypernetwork
-SIMPLE = [f"method.{name}" for name, module in SHARED["pflcore.methods"].items() if module == "simple"]
+SIMPLE = [f"method.{name}" for name, module in files_of("pflcore.methods").items() if module == "simple"]
 
 
 @pytest.mark.parametrize(

@@ -98,7 +98,7 @@ def test_several_specs_are_told_of_each_and_the_command_ends_with_2(tmp_path: Pa
     lines = [line.split(": ")[1:4] for line in err.splitlines() if line.startswith("pfl: ")]
     assert (code, out) == (2, "")
     assert lines == [["specs/a.yaml:11", "fedtp", "method fedtp"], ["specs/b.yaml:11", "fedbn", "method fedbn"]]
-    line = "pfl: specs/good.yaml:5: grid.base.partition has no effect: axis partition sets partition everywhere"
+    line = "pfl: specs/good.yaml:5: grid.base.partition has no effect: grid.axes.partition set it everywhere"
     for command in ("validate", "plan"):
         code, _, err = pfl(project.root, command, "good")
         assert code == 0 and err.splitlines().count(line) == 1
