@@ -135,7 +135,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (
         "per_fedavg",
         {"finetune_epochs": 1},
-        r"method per_fedavg: finetune_\*: what clients do before they are measured is its own",
+        r"method per_fedavg: finetune_\*: what clients do before",
     ),
     ("fedproto", HEAD, r"fedproto\.finetune_groups: its predictions read no classifier"),
     ("fedavg", {"finetune_lr": 0.1}, r"fedavg\.finetune_lr says nothing without finetune_epochs or finetune_steps$"),

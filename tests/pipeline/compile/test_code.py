@@ -295,10 +295,10 @@ def test_an_edited_engine_is_refused_until_it_is_tested_and_then_makes_nothing_s
     before, stages = project.generated(), project.stages()
     assert f"engine: '{ENGINE_VERSION}'" in before[CODE].decode()
     monkeypatch.setattr(compiler, "source_folder", lambda: copy.source)
-    copy.add("pflcore/server_view.py")
+    copy.add("pflcore/groups.py")
     copy.accept()
     assert guard.run(workspace).endswith("stages are up to date") and project.generated() == before
-    copy.add("pflcore/server_view.py", "MORE = 2")
+    copy.add("pflcore/groups.py", "MORE = 2")
     copy.add("pflcore/methods/simple.py")  # which would be compiled
     message = r"^pflcore\.server_view was edited, and results may have changed: type `make pins`"
     monkeypatch.chdir(project.root)
@@ -312,7 +312,7 @@ def test_an_edited_engine_is_refused_until_it_is_tested_and_then_makes_nothing_s
         assert project.generated() == before
     compile_(check=False)
     out, err = capsys.readouterr()
-    assert out == "1 runs: 1 code digest changed\n" and err.startswith("pfl: pflcore.server_view was edited")
+    assert out == "1 runs: 1 code digest changed\n" and err.startswith("pfl: pflcore.groups was edited")
     copy.accept()
     assert Request.compiled(workspace, RunOptions()).specs == ["tiny"] and guard.run(workspace).endswith("up to date")
     with monkeypatch.context() as patch, pytest.raises(UserError, match="1 code digest changed"):
