@@ -300,7 +300,7 @@ def test_an_edited_engine_is_refused_until_it_is_tested_and_then_makes_nothing_s
     assert guard.run(workspace).endswith("stages are up to date") and project.generated() == before
     copy.add("pflcore/groups.py", "MORE = 2")
     copy.add("pflcore/methods/simple.py")  # which would be compiled
-    message = r"^pflcore\.server_view was edited, and results may have changed: type `make pins`"
+    message = r"^pflcore\.groups was edited, and results may have changed: type `make pins`"
     monkeypatch.chdir(project.root)
     for refused in (
         lambda: guard.run(workspace),
