@@ -77,7 +77,8 @@ def keys_of(part: str, catalog: Catalog) -> list[Key]:
 
 def metrics() -> list[tuple[str, str]]:
     """Return what `table.metric` can be, and what it is."""
-    return [*PROTOCOLS.items(), *((name, kind.words) for name, kind in QUANTITIES.items())]
+    protocols = ((name, text.removeprefix(f"{name}: ")) for name, text in PROTOCOLS.items())
+    return [*protocols, *((name, kind.words) for name, kind in QUANTITIES.items())]
 
 
 def figures(catalog: Catalog) -> list[tuple[str, str]]:
@@ -149,7 +150,7 @@ def _summary(schema: dict[str, Any], whole: dict[str, Any]) -> str:
 
 
 def _shown(value: Any) -> str:
-    if value in ("", (), [], {}):
+    if value in ("", (), []) or isinstance(value, dict):
         return ""
     return value if isinstance(value, str) else json.dumps(value)
 

@@ -16,13 +16,21 @@ from pipeline.spec.catalog import Catalog, EntryInfo
 from pipeline.spec.specs import find_specs, load_spec
 from pipeline.workspace import Workspace
 
+PARTS = ("spec", "run", "paper", "grid", "override", "tune", "table", "quantity", "derived", "claim", "resources")
 PLURALS = {package.rpartition(".")[2]: kind for kind, (package, _) in KINDS.items()}
 
 
 def list_kind(what: str, workspace: Workspace, catalog: Catalog, console: Console) -> None:
     """Print the specs, or all entries of a kind (in the plural). Raises :class:`UserError` for anything else."""
+    if what in ("metrics", "figures"):
+        from pipeline.browse import language
+
+        table = plain_table("name", "what it is")
+        for row in language.metrics() if what == "metrics" else language.figures(catalog):
+            table.add_row(*map(escape, row))
+        return console.print(table)
     if what != "specs" and what not in PLURALS:
-        raise UserError(f"cannot list {what!r}{did_you_mean(what, ['specs', *PLURALS])}")
+        raise UserError(f"cannot list {what!r}{did_you_mean(what, ['specs', 'metrics', 'figures', *PLURALS])}")
     kind = PLURALS.get(what, "")
     if kind == "dataset":
         from pipeline.browse.dataset_view import list_datasets
@@ -66,6 +74,14 @@ def describe(
     if not kind and name in catalog.settings:
         console.print(f"[bold cyan]{name}[/] · settings\n\n{escape(catalog.settings[name].summary)}", highlight=False)
         return _print_options(catalog, name, name, console)
+    if not kind and name in PARTS:
+        from pipeline.browse import language
+
+        table = plain_table("name", "takes", "default", "meaning")
+        for key in language.keys_of(name, catalog):
+            table.add_row(*map(escape, (key.name, key.takes, key.default, key.meaning)))
+        console.print(f"[bold cyan]{name}[/] · a part of a spec\n", highlight=False)
+        return console.print(table)
     possible = [kind] if kind else list(KINDS)
     kinds = [one for one in possible if name in catalog.names(one)]
     if not kinds:

@@ -15,7 +15,9 @@ from pipeline.workspace import PAPER, Workspace
 
 
 def list_(
-    what: Annotated[str, typer.Argument(help="specs, datasets, partitions, backbones, methods, analyses")],
+    what: Annotated[
+        str, typer.Argument(help="specs, datasets, partitions, backbones, methods, analyses, metrics, figures")
+    ],
 ) -> None:
     """List the specs, or what a spec can name."""
     from pipeline.browse.listing import list_kind
@@ -32,7 +34,7 @@ def describe(
     seed: Annotated[int, typer.Option(min=0, help="Draw it under this seed.")] = 0,
     set_: Set = None,
 ) -> None:
-    """Explain a dataset, partition, backbone, method, analysis or group of settings. A partition is also drawn."""
+    """Explain an entry, a group of settings or a part of specs (spec, grid, table, ...). A partition is also drawn."""
     from pflcore.registry import KINDS
     from pipeline.browse.given import given_options
     from pipeline.browse.listing import describe as describe_entry

@@ -15,8 +15,10 @@ from typer.main import get_command
 
 from pflcore.options import describe_options
 from pflcore.settings import Training
+from pipeline.browse.language import page
 from pipeline.cli.commands import app
 from pipeline.results.report import write_report
+from pipeline.spec.catalog import load_catalog
 from pipeline.spec.selection import named
 from pipeline.spec.specs import find_specs
 from pipeline.workspace import Workspace
@@ -39,6 +41,11 @@ def command(words: list[str]) -> tuple[object, list[str]]:
     while words and (inner := getattr(found, "commands", {}).get(words[0])):
         found, words = inner, words[1:]
     return found, words
+
+
+def test_the_language_page_has_all_keys_of_specs() -> None:
+    path = ROOT / "docs/language.md"
+    assert path.read_text(encoding="utf-8") == page(path.read_text(encoding="utf-8"), load_catalog(ROOT))
 
 
 @pages
