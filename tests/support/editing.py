@@ -30,7 +30,7 @@ from support.project import Project, make_project, spec
 
 EDITED = "pflcore/methods/fedprox.py"
 # Where a round begins, and how it is held there.
-_ROUND = "        round_ = self.round + 1\n"
+_ROUND = "        round_, members = self.round + 1, self._members\n"
 _HOLD = """\
         import pathlib, time
         while self.round and pathlib.Path(f"hold-{self.method.name}").exists():
