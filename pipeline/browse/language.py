@@ -18,6 +18,7 @@ from pipeline.spec.schema import SCALARS, SpecFile
 
 PARTS = {
     "spec": "SpecFile",
+    "run": "",
     "paper": "Publication",
     "grid": "Grid",
     "override": "Override",
@@ -28,7 +29,7 @@ PARTS = {
     "claim": "Claim",
     "resources": "Resources",
 }
-"""What `pfl describe` calls a part of a spec, and the model that says what is in it."""
+"""What `pfl describe` calls a part of a spec, and the model that says what is in it; of a run the catalog does."""
 
 _OPTIONS = {"bool": "true or false", "int": "whole number", "float": "number", "str": "text"}
 _TYPES = {"boolean": "true or false", "integer": "whole number", "number": "number", "string": "text", "null": "null"}
@@ -46,7 +47,7 @@ class Key:
 
 
 def keys_of(part: str, catalog: Catalog) -> list[Key]:
-    """Return the keys of a part: one of :data:`PARTS`, ``run`` or a group of settings."""
+    """Return the keys of a part: one of :data:`PARTS` or a group of settings."""
     if part == "run":
         return list(_keys_of_runs())
     if part in SETTINGS:
@@ -111,7 +112,7 @@ def _keys_of_runs() -> Iterator[Key]:
     for name, (least, meaning) in SCALARS.items():
         yield Key(name, f"whole number, at least {least}", "0" if name == "seed" else "required", meaning)
     for kind in SETTINGS:
-        yield Key(kind, f"keys of `{kind}`", "", f"See [{kind}](#{kind}).")
+        yield Key(kind, f"keys of `{kind}`", "", f"`pfl describe {kind}` has them.")
     yield Key("analyses", "list of names or options", "", "What is made of the trained models: `pfl list analyses`.")
 
 

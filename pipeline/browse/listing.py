@@ -16,7 +16,6 @@ from pipeline.spec.catalog import Catalog, EntryInfo
 from pipeline.spec.specs import find_specs, load_spec
 from pipeline.workspace import Workspace
 
-PARTS = ("spec", "run", "paper", "grid", "override", "tune", "table", "quantity", "derived", "claim", "resources")
 PLURALS = {package.rpartition(".")[2]: kind for kind, (package, _) in KINDS.items()}
 
 
@@ -66,7 +65,7 @@ def describe(
     kind: str | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> None:
-    """Print all that is known of a registered name or a group of settings. Raises :class:`UserError` for others.
+    """Print what a registered name, a group of settings or a part of specs is. Raises :class:`UserError` for others.
 
     Args:
         options: Of a dataset, of which other options need other files.
@@ -74,19 +73,21 @@ def describe(
     if not kind and name in catalog.settings:
         console.print(f"[bold cyan]{name}[/] · settings\n\n{escape(catalog.settings[name].summary)}", highlight=False)
         return _print_options(catalog, name, name, console)
-    if not kind and name in PARTS:
-        from pipeline.browse import language
-
-        table = plain_table("name", "takes", "default", "meaning")
-        for key in language.keys_of(name, catalog):
-            table.add_row(*map(escape, (key.name, key.takes, key.default, key.meaning)))
-        console.print(f"[bold cyan]{name}[/] · a part of a spec\n", highlight=False)
-        return console.print(table)
     possible = [kind] if kind else list(KINDS)
     kinds = [one for one in possible if name in catalog.names(one)]
     if not kinds:
-        known = sorted({known for one in possible for known in catalog.names(one)})
-        raise UserError(f"nothing is called {name!r}{did_you_mean(name, known)}")
+        from pipeline.browse import language
+
+        if not kind and name in language.PARTS:
+            table = plain_table("name", "takes", "default", "meaning")
+            for key in language.keys_of(name, catalog):
+                table.add_row(*map(escape, (key.name, key.takes, key.default, key.meaning)))
+            console.print(f"[bold cyan]{name}[/] · a part of specs\n", highlight=False)
+            return console.print(table)
+        known = sorted(
+            {*(known for one in possible for known in catalog.names(one)), *(() if kind else language.PARTS)}
+        )
+        raise UserError(f"nothing is called {name!r}{did_you_mean(name, sorted(set(known)))}")
     if options is not None:
         from pflcore.datasets import DATASETS
 

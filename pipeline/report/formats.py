@@ -15,6 +15,9 @@ from pflcore import sources
 if TYPE_CHECKING:
     import pandas as pd
 
+# What a spreadsheet executes; a number is none.
+_FORMULA = re.compile(r"\s*[=@]|\t|[+-](?![\d.]+$)")
+
 # Read with the code and not when they are needed: a stage answers for both alike.
 _TEMPLATES = {path.name: sources.read(path) for path in sorted(Path(__file__).parent.glob("templates/*.j2"))}
 
@@ -35,9 +38,23 @@ def legible(name: str) -> str:
 
 
 def csv_text(frame: pd.DataFrame, index_label: str | None = None) -> str:
-    """Return a table as CSV, the same bytes for the same table; with its index if that has a label."""
+    """Return a table as CSV, the same bytes for the same table; with its index if that has a label.
+
+    A text that a spreadsheet would execute has an apostrophe before it.
+    """
+    shown = frame.rename(columns=_inert)
+    for place, kind in enumerate(shown.dtypes):
+        if kind.kind not in "biuf":
+            shown.isetitem(place, shown.iloc[:, place].map(_inert).to_numpy())
     index = index_label is not None
-    return str(frame.to_csv(float_format="%.6g", lineterminator="\n", index=index, index_label=index_label))
+    return str(shown.to_csv(float_format="%.6g", lineterminator="\n", index=index, index_label=index_label))
+
+
+def _inert(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    text = value.replace("\r", " ")  # which would begin a line of the file
+    return f"'{text}" if _FORMULA.match(text) else text
 
 
 def aligned(rows: Sequence[Sequence[str]], left: int) -> str:

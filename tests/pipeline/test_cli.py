@@ -109,6 +109,14 @@ def test_lists_and_pages_of_all_that_specs_can_name(project: Project, pfl: Pfl) 
     for cls in (Training, Evaluation):
         code, out, err = pfl(project.root, "describe", cls.__name__.lower())
         assert (code, err) == (0, "") and all(field.name in out for field in fields(cls))
+    for words, expected in {
+        "list metrics": ("last_ten", "step_flops"),
+        "list figures": ("resources", "rollout"),
+        "describe grid": ("overrides", "list of labels per axis"),
+        "describe run": ("clients", "whole number, at least 1"),
+    }.items():
+        code, out, err = pfl(project.root, *words.split())
+        assert (code, err) == (0, "") and all(text in out for text in expected), words
     project.write("specs/paper/base.yaml", "abstract: true\n")
     project.write("specs/odd.yaml", spec(title='"[/] [bold]brackets[/bold] [a]"'))
     lines = [re.split("  +", line.strip()) for line in pfl(project.root, "list", "specs")[1].splitlines()]

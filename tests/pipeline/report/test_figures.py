@@ -26,7 +26,7 @@ from support.figure_demo import (
     write_noise,
     write_rounds,
 )
-from support.pages import Document
+from support.pages import HOSTILE, Document
 from support.project import CONVNET, make_project, spec
 from support.report_demo import HEADINGS, RECORD, cell, claim, results_of, table, with_records, write_metrics, write_run
 from support.report_demo import demo as table_demo
@@ -36,6 +36,7 @@ from pipeline.report.drawing.sections import PlainTable, Section
 from pipeline.report.figures import build_sections
 from pipeline.report.figures.gain import density
 from pipeline.report.figures.rollout import overlaid
+from pipeline.report.render import escape_latex
 from pipeline.spec.table import ResolvedTable
 
 HEADING = {**FIGURES, **HEADINGS}
@@ -302,6 +303,22 @@ def test_what_is_listed_is_shown_or_else_what_runs_found(tmp_path: Path) -> None
     assert len(printed.rows) == 40 and printed.rows[-1][1:4] == ("item 37", "1", "37")
     assert text.endswith("The first 40 of 62 lines; the others are in odd.csv.")
     assert len(data["value"]) == 68 and (data["value"][5], data["run"][5]) == (14, "a1")
+
+
+def test_hostile_labels_stay_text_in_figures(tmp_path: Path) -> None:
+    for run, correct in {"local": [100, 110], "a": [120, 110]}.items():
+        write_rounds(tmp_path, run, correct)
+    rows = [("adaptation", 0, f"{HOSTILE}.{item}", epoch, 1.0) for item in ("correct", "total") for epoch in (0, 1)]
+    write_analysis(tmp_path, "a", [*rows, ("mixing", 0, f"{HOSTILE}.{HOSTILE}", 0, 1.0)])
+    runs = {("Local", HOSTILE): {"local": record("local")}, (HOSTILE, HOSTILE): {"a": record("fedtp")}}
+    figures = ["resources", "gain", "adaptation", "mixing"]
+    write_report(study(tmp_path, runs, figures=figures), tmp_path, tmp_path / "out")
+    text = {kind: (tmp_path / f"out/report.{kind}").read_text(encoding="utf-8") for kind in ("md", "tex", "html")}
+    document = Document(text["html"])
+    assert "<script" not in text["md"] and document.tags.count("script") == 1 and document.text.count(HOSTILE) >= 6
+    assert escape_latex(HOSTILE) in text["tex"] and HOSTILE not in text["tex"]
+    for name in ("gain", "adaptation"):
+        ET.fromstring((tmp_path / f"out/figures/{name}.svg").read_text(encoding="utf-8"))
 
 
 def test_a_spec_says_which_figures_and_the_report_depends_on_what_they_read(tmp_path: Path) -> None:

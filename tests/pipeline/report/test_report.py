@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 from support.fake_catalog import BASE, resolved
@@ -217,6 +218,18 @@ def test_escapes_one_by_one() -> None:
     assert {text: escape_latex(text) for text in latex} == latex
     frame = pd.DataFrame({"a": [0.123456789, 1e6], "b": ["x,y", None]}, index=[20, 30])
     assert csv_text(frame, "round") == 'round,a,b\n20,0.123457,"x,y"\n30,1e+06,\n'
+
+
+def test_formulas_are_made_inert_and_nothing_else_changes() -> None:
+    formulas = ["=1+1", "@SUM(A1)", "+cmd|' /C calc'!A0", "-2+3+cmd|' /C calc'!A0", "\t=1", " =1", "=", "-x"]
+    plain = ["FedAvg", "-0.5", "+1", "-12", "a=b", "'quoted'", "", "λ = 5"]
+    frame = pd.DataFrame({"method": [*formulas, *plain], "=head": np.arange(16) - 8.5, "best": [True, None] * 8})
+    rows = list(csv.reader(io.StringIO(csv_text(frame))))
+    assert rows[0] == ["method", "'=head", "best"]
+    assert [row[0] for row in rows[1:]] == [*(f"'{text}" for text in formulas), *plain]
+    assert [float(row[1]) for row in rows[1:]] == list(np.arange(16) - 8.5)  # a negative number is a number
+    rows = list(csv.reader(io.StringIO(csv_text(pd.DataFrame({"a": ["a\r\nb", "\r=1"]})))))
+    assert rows == [["a"], ["a \nb"], ["' =1"]]  # no text begins a line
 
 
 def test_tables_of_other_shapes(tmp_path: Path) -> None:
