@@ -1,6 +1,6 @@
 """Training on the nodes of a Ray cluster, and all other stages here.
 
-Ray ships this project's code (``runtime_env``) and each input (its object store), finds room for a run, and brings
+Ray ships this project's code (``runtime_env``) and each input (its object store), places a run, and brings
 rounds, output, checkpoints and results home as a task yields them. A run whose node is lost is continued elsewhere from
 its last checkpoint. Ray's own `max_retries` would not know of that one, so the scheduler tries again.
 """
@@ -76,19 +76,19 @@ class RayPool:
 
     @property
     def capacity(self) -> int:
-        return self.local.capacity + max(map(self._room, self.needs.values()), default=0)
+        return self.local.capacity + max(map(self._fitting, self.needs.values()), default=0)
 
     def start(self, job: Job) -> str | None:
         if job.address not in self.stages:
             return self.local.start(job)
         need = self.needs[job.address]
-        room = self._room(need)
-        if not room:
+        most = self._fitting(need)
+        if not most:
             asked = f"it asks for {need.cpus:g} CPUs, {need.gpus:g} GPUs and {need.memory:g} GiB"
             line = f"{asked}, and no node of the cluster has as much; see `resources` in the spec"
             self.refused.append(Ended(job.address, "failed", line))
             return "nowhere"
-        if len(self.tasks) >= min(room, self.jobs or room):
+        if len(self.tasks) >= min(most, self.jobs or most):
             return None
         options = {"num_cpus": need.cpus, "num_gpus": need.gpus, "memory": int(need.memory * GIB) or None}
         task = self.ray.remote(train_on_node).options(**options, num_returns="streaming", max_retries=0)
@@ -134,7 +134,7 @@ class RayPool:
         self.ray.shutdown()  # which ends what the nodes do for this process
         self.local.close()
 
-    def _room(self, need: Resources) -> int:
+    def _fitting(self, need: Resources) -> int:
         """Return how many such runs the nodes can hold when they are empty."""
         asked = {"CPU": need.cpus, "GPU": need.gpus, "memory": need.memory * GIB}
         nodes = [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
