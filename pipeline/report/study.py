@@ -10,8 +10,9 @@ from typing import Any
 
 from pipeline.report.agreement import LEGEND as AGREEMENT_LEGEND
 from pipeline.report.agreement import Agreement, claim_counts, cover
-from pipeline.report.claims import LEGEND as CLAIMS_LEGEND
-from pipeline.report.claims import Judgement, judge_claims, weakest_pairs
+from pipeline.report.claims import Judgement, judge_claims
+from pipeline.report.claims_table import LEGEND as CLAIMS_LEGEND
+from pipeline.report.claims_table import weakest_pairs
 from pipeline.report.drawing.sections import Picture, PlainTable, Section
 from pipeline.report.figures import build_sections
 from pipeline.report.legend import facts, legend

@@ -13,7 +13,7 @@ from typing import Any
 from pflcore.artifacts import write_table
 from pflcore.files import atomic_path, write_text
 from pipeline.escape import escape_markdown
-from pipeline.report.claims import claims_csv
+from pipeline.report.claims_table import claims_csv
 from pipeline.report.formats import csv_text
 from pipeline.report.frame import read_frame
 from pipeline.report.render import Document, html, latex, markdown
