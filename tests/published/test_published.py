@@ -9,6 +9,7 @@ from functools import cache
 from itertools import product
 from pathlib import Path
 from statistics import fmean
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -221,7 +222,8 @@ def results(spec: str) -> Results | None:
     """A spec without any run; None of one that is only to be extended."""
     resolved = resolve_spec(spec)
     runs = {run.id: run for run in resolved.runs}
-    return resolved.table and Results.of(resolved.table, collect_frame(resolved.table, runs, Path("nowhere")))
+    with TemporaryDirectory() as folder:  # where there are no runs, and what is counted may be remembered
+        return resolved.table and Results.of(resolved.table, collect_frame(resolved.table, runs, Path(folder)))
 
 
 def judged(paper: str) -> Iterator[tuple[str, Judgement]]:
