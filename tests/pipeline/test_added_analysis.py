@@ -51,7 +51,7 @@ def test_they_are_described_run_and_in_the_report(tmp_path: Path) -> None:
     for right, wrong, words in (
         ("{name: distance", "{name: distanse", "analyses[0].name: unknown analysis 'distanse'"),
         ("order: 1.0", "ordr: 1.0", "analyses[0].ordr: unknown option"),
-        ("evenness", "evennes", "'evennes' is no figure of a report"),
+        ("evenness", "evennes", "unknown figure 'evennes'; did you mean 'evenness'?"),
     ):
         project.write("specs/b.yaml", text.replace(right, wrong))
         code, said = pfl("validate", "b")
