@@ -30,8 +30,8 @@ from support.digit_files import (
 )  # fmt: skip
 from support.official import Hostile, failure, trust, write_files, write_tar
 
-from pflcore.datasets import DATASETS, Dataset, mnistm
-from pflcore.datasets.organamnist import OrganAMnist
+from pflcore.datasets import DATASETS, Dataset, digits5
+from pflcore.datasets.small_images import OrganAMnist
 
 
 @pytest.fixture(autouse=True)
@@ -123,7 +123,7 @@ def test_lines_of_usps(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_further_images_of_svhn(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert create("svhn", extra=True).expected == (TRAIN + 531_131, TEST)
-    monkeypatch.setattr("pflcore.datasets.digit_sets._EXTRA", TEST)
+    monkeypatch.setattr("pflcore.datasets.small_images._EXTRA", TEST)
     trust(monkeypatch)
     write_svhn(folder)
     write_matlab(folder / "extra_32x32.mat", 1)
@@ -158,7 +158,7 @@ def test_patches_come_from_everywhere_and_keep_colours() -> None:
     digits = np.zeros((400, 1, 28, 28), np.uint8)
     digits[:, 0, 5, 6] = 255
     out = np.zeros((400, 3, 28, 28), np.uint8)
-    mnistm.blend(digits, np.arange(1, 400), [picture], out, np.random.default_rng(0))
+    digits5.blend(digits, np.arange(1, 400), [picture], out, np.random.default_rng(0))
     assert (out[0] == 0).all()
     corners = {(int(image[0, 0, 0]), int(image[1, 0, 0])) for image in out[1:]}
     assert corners == {(top, left) for top in range(3) for left in range(4)}
