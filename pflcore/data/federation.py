@@ -67,24 +67,22 @@ class FederatedData:
     def from_samples(cls, samples: Samples, assignment: Assignment, device: torch.device) -> FederatedData:
         """Return the data for training on `device`. Noise that is fixed per sample is added to `samples`."""
         assignment.check(len(samples), samples.train)
-        noise = assignment.noise
-        if noise:
+        if noise := assignment.noise:
             noise.on_pixels(samples.inputs, assignment.rows())
-        inputs, sides = samples.inputs, (assignment.train, assignment.test)
-        data = cls.from_arrays(inputs, samples.labels, *sides, samples.mean, samples.std, samples.classes, device)
         if not all(map(len, assignment.validation)):
             raise UserError("a client has no validation samples; raise the partition's minimum")
-        data = dataclasses.replace(
+        inputs, sides = samples.inputs, (assignment.train, assignment.test)
+        data = cls.from_arrays(inputs, samples.labels, *sides, samples.mean, samples.std, samples.classes, device)
+        fresh = noise.per_row(len(samples), assignment.rows()) if noise and noise.released else None
+        return dataclasses.replace(
             data,
             size=samples.size,
             novel=frozenset(assignment.novel),
             validation=[torch.from_numpy(rows) for rows in assignment.validation],
             boxes=torch.from_numpy(samples.boxes.padded()).to(device) if samples.boxes else None,
+            noise=None if fresh is None else torch.from_numpy(fresh).to(device),
+            noise_seed=noise.seed if noise else 0,
         )
-        if noise and noise.released:
-            per_row = torch.from_numpy(noise.per_row(len(samples), assignment.rows())).to(device)
-            data = dataclasses.replace(data, noise=per_row, noise_seed=noise.seed)
-        return data
 
     @classmethod
     def from_arrays(
@@ -99,10 +97,9 @@ class FederatedData:
         device: torch.device,
     ) -> FederatedData:
         """Hold arrays for training on `device`; on a CPU they are not copied."""
-        for client, (own_train, own_test) in enumerate(zip(train, test, strict=True)):
-            if not len(own_train) or not len(own_test):
-                part = "test" if len(own_train) else "training"
-                raise UserError(f"client {client} has no {part} samples; raise the partition's minimum")
+        for part, parts in (("training", train), ("test", test)):
+            if empty := [client for client, rows in enumerate(parts) if not len(rows)]:
+                raise UserError(f"client {empty[0]} has no {part} samples; raise the partition's minimum")
         held = torch.from_numpy(inputs)
         if device.type == "cuda" and inputs.nbytes <= _SHARE * torch.cuda.mem_get_info(device)[0]:
             held = held.to(device)
@@ -156,14 +153,12 @@ class FederatedData:
 
     def class_counts(self, client: int) -> Tensor:
         """Count each class, object or character to predict in the client's training samples: (classes,)."""
-        rows = self.train[client]
-        if self.is_text:
-            labels = self.inputs[rows.to(self.inputs.device)][:, 1:].flatten().long()
-        else:
-            labels = self.labels[rows.to(self.device)]
+        labels = (
+            self.batch(self.train[client]).labels if self.is_text else self.labels[self.train[client].to(self.device)]
+        )
         if self.labels.ndim > 1:
             labels = labels[..., 0][labels[..., 0] >= 0].long()
-        return torch.bincount(labels, minlength=self.classes).float().to(self.device)
+        return torch.bincount(labels.flatten(), minlength=self.classes).float()
 
     @property
     def device(self) -> torch.device:

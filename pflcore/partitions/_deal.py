@@ -8,6 +8,7 @@ with a variant ``as_released`` truncate there.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -24,14 +25,10 @@ _WORK = 100_000_000  # shares that are drawn in all before a scheme gives up
 
 def part_sizes(count: int, shares: Shares, truncate: bool = False) -> Rows:
     """Return sizes in proportion to `shares` [clients], with the sum `count` or each truncated: int64 [clients]."""
-    if truncate:
-        # A share of exactly one third may be stored a little below it; the tolerance is far from half a sample.
-        truncated: Rows = np.floor(shares / shares.sum() * count + 1e-9).astype(np.int64)
-        return truncated
     total = np.cumsum(shares)
-    ends = np.floor(total / total[-1] * count + 0.5).astype(np.int64)
-    sizes: Rows = np.diff(ends, prepend=0)
-    return sizes
+    # A share of exactly one third may be stored a little below it; the tolerance is far from half a sample.
+    sizes: Rows = np.floor(shares / shares.sum() * count + 1e-9).astype(np.int64)
+    return sizes if truncate else np.diff(np.floor(total / total[-1] * count + 0.5).astype(np.int64), prepend=0)
 
 
 def deal(rows: Rows, sizes: Rows, owners: Rows, rng: np.random.Generator) -> None:
@@ -68,23 +65,14 @@ def deal_parts(samples: Samples, sides: Sides, shares: Shares, rng: np.random.Ge
     return owners
 
 
+@dataclass(frozen=True, kw_only=True)
 class Drawn(Partition):
     """Base of schemes whose shares are drawn again until every client has enough samples."""
 
     smoke: ClassVar[dict[str, Any]] = {"min_samples": 1}
 
-    alpha: float
-    min_samples: int
-
-    @staticmethod
-    def concentration(default: float) -> Any:
-        """Return the option `alpha` of a scheme."""
-        return option(default, help="Concentration: small is very unequal clients, large is nearly equal ones.", gt=0)
-
-    @staticmethod
-    def fewest() -> Any:
-        """Return the option `min_samples` of a scheme."""
-        return option(10, help="Every client gets at least this many samples on each side of the split.", ge=1)
+    alpha: float = option(0.5, gt=0, help="Concentration: small is very unequal clients, large is nearly equal ones.")
+    min_samples: int = option(10, ge=1, help="Every client gets at least this many samples on each side of the split.")
 
     def redraw(
         self, samples: Samples, counts: Sequence[Rows], clients: int, draw: Callable[[], Shares | None]

@@ -28,13 +28,11 @@ class Dirichlet(Drawn):
     name = "dirichlet"
     citation = "Hsu et al., Measuring the Effects of Non-Identical Data Distribution, 2019; balanced as in FedTP"
 
-    alpha: float = Drawn.concentration(0.3)
-    min_samples: int = Drawn.fewest()
+    alpha: float = option(0.3, gt=0, help="Concentration: small is very unequal clients, large is nearly equal ones.")
     sizes: str = option(
         "balanced",
-        help="Sizes of clients: balanced and free follow from the draw of each class, with and without the cap at an "
-        "equal part; equal fixes them, and clients draw mixes of classes instead.",
         choices=("balanced", "free", "equal"),
+        help="Of clients: as classes are drawn, with a cap at an equal part or free; or equal, of mixes of classes.",
     )
 
     def split(self, samples: Samples, sides: Sides, clients: int, rng: np.random.Generator) -> Rows:
@@ -72,9 +70,6 @@ class Quantity(Drawn):
 
     name = "quantity"
     citation = "Li et al., Federated Learning on Non-IID Data Silos, ICDE 2022, quantity skew"
-
-    alpha: float = Drawn.concentration(0.5)
-    min_samples: int = Drawn.fewest()
 
     def split(self, samples: Samples, sides: Sides, clients: int, rng: np.random.Generator) -> Rows:
         counts, weights = [np.array([len(rows)]) for rows in sides], np.full(clients, self.alpha)

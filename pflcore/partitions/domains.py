@@ -47,8 +47,7 @@ class DomainDirichlet(Drawn):
     citation = "Sun et al., FedPerfix, ICCV 2023, section 4.1; released code"
     example = ("digits5", 15)
 
-    alpha: float = Drawn.concentration(1.0)
-    min_samples: int = Drawn.fewest()
+    alpha: float = option(1.0, gt=0, help="Concentration: small is very unequal clients, large is nearly equal ones.")
     attribute: str = option("domain", help="The attribute of the dataset that holds the domain.")
 
     def split(self, samples: Samples, sides: Sides, clients: int, rng: np.random.Generator) -> Rows:

@@ -22,7 +22,7 @@ from pflcore.datasets import DATASETS, stand_in
 from pflcore.errors import UserError
 from pflcore.partitions import PARTITIONS, _deal, partition
 from pflcore.partitions._deal import draw_counts, part_sizes
-from pflcore.partitions.coarse_classes import coarse_of_classes
+from pflcore.partitions.classes import coarse_of_classes
 
 WHOLE = dataclasses.replace(SAMPLES, train=np.ones(len(SAMPLES), np.bool_))
 OPTIONS = {"quantity": {"alpha": 2.0}}

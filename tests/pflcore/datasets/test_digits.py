@@ -1,0 +1,285 @@
+"""Small sets of images, MNIST-M and Digits-Five: official files in miniature."""
+
+from __future__ import annotations
+
+import bz2
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from support import digit_files as made
+from support.digit_files import COLOUR, GREY, IDX, LABELS, SMALL, TEST, TRAIN
+from support.official import Files, Hostile, failure, trust, write_files, write_tar, write_zip
+
+from pflcore.datasets import DATASETS, Dataset, digits5, small_images
+from pflcore.errors import UserError
+
+EACH = TRAIN + TEST
+DOMAINS = ("MNIST", "SVHN", "USPS", "SynthDigits", "MNIST-M")
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    made.shrink(monkeypatch)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "data").mkdir()
+    return tmp_path / "data"
+
+
+def create(name: str = "digits5", **options: Any) -> Dataset:
+    return DATASETS.create(name, **options)
+
+
+def usps_text(part: int) -> str:
+    rows = zip(made.usps_values(part) * 2.0 - 1, LABELS[part], strict=True)
+    return "".join(f"{label + 1} {' '.join(f'{n}:{v:g}' for n, v in enumerate(row, 1))} \n" for row, label in rows)
+
+
+def write_usps(folder: Path, *texts: str) -> None:
+    for name, text in zip(("usps.bz2", "usps.t.bz2"), texts or (usps_text(0), usps_text(1)), strict=True):
+        (folder / name).write_bytes(bz2.compress(text.encode()))
+    (folder / "usps.h5").write_bytes(b"is not looked at")
+
+
+# The dataset, what writes it, its images, what a report calls it, and the file whose hash is checked, if any.
+FORMS: list[tuple[str, Callable[[Path], object], list[np.ndarray], str, str]] = [
+    ("mnist", lambda f: made.write_mnist(f / "raw"), GREY, ", ".join(f"{n}.gz" for n in IDX), f"raw/{IDX[0]}.gz"),
+    ("mnist", lambda f: made.write_mnist(f / "MNIST/raw", compressed=False), GREY, ", ".join(IDX), ""),
+    ("svhn", made.write_svhn, COLOUR, "train_32x32.mat, test_32x32.mat", "train_32x32.mat"),
+    ("synthdigits", made.write_synthdigits, COLOUR, "synth_train_32x32.mat, synth_test_32x32.mat", ""),
+    ("usps", write_usps, SMALL, "usps.bz2, usps.t.bz2", "usps.bz2"),
+    ("usps", lambda f: made.write_usps_hdf5(f / "usps.h5"), SMALL, "usps.h5", ""),
+    ("mnistm", lambda f: write_tar(f / "mnist_m.tar.gz", made.mnistm_files()), COLOUR, *["mnist_m.tar.gz"] * 2),
+    ("mnistm", lambda f: write_files(f, made.mnistm_files()), COLOUR, "mnist_m", ""),
+]
+
+
+@pytest.mark.parametrize(("name", "write", "images", "source", "hashed"), FORMS)
+def test_every_form(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, write: Any, images: Any, source: str, hashed: str
+) -> None:
+    dataset = create(name)
+    for place in (folder, folder / "absent"):
+        message = failure(dataset, place)
+        assert message.startswith(f"{place}: no data here") and "put " in message and "http" in message
+    write(folder)
+    if hashed:
+        assert failure(dataset, folder).startswith(f"{folder / hashed}: md5 is ")
+        trust(monkeypatch)
+    assert dataset.found(folder)
+    samples = dataset.load(folder)
+    np.testing.assert_array_equal(samples.inputs, np.concatenate(images))
+    assert samples.labels.tolist() == LABELS[0] + LABELS[1] and samples.class_names == tuple("0123456789")
+    assert samples.train.tolist() == [True] * TRAIN + [False] * TEST and samples.source == source
+    assert samples.inputs.flags.writeable
+    if hashed:  # even if its hash were right
+        (folder / hashed).write_bytes((folder / hashed).read_bytes()[:300])
+        assert failure(dataset, folder).startswith(f"{folder / hashed}: cannot be read (")
+
+
+def test_lines_of_usps_and_further_images_of_svhn(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert create("svhn", extra=True).expected == (TRAIN + 531_131, TEST)
+    trust(monkeypatch)
+    train, test = (usps_text(part).splitlines() for part in (0, 1))
+    write_usps(folder, "\n".join(["10 2:1 256:-1", *train[1:]]), "\n".join(test))  # what is left out is 0
+    samples = create("usps").load(folder)
+    assert samples.labels[0] == 9
+    assert samples.inputs[0].reshape(-1)[[0, 1, 2, 254, 255]].tolist() == [128, 255, 128, 128, 0]
+    for line in ("1 1:0 2:1.5", "1 1:0 2:nan", "six 1:0"):
+        write_usps(folder, "\n".join(train), "\n".join([test[0], line, *test[2:]]))
+        assert failure(create("usps"), folder).startswith(f"{folder}/usps.t.bz2: cannot be read (")
+    monkeypatch.setattr(small_images, "_EXTRA", TEST)
+    made.write_svhn(folder)
+    made.write_matlab(folder / "extra_32x32.mat", 1)
+    samples = create("svhn", extra=True).load(folder)
+    assert samples.train.tolist() == [True] * EACH + [False] * TEST
+    np.testing.assert_array_equal(samples.inputs[TRAIN:EACH], samples.inputs[EACH:])
+
+
+@pytest.mark.parametrize("archive", [True, False])
+def test_building_mnistm(tmp_path: Path, archive: bool) -> None:
+    made.write_mnist(tmp_path / "mnist", compressed=False)
+    dataset, folder = create("mnistm", source="built"), tmp_path / "mnistm"
+    assert not dataset.found(folder) and "put BSR_bsds500.tgz" in failure(dataset, folder)
+    photographs = made.photographs()
+    write_tar(folder / "BSR_bsds500.tgz", photographs) if archive else write_files(folder, photographs)
+    assert dataset.found(folder) and not create("mnistm").found(folder)
+    samples, chosen = dataset.load(folder), []
+    for image, digit, values in zip(
+        samples.inputs, np.concatenate(GREY).astype(int), [{200, 40}] * TRAIN + [{130}] * TEST, strict=True
+    ):
+        fits = [value for value in values if (image == np.abs(digit - value)).all()]
+        assert len(fits) == 1, "every image is a digit's difference from one photograph of its split"
+        chosen += fits
+    assert set(chosen[:TRAIN]) == {200, 40} and samples.labels.tolist() == LABELS[0] + LABELS[1]
+    assert samples.source == f"built from {', '.join(IDX)} and {'BSR_bsds500.tgz' if archive else 'BSDS500'} (seed 0)"
+    assert (create("mnistm", source="built", seed=1).load(folder).inputs != samples.inputs).any()
+
+
+def test_patches_come_from_everywhere_and_keep_colours() -> None:
+    rows, columns = np.mgrid[:30, :31]
+    picture = np.stack([rows, columns, np.full_like(rows, 250)]).astype(np.uint8)
+    digits = np.zeros((400, 1, 28, 28), np.uint8)
+    digits[:, 0, 5, 6] = 255
+    out = np.zeros((400, 3, 28, 28), np.uint8)
+    digits5.blend(digits, np.arange(1, 400), [picture], out, np.random.default_rng(0))
+    corners = {(int(image[0, 0, 0]), int(image[1, 0, 0])) for image in out[1:]}
+    assert (out[0] == 0).all() and corners == {(top, left) for top in range(3) for left in range(4)}
+    top, left = out[1, 0, 0, 0], out[1, 1, 0, 0]
+    assert out[1, :, 5, 6].tolist() == [255 - (top + 5), 255 - (left + 6), 5]
+
+
+def test_organs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cls = small_images.OrganAMnist
+    assert [sum(counts) for _, counts in cls.releases.values()] == [58_850, 58_830]
+    monkeypatch.setattr(cls, "releases", {name: (one, (8, 4)) for name, (one, _) in cls.releases.items()})
+    labels = {"train": [0, 10, 3, 4, 5], "val": [9, 8, 7], "test": [1, 2, 6, 10]}
+    rng, path = np.random.default_rng(3), folder / "organamnist.npz"
+    arrays = {f"{split}_images": rng.integers(0, 256, (len(own), 28, 28), np.uint8) for split, own in labels.items()}
+    images = np.concatenate([*arrays.values()])
+    arrays |= {f"{split}_labels": np.array(own, np.uint8)[:, None] for split, own in labels.items()}
+    np.savez(path, **arrays)
+    assert failure(create("organamnist"), folder).startswith(f"{path}: md5 is ")
+    trust(monkeypatch)
+    samples = create("organamnist", size=224, channels=3).load(folder)
+    for channel in range(3):
+        np.testing.assert_array_equal(samples.inputs[:, channel], images)
+    assert samples.labels.tolist() == sum(labels.values(), []) and samples.train.tolist() == [True] * 8 + [False] * 4
+    assert samples.shape == (3, 224, 224) and samples.std == (0.5,) * 3 and samples.source == "organamnist.npz (v2)"
+    for values in ([[0.5], [1], [2]], [[0], [1], [11]], [[print], [1], [2]]):
+        np.savez(path, **arrays | {"val_labels": np.array(values)})
+        assert failure(create("organamnist"), folder).startswith(f"{path}: ")
+
+
+# --- Digits-Five -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def five(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of Digits-Five, which is not there, beside those of the five datasets."""
+    trust(monkeypatch)
+    made.write_mnist(tmp_path / "mnist", compressed=False)
+    made.write_svhn(tmp_path / "svhn")
+    made.write_usps_hdf5(tmp_path / "usps" / "usps.h5")
+    made.write_synthdigits(tmp_path / "synthdigits")
+    write_files(tmp_path / "mnistm", made.mnistm_files() | made.photographs())
+    return tmp_path / "digits5"
+
+
+def scaled(image: np.ndarray) -> np.ndarray:
+    """Return what torchvision makes of colour [H, W, 3] or grey [H, W]: [3, 28, 28]."""
+    small = np.asarray(Image.fromarray(image).resize((28, 28), Image.Resampling.BILINEAR))
+    return np.stack([small] * 3) if small.ndim == 2 else small.transpose(2, 0, 1)
+
+
+def test_the_sizes_are_those_of_fedbn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    test = 14_000 + 19_858 + 1_860 + 97_791 + 14_000
+    assert create().expected == create().counts == (56_000 + 79_431 + 7_438 + 391_162 + 56_000, test)
+    assert create(source="fedbn", parts_used=10).expected == (5 * 7_438, test)
+    official = create(split="official").expected
+    assert official == (60_000 + 73_257 + 7_291 + 479_400 + 60_000, 10_000 + 26_032 + 2_007 + 9_553 + 10_000)
+    sizes = [1000, 501, 502, 503, 504, 5, 4, 3, 0, 12]  # a fifth of each class
+    labels = np.random.default_rng(0).permutation(np.repeat(np.arange(10), sizes))
+    held = np.bincount(labels[~digits5.draw_train(labels, "SVHN")], minlength=10)
+    assert held.tolist() == [200, 100, 100, 101, 101, 1, 1, 1, 0, 2]
+
+
+def test_five_domains_in_both_splits(five: Path) -> None:
+    samples = create(split="official", mnistm="official").load(five)
+    assert not five.exists() and samples.attributes["domain"].names == DOMAINS and samples.shape == (3, 28, 28)
+    assert samples.attributes["domain"].values.tolist() == [n for n in range(5) for _ in range(EACH)]
+    assert samples.labels.tolist() == (LABELS[0] + LABELS[1]) * 5
+    assert samples.train.tolist() == ([True] * TRAIN + [False] * TEST) * 5
+    np.testing.assert_array_equal(samples.inputs[:EACH], np.repeat(np.concatenate(GREY), 3, axis=1))
+    for domain in (1, 3, 4):
+        np.testing.assert_array_equal(samples.inputs[domain * EACH + 4], scaled(COLOUR[0][4].transpose(1, 2, 0)))
+    np.testing.assert_array_equal(samples.inputs[2 * EACH + TRAIN + 2], scaled(SMALL[1][2, 0]))
+    assert "; USPS: usps.h5; " in samples.source and samples.source.endswith("MNIST-M: mnist_m")
+    pooled = create(size=32).load(five)
+    tests = [~pooled.train[pooled.attributes["domain"].values == domain] for domain in range(5)]
+    assert [int(test.sum()) for test in tests] == [5] * 5 and pooled.source.endswith("and BSDS500 (seed 0)")
+    assert len({tuple(np.flatnonzero(test)) for test in tests}) > 1, "every domain has a draw of its own"
+    np.testing.assert_array_equal(pooled.inputs[EACH : 2 * EACH], np.concatenate(COLOUR))
+
+
+def test_two_domains_need_no_others_and_what_a_person_has_to_get_is_named_first(five: Path) -> None:
+    whole = create().load(five)
+    for name in ("svhn", "synthdigits"):
+        (five.parent / name).rename(five.parent / f"no {name}")
+    samples = create(domain_list=("MNIST-M", "USPS")).load(five)
+    assert samples.attributes["domain"].names == ("MNIST-M", "USPS")
+    rows = np.r_[4 * EACH : 5 * EACH, 2 * EACH : 3 * EACH]
+    np.testing.assert_array_equal(samples.inputs, whole.inputs[rows])
+    np.testing.assert_array_equal(samples.train, whole.train[rows])
+    for names in ((), ("USPS", "USPS"), ("USPS", "usps")):
+        with pytest.raises(UserError, match="domain_list"):
+            create(domain_list=names)
+    assert not create().found(five) and failure(create(), five).startswith(f"{five.parent / 'synthdigits'}: ")
+
+
+FOLDERS = {"MNIST": (28, 28), "SVHN": (32, 32, 3), "USPS": (16, 16), "SynthDigits": (32, 32, 3), "MNIST_M": (28, 28, 3)}
+TESTS = (3, 4, 2, 5, 3)
+PART = 2.5  # so that training files hold two and three images in turn
+
+
+def pickled(domain: int, part: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return images and labels of a training file, or of the test file as part 10."""
+    count = TESTS[domain] if part == 10 else int(PART * (part + 1)) - int(PART * part)
+    images = np.random.default_rng([domain, part]).integers(0, 256, (count, *[*FOLDERS.values()][domain]), np.uint8)
+    return images, (np.arange(count) + 3 * domain + part) % 10
+
+
+def write_published(monkeypatch: pytest.MonkeyPatch, folder: Path, root: str = "", svhn: bytes | None = None) -> Path:
+    """Write FedBN's archive, the first training file of SVHN perhaps another one."""
+    trust(monkeypatch)
+    rows = zip(DOMAINS, FOLDERS.items(), TESTS, strict=True)
+    known = {domain: (name, (*shape, 1)[:3], tests) for domain, (name, shape), tests in rows}
+    monkeypatch.setattr(digits5, "PUBLISHED", known)
+    monkeypatch.setattr(digits5, "PART_SIZE", PART)
+    files: Files = {"README": b"x", "__MACOSX/MNIST/._test.pkl": b"x"}
+    for domain, name in enumerate(FOLDERS):
+        for part in range(11):
+            pkl = "test.pkl" if part == 10 else f"partitions/train_part{part}.pkl"
+            files[f"{root}{name}/{pkl}"] = pickle.dumps(pickled(domain, part))
+    files |= {} if svhn is None else {"SVHN/partitions/train_part0.pkl": svhn}
+    return write_zip(folder / "digit_dataset.zip", {name: data for name, data in files.items() if data})
+
+
+@pytest.mark.parametrize(("parts", "root"), [(1, ""), (10, "data/")])
+def test_fedbns_own_files(folder: Path, monkeypatch: pytest.MonkeyPatch, parts: int, root: str) -> None:
+    write_published(monkeypatch, folder, root)
+    dataset = create(source="fedbn", parts_used=parts, domain_list=("USPS", *DOMAINS[:2], *DOMAINS[3:]))
+    samples, end = dataset.load(folder), 0
+    assert dataset.found(folder) and samples.source == f"FedBN's files, {parts} of 10 for training"
+    for number, domain in enumerate((2, 0, 1, 3, 4)):
+        for part in [*range(parts), 10]:
+            images, labels = pickled(domain, part)
+            rows = slice(end, end := end + len(images))
+            np.testing.assert_array_equal(samples.inputs[rows], np.stack([scaled(image) for image in images]))
+            assert samples.labels[rows].tolist() == labels.tolist()
+            assert samples.train[rows].tolist() == [part < 10] * len(images)
+            assert set(samples.attributes["domain"].values[rows]) == {number}
+    assert end == len(samples)
+
+
+def test_damaged_pickles(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    images, labels = pickled(1, 0)
+    cases = {
+        "is missing": b"",
+        "images of float64": pickle.dumps((images.astype(float), labels)),
+        "cannot be read (": pickle.dumps((images, labels[:-1])),
+        "refused: the pickle asks for posix.system": pickle.dumps(Hostile(folder / "executed")),
+    }
+    for problem, data in cases.items():
+        path = write_published(monkeypatch, folder, svhn=data)
+        message = failure(create(source="fedbn"), folder)
+        assert message.startswith(f"{path}") and "SVHN/partitions/train_part0.pkl" in message and problem in message
+    assert not (folder / "executed").exists()
