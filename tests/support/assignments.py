@@ -67,9 +67,8 @@ def rows() -> Iterator[tuple[str, ...]]:
         parts = [[own.tolist() for own in side] for side in (made.train, made.test, made.validation)]
         noise = made.noise and dataclasses.asdict(made.noise)
         facts = json.dumps([made.scheme, made.seed, made.own_split, made.novel, noise, parts])
-        sizes = " ".join(map(str, (len(own) for own in made.train)))
         digest = hashlib.sha256(facts.encode()).hexdigest()[:16]
-        yield name, json.dumps(options), str(clients), str(SEED), sizes, digest
+        yield name, json.dumps(options), str(clients), str(SEED), " ".join(str(len(own)) for own in made.train), digest
 
 
 def recorded() -> list[tuple[str, ...]]:

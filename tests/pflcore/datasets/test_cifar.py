@@ -107,7 +107,7 @@ def test_batches_pickled_by_current_numpy(folder: Path) -> None:
 
 @pytest.mark.parametrize("name", SETS)
 def test_a_hostile_pickle_is_refused_and_not_run(folder: Path, name: str) -> None:
-    (files, unpacked), target = SETS[name], folder / "executed"
+    files, target = SETS[name][0], folder / "executed"
     batch = max(files())
     write_files(folder, files() | {batch: pickle.dumps({"data": Hostile(target)}, 2)})
     message = failure(create(name), folder)
@@ -133,7 +133,7 @@ def test_an_export(folder: Path, kind: str) -> None:
     assert "no train*.parquet" in failure(export, folder)
     for name, numbers in (("train-0", (0, 1, 2)), ("train-1", (3, 4)), ("test-0", (5,))):
         rows, labels = zip(*(images(number) for number in numbers), strict=True)
-        write_parquet(folder / f"{name}.parquet", np.concatenate(rows), kind, label=sum(labels, []))
+        write_parquet(folder / f"{name}.parquet", np.concatenate(rows), kind, label=np.concatenate(labels).tolist())
     source = f"train-0.parquet, train-1.parquet, test-0.parquet ({kind} images)"
     assert export.load(folder).source == source
     if kind == "PNG":

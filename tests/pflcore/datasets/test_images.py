@@ -59,7 +59,6 @@ def test_order_colours_sizes_and_progress(several: bool, monkeypatch: pytest.Mon
         small = np.asarray(large.resize((5, 6), Image.Resampling.BILINEAR)).transpose(2, 0, 1)
     np.testing.assert_array_equal(pixels[9], small)
     for bad, reason in (
-        (b"no image", "not PNG or JPEG"),
         (encoded(0, size=(6, 6)), "6x6 instead of 5x6 pixels"),
         (encoded(0, kind="GIF"), "not PNG or JPEG"),
     ):
@@ -68,20 +67,15 @@ def test_order_colours_sizes_and_progress(several: bool, monkeypatch: pytest.Mon
         assert str(error.value) == f"image 6: not a readable image ({reason})"
 
 
-def test_a_huge_image_is_not_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_process_and_a_huge_image_are_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_images, "MAX_PIXELS", 29)
     with pytest.raises(UserError, match="5x6 pixels are more than 29"):
         decode([encoded(0)], resize=True)
-
-
-def test_a_killed_process_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     spread(monkeypatch)
     monkeypatch.setattr(_images, "decode_image", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
     with pytest.raises(UserError, match="a process that decodes images was killed"):
         decode([encoded(n) for n in range(10)])
 
-
-# --- one's own images, as a viewer shows them ------------------------------------------------------------------------
 
 RAMP = np.arange(30, dtype=np.uint8).reshape(6, 5) * 8
 QUARTER = Image.Exif()

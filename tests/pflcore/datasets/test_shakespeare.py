@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import string
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from support.official import failure, offline, trust, write_files, write_zip
 from pflcore.data.preparation import preparing
 from pflcore.data.samples import Samples
 from pflcore.datasets import DATASETS, Dataset, _download
-from pflcore.datasets.shakespeare import encode_text, read_plays, read_speakers, read_text
+from pflcore.datasets.shakespeare import encode_text, read_text
 from pflcore.errors import UserError
 
 ZIP = "1994-01-100.zip"
@@ -118,21 +117,13 @@ SAID = {
 
 @pytest.mark.parametrize("name", [ZIP, "100.txt"])
 def test_the_complete_works(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    roles = {role: [re.sub("  +", " ", line) for line in lines] for role, lines in read_plays(OLD, "here").items()}
-    assert len(roles.pop("ALLS_WELL__THAT_ENDS_LAFEU")) == 1
-    assert roles.pop("THE_COMEDY_OF_ERRORS_DUKE") == ["Merchant of Syracuse, plead no more;", "A hall", "Again."]
-    assert roles == SAID
-    space = "\n" * 4  # a text without sonnets begins with its first play
-    text = f"\nby nobody\nTHE PLAY{space}by William Shakespeare\n\n  ONE. a\n    b\n\n  TWO. c\n    d"
-    assert read_plays(text, "here") == {"THE_PLAY_ONE": ["a", "b"], "THE_PLAY_TWO": ["c", "d"]}
     assert not create().found(folder) and "get it from https://" in failure(create(), folder)
     if name == ZIP:
         write_zip(folder / ZIP, {"100.txt": OLD.replace("\n", "\r\n"), "picture.gif": "x"})
     else:
         (folder / name).write_bytes(b"\xef\xbb\xbf" + OLD.encode())
-    assert create().found(folder)
     samples = create(chunk_len=5).load(folder)
-    assert samples.source == (f"{ZIP}/100.txt" if name == ZIP else name)
+    assert create().found(folder) and samples.source == (f"{ZIP}/100.txt" if name == ZIP else name)
     assert samples.class_names == tuple(string.printable) and samples.shape == (5,)
     names = samples.attributes["role"].names
     assert names == (*SAID, "THE_COMEDY_OF_ERRORS_DUKE")  # in the order of the text; LAFEU has one line
@@ -153,7 +144,6 @@ def test_the_complete_works(folder: Path, tmp_path: Path, monkeypatch: pytest.Mo
     [
         ({"../../evil.txt": "x", "100.txt": OLD}, "'../../evil.txt' points outside"),
         ({"a.txt": "x", "b.TXT": "x"}, "holds 2 text files"),
-        ({"a.txt": b"\0" * 99}, "99 of 99 characters, most often '\\x00',"),
         ({"a.txt": OLD.split("BERTRAM. And")[0]}, "no plays"),
         ({"a.txt": OLD.split("  COUNTESS. Be thou")[0]}, "none of 1 roles has training and test text of more than 80"),
     ],
@@ -171,17 +161,13 @@ def test_characters_without_a_counterpart() -> None:
     assert encode_text("a\x00é\ud800😀 ").tolist() == [10, 255, 255, 255, 255, string.printable.index(" ")]
 
 
-# --- what all sources share ----------------------------------------------------------------------------------------
-
-
 def load(said: dict[str, list[str]], **options: Any) -> Samples:
-    samples: Samples = create(**options).from_lines(said, where="here", source="test")  # type: ignore[attr-defined]
+    samples: Samples = create(**options).from_lines(said, "here", "test")  # type: ignore[attr-defined]
     return samples
 
 
 def test_the_last_lines_test_and_roles_with_too_little_text_are_dropped() -> None:
-    for lines, test in ((3, 1), (10, 1), (11, 2), (100, 19)):
-        assert test == max(1, int((1 - 0.8) * lines))  # the released arithmetic
+    for lines, test in ((3, 1), (10, 1), (11, 2), (100, 19)):  # the released arithmetic
         own = [f"line {number:03}" for number in range(lines)]
         samples = load({"a": own}, chunk_len=7)
         assert texts(samples, train=True) == windows(" ".join(own[:-test]), 7)
@@ -195,9 +181,7 @@ def test_the_last_lines_test_and_roles_with_too_little_text_are_dropped() -> Non
     samples = load(said, chunk_len=5)
     assert samples.attributes["role"].names == ("enough",) and texts(samples) == ["012 34", "12 345", "012345"]
     assert load(said, chunk_len=5, min_lines=2).attributes["role"].names == ("few lines", "enough")
-    half = load(said, chunk_len=5, train_share=0.3)
-    assert half.attributes["role"].names == ("short test",)
-    assert texts(half, train=True) == windows("0123456789", 5)
+    assert load(said, chunk_len=5, train_share=0.3).attributes["role"].names == ("short test",)
     with pytest.raises(UserError, match="none of 4 roles has 5 lines"):
         load(said, min_lines=5)
 
@@ -208,16 +192,12 @@ def test_a_share_of_the_roles_is_drawn_and_options_have_bounds() -> None:
     drawn = some.attributes["role"].names
     assert len(drawn) == 24 and list(drawn) == [name for name in said if name in drawn]  # int(24.8)
     assert drawn != load(said, chunk_len=5, role_share=0.62, role_seed=1).attributes["role"].names
-    for name in drawn:
-        assert texts(some, name) == texts(everyone, name) != []
-    assert len(load(said, chunk_len=5, role_share=0.001).attributes["role"].names) == 1
+    assert texts(some, drawn[3]) == texts(everyone, drawn[3]) != []
     wrong: dict[str, Any]
     for wrong in (*({"file": f} for f in ("", "..", "a/b", "a\\b", "a\0b")), {"chunk_len": 81, "source": "leaf"}):
         with pytest.raises(UserError, match=rf"^shakespeare\.{next(iter(wrong))} = "):
             create(**wrong)
 
-
-# --- speeches ------------------------------------------------------------------------------------------------------
 
 SPEECHES = """First Citizen:
 Before we proceed any further, hear me speak.
@@ -236,9 +216,6 @@ First, you know
 
 
 def test_speeches(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    roles = read_speakers(SPEECHES, "here")
-    assert list(roles) == ["First Citizen", "All", "MENENIUS"] and roles["MENENIUS"] == []
-    assert roles["First Citizen"][1:] == ["You are all resolved: rather to die", "than to famish?", "First, you know"]
     (folder / "mine.txt").write_bytes(SPEECHES.replace("\n", "\r\n").encode())
     dataset, tiny = create(source="speakers", file="mine.txt", chunk_len=14), create(source="speakers", chunk_len=3)
     assert dataset.found(folder) and not tiny.found(folder) and not create().found(folder)
@@ -250,9 +227,6 @@ def test_speeches(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "wrong hash" in failure(tiny, folder)
     trust(monkeypatch)
     assert texts(tiny.load(folder)) == texts(tiny.load(folder)) != []
-
-
-# --- LEAF ----------------------------------------------------------------------------------------------------------
 
 
 def spoken(user: str, count: int) -> str:
@@ -286,12 +260,8 @@ def test_shards(folder: Path) -> None:
             expected = [spoken(user, rows[-1] + 1)[row + 80 - length : row + 81] for row in rows]
             assert texts(samples, user, train=is_train) == expected
         assert samples.source == "LEAF train/*.json and test/*.json"
-    drawn = create(source="leaf", role_share=0.5, role_seed=4).load(folder)
-    assert drawn.attributes["role"].names == ("b",)
     write_files(folder, {"test/0.json": shard(), "test/1.json": shard(c=(0, 5))})
     assert "none of 4 roles has training and test text" in failure(create(source="leaf"), folder)
-    write_files(folder, dict.fromkeys(SHARDS, shard()))
-    assert "hold no users" in failure(create(source="leaf"), folder)
     for path in (folder / "test").iterdir():
         path.unlink()
-    assert f"{folder}: no train/*.json and test/*.json" in failure(create(source="leaf"), folder)
+    assert f"{folder}: no users in train/*.json and test/*.json" in failure(create(source="leaf"), folder)

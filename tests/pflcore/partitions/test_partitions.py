@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +21,6 @@ from pflcore.datasets import DATASETS, stand_in
 from pflcore.errors import UserError
 from pflcore.partitions import PARTITIONS, _deal, partition
 from pflcore.partitions._deal import draw_counts, part_sizes
-from pflcore.partitions.classes import coarse_of_classes
 
 WHOLE = dataclasses.replace(SAMPLES, train=np.ones(len(SAMPLES), np.bool_))
 OPTIONS = {"quantity": {"alpha": 2.0}}
@@ -70,38 +68,29 @@ def test_every_sample_has_one_owner_and_both_sides_the_same_classes(name: str, t
         assert all(np.array_equal(*pair) for pair in zip(parts, read.sides()[split], strict=True))
 
 
-@pytest.mark.parametrize(
-    ("name", "samples", "clients", "options", "words"),
-    [
-        ("iid", SAMPLES, 0, {}, ["clients = 0", "at least 1"]),
-        ("iid", SAMPLES, 2500, {}, ["500 of 2,500 clients", "2,000 test samples"]),
-        ("iid", WHOLE, 5, {}, ["no test samples of its own", "test_share"]),
-        ("pathological", SAMPLES, 7, {}, ["14 places", "10 classes"]),
-        ("pathological", SAMPLES, 10, {"classes_per_client": 11}, ["classes_per_client = 11", "only 10 classes"]),
-        ("dirichlet", SAMPLES, 201, {"alpha": 100.0}, ["201 clients", "min_samples = 10", "10,000 and 2,000 in all"]),
-        ("dirichlet", SAMPLES, 50, {"alpha": 0.01}, ["best of 20 draws", "poorest client 0", "raise alpha"]),
-        ("domain_dirichlet", SAMPLES, 20, {"alpha": 0.01, "min_samples": 99}, ["each of 4 clients"]),
-        ("domains", SAMPLES, 7, {}, ["7 clients", "5 values of 'domain'", "domain 0, domain 1"]),
-        ("domains", SAMPLES, 5, {"attribute": "camera"}, ["no attribute 'camera'", "coarse, domain, role"]),
-        ("natural", SAMPLES, 61, {}, ["61 clients", "60 values of 'role'"]),
-        ("pachinko", SAMPLES, 5, {"attribute": "domain"}, ["two values of 'domain'"]),
-        ("coarse_classes", SAMPLES, 7, {}, ["7 clients", "5 coarse classes"]),
-        ("coarse_classes", SAMPLES, 15, {"fine": "single"}, ["fine = 'single'", "2, not 3"]),
-    ],
-)
-def test_what_a_scheme_cannot_do(
-    name: str,
-    samples: Samples,
-    clients: int,
-    options: dict[str, object],
-    words: list[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+REFUSED: list[tuple[str, Samples, int, dict[str, object], str]] = [
+    ("iid", SAMPLES, 0, {}, "clients = 0 must be at least 1"),
+    ("iid", SAMPLES, 2500, {}, "500 of 2,500 clients get none of the 2,000 test samples"),
+    ("iid", WHOLE, 5, {}, "no test samples of its own; set the partition's test_share"),
+    ("pathological", SAMPLES, 7, {}, "14 places, not a multiple of the 10 classes"),
+    ("pathological", SAMPLES, 10, {"classes_per_client": 11}, "classes_per_client = 11 but toy has only 10 classes"),
+    ("dirichlet", SAMPLES, 201, {"alpha": 100.0}, "min_samples = 10 .*10,000 and 2,000 in all"),
+    ("dirichlet", SAMPLES, 50, {"alpha": 0.01}, "best of 20 draws gave the poorest client 0.; raise alpha"),
+    ("domain_dirichlet", SAMPLES, 20, {"alpha": 0.01, "min_samples": 99}, "each of 4 clients"),
+    ("domains", SAMPLES, 7, {}, "7 clients are not a multiple of the 5 values of 'domain' .*domain 0, domain 1"),
+    ("domains", SAMPLES, 5, {"attribute": "camera"}, "no attribute 'camera' .*coarse, domain, role"),
+    ("natural", SAMPLES, 61, {}, "61 clients, but toy has 60 values of 'role'"),
+    ("pachinko", SAMPLES, 5, {"attribute": "domain"}, "in two values of 'domain'"),
+    ("coarse_classes", SAMPLES, 7, {}, "7 clients are not a multiple of the 5 coarse classes"),
+    ("coarse_classes", SAMPLES, 15, {"fine": "single"}, "fine = 'single' .* 2, not 3"),
+]
+
+
+def test_what_a_scheme_cannot_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_deal, "_WORK", 1)  # as few draws as there may be
-    with pytest.raises(UserError) as error:
-        make(name, samples, clients, **options)
-    assert "\n" not in str(error.value) and name in str(error.value)
-    assert [word for word in words if word not in str(error.value)] == []
+    for name, samples, clients, options, words in REFUSED:
+        with pytest.raises(UserError, match=rf"^[^\n]*{name}[^\n]*{words}"):
+            make(name, samples, clients, **options)
 
 
 def test_what_one_draw_lacks_another_has() -> None:
@@ -119,9 +108,6 @@ def test_parts_are_within_one_sample_of_their_share() -> None:
         assert np.abs(sizes - shares / shares.sum() * count).max() <= 1
 
 
-# --- the papers' numbers ---------------------------------------------------------------------------------------------
-
-
 def cifar100_like() -> Samples:
     """Labels and coarse labels as in CIFAR-100, 500 and 100 images of each class, with one pixel each."""
     base = make_samples(50_000, 10_000, 100)
@@ -137,20 +123,14 @@ def test_coarse_classes_gives_everyone_five_classes_in_equal_parts_or_one() -> N
         assert set(samples.attributes["coarse"].values[rows]) == {client // 5}
     train = class_counts(make("coarse_classes", samples, 100, fine="single").train, samples)
     assert ((train > 0).sum(1) == 1).all() and ((train > 0).sum(0) == 1).all() and set(train[train > 0]) == {500}
-    toy = make_samples(90, 20)
-    assert coarse_of_classes(toy, "coarse", "any").tolist() == [0, 1, 2, 3, 4, 0, 1, 2, 3, 4]
-    with pytest.raises(UserError, match="no sample of class 'zebra'"):
-        coarse_of_classes(dataclasses.replace(toy, class_names=(*toy.class_names, "zebra")), "coarse", "any")
 
 
-@pytest.mark.parametrize(
-    ("samples", "clients", "each", "holders"),
-    [(make_samples(50_000, 10_000), 100, 2, 20), (cifar100_like(), 50, 10, 5)],
-)
 @pytest.mark.parametrize("variant", ["as_written", "as_released", "as_released_pfedhn"])
-def test_pathological_variants(samples: Samples, clients: int, each: int, holders: int, variant: str) -> None:
-    held = make("pathological", samples, clients, classes_per_client=each, variant=variant)
-    for parts, per_class in ((held.train, 50_000 // samples.classes), (held.test, 10_000 // samples.classes)):
+def test_pathological_variants(variant: str) -> None:
+    each, holders = 10, 5
+    samples = cifar100_like()
+    held = make("pathological", samples, 50, classes_per_client=each, variant=variant)
+    for parts, per_class in ((held.train, 500), (held.test, 100)):
         counts = class_counts(parts, samples)
         assert ((counts > 0).sum(0) == holders).all() and ((counts > 0).sum(1) == each).all()
         lost, low, high = per_class - counts.sum(0), 0.4 / (0.4 + 0.6 * holders), 0.6 / (0.6 + 0.4 * holders)
@@ -203,12 +183,12 @@ def test_drawing_all_at_once_is_drawing_one_by_one() -> None:
                 counts[client, fine] += 1
         return counts
 
-    draws = 1000
+    draws = 400
     slow = np.array([one_by_one(np.random.default_rng(i)) for i in range(draws)])
     fast = np.array([draw_counts(supply, mixes, groups, np.random.default_rng(i + draws)) for i in range(draws)])
     for client, label in np.ndindex(2, 4):
         a, b = (np.bincount(x[:, client, label], minlength=7) for x in (slow, fast))
-        scaled = (a + b)[some := (a + b) > 40]
+        scaled = (a + b)[some := (a + b) > 20]
         assert chisquare(b[some], scaled * b[some].sum() / scaled.sum()).pvalue > 1e-4, (client, label, a, b)
 
 
@@ -233,9 +213,6 @@ def test_domains_and_roles_are_clients() -> None:
     assert all(set(domain[rows]) == {client // 4} for client, rows in enumerate(held.rows()))
     train, test = class_counts(held.train), class_counts(held.test)
     assert (test[train + test > 1] >= 1).all() and (np.abs(test - 0.15 * (train + test)) <= 0.95).all()
-
-
-# --- noise -----------------------------------------------------------------------------------------------------------
 
 
 def images(variant: str) -> tuple[Samples, Assignment]:
@@ -267,9 +244,6 @@ def test_released_noise_is_drawn_anew_and_blackens_what_is_below_the_mean() -> N
     assert torch.equal(data.batch(last[3:4], 1).inputs, first_round[3:4])
 
 
-# --- options of every scheme -----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("draw", [None, "stratified"])
 def test_a_test_share_is_drawn_from_all_samples_of_a_client(draw: str | None) -> None:
     held = make("dirichlet", alpha=0.5, min_samples=256, test_share=0.25, test_draw=draw)
@@ -287,27 +261,25 @@ def test_limits_and_shares_of_training_samples_are_nested() -> None:
         assert len(few) == 743 and set(few) < set(all_)
         assert chisquare(np.bincount(SAMPLES.labels[few], minlength=10)).pvalue > 1e-4
     assert [rows.tolist() for rows in held.test] == [rows.tolist() for rows in whole.test]
-    shares = (0.1, 0.25, 0.999, 1.0)
-    parts = [make("dirichlet", clients=5, train_share=share).train for share in shares]
-    for few, some, most, all_ in zip(*parts, strict=True):
-        assert [len(one) for one in (few, some, most)] == [int(share * len(all_) + 0.5) for share in shares[:3]]
-        assert set(few) < set(some) < set(most) < set(all_)
+    parts = [make("dirichlet", clients=5, train_share=share).train for share in (0.1, 0.25, 1.0)]
+    for few, some, all_ in zip(*parts, strict=True):
+        assert (len(few), len(some)) == (int(0.1 * len(all_) + 0.5), int(0.25 * len(all_) + 0.5))
+        assert set(few) < set(some) < set(all_)
     # Of a limit and a share the smaller one counts.
     limited, both = (make("dirichlet", clients=5, train_limit=20, train_share=share) for share in (1.0, 0.25))
     assert flat(both) == flat(limited)
-    assert {len(rows) for rows in make("dirichlet", clients=5, train_share=1e-6).train} == {1}
 
 
 def test_classes_are_held_back_in_proportion_and_every_sample_as_likely() -> None:
     before, after = make("dirichlet"), make("dirichlet", validation_share=0.25)
     for whole, part in zip(before.train, after.validation, strict=True):
         assert len(part) == int(len(whole) * 0.25 + 0.5)
-        own, drawn = (Counter(SAMPLES.labels[rows].tolist()) for rows in (whole, part))
-        assert all(abs(drawn[label] - count * len(part) / len(whole)) < 1 for label, count in own.items())
+        own, drawn = (np.bincount(SAMPLES.labels[rows], minlength=10) for rows in (whole, part))
+        assert (np.abs(drawn - own * len(part) / len(whole)) < 1).all()
     small, times = make_samples(30, 10), np.zeros(40)
     for seed in range(400):  # clients hold one sample of a class
         times[np.concatenate(make("iid", small, 3, seed, validation_share=0.2).validation)] += 1
     share = times[small.train] / 400
     assert share.mean() == pytest.approx(0.2) and np.abs(share - 0.2).max() < 5 * np.sqrt(0.2 * 0.8 / 400)
-    for share, held_back in ((0.01, 1), (0.99, 9)):
-        assert [len(rows) for rows in make("iid", small, 3, validation_share=share).validation] == [held_back] * 3
+    for part, held_back in ((0.01, 1), (0.99, 9)):
+        assert [len(rows) for rows in make("iid", small, 3, validation_share=part).validation] == [held_back] * 3
