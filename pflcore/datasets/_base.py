@@ -75,7 +75,7 @@ class Dataset(Entry, ABC):
         return self.mean, self.std
 
     def found(self, folder: Path) -> bool:
-        """Return whether what is read with the present options is here, without looking into it."""
+        """Return whether what is read with the present options is here."""
         return all(part.here for part in self.data_files(folder))
 
     def data_files(self, folder: Path) -> list[DataFile]:

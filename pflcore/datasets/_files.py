@@ -62,7 +62,6 @@ class Files:
     readers: dict[str, Read]
 
     def read(self, name: str) -> bytes:
-        """Return a file's content."""
         if name not in self.readers:
             raise UserError(f"{self.where}: {name} is missing; put the complete data there")
         return self.readers[name]()

@@ -37,15 +37,11 @@ MAX_PIXELS = 100_000_000  # of a file
 
 
 class Decoded(NamedTuple):
-    """Images as uint8 [n, C, H, W], encodings as ``"PNG"``, width and height [n, 2] before scaling.
-
-    With a `problem`, the image after the last one is unreadable for that reason.
-    """
+    """Images as uint8 [n, C, H, W], encodings as ``"PNG"``, width and height [n, 2] before scaling."""
 
     pixels: Bytes
     formats: set[str]
     sizes: Rows
-    problem: str = ""
 
 
 class Form(NamedTuple):
@@ -67,20 +63,22 @@ def decode_images(images: Sequence[tuple[str, Read]], form: Form, what: str) -> 
     `what` is how a progress display calls the work.
     """
     pixels, sizes = allocate((len(images), *form.shape)), np.empty((len(images), 2), np.int64)
-    advance, formats, done = track(what, len(images)), set[str](), 0
+    advance, formats, stop = track(what, len(images)), set[str](), 0
     for part in _decoded(images, partial(_decode_chunk, form=form)):
-        rows = slice(done, done + len(part.pixels))
-        if part.problem:
-            raise UserError(f"{images[rows.stop][0]}: {part.problem}")
-        pixels[rows], sizes[rows], done = part.pixels, part.sizes, rows.stop
+        start, stop = stop, stop + len(part.pixels)
+        pixels[start:stop], sizes[start:stop] = part.pixels, part.sizes
         formats |= part.formats
-        advance(len(part.pixels))
+        advance(stop - start)
     return Decoded(pixels, formats, sizes)
 
 
-def _decoded(images: Sequence[tuple[str, Read]], decode: Callable[[list[bytes]], Decoded]) -> Iterator[Decoded]:
+Chunk = list[tuple[str, bytes]]
+
+
+def _decoded(images: Sequence[tuple[str, Read]], decode: Callable[[Chunk], Decoded]) -> Iterator[Decoded]:
     """Yield the decoded chunks in order. Many are spread over processes: threads would wait for Python's lock."""
-    chunks = ([read() for _, read in images[start : start + CHUNK]] for start in range(0, len(images), CHUNK))
+    starts = range(0, len(images), CHUNK)
+    chunks = ([(where, read()) for where, read in images[start : start + CHUNK]] for start in starts)
     if len(images) < MIN_PARALLEL or (os.cpu_count() or 1) == 1:
         yield from map(decode, chunks)
         return
@@ -99,17 +97,17 @@ def _end_with_parent() -> None:
         prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
-def _decode_chunk(images: list[bytes], form: Form) -> Decoded:
+def _decode_chunk(images: Chunk, form: Form) -> Decoded:
     pixels, sizes = np.empty((len(images), *form.shape), np.uint8), np.empty((len(images), 2), np.int64)
     formats: set[str] = set()
-    for number, data in enumerate(images):
+    for number, (where, data) in enumerate(images):
         try:
             pixels[number], kind, sizes[number] = decode_image(data, form)
         except Exception as error:  # decoders of damaged images raise far more than OSError
             if isinstance(error, UnidentifiedImageError):  # which names an address, another one each time
                 error = ValueError(f"not {' or '.join(form.formats)}")
             problem = describe(error, data).replace("cannot be read", "not a readable image")
-            return Decoded(pixels[:number], formats, sizes[:number], problem)
+            raise UserError(f"{where}: {problem}") from None
         formats.add(kind)
     return Decoded(pixels, formats, sizes)
 

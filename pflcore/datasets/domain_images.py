@@ -39,9 +39,7 @@ class DomainImages(Dataset):
     domains: ClassVar[tuple[str, ...]]
     archives: ClassVar[tuple[Archive, ...]]
     unpacked: ClassVar[str] = "."  # a folder that an archive unpacks to; its content may also lie in the dataset's own
-    between: ClassVar[tuple[str, ...]] = ()  # folders between that of the domain and those of the classes
-    access = FOLDER
-    original = (3, 0, 0)
+    access, original = FOLDER, (3, 0, 0)
     mean = std = HALF
     smoke: ClassVar[dict[str, int]] = {"size": 32}
 
@@ -63,7 +61,7 @@ class DomainImages(Dataset):
             raise UserError(f"{folder}: no data here; {wanted}")
         with ExitStack() as stack:
             images, sources = self._collect(folder, stack)
-            train, lists = self.select(folder, sorted(images, key=self._order))
+            train, lists = self.select(folder, sorted(images, key=lambda path: path.split("/")))
             words = [path.split("/") for path in train]
             met = {(domain, label) for domain, label, _ in words}
             for domain in self.domains:
@@ -100,23 +98,18 @@ class DomainImages(Dataset):
             sources.append(place.name if packed else f"folder {place.name}")
         return images, sources
 
-    def _order(self, path: str) -> tuple[int, list[str]]:
-        domain, *rest = path.split("/")
-        return self.domains.index(domain), rest
-
     def _path(self, name: str, domains: Sequence[str]) -> str:
         """Return ``<domain>/<class>/<file>`` of an official image's name; nothing for any other."""
-        *folders, file = name.split("/")
-        domain, *between, label = folders[-2 - len(self.between) :] if len(folders) > 1 else ("", "")
-        fits = domain in domains and label in self.class_names and tuple(between) == self.between and is_image(file)
-        return f"{domain}/{label}/{file}" if fits else ""
+        *folders, label, file = ["", *name.split("/")]
+        domain = next((one for one in folders if one in domains), "")
+        return f"{domain}/{label}/{file}" if domain and label in self.class_names and is_image(file) else ""
 
 
 _OFFICE = "https://faculty.cc.gatech.edu/~judy/domainadapt/"
 _OFFICE_CLASSES = """
-    back_pack bike bike_helmet bookcase bottle calculator desk_chair desk_lamp desktop_computer file_cabinet
-    headphones keyboard laptop_computer letter_tray mobile_phone monitor mouse mug paper_notebook pen phone
-    printer projector punchers ring_binder ruler scissors speaker stapler tape_dispenser trash_can
+back_pack bike bike_helmet bookcase bottle calculator desk_chair desk_lamp desktop_computer file_cabinet headphones
+keyboard laptop_computer letter_tray mobile_phone monitor mouse mug paper_notebook pen phone printer projector punchers
+ring_binder ruler scissors speaker stapler tape_dispenser trash_can
 """
 
 
@@ -134,7 +127,6 @@ class Office31(DomainImages):
     homepage = _OFFICE
     download_size = "76 MB"
     unpacked = "domain_adaptation_images"
-    between = ("images",)
     domains = ("amazon", "dslr", "webcam")
     archives = (
         Archive(Source(_OFFICE, "md5", "1b536d114869a5a8aa4580b89e9758fb", f"{unpacked}.tar.gz"), domains, "76 MB"),

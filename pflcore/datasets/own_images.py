@@ -33,10 +33,8 @@ class OwnImages(Dataset):
     """
 
     citation = "none: the user's own images"
-    licence = "the user's own"
-    access = FOLDER
-    download_size = "the user's own"
-    original = (3, 0, 0)
+    licence = download_size = "the user's own"
+    access, original = FOLDER, (3, 0, 0)
     smoke: ClassVar[dict[str, int]] = {"size": 32}
 
     path: str = option("", help="A folder below the data folder; empty: the one with this dataset's name.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
@@ -72,7 +72,6 @@ def read_splits(dataset: Dataset, splits: Sequence[Split], rule: str, as_shown: 
 
 
 def _read_list(files: Files, name: str) -> list[str]:
-    """Return the images of a list in its order."""
     where, read = files.named(f"ImageSets/Main/{name}.txt")
     with reading(where, "put the official list there"):
         names = read().decode().split()
@@ -113,17 +112,14 @@ def _shares(objects: list[_Object], size: Rows, where: str) -> npt.NDArray[np.fl
     """
     corners = np.array([one.corners for one in objects]) - (1, 1, 0, 0)
     limit = np.tile(size, 2).astype(np.float64)
-    cut = np.clip(corners, 0, limit)
+    cut: npt.NDArray[np.float64] = np.clip(corners, 0, limit)
     right = (np.abs(corners - cut) <= 1).all(1) & (cut[:, 2:] > cut[:, :2]).all(1)  # also false for NaN
     if not right.all():
         number = int(right.argmin())
         box = ", ".join(f"{value:g}" for value in objects[number].corners)
-        raise UserError(
-            f"{where}: object {number}: its box {box} has no area in the image of {size[0]}x{size[1]} pixels, or "
-            "stands out of it; put the official annotation there"
-        )
-    shares: npt.NDArray[np.float64] = cut / limit
-    return shares
+        wrong = f"has no area in the image of {size[0]}x{size[1]} pixels, or stands out of it"
+        raise UserError(f"{where}: object {number}: its box {box} {wrong}; put the official annotation there")
+    return cut / limit
 
 
 def main_classes(boxes: Boxes, rule: str) -> Rows:
@@ -149,11 +145,8 @@ class Voc(Dataset):
     splits: ClassVar[tuple[str, str]]  # the lists that make the training and the test set
     citation = "M. Everingham et al., The PASCAL Visual Object Classes (VOC) Challenge, IJCV 2010"
     licence = "research use; the images are subject to Flickr's terms of use"
-    access = DOWNLOAD
-    original = (3, 0, 0)
-    class_names = CLASSES
+    access, original, class_names, detects = DOWNLOAD, (3, 0, 0), CLASSES, True
     mean = std = HALF
-    detects = True
     smoke: ClassVar[dict[str, int]] = {"size": 32}
 
     size: int = option(300, help="Height and width in pixels that every image is scaled to.", ge=8, le=1024)
@@ -189,10 +182,8 @@ class Voc2007(Voc):
     """
 
     name = "voc2007"
-    homepage = f"{_HOST}/voc2007/"
-    download_size = "890 MB"
-    counts = (5011, 4952)
-    splits = ("trainval", "test")
+    homepage, download_size = f"{_HOST}/voc2007/", "890 MB"
+    counts, splits = (5011, 4952), ("trainval", "test")
     year_folder = "VOC2007"
     archives = (
         Source(f"{_HOST}/voc2007/VOCtrainval_06-Nov-2007.tar", "md5", "c52e279531787c972589f7e41ab4ae64"),
@@ -209,10 +200,8 @@ class Voc2012(Voc):
     """
 
     name = "voc2012"
-    homepage = f"{_HOST}/voc2012/"
-    download_size = "2.0 GB"
-    counts = (5717, 5823)
-    splits = ("train", "val")
+    homepage, download_size = f"{_HOST}/voc2012/", "2.0 GB"
+    counts, splits = (5717, 5823), ("train", "val")
     year_folder = "VOC2012"
     archives = (Source(f"{_HOST}/voc2012/VOCtrainval_11-May-2012.tar", "md5", "6cd6e144f989b92b3379bac3b3de84fd"),)
     files = (archives[0].name, "VOCdevkit/VOC2012/", "VOC2012/", "Annotations/")
@@ -228,26 +217,19 @@ class VocDetection(Voc):
     """
 
     name = "voc_detection"
-    homepage = f"{_HOST}/"
-    download_size = "2.4 GB"
+    homepage, download_size = f"{_HOST}/", "2.4 GB"
     counts = (10_728, 5_823)
 
     counts_as: str = option(LARGEST, choices=RULES, help=RULE_HELP)
 
-    @property
-    def years(self) -> tuple[Voc, Voc]:
-        """Return both years, with the present options."""
-        return Voc2007(size=self.size, class_list=self.class_list), Voc2012(size=self.size, class_list=self.class_list)
-
     def data_files(self, folder: Path) -> list[DataFile]:
-        pairs = [(year.name, year.data_files(folder.parent / year.name)) for year in self.years]
-        return [replace(file, what=name) for name, files in pairs for file in files]
+        return [file for year in (Voc2007(), Voc2012()) for file in year.data_files(folder.parent / year.name)]
 
     def load(self, folder: Path) -> Samples:
-        earlier, later = self.years
+        root, early, late = folder.parent, Voc2007(), Voc2012()
         with (
-            earlier.opened(folder.parent / earlier.name, earlier.archives[:1]) as old,
-            later.opened(folder.parent / later.name, later.archives) as new,
+            early.opened(root / early.name, early.archives[:1]) as old,
+            late.opened(root / late.name, late.archives) as new,
         ):
-            splits = [(*old, earlier.splits[0]), *((*new, split) for split in later.splits)]
+            splits = [(*old, early.splits[0]), *((*new, split) for split in late.splits)]
             return read_splits(self, splits, self.counts_as)

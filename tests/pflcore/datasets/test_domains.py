@@ -19,7 +19,7 @@ EACH = 2  # images of each class in each domain
 HOME = "OfficeHomeDataset_10072016"
 INSIDE = {Office31: "{}/images", OfficeHome: f"{HOME}/{{}}", DomainNet: "{}"}
 STRAY = {
-    Office31: ("amazon/label.txt", "other/images/bike/frame.jpg", "amazon/masks/bike/frame.jpg"),
+    Office31: ("amazon/label.txt", "other/images/bike/frame.jpg", "amazon/images/cat/frame.jpg"),
     OfficeHome: (f"{HOME}/ImageInfo.csv", f"{HOME}/Art/Bed/._00001.jpg"),
     DomainNet: ("sketch/axe/1.jpg",),
 }

@@ -91,11 +91,10 @@ def test_nothing_there_and_wrong_options(folder: Path) -> None:
             own(**options)
 
 
-@pytest.mark.parametrize("path", ["/etc", "../other", "a/../../b", "C:/x", "a\\b", "a\0b"])
-def test_a_path_stays_in_the_data_folder(path: str) -> None:
-    for name in ("image_folder", "image_table", "detection_folder"):
-        with pytest.raises(UserError, match=rf"^{name}\.path = "):
-            DATASETS.create(name, path=path)
+def test_a_path_stays_in_the_data_folder() -> None:
+    for path in ("/etc", "../other", "a/../../b", "C:/x", "a\\b", "a\0b"):
+        with pytest.raises(UserError, match=r"^image_folder\.path = "):
+            DATASETS.create("image_folder", path=path)
 
 
 def write(path: Path, greys: list[int], names: list[str] | None = None, **columns: Any) -> None:

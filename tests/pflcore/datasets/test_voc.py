@@ -130,24 +130,12 @@ def test_voc_detection_trains_on_both_years(folder: Path, year: Path, monkeypatc
     assert samples.source == "VOCdevkit/VOC2007, VOCdevkit/VOC2012"
 
 
-def test_other_classes(folder: Path, year: Path) -> None:
-    for path in (*year.glob("Annotations/*.xml"), year / "ImageSets/Main/test.txt"):
-        path.write_text(path.read_text().replace("dog", "RBC").replace("\n000002", ""))
-    names = ("RBC", *(name for name in CLASSES if name != "dog"))
-    samples = DATASETS.create("voc2007", class_list=names, size=SIZE).load(folder)  # one image less than VOC
-    assert len(samples) == 4 and samples.class_names == names and samples.labels.tolist()[1] == 0
-
-
-BOMB = '<!DOCTYPE a [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;&a;&a;&a;&a;&a;&a;&a;">]><annotation>&b;</annotation>'
-EXTERNAL = '<!DOCTYPE a [<!ENTITY a SYSTEM "file:///etc/passwd">]><annotation>&a;</annotation>'
-
-
-@pytest.mark.parametrize("text", [BOMB, EXTERNAL, "<!DOCTYPE annotation><annotation/>"])
-def test_documents_with_entities_are_refused(folder: Path, year: Path, text: str) -> None:
+def test_documents_with_entities_are_refused(folder: Path, year: Path) -> None:
     path = year / "Annotations/000007.xml"
-    path.write_text(text)
-    message = failure(VOC, folder)
-    assert message.startswith(f"{path}: cannot be read (DTDForbidden") and "<" not in message
+    for entity in ('"aaaaaaaaaa"><!ENTITY b "&a;&a;&a;&a;&a;&a;&a;&a;&a;&a;"', 'SYSTEM "file:///etc/passwd"'):
+        path.write_text(f"<!DOCTYPE a [<!ENTITY a {entity}>]><annotation>&a;</annotation>")
+        message = failure(VOC, folder)
+        assert message.startswith(f"{path}: cannot be read (DTDForbidden") and "<" not in message
 
 
 def own(**options: Any) -> Dataset:
@@ -166,9 +154,9 @@ def test_a_folder_of_ones_own(tmp_path: Path) -> None:
     assert samples.class_names == ("red", "white") and samples.source == "images in cells/"
     again = read_samples(tmp_path / "data.parquet").boxes
     assert again is not None
-    np.testing.assert_allclose(again.corners, [[0, 0, 0.5, 1], [0.5, 0, 1, 0.25], [0.2, 0.25, 0.6, 0.75]])
     targets = again.padded()
     assert targets.shape == (2, 2, 6) and targets.dtype == np.float32
+    np.testing.assert_allclose(targets[0], [[0, 0, 0, 0.5, 1, 0], [1, 0.5, 0, 1, 0.25, 0]])
     np.testing.assert_allclose(targets[1], [[1, 0.2, 0.25, 0.6, 0.75, 0], [-1, 0, 0, 0, 0, 0]])
     options: dict[str, Any]
     for options in ({"train_list": "../x"}, {"test_list": ""}, {"class_list": ("a", "a")}):
