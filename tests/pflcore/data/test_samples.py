@@ -36,7 +36,8 @@ def make_samples(n: int = 12) -> Samples:
 
 def make_assignment() -> Assignment:
     owners = np.array([0, 0, 2, 2, -1, 2, 0, 0, 2, 2, 0, 2])
-    return Assignment.from_owners(owners, make_samples().train, 3, "toy", 7)
+    train = make_samples().train
+    return Assignment.from_owners(owners, [train, ~train], 3, "toy", 7)
 
 
 BOXES = Boxes(

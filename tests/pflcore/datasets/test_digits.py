@@ -123,19 +123,6 @@ def test_building_mnistm(tmp_path: Path, archive: bool) -> None:
     assert (create("mnistm", source="built", seed=1).load(folder).inputs != samples.inputs).any()
 
 
-def test_patches_come_from_everywhere_and_keep_colours() -> None:
-    rows, columns = np.mgrid[:30, :31]
-    picture = np.stack([rows, columns, np.full_like(rows, 250)]).astype(np.uint8)
-    digits = np.zeros((400, 1, 28, 28), np.uint8)
-    digits[:, 0, 5, 6] = 255
-    out = np.zeros((400, 3, 28, 28), np.uint8)
-    digits5.blend(digits, np.arange(1, 400), [picture], out, np.random.default_rng(0))
-    corners = {(int(image[0, 0, 0]), int(image[1, 0, 0])) for image in out[1:]}
-    assert (out[0] == 0).all() and corners == {(top, left) for top in range(3) for left in range(4)}
-    top, left = out[1, 0, 0, 0], out[1, 1, 0, 0]
-    assert out[1, :, 5, 6].tolist() == [255 - (top + 5), 255 - (left + 6), 5]
-
-
 def test_organs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cls = small_images.OrganAMnist
     assert [sum(counts) for _, counts in cls.releases.values()] == [58_850, 58_830]

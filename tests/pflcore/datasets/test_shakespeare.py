@@ -191,9 +191,7 @@ def test_a_share_of_the_roles_is_drawn_and_options_have_bounds() -> None:
 
 
 def test_speeches(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    speeches = (
-        "First Citizen:\nBefore we proceed, hear me speak.\nrather: to die\nthan to famish?\n\nAll:\nAye.\n\n\n"
-    )
+    speeches = "First Citizen:\nBefore we proceed, hear me speak.\nrather: to die\nthan to famish?\n\nAll:\nAye.\n\n\n"
     speeches += "MENENIUS:\n\nFirst Citizen:\nFirst, you know\n"
     (folder / "mine.txt").write_bytes(speeches.replace("\n", "\r\n").encode())
     dataset, tiny = create(source="speakers", file="mine.txt", chunk_len=14), create(source="speakers", chunk_len=3)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from scipy.stats import chi2_contingency, chisquare
-from support import assignments
 from support.toy_samples import ROLES, SAMPLES, class_counts, flat, make_samples
 
 from pflcore.data.assignment import Assignment
@@ -34,12 +36,50 @@ def make(name: str, samples: Samples = SAMPLES, clients: int = 20, seed: int = 0
     return assignment
 
 
-def test_assignments_are_those_of_the_table() -> None:
-    found = list(assignments.rows())
-    known = assignments.recorded()
-    assert found == known, sorted(set(found) ^ set(known))
-    assert {name for name, *_ in assignments.CASES} == set(PARTITIONS.names()) - {"from_file"}
-    assert len({digest for *_, digest in found}) == len(assignments.CASES)
+MIXED = {"alpha": 0.5, "train_share": 0.35, "train_limit": 60, "validation_share": 0.1, "test_share": 0.2}
+MIXED["novel_share"] = 0.3
+# Who holds what, with the seed 3, as a digest that never changes.
+KNOWN: list[tuple[str, dict[str, Any], int, str]] = [
+    ("coarse_classes", {}, 10, "7d33b045ac25"),
+    ("coarse_classes", {"fine": "single"}, 10, "315b4b10b493"),
+    ("dirichlet", {"alpha": 0.3}, 7, "42eaab15fc81"),
+    ("dirichlet", {"alpha": 0.3, "sizes": "free", "min_samples": 3}, 7, "b4645e7341c0"),
+    ("dirichlet", {"alpha": 0.3, "sizes": "equal", "min_samples": 3}, 7, "9838cd5927c3"),
+    ("domain_dirichlet", {"alpha": 0.7, "min_samples": 5}, 15, "d22978387680"),
+    ("domains", {}, 15, "bc469389dd15"),
+    ("iid", {}, 7, "17e1de5412dd"),
+    ("natural", {}, 9, "b4ab10aaf166"),
+    ("natural", {"attribute": "domain", "min_samples": 2}, 4, "5f0a6fe1fa46"),
+    ("noise", {"sigma_max": 12.0}, 4, "d686bc2ff850"),
+    ("noise", {"sigma_max": 12.0, "variant": "as_released"}, 4, "86dd107eda8e"),
+    ("pachinko", {}, 7, "ef627e58d17e"),
+    ("pathological", {}, 10, "c41426b8876e"),
+    ("pathological", {"classes_per_client": 3, "variant": "as_released"}, 10, "d36df06421db"),
+    ("pathological", {"classes_per_client": 3, "variant": "as_released_pfedhn"}, 10, "28363d4017ee"),
+    ("quantity", {"alpha": 0.8}, 7, "03cef9ec8e1c"),
+    ("dirichlet", {"alpha": 0.5, "test_share": 0.3}, 6, "be0764bc50ce"),
+    ("dirichlet", {"alpha": 0.5, "test_share": 0.3, "test_draw": "stratified"}, 6, "c1f0f13fc635"),
+    ("dirichlet", {"alpha": 0.5, "validation_share": 0.2}, 6, "5638592a0ea4"),
+    ("dirichlet", {"alpha": 0.5, "train_limit": 30}, 6, "a36ff5fe500e"),
+    ("dirichlet", {"alpha": 0.5, "train_share": 0.35}, 6, "3d6937d33114"),
+    ("dirichlet", MIXED, 6, "0abd90dd398b"),
+    ("dirichlet", {"alpha": 0.5, "novel_share": 0.4}, 6, "fa7e6e9ee3cd"),
+]
+
+
+def test_assignments_are_the_same_as_ever() -> None:
+    made = make_samples(900, 200)
+    kept = np.flatnonzero((made.labels != 7) | (np.arange(len(made)) % 3 == 0))  # few of some classes and domains
+    values = {name: dataclasses.replace(one, values=one.values[kept]) for name, one in made.attributes.items()}
+    parts = {name: getattr(made, name)[kept] for name in ("inputs", "labels", "train")}
+    samples = dataclasses.replace(made, **parts, attributes=values)
+    for name, options, clients, digest in KNOWN:
+        held = partition(PARTITIONS.create(name, **options), samples, clients, 3)
+        rows = [[own.tolist() for own in side] for side in (held.train, held.test, held.validation)]
+        noise = held.noise and dataclasses.asdict(held.noise)
+        facts = json.dumps([held.scheme, held.seed, held.own_split, held.novel, noise, rows])
+        assert hashlib.sha256(facts.encode()).hexdigest().startswith(digest), (name, options)
+    assert {name for name, *_ in KNOWN} == set(PARTITIONS.names()) - {"from_file"}
 
 
 @pytest.mark.parametrize("name", PARTITIONS.names())
