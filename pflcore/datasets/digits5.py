@@ -33,10 +33,10 @@ _BSDS = Source(
 class MnistM(Dataset):
     """MNIST-M, handwritten digits blended with patches of colour photographs.
 
-    ``official``: 59,001 + 9,001 images of 32x32. ``built``: 60,000 + 10,000 images of 28x28 by the recipe of Ganin et
-    al., JMLR 2016, section 5.2.4: the absolute difference, for each colour, of an MNIST image, from its own folder, and
-    a random patch of a random photograph of BSDS500. Training digits get patches of training photographs, test digits
-    those of test photographs; the paper does not say which it took.
+    ``official``: 59,001 + 9,001 images of 32x32. ``built``: 60,000 + 10,000 of 28x28 by the recipe of Ganin et al.,
+    section 5.2.4: the absolute difference, for each colour, of an MNIST image and a random patch of a random photograph
+    of BSDS500. Training digits get patches of training photographs, test digits those of test photographs; the paper
+    does not say which it took.
     """
 
     name = "mnistm"
@@ -152,13 +152,10 @@ Part = tuple[str, Bytes, Rows, Mask, str]
 class Digits5(Dataset):
     """Digits of five domains: MNIST, SVHN, USPS, SynthDigits and MNIST-M, in colour.
 
-    The five are read from their own folders. As in FedBN's code images get three channels and are scaled to 28x28
-    (bilinear); MNIST-M is the `built` one there. With `pooled`, training and test images of a domain are put together,
-    and a fifth of them, by class, is drawn as the test set, always the same ones. The domain is the attribute
-    ``domain``.
-
-    With ``source: fedbn`` images and splits are those that FedBN's authors publish. Its test sets have the sizes of
-    `pooled`, but other images, and its MNIST-M is one of FedBN's own.
+    The five are read from their own folders, scaled to 28x28 (bilinear) in three channels as in FedBN's code. With
+    `pooled` a fifth of all images of a domain, by class, is drawn as the test set, always the same ones. The domain is
+    the attribute ``domain``. With ``source: fedbn`` images and splits are those that FedBN's authors publish: test sets
+    of the sizes of `pooled`, but other images, and a MNIST-M of its own.
     """
 
     name = "digits5"

@@ -55,13 +55,12 @@ washing_machine watermelon waterslide whale wheel windmill wine_bottle wine_glas
 class DomainNet(DomainImages):
     """DomainNet, colour images of 345 classes in 6 domains, by default of FedBN's ten classes.
 
-    Clipart and painting are those of the cleaned version, without duplicates. The hashes that are checked are what
-    several public projects found. The domain is the attribute ``domain``.
+    Clipart and painting are those of the cleaned version, to which FedBN's page led when its lists were published. The
+    hashes that are checked are what several public projects found. The domain is the attribute ``domain``.
 
-    When the official lists ``<domain>_train.txt`` and ``<domain>_test.txt`` of all domains lie beside the images, they
-    say what is used and which of it is the test set: with all classes 586,575 images. Without lists all images are
-    training samples. With ``lists: fedbn`` FedBN's pickled lists in ``domainnet_dataset.zip`` say so; when they were
-    published FedBN's page led to the cleaned version of the images, since 2025 to the original one.
+    The official lists ``<domain>_train.txt`` and ``<domain>_test.txt`` of all domains, beside the images, say what is
+    used and for what (of all classes 586,575 images), or with ``lists: fedbn`` FedBN's, in ``domainnet_dataset.zip``.
+    Without lists all images are training samples.
     """
 
     citation = "X. Peng et al., Moment Matching for Multi-Source Domain Adaptation, ICCV 2019"

@@ -45,20 +45,14 @@ Windows = tuple[Bytes, Bytes]
 class Shakespeare(Dataset):
     """Shakespeare's plays, the next of 100 characters, by speaking role.
 
-    A sample is a text of `chunk_len` characters with the one after it, its role, of one play, the attribute ``role``;
-    it is by default from the complete works of 1994, of which no hash is published. Lines and split are those of the
-    preprocessing that FedTP took from knn-per. LEAF counts 1,129 roles and FedTP 683 clients, without saying which;
-    about 60 % of the roles (`role_share`) would explain it.
-
-    The last ``max(1, int((1 - train_share) * lines))`` of a role's lines test, the others train. In this released
-    arithmetic a role of 10 lines has one test line, as ``1 - 0.8`` is a little less than 0.2 in floating point. Runs of
-    spaces are made one, then the lines of each part are joined by a space; every window of them is a sample.
+    A sample is a window of `chunk_len` characters with the one after it, its role, of one play, the attribute ``role``.
+    By default it is from the complete works of 1994, of which no hash is published, by the preprocessing that FedTP
+    took from knn-per: the last ``max(1, int((1 - train_share) * lines))`` of a role's lines test, which is one of ten,
+    as ``1 - 0.8`` is a little less than 0.2. LEAF counts 1,129 roles and FedTP 683 clients, without saying which; about
+    60 % of the roles (`role_share`) would explain it.
     """
 
-    citation = (
-        "W. Shakespeare, Complete Works (Project Gutenberg 100); roles as clients: S. Caldas et al., LEAF: A Benchmark "
-        "for Federated Settings, 2018 (arXiv 1812.01097)"
-    )
+    citation = "Complete Works (Project Gutenberg 100); Caldas et al., LEAF: A Benchmark for Federated Settings, 2018"
     licence = "public domain; the 1994 edition: personal use and free distribution only"
     download_size = "5.5 MB; tiny Shakespeare: 1.1 MB"
     homepage = "https://www.gutenberg.org/ebooks/100"
@@ -139,11 +133,8 @@ class Shakespeare(Dataset):
 
     def _draw(self, names: Sequence[str]) -> list[str]:
         """Return the roles that stay, in the given order; as in released code, before short ones are dropped."""
-        if self.role_share == 1:
-            return list(names)
-        count = max(1, int(self.role_share * len(names)))
-        drawn = generator(self.role_seed, f"{self.name} roles").permutation(len(names))[:count]
-        return [names[number] for number in sorted(drawn)]
+        drawn = generator(self.role_seed, f"{self.name} roles").permutation(len(names))
+        return [names[number] for number in sorted(drawn[: max(1, int(self.role_share * len(names)))])]
 
     def _slide(self, text: str) -> Bytes:
         """Return all windows of a text: views of its characters, which take no memory of their own."""
@@ -234,9 +225,8 @@ _FLAT = re.compile(r"([a-zA-Z][a-zA-Z ]*)\. (.*)"), re.compile(r"(.*)")
 def read_plays(text: str, where: str) -> dict[str, list[str]]:
     """Return the lines of every role of every play in the complete works of 1994, by ``PLAY_ROLE``.
 
-    All papers used this edition of Project Gutenberg's ebook 100. It is taken apart by the rules of LEAF's and
-    knn-per's preprocessing, its oddities included: stage directions that are indented like speech are speech, and so is
-    nearly everything in The Comedy of Errors.
+    The rules are those of LEAF's and knn-per's preprocessing, oddities included: stage directions that are indented
+    like speech are speech, and so is nearly everything in The Comedy of Errors.
     """
     lines = text.splitlines()
     # Its first work are the sonnets. The first line may name the author of the whole file.

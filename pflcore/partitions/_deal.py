@@ -1,8 +1,7 @@
 """Dealing samples to clients: by shares of classes, by mixes of classes, by attributes, by draws that are repeated.
 
-Released code of the papers truncates the size of each part, which loses up to one sample per client and class; here
-parts end at rounded cumulative shares, which loses none and keeps every part within one sample of its share. Schemes
-with a variant ``as_released`` truncate there.
+Parts end at rounded cumulative shares, which loses no sample. Released code of the papers truncates the size of each
+part; schemes with a variant ``as_released`` do, too.
 """
 
 from __future__ import annotations

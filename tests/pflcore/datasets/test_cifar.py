@@ -15,7 +15,6 @@ import pytest
 from support.cifar_files import (
     COARSE,
     FINE,
-    NAMES,
     PER_BATCH,
     PIXELS100,
     images,
@@ -98,13 +97,6 @@ def test_cifar100s_coarse_classes_and_options(folder: Path) -> None:
     assert "sample 11: worm is not of coarse class vehicles_2" in message
 
 
-def test_batches_pickled_by_current_numpy(folder: Path) -> None:
-    batches = {name: dict(zip(("data", "labels"), images(n), strict=True)) for n, name in enumerate(NAMES)}
-    batches["test_batch"]["data"] = np.asfortranarray(batches["test_batch"]["data"])
-    write_files(folder, {f"cifar-10-batches-py/{name}": pickle.dumps(batch, 3) for name, batch in batches.items()})
-    assert_complete(create(), folder, "cifar-10-batches-py")
-
-
 @pytest.mark.parametrize("name", SETS)
 def test_a_hostile_pickle_is_refused_and_not_run(folder: Path, name: str) -> None:
     files, target = SETS[name][0], folder / "executed"
@@ -127,17 +119,15 @@ def write_parquet(path: Path, rows: Sequence[np.ndarray], kind: str = "PNG", **l
     return data
 
 
-@pytest.mark.parametrize("kind", ["PNG", "JPEG"])
-def test_an_export(folder: Path, kind: str) -> None:
+def test_exports(folder: Path) -> None:
     export = create(source="parquet")
     assert "no train*.parquet" in failure(export, folder)
-    for name, numbers in (("train-0", (0, 1, 2)), ("train-1", (3, 4)), ("test-0", (5,))):
-        rows, labels = zip(*(images(number) for number in numbers), strict=True)
-        write_parquet(folder / f"{name}.parquet", np.concatenate(rows), kind, label=np.concatenate(labels).tolist())
-    source = f"train-0.parquet, train-1.parquet, test-0.parquet ({kind} images)"
-    assert export.load(folder).source == source
-    if kind == "PNG":
-        assert_complete(export, folder, source)
+    for kind in ("JPEG", "PNG"):
+        for name, numbers in (("train-0", (0, 1, 2)), ("train-1", (3, 4)), ("test-0", (5,))):
+            rows, labels = zip(*(images(number) for number in numbers), strict=True)
+            write_parquet(folder / f"{name}.parquet", np.concatenate(rows), kind, label=np.concatenate(labels).tolist())
+        assert export.load(folder).source == f"train-0.parquet, train-1.parquet, test-0.parquet ({kind} images)"
+    assert_complete(export, folder, "train-0.parquet, train-1.parquet, test-0.parquet (PNG images)")
     (folder / "test-0.parquet").unlink()
     assert "no test*.parquet" in failure(export, folder)
 

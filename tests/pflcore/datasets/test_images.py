@@ -82,23 +82,15 @@ QUARTER = Image.Exif()
 QUARTER[274] = 6  # to be shown turned by a quarter
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
+def test_own_images_are_as_a_viewer_shows_them() -> None:
+    for data in (
         saved(Image.fromarray(RAMP.astype(np.uint16) * 257)),
         saved(Image.fromarray(RAMP.astype(np.int32) * 257), "TIFF"),
         saved(Image.fromarray((RAMP / 255).astype(np.float32)), "TIFF"),
         saved(Image.fromarray(np.rot90(RAMP).copy()), exif=QUARTER),
-    ],
-    ids=["16 bits", "32 bits", "floats", "turned"],
-)
-def test_own_images_are_as_a_viewer_shows_them(data: bytes) -> None:
-    assert decode([data], as_shown=True)[0].tolist() == [RAMP.tolist()] * 3
-
-
-def test_what_is_transparent_is_white_and_what_no_viewer_shows_is_refused() -> None:
-    picture = Image.fromarray(np.stack([RAMP, np.where(RAMP < 80, 0, 255).astype(np.uint8)], 2))
-    shown = decode([saved(picture)], as_shown=True)[0, 0]
-    np.testing.assert_array_equal(shown, np.where(RAMP < 80, 255, RAMP))
+    ):
+        assert decode([data], as_shown=True)[0].tolist() == [RAMP.tolist()] * 3
+    transparent = Image.fromarray(np.stack([RAMP, np.where(RAMP < 80, 0, 255).astype(np.uint8)], 2))
+    np.testing.assert_array_equal(decode([saved(transparent)], as_shown=True)[0, 0], np.where(RAMP < 80, 255, RAMP))
     with pytest.raises(UserError, match="its values are not within 0 and 1; convert it to 8 bits"):
         decode([saved(Image.fromarray(np.full((6, 5), 300, np.float32)), "TIFF")], as_shown=True)

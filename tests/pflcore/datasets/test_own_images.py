@@ -64,21 +64,22 @@ def test_folders_of_splits_and_of_domains(folder: Path) -> None:
     assert "domain" in stand_in(dataset, 20, 10).attributes and not stand_in(own(), 20, 10).attributes
 
 
-@pytest.mark.parametrize(
-    ("layout", "extra", "place", "problem"),
-    [
-        ("class", "", "test/a/1.png", "not in its place, as the layout is <class>/<image>"),
-        ("split/class", "train/c/1.png", "", "test has no c"),
-        ("split/class", "train/b/1.heic", "train/b/1.heic", "not an image by its name"),
-        ("split/class", "train/1.png", "train/1.png", "not in its place, as the layout is <split>/<class>/<image>"),
-        ("split/class", "val/a/1.png", "", "has the folders test, train, val"),
-        ("domain/class", "val/a\nb/1.png", "", "cannot be printed"),
-    ],
-)
-def test_faulty_folders(folder: Path, layout: str, extra: str, place: str, problem: str) -> None:
-    write_files(folder, SPLIT | ({extra: GOOD} if extra else {}))
-    message = failure(own(layout=layout), folder)
-    assert message.startswith(f"{folder / place}: ") and problem in message
+FAULTY = [
+    ("class", "", "test/a/1.png", "not in its place, as the layout is <class>/<image>"),
+    ("split/class", "train/c/1.png", "", "test has no c"),
+    ("split/class", "train/b/1.heic", "train/b/1.heic", "not an image by its name"),
+    ("split/class", "train/1.png", "train/1.png", "not in its place, as the layout is <split>/<class>/<image>"),
+    ("split/class", "val/a/1.png", "", "has the folders test, train, val"),
+    ("domain/class", "val/a\nb/1.png", "", "cannot be printed"),
+]
+
+
+def test_faulty_folders(folder: Path) -> None:
+    for number, (layout, extra, place, problem) in enumerate(FAULTY):
+        root = folder / str(number)
+        write_files(root, SPLIT | ({extra: GOOD} if extra else {}))
+        message = failure(own(layout=layout, path=f"here/{number}"), folder)
+        assert message.startswith(f"{root / place}: ") and problem in message
 
 
 def test_nothing_there_and_wrong_options(folder: Path) -> None:
@@ -133,19 +134,19 @@ def test_texts_and_domains_elsewhere(folder: Path) -> None:
     assert failure(dataset, folder).endswith("labels without a training image: emu")
 
 
-@pytest.mark.parametrize(
-    ("options", "columns", "problem"),
-    [
-        ({"label": "class"}, {"label": [0, 1]}, "needs a column 'class' of integers or text"),
-        ({"image": "img"}, {"label": [0, 1]}, "needs a column 'img' of binary or struct<bytes: binary>"),
-        ({"domain": "place"}, {"label": [0, 1], "place": [0.5, 1]}, "needs a column 'place' of integers or text"),
-        ({}, {"label": [1, 2]}, "no image has label 0"),
-        ({}, {"label": [0, 2**60]}, "no image has label 1"),
-        ({}, {"label": [0, -1]}, "row 1: label -1 is outside 0..0"),
-        ({}, {"label": pa.array([0, 2**64 - 1], pa.uint64()), "names": ["a"]}, f"row 1: label {2**62} is outside 0..0"),
-    ],
-)
-def test_wrong_columns(folder: Path, options: dict[str, Any], columns: dict[str, Any], problem: str) -> None:
-    write(folder / "train.parquet", [1, 2], **columns)
-    message = failure(own("image_table", **options), folder)
-    assert message.startswith(f"{folder}") and problem in message
+WRONG: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    ({"label": "class"}, {"label": [0, 1]}, "needs a column 'class' of integers or text"),
+    ({"image": "img"}, {"label": [0, 1]}, "needs a column 'img' of binary or struct<bytes: binary>"),
+    ({"domain": "place"}, {"label": [0, 1], "place": [0.5, 1]}, "needs a column 'place' of integers or text"),
+    ({}, {"label": [1, 2]}, "no image has label 0"),
+    ({}, {"label": [0, 2**60]}, "no image has label 1"),
+    ({}, {"label": [0, -1]}, "row 1: label -1 is outside 0..0"),
+    ({}, {"label": pa.array([0, 2**64 - 1], pa.uint64()), "names": ["a"]}, f"row 1: label {2**62} is outside 0..0"),
+]
+
+
+def test_wrong_columns(folder: Path) -> None:
+    for options, columns, problem in WRONG:
+        write(folder / "train.parquet", [1, 2], **columns)
+        message = failure(own("image_table", **options), folder)
+        assert message.startswith(f"{folder}") and problem in message

@@ -133,12 +133,6 @@ def test_what_a_scheme_cannot_do(monkeypatch: pytest.MonkeyPatch) -> None:
             make(name, samples, clients, **options)
 
 
-def test_what_one_draw_lacks_another_has() -> None:
-    draws = iter([None, np.array([[0.4, 0.6]]), np.array([[0.5, 0.5]]), np.array([[0.6, 0.4]])])
-    scheme = PARTITIONS.create("quantity", min_samples=5)
-    assert scheme.redraw(SAMPLES, [np.array([10])], 2, lambda: next(draws)).tolist() == [[0.5, 0.5]]  # type: ignore[attr-defined]
-
-
 def test_parts_are_within_one_sample_of_their_share() -> None:
     shares = np.random.default_rng(0).dirichlet(np.full(40, 0.2))
     shares[-3:] = 0
@@ -185,19 +179,21 @@ def test_pathological_variants(variant: str) -> None:
             assert (lost / per_class >= low).all() and (lost / per_class <= high + holders / per_class).all()
 
 
-def test_dirichlet_stops_giving_to_full_clients() -> None:
+def test_dirichlet_stops_giving_to_full_clients_and_quantity_skews_sizes_alone() -> None:
     # A client below an equal part gets at most one more class, so it ends below an equal part plus one class.
     counts = class_counts(make("dirichlet", clients=10, alpha=0.1).train)
     full = counts[:, :-1].sum(1) >= 1000
     assert counts.sum(1).max() < 1000 + 1000 and full.any() and (counts[full, -1] == 0).all()
+    counts = class_counts(make("quantity", clients=10, alpha=0.5).train)
+    assert counts.sum(1).max() > 5 * counts.sum(1).min() and counts.sum(1).min() >= 10
+    assert all(chisquare(own).pvalue > 1e-4 for own in counts)
 
 
 def test_pachinko_pools_and_draws_in_two_stages() -> None:
     samples = cifar100_like()
     held = make("pachinko", samples, 100, alpha=0.3)
-    totals = np.array([len(rows) for rows in held.rows()])
-    assert (totals == 600).all() and len(flat(held)) == 60_000
-    shares = np.array([len(rows) for rows in held.train]) / totals
+    assert {len(rows) for rows in held.rows()} == {600} and len(flat(held)) == 60_000
+    shares = np.array([len(rows) for rows in held.train]) / 600
     assert 0.77 < shares.min() < shares.max() < 0.90 and abs(shares.mean() - 5 / 6) < 1e-9
     # Of a client's heaviest coarse class all five fine classes occur, since beta = 10 is nearly even.
     counts = class_counts(held.rows(), samples).reshape(100, 5, 20)
@@ -232,13 +228,6 @@ def test_drawing_all_at_once_is_drawing_one_by_one() -> None:
         assert chisquare(b[some], scaled * b[some].sum() / scaled.sum()).pvalue > 1e-4, (client, label, a, b)
 
 
-def test_quantity_skews_sizes_and_nothing_else() -> None:
-    held = make("quantity", clients=10, alpha=0.5)
-    sizes = np.array([len(rows) for rows in held.train])
-    assert sizes.max() > 5 * sizes.min() and sizes.min() >= 10
-    assert all(chisquare(counts).pvalue > 1e-4 for counts in class_counts(held.train))
-
-
 def test_domains_and_roles_are_clients() -> None:
     domain, role = (SAMPLES.attributes[name].values for name in ("domain", "role"))
     for client, rows in enumerate(make("domains", clients=15).rows()):
@@ -255,30 +244,23 @@ def test_domains_and_roles_are_clients() -> None:
     assert (test[train + test > 1] >= 1).all() and (np.abs(test - 0.15 * (train + test)) <= 0.95).all()
 
 
-def images(variant: str) -> tuple[Samples, Assignment]:
+@pytest.mark.parametrize("variant", ["as_written", "as_released"])
+def test_noise_grows_from_client_to_client(variant: str) -> None:
     samples = stand_in(DATASETS.create("cifar10"), 400, 100)
-    grey = dataclasses.replace(samples, inputs=np.full_like(samples.inputs, 128))
-    return grey, make("noise", grey, 5, sigma_max=20.0, variant=variant)
-
-
-def test_noise_grows_from_client_to_client() -> None:
-    samples, held = images("as_written")
-    assert held.noise == Noise((0.0, 5.0, 10.0, 15.0, 20.0), False, 0)
+    samples = dataclasses.replace(samples, inputs=np.full_like(samples.inputs, 128))
+    held = make("noise", samples, 5, sigma_max=20.0, variant=variant)
+    assert held.noise == Noise((0.0, 5.0, 10.0, 15.0, 20.0), variant == "as_released", 0)
     data = FederatedData.from_samples(samples, held, torch.device("cpu"))
-    assert data.noise is None
-    for client, sides in enumerate(zip(data.train, data.test, strict=True)):
-        for rows in sides:
-            spread = (data.inputs[rows].double() - 128).std()
-            assert abs(float(spread) - 5 * client) < 0.15 + 0.1 * (client == 1)  # rounding adds 1/12 of variance
-
-
-def test_released_noise_is_drawn_anew_and_blackens_what_is_below_the_mean() -> None:
-    samples, held = images("as_released")
-    data = FederatedData.from_samples(samples, held, torch.device("cpu"))
-    assert (data.inputs == 128).all() and data.noise is not None
+    if variant == "as_written":
+        assert data.noise is None
+        for client, rows in enumerate(data.train):  # rounding adds 1/12 of variance
+            assert abs(float((data.inputs[rows].double() - 128).std()) - 5 * client) < 0.15 + 0.1 * (client == 1)
+        return
+    # Drawn anew in each round, and black where it is below the mean.
     last = data.train[4]
     first_round, second_round, again = (data.batch(last, round_).inputs for round_ in (1, 2, 1))
-    assert torch.equal(first_round, again) and not torch.equal(first_round, second_round)
+    assert (data.inputs == 128).all() and torch.equal(first_round, again)
+    assert not torch.equal(first_round, second_round)
     assert first_round.min() == 0 and 0.4 < float((first_round == 0).float().mean()) < 0.6
     # A batch of one image gets the same noise as that image among others.
     assert torch.equal(data.batch(last[3:4], 1).inputs, first_round[3:4])
