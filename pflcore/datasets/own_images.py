@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import ClassVar
 
@@ -49,7 +50,7 @@ class OwnImages(Dataset):
         super().__post_init__()
         if PureWindowsPath(self.path).anchor or ".." in PurePosixPath(self.path).parts or set(self.path) & set("\\\0"):
             raise UserError(
-                f"{self.name}.path = {self.path!r} must be a folder below the data folder, such as 'flowers/a'"
+                f"{self.name}.path = {self.path!r} must be a folder below the data folder, such as 'flowers'"
             )
         for key in ("mean", "std"):
             values: tuple[float, ...] = getattr(self, key)
@@ -87,7 +88,6 @@ class ImageFolder(OwnImages):
 
     name = "image_folder"
     files = ("*/",)
-    attributes: ClassVar[dict[str, tuple[str, ...]]] = {}
 
     layout: str = option("class", choices=("class", "split/class", "domain/class"), help="Folders around the images.")
 
@@ -117,10 +117,9 @@ class ImageFolder(OwnImages):
             if {*groups} != {*SPLITS}:
                 has = ", ".join(sorted({*groups}))
                 raise UserError(f"{root}: has the folders {has}, but the layout needs train and test alone")
-            if lacking := [
-                f"{split} has no {label}" for split in SPLITS for label in classes if (split, label) not in met
-            ]:
-                raise UserError(f"{root}: training and test set need the same classes, but {lacking[0]}")
+            for split, label in product(SPLITS, classes):
+                if (split, label) not in met:
+                    raise UserError(f"{root}: training and test set need the same classes, but {split} has no {label}")
         return self.complete(
             self.decode([(str(path), partial(read_file, path)) for path in paths]).pixels,
             encode(labels, classes),
@@ -156,7 +155,6 @@ class OwnImageTable(OwnImages):
 
     name = "image_table"
     files = ("train*.parquet",)
-    attributes: ClassVar[dict[str, tuple[str, ...]]] = {}
 
     image: str = option("image", help="The column of the encoded images.")
     label: str = option("label", help="The column of the labels, integers or texts.")

@@ -176,35 +176,29 @@ class Shakespeare(Dataset):
         return self._from_windows(windows, str(folder), "LEAF train/*.json and test/*.json")
 
 
+_PRINTABLE = frozenset(string.printable)
 UNKNOWN = 255  # the number of a character that is not printable ASCII; no sample holds it
 _CODES = np.full(129, UNKNOWN, np.uint8)
 _CODES[[ord(character) for character in string.printable]] = np.arange(100)
 # What Unicode's own decompositions leave as it is.
-_PLAIN = {character: plain for plain, own in (("'", "‘’‚‛′"), ('"', "“”„«»″"), ("-", "‐‑‒–−")) for character in own}
-_PLAIN |= {"—": "--", "―": "--", "Æ": "AE", "æ": "ae", "Œ": "OE", "œ": "oe", "ø": "o", "Ø": "O", "ß": "ss"}
+_PLAIN = str.maketrans("‘’‚‛′“”„«»″‐‑‒–—―−", "'" * 5 + '"' * 6 + "-" * 7)
 
 
 def read_text(data: bytes, where: str) -> str:
     """Return a text file's content in the 100 characters.
 
-    Typographic quotes and dashes, ligatures and accented letters become their nearest plain counterparts, as in the
-    editions that papers used; what has none is left out, or refused where it is more than one in 1,000.
+    Typographic quotes and dashes and accented letters become plain; what has no counterpart is left out, or refused
+    where it is more than one in 1,000.
     """
     try:
-        text = data.decode()
+        text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise UserError(f"{where}: not UTF-8 text (byte {error.start}); save it as UTF-8") from None
-    plain = unicodedata.normalize("NFKD", "".join(_PLAIN.get(one, one) for one in text))
-    others = {*plain} - {*string.printable}
-    # Spaces become one; marks that show nothing are no loss.
-    lost = {one: plain.count(one) for one in others if unicodedata.category(one) not in ("Mn", "Cf", "Zl", "Zp", "Zs")}
-    if sum(lost.values()) * 1000 > len(text):  # another alphabet
-        most = max(lost, key=lambda one: (lost[one], one))
-        raise UserError(
-            f"{where}: {sum(lost.values()):,} of {len(text):,} characters, most often {most!r}, are outside of the "
-            "100 printable ASCII characters; use English plain text"
-        )
-    return plain.translate({ord(one): " " if one.isspace() else None for one in others})
+    kept = "".join(one for one in unicodedata.normalize("NFKD", text.translate(_PLAIN)) if one in _PRINTABLE)
+    if (lost := len(text) - len(kept)) * 1000 > len(text):  # another alphabet
+        outside = f"{lost:,} of {len(text):,} characters are outside of the 100 printable ASCII characters"
+        raise UserError(f"{where}: {outside}; use English plain text")
+    return kept
 
 
 def encode_text(text: str) -> Bytes:
