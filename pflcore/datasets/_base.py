@@ -118,6 +118,8 @@ class Dataset(Entry, ABC):
             )
         names = self.class_names or class_names
         check_labels(labels, len(names), where)
+        for name, attribute in more.get("attributes", {}).items():
+            check_labels(attribute.values, len(attribute.names), f"{where}: {name}")
         return Samples(inputs, labels, train, self.name, names, *self.normalisation, source, **more)
 
     def join(self, parts: Sequence[tuple[Bytes, Rows]], where: Path, source: str, **more: Any) -> Samples:

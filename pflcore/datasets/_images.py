@@ -189,19 +189,16 @@ def read_table(path: Path, image: str, columns: Sequence[str]) -> ImageTable:
             elif pa.types.is_dictionary(cell.type):
                 cell = cell.cast(cell.type.value_type)
             suits = str(cell.type) in (("binary", "large_binary") if name == image else ("string", "large_string"))
-            if not suits and (name == image or not pa.types.is_integer(cell.type)):
+            suits |= name != image and pa.types.is_integer(cell.type)
+            if not suits or cell.null_count:
                 what = "binary or struct<bytes: binary>" if name == image else "integers or text"
                 has = ", ".join(f"{field.name:.40}: {field.type!s:.60}" for field in list(schema)[:12])
-                raise UserError(f"{path}: needs a column {name!r} of {what}, has {has}")
-            if cell.null_count:
-                raise UserError(f"{path}: column {name!r} holds {cell.null_count} nulls")
+                raise UserError(f"{path}: needs a column {name!r} of {what}, without nulls, has {has}")
             cells[name] = cell
     if not table.num_rows:
         raise UserError(f"{path}: holds no images; remove it or export it again")
     try:
-        names = parse_json(schema.metadata[b"huggingface"])["info"]["features"][columns[0]]["names"]
+        names = list(parse_json(schema.metadata[b"huggingface"])["info"]["features"][columns[0]]["names"])
     except (KeyError, TypeError, ValueError):
         names = []
-    if not isinstance(names, list) or not all(isinstance(n, str) for n in names) or len(set(names)) < len(names):
-        raise UserError(f"{path}: the metadata's names for column {columns[0]!r} are not distinct texts")
-    return ImageTable(path, cells[image], {name: cells[name].to_pylist() for name in columns}, tuple(names))
+    return ImageTable(path, cells[image], {name: cells[name].to_pylist() for name in columns}, tuple(map(str, names)))

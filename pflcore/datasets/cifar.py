@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from pflcore.data.samples import SPLITS, Attribute, Bytes, Mask, Rows, Samples, check_labels
+from pflcore.data.samples import SPLITS, Attribute, Bytes, Mask, Rows, Samples
 from pflcore.datasets import DATASETS
 from pflcore.datasets._base import DOWNLOAD, HALF, Dataset
 from pflcore.datasets._download import Source
@@ -26,8 +26,8 @@ class Cifar(Dataset):
 
     archive: ClassVar[Source]
     batches: ClassVar[tuple[str, ...]]  # the pickles: those for training in order, then the one for testing
-    # Of the labels of every image the key in a batch, the column in an export, the number of values; classes come last.
-    kinds: ClassVar[tuple[tuple[str, str, int], ...]]
+    # Of the labels of every image the key in a batch and the column in an export; classes come last.
+    kinds: ClassVar[tuple[tuple[str, str], ...]]
     citation = "A. Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009"
     licence = "none stated by the authors; cite the report"
     homepage = f"{_HOST}/cifar.html"
@@ -45,13 +45,13 @@ class Cifar(Dataset):
                     where = f"{files.where}/{batch}"
                     with reading(where):
                         read = load_pickle(files.read(batch), where)
-                        labels = self._labels([read[key] for key, _, _ in self.kinds], where)
+                        labels = self._labels([read[key] for key, _ in self.kinds], where)
                         parts.append((read["data"].reshape(len(labels), *self.original), labels))
             pixels, labels = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
             return self._samples(
                 pixels, labels, np.arange(len(labels)) < len(labels) - len(parts[-1][1]), files.where, source
             )
-        tables, train = read_tables(folder, "img", [column for _, column, _ in self.kinds])
+        tables, train = read_tables(folder, "img", [column for _, column in self.kinds])
         for split, lacking in zip(SPLITS, (not train.any(), train.all()), strict=True):
             if lacking:
                 wanted = f"put the files of a Parquet export of {self.name} there"
@@ -63,17 +63,14 @@ class Cifar(Dataset):
         return self._samples(images.pixels, labels, train, str(folder), source)
 
     def _samples(self, pixels: Bytes, labels: Rows, train: Mask, where: str, source: str) -> Samples:
-        return self.complete(pixels, labels[:, -1], train, where=where, source=source, **self.more(labels, where))
+        return self.complete(pixels, labels[:, -1], train, where=where, source=source, **self.more(labels))
 
     def _labels(self, values: list[Any], where: str) -> Rows:
         """Return labels of all kinds, int64 [n, kinds]."""
         with reading(where):
-            labels = np.stack([np.array(own) for own in values], 1).astype(np.int64, casting="safe")
-        for column, (_, _, classes) in zip(labels.T, self.kinds, strict=True):
-            check_labels(column, classes, where)
-        return labels
+            return np.stack([np.array(own) for own in values], 1).astype(np.int64, casting="safe")
 
-    def more(self, labels: Rows, where: str) -> dict[str, Any]:
+    def more(self, labels: Rows) -> dict[str, Any]:
         """Return what else the samples hold."""
         return {}
 
@@ -90,7 +87,7 @@ class Cifar10(Cifar):
     files = ("cifar-10-python.tar.gz", "cifar-10-batches-py/", "train*.parquet")
     class_names = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
     mean, std = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
-    kinds = (("labels", "label", 10),)
+    kinds = (("labels", "label"),)
     archive = Source(
         f"{_HOST}/{files[0]}", "sha256", "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce"
     )
@@ -138,7 +135,7 @@ class Cifar100(Cifar):
     attributes: ClassVar[dict[str, tuple[str, ...]]] = {"coarse": tuple(_COARSE)}
     mean, std = (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)
     smoke: ClassVar[dict[str, Any]] = {"size": 32}
-    kinds = (("coarse_labels", "coarse_label", 20), ("fine_labels", "fine_label", 100))
+    kinds = (("coarse_labels", "coarse_label"), ("fine_labels", "fine_label"))
     archive = Source(
         f"{_HOST}/{files[0]}", "sha256", "85cd44d02ba6437773c5bbd22e183051d648de2e7d6b014e1ef29b855ba677a7"
     )
@@ -154,15 +151,9 @@ class Cifar100(Cifar):
     def imitate(self, labels: Rows, rng: np.random.Generator) -> dict[str, Attribute]:
         return {"coarse": Attribute(self._coarse()[labels], self.attributes["coarse"])}
 
-    def more(self, labels: Rows, where: str) -> dict[str, Any]:
-        (coarse, fine), names = labels.T, self.attributes["coarse"]
-        if (wrong := coarse != self._coarse()[fine]).any():
-            row = int(wrong.argmax())
-            raise UserError(
-                f"{where}: sample {row}: {self.class_names[fine[row]]} is not of coarse class {names[coarse[row]]}; "
-                "use the official data"
-            )
-        return {"size": self.size, "attributes": {"coarse": Attribute(coarse.copy(), names)}}
+    def more(self, labels: Rows) -> dict[str, Any]:
+        coarse = Attribute(labels[:, 0].copy(), self.attributes["coarse"])
+        return {"size": self.size, "attributes": {"coarse": coarse}}
 
     def _coarse(self) -> Rows:
         """Return the coarse class of each class."""

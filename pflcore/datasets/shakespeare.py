@@ -109,23 +109,17 @@ class Shakespeare(Dataset):
         path = folder / TEXT
         if (folder / ARCHIVE).is_file() or not path.is_file():
             with open_files(_WORKS.obtain(folder, f"its {TEXT}")) as files:
-                texts = [name for name in files.readers if name.lower().endswith(".txt")]
-                if len(texts) != 1:
-                    raise UserError(f"{files.where}: holds {len(texts)} text files, expected one, {TEXT}; get it again")
-                (where, read), source = files.named(texts[0]), f"{ARCHIVE}/{texts[0]}"
-                data = read()
+                name = next((name for name in files.readers if name.lower().endswith(".txt")), TEXT)
+                where, read = files.named(name)
+                source, data = f"{ARCHIVE}/{name}", read()
         else:
             where, source, data = str(path), TEXT, read_file(path)
         return self.from_lines(read_plays(read_text(data, where), where), where, source)
 
     def from_lines(self, lines: Mapping[str, Sequence[str]], where: str, source: str) -> Samples:
         """Return the samples of what the roles say, line by line, in the characters of :attr:`class_names`."""
-        names = [name for name, own in lines.items() if len(own) >= self.min_lines]
-        if not names:
-            few = f"none of {len(lines)} roles has {self.min_lines} lines or more"
-            raise UserError(f"{where}: {few}; use a longer text")
         windows = {}
-        for name in self._draw(names):
+        for name in self._draw([name for name, own in lines.items() if len(own) >= self.min_lines]):
             own = [re.sub("  +", " ", line) for line in lines[name]]
             first = len(own) - max(1, int((1 - self.train_share) * len(own)))
             windows[name] = self._slide(" ".join(own[:first])), self._slide(" ".join(own[first:]))
@@ -150,8 +144,8 @@ class Shakespeare(Dataset):
         both = {name: pair for name, pair in windows.items() if all(map(len, pair))}
         if not both:
             raise UserError(
-                f"{where}: none of {len(windows)} roles has training and test text of more than {self.chunk_len} "
-                "characters; use a smaller chunk_len, a larger role_share or a longer text"
+                f"{where}: none of {len(windows)} roles of {self.min_lines} lines has training and test text of more "
+                f"than {self.chunk_len} characters; use a smaller chunk_len, a larger role_share or a longer text"
             )
         parts = [part for pair in both.values() for part in pair]
         sizes = [len(part) for part in parts]

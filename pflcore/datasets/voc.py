@@ -50,7 +50,7 @@ def read_splits(dataset: Dataset, splits: Sequence[Split], rule: str, as_shown: 
     names = [name for _, name in listed]
     if twice := {name for name, count in Counter(names).items() if count > 1}:
         both = " and ".join(split for *_, split in splits)
-        raise UserError(f"{where}: {min(twice)} is in both {both}; correct the lists")
+        raise UserError(f"{where}: {min(twice)} is listed twice in {both}; correct the lists")
     annotations = [files.named(f"Annotations/{name}.xml") for files, name in listed]
     objects = [_read_objects(*one, dataset.class_names) for one in annotations]
     form = Form(dataset.shape, resize=True, as_shown=as_shown, formats=("JPEG", "PNG"))
@@ -75,8 +75,8 @@ def _read_list(files: Files, name: str) -> list[str]:
     where, read = files.named(f"ImageSets/Main/{name}.txt")
     with reading(where, "put the official list there"):
         names = read().decode().split()
-    if not names or len(set(names)) < len(names):
-        raise UserError(f"{where}: {'names an image twice' if names else 'is empty'}; put the official list there")
+    if not names:
+        raise UserError(f"{where}: is empty; put the official list there")
     return names
 
 
