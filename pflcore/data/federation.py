@@ -26,15 +26,11 @@ _AHEAD = 3  # batches that are fetched before they are needed
 
 @dataclass(frozen=True)
 class Batch:
-    """Samples of one client.
+    """Samples of one client."""
 
-    Attributes:
-        inputs: Images (batch, channels, height, width), normalised; or characters (batch, length), int64.
-        labels: (batch,) for images; for text the next characters, (batch, length); for a detector boxes,
-            (batch, most objects of an image, 6), as :meth:`pflcore.data.samples.Boxes.padded` has them.
-    """
-
-    inputs: Tensor
+    inputs: Tensor  # images (batch, channels, height, width), normalised; or characters (batch, length), int64
+    # (batch,) for images; for text the next characters, (batch, length); for a detector boxes, (batch, most objects of
+    # an image, 6), as :meth:`pflcore.data.samples.Boxes.padded` has them.
     labels: Tensor
 
 
@@ -187,9 +183,8 @@ class FederatedData:
     ) -> Iterator[Batch]:
         """Yield the samples of one list of rows on the host after the other, with steps for each; as :meth:`batch`."""
         here = upload(parts, self.device)
-        taken: Sequence[Tensor | None] = [None] * len(parts)
-        if steps and self.augmentation:
-            taken = upload(steps, self.device)
+        moved = upload(steps, self.device) if steps and self.augmentation else []
+        taken: Sequence[Tensor | None] = moved or [None] * len(parts)
         if self.resident:
             yield from (self.batch(rows, round_, step) for rows, step in zip(here, taken, strict=True))
             return
@@ -223,5 +218,4 @@ class FederatedData:
         return Batch(images, self.labels[rows])
 
     def _fetch(self, rows: Tensor) -> Tensor:
-        inputs = self.inputs[rows]
-        return inputs.pin_memory() if self.device.type == "cuda" else inputs
+        return self.inputs[rows].pin_memory() if self.device.type == "cuda" else self.inputs[rows]

@@ -108,7 +108,7 @@ def test_a_large_dataset_is_decoded_once_and_mapped(monkeypatch: pytest.MonkeyPa
 CHANGES: list[tuple[dict[str, Any], str]] = [
     ({"labels": np.arange(11) % 3}, "lengths differ: 12 inputs, 11 labels"),
     ({"labels": np.arange(12) - 1}, "row 0: label -1 is outside 0..2"),
-    ({"labels": np.zeros(12)}, "labels must be int64 with 1 dimension, not float64"),
+    ({"labels": np.zeros(12)}, "labels must be int64 with 1 dimensions, not float64"),
     ({"inputs": np.zeros((12, 4, 5), np.uint8)}, "inputs must be uint8 with 4 dimensions"),
     ({"attributes": {"domain": Attribute(np.arange(12), ("a", "b"))}}, "domain: row 2: label 2"),
     ({"attributes": {"domain": Attribute(np.arange(3), ("a", "b", "c"))}}, "12 train, 3 domain"),
