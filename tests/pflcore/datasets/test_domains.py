@@ -165,19 +165,15 @@ def test_lists_say_what_is_used_and_for_what(folder: Path, fedbn: bool, kind: An
         assert sorted(few.labels[mine]) == [5, 6, 7, 8]
 
 
-@pytest.mark.parametrize(
-    ("fedbn", "paths", "labels", "problem"),
-    [
+def test_faulty_lists(folder: Path) -> None:
+    for fedbn, paths, labels, problem in (
         (True, ["real/tiger/0.jpg"], ["zebra"], "the paths are not of the classes beside them"),
-        (False, ["real/x.jpg"], [], "'real/x.jpg' is not '<domain>/<class>/<image>'"),
-        (True, ["sketch/bird/0.jpg"], ["bird"], "'sketch/bird/0.jpg' is not "),
-        (False, ["real/tiger/1.jpg"], [], "real/tiger/1.jpg is listed twice"),
+        (True, ["sketch/bird/0.jpg"], ["bird"], "'sketch/bird/0.jpg' is not '<domain>/<class>/<image>'"),
         (True, ["real/bird/9.jpg"], ["bird"], "real/bird/9.jpg is listed but missing"),
-    ],
-)
-def test_faulty_lists(folder: Path, fedbn: bool, paths: list[str], labels: list[str], problem: str) -> None:
-    message = failure(write_lists(folder, fedbn, real_test=(paths, labels)), folder)
-    assert problem in message and ("real_test" in message or "listed but missing" in message)
+        (False, ["real/x.jpg"], [], "'real/x.jpg' is not '<domain>/<class>/<image>'"),
+        (False, ["real/tiger/1.jpg"], [], "real/tiger/1.jpg is listed twice"),
+    ):
+        assert problem in failure(write_lists(folder, fedbn, real_test=(paths, labels)), folder)
 
 
 def test_lists_that_are_missing_or_damaged(folder: Path) -> None:

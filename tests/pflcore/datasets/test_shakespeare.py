@@ -132,19 +132,13 @@ def test_the_complete_works(folder: Path, tmp_path: Path, monkeypatch: pytest.Mo
     np.testing.assert_array_equal(mapped.inputs, samples.inputs)
 
 
-def test_other_archives(folder: Path) -> None:
-    members: dict[str, str | bytes]
-    for members, problem in (
-        ({"../../evil.txt": "x", "100.txt": OLD}, "'../../evil.txt' points outside"),
-        ({"a.txt": OLD.split("BERTRAM. And")[0]}, "no plays"),
-        (
-            {"a.txt": OLD.split("  COUNTESS. Be thou")[0]},
-            "none of 1 roles of 3 lines has training and test text",
-        ),
+def test_texts_without_plays_or_with_too_little(folder: Path) -> None:
+    for end, problem in (
+        ("BERTRAM. And", "no plays"),
+        ("  COUNTESS. Be thou", "none of 1 roles of 3 lines has training"),
     ):
-        path = write_zip(folder / ZIP, members)
-        message = failure(create(), folder)
-        assert message.startswith(str(path)) and problem in message
+        path = write_zip(folder / ZIP, {"a.txt": OLD.split(end)[0]})
+        assert failure(create(), folder).startswith(f"{path}/a.txt: {problem}")
 
 
 def test_characters_without_a_counterpart() -> None:

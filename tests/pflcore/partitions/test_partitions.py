@@ -22,7 +22,7 @@ from pflcore.data.samples import Attribute, Samples
 from pflcore.datasets import DATASETS, stand_in
 from pflcore.errors import UserError
 from pflcore.partitions import PARTITIONS, _deal, partition
-from pflcore.partitions._deal import draw_counts, part_sizes
+from pflcore.partitions._deal import part_sizes
 
 WHOLE = dataclasses.replace(SAMPLES, train=np.ones(len(SAMPLES), np.bool_))
 OPTIONS = {"quantity": {"alpha": 2.0}}
@@ -202,32 +202,6 @@ def test_pachinko_pools_and_draws_in_two_stages() -> None:
     assert ((counts[np.arange(100), :, coarse.argmax(1)] > 0).sum(1) == 5).mean() > 0.9
 
 
-def test_drawing_all_at_once_is_drawing_one_by_one() -> None:
-    """Against the process as published: (coarse, fine) one sample at a time, exhausted classes removed."""
-    supply, groups = np.array([2, 3, 1, 6]), np.array([0, 0, 1, 1])
-    mixes = np.array([[0.6, 0.1, 0.05, 0.25], [0.25, 0.25, 0.25, 0.25]])
-
-    def one_by_one(rng: np.random.Generator) -> np.ndarray:
-        left, counts = supply.copy(), np.zeros((2, 4), int)
-        for client in rng.permutation(2):
-            for _ in range(6):
-                weights = mixes[client] * (left > 0)
-                outer = np.array([mixes[client][groups == g].sum() * (left[groups == g].sum() > 0) for g in (0, 1)])
-                inner = weights * (groups == rng.choice(2, p=outer / outer.sum()))
-                fine = rng.choice(4, p=inner / inner.sum())
-                left[fine] -= 1
-                counts[client, fine] += 1
-        return counts
-
-    draws = 400
-    slow = np.array([one_by_one(np.random.default_rng(i)) for i in range(draws)])
-    fast = np.array([draw_counts(supply, mixes, groups, np.random.default_rng(i + draws)) for i in range(draws)])
-    for client, label in np.ndindex(2, 4):
-        a, b = (np.bincount(x[:, client, label], minlength=7) for x in (slow, fast))
-        scaled = (a + b)[some := (a + b) > 20]
-        assert chisquare(b[some], scaled * b[some].sum() / scaled.sum()).pvalue > 1e-4, (client, label, a, b)
-
-
 def test_domains_and_roles_are_clients() -> None:
     domain, role = (SAMPLES.attributes[name].values for name in ("domain", "role"))
     for client, rows in enumerate(make("domains", clients=15).rows()):
@@ -292,16 +266,9 @@ def test_limits_and_shares_of_training_samples_are_nested() -> None:
     assert flat(both) == flat(limited)
 
 
-def test_classes_are_held_back_in_proportion_and_every_sample_as_likely() -> None:
+def test_classes_are_held_back_in_proportion() -> None:
     before, after = make("dirichlet"), make("dirichlet", validation_share=0.25)
     for whole, part in zip(before.train, after.validation, strict=True):
         assert len(part) == int(len(whole) * 0.25 + 0.5)
         own, drawn = (np.bincount(SAMPLES.labels[rows], minlength=10) for rows in (whole, part))
         assert (np.abs(drawn - own * len(part) / len(whole)) < 1).all()
-    small, times = make_samples(30, 10), np.zeros(40)
-    for seed in range(400):  # clients hold one sample of a class
-        times[np.concatenate(make("iid", small, 3, seed, validation_share=0.2).validation)] += 1
-    share = times[small.train] / 400
-    assert share.mean() == pytest.approx(0.2) and np.abs(share - 0.2).max() < 5 * np.sqrt(0.2 * 0.8 / 400)
-    for part, held_back in ((0.01, 1), (0.99, 9)):
-        assert [len(rows) for rows in make("iid", small, 3, validation_share=part).validation] == [held_back] * 3
