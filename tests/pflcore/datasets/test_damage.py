@@ -46,7 +46,6 @@ CASES: dict[str, list[tuple[Change, str]]] = {
         (table([GREY, GREY[:40]], label=[0, 1]), "row 1: not a readable image ("),
         (table([GREY, None], label=[0, 1]), "needs a column 'image' of binary or struct"),
         (table([GREY], label=[0.5]), "needs a column 'label' of integers or text, without nulls, has image: st"),
-        (table([GREY], kind=[0]), "needs a column 'label' of integers or text"),
         (
             table([GREY], label=pa.array([None], pa.int64())),
             "needs a column 'label' of integers or text, without nulls",
@@ -57,7 +56,6 @@ CASES: dict[str, list[tuple[Change, str]]] = {
     "detection_folder: boxes": [(box(1, 1, 2, 2), "object 0: its class 'dog' is unknown; put it into class_list")],
     "detection_folder: a list": [
         (b"a\na\n", "a is listed twice in trainval"),
-        (b"", "is empty"),
         (b"\xff\xfe", UNREADABLE),
         (b"../../x\n", "Annotations/../../x.xml is missing"),
         (b"a\nc\n", "c is listed twice in trainval and test"),
@@ -71,7 +69,6 @@ CASES: dict[str, list[tuple[Change, str]]] = {
         (b"<annotation/>", "has no object"),
         (box(1, 1, 2), UNREADABLE),
         (box(1, 1, 2, float("nan")), "object 0: its box 1, 1, 2, nan"),
-        (box(20, 1, 10, 2), "object 0: its box 20, 1, 10, 2"),
         (box(1, 1, 22, 9), "object 0: its box 1, 1, 22, 9"),
     ],
     "mnist: images": [(idx(pixels(0, 28, 28))[:-1], UNREADABLE), (b"\0\0\x08\3\0\0", UNREADABLE)],
@@ -81,7 +78,6 @@ CASES: dict[str, list[tuple[Change, str]]] = {
     ],
     "synthdigits: a file": [
         (cut, UNREADABLE),
-        (b"of another kind", UNREADABLE),
         (lambda path: write_matlab(path, 0, LABELS[0][1:]), ""),
     ],
     "usps: its file": [

@@ -29,15 +29,13 @@ def grey(value: int) -> bytes:
     return plain((value,) * 3, "PNG")
 
 
-GOOD = grey(9)
-SPLIT = {f"{split}/{label}/{n}.png": GOOD for split in ("train", "test") for label in "ab" for n in (1, 2)}
+SPLIT = {f"{split}/{label}/{n}.png": grey(9) for split in ("train", "test") for label in "ab" for n in (1, 2)}
 
 
 def test_a_folder_of_classes(folder: Path) -> None:
     images = {"rose/b.PNG": (200, 0, 0), "rose/a.jpeg": (100, 0, 0), "daisy/x.png": (0, 200, 0)}
     write_files(folder, {name: plain(colour, "PNG") for name, colour in images.items()})
     write_files(folder, dict.fromkeys(("daisy/.DS_Store", "daisy/Thumbs.db", ".git/x"), b"x"))
-    assert own().found(folder)
     samples = own(mean=(0.1, 0.2, 0.3), std=(0.4,)).load(folder)
     assert samples.class_names == ("daisy", "rose") and samples.labels.tolist() == [0, 1, 1]
     np.testing.assert_allclose(samples.inputs.mean((2, 3)), [[0, 200, 0], [100, 0, 0], [200, 0, 0]], atol=4)
@@ -47,7 +45,7 @@ def test_a_folder_of_classes(folder: Path) -> None:
 
 
 def test_folders_of_splits_and_of_domains(folder: Path) -> None:
-    write_files(folder.parent / "flowers" / "small", SPLIT | {"train/a/3.png": GOOD})
+    write_files(folder.parent / "flowers" / "small", SPLIT | {"train/a/3.png": grey(9)})
     dataset = own(path="flowers/small", layout="split/class")
     assert dataset.found(folder) and not own(path="flowers/large").found(folder)
     samples = dataset.load(folder)
@@ -64,27 +62,23 @@ def test_folders_of_splits_and_of_domains(folder: Path) -> None:
     assert "domain" in stand_in(dataset, 20, 10).attributes and not stand_in(own(), 20, 10).attributes
 
 
-FAULTY = [
-    ("class", "", "test/a/1.png", "not in its place, as the layout is <class>/<image>"),
-    ("split/class", "train/c/1.png", "", "test has no c"),
-    ("split/class", "train/b/1.heic", "train/b/1.heic", "not an image by its name"),
-    ("split/class", "train/1.png", "train/1.png", "not in its place, as the layout is <split>/<class>/<image>"),
-    ("split/class", "val/a/1.png", "", "has the folders test, train, val"),
-]
-
-
 def test_faulty_folders(folder: Path) -> None:
-    for number, (layout, extra, place, problem) in enumerate(FAULTY):
+    for number, (layout, extra, place, problem) in enumerate(
+        (
+            ("class", "", "test/a/1.png", "not in its place, as the layout is <class>/<image>"),
+            ("split/class", "train/c/1.png", "", "test has no c"),
+            ("split/class", "train/b/1.heic", "train/b/1.heic", "not an image by its name"),
+            ("split/class", "train/1.png", "train/1.png", "not in its place, as the layout is <split>/<class>/<image>"),
+            ("split/class", "val/a/1.png", "", "has the folders test, train, val"),
+        )
+    ):
         root = folder / str(number)
-        write_files(root, SPLIT | ({extra: GOOD} if extra else {}))
+        write_files(root, SPLIT | ({extra: grey(9)} if extra else {}))
         message = failure(own(layout=layout, path=f"here/{number}"), folder)
         assert message.startswith(f"{root / place}: ") and problem in message
-
-
-def test_nothing_there_and_wrong_options(folder: Path) -> None:
     for name in ("image_folder", "image_table", "detection_folder"):
-        message = failure(own(name), folder)
-        assert message.startswith(f"{folder}: no ") and "'path'" in message and not own(name).found(folder)
+        message = failure(own(name, path="none"), folder)
+        assert message.startswith(f"{folder.parent}/none: no ") and "'path'" in message
     options: dict[str, Any]
     for options in ({"mean": (0.5, 0.5)}, {"std": (0.0,)}, {"layout": "class/split"}):
         with pytest.raises(UserError, match=rf"^image_folder\.{next(iter(options))} = "):
@@ -107,7 +101,6 @@ def test_an_export_with_names(folder: Path) -> None:
     write(folder / "train-0.parquet", [10, 20, 30], names, label=[2, 0, 0])
     write(folder / "train-1.parquet", [40, 50], names, label=pa.array([1, 2], pa.uint8()))
     write(folder / "test-0.parquet", [60], names, label=[1])
-    assert own("image_table").found(folder)
     samples = own("image_table").load(folder)
     assert samples.inputs[:, 1, 3, 3].tolist() == [10, 20, 30, 40, 50, 60]
     assert samples.labels.tolist() == [2, 0, 0, 1, 2, 1] and samples.class_names == ("cat", "dog", "emu")
@@ -119,9 +112,8 @@ def test_an_export_with_names(folder: Path) -> None:
 
 def test_texts_and_domains_elsewhere(folder: Path) -> None:
     root = folder.parent / "pets" / "v1"
-    kinds = pa.array(["dog", "cat", "dog"]).dictionary_encode()
     root.mkdir(parents=True)
-    images = pa.array([grey(value) for value in (10, 20, 30)])
+    kinds, images = pa.array(["dog", "cat", "dog"]).dictionary_encode(), [grey(value) for value in (10, 20, 30)]
     pq.write_table(pa.table({"image": images, "kind": kinds, "place": ["b", "a", "b"]}), root / "train.parquet")
     dataset = own("image_table", path="pets/v1", label="kind", domain="place", channels=1, mean=(0.2,))
     samples = dataset.load(folder)
@@ -133,19 +125,17 @@ def test_texts_and_domains_elsewhere(folder: Path) -> None:
     assert failure(dataset, folder).endswith("labels without a training image: emu")
 
 
-WRONG: list[tuple[dict[str, Any], dict[str, Any], str]] = [
-    ({"label": "class"}, {"label": [0, 1]}, "needs a column 'class' of integers or text"),
-    ({"image": "img"}, {"label": [0, 1]}, "needs a column 'img' of binary or struct<bytes: binary>"),
-    ({"domain": "place"}, {"label": [0, 1], "place": [0.5, 1]}, "needs a column 'place' of integers or text"),
-    ({}, {"label": [1, 2]}, "no image has label 0"),
-    ({}, {"label": [0, 2**60]}, "no image has label 1"),
-    ({}, {"label": [0, -1]}, "row 1: label -1 is outside 0..0"),
-    ({}, {"label": pa.array([0, 2**64 - 1], pa.uint64()), "names": ["a"]}, f"row 1: label {2**62} is outside 0..0"),
-]
-
-
 def test_wrong_columns(folder: Path) -> None:
-    for options, columns, problem in WRONG:
+    options: dict[str, Any]
+    for options, columns, problem in (
+        ({"label": "class"}, {"label": [0, 1]}, "needs a column 'class' of integers or text"),
+        ({"image": "img"}, {"label": [0, 1]}, "needs a column 'img' of binary or struct<bytes: binary>"),
+        ({"domain": "place"}, {"label": [0, 1], "place": [0.5, 1]}, "needs a column 'place' of integers or text"),
+        ({}, {"label": [1, 2]}, "no image has label 0"),
+        ({}, {"label": [0, 2**60]}, "no image has label 1"),
+        ({}, {"label": [0, -1]}, "row 1: label -1 is outside 0..0"),
+        ({}, {"label": pa.array([0, 2**64 - 1], pa.uint64()), "names": ["a"]}, f"row 1: label {2**62} is outside 0..0"),
+    ):
         write(folder / "train.parquet", [1, 2], **columns)
         message = failure(own("image_table", **options), folder)
         assert message.startswith(f"{folder}") and problem in message
