@@ -24,11 +24,11 @@ _WORK = 100_000_000  # shares that are drawn in all before a scheme gives up
 
 def part_sizes(count: int, shares: Shares, truncate: bool = False) -> Rows:
     """Return sizes in proportion to `shares` [clients], with the sum `count` or each truncated: int64 [clients]."""
-    if not truncate:
-        total = np.cumsum(shares)
-        return np.diff(np.floor(total / total[-1] * count + 0.5).astype(np.int64), prepend=0)
-    # A share of exactly one third may be stored a little below it; the tolerance is far from half a sample.
-    sizes: Rows = np.floor(shares / shares.sum() * count + 1e-9).astype(np.int64)
+    total = np.cumsum(shares)
+    sizes: Rows = np.diff(np.floor(total / total[-1] * count + 0.5).astype(np.int64), prepend=0)
+    if truncate:
+        # A share of exactly one third may be stored a little below it; the tolerance is far from half a sample.
+        sizes = np.floor(shares / shares.sum() * count + 1e-9).astype(np.int64)
     return sizes
 
 
