@@ -7,7 +7,6 @@ part; schemes with a variant ``as_released`` do, too.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -66,14 +65,21 @@ def deal_parts(samples: Samples, sides: Sides, shares: Shares, rng: np.random.Ge
     return owners
 
 
-@dataclass(frozen=True, kw_only=True)
 class Drawn(Partition):
     """Base of schemes whose shares are drawn again until every client has enough samples."""
 
     smoke: ClassVar[dict[str, Any]] = {"min_samples": 1}
 
-    alpha: float = option(0.5, gt=0, help="Concentration: small is very unequal clients, large is nearly equal ones.")
-    min_samples: int = option(10, ge=1, help="Every client gets at least this many samples on each side of the split.")
+    alpha: float
+    min_samples: int
+
+    @staticmethod
+    def concentration(default: float) -> Any:
+        return option(default, help="Concentration: small is very unequal clients, large is nearly equal ones.", gt=0)
+
+    @staticmethod
+    def fewest() -> Any:
+        return option(10, help="Every client gets at least this many samples on each side of the split.", ge=1)
 
     def redraw(
         self, samples: Samples, counts: Sequence[Rows], clients: int, draw: Callable[[], Shares | None]

@@ -28,7 +28,8 @@ class Dirichlet(Drawn):
     name = "dirichlet"
     citation = "Hsu et al., Measuring the Effects of Non-Identical Data Distribution, 2019; balanced as in FedTP"
 
-    alpha: float = option(0.3, gt=0, help="Concentration: small is very unequal clients, large is nearly equal ones.")
+    alpha: float = Drawn.concentration(0.3)
+    min_samples: int = Drawn.fewest()
     sizes: str = option(
         "balanced",
         choices=("balanced", "free", "equal"),
@@ -70,6 +71,9 @@ class Quantity(Drawn):
 
     name = "quantity"
     citation = "Li et al., Federated Learning on Non-IID Data Silos, ICDE 2022, quantity skew"
+
+    alpha: float = Drawn.concentration(0.5)
+    min_samples: int = Drawn.fewest()
 
     def split(self, samples: Samples, sides: Sides, clients: int, rng: np.random.Generator) -> Rows:
         counts, weights = [np.array([len(rows)]) for rows in sides], np.full(clients, self.alpha)

@@ -56,7 +56,9 @@ class DomainDirichlet(Drawn, Domains):
     citation = "Sun et al., FedPerfix, ICCV 2023, section 4.1; released code"
     example = ("digits5", 15)
 
-    alpha: float = option(1.0, gt=0, help="Concentration: small is very unequal clients, large is nearly equal ones.")
+    alpha: float = Drawn.concentration(1.0)
+    min_samples: int = Drawn.fewest()
+    attribute: str = option("domain", help="The attribute of the dataset that holds the domain.")
 
     def share(self, samples: Samples, sides: Sides, clients: int, rng: np.random.Generator) -> Rows:
         counts, weights = [class_counts(samples, rows) for rows in sides], np.full(clients, self.alpha)
