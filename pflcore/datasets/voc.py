@@ -27,10 +27,7 @@ CLASSES = (
 )
 PARTS = ("Annotations", "ImageSets", "JPEGImages")
 LARGEST, FREQUENT, RAREST = RULES = ("largest", "frequent", "rarest")
-RULE_HELP = (
-    "The class that an image counts for in partitions, of its objects that are not difficult if it has any: largest: "
-    "that of the largest; frequent: that of most of them; rarest: the one that fewest objects of the dataset have."
-)
+RULE_HELP = "The class that an image counts for in partitions: of its largest object, of most of them, or its rarest."
 _HOST = "http://host.robots.ox.ac.uk/pascal/VOC"
 
 
@@ -66,8 +63,7 @@ def read_splits(dataset: Dataset, splits: Sequence[Split], rule: str, as_shown: 
         difficult=np.array([one.difficult for one in everything], bool),
     )
     train = np.arange(len(names)) < len(names) - len(lists[-1])
-    labels = main_classes(boxes, rule)
-    pixels = decoded.pixels
+    labels, pixels = main_classes(boxes, rule), decoded.pixels
     return dataset.complete(pixels, labels, train, where=where, source=source, class_names=classes, boxes=boxes)
 
 

@@ -75,7 +75,7 @@ def test_every_form(
     assert samples.inputs.flags.writeable and dataset.found(folder)
 
 
-def test_lines_of_usps_and_further_images_of_svhn(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_of_usps(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trust(monkeypatch)
     write_usps(folder, "10 2:1 256:-1")  # what is left out is 0
     samples = create("usps").load(folder)
@@ -84,13 +84,6 @@ def test_lines_of_usps_and_further_images_of_svhn(folder: Path, monkeypatch: pyt
     for line in ("1 1:0 2:1.5", "1 1:0 2:nan", "six 1:0"):
         write_usps(folder, line)
         assert failure(create("usps"), folder).startswith(f"{folder}/usps.t.bz2: cannot be read (")
-    assert create("svhn", extra=True).expected == (TRAIN + 531_131, TEST)
-    monkeypatch.setattr(small_images, "_EXTRA", TEST)
-    made.write_svhn(folder)
-    made.write_matlab(folder / "extra_32x32.mat", 1)
-    samples = create("svhn", extra=True).load(folder)
-    assert samples.train.tolist() == [True] * EACH + [False] * TEST
-    np.testing.assert_array_equal(samples.inputs[TRAIN:EACH], samples.inputs[EACH:])
 
 
 @pytest.mark.parametrize("archive", [True, False])
