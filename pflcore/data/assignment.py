@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sized
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,17 +30,12 @@ class Assignment:
     validation: list[Rows] = field(default_factory=list)  # rows held back for it; an empty list where none are
 
     def __post_init__(self) -> None:
-        others: dict[str, Sized] = {"are tested": self.test, "hold back for validation": self.validation or self.train}
-        others |= {"have noise": self.noise.std} if self.noise else {}
-        wrong = [
-            f"{self.clients} clients train, {len(own)} {do}" for do, own in others.items() if len(own) != self.clients
-        ]
-        if self.novel != tuple(sorted({*self.novel} & {*range(self.clients)})):
-            wrong.append(f"novel clients {self.novel} must be ascending and within 0..{self.clients - 1}")
-        if len(self.novel) == self.clients:
-            wrong.append(f"all {self.clients} clients are novel, none is left to train")
-        if wrong:
-            raise UserError(f"partition {self.scheme!r}: {wrong[0]}")
+        others = [*self.sides().values(), *([self.noise.std] if self.noise else [])]
+        if {*map(len, others)} != {self.clients}:
+            raise UserError(f"partition {self.scheme!r}: train, test, validation and noise are of as many clients")
+        if self.novel != tuple(sorted({*self.novel} & {*range(self.clients)})) or len(self.novel) == self.clients:
+            wanted = f"must be ascending, within 0..{self.clients - 1} and leave one to train"
+            raise UserError(f"partition {self.scheme!r}: novel clients {self.novel} {wanted}")
 
     @property
     def clients(self) -> int:
@@ -48,25 +43,16 @@ class Assignment:
 
     @classmethod
     def from_owners(
-        cls,
-        owners: Rows,
-        train: Mask,
-        clients: int,
-        scheme: str,
-        seed: int,
-        validation: Mask | None = None,
-        **more: Any,
+        cls, owners: Rows, sides: Sequence[Mask], clients: int, scheme: str, seed: int, **more: Any
     ) -> Assignment:
         """Return the assignment in which each sample has an owner, int64 [n]; those of -1 are not used.
 
-        Which samples are for training and for validation is bool [n]; all others are for test. Clients without samples
-        get empty arrays. `more` are the other fields.
+        Sides are bool [n]: which samples are for training, for test and, maybe, for validation. `more` are the other
+        fields.
         """
-        test = ~train if validation is None else ~(train | validation)
-        sides = (train, test) if validation is None else (train, test, validation)
         parts = [np.flatnonzero(side & (owners >= 0)) for side in sides]
-        in_train, in_test, *held_back = (by_client(owners[rows], rows, clients) for rows in parts)
-        return cls(in_train, in_test, scheme, seed, validation=held_back[0] if held_back else [], **more)
+        train, test, *held_back = (by_client(owners[rows], rows, clients) for rows in parts)
+        return cls(train, test, scheme, seed, validation=held_back[0] if held_back else [], **more)
 
     def sides(self) -> dict[str, list[Rows]]:
         """Return what is held for training, for test and, where anything is, for validation."""

@@ -14,7 +14,7 @@ import pyarrow as pa
 from pflcore.artifacts import read_table, write_table
 from pflcore.data.assignment import VALIDATION, Assignment, by_client, flat, owners_of
 from pflcore.data.noise import Noise
-from pflcore.data.sample_files import column, positions
+from pflcore.data.sample_files import checking, positions
 from pflcore.data.samples import SPLITS
 from pflcore.errors import UserError
 from pflcore.files import write_text
@@ -39,51 +39,34 @@ def write_assignment(path: Path, assignment: Assignment) -> None:
             "split": pa.DictionaryArray.from_arrays(split[order], pa.array(list(sides))),
         }
     )
-    write_table(
-        path,
-        table,
-        SCHEMA,
-        scheme=assignment.scheme,
-        clients=assignment.clients,
-        seed=assignment.seed,
-        own_split=assignment.own_split,
-        novel=list(assignment.novel),
-        noise=dataclasses.asdict(assignment.noise) if assignment.noise else None,
-    )
+    facts = {"scheme": assignment.scheme, "clients": assignment.clients, "seed": assignment.seed}
+    facts |= {"own_split": assignment.own_split, "novel": list(assignment.novel)}
+    noise = dataclasses.asdict(assignment.noise) if assignment.noise else None
+    write_table(path, table, SCHEMA, **facts, noise=noise)
 
 
 def read_assignment(path: Path) -> Assignment:
     """Read the artifact ``partition/2``."""
     table, meta = read_table(path, SCHEMA)
-    clients, scheme, seed = meta.get("clients"), meta.get("scheme"), meta.get("seed")
-    if not (isinstance(clients, int) and clients > 0 and isinstance(scheme, str) and isinstance(seed, int)):
-        raise UserError(f"{path}: damaged metadata {meta}; delete it and run again")
-    owners = np.asarray(column(path, table, "client", pa.int32()))
-    rows = np.asarray(column(path, table, "sample", pa.int64()))
-    split = positions(path, table, "split", _WORDS)
-    wrong = (owners < 0) | (owners >= clients) | (rows < 0)
-    if wrong.any():
-        first = int(wrong.argmax())
-        found = f"client {owners[first]}, sample {rows[first]}"
-        raise UserError(f"{path}: {found}: clients are 0..{clients - 1}, samples start at 0")
-    train, test, *held_back = (
-        by_client(owners[split == side], rows[split == side], clients) for side in range(split.max(initial=1) + 1)
-    )
-    try:
-        noise = meta.get("noise")
+    with checking(path):
+        clients, noise = meta["clients"], meta.get("noise")
+        owners, rows = table["client"].to_numpy(), table["sample"].to_numpy()
+        split = positions(table, "split", _WORDS)
+        if len(owners) and not 0 <= owners.min() <= owners.max() < clients:
+            raise ValueError(f"clients {owners.min()} to {owners.max()} are not within 0..{clients - 1}")
+        train, test, *held_back = (
+            by_client(owners[split == side], rows[split == side], clients) for side in range(split.max(initial=1) + 1)
+        )
         return Assignment(
             train,
             test,
-            scheme,
-            seed,
+            meta["scheme"],
+            meta["seed"],
             own_split=bool(meta["own_split"]),
             novel=tuple(meta["novel"]),
             noise=Noise(tuple(noise["std"]), bool(noise["released"]), int(noise["seed"])) if noise else None,
             validation=held_back[0] if held_back else [],
         )
-    except (KeyError, TypeError) as error:
-        fault = f"damaged metadata ({type(error).__name__}: {error})"
-        raise UserError(f"{path}: {fault}; delete it and run again") from None
 
 
 def write_split(path: Path, assignment: Assignment) -> None:
@@ -91,14 +74,9 @@ def write_split(path: Path, assignment: Assignment) -> None:
     for name, what in (("novel", "novel clients"), ("noise", "noise on images")):
         if getattr(assignment, name):
             raise UserError(f"partition {assignment.scheme!r} has {what}, of which a split says nothing")
-    lines = [
-        (row, client, word)
-        for word, held in assignment.sides().items()
-        for client, rows in enumerate(held)
-        for row in rows.tolist()
-    ]
-    words = [",".join(HEADER), *(f"{row},{client},{word}" for row, client, word in sorted(lines))]
-    write_text(path, "\n".join(words) + "\n")
+    held = [(word, client, rows) for word, parts in assignment.sides().items() for client, rows in enumerate(parts)]
+    lines = sorted((row, client, word) for word, client, rows in held for row in rows.tolist())
+    write_text(path, "\n".join([",".join(HEADER), *(f"{row},{client},{word}" for row, client, word in lines)]) + "\n")
 
 
 def read_split(path: Path, scheme: str, seed: int) -> Assignment:

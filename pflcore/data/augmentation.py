@@ -1,7 +1,6 @@
 """What is drawn anew for images in every round: rotation, crops, flips, and noise.
 
-Each is a hash of (seed, round, local step, row of the dataset). So it is another thing in each epoch and round, and the
-same on every device and whichever executor takes the step, alone or stacked with others.
+Each is a hash of (seed, round, local step, row of the dataset): the same on every device and for every executor.
 """
 
 from __future__ import annotations

@@ -26,15 +26,11 @@ _AHEAD = 3  # batches that are fetched before they are needed
 
 @dataclass(frozen=True)
 class Batch:
-    """Samples of one client.
+    """Samples of one client."""
 
-    Attributes:
-        inputs: Images (batch, channels, height, width), normalised; or characters (batch, length), int64.
-        labels: (batch,) for images; for text the next characters, (batch, length); for a detector boxes,
-            (batch, most objects of an image, 6), as :meth:`pflcore.data.samples.Boxes.padded` has them.
-    """
-
-    inputs: Tensor
+    inputs: Tensor  # images (batch, channels, height, width), normalised; or characters (batch, length), int64
+    # (batch,) for images; for text the next characters, (batch, length); for a detector boxes, (batch, most objects of
+    # an image, 6), as :meth:`pflcore.data.samples.Boxes.padded` has them.
     labels: Tensor
 
 
@@ -67,24 +63,22 @@ class FederatedData:
     def from_samples(cls, samples: Samples, assignment: Assignment, device: torch.device) -> FederatedData:
         """Return the data for training on `device`. Noise that is fixed per sample is added to `samples`."""
         assignment.check(len(samples), samples.train)
-        noise = assignment.noise
-        if noise:
+        if noise := assignment.noise:
             noise.on_pixels(samples.inputs, assignment.rows())
-        inputs, sides = samples.inputs, (assignment.train, assignment.test)
-        data = cls.from_arrays(inputs, samples.labels, *sides, samples.mean, samples.std, samples.classes, device)
         if not all(map(len, assignment.validation)):
             raise UserError("a client has no validation samples; raise the partition's minimum")
-        data = dataclasses.replace(
+        inputs, sides = samples.inputs, (assignment.train, assignment.test)
+        data = cls.from_arrays(inputs, samples.labels, *sides, samples.mean, samples.std, samples.classes, device)
+        fresh = noise.per_row(len(samples), assignment.rows()) if noise and noise.released else None
+        return dataclasses.replace(
             data,
             size=samples.size,
             novel=frozenset(assignment.novel),
             validation=[torch.from_numpy(rows) for rows in assignment.validation],
             boxes=torch.from_numpy(samples.boxes.padded()).to(device) if samples.boxes else None,
+            noise=None if fresh is None else torch.from_numpy(fresh).to(device),
+            noise_seed=noise.seed if noise else 0,
         )
-        if noise and noise.released:
-            per_row = torch.from_numpy(noise.per_row(len(samples), assignment.rows())).to(device)
-            data = dataclasses.replace(data, noise=per_row, noise_seed=noise.seed)
-        return data
 
     @classmethod
     def from_arrays(
@@ -99,10 +93,9 @@ class FederatedData:
         device: torch.device,
     ) -> FederatedData:
         """Hold arrays for training on `device`; on a CPU they are not copied."""
-        for client, (own_train, own_test) in enumerate(zip(train, test, strict=True)):
-            if not len(own_train) or not len(own_test):
-                part = "test" if len(own_train) else "training"
-                raise UserError(f"client {client} has no {part} samples; raise the partition's minimum")
+        for part, parts in (("training", train), ("test", test)):
+            if empty := [client for client, rows in enumerate(parts) if not len(rows)]:
+                raise UserError(f"client {empty[0]} has no {part} samples; raise the partition's minimum")
         held = torch.from_numpy(inputs)
         if device.type == "cuda" and inputs.nbytes <= _SHARE * torch.cuda.mem_get_info(device)[0]:
             held = held.to(device)
@@ -156,14 +149,12 @@ class FederatedData:
 
     def class_counts(self, client: int) -> Tensor:
         """Count each class, object or character to predict in the client's training samples: (classes,)."""
-        rows = self.train[client]
-        if self.is_text:
-            labels = self.inputs[rows.to(self.inputs.device)][:, 1:].flatten().long()
-        else:
-            labels = self.labels[rows.to(self.device)]
+        labels = (
+            self.batch(self.train[client]).labels if self.is_text else self.labels[self.train[client].to(self.device)]
+        )
         if self.labels.ndim > 1:
             labels = labels[..., 0][labels[..., 0] >= 0].long()
-        return torch.bincount(labels, minlength=self.classes).float().to(self.device)
+        return torch.bincount(labels.flatten(), minlength=self.classes).float()
 
     @property
     def device(self) -> torch.device:
@@ -192,9 +183,8 @@ class FederatedData:
     ) -> Iterator[Batch]:
         """Yield the samples of one list of rows on the host after the other, with steps for each; as :meth:`batch`."""
         here = upload(parts, self.device)
-        taken: Sequence[Tensor | None] = [None] * len(parts)
-        if steps and self.augmentation:
-            taken = upload(steps, self.device)
+        moved = upload(steps, self.device) if steps and self.augmentation else []
+        taken: Sequence[Tensor | None] = moved or [None] * len(parts)
         if self.resident:
             yield from (self.batch(rows, round_, step) for rows, step in zip(here, taken, strict=True))
             return
@@ -228,5 +218,4 @@ class FederatedData:
         return Batch(images, self.labels[rows])
 
     def _fetch(self, rows: Tensor) -> Tensor:
-        inputs = self.inputs[rows]
-        return inputs.pin_memory() if self.device.type == "cuda" else inputs
+        return self.inputs[rows].pin_memory() if self.device.type == "cuda" else self.inputs[rows]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from scipy.special import entr
 
 from pflcore.data.assignment import Assignment
 from pflcore.data.samples import Rows, Samples
@@ -39,14 +40,12 @@ def heterogeneity(samples: Samples, assignment: Assignment) -> Heterogeneity:
     held = {side: _counts(parts, samples.labels, samples.classes) for side, parts in assignment.sides().items()}
     train, rows = held["train"], assignment.rows()
     shares = _shares(train)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        bits = np.where(shares > 0, shares * np.log2(shares), 0.0)
     return Heterogeneity(
         train=train,
         test=held["test"],
         validation=held.get("validation"),
         attributes={name: _counts(rows, one.values, len(one.names)) for name, one in samples.attributes.items()},
-        entropy=np.abs(bits.sum(axis=1)),
+        entropy=entr(shares).sum(axis=1) / np.log(2),
         distance=np.abs(shares - _shares(train.sum(axis=0)[None])).sum(axis=1) / 2,
         split_distance=np.abs(shares - _shares(held["test"])).sum(axis=1) / 2,
         holders=(train > 0).sum(axis=0),
@@ -55,9 +54,7 @@ def heterogeneity(samples: Samples, assignment: Assignment) -> Heterogeneity:
 
 
 def _counts(parts: list[Rows], values: Rows, count: int) -> Rows:
-    owners = np.repeat(np.arange(len(parts)), [len(rows) for rows in parts])
-    flat = np.bincount(owners * count + values[np.concatenate(parts)], minlength=len(parts) * count)
-    return flat.reshape(len(parts), count)
+    return np.array([np.bincount(values[rows], minlength=count) for rows in parts])
 
 
 def _shares(counts: Rows) -> Numbers:

@@ -1,8 +1,4 @@
-"""Gaussian noise on the images of a client, feature skew of a known strength (FedTP, figure 10).
-
-Noise that is drawn anew in every round, and augmentation, are hashes of what their numbers are for: the same on every
-device, with any executor and in any batch, without a generator's state.
-"""
+"""Gaussian noise on the images of a client, feature skew of a known strength (FedTP, figure 10)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """How a dataset is prepared on this machine: who sees how far it is, and where large arrays go meanwhile.
 
-Loaders of datasets say what they do by :func:`track` and take large arrays from :func:`allocate`; whoever calls them
-decides by :func:`preparing` what comes of it. Without that nothing is shown and everything is in memory.
+Without :func:`preparing` nothing is shown and everything is in memory.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -21,13 +22,7 @@ SCHEMA = "dataset/2"
 _GROUP = 64 * 2**20  # bytes of inputs per row group: in memory at a time when a large artifact is written or mapped
 _PROBE = 4 * 2**20  # bytes of inputs that tell whether they compress
 _SIDES = ("left", "top", "right", "bottom")
-_BOX = pa.struct(
-    [
-        pa.field("label", pa.int64()),
-        *(pa.field(side, pa.float32()) for side in _SIDES),
-        pa.field("difficult", pa.bool_()),
-    ]
-)
+_BOX = pa.struct([("label", pa.int64()), *((side, pa.float32()) for side in _SIDES), ("difficult", pa.bool_())])
 
 
 def write_samples(path: Path, samples: Samples) -> None:
@@ -49,8 +44,11 @@ def write_samples(path: Path, samples: Samples) -> None:
     for name, attribute in samples.attributes.items():
         words = pa.array(attribute.names, pa.string())
         facts[name] = pa.DictionaryArray.from_arrays(attribute.values.astype(np.int32), words)
-    if samples.boxes:
-        facts["boxes"] = _boxes_column(samples.boxes)
+    if boxes := samples.boxes:
+        sides = [pa.array(np.ascontiguousarray(side)) for side in boxes.corners.T]
+        items = pa.StructArray.from_arrays([pa.array(boxes.labels), *sides, pa.array(boxes.difficult)], fields=[*_BOX])
+        ends = np.concatenate([[0], np.cumsum(boxes.counts)]).astype(np.int32)
+        facts["boxes"] = pa.ListArray.from_arrays(pa.array(ends), items)
     table = pa.table(facts)
     schema = pa.schema([pa.field("input", pa.binary(width)), *table.schema])
     # Where compression saves a tenth or more, judged by the first rows; photographs of 32x32 pixels save a 90th.
@@ -80,14 +78,30 @@ def read_facts(path: Path) -> Samples:
     return _read(path, None, with_inputs=False)
 
 
+@contextmanager
+def checking(path: Path) -> Iterator[None]:
+    """Raise what is wrong with an artifact's content as a :class:`UserError` that names the file."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError, pa.ArrowException, UserError) as error:
+        said = error if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+        raise UserError(f"{path}: damaged ({said}); delete it and run again") from None
+
+
+def positions(table: pa.Table, name: str, words: Sequence[str]) -> Rows:
+    """Return the place of each of a column's words among the given ones. Raise ``ValueError`` for others."""
+    index = pc.index_in(table[name].cast(pa.string()), value_set=pa.array(words, pa.string()))
+    if index.null_count:
+        raise ValueError(f"column {name!r} must hold {' or '.join(words[:9])} in every row")
+    return np.asarray(index).astype(np.int64)
+
+
 def _read(path: Path, scratch: Path | None, with_inputs: bool) -> Samples:
     meta = read_meta(path, SCHEMA)
-    try:
+    with checking(path):
         shape = tuple(int(size) for size in meta["shape"])
         names = {name: tuple(words) for name, words in meta["attributes"].items()}
-        width = int(np.prod(shape))
-        mapped = scratch is not None and pq.read_metadata(path).num_rows * width > memory_limit()
-        # What is lacking is noticed below, column by column.
+        mapped = bool(scratch) and pq.read_metadata(path).num_rows * int(np.prod(shape)) > memory_limit()
         present = pq.read_schema(path).names
         columns = [name for name in present if name != "input" or (with_inputs and not mapped)]
         table, _ = read_table(path, SCHEMA, columns)
@@ -96,57 +110,25 @@ def _read(path: Path, scratch: Path | None, with_inputs: bool) -> Samples:
         elif mapped and scratch:
             inputs = _mapped_inputs(path, scratch, len(table), shape)
         else:
-            inputs = _inputs(column(path, table, "input", pa.binary(width)), shape)
+            _decode(table["input"], inputs := np.empty((len(table), *shape), np.uint8))
         return Samples(
             inputs=inputs,
-            labels=column(path, table, "label", pa.int64()).to_numpy().copy(),  # Arrow memory is read-only
-            train=positions(path, table, "split", SPLITS) == 0,
+            labels=table["label"].to_numpy().copy(),  # Arrow memory is read-only
+            train=positions(table, "split", SPLITS) == 0,
             name=meta["name"],
             class_names=tuple(meta["class_names"]),
             mean=tuple(meta["mean"]),
             std=tuple(meta["std"]),
             source=meta["source"],
             size=meta.get("size"),
-            attributes={name: Attribute(positions(path, table, name, words), words) for name, words in names.items()},
-            boxes=_boxes(path, table) if "boxes" in present else None,
+            attributes={name: Attribute(positions(table, name, words), words) for name, words in names.items()},
+            boxes=_boxes(table) if "boxes" in present else None,
         )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        fault = f"damaged metadata ({type(error).__name__}: {error})"
-        raise UserError(f"{path}: {fault}; delete it and run again") from None
-    except UserError as error:
-        message = str(error)
-        raise UserError(message if message.startswith(str(path)) else f"{path}: {message}") from None
 
 
-def column(path: Path, table: pa.Table, name: str, kind: pa.DataType) -> pa.ChunkedArray:
-    """Return a column without nulls of the given type."""
-    if name not in table.column_names or table[name].type != kind or table[name].null_count:
-        found = f"{table[name].type} with {table[name].null_count} nulls" if name in table.column_names else "none"
-        raise UserError(f"{path}: column {name!r} must be {kind} without nulls, found {found}; delete it and run again")
-    return table[name]
-
-
-def positions(path: Path, table: pa.Table, name: str, words: Sequence[str]) -> Rows:
-    """Return the place of each of a column's words among the given ones."""
-    cells = table[name].cast(pa.string()) if name in table.column_names else pa.nulls(1, pa.string())
-    index = pc.index_in(cells, value_set=pa.array(words, pa.string()))
-    if index.null_count:
-        known = f"{', '.join(words[:-1])} or {words[-1]}" if name == "split" else "words that its metadata lists"
-        raise UserError(f"{path}: column {name!r} must hold {known} in every row; delete it and run again")
-    return np.asarray(index).astype(np.int64)
-
-
-def _boxes_column(boxes: Boxes) -> pa.ListArray:
-    sides = [pa.array(np.ascontiguousarray(side)) for side in boxes.corners.T]
-    items = pa.StructArray.from_arrays([pa.array(boxes.labels), *sides, pa.array(boxes.difficult)], fields=list(_BOX))
-    ends = np.concatenate([[0], np.cumsum(boxes.counts)]).astype(np.int32)
-    return pa.ListArray.from_arrays(pa.array(ends), items)
-
-
-def _boxes(path: Path, table: pa.Table) -> Boxes:
-    lists = column(path, table, "boxes", pa.list_(_BOX)).combine_chunks()
-    items = lists.flatten()
-    parts = {part.name: items.field(index).to_numpy(zero_copy_only=False) for index, part in enumerate(_BOX)}
+def _boxes(table: pa.Table) -> Boxes:
+    lists = table["boxes"].combine_chunks()
+    parts = {part.name: lists.flatten().field(part.name).to_numpy(zero_copy_only=False) for part in _BOX}
     corners = np.stack([parts[side] for side in _SIDES], axis=1)
     counts = lists.value_lengths().to_numpy().astype(np.int64)
     return Boxes(counts, parts["label"].copy(), corners, parts["difficult"].astype(np.bool_))
@@ -160,8 +142,7 @@ def _mapped_inputs(path: Path, scratch: Path, count: int, shape: tuple[int, ...]
         with atomic_path(decoded) as temporary:
             inputs, start = np.lib.format.open_memmap(temporary, "w+", np.uint8, (count, *shape)), 0
             for part in pq.ParquetFile(path).iter_batches(columns=["input"]):
-                rows = column(path, pa.Table.from_batches([part]), "input", pa.binary(int(np.prod(shape))))
-                inputs[start : start + len(part)] = _inputs(rows, shape)
+                _decode(pa.chunked_array([part["input"]]), inputs[start : start + len(part)])
                 start += len(part)
             inputs.flush()
     # Copy on write: nothing is written, but PyTorch warns of memory that must not be.
@@ -169,11 +150,9 @@ def _mapped_inputs(path: Path, scratch: Path, count: int, shape: tuple[int, ...]
     return mapped
 
 
-def _inputs(rows: pa.ChunkedArray, shape: tuple[int, ...]) -> Bytes:
-    inputs = np.empty((len(rows), *shape), np.uint8)
+def _decode(rows: pa.ChunkedArray, out: Bytes) -> None:
     start, width = 0, rows.type.byte_width
     for chunk in rows.chunks:
         stored = np.frombuffer(chunk.buffers()[1], np.uint8, len(chunk) * width, chunk.offset * width)
-        inputs[start : start + len(chunk)] = stored.reshape(-1, *shape)
+        out[start : start + len(chunk)] = stored.reshape(len(chunk), *out.shape[1:])
         start += len(chunk)
-    return inputs

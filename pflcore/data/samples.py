@@ -68,12 +68,12 @@ class Samples:
 
     def __post_init__(self) -> None:
         where = f"dataset {self.name!r}"
-        expected = {"inputs": ((4, 2), np.uint8), "labels": ((1,), np.int64), "train": ((1,), np.bool_)}
-        arrays = {key: getattr(self, key) for key in expected}
+        arrays: dict[str, np.ndarray] = {"inputs": self.inputs, "labels": self.labels, "train": self.train}
+        expected = {"inputs": ((4, 2), "uint8"), "labels": ((1,), "int64"), "train": ((1,), "bool")}
         for key, (dimensions, dtype) in expected.items():
             if arrays[key].ndim not in dimensions or arrays[key].dtype != dtype:
-                wanted = f"{np.dtype(dtype)} with {dimensions[0]} dimension{'s' if dimensions[0] > 1 else ''}"
-                raise UserError(f"{where}: {key} must be {wanted}, not {arrays[key].dtype} with {arrays[key].ndim}")
+                wanted = f"must be {dtype} with {dimensions[0]} dimensions"
+                raise UserError(f"{where}: {key} {wanted}, not {arrays[key].dtype} with {arrays[key].ndim}")
         lengths = {key: len(array) for key, array in arrays.items()}
         lengths |= {key: len(attribute.values) for key, attribute in self.attributes.items()}
         lengths |= {"boxes": len(self.boxes.counts)} if self.boxes else {}
@@ -93,8 +93,7 @@ class Samples:
         return len(self.labels)
 
     @property
-    def is_images(self) -> bool:
-        """Return whether the samples are images; otherwise they are texts."""
+    def is_images(self) -> bool:  # otherwise they are texts
         return self.inputs.ndim == 4
 
     @property

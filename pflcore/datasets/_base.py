@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -12,6 +13,7 @@ import numpy as np
 
 from pflcore.data.samples import Attribute, Bytes, Mask, Rows, Samples, check_labels
 from pflcore.datasets._download import DataFile, Source
+from pflcore.datasets._files import Files, open_files
 from pflcore.errors import UserError
 from pflcore.registry import Entry
 
@@ -73,7 +75,7 @@ class Dataset(Entry, ABC):
         return self.mean, self.std
 
     def found(self, folder: Path) -> bool:
-        """Return whether what is read with the present options is here, without looking into it."""
+        """Return whether what is read with the present options is here."""
         return all(part.here for part in self.data_files(folder))
 
     def data_files(self, folder: Path) -> list[DataFile]:
@@ -116,17 +118,36 @@ class Dataset(Entry, ABC):
             )
         names = self.class_names or class_names
         check_labels(labels, len(names), where)
+        for name, attribute in more.get("attributes", {}).items():
+            check_labels(attribute.values, len(attribute.names), f"{where}: {name}")
         return Samples(inputs, labels, train, self.name, names, *self.normalisation, source, **more)
 
-    @staticmethod
-    def join(parts: Sequence[tuple[Bytes, Rows]]) -> tuple[Bytes, Rows, Mask]:
-        """Return inputs and labels part after part, of which the last is the test set, and which are for training."""
+    def join(self, parts: Sequence[tuple[Bytes, Rows]], where: Path, source: str, **more: Any) -> Samples:
+        """Return inputs and labels part after part, of which the last is the test set, as :meth:`complete` does."""
         inputs, labels = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
-        return inputs, labels, np.arange(len(labels)) < len(labels) - len(parts[-1][1])
+        train = np.arange(len(labels)) < len(labels) - len(parts[-1][1])
+        return self.complete(inputs, labels, train, where=str(where), source=source, **more)
 
-    def absent(self, folder: Path, expected: str) -> UserError:
-        """Return the error for data that the user has to get: where from, and what was `expected` in the folder."""
-        return UserError(f"{folder}: no data here; get it from {self.homepage} and put {expected} there")
+    @contextmanager
+    def open(self, folder: Path, archives: Sequence[Source], inside: str, parts: Names) -> Iterator[tuple[Files, str]]:
+        """Open `parts` of the folder `inside` of archives, or of what they unpack to where none of them is here.
+
+        That may lie in such a folder, in its last one, or in the dataset's own. An archive is downloaded where it can
+        be. Yield the files, by their names below that folder, and what a report calls them.
+        """
+        packed = any((folder / source.name).is_file() for source in archives)
+        for place in () if packed else (inside, inside.rpartition("/")[2], "."):
+            if (folder / place / parts[-1]).exists():
+                with open_files(folder / place, parts) as files:
+                    yield files, place
+                return
+        also = f"the folder {inside}, or what is in it: {', '.join(parts)}"
+        with ExitStack() as stack:
+            paths = [source.obtain(folder, also) for source in archives]
+            opened = [stack.enter_context(open_files(path, parts, f"{inside}/")) for path in paths]
+            where = str(paths[0] if len(paths) == 1 else folder)
+            names = {name: read for files in opened for name, read in files.readers.items()}
+            yield Files(where, names), ", ".join(path.name for path in paths)
 
 
 def encode(words: Sequence[str], names: Sequence[str]) -> Rows:

@@ -20,7 +20,6 @@ from pflcore.errors import UserError
 TRIES = 5
 PAUSE_SECONDS = 2.0  # longer after every try
 TIMEOUT_SECONDS = 60
-_MEGABYTE = 10**6
 
 
 @dataclass(frozen=True)
@@ -45,44 +44,39 @@ class Source:
         """Return the file's name."""
         return self.file or self.url.rpartition("/")[2]
 
-    def check(self, folder: Path) -> Path:
-        """Return its path in `folder`. Raise :class:`UserError` when it has another hash."""
-        path = folder / self.name
-        if self.digest and (found := self.hash_of(path)) != self.digest:
-            raise UserError(
-                f"{path}: {self.algorithm} is {found}, expected {self.digest}; delete it and get it from {self.url}"
-            )
-        return path
-
     def obtain(self, folder: Path, alternatives: str = "") -> Path:
-        """Return its path in `folder`, downloaded when it is not there, and checked.
+        """Return its path in `folder`, downloaded when it is not there, and checked by its hash.
 
         A download that breaks off leaves ``<name>.part`` for the next call; `alternatives` are what else a person may
         put there.
         """
-        path = folder / self.name
+        path, part, also = folder / self.name, folder / f"{self.name}.part", alternatives and f", or {alternatives}"
         if path.is_file():
-            return self.check(folder)
-        existed, part = folder.is_dir(), folder / f"{self.name}.part"
+            if self.digest and (found := self.hash_of(path)) != self.digest:
+                wrong = f"{self.algorithm} is {found}, expected {self.digest}"
+                raise UserError(f"{path}: {wrong}; delete it and get it from {self.url}")
+            return path
+        if not self.direct:
+            raise UserError(f"{folder}: no data here; get it from {self.url} and put {self.name}{also} there")
+        existed = folder.is_dir()
         folder.mkdir(parents=True, exist_ok=True)
         try:
             with _locked(folder):
                 if not path.is_file():
                     _fetch(self.url, part)
-                    if self.digest and self.hash_of(part) != self.digest:
+                    if self.hash_of(part) != self.digest:
                         part.unlink()
                         raise ValueError
                     part.replace(path)
             return path
         except (OSError, HTTPException, ValueError) as error:
-            if not existed:
-                with suppress(OSError):  # of a folder that holds a part
-                    folder.rmdir()
+            if not existed and not part.is_file():
+                folder.rmdir()
             reason = "what it sent has a wrong hash" if isinstance(error, ValueError) else type(error).__name__
             again = f"try again, which goes on at the end of {part.name}, or " if part.is_file() else ""
             raise UserError(
-                f"{folder}: no data here, and {self.url} could not be downloaded ({reason}); {again}put {self.name} "
-                f"into that folder{alternatives and f', or {alternatives}'}"
+                f"{folder}: no data here, and {self.url} could not be downloaded ({reason}); "
+                f"{again}put {self.name} into that folder{also}"
             ) from None
 
     def hash_of(self, path: Path) -> str:
@@ -122,10 +116,10 @@ def _append(url: str, part: Path) -> None:
     request = Request(url, headers={"Range": f"bytes={have}-"} if have else {})
     with urlopen(request, timeout=TIMEOUT_SECONDS) as answer, part.open("ab" if answer.status == 206 else "wb") as file:
         expected, start = answer.length, file.tell()
-        advance = track(f"downloading {part.stem}, MB", (expected or 0) // _MEGABYTE)
-        while piece := answer.read(_MEGABYTE):
+        advance = track(f"downloading {part.stem}, MB", (expected or 0) // 10**6)
+        while piece := answer.read(10**6):
             file.write(piece)
-            advance(len(piece) // _MEGABYTE)
+            advance(len(piece) // 10**6)
         if expected is not None and file.tell() - start != expected:
             raise ConnectionError("the transfer broke off")
 

@@ -1,45 +1,47 @@
-"""Encoded images to one array of pixels, on all cores."""
+"""Encoded images to one array of pixels, on all cores, and Parquet files that hold some."""
 
 from __future__ import annotations
 
+import ctypes
 import io
 import os
-import time
-from collections import deque
+import signal
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from multiprocessing import get_context
-from threading import Thread
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from pflcore.data.preparation import allocate, track
-from pflcore.data.samples import Bytes, Rows
-from pflcore.datasets._files import Read, describe
+from pflcore.data.samples import SPLITS, Bytes, Mask, Rows
+from pflcore.datasets._files import Read, describe, reading
 from pflcore.errors import UserError
+from pflcore.json_text import parse_json
 
 FORMATS = ("PNG", "JPEG", "BMP", "WEBP", "PPM", "TIFF", "GIF")
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
 CHUNK = 64  # images per task
-AHEAD = 32  # tasks that are read before those before them are decoded
+AHEAD = 128  # tasks that are read at a time
 MIN_PARALLEL = 2_000  # images that are decoded sooner than processes are started
 MAX_PIXELS = 100_000_000  # of a file
 
 
 class Decoded(NamedTuple):
-    """Images as uint8 [n, C, H, W], encodings as ``"PNG"``, width and height [n, 2] before scaling.
-
-    With a `problem`, the image after the last one is unreadable for that reason.
-    """
+    """Images as uint8 [n, C, H, W], encodings as ``"PNG"``, width and height [n, 2] before scaling."""
 
     pixels: Bytes
     formats: set[str]
     sizes: Rows
-    problem: str = ""
 
 
 class Form(NamedTuple):
@@ -61,61 +63,51 @@ def decode_images(images: Sequence[tuple[str, Read]], form: Form, what: str) -> 
     `what` is how a progress display calls the work.
     """
     pixels, sizes = allocate((len(images), *form.shape)), np.empty((len(images), 2), np.int64)
-    advance, formats, done = track(what, len(images)), set[str](), 0
+    advance, formats, stop = track(what, len(images)), set[str](), 0
     for part in _decoded(images, partial(_decode_chunk, form=form)):
-        rows = slice(done, done + len(part.pixels))
-        if part.problem:
-            raise UserError(f"{images[rows.stop][0]}: {part.problem}")
-        pixels[rows], sizes[rows], done = part.pixels, part.sizes, rows.stop
+        start, stop = stop, stop + len(part.pixels)
+        pixels[start:stop], sizes[start:stop] = part.pixels, part.sizes
         formats |= part.formats
-        advance(len(part.pixels))
+        advance(stop - start)
     return Decoded(pixels, formats, sizes)
 
 
-def _decoded(images: Sequence[tuple[str, Read]], decode: Callable[[list[bytes]], Decoded]) -> Iterator[Decoded]:
+Chunk = list[tuple[str, bytes]]
+
+
+def _decoded(images: Sequence[tuple[str, Read]], decode: Callable[[Chunk], Decoded]) -> Iterator[Decoded]:
     """Yield the decoded chunks in order. Many are spread over processes: threads would wait for Python's lock."""
-    chunks = ([read() for _, read in images[start : start + CHUNK]] for start in range(0, len(images), CHUNK))
+    starts = range(0, len(images), CHUNK)
+    chunks = ([(where, read()) for where, read in images[start : start + CHUNK]] for start in starts)
     if len(images) < MIN_PARALLEL or (os.cpu_count() or 1) == 1:
         yield from map(decode, chunks)
         return
     # Forked, since other ways to start a process would run a caller's script again.
-    with ProcessPoolExecutor(None, get_context("fork"), _end_with, (os.getpid(),)) as pool:
-        pending: deque[Future[Decoded]] = deque()
+    with ProcessPoolExecutor(None, get_context("fork"), _end_with_parent) as pool:
         try:
-            for chunk in chunks:
-                pending.append(pool.submit(decode, chunk))
-                if len(pending) > AHEAD:
-                    yield pending.popleft().result()
-            while pending:
-                yield pending.popleft().result()
+            while some := list(islice(chunks, AHEAD)):
+                yield from pool.map(decode, some)
         except BrokenProcessPool:
             raise UserError("a process that decodes images was killed, perhaps for lack of memory; try again") from None
-        finally:
-            pool.shutdown(cancel_futures=True)
 
 
-def _end_with(parent: int) -> None:
-    """End this process when its parent has ended, however that happened."""
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(1)
-        os._exit(1)
-
-    Thread(target=watch, daemon=True).start()
+def _end_with_parent() -> None:
+    """Have Linux end this process with the one that forked it, however that ends."""
+    if prctl := getattr(ctypes.CDLL(None), "prctl", None):
+        prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
-def _decode_chunk(images: list[bytes], form: Form) -> Decoded:
+def _decode_chunk(images: Chunk, form: Form) -> Decoded:
     pixels, sizes = np.empty((len(images), *form.shape), np.uint8), np.empty((len(images), 2), np.int64)
     formats: set[str] = set()
-    for number, data in enumerate(images):
+    for number, (where, data) in enumerate(images):
         try:
             pixels[number], kind, sizes[number] = decode_image(data, form)
         except Exception as error:  # decoders of damaged images raise far more than OSError
             if isinstance(error, UnidentifiedImageError):  # which names an address, another one each time
                 error = ValueError(f"not {' or '.join(form.formats)}")
             problem = describe(error, data).replace("cannot be read", "not a readable image")
-            return Decoded(pixels[:number], formats, sizes[:number], problem)
+            raise UserError(f"{where}: {problem}") from None
         formats.add(kind)
     return Decoded(pixels, formats, sizes)
 
@@ -153,3 +145,60 @@ def _with_bytes(image: Image.Image) -> Image.Image:
 def is_image(file: str) -> bool:
     """Return whether a file is an image by its name; hidden files, such as a system's notes on one, are not."""
     return not file.startswith(".") and file.lower().endswith(SUFFIXES)
+
+
+@dataclass(frozen=True, eq=False)
+class ImageTable:
+    """A table of encoded images, and columns of integers or texts by their names.
+
+    `class_names` are those of the integers of the first column, where the file has them.
+    """
+
+    path: Path
+    images: pa.ChunkedArray
+    columns: dict[str, list[int] | list[str]]
+    class_names: tuple[str, ...]
+
+    def readers(self) -> list[tuple[str, Read]]:
+        """Return what messages call each image, and what gives its bytes."""
+        return [(f"{self.path}: row {row}", image.as_py) for row, image in enumerate(self.images)]
+
+
+def read_tables(folder: Path, image: str, columns: Sequence[str]) -> tuple[list[ImageTable], Mask]:
+    """Read ``train*.parquet``, then ``test*.parquet``, as :func:`read_table`; say which rows are for training."""
+    tables = [read_table(p, image, columns) for split in SPLITS for p in sorted(folder.glob(f"{split}*.parquet"))]
+    train = [table.path.name.startswith("train") for table in tables for _ in range(len(table.images))]
+    return tables, np.array(train, bool)
+
+
+def read_table(path: Path, image: str, columns: Sequence[str]) -> ImageTable:
+    """Read a Parquet file with a column of encoded images, and others of integers or texts, the labels first.
+
+    Images are binary, or structs with a binary field ``bytes``. Names of integer labels are in the metadata of exports
+    of the Hugging Face library ``datasets``.
+    """
+    cells: dict[str, pa.ChunkedArray] = {}
+    with reading(path):
+        schema = pq.read_schema(path)
+        known = [name for name in {image, *columns} if name in schema.names]
+        table = pq.read_table(path, columns=known, partitioning=None)
+        for name in (image, *columns):
+            cell = table[name] if table.column_names.count(name) == 1 else pa.chunked_array([], pa.null())
+            if pa.types.is_struct(cell.type) and name == image and cell.type.get_field_index("bytes") >= 0:
+                cell = pc.struct_field(cell, "bytes")
+            elif pa.types.is_dictionary(cell.type):
+                cell = cell.cast(cell.type.value_type)
+            suits = str(cell.type) in (("binary", "large_binary") if name == image else ("string", "large_string"))
+            suits |= name != image and pa.types.is_integer(cell.type)
+            if not suits or cell.null_count:
+                what = "binary or struct<bytes: binary>" if name == image else "integers or text"
+                has = ", ".join(f"{field.name:.40}: {field.type!s:.60}" for field in list(schema)[:12])
+                raise UserError(f"{path}: needs a column {name!r} of {what}, without nulls, has {has}")
+            cells[name] = cell
+    if not table.num_rows:
+        raise UserError(f"{path}: holds no images; remove it or export it again")
+    try:
+        names = list(parse_json(schema.metadata[b"huggingface"])["info"]["features"][columns[0]]["names"])
+    except (KeyError, TypeError, ValueError):
+        names = []
+    return ImageTable(path, cells[image], {name: cells[name].to_pylist() for name in columns}, tuple(map(str, names)))

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from pflcore.data.samples import Attribute, Mask, Samples
+from pflcore.data.samples import Attribute, Samples
 from pflcore.datasets import DATASETS
 from pflcore.datasets._base import FOLDER, HALF, Dataset, encode
 from pflcore.datasets._download import DataFile, Source
@@ -28,16 +28,6 @@ class Archive(NamedTuple):
     size: str
 
 
-class Picture(NamedTuple):
-    """An encoded image: its domain, its class, its file's name, what messages call it, and what gives its bytes."""
-
-    domain: str
-    label: str
-    file: str
-    where: str
-    read: Read
-
-
 @dataclass(frozen=True, kw_only=True)
 class DomainImages(Dataset):
     """Base of the datasets whose official files are ``<domain>/<class>/<image>``, in archives or unpacked.
@@ -49,9 +39,7 @@ class DomainImages(Dataset):
     domains: ClassVar[tuple[str, ...]]
     archives: ClassVar[tuple[Archive, ...]]
     unpacked: ClassVar[str] = "."  # a folder that an archive unpacks to; its content may also lie in the dataset's own
-    between: ClassVar[tuple[str, ...]] = ()  # folders between that of the domain and those of the classes
-    access = FOLDER
-    original = (3, 0, 0)
+    access, original = FOLDER, (3, 0, 0)
     mean = std = HALF
     smoke: ClassVar[dict[str, int]] = {"size": 32}
 
@@ -69,63 +57,59 @@ class DomainImages(Dataset):
     def load(self, folder: Path) -> Samples:
         if not any(part.here for part in self.data_files(folder)):
             names = " and ".join(archive.source.name for archive in self.archives)
-            raise self.absent(folder, f"{names}, or the folders {', '.join(self.domains)},")
+            wanted = f"get it from {self.homepage} and put {names}, or the folders {', '.join(self.domains)}, there"
+            raise UserError(f"{folder}: no data here; {wanted}")
         with ExitStack() as stack:
-            pictures, sources = self._collect(folder, stack)
-            pictures, train, lists = self.select(folder, pictures)
-            met = {(picture.domain, picture.label) for picture in pictures}
+            images, sources = self._collect(folder, stack)
+            train, lists = self.select(folder, sorted(images, key=lambda path: path.split("/")))
+            words = [path.split("/") for path in train]
+            met = {(domain, label) for domain, label, _ in words}
             for domain in self.domains:
                 if lacking := [label for label in self.class_names if (domain, label) not in met]:
                     raise UserError(f"{folder}: {domain} has no images of {lacking[0]}; put the complete data there")
-            images = [(picture.where, picture.read) for picture in pictures]
-            decoded = decode_images(images, Form(self.shape, resize=True), f"decoding {self.name}")
+            form = Form(self.shape, resize=True)
+            pixels = decode_images([images[path] for path in train], form, f"decoding {self.name}").pixels
         return self.complete(
-            decoded.pixels,
-            encode([picture.label for picture in pictures], self.class_names),
-            train,
+            pixels,
+            encode([label for _, label, _ in words], self.class_names),
+            np.array([*train.values()]),
             where=str(folder),
-            source=", ".join(dict.fromkeys([*sources, *lists])),
-            attributes={"domain": Attribute(encode([p.domain for p in pictures], self.domains), self.domains)},
+            source=", ".join([*sources, *lists]),
+            attributes={"domain": Attribute(encode([domain for domain, *_ in words], self.domains), self.domains)},
         )
 
-    def select(self, folder: Path, pictures: list[Picture]) -> tuple[list[Picture], Mask, list[str]]:
-        return pictures, np.ones(len(pictures), bool), []
+    def select(self, folder: Path, paths: list[str]) -> tuple[dict[str, bool], list[str]]:
+        """Return which images ``<domain>/<class>/<file>`` are used, and whether for training; and what says so."""
+        return dict.fromkeys(paths, True), []
 
-    def _collect(self, folder: Path, stack: ExitStack) -> tuple[list[Picture], list[str]]:
-        """Return all pictures, by domain, class and file, and their sources; archives stay open as `stack` does."""
-        places: list[tuple[Path, str, tuple[str, ...], str]] = []
-        for source, domains, _ in self.archives:
-            if (folder / source.name).is_file():
-                places.append((source.check(folder), "", domains, source.name))
-                continue
-            for domain in domains:
-                found = [root / domain for root in (folder, folder / self.unpacked) if (root / domain).is_dir()]
-                if not found:
-                    wanted = f"neither {source.name} nor a folder {domain!r}"
-                    raise UserError(f"{folder}: has {wanted}; put the complete data there")
-                places.append((found[0], f"{domain}/", domains, f"folder {domain}"))
-        pictures: list[Picture] = []
-        for place, prefix, domains, _ in places:
-            split = partial(self._split, prefix, domains)
-            for name, read in stack.enter_context(open_files(place, split)).items():
-                domain, label, file = split(name)
-                pictures.append(Picture(domain, label, file, f"{place}/{name}", read))
-        order = {domain: number for number, domain in enumerate(self.domains)}
-        return sorted(pictures, key=lambda p: (order[p.domain], p.label, p.file)), [source for *_, source in places]
+    def _collect(self, folder: Path, stack: ExitStack) -> tuple[dict[str, tuple[str, Read]], list[str]]:
+        """Return all images by ``<domain>/<class>/<file>``, and their sources; archives stay open as `stack` does."""
+        images: dict[str, tuple[str, Read]] = {}
+        sources = []
+        for part in DomainImages.data_files(self, folder):
+            if (place := part.here) is None:
+                raise UserError(f"{folder}: has no {' or '.join(part.patterns)}; put the complete data there")
+            if packed := place.is_file() and part.source is not None:
+                part.source.obtain(folder)  # checks it
+            files = stack.enter_context(open_files(place))
+            for name in files.readers:
+                if path := self._path(name if packed else f"{place.name}/{name}", part.what.split(", ")):
+                    images[path] = files.named(name)
+            sources.append(place.name if packed else f"folder {place.name}")
+        return images, sources
 
-    def _split(self, prefix: str, domains: tuple[str, ...], name: str) -> tuple[str, ...]:
-        """Return the domain, the class and the file of an official image's name; nothing for any other."""
-        *folders, file = f"{prefix}{name}".split("/")
-        domain, *between, label = folders[-2 - len(self.between) :] if len(folders) > 1 else ("", "")
-        fits = domain in domains and label in self.class_names and tuple(between) == self.between and is_image(file)
-        return (domain, label, file) if fits else ()
+    def _path(self, name: str, domains: Sequence[str]) -> str:
+        """Return ``<domain>/<class>/<file>`` of an official image's name; nothing for any other."""
+        *folders, label, file = ["", *name.split("/")]
+        domain = next((one for one in folders if one in domains), "")
+        return f"{domain}/{label}/{file}" if domain and label in self.class_names and is_image(file) else ""
 
 
 _OFFICE = "https://faculty.cc.gatech.edu/~judy/domainadapt/"
 _OFFICE_CLASSES = """
-    back_pack bike bike_helmet bookcase bottle calculator desk_chair desk_lamp desktop_computer file_cabinet
-    headphones keyboard laptop_computer letter_tray mobile_phone monitor mouse mug paper_notebook pen phone
-    printer projector punchers ring_binder ruler scissors speaker stapler tape_dispenser trash_can
+back_pack bike bike_helmet bookcase bottle calculator desk_chair desk_lamp desktop_computer file_cabinet headphones
+keyboard laptop_computer letter_tray mobile_phone monitor mouse mug paper_notebook pen phone printer projector punchers
+ring_binder ruler scissors speaker stapler tape_dispenser trash_can
 """
 
 
@@ -143,7 +127,6 @@ class Office31(DomainImages):
     homepage = _OFFICE
     download_size = "76 MB"
     unpacked = "domain_adaptation_images"
-    between = ("images",)
     domains = ("amazon", "dslr", "webcam")
     archives = (
         Archive(Source(_OFFICE, "md5", "1b536d114869a5a8aa4580b89e9758fb", f"{unpacked}.tar.gz"), domains, "76 MB"),

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
-import numpy as np
-
-from pflcore.data.samples import SPLITS, Mask
+from pflcore.data.samples import SPLITS
 from pflcore.datasets import DATASETS
 from pflcore.datasets._download import DataFile, Source
-from pflcore.datasets._files import Read, load_pickle, open_files, read_file, reading
-from pflcore.datasets.domain_images import Archive, DomainImages, Picture
+from pflcore.datasets._files import load_pickle, open_files, reading
+from pflcore.datasets.domain_images import Archive, DomainImages
 from pflcore.errors import UserError
 from pflcore.options import option
 
@@ -59,13 +55,12 @@ washing_machine watermelon waterslide whale wheel windmill wine_bottle wine_glas
 class DomainNet(DomainImages):
     """DomainNet, colour images of 345 classes in 6 domains, by default of FedBN's ten classes.
 
-    Clipart and painting are those of the cleaned version, without duplicates. The hashes that are checked are what
-    several public projects found. The domain is the attribute ``domain``.
+    Clipart and painting are those of the cleaned version, to which FedBN's page led when its lists were published. The
+    hashes that are checked are what several public projects found. The domain is the attribute ``domain``.
 
-    When the official lists ``<domain>_train.txt`` and ``<domain>_test.txt`` of all domains lie beside the images, they
-    say what is used and which of it is the test set: with all classes 586,575 images. Without lists all images are
-    training samples. With ``lists: fedbn`` FedBN's pickled lists in ``domainnet_dataset.zip`` say so; when they were
-    published FedBN's page led to the cleaned version of the images, since 2025 to the original one.
+    The official lists ``<domain>_train.txt`` and ``<domain>_test.txt`` of all domains, beside the images, say what is
+    used and for what (of all classes 586,575 images), or with ``lists: fedbn`` FedBN's, in ``domainnet_dataset.zip``.
+    Without lists all images are training samples.
     """
 
     citation = "X. Peng et al., Moment Matching for Multi-Source Domain Adaptation, ICCV 2019"
@@ -88,21 +83,12 @@ class DomainNet(DomainImages):
     about = (_ABOUT, 0)
     attributes: ClassVar[dict[str, tuple[str, ...]]] = {"domain": _DOMAINS}
 
-    size: int = option(
-        256, help="Height and width in pixels that every image is scaled to; FedBN uses 256.", ge=8, le=1024
-    )
-    classes_used: str = option(
-        "top ten", choices=("top ten", "all"), help="top ten: FedBN's; all: the 345 classes, 115 GB at size 256."
-    )
+    size: int = option(256, help="Height and width in pixels of every image; FedBN uses 256.", ge=8, le=1024)
+    classes_used: str = option("top ten", choices=("top ten", "all"), help="FedBN's, or 345, 115 GB at size 256.")
     lists: str = option(
-        "official",
-        choices=("official", "fedbn"),
-        later=True,
-        help="The authors', when they are here, or FedBN's lists.",
+        "official", choices=("official", "fedbn"), later=True, help="The authors', if here, or FedBN's."
     )
-    first: int | None = option(
-        None, ge=1, later=True, help="With lists: fedbn, how many of each training list; FedBN's code: 105; null: all."
-    )
+    first: int | None = option(None, ge=1, later=True, help="How many of each of FedBN's training lists; null: all.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -122,37 +108,32 @@ class DomainNet(DomainImages):
         official = DataFile("official lists", folder, ("*_train.txt",))
         return [*files, official] if official.here else files
 
-    def select(self, folder: Path, pictures: list[Picture]) -> tuple[list[Picture], Mask, list[str]]:
-        lists = [(domain, split) for domain in _DOMAINS for split in SPLITS]
-        fedbn, train = self.lists == "fedbn", dict[str, bool]()
-        if not fedbn and not any((folder / f"{domain}_{split}.txt").is_file() for domain, split in lists):
-            return super().select(folder, pictures)
-        place, end = (folder / FEDBN_LISTS.name, "pkl") if fedbn else (folder, "txt")
+    def select(self, folder: Path, paths: list[str]) -> tuple[dict[str, bool], list[str]]:
+        fedbn = self.lists == "fedbn"
+        names = {f"{domain}_{split}.{'pkl' if fedbn else 'txt'}": split for domain in _DOMAINS for split in SPLITS}
+        if not fedbn and not any((folder / name).is_file() for name in names):
+            return super().select(folder, paths)
+        place, train = folder / (FEDBN_LISTS.name if fedbn else ""), dict[str, bool]()
         advice = f"get FedBN's lists from {FEDBN_LISTS.url}" if fedbn else "put the lists of all domains there, or none"
         with ExitStack() as stack:
-            found: Iterable[tuple[str, Read]] = [(path.name, partial(read_file, path)) for path in folder.glob("*.txt")]
-            if fedbn:
-                found = stack.enter_context(open_files(place, lambda name: name.endswith(".pkl"))).items()
-            files = {name.rpartition("/")[2]: (f"{place}/{name}", read) for name, read in found}
-            for domain, split in lists:
-                with reading(place, advice):
-                    where, read = files[f"{domain}_{split}.{end}"]
+            packed = stack.enter_context(open_files(place))
+            inside = {name.rpartition("/")[2]: name for name in packed.readers}
+            for name, split in names.items():
+                where, read = packed.named(inside.get(name, name))
                 with reading(where, advice):
-                    paths = _read_pickle(read(), where) if fedbn else _read_text(read())
-                for path in paths[: self.first] if split == "train" else paths:
+                    listed = _read_pickle(read(), where) if fedbn else _read_text(read())
+                for path in listed[: self.first] if split == "train" else listed:
                     parts = path.split("/")
-                    if len(parts) != 3 or parts[0] != domain:
+                    if len(parts) != 3 or parts[0] != name.partition("_")[0]:
                         raise UserError(f"{where}: {path[:80]!r} is not '<domain>/<class>/<image>'; get the list again")
                     if path in train:
                         raise UserError(f"{where}: {path} is listed twice; get the list again")
                     if parts[1] in self.class_names:
                         train[path] = split == "train"
-        here = {f"{picture.domain}/{picture.label}/{picture.file}": picture for picture in pictures}
-        if unknown := [path for path in train if path not in here]:
+        known = {*paths}
+        if unknown := [path for path in train if path not in known]:
             raise UserError(f"{folder}: {unknown[0]} is listed but missing; put the complete data there")
-        used = {path: picture for path, picture in here.items() if path in train}
-        mask = np.array([train[path] for path in used])
-        return list(used.values()), mask, ["FedBN's lists" if fedbn else "official lists"]
+        return {path: train[path] for path in paths if path in train}, ["FedBN's lists" if fedbn else "official lists"]
 
 
 def _read_text(data: bytes) -> list[str]:

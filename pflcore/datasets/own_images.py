@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import ClassVar
 
@@ -13,9 +16,9 @@ from pflcore.data.samples import SPLITS, Attribute, Mask, Rows, Samples, check_l
 from pflcore.datasets import DATASETS
 from pflcore.datasets._base import FOLDER, Dataset, check_distinct, check_file_name, encode
 from pflcore.datasets._download import DataFile
-from pflcore.datasets._files import ImageTable, read_file, read_table
-from pflcore.datasets._images import SUFFIXES, Form, decode_images, is_image
-from pflcore.datasets.voc import LARGEST, PARTS, RULE_HELP, RULES, open_folder, read_splits
+from pflcore.datasets._files import Read, open_files, read_file
+from pflcore.datasets._images import SUFFIXES, Decoded, Form, ImageTable, decode_images, is_image, read_tables
+from pflcore.datasets.voc import LARGEST, PARTS, RULE_HELP, RULES, read_splits
 from pflcore.errors import UserError
 from pflcore.options import option
 
@@ -31,37 +34,23 @@ class OwnImages(Dataset):
     """
 
     citation = "none: the user's own images"
-    licence = "the user's own"
-    access = FOLDER
-    download_size = "the user's own"
-    original = (3, 0, 0)
+    licence = download_size = "the user's own"
+    access, original = FOLDER, (3, 0, 0)
     smoke: ClassVar[dict[str, int]] = {"size": 32}
 
-    path: str = option(
-        "", help="A folder below the data folder, with / between its parts; empty: the one with this dataset's name."
-    )
+    path: str = option("", help="A folder below the data folder; empty: the one with this dataset's name.")
     size: int = option(64, ge=8, le=1024, help="Height and width in pixels that every image is scaled to.")
-    version: str = option(
-        "", help="Any text. Change it when the images have changed: what lies outside of the workspace is not watched."
-    )
+    version: str = option("", help="Any text, to change when the images have changed: they are not watched.")
     channels: int = option(3, help="3 for colours, 1 for grey; images are converted to it.", choices=(1, 3))
     # The base class holds what is known of a published dataset; of one's own images the user knows it.
-    mean: tuple[float, ...] = option(  # type: ignore[misc]
-        (0.5,),
-        ge=0,
-        le=1,
-        help="Mean, of pixel values from 0 to 1, that inputs are normalised with: one, or one a channel.",
-    )
-    std: tuple[float, ...] = option(  # type: ignore[misc]
-        (0.5,), gt=0, le=1, help="Standard deviation, as the mean: one, or one a channel."
-    )
+    mean: tuple[float, ...] = option((0.5,), ge=0, le=1, help="Of pixels from 0 to 1: one, or one a channel.")  # type: ignore[misc]
+    std: tuple[float, ...] = option((0.5,), gt=0, le=1, help="As the mean: one, or one a channel.")  # type: ignore[misc]
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if PureWindowsPath(self.path).anchor or ".." in PurePosixPath(self.path).parts or set(self.path) & set("\\\0"):
             raise UserError(
-                f"{self.name}.path = {self.path!r} must be a folder below the data folder, such as 'flowers' or "
-                "'flowers/small'"
+                f"{self.name}.path = {self.path!r} must be a folder below the data folder, such as 'flowers'"
             )
         for key in ("mean", "std"):
             values: tuple[float, ...] = getattr(self, key)
@@ -70,17 +59,21 @@ class OwnImages(Dataset):
                 raise UserError(f"{self.name}.{key} = {list(values)} {wanted}")
             object.__setattr__(self, key, values * (self.channels // len(values)))
 
-    @property
-    def form(self) -> Form:
-        """Return what the images are decoded to."""
-        return Form(self.shape, resize=True, as_shown=True)
-
     def data_files(self, folder: Path) -> list[DataFile]:
         return [DataFile(self.name, self.root(folder), self.files)]
 
     def root(self, folder: Path) -> Path:
         """Return the chosen folder, given the dataset's own."""
         return folder.parent / self.path if self.path else folder
+
+    def decode(self, images: Sequence[tuple[str, Read]]) -> Decoded:
+        """Decode images as a viewer shows them."""
+        return decode_images(images, Form(self.shape, resize=True, as_shown=True), f"decoding {self.name}")
+
+    def by_domain(self, domains: list[str]) -> dict[str, Attribute]:
+        """Return the attribute ``domain``, or nothing where there are no domains."""
+        names = tuple(sorted({*domains}))
+        return {"domain": Attribute(encode(domains, names), names)} if domains else {}
 
 
 @DATASETS.register
@@ -95,11 +88,8 @@ class ImageFolder(OwnImages):
 
     name = "image_folder"
     files = ("*/",)
-    attributes: ClassVar[dict[str, tuple[str, ...]]] = {}
 
-    layout: str = option(
-        "class", choices=("class", "split/class", "domain/class"), help="The folders between `path` and the images."
-    )
+    layout: str = option("class", choices=("class", "split/class", "domain/class"), help="Folders around the images.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -107,51 +97,49 @@ class ImageFolder(OwnImages):
             object.__setattr__(self, "attributes", {"domain": ()})
 
     def load(self, folder: Path) -> Samples:
-        root, splits = self.root(folder), self.layout == "split/class"
-        form = "/".join(f"<{part}>" for part in (*self.layout.split("/"), "image"))
+        root, form = self.root(folder), "/".join(f"<{part}>" for part in (*self.layout.split("/"), "image"))
         if not self.found(folder):
             raise UserError(f"{root}: no data here; put images there as {form}, or set the option 'path'")
-        images = []
-        for path in _files_below(root):
-            *folders, _ = parts = path.relative_to(root).parts
+        paths = _files_below(root)
+        for path in paths:
+            parts = path.relative_to(root).parts
             if len(parts) != form.count("/") + 1:
                 raise UserError(f"{path}: not in its place, as the layout is {form}; move it, or set 'layout'")
             if not is_image(path.name):
                 raise UserError(f"{path}: not an image by its name; move it away, or use {', '.join(SUFFIXES)}")
-            if not "".join(folders).isprintable():  # would break files and tables
-                raise UserError(f"{root}: the folder name {path.parent.name!r} cannot be printed; rename it")
-            images.append((folders[0], folders[-1], path))
-        groups = sorted({group for group, _, _ in images}) if self.layout != "class" else []
-        classes = tuple(sorted({label for _, label, _ in images}))
-        if splits and groups != sorted(SPLITS):
-            raise UserError(f"{root}: has the folders {', '.join(groups)}, but the layout needs train and test alone")
-        for group in groups if splits else ():
-            if lacking := {*classes} - {label for own, label, _ in images if own == group}:
-                same = "training and test set need the same classes"
-                raise UserError(f"{root}: {same}, but {group} has no {', '.join(sorted(lacking))}")
-        if not images:
+        if not paths:
             raise UserError(f"{root}: has no images; put them there as {form}")
-        domains = [group for group, _, _ in images] if self.layout == "domain/class" else []
-        readers = [(str(path), partial(read_file, path)) for _, _, path in images]
+        labels, groups = [path.parent.name for path in paths], [path.relative_to(root).parts[0] for path in paths]
+        classes, met = tuple(sorted({*labels})), {*zip(groups, labels, strict=True)}
+        if splits := self.layout == "split/class":
+            if {*groups} != {*SPLITS}:
+                has = ", ".join(sorted({*groups}))
+                raise UserError(f"{root}: has the folders {has}, but the layout needs train and test alone")
+            for split, label in product(SPLITS, classes):
+                if (split, label) not in met:
+                    raise UserError(f"{root}: training and test set need the same classes, but {split} has no {label}")
         return self.complete(
-            decode_images(readers, self.form, f"decoding {root.name}").pixels,
-            encode([label for _, label, _ in images], classes),
-            np.array([group != "test" or not splits for group, _, _ in images]),
+            self.decode([(str(path), partial(read_file, path)) for path in paths]).pixels,
+            encode(labels, classes),
+            np.array([group != "test" or not splits for group in groups]),
             where=str(root),
             source=f"images in {self.path or self.name}/",
             class_names=classes,
-            attributes={"domain": Attribute(encode(domains, groups), tuple(groups))} if domains else {},
+            attributes=self.by_domain(groups if self.layout == "domain/class" else []),
         )
 
 
 def _files_below(root: Path) -> list[Path]:
-    """Return all files that are not hidden, folder by folder in the order of names."""
-    try:
-        content = sorted(root.iterdir(), key=lambda path: path.name)
-    except OSError as error:
-        raise UserError(f"{root}: not a readable folder ({error.strerror}); give it the right permissions") from None
-    content = [path for path in content if not path.name.startswith(".") and path.name not in _JUNK]
-    return [file for path in content for file in (_files_below(path) if path.is_dir() else [path])]
+    """Return all files that are not hidden, nor left by file managers, in the order of folders and names."""
+
+    def fail(error: OSError) -> None:
+        raise UserError(f"{error.filename}: not a readable folder ({error.strerror}); give it the right permissions")
+
+    paths = []
+    for place, folders, names in os.walk(root, onerror=fail, followlinks=True):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        paths += [Path(place, name) for name in names if not name.startswith(".") and name not in _JUNK]
+    return sorted(paths, key=lambda path: path.parts)
 
 
 @DATASETS.register
@@ -165,13 +153,10 @@ class OwnImageTable(OwnImages):
 
     name = "image_table"
     files = ("train*.parquet",)
-    attributes: ClassVar[dict[str, tuple[str, ...]]] = {}
 
     image: str = option("image", help="The column of the encoded images.")
     label: str = option("label", help="The column of the labels, integers or texts.")
-    domain: str | None = option(
-        None, help="A column of texts or integers that becomes the attribute domain; null is none."
-    )
+    domain: str | None = option(None, help="A column of texts or integers, to be the attribute domain; null: none.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -183,27 +168,18 @@ class OwnImageTable(OwnImages):
         if not self.found(folder):
             raise UserError(f"{root}: no train*.parquet here; put Parquet files of images there, or set 'path'")
         columns = [self.label] + ([] if self.domain is None else [self.domain])
-        paths = {split: sorted(root.glob(f"{split}*.parquet")) for split in SPLITS}
-        tables = [read_table(path, self.image, columns) for split in SPLITS for path in paths[split]]
-        train = np.repeat([table.path in paths["train"] for table in tables], [len(table.images) for table in tables])
+        tables, train = read_tables(root, self.image, columns)
         class_names, labels = _classes(root, tables, self.label, train)
-        decoded = decode_images(
-            [one for table in tables for one in table.readers()], self.form, f"decoding {self.name}"
-        )
-        attributes: dict[str, Attribute] = {}
-        if self.domain is not None:
-            domains = [str(domain) for table in tables for domain in table.columns[self.domain]]
-            names = tuple(sorted(set(domains)))
-            attributes["domain"] = Attribute(encode(domains, names), names)
-        source = f"{', '.join(table.path.name for table in tables)} ({', '.join(sorted(decoded.formats))} images)"
+        decoded = self.decode([one for table in tables for one in table.readers()])
+        domains = [] if self.domain is None else [str(one) for table in tables for one in table.columns[self.domain]]
         return self.complete(
             decoded.pixels,
             labels,
             train,
             where=str(root),
-            source=source,
+            source=f"{', '.join(table.path.name for table in tables)} ({', '.join(sorted(decoded.formats))} images)",
             class_names=class_names,
-            attributes=attributes,
+            attributes=self.by_domain(domains),
         )
 
 
@@ -243,9 +219,7 @@ class DetectionFolder(OwnImages):
     files = ("Annotations/",)
     detects = True
 
-    class_list: tuple[str, ...] = option(
-        (), help="The names of the classes, as the annotations have them; empty: all that occur, in alphabetical order."
-    )
+    class_list: tuple[str, ...] = option((), help="The names of the classes; empty: all that occur, in order.")
     train_list: str = option("trainval", help="The list of training images, without its ending.")
     test_list: str = option("test", help="The list of test images, without its ending.")
     counts_as: str = option(LARGEST, choices=RULES, help=RULE_HELP)
@@ -261,5 +235,8 @@ class DetectionFolder(OwnImages):
         root = self.root(folder)
         if not all((root / part).is_dir() for part in PARTS):
             raise UserError(f"{root}: no data here; put the folders {', '.join(PARTS)} there, or set the option 'path'")
-        with open_folder(root, f"images in {self.path or self.name}/") as files:
-            return read_splits(self, [(files, self.train_list)], (files, self.test_list), self.counts_as, as_shown=True)
+        with open_files(root, PARTS) as files:
+            splits = [
+                (files, f"images in {self.path or self.name}/", split) for split in (self.train_list, self.test_list)
+            ]
+            return read_splits(self, splits, self.counts_as, as_shown=True)

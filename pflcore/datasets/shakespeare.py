@@ -14,7 +14,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from pflcore.data.preparation import allocate, track
-from pflcore.data.samples import Attribute, Bytes, Samples
+from pflcore.data.samples import SPLITS, Attribute, Bytes, Samples
 from pflcore.datasets import DATASETS
 from pflcore.datasets._base import FOLDER, Dataset, check_file_name
 from pflcore.datasets._download import DataFile, Source
@@ -37,8 +37,6 @@ _LEAF = "https://github.com/TalwalkarLab/leaf"
 LEAF_LENGTH = 80  # characters of a text in LEAF's shards
 MAX_SHARD_BYTES = 2**30
 
-Lines = Mapping[str, Sequence[str]]
-"""The lines of each role in their order."""
 Windows = tuple[Bytes, Bytes]
 """Of one role: training and test samples, both uint8 [n, chunk_len + 1]."""
 
@@ -47,20 +45,14 @@ Windows = tuple[Bytes, Bytes]
 class Shakespeare(Dataset):
     """Shakespeare's plays, the next of 100 characters, by speaking role.
 
-    A sample is a text of `chunk_len` characters with the one after it, its role, of one play, the attribute ``role``;
-    it is by default from the complete works of 1994, of which no hash is published. Lines and split are those of the
-    preprocessing that FedTP took from knn-per. LEAF counts 1,129 roles and FedTP 683 clients, without saying which;
-    about 60 % of the roles (`role_share`) would explain it.
-
-    The last ``max(1, int((1 - train_share) * lines))`` of a role's lines test, the others train. In this released
-    arithmetic a role of 10 lines has one test line, as ``1 - 0.8`` is a little less than 0.2 in floating point. Runs of
-    spaces are made one, then the lines of each part are joined by a space; every window of them is a sample.
+    A sample is a window of `chunk_len` characters with the one after it, its role, of one play, the attribute ``role``.
+    By default it is from the complete works of 1994, of which no hash is published, by the preprocessing that FedTP
+    took from knn-per: the last ``max(1, int((1 - train_share) * lines))`` of a role's lines test, which is one of ten,
+    as ``1 - 0.8`` is a little less than 0.2. LEAF counts 1,129 roles and FedTP 683 clients, without saying which; about
+    60 % of the roles (`role_share`) would explain it.
     """
 
-    citation = (
-        "W. Shakespeare, Complete Works (Project Gutenberg 100); roles as clients: S. Caldas et al., LEAF: A Benchmark "
-        "for Federated Settings, 2018 (arXiv 1812.01097)"
-    )
+    citation = "Complete Works (Project Gutenberg 100); Caldas et al., LEAF: A Benchmark for Federated Settings, 2018"
     licence = "public domain; the 1994 edition: personal use and free distribution only"
     download_size = "5.5 MB; tiny Shakespeare: 1.1 MB"
     homepage = "https://www.gutenberg.org/ebooks/100"
@@ -75,12 +67,8 @@ class Shakespeare(Dataset):
     source: str = option(
         "gutenberg", choices=("gutenberg", "leaf", "speakers"), help="Complete works, LEAF's shards, or NAME: speeches."
     )
-    file: str = option(
-        TINY.name, help="File that source: speakers reads; by default tiny Shakespeare, which is downloaded."
-    )
-    chunk_len: int = option(
-        80, ge=1, le=1000, help="Characters that a model reads: 80 in LEAF and knn-per, 5 in FedTP's code."
-    )
+    file: str = option(TINY.name, help="What `speakers` reads; by default tiny Shakespeare, which is downloaded.")
+    chunk_len: int = option(80, ge=1, le=1000, help="Characters that a model reads; 5 in FedTP's code.")
     train_share: float = option(0.8, help="Share of a role's lines, from the first on, that train.", gt=0, lt=1)
     min_lines: int = option(3, help="Roles with fewer lines are dropped.", ge=2)
     role_share: float = option(1.0, help="Share of the roles that is drawn and kept.", gt=0, le=1)
@@ -115,52 +103,40 @@ class Shakespeare(Dataset):
                 path = TINY.obtain(folder, "any other text of speeches, and name it by the option file")
             elif not path.is_file():
                 raise UserError(f"{path}: no such file; put it there, or name another by the option file")
-            lines = read_speakers(read_text(read_file(path), str(path)), str(path))
-            return self.from_lines(lines, where=str(path), source=path.name)
-        path = next((folder / name for name in (ARCHIVE, TEXT) if (folder / name).is_file()), folder)
-        if path == folder:
-            raise self.absent(folder, f"{ARCHIVE}, or its {TEXT},")
-        inside = ""
-        if path.name == TEXT:
-            data = read_file(path)
+            return self.from_lines(
+                read_speakers(read_text(read_file(path), str(path)), str(path)), str(path), path.name
+            )
+        path = folder / TEXT
+        if (folder / ARCHIVE).is_file() or not path.is_file():
+            with open_files(_WORKS.obtain(folder, f"its {TEXT}")) as files:
+                name = next((name for name in files.readers if name.lower().endswith(".txt")), TEXT)
+                where, read = files.named(name)
+                source, data = f"{ARCHIVE}/{name}", read()
         else:
-            with open_files(path, lambda name: name.lower().endswith(".txt")) as files:
-                if len(files) != 1:
-                    raise UserError(f"{path}: holds {len(files)} text files, expected one, {TEXT}; get it again")
-                ((name, read),) = files.items()
-                inside, data = f"/{name}", read()
-        where = f"{path}{inside}"
-        return self.from_lines(read_plays(read_text(data, where), where), where=where, source=f"{path.name}{inside}")
+            where, source, data = str(path), TEXT, read_file(path)
+        return self.from_lines(read_plays(read_text(data, where), where), where, source)
 
-    def from_lines(self, lines: Lines, *, where: str, source: str) -> Samples:
-        """Return the samples of what the roles say, in the characters of :attr:`class_names`."""
-        names = [name for name, own in lines.items() if len(own) >= self.min_lines]
-        if not names:
-            few = f"none of {len(lines)} roles has {self.min_lines} lines or more"
-            raise UserError(f"{where}: {few}; use a longer text")
+    def from_lines(self, lines: Mapping[str, Sequence[str]], where: str, source: str) -> Samples:
+        """Return the samples of what the roles say, line by line, in the characters of :attr:`class_names`."""
         windows = {}
-        for name in self._draw(names):
+        for name in self._draw([name for name, own in lines.items() if len(own) >= self.min_lines]):
             own = [re.sub("  +", " ", line) for line in lines[name]]
             first = len(own) - max(1, int((1 - self.train_share) * len(own)))
             windows[name] = self._slide(" ".join(own[:first])), self._slide(" ".join(own[first:]))
-        return self._from_windows(windows, where=where, source=source)
+        return self._from_windows(windows, where, source)
 
     def _draw(self, names: Sequence[str]) -> list[str]:
         """Return the roles that stay, in the given order; as in released code, before short ones are dropped."""
-        if self.role_share == 1:
-            return list(names)
-        count = max(1, int(self.role_share * len(names)))
-        drawn = generator(self.role_seed, f"{self.name} roles").permutation(len(names))[:count]
-        return [names[number] for number in sorted(drawn)]
+        drawn = generator(self.role_seed, f"{self.name} roles").permutation(len(names))
+        return [names[number] for number in sorted(drawn[: max(1, int(self.role_share * len(names)))])]
 
     def _slide(self, text: str) -> Bytes:
         """Return all windows of a text: views of its characters, which take no memory of their own."""
         width = self.chunk_len + 1
-        enough = len(text) >= width
-        windows: Bytes = sliding_window_view(encode_text(text), width) if enough else np.empty((0, width), np.uint8)
-        return windows
+        windows: Bytes = np.empty((0, width), np.uint8)
+        return sliding_window_view(encode_text(text), width) if len(text) >= width else windows
 
-    def _from_windows(self, windows: Mapping[str, Windows], *, where: str, source: str) -> Samples:
+    def _from_windows(self, windows: Mapping[str, Windows], where: str, source: str) -> Samples:
         """Return the samples in the order of the roles, each role's training before its test samples.
 
         Roles without either are dropped, as nothing could be learned or measured there.
@@ -168,8 +144,8 @@ class Shakespeare(Dataset):
         both = {name: pair for name, pair in windows.items() if all(map(len, pair))}
         if not both:
             raise UserError(
-                f"{where}: none of {len(windows)} roles has training and test text of more than {self.chunk_len} "
-                "characters; use a smaller chunk_len, a larger role_share or a longer text"
+                f"{where}: none of {len(windows)} roles of {self.min_lines} lines has training and test text of more "
+                f"than {self.chunk_len} characters; use a smaller chunk_len, a larger role_share or a longer text"
             )
         parts = [part for pair in both.values() for part in pair]
         sizes = [len(part) for part in parts]
@@ -185,59 +161,38 @@ class Shakespeare(Dataset):
         return self.complete(inputs, labels, train, where=where, source=source, attributes=attributes)
 
     def _leaf(self, folder: Path) -> Samples:
-        train, test = (sorted(folder.glob(f"{name}/*.json")) for name in ("train", "test"))
-        if not train or not test:
+        parts = [read_shards(sorted(folder.glob(f"{split}/*.json")), self.chunk_len) for split in SPLITS]
+        if not all(parts):
             wanted = f"make LEAF's shakespeare with {_LEAF} and put both there"
-            raise UserError(f"{folder}: no train/*.json and test/*.json; {wanted}")
-        parts, nothing = [read_shards(paths, self.chunk_len) for paths in (train, test)], self._slide("")
-        windows = {name: (parts[0].get(name, nothing), parts[1].get(name, nothing)) for name in parts[0] | parts[1]}
-        if not windows:
-            raise UserError(f"{folder}: the JSON files hold no users; run LEAF's preprocessing again")
-        drawn = {name: windows[name] for name in self._draw(list(windows))}
-        return self._from_windows(drawn, where=str(folder), source="LEAF train/*.json and test/*.json")
+            raise UserError(f"{folder}: no users in train/*.json and test/*.json; {wanted}")
+        names, nothing = self._draw([*(parts[0] | parts[1])]), self._slide("")
+        windows = {name: (parts[0].get(name, nothing), parts[1].get(name, nothing)) for name in names}
+        return self._from_windows(windows, str(folder), "LEAF train/*.json and test/*.json")
 
 
-# --- characters -----------------------------------------------------------------------------------------------------
-
+_PRINTABLE = frozenset(string.printable)
 UNKNOWN = 255  # the number of a character that is not printable ASCII; no sample holds it
 _CODES = np.full(129, UNKNOWN, np.uint8)
 _CODES[[ord(character) for character in string.printable]] = np.arange(100)
 # What Unicode's own decompositions leave as it is.
-_PLAIN = {"‘": "'", "’": "'", "‚": "'", "‛": "'", "“": '"', "”": '"', "„": '"', "«": '"', "»": '"', "′": "'", "″": '"'}
-_PLAIN |= {"‐": "-", "‑": "-", "‒": "-", "–": "-", "—": "--", "―": "--", "−": "-"}
-_PLAIN |= {"Æ": "AE", "æ": "ae", "Œ": "OE", "œ": "oe", "ø": "o", "Ø": "O", "ß": "ss"}
+_PLAIN = str.maketrans("‘’‚‛′“”„«»″‐‑‒–—―−", "'" * 5 + '"' * 6 + "-" * 7)
 
 
 def read_text(data: bytes, where: str) -> str:
     """Return a text file's content in the 100 characters.
 
-    Typographic quotes and dashes, ligatures and accented letters become their nearest plain counterparts, as in the
-    editions that papers used; what has none is left out, or refused where it is more than one in 1,000.
+    Typographic quotes and dashes and accented letters become plain; what has no counterpart is left out, or refused
+    where it is more than one in 1,000.
     """
     try:
-        text = data.decode()
+        text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise UserError(f"{where}: not UTF-8 text (byte {error.start}); save it as UTF-8") from None
-    table = {character: _plain(character) for character in set(text) - set(string.printable)}
-    strange = {character: text.count(character) for character, plain in table.items() if plain is None}
-    if sum(strange.values()) * 1000 > len(text):  # another alphabet
-        most = max(strange, key=lambda character: (strange[character], character))
-        raise UserError(
-            f"{where}: {sum(strange.values()):,} of {len(text):,} characters, most often {most!r}, are outside of the "
-            "100 printable ASCII characters; use English plain text"
-        )
-    return text.translate({ord(character): plain for character, plain in table.items()})
-
-
-def _plain(character: str) -> str | None:
-    """Return its counterpart in printable ASCII; "" for a mark that shows nothing, None when there is none."""
-    if character in _PLAIN:
-        return _PLAIN[character]
-    if character.isspace():
-        return " "
-    if unicodedata.category(character) in ("Mn", "Cf"):
-        return ""
-    return "".join(part for part in unicodedata.normalize("NFKD", character) if part in string.printable) or None
+    kept = "".join(one for one in unicodedata.normalize("NFKD", text.translate(_PLAIN)) if one in _PRINTABLE)
+    if (lost := len(text) - len(kept)) * 1000 > len(text):  # another alphabet
+        outside = f"{lost:,} of {len(text):,} characters are outside of the 100 printable ASCII characters"
+        raise UserError(f"{where}: {outside}; use English plain text")
+    return kept
 
 
 def encode_text(text: str) -> Bytes:
@@ -246,8 +201,6 @@ def encode_text(text: str) -> Bytes:
     codes: Bytes = _CODES[np.minimum(points, len(_CODES) - 1)]
     return codes
 
-
-# --- plays, speeches and LEAF's shards -------------------------------------------------------------------------------
 
 _AUTHOR = "by William Shakespeare"
 _END = re.compile(r"End of this Etext|(?:\*\*\* ?)?END OF (?:THE |THIS )?PROJECT GUTENBERG", re.IGNORECASE)
@@ -260,9 +213,8 @@ _FLAT = re.compile(r"([a-zA-Z][a-zA-Z ]*)\. (.*)"), re.compile(r"(.*)")
 def read_plays(text: str, where: str) -> dict[str, list[str]]:
     """Return the lines of every role of every play in the complete works of 1994, by ``PLAY_ROLE``.
 
-    All papers used this edition of Project Gutenberg's ebook 100. It is taken apart by the rules of LEAF's and
-    knn-per's preprocessing, its oddities included: stage directions that are indented like speech are speech, and so is
-    nearly everything in The Comedy of Errors.
+    The rules are those of LEAF's and knn-per's preprocessing, oddities included: stage directions that are indented
+    like speech are speech, and so is nearly everything in The Comedy of Errors.
     """
     lines = text.splitlines()
     # Its first work are the sonnets. The first line may name the author of the whole file.
@@ -325,23 +277,18 @@ def read_speakers(text: str, where: str) -> dict[str, list[str]]:
 def read_shards(paths: Sequence[Path], length: int) -> dict[str, Bytes]:
     """Return the samples of each user in LEAF's shards, uint8 [n, length + 1]; of longer texts the last characters."""
     found: dict[str, Bytes] = {}
-    advance = track("reading JSON shards", len(paths))
     for path in paths:
         with reading(path, "use shards made by LEAF's preprocessing of shakespeare"):
             shard = json.loads(read_large(path, MAX_SHARD_BYTES))
             for name, count in zip(shard["users"], shard["num_samples"], strict=True):
+                texts, targets = (shard["user_data"][name][key] for key in "xy")
+                rows = encode_text("".join(text + target for text, target in zip(texts, targets, strict=True)))
+                fits = {*map(len, texts)} <= {LEAF_LENGTH} and {*map(len, targets)} <= {1} and (rows != UNKNOWN).all()
+                if len(texts) != count or not fits:
+                    wanted = f"{count} texts of {LEAF_LENGTH} printable ASCII characters, and one more each"
+                    raise ValueError(f"user {name!r} must have {wanted}")
                 if name in found:
                     raise ValueError(f"user {name!r} is there already")
-                texts, targets = (shard["user_data"][name][key] for key in "xy")
-                if not len(texts) == len(targets) == count:
-                    raise ValueError(f"user {name!r} must have {count} texts and as many next characters")
-                if {*map(len, texts)} - {LEAF_LENGTH} or {*map(len, targets)} - {1}:
-                    raise ValueError(f"the texts of user {name!r} must have {LEAF_LENGTH} characters and one more each")
-                whole = "".join(text + target for text, target in zip(texts, targets, strict=True))
-                rows = encode_text(whole).reshape(-1, LEAF_LENGTH + 1)
-                if (rows == UNKNOWN).any():
-                    raise ValueError(f"user {name!r} says more than the 100 printable ASCII characters")
                 # Copied, as otherwise all characters of the text would stay in memory.
-                found[str(name)] = rows[:, -length - 1 :].copy()
-        advance(1)
+                found[str(name)] = rows.reshape(-1, LEAF_LENGTH + 1)[:, -length - 1 :].copy()
     return found

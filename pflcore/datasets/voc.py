@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
-from functools import partial
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from pflcore.data.preparation import track
 from pflcore.data.samples import Boxes, Rows, Samples
 from pflcore.datasets import DATASETS
-from pflcore.datasets._base import DOWNLOAD, HALF, Dataset, check_distinct
+from pflcore.datasets._base import DOWNLOAD, HALF, Dataset, check_distinct, encode
 from pflcore.datasets._download import DataFile, Source
-from pflcore.datasets._files import Read, open_files, reading
+from pflcore.datasets._files import Files, Read, reading
 from pflcore.datasets._images import Form, decode_images
 from pflcore.errors import UserError
 from pflcore.options import option
@@ -29,85 +27,53 @@ CLASSES = (
 )
 PARTS = ("Annotations", "ImageSets", "JPEGImages")
 LARGEST, FREQUENT, RAREST = RULES = ("largest", "frequent", "rarest")
-RULE_HELP = (
-    "The class that an image counts for in partitions, of its objects that are not difficult if it has any: largest: "
-    "that of the largest; frequent: that of most of them; rarest: the one that fewest objects of the dataset have."
-)
+RULE_HELP = "The class that an image counts for in partitions: of its largest object, of most of them, or its rarest."
 _HOST = "http://host.robots.ox.ac.uk/pascal/VOC"
 
 
-class Files(NamedTuple):
-    """The files of a year by their names below its folder, what messages call them, and what a report does."""
-
-    where: str
-    source: str
-    readers: dict[str, Read]
-
-    def read(self, name: str) -> bytes:
-        if name not in self.readers:
-            raise UserError(f"{self.where}: {name} is missing; put the complete data there")
-        return self.readers[name]()
-
-    def split(self, name: str) -> list[str]:
-        """Return the images of a list in its order."""
-        where = f"{self.where}/ImageSets/Main/{name}.txt"
-        with reading(where, "put the official list there"):
-            names = self.read(f"ImageSets/Main/{name}.txt").decode().split()
-        if not names or len(set(names)) < len(names):
-            raise UserError(f"{where}: {'names an image twice' if names else 'is empty'}; put the official list there")
-        return names
+Split = tuple[Files, str, str]
+"""Where a list of images is, what a report calls that, and the list's name."""
 
 
-@contextmanager
-def open_folder(folder: Path, source: str) -> Iterator[Files]:
-    """Open a folder of VOC's layout; `source` is what a report calls it."""
-    with open_files(folder, lambda name: name.startswith(PARTS)) as readers:
-        yield Files(str(folder), source, readers)
-
-
-def read_splits(
-    dataset: Dataset, train: Sequence[tuple[Files, str]], test: tuple[Files, str], rule: str, as_shown: bool = False
-) -> Samples:
-    """Read the images of some lists, each a name in some files, and their boxes.
+def read_splits(dataset: Dataset, splits: Sequence[Split], rule: str, as_shown: bool = False) -> Samples:
+    """Read the images of some lists, of which the last is the test set, and their boxes.
 
     An image is labelled by the one of its objects that the rule says, one of :data:`RULES`.
     """
-    splits = [*train, test]
-    names = [(files, name) for files, split in splits for name in files.split(split)]
-    where = ", ".join(dict.fromkeys(files.where for files, _ in splits))
-    source = ", ".join(dict.fromkeys(files.source for files, _ in splits))
-    if twice := [name for name, count in Counter(name for _, name in names).items() if count > 1]:
-        raise UserError(
-            f"{where}: {min(twice)} is in both {' and '.join(split for _, split in splits)}; correct the lists"
-        )
-    advance, objects = track(f"reading annotations of {dataset.name}", len(names)), []
-    for files, name in names:
-        objects.append(_read_objects(files, f"Annotations/{name}.xml", dataset.class_names))
-        advance(1)
-    readers = [(f"{files.where}/JPEGImages/{n}.jpg", partial(files.read, f"JPEGImages/{n}.jpg")) for files, n in names]
+    where = ", ".join(dict.fromkeys(files.where for files, *_ in splits))
+    source = ", ".join(dict.fromkeys(called for _, called, _ in splits))
+    lists = [[(files, name) for name in _read_list(files, split)] for files, _, split in splits]
+    listed = [one for own in lists for one in own]
+    names = [name for _, name in listed]
+    if twice := {name for name, count in Counter(names).items() if count > 1}:
+        both = " and ".join(split for *_, split in splits)
+        raise UserError(f"{where}: {min(twice)} is listed twice in {both}; correct the lists")
+    annotations = [files.named(f"Annotations/{name}.xml") for files, name in listed]
+    objects = [_read_objects(*one, dataset.class_names) for one in annotations]
     form = Form(dataset.shape, resize=True, as_shown=as_shown, formats=("JPEG", "PNG"))
-    decoded = decode_images(readers, form, f"decoding {dataset.name}")
-    classes = dataset.class_names or tuple(sorted({one.label for own in objects for one in own}))
-    corners = [
-        _shares(own, size, f"{files.where}/Annotations/{name}.xml")
-        for own, size, (files, name) in zip(objects, decoded.sizes, names, strict=True)
-    ]
+    images = [files.named(f"JPEGImages/{name}.jpg") for files, name in listed]
+    decoded = decode_images(images, form, f"decoding {dataset.name}")
+    everything = [one for own in objects for one in own]
+    classes = dataset.class_names or tuple(sorted({one.label for one in everything}))
+    corners = [_shares(*each) for each in zip(objects, decoded.sizes, (one for one, _ in annotations), strict=True)]
     boxes = Boxes(
         counts=np.array([len(own) for own in objects], np.int64),
-        labels=np.array([classes.index(one.label) for own in objects for one in own], np.int64),
+        labels=encode([one.label for one in everything], classes),
         corners=np.concatenate(corners).astype(np.float32),
-        difficult=np.array([one.difficult for own in objects for one in own], bool),
+        difficult=np.array([one.difficult for one in everything], bool),
     )
-    is_train = np.arange(len(names)) < len(names) - len(test[0].split(test[1]))
-    return dataset.complete(
-        decoded.pixels,
-        main_classes(boxes, rule),
-        is_train,
-        where=where,
-        source=source,
-        class_names=classes,
-        boxes=boxes,
-    )
+    train = np.arange(len(names)) < len(names) - len(lists[-1])
+    labels, pixels = main_classes(boxes, rule), decoded.pixels
+    return dataset.complete(pixels, labels, train, where=where, source=source, class_names=classes, boxes=boxes)
+
+
+def _read_list(files: Files, name: str) -> list[str]:
+    where, read = files.named(f"ImageSets/Main/{name}.txt")
+    with reading(where, "put the official list there"):
+        names = read().decode().split()
+    if not names:
+        raise UserError(f"{where}: is empty; put the official list there")
+    return names
 
 
 class _Object(NamedTuple):
@@ -116,13 +82,13 @@ class _Object(NamedTuple):
     difficult: bool
 
 
-def _read_objects(files: Files, name: str, classes: tuple[str, ...]) -> list[_Object]:
+def _read_objects(where: str, read: Read, classes: tuple[str, ...]) -> list[_Object]:
     """Read an image's objects, of the given classes or, where there are none, of any."""
     from defusedxml.ElementTree import fromstring
 
-    where, objects = f"{files.where}/{name}", []
+    objects = []
     with reading(where, "put the official annotation there"):
-        root = fromstring(files.read(name), forbid_dtd=True)
+        root = fromstring(read(), forbid_dtd=True)
         for number, element in enumerate(root.findall("object")):  # parts of an object have boxes too, further inside
             label = (element.findtext("name") or "").strip()
             if not label or (classes and label not in classes):
@@ -142,17 +108,14 @@ def _shares(objects: list[_Object], size: Rows, where: str) -> npt.NDArray[np.fl
     """
     corners = np.array([one.corners for one in objects]) - (1, 1, 0, 0)
     limit = np.tile(size, 2).astype(np.float64)
-    cut = np.clip(corners, 0, limit)
+    cut: npt.NDArray[np.float64] = np.clip(corners, 0, limit)
     right = (np.abs(corners - cut) <= 1).all(1) & (cut[:, 2:] > cut[:, :2]).all(1)  # also false for NaN
     if not right.all():
         number = int(right.argmin())
         box = ", ".join(f"{value:g}" for value in objects[number].corners)
-        raise UserError(
-            f"{where}: object {number}: its box {box} has no area in the image of {size[0]}x{size[1]} pixels, or "
-            "stands out of it; put the official annotation there"
-        )
-    shares: npt.NDArray[np.float64] = cut / limit
-    return shares
+        wrong = f"has no area in the image of {size[0]}x{size[1]} pixels, or stands out of it"
+        raise UserError(f"{where}: object {number}: its box {box} {wrong}; put the official annotation there")
+    return cut / limit
 
 
 def main_classes(boxes: Boxes, rule: str) -> Rows:
@@ -178,17 +141,12 @@ class Voc(Dataset):
     splits: ClassVar[tuple[str, str]]  # the lists that make the training and the test set
     citation = "M. Everingham et al., The PASCAL Visual Object Classes (VOC) Challenge, IJCV 2010"
     licence = "research use; the images are subject to Flickr's terms of use"
-    access = DOWNLOAD
-    original = (3, 0, 0)
-    class_names = CLASSES
+    access, original, class_names, detects = DOWNLOAD, (3, 0, 0), CLASSES, True
     mean = std = HALF
-    detects = True
     smoke: ClassVar[dict[str, int]] = {"size": 32}
 
     size: int = option(300, help="Height and width in pixels that every image is scaled to.", ge=8, le=1024)
-    class_list: tuple[str, ...] = option(
-        CLASSES, help="The names of the classes; with others than VOC's, any number of images is taken."
-    )
+    class_list: tuple[str, ...] = option(CLASSES, help="Classes; with others than VOC's any number of images is taken.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -200,27 +158,14 @@ class Voc(Dataset):
         return self.counts if self.class_list == CLASSES else None
 
     def load(self, folder: Path) -> Samples:
-        with self.open(folder) as files:
-            train, test = self.splits
-            return read_splits(self, [(files, train)], (files, test), LARGEST)
+        with self.opened(folder, self.archives) as (files, source):
+            return read_splits(self, [(files, source, split) for split in self.splits], LARGEST)
 
     @contextmanager
-    def open(self, folder: Path, archives: int = 2) -> Iterator[Files]:
-        """Open the files in `folder`; of the official archives, which are downloaded, the first are enough."""
-        with ExitStack() as stack:
-            if not any((folder / source.name).is_file() for source in self.archives):
-                for inside in (f"VOCdevkit/{self.year_folder}", self.year_folder, "."):
-                    if all((folder / inside / part).is_dir() for part in PARTS):
-                        called = inside if inside != "." else "a folder of VOC's layout"
-                        yield stack.enter_context(open_folder(folder / inside, called))
-                        return
-            also = f"the folder VOCdevkit/{self.year_folder}, or the folders {', '.join(PARTS)}"
-            prefix, readers = f"VOCdevkit/{self.year_folder}/", dict[str, Read]()
-            for source in self.archives[:archives]:
-                members = open_files(source.obtain(folder, also), lambda name: name.startswith(prefix))
-                for name, read in stack.enter_context(members).items():
-                    readers[name.removeprefix(prefix)] = read
-            yield Files(str(folder), ", ".join(source.name for source in self.archives[:archives]), readers)
+    def opened(self, folder: Path, archives: Sequence[Source]) -> Iterator[tuple[Files, str]]:
+        """Open the files of the year in `folder`, and say what a report calls them."""
+        with self.open(folder, archives, f"VOCdevkit/{self.year_folder}", PARTS) as (files, source):
+            yield files, "a folder of VOC's layout" if source == "." else source
 
 
 @DATASETS.register
@@ -233,10 +178,8 @@ class Voc2007(Voc):
     """
 
     name = "voc2007"
-    homepage = f"{_HOST}/voc2007/"
-    download_size = "890 MB"
-    counts = (5011, 4952)
-    splits = ("trainval", "test")
+    homepage, download_size = f"{_HOST}/voc2007/", "890 MB"
+    counts, splits = (5011, 4952), ("trainval", "test")
     year_folder = "VOC2007"
     archives = (
         Source(f"{_HOST}/voc2007/VOCtrainval_06-Nov-2007.tar", "md5", "c52e279531787c972589f7e41ab4ae64"),
@@ -253,10 +196,8 @@ class Voc2012(Voc):
     """
 
     name = "voc2012"
-    homepage = f"{_HOST}/voc2012/"
-    download_size = "2.0 GB"
-    counts = (5717, 5823)
-    splits = ("train", "val")
+    homepage, download_size = f"{_HOST}/voc2012/", "2.0 GB"
+    counts, splits = (5717, 5823), ("train", "val")
     year_folder = "VOC2012"
     archives = (Source(f"{_HOST}/voc2012/VOCtrainval_11-May-2012.tar", "md5", "6cd6e144f989b92b3379bac3b3de84fd"),)
     files = (archives[0].name, "VOCdevkit/VOC2012/", "VOC2012/", "Annotations/")
@@ -272,26 +213,19 @@ class VocDetection(Voc):
     """
 
     name = "voc_detection"
-    homepage = f"{_HOST}/"
-    download_size = "2.4 GB"
+    homepage, download_size = f"{_HOST}/", "2.4 GB"
     counts = (10_728, 5_823)
 
     counts_as: str = option(LARGEST, choices=RULES, help=RULE_HELP)
 
-    @property
-    def years(self) -> tuple[Voc, Voc]:
-        """Return both years, with the present options."""
-        return Voc2007(size=self.size, class_list=self.class_list), Voc2012(size=self.size, class_list=self.class_list)
-
     def data_files(self, folder: Path) -> list[DataFile]:
-        pairs = [(year.name, year.data_files(folder.parent / year.name)) for year in self.years]
-        return [replace(file, what=name) for name, files in pairs for file in files]
+        return [file for year in (Voc2007(), Voc2012()) for file in year.data_files(folder.parent / year.name)]
 
     def load(self, folder: Path) -> Samples:
-        earlier, later = self.years
+        root, early, late = folder.parent, Voc2007(), Voc2012()
         with (
-            earlier.open(folder.parent / earlier.name, archives=1) as old,
-            later.open(folder.parent / later.name) as new,
+            early.opened(root / early.name, early.archives[:1]) as old,
+            late.opened(root / late.name, late.archives) as new,
         ):
-            train = [(old, earlier.splits[0]), (new, later.splits[0])]
-            return read_splits(self, train, (new, later.splits[1]), self.counts_as)
+            splits = [(*old, early.splits[0]), *((*new, split) for split in late.splits)]
+            return read_splits(self, splits, self.counts_as)

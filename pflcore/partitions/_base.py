@@ -73,19 +73,19 @@ def partition(scheme: Partition, samples: Samples, clients: int, seed: int) -> A
         )
     sides = [np.arange(len(samples))] if pooled else [np.flatnonzero(samples.train), np.flatnonzero(~samples.train)]
     owners = scheme.split(samples, sides, clients, generator(seed, "partition"))
-    train, validation = samples.train, None
+    train = samples.train
     if scheme.test_share is not None:
         strata = owners * samples.classes + samples.labels if scheme.test_draw == "stratified" else owners
         train = ~draw_share(strata, owners >= 0, scheme.test_share, generator(seed, "partition test"))
+    parts = {"training": train, "test": ~train}
     if scheme.validation_share:
         among, rng = train & (owners >= 0), generator(seed, "partition validation")
-        validation = stratified_sample(owners, samples.labels, among, scheme.validation_share, rng)
-        train = train & ~validation
+        parts["validation"] = stratified_sample(owners, samples.labels, among, scheme.validation_share, rng)
+        parts["training"] = train = train & ~parts["validation"]
     if scheme.train_limit is not None or scheme.train_share < 1:
         owners = _limit(scheme, owners, train, clients, generator(seed, "partition limit"))
-    test = ~train if validation is None else ~(train | validation)
-    for side, rows in (("training", train), ("test", test), ("validation", validation)):
-        held = np.bincount(owners[rows & (owners >= 0)], minlength=clients) if rows is not None else np.ones(1)
+    for side, rows in parts.items():
+        held = np.bincount(owners[rows & (owners >= 0)], minlength=clients)
         if not held.all():
             raise UserError(
                 f"partition {scheme.name!r}: {int((held == 0).sum()):,} of {clients:,} clients get none of the "
@@ -93,7 +93,7 @@ def partition(scheme: Partition, samples: Samples, clients: int, seed: int) -> A
             )
     novel = generator(seed, "partition novel").permutation(clients)[: round(scheme.novel_share * clients)]
     more = {"own_split": pooled, "novel": tuple(sorted(novel.tolist())), "noise": scheme.noise(clients, seed)}
-    return Assignment.from_owners(owners, train, clients, scheme.name, seed, validation=validation, **more)
+    return Assignment.from_owners(owners, [*parts.values()], clients, scheme.name, seed, **more)
 
 
 def draw_share(strata: Rows, among: Mask, share: float, rng: np.random.Generator) -> Mask:

@@ -1,8 +1,7 @@
 """Dealing samples to clients: by shares of classes, by mixes of classes, by attributes, by draws that are repeated.
 
-Released code of the papers truncates the size of each part, which loses up to one sample per client and class; here
-parts end at rounded cumulative shares, which loses none and keeps every part within one sample of its share. Schemes
-with a variant ``as_released`` truncate there.
+Parts end at rounded cumulative shares, which loses no sample. Released code of the papers truncates the size of each
+part; schemes with a variant ``as_released`` do, too.
 """
 
 from __future__ import annotations
@@ -24,13 +23,11 @@ _WORK = 100_000_000  # shares that are drawn in all before a scheme gives up
 
 def part_sizes(count: int, shares: Shares, truncate: bool = False) -> Rows:
     """Return sizes in proportion to `shares` [clients], with the sum `count` or each truncated: int64 [clients]."""
+    total = np.cumsum(shares)
+    sizes: Rows = np.diff(np.floor(total / total[-1] * count + 0.5).astype(np.int64), prepend=0)
     if truncate:
         # A share of exactly one third may be stored a little below it; the tolerance is far from half a sample.
-        truncated: Rows = np.floor(shares / shares.sum() * count + 1e-9).astype(np.int64)
-        return truncated
-    total = np.cumsum(shares)
-    ends = np.floor(total / total[-1] * count + 0.5).astype(np.int64)
-    sizes: Rows = np.diff(ends, prepend=0)
+        sizes = np.floor(shares / shares.sum() * count + 1e-9).astype(np.int64)
     return sizes
 
 
@@ -78,12 +75,10 @@ class Drawn(Partition):
 
     @staticmethod
     def concentration(default: float) -> Any:
-        """Return the option `alpha` of a scheme."""
         return option(default, help="Concentration: small is very unequal clients, large is nearly equal ones.", gt=0)
 
     @staticmethod
     def fewest() -> Any:
-        """Return the option `min_samples` of a scheme."""
         return option(10, help="Every client gets at least this many samples on each side of the split.", ge=1)
 
     def redraw(

@@ -32,9 +32,8 @@ class Dirichlet(Drawn):
     min_samples: int = Drawn.fewest()
     sizes: str = option(
         "balanced",
-        help="Sizes of clients: balanced and free follow from the draw of each class, with and without the cap at an "
-        "equal part; equal fixes them, and clients draw mixes of classes instead.",
         choices=("balanced", "free", "equal"),
+        help="Of clients: as classes are drawn, with a cap at an equal part or free; or equal, of mixes of classes.",
     )
 
     def split(self, samples: Samples, sides: Sides, clients: int, rng: np.random.Generator) -> Rows:

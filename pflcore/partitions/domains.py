@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
 from pflcore.data.samples import Rows, Samples
@@ -29,14 +27,25 @@ class Domains(Partition):
     attribute: str = option("domain", help="The attribute of the dataset that holds the domain.")
 
     def split(self, samples: Samples, sides: Sides, clients: int, rng: np.random.Generator) -> Rows:
-        def dealt(parts: Sides, each: int) -> Rows:
-            return deal_parts(samples, parts, np.ones(each), rng)
+        domains, owners = attribute_of(samples, self.attribute, self.name), np.full(len(samples), -1)
+        each, rest = divmod(clients, len(domains.names))
+        if rest:
+            raise UserError(
+                f"partition {self.name!r}: {clients} clients are not a multiple of the {len(domains.names)} values of "
+                f"{self.attribute!r} in {samples.name} ({', '.join(domains.names[:8])}); change clients"
+            )
+        for domain in range(len(domains.names)):
+            own = self.share(samples, [side[domains.values[side] == domain] for side in sides], each, rng)
+            owners = np.where(own >= 0, own + domain * each, owners)
+        return owners
 
-        return deal_domains(samples, sides, self.attribute, clients, self.name, dealt)
+    def share(self, samples: Samples, sides: Sides, clients: int, rng: np.random.Generator) -> Rows:
+        """Return the owners [n], from 0 on, of the samples of one domain, as :meth:`split` does of all."""
+        return deal_parts(samples, sides, np.ones(clients), rng)
 
 
 @PARTITIONS.register
-class DomainDirichlet(Drawn):
+class DomainDirichlet(Drawn, Domains):
     """Several clients per domain, which share its classes in proportions drawn from Dir(alpha).
 
     Within each domain all shares are drawn again until its clients have ``min_samples``. FedPerfix's setting on
@@ -51,14 +60,10 @@ class DomainDirichlet(Drawn):
     min_samples: int = Drawn.fewest()
     attribute: str = option("domain", help="The attribute of the dataset that holds the domain.")
 
-    def split(self, samples: Samples, sides: Sides, clients: int, rng: np.random.Generator) -> Rows:
-        def dealt(parts: Sides, each: int) -> Rows:
-            counts = [class_counts(samples, rows) for rows in parts]
-            weights = np.full(each, self.alpha)
-            shares = self.redraw(samples, counts, each, lambda: rng.dirichlet(weights, samples.classes))
-            return deal_classes(samples, parts, shares, rng)
-
-        return deal_domains(samples, sides, self.attribute, clients, self.name, dealt)
+    def share(self, samples: Samples, sides: Sides, clients: int, rng: np.random.Generator) -> Rows:
+        counts, weights = [class_counts(samples, rows) for rows in sides], np.full(clients, self.alpha)
+        shares = self.redraw(samples, counts, clients, lambda: rng.dirichlet(weights, samples.classes))
+        return deal_classes(samples, sides, shares, rng)
 
 
 @PARTITIONS.register
@@ -89,23 +94,3 @@ class Natural(Partition):
         client_of = np.full(len(values.names), -1)
         client_of[chosen] = np.arange(clients)
         return client_of[values.values]
-
-
-def deal_domains(
-    samples: Samples, sides: Sides, attribute: str, clients: int, scheme: str, dealt: Callable[[Sides, int], Rows]
-) -> Rows:
-    """Give each domain, in order, to equally many clients.
-
-    `dealt` gives owners [n], from 0 in each domain, for the sides of a domain and its number of clients.
-    """
-    domains, owners = attribute_of(samples, attribute, scheme), np.full(len(samples), -1)
-    count = len(domains.names)
-    if clients % count:
-        raise UserError(
-            f"partition {scheme!r}: {clients} clients are not a multiple of the {count} values of {attribute!r} in "
-            f"{samples.name} ({', '.join(domains.names[:8])}); change clients"
-        )
-    for domain in range(count):
-        own = dealt([side[domains.values[side] == domain] for side in sides], clients // count)
-        owners = np.where(own >= 0, own + domain * (clients // count), owners)
-    return owners

@@ -6,20 +6,19 @@ from pathlib import Path
 
 
 def flip(path: Path) -> None:
-    """Another bit in the middle."""
+    """Turn a bit in the middle over."""
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     _replace(path, bytes(content))
 
 
 def cut(path: Path) -> None:
-    """Without its second half."""
     content = path.read_bytes()
     _replace(path, content[: len(content) // 2])
 
 
 def shorten(path: Path) -> None:
-    """Without its last bytes."""
+    """Cut the last bytes off."""
     _replace(path, path.read_bytes()[:-7])
 
 

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import scipy.io
 
-from pflcore.datasets.digit_sets import Mnist, Svhn, SynthDigits, Usps
-from pflcore.datasets.mnistm import MnistM
+from pflcore.datasets.digits5 import MnistM
+from pflcore.datasets.small_images import Mnist, Svhn, SynthDigits, Usps
 from support.official import Files, encoded, offline, plain
 
 TRAIN, TEST = 15, 10  # images of every miniature, unless a test says otherwise

@@ -18,7 +18,7 @@ from pipeline.running.worker import WorkerEnv, work
 
 
 def state() -> dict[str, Any]:
-    """What one stage could leave behind for the next in a process that they share."""
+    """Return what one stage could leave behind for the next in a process that they share."""
     os.umask(mask := os.umask(0))
     return {
         "numpy": int(np.random.default_rng(0).integers(9)) + int(np.random.get_state()[1][0]),  # type: ignore[index]

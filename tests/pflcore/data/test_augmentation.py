@@ -3,38 +3,31 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
-from support.tiny import TEXT, assert_states_close, backbone, create, federation, method, run, training
+from support.tiny import TEXT, backbone, federation, method, run, training
 from torch.nn import functional as F
 
 from pflcore.data.augmentation import Augmentation, moved, rotated
 from pflcore.data.federation import FederatedData
-from pflcore.engine.phases import make_trainer
 from pflcore.errors import UserError
 
 SEED = 3
-ALL = {"augment_crop": 2, "augment_flip": 0.5, "augment_rotation": 15.0}
 HOW = Augmentation(SEED, 15.0, 2, 0.5)
 IMAGES = torch.arange(2 * 3 * 6 * 6, dtype=torch.uint8).view(2, 3, 6, 6)
 FIRST = torch.tensor(0)
 
 
-def test_the_share_of_flips_and_their_independence() -> None:
-    """Over rows, steps and rounds: 0.3 of 8,000, within four standard deviations, and no more often together."""
+def test_flips_are_as_many_as_said_and_independent_of_steps_and_rounds() -> None:
+    """0.3 of 4,000, within four standard deviations, and no more often together."""
     images, rows = torch.tensor([0, 1], dtype=torch.uint8).expand(4000, 1, 1, 2), torch.arange(4000)
-    flips = {
-        (round_, step): Augmentation(SEED, flip=0.3)(images, rows, torch.tensor(step), round_)[:, 0, 0, 0] == 1
-        for round_ in (1, 2)
-        for step in (0, 1)
-    }
-    for one, drawn in flips.items():
+    flip = Augmentation(SEED, flip=0.3)
+    flips = [flip(images, rows, torch.tensor(step), round_)[:, 0, 0, 0] == 1 for round_ in (1, 2) for step in (0, 1)]
+    for number, drawn in enumerate(flips):
         assert abs(float(drawn.float().mean()) - 0.3) < 4 * (0.3 * 0.7 / 4000) ** 0.5
-        for other, others in flips.items():
-            if one != other:
-                assert abs(float((drawn & others).float().mean()) - 0.09) < 4 * (0.09 * 0.91 / 4000) ** 0.5
+        for other in flips[:number]:
+            assert abs(float((drawn & other).float().mean()) - 0.09) < 4 * (0.09 * 0.91 / 4000) ** 0.5
     made = Augmentation(SEED, flip=1.0)(IMAGES, torch.arange(2), FIRST, 1)
     assert torch.equal(made, torch.flip(IMAGES, (-1,))) and made.dtype == torch.uint8
 
@@ -73,15 +66,6 @@ def test_a_row_changes_alike_in_any_batch() -> None:
     assert not torch.equal(HOW(images, rows, steps, 3), HOW(images, rows, steps, 4))
 
 
-def test_a_client_that_is_handed_over_goes_on_with_its_own_steps() -> None:
-    model, groups = create(backbone("convnet"), SEED)
-    trainer = make_trainer(model, groups, federation(), method("fedavg"), training(**ALL), SEED)
-    received = {key: tensor.clone() for key, tensor in model.state_dict().items()}
-    whole = trainer.advance(1, 0, received, trainer.begin(received))
-    half = trainer.advance(1, 0, received, trainer.begin(received), 2)
-    assert_states_close(trainer.advance(1, 0, received, half).state["model"], whole.state["model"], atol=0)
-
-
 def test_samples_on_the_host_are_changed_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     data = replace(federation(), augmentation=HOW)
     parts, steps = [data.train[0][:5], data.train[1][:3]], [torch.tensor(0), torch.tensor(1)]
@@ -91,11 +75,6 @@ def test_samples_on_the_host_are_changed_alike(monkeypatch: pytest.MonkeyPatch) 
         assert torch.equal(one.inputs, other.inputs) and not torch.equal(one.inputs, unchanged.inputs)
 
 
-def test_tuning_takes_samples_as_they_are_and_text_is_refused() -> None:
-    """With a learning rate that trains nothing, what tuning makes of a client is the same with augmentation."""
-    entry = method("fedbabu", finetune_epochs=1, finetune_lr=0.1)
-    settings: list[dict[str, Any]] = [{"lr": 1e-30}, {"lr": 1e-30, **ALL}]
-    one, other = (run(entry, backbone("convnet"), training=training(**each)) for each in settings)
-    assert one.loss.tolist() == other.loss.tolist()
+def test_text_is_refused() -> None:
     with pytest.raises(UserError, match="are of images; the dataset is of text"):
         run(method("fedavg"), backbone(TEXT), training=training(augment_flip=0.5))

@@ -1,4 +1,4 @@
-"""Batches of a federation: fetched ahead, uploaded, of one sample, scaled up, with noise, and of novel clients."""
+"""Batches of a federation: fetched ahead, uploaded, of one sample, scaled up, with noise, novel clients, and texts."""
 
 from __future__ import annotations
 
@@ -8,10 +8,26 @@ import numpy as np
 import pytest
 import torch
 from support.pretend_device import pretend_cuda
-from support.tiny import EXECUTORS, NormNet, backbone, federation, method, result_bytes, run, training
+from support.tiny import (
+    CLASSES,
+    EXECUTORS,
+    LENGTH,
+    NormNet,
+    backbone,
+    create,
+    federation,
+    method,
+    run,
+    texts,
+    training,
+)
+from torch.func import functional_call
+from torch.nn import functional as F
 
 from pflcore.backbones import Backbone
+from pflcore.data.assignment import Assignment
 from pflcore.data.federation import FederatedData
+from pflcore.data.samples import Samples
 from pflcore.data.upload import move
 from pflcore.engine import Result
 from pflcore.engine.client import Trainer
@@ -34,13 +50,7 @@ def elsewhere(data: FederatedData) -> FederatedData:
 
 def test_batches_are_normalised_and_the_same_when_they_are_fetched_ahead() -> None:
     data = federation()
-    parts = [
-        torch.tensor([3, 1]),
-        torch.tensor([0]),
-        torch.tensor([[5, 6], [7, 8]]),
-        torch.tensor([2, 2]),
-        torch.arange(9),
-    ]
+    parts = [*map(torch.tensor, ([3, 1], [0], [[5, 6], [7, 8]], [2, 2])), torch.arange(9)]
     for some in (parts, parts[:1], []):
         made = [list(one.batches(some)) for one in (data, elsewhere(data))]
         assert len(made[0]) == len(made[1]) == len(some)
@@ -50,13 +60,6 @@ def test_batches_are_normalised_and_the_same_when_they_are_fetched_ahead() -> No
             assert torch.equal(data.batch(rows).inputs, elsewhere(data).batch(rows).inputs)
     expected = (data.inputs[4].double() / 255 - 0.4) / 0.3
     torch.testing.assert_close(data.batch(torch.tensor([4])).inputs[0].double(), expected, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("executor", EXECUTORS)
-def test_where_images_are_does_not_matter(executor: str) -> None:
-    data = federation()
-    runs = [run(method("fedper"), backbone("convnet"), each, executor=executor) for each in (data, elsewhere(data))]
-    assert result_bytes(runs[0]) == result_bytes(runs[1])
 
 
 def test_tensors_of_several_types_arrive_in_a_copy_each() -> None:
@@ -76,39 +79,22 @@ def test_tensors_of_several_types_arrive_in_a_copy_each() -> None:
             assert torch.equal(found[name], tensor) and found[name].dtype == tensor.dtype
 
 
-# --- single samples --------------------------------------------------------------------------------------------------
-
-
 def trainer(net: Backbone, *sizes: int, batch_size: int = 5) -> Trainer:
     data = federation(sizes, (2,) * len(sizes))
     model, groups = net.create(data.shape, data.classes, 0)
     return make_trainer(model, groups, data, method("fedavg"), training(batch_size=batch_size), 0)
 
 
-@pytest.mark.parametrize(
-    ("samples", "plain", "normed"), [(11, [5, 5, 1], [5, 5]), (6, [5, 1], [5]), (7, [5, 2], [5, 2]), (3, [3], [3])]
-)
-def test_a_last_batch_of_one_is_left_out_for_batch_norm_only(samples: int, plain: list[int], normed: list[int]) -> None:
-    for net, expected in ((backbone("convnet"), plain), (NormNet(), normed), (backbone("lenet_bn"), normed)):
-        made = trainer(net, samples)
-        batches = made.batches(1, 0)
-        assert [len(batch) for batch in batches] == expected * 2  # two epochs
-        assert made.steps(0) == len(batches)
-
-
-@pytest.mark.parametrize(
-    ("samples", "batch_size", "why"),
-    [(1, 5, "it has a single training sample"), (4, 1, "batch_size is 1")],
-)
-def test_a_client_of_single_samples_is_one_line(samples: int, batch_size: int, why: str) -> None:
-    made = trainer(NormNet(), 5, samples, batch_size=batch_size)
-    for call in (lambda: made.steps(1), lambda: made.batches(1, 1)):
+def test_a_last_batch_of_one_is_left_out_for_batch_norm_only() -> None:
+    for samples, plain, normed in ((11, [5, 5, 1], [5, 5]), (7, [5, 2], [5, 2]), (3, [3], [3])):
+        for net, expected in ((backbone("convnet"), plain), (NormNet(), normed), (backbone("lenet_bn"), normed)):
+            made = trainer(net, samples)
+            batches = made.batches(1, 0)
+            assert [len(batch) for batch in batches] == expected * 2  # two epochs
+            assert made.steps(0) == len(batches)
+    for samples, size, why in ((1, 5, "it has a single training sample"), (4, 1, "batch_size is 1")):
         with pytest.raises(UserError, match=f"^client 1 cannot train a model with batch norm, since {why}"):
-            call()
-    assert len(trainer(backbone("convnet"), samples, batch_size=batch_size).batches(1, 0)) == 2 * samples
-
-
-# --- novel clients, noise and scaling --------------------------------------------------------------------------------
+            trainer(NormNet(), 5, samples, batch_size=size).steps(1)
 
 
 def short_run(data: FederatedData, name: str, executor: str, **changes: object) -> Result:
@@ -142,7 +128,41 @@ def test_images_are_scaled_up_batch_by_batch() -> None:
     rows = torch.tensor([[3, 5], [1, 2]])
     batch = large.batch(rows)
     small = plain.batch(rows.flatten()).inputs
-    expected = torch.nn.functional.interpolate(small, (16, 16), mode="bilinear", align_corners=False)
+    expected = F.interpolate(small, (16, 16), mode="bilinear", align_corners=False)
     assert batch.inputs.shape == (2, 2, 1, 16, 16) and torch.equal(batch.inputs.flatten(0, 1), expected)
     for executor in EXECUTORS:
         assert np.isfinite(short_run(large, "fedavg", executor).loss).all()
+
+
+def test_every_character_but_the_first_is_predicted_and_counted() -> None:
+    raw = np.random.default_rng(0).integers(0, CLASSES, (30, LENGTH + 1), np.uint8)
+    labels, rows = raw[:, -1].astype(np.int64), np.arange(30)
+    samples = Samples(raw, labels, rows < 20, "letters", tuple("abcd"), mean=(), std=(), source="here")
+    assignment = Assignment([rows[:12], rows[12:20]], [rows[20:24], rows[24:]], "natural", 0)
+    data = FederatedData.from_samples(samples, assignment, torch.device("cpu"))
+    assert data.is_text and data.shape == (LENGTH,) and data.positions == LENGTH and data.classes == CLASSES
+    for chosen in (torch.tensor([3, 1]), torch.tensor([[4, 5], [6, 7]])):
+        batch = data.batch(chosen)
+        assert batch.inputs.dtype == torch.int64 and batch.inputs.shape == (*chosen.shape, LENGTH)
+        assert batch.inputs.tolist() == raw[chosen.numpy()][..., :-1].tolist()
+        assert batch.labels.tolist() == raw[chosen.numpy()][..., 1:].tolist()
+    assert data.class_counts(1).tolist() == np.bincount(raw[12:20, 1:].reshape(-1), minlength=CLASSES).tolist()
+    with pytest.raises(UserError, match=r"^backbone convnet takes images, the dataset is text; use "):
+        run(method("fedavg"), backbone("convnet"), texts())
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_scores_of_text_against_a_plain_loop(executor: str) -> None:
+    data, net = texts(), backbone("language_transformer")
+    result = run(method("fedper"), net, data, training=training(rounds=1, sample_rate=1.0), executor=executor)
+    model, _ = create(net, 3)
+    for client in range(3):
+        prefix = f"client.{client}."
+        own = {entry.removeprefix(prefix): tensor for entry, tensor in result.weights.items() if prefix in entry}
+        state = {**{entry: tensor for entry, tensor in result.weights.items() if "client" not in entry}, **own}
+        characters = data.inputs[data.test[client]].long()
+        logits = functional_call(model.eval(), state, (characters[:, :-1],))
+        hits = logits.argmax(-1) == characters[:, 1:]
+        assert (result.correct[client], result.last[client]) == (int(hits.sum()), int(hits[:, -1].sum()))
+        loss = float(F.cross_entropy(logits.transpose(1, 2), characters[:, 1:]))
+        assert result.loss[client] == pytest.approx(loss, rel=1e-4)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import string
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from support.official import failure, offline, trust, write_files, write_zip
 from pflcore.data.preparation import preparing
 from pflcore.data.samples import Samples
 from pflcore.datasets import DATASETS, Dataset, _download
-from pflcore.datasets.shakespeare import encode_text, read_plays, read_speakers, read_text
+from pflcore.datasets.shakespeare import encode_text, read_text
 from pflcore.errors import UserError
 
 ZIP = "1994-01-100.zip"
@@ -45,10 +44,7 @@ def windows(text: str, length: int) -> list[str]:
 
 
 OLD = """The Complete Works of William Shakespeare, by William Shakespeare
-1609
-
 THE SONNETS
-
 by William Shakespeare
   O. That thereby beauty's rose might never die,
   AND. So the sonnets would have two roles.
@@ -58,7 +54,6 @@ ALLS WELL, THAT ENDS
 
 by William Shakespeare
   BERTRAM, Count of Rousillon
-ACT I. SCENE 1.
 Enter BERTRAM, the COUNTESS OF ROUSILLON, HELENA, and LAFEU, all in black
   COUNTESS. In delivering my son from me, I bury a second husband.
   BERTRAM. And I in going, madam,   weep o'er my father's death anew;
@@ -67,13 +62,11 @@ Enter BERTRAM, the COUNTESS OF ROUSILLON, HELENA, and LAFEU, all in black
   Countess. What hope is there of his Majesty's amendment?
   LAFEU. He hath abandon'd his physicians, madam; under whose
   BERTRAM. What is it, my good lord, the King languishes of?
-  COUNTESS. Be thou blest, Bertram, and succeed thy father  
+  COUNTESS. Be thou blest, Bertram, and succeed thy father
     In manners, as in shape!            Exit
 1599
 
 A PLAY OF ONE
-by William Shakespeare
-
 by William Shakespeare
   NOBODY. I speak alone, and so am not counted as a play at all;
 1593
@@ -94,18 +87,18 @@ DUKE. Again.
 End of this Etext of The Complete Works of William Shakespeare
   LICENSE. Not a line of a role.
 """
-# What its roles say, but for the numbers of spaces.
+# What its roles say, by play: some indented directions are speech; LAFEU, with one line, is dropped.
 SAID = {
     "ALLS_WELL__THAT_ENDS_COUNTESS": [
         "In delivering my son from me, I bury a second husband.",
         "What hope is there of his Majesty's amendment?",
-        "Be thou blest, Bertram, and succeed thy father ",
+        "Be thou blest, Bertram, and succeed thy father",
         "In manners, as in shape! Exit",
     ],
     "ALLS_WELL__THAT_ENDS_BERTRAM": [
         "And I in going, madam, weep o'er my father's death anew;",
         "but I must attend his Majesty's command, to whom I am now in",
-        " Enter HELENA",  # indented like speech
+        " Enter HELENA",
         "What is it, my good lord, the King languishes of?",
     ],
     "THE_COMEDY_OF_ERRORS_AEGEON": [
@@ -113,33 +106,24 @@ SAID = {
         " And by the doom of death end woes and all.",
         "A heavier task could not have been impos'd",
     ],
+    "THE_COMEDY_OF_ERRORS_DUKE": ["Merchant of Syracuse, plead no more;", "A hall", "Again."],
 }
 
 
 @pytest.mark.parametrize("name", [ZIP, "100.txt"])
 def test_the_complete_works(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    roles = {role: [re.sub("  +", " ", line) for line in lines] for role, lines in read_plays(OLD, "here").items()}
-    assert len(roles.pop("ALLS_WELL__THAT_ENDS_LAFEU")) == 1
-    assert roles.pop("THE_COMEDY_OF_ERRORS_DUKE") == ["Merchant of Syracuse, plead no more;", "A hall", "Again."]
-    assert roles == SAID
-    space = "\n" * 4  # a text without sonnets begins with its first play
-    text = f"\nby nobody\nTHE PLAY{space}by William Shakespeare\n\n  ONE. a\n    b\n\n  TWO. c\n    d"
-    assert read_plays(text, "here") == {"THE_PLAY_ONE": ["a", "b"], "THE_PLAY_TWO": ["c", "d"]}
     assert not create().found(folder) and "get it from https://" in failure(create(), folder)
     if name == ZIP:
         write_zip(folder / ZIP, {"100.txt": OLD.replace("\n", "\r\n"), "picture.gif": "x"})
     else:
         (folder / name).write_bytes(b"\xef\xbb\xbf" + OLD.encode())
-    assert create().found(folder)
     samples = create(chunk_len=5).load(folder)
-    assert samples.source == (f"{ZIP}/100.txt" if name == ZIP else name)
+    assert create().found(folder) and samples.source == (f"{ZIP}/100.txt" if name == ZIP else name)
     assert samples.class_names == tuple(string.printable) and samples.shape == (5,)
-    names = samples.attributes["role"].names
-    assert names == (*SAID, "THE_COMEDY_OF_ERRORS_DUKE")  # in the order of the text; LAFEU has one line
+    assert samples.attributes["role"].names == (*SAID,)  # in the order of the text
     for role, lines in SAID.items():
         assert texts(samples, role, train=True) == windows(" ".join(lines[:-1]), 5)
         assert texts(samples, role, train=False) == windows(lines[-1], 5)
-    assert texts(samples) == [text for role in names for text in texts(samples, role)]
     np.testing.assert_array_equal(samples.labels, samples.inputs[:, -1])
     monkeypatch.setattr("pflcore.data.preparation.memory_limit", lambda: 99)
     with preparing(lambda *_: None, tmp_path / "scratch"):
@@ -148,40 +132,29 @@ def test_the_complete_works(folder: Path, tmp_path: Path, monkeypatch: pytest.Mo
     np.testing.assert_array_equal(mapped.inputs, samples.inputs)
 
 
-@pytest.mark.parametrize(
-    ("members", "problem"),
-    [
-        ({"../../evil.txt": "x", "100.txt": OLD}, "'../../evil.txt' points outside"),
-        ({"a.txt": "x", "b.TXT": "x"}, "holds 2 text files"),
-        ({"a.txt": b"\0" * 99}, "99 of 99 characters, most often '\\x00',"),
-        ({"a.txt": OLD.split("BERTRAM. And")[0]}, "no plays"),
-        ({"a.txt": OLD.split("  COUNTESS. Be thou")[0]}, "none of 1 roles has training and test text of more than 80"),
-    ],
-)
-def test_other_archives(folder: Path, members: dict[str, str | bytes], problem: str) -> None:
-    path = write_zip(folder / ZIP, members)
-    message = failure(create(), folder)
-    assert message.startswith(str(path)) and problem in message
+def test_texts_without_plays_or_with_too_little(folder: Path) -> None:
+    for end, problem in (
+        ("BERTRAM. And", "no plays"),
+        ("  COUNTESS. Be thou", "none of 1 roles of 3 lines has training"),
+    ):
+        path = write_zip(folder / ZIP, {"a.txt": OLD.split(end)[0]})
+        assert failure(create(), folder).startswith(f"{path}/a.txt: {problem}")
 
 
 def test_characters_without_a_counterpart() -> None:
     text = "\ufeff“Naïve” – café…\u200b\u2028¶".encode() + b"a" * 1000
-    assert read_text(text, "here") == '"Naive" - cafe... ' + "a" * 1000
+    assert read_text(text, "here") == '"Naive" - cafe...' + "a" * 1000
     assert encode_text(string.printable).tolist() == list(range(100))
     assert encode_text("a\x00é\ud800😀 ").tolist() == [10, 255, 255, 255, 255, string.printable.index(" ")]
 
 
-# --- what all sources share ----------------------------------------------------------------------------------------
-
-
 def load(said: dict[str, list[str]], **options: Any) -> Samples:
-    samples: Samples = create(**options).from_lines(said, where="here", source="test")  # type: ignore[attr-defined]
+    samples: Samples = create(**options).from_lines(said, "here", "test")  # type: ignore[attr-defined]
     return samples
 
 
 def test_the_last_lines_test_and_roles_with_too_little_text_are_dropped() -> None:
-    for lines, test in ((3, 1), (10, 1), (11, 2), (100, 19)):
-        assert test == max(1, int((1 - 0.8) * lines))  # the released arithmetic
+    for lines, test in ((3, 1), (10, 1), (11, 2), (100, 19)):  # the released arithmetic
         own = [f"line {number:03}" for number in range(lines)]
         samples = load({"a": own}, chunk_len=7)
         assert texts(samples, train=True) == windows(" ".join(own[:-test]), 7)
@@ -195,10 +168,8 @@ def test_the_last_lines_test_and_roles_with_too_little_text_are_dropped() -> Non
     samples = load(said, chunk_len=5)
     assert samples.attributes["role"].names == ("enough",) and texts(samples) == ["012 34", "12 345", "012345"]
     assert load(said, chunk_len=5, min_lines=2).attributes["role"].names == ("few lines", "enough")
-    half = load(said, chunk_len=5, train_share=0.3)
-    assert half.attributes["role"].names == ("short test",)
-    assert texts(half, train=True) == windows("0123456789", 5)
-    with pytest.raises(UserError, match="none of 4 roles has 5 lines"):
+    assert load(said, chunk_len=5, train_share=0.3).attributes["role"].names == ("short test",)
+    with pytest.raises(UserError, match="none of 0 roles of 5 lines"):
         load(said, min_lines=5)
 
 
@@ -208,51 +179,27 @@ def test_a_share_of_the_roles_is_drawn_and_options_have_bounds() -> None:
     drawn = some.attributes["role"].names
     assert len(drawn) == 24 and list(drawn) == [name for name in said if name in drawn]  # int(24.8)
     assert drawn != load(said, chunk_len=5, role_share=0.62, role_seed=1).attributes["role"].names
-    for name in drawn:
-        assert texts(some, name) == texts(everyone, name) != []
-    assert len(load(said, chunk_len=5, role_share=0.001).attributes["role"].names) == 1
+    assert texts(some, drawn[3]) == texts(everyone, drawn[3]) != []
     wrong: dict[str, Any]
     for wrong in (*({"file": f} for f in ("", "..", "a/b", "a\\b", "a\0b")), {"chunk_len": 81, "source": "leaf"}):
         with pytest.raises(UserError, match=rf"^shakespeare\.{next(iter(wrong))} = "):
             create(**wrong)
 
 
-# --- speeches ------------------------------------------------------------------------------------------------------
-
-SPEECHES = """First Citizen:
-Before we proceed any further, hear me speak.
-You are all resolved: rather to die
-than to famish?
-
-All:
-Speak, speak.
-
-
-MENENIUS:
-
-First Citizen:
-First, you know
-"""
-
-
 def test_speeches(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    roles = read_speakers(SPEECHES, "here")
-    assert list(roles) == ["First Citizen", "All", "MENENIUS"] and roles["MENENIUS"] == []
-    assert roles["First Citizen"][1:] == ["You are all resolved: rather to die", "than to famish?", "First, you know"]
-    (folder / "mine.txt").write_bytes(SPEECHES.replace("\n", "\r\n").encode())
+    speeches = "First Citizen:\nBefore we proceed, hear me speak.\nrather: to die\nthan to famish?\n\nAll:\nAye.\n\n\n"
+    speeches += "MENENIUS:\n\nFirst Citizen:\nFirst, you know\n"
+    (folder / "mine.txt").write_bytes(speeches.replace("\n", "\r\n").encode())
     dataset, tiny = create(source="speakers", file="mine.txt", chunk_len=14), create(source="speakers", chunk_len=3)
-    assert dataset.found(folder) and not tiny.found(folder) and not create().found(folder)
+    assert dataset.found(folder) and not tiny.found(folder)
     samples = dataset.load(folder)
     assert samples.attributes["role"].names == ("First Citizen",) and samples.source == "mine.txt"
     assert texts(samples, train=False) == ["First, you know"]
-    assert texts(samples, train=True)[-1] == "re than to famish?"[-15:]
-    monkeypatch.setattr(_download, "_fetch", lambda url, part: part.write_text(SPEECHES))
+    assert texts(samples, train=True) == windows("Before we proceed, hear me speak. rather: to die than to famish?", 14)
+    monkeypatch.setattr(_download, "_fetch", lambda url, part: part.write_text(speeches))
     assert "wrong hash" in failure(tiny, folder)
     trust(monkeypatch)
     assert texts(tiny.load(folder)) == texts(tiny.load(folder)) != []
-
-
-# --- LEAF ----------------------------------------------------------------------------------------------------------
 
 
 def spoken(user: str, count: int) -> str:
@@ -271,27 +218,17 @@ def shard(**users: tuple[int, int]) -> bytes:
     return json.dumps({"users": list(users), "num_samples": counts, "user_data": data, "hierarchies": ["A"]}).encode()
 
 
-SHARDS = {"train/1.json": shard(b=(0, 7)), "train/0.json": shard(a=(0, 5), trains=(0, 4))}
-SHARDS |= {"test/1.json": shard(tests=(0, 3), a=(84, 90)), "test/0.json": shard(b=(86, 87))}
-
-
-def test_shards(folder: Path) -> None:
-    write_files(folder, SHARDS)
+def test_shards_of_leaf(folder: Path) -> None:
+    files = {"train/1.json": shard(b=(0, 7)), "train/0.json": shard(a=(0, 5), trains=(0, 4))}
+    write_files(folder, files | {"test/1.json": shard(tests=(0, 3), a=(84, 90)), "test/0.json": shard(b=(86, 87))})
     for length in (80, 5):
-        dataset = create(source="leaf", chunk_len=length)
-        assert dataset.found(folder) and not create().found(folder)
-        samples = dataset.load(folder)
+        samples = create(source="leaf", chunk_len=length).load(folder)
         assert samples.attributes["role"].names == ("a", "b") and samples.shape == (length,)
         for user, is_train, rows in (("a", True, range(5)), ("a", False, range(84, 90)), ("b", False, [86])):
             expected = [spoken(user, rows[-1] + 1)[row + 80 - length : row + 81] for row in rows]
             assert texts(samples, user, train=is_train) == expected
-        assert samples.source == "LEAF train/*.json and test/*.json"
-    drawn = create(source="leaf", role_share=0.5, role_seed=4).load(folder)
-    assert drawn.attributes["role"].names == ("b",)
+    assert samples.source == "LEAF train/*.json and test/*.json"
     write_files(folder, {"test/0.json": shard(), "test/1.json": shard(c=(0, 5))})
-    assert "none of 4 roles has training and test text" in failure(create(source="leaf"), folder)
-    write_files(folder, dict.fromkeys(SHARDS, shard()))
-    assert "hold no users" in failure(create(source="leaf"), folder)
-    for path in (folder / "test").iterdir():
-        path.unlink()
-    assert f"{folder}: no train/*.json and test/*.json" in failure(create(source="leaf"), folder)
+    assert "none of 4 roles of 3 lines has training" in failure(create(source="leaf"), folder)
+    write_files(folder, {"test/1.json": shard()})
+    assert f"{folder}: no users in train/*.json and test/*.json" in failure(create(source="leaf"), folder)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -97,9 +96,8 @@ def assert_complete(dataset: Dataset, folder: Path, source: str) -> None:
 
 
 def test_official_archives(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for place in (folder, folder.parent / "absent"):
-        message = failure(VOC, place)
-        assert message.startswith(f"{place}: no data here") and f"put {TRAINVAL}" in message
+    message = failure(VOC, folder)
+    assert message.startswith(f"{folder}: no data here") and f"put {TRAINVAL}" in message
     for name, files in FILES.items():
         write_tar(folder / name, {"VOCdevkit/VOC2006/Annotations/000005.xml": b"x", **files}, "w")
     assert failure(VOC, folder).startswith(f"{folder / TRAINVAL}: md5 is ")
@@ -108,11 +106,8 @@ def test_official_archives(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     later = folder.parent / "voc2012"
     write_tar(later / "VOCtrainval_11-May-2012.tar", files_of(2012, train=TRAIN, val=REST, trainval=TRAIN + REST), "w")
     assert_complete(Voc2012(size=SIZE), later, "VOCtrainval_11-May-2012.tar")
-    path = folder / TRAINVAL
-    write_tar(path, {**FILES[TRAINVAL], "VOCdevkit/VOC2007/../../../evil": b"x"}, "w")
-    assert "'VOCdevkit/VOC2007/../../../evil' points outside of the archive" in failure(VOC, folder)
-    path.write_bytes(b"not a tar")
-    assert failure(VOC, folder).startswith(f"{path}: cannot be read (")
+    (folder / TRAINVAL).write_bytes(b"not a tar")
+    assert failure(VOC, folder).startswith(f"{folder / TRAINVAL}: cannot be read (")
 
 
 @pytest.mark.parametrize("inside", ["VOCdevkit/VOC2007", "VOC2007", "."])
@@ -123,9 +118,7 @@ def test_2007_unpacked(folder: Path, inside: str) -> None:
 
 
 def test_voc_detection_trains_on_both_years(folder: Path, year: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.undo()
-    sizes = VocDetection.counts, Voc2007.counts, Voc2012.counts
-    assert sizes == ((10_728, 5_823), (5_011, 4_952), (5_717, 5_823))
+    assert VocDetection.counts == (5_011 + 5_717, 5_823)
     monkeypatch.setattr(VocDetection, "counts", (4, 1))
     both, dataset = folder.parent / "voc_detection", VocDetection(size=SIZE)
     assert not dataset.found(both)
@@ -137,29 +130,12 @@ def test_voc_detection_trains_on_both_years(folder: Path, year: Path, monkeypatc
     assert samples.source == "VOCdevkit/VOC2007, VOCdevkit/VOC2012"
 
 
-def test_other_classes(folder: Path, year: Path) -> None:
-    for path in (*year.glob("Annotations/*.xml"), year / "ImageSets/Main/test.txt"):
-        path.write_text(path.read_text().replace("dog", "RBC").replace("\n000002", ""))
-    names = ("RBC", *(name for name in CLASSES if name != "dog"))
-    samples = DATASETS.create("voc2007", class_list=names, size=SIZE).load(folder)  # one image less than VOC
-    assert len(samples) == 4 and samples.class_names == names and samples.labels.tolist()[1] == 0
-    with pytest.raises(UserError, match=r"^voc2007\.class_list = "):
-        DATASETS.create("voc2007", class_list=("a", "a"))
-
-
-BOMB = '<!DOCTYPE a [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;&a;&a;&a;&a;&a;&a;&a;">]><annotation>&b;</annotation>'
-EXTERNAL = '<!DOCTYPE a [<!ENTITY a SYSTEM "file:///etc/passwd">]><annotation>&a;</annotation>'
-
-
-@pytest.mark.parametrize("text", [BOMB, EXTERNAL, "<!DOCTYPE annotation><annotation/>"])
-def test_documents_with_entities_are_refused(folder: Path, year: Path, text: str) -> None:
+def test_documents_with_entities_are_refused(folder: Path, year: Path) -> None:
     path = year / "Annotations/000007.xml"
-    path.write_text(text)
-    message = failure(VOC, folder)
-    assert message.startswith(f"{path}: cannot be read (DTDForbidden") and "<" not in message
-
-
-# --- one's own -----------------------------------------------------------------------------------------------------
+    for entity in ('"aaaaaaaaaa"><!ENTITY b "&a;&a;&a;&a;&a;&a;&a;&a;&a;&a;"', 'SYSTEM "file:///etc/passwd"'):
+        path.write_text(f"<!DOCTYPE a [<!ENTITY a {entity}>]><annotation>&a;</annotation>")
+        message = failure(VOC, folder)
+        assert message.startswith(f"{path}: cannot be read (DTDForbidden") and "<" not in message
 
 
 def own(**options: Any) -> Dataset:
@@ -178,9 +154,9 @@ def test_a_folder_of_ones_own(tmp_path: Path) -> None:
     assert samples.class_names == ("red", "white") and samples.source == "images in cells/"
     again = read_samples(tmp_path / "data.parquet").boxes
     assert again is not None
-    np.testing.assert_allclose(again.corners, [[0, 0, 0.5, 1], [0.5, 0, 1, 0.25], [0.2, 0.25, 0.6, 0.75]])
     targets = again.padded()
     assert targets.shape == (2, 2, 6) and targets.dtype == np.float32
+    np.testing.assert_allclose(targets[0], [[0, 0, 0, 0.5, 1, 0], [1, 0.5, 0, 1, 0.25, 0]])
     np.testing.assert_allclose(targets[1], [[1, 0.2, 0.25, 0.6, 0.75, 0], [-1, 0, 0, 0, 0, 0]])
     options: dict[str, Any]
     for options in ({"train_list": "../x"}, {"test_list": ""}, {"class_list": ("a", "a")}):
@@ -216,8 +192,6 @@ def test_a_stand_in_shows_what_its_boxes_say() -> None:
     image = samples.inputs[first].astype(int)
     assert image[:, int((top + bottom) / 2), int((left + right) / 2)].tolist() == [255, 0, 0]
     assert abs(int(image[:, 0, 0].mean()) - 110) < 40 or left < 1
-    with pytest.raises(UserError):
-        replace(samples, boxes=replace(boxes, corners=boxes.corners + 1))
 
 
 def test_real_data_of_the_same_layout() -> None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
+import hashlib
+import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from scipy.stats import chi2_contingency, chisquare
-from support import assignments
 from support.toy_samples import ROLES, SAMPLES, class_counts, flat, make_samples
 
 from pflcore.data.assignment import Assignment
@@ -21,8 +22,7 @@ from pflcore.data.samples import Attribute, Samples
 from pflcore.datasets import DATASETS, stand_in
 from pflcore.errors import UserError
 from pflcore.partitions import PARTITIONS, _deal, partition
-from pflcore.partitions._deal import draw_counts, part_sizes
-from pflcore.partitions.coarse_classes import coarse_of_classes
+from pflcore.partitions._deal import part_sizes
 
 WHOLE = dataclasses.replace(SAMPLES, train=np.ones(len(SAMPLES), np.bool_))
 OPTIONS = {"quantity": {"alpha": 2.0}}
@@ -36,12 +36,50 @@ def make(name: str, samples: Samples = SAMPLES, clients: int = 20, seed: int = 0
     return assignment
 
 
-def test_assignments_are_those_of_the_table() -> None:
-    found = list(assignments.rows())
-    known = assignments.recorded()
-    assert found == known, sorted(set(found) ^ set(known))
-    assert {name for name, *_ in assignments.CASES} == set(PARTITIONS.names()) - {"from_file"}
-    assert len({digest for *_, digest in found}) == len(assignments.CASES)
+MIXED = {"alpha": 0.5, "train_share": 0.35, "train_limit": 60, "validation_share": 0.1, "test_share": 0.2}
+MIXED["novel_share"] = 0.3
+# Who holds what, with the seed 3, as a digest that never changes.
+KNOWN: list[tuple[str, dict[str, Any], int, str]] = [
+    ("coarse_classes", {}, 10, "7d33b045ac25"),
+    ("coarse_classes", {"fine": "single"}, 10, "315b4b10b493"),
+    ("dirichlet", {"alpha": 0.3}, 7, "42eaab15fc81"),
+    ("dirichlet", {"alpha": 0.3, "sizes": "free", "min_samples": 3}, 7, "b4645e7341c0"),
+    ("dirichlet", {"alpha": 0.3, "sizes": "equal", "min_samples": 3}, 7, "9838cd5927c3"),
+    ("domain_dirichlet", {"alpha": 0.7, "min_samples": 5}, 15, "d22978387680"),
+    ("domains", {}, 15, "bc469389dd15"),
+    ("iid", {}, 7, "17e1de5412dd"),
+    ("natural", {}, 9, "b4ab10aaf166"),
+    ("natural", {"attribute": "domain", "min_samples": 2}, 4, "5f0a6fe1fa46"),
+    ("noise", {"sigma_max": 12.0}, 4, "d686bc2ff850"),
+    ("noise", {"sigma_max": 12.0, "variant": "as_released"}, 4, "86dd107eda8e"),
+    ("pachinko", {}, 7, "ef627e58d17e"),
+    ("pathological", {}, 10, "c41426b8876e"),
+    ("pathological", {"classes_per_client": 3, "variant": "as_released"}, 10, "d36df06421db"),
+    ("pathological", {"classes_per_client": 3, "variant": "as_released_pfedhn"}, 10, "28363d4017ee"),
+    ("quantity", {"alpha": 0.8}, 7, "03cef9ec8e1c"),
+    ("dirichlet", {"alpha": 0.5, "test_share": 0.3}, 6, "be0764bc50ce"),
+    ("dirichlet", {"alpha": 0.5, "test_share": 0.3, "test_draw": "stratified"}, 6, "c1f0f13fc635"),
+    ("dirichlet", {"alpha": 0.5, "validation_share": 0.2}, 6, "5638592a0ea4"),
+    ("dirichlet", {"alpha": 0.5, "train_limit": 30}, 6, "a36ff5fe500e"),
+    ("dirichlet", {"alpha": 0.5, "train_share": 0.35}, 6, "3d6937d33114"),
+    ("dirichlet", MIXED, 6, "0abd90dd398b"),
+    ("dirichlet", {"alpha": 0.5, "novel_share": 0.4}, 6, "fa7e6e9ee3cd"),
+]
+
+
+def test_assignments_are_the_same_as_ever() -> None:
+    made = make_samples(900, 200)
+    kept = np.flatnonzero((made.labels != 7) | (np.arange(len(made)) % 3 == 0))  # few of some classes and domains
+    values = {name: dataclasses.replace(one, values=one.values[kept]) for name, one in made.attributes.items()}
+    parts = {name: getattr(made, name)[kept] for name in ("inputs", "labels", "train")}
+    samples = dataclasses.replace(made, **parts, attributes=values)
+    for name, options, clients, digest in KNOWN:
+        held = partition(PARTITIONS.create(name, **options), samples, clients, 3)
+        rows = [[own.tolist() for own in side] for side in (held.train, held.test, held.validation)]
+        noise = held.noise and dataclasses.asdict(held.noise)
+        facts = json.dumps([held.scheme, held.seed, held.own_split, held.novel, noise, rows])
+        assert hashlib.sha256(facts.encode()).hexdigest().startswith(digest), (name, options)
+    assert {name for name, *_ in KNOWN} == set(PARTITIONS.names()) - {"from_file"}
 
 
 @pytest.mark.parametrize("name", PARTITIONS.names())
@@ -70,44 +108,29 @@ def test_every_sample_has_one_owner_and_both_sides_the_same_classes(name: str, t
         assert all(np.array_equal(*pair) for pair in zip(parts, read.sides()[split], strict=True))
 
 
-@pytest.mark.parametrize(
-    ("name", "samples", "clients", "options", "words"),
-    [
-        ("iid", SAMPLES, 0, {}, ["clients = 0", "at least 1"]),
-        ("iid", SAMPLES, 2500, {}, ["500 of 2,500 clients", "2,000 test samples"]),
-        ("iid", WHOLE, 5, {}, ["no test samples of its own", "test_share"]),
-        ("pathological", SAMPLES, 7, {}, ["14 places", "10 classes"]),
-        ("pathological", SAMPLES, 10, {"classes_per_client": 11}, ["classes_per_client = 11", "only 10 classes"]),
-        ("dirichlet", SAMPLES, 201, {"alpha": 100.0}, ["201 clients", "min_samples = 10", "10,000 and 2,000 in all"]),
-        ("dirichlet", SAMPLES, 50, {"alpha": 0.01}, ["best of 20 draws", "poorest client 0", "raise alpha"]),
-        ("domain_dirichlet", SAMPLES, 20, {"alpha": 0.01, "min_samples": 99}, ["each of 4 clients"]),
-        ("domains", SAMPLES, 7, {}, ["7 clients", "5 values of 'domain'", "domain 0, domain 1"]),
-        ("domains", SAMPLES, 5, {"attribute": "camera"}, ["no attribute 'camera'", "coarse, domain, role"]),
-        ("natural", SAMPLES, 61, {}, ["61 clients", "60 values of 'role'"]),
-        ("pachinko", SAMPLES, 5, {"attribute": "domain"}, ["two values of 'domain'"]),
-        ("coarse_classes", SAMPLES, 7, {}, ["7 clients", "5 coarse classes"]),
-        ("coarse_classes", SAMPLES, 15, {"fine": "single"}, ["fine = 'single'", "2, not 3"]),
-    ],
-)
-def test_what_a_scheme_cannot_do(
-    name: str,
-    samples: Samples,
-    clients: int,
-    options: dict[str, object],
-    words: list[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+REFUSED: list[tuple[str, Samples, int, dict[str, object], str]] = [
+    ("iid", SAMPLES, 0, {}, "clients = 0 must be at least 1"),
+    ("iid", SAMPLES, 2500, {}, "500 of 2,500 clients get none of the 2,000 test samples"),
+    ("iid", WHOLE, 5, {}, "no test samples of its own; set the partition's test_share"),
+    ("pathological", SAMPLES, 7, {}, "14 places, not a multiple of the 10 classes"),
+    ("pathological", SAMPLES, 10, {"classes_per_client": 11}, "classes_per_client = 11 but toy has only 10 classes"),
+    ("dirichlet", SAMPLES, 201, {"alpha": 100.0}, "min_samples = 10 .*10,000 and 2,000 in all"),
+    ("dirichlet", SAMPLES, 50, {"alpha": 0.01}, "best of 20 draws gave the poorest client 0.; raise alpha"),
+    ("domain_dirichlet", SAMPLES, 20, {"alpha": 0.01, "min_samples": 99}, "each of 4 clients"),
+    ("domains", SAMPLES, 7, {}, "7 clients are not a multiple of the 5 values of 'domain' .*domain 0, domain 1"),
+    ("domains", SAMPLES, 5, {"attribute": "camera"}, "no attribute 'camera' .*coarse, domain, role"),
+    ("natural", SAMPLES, 61, {}, "61 clients, but toy has 60 values of 'role'"),
+    ("pachinko", SAMPLES, 5, {"attribute": "domain"}, "in two values of 'domain'"),
+    ("coarse_classes", SAMPLES, 7, {}, "7 clients are not a multiple of the 5 coarse classes"),
+    ("coarse_classes", SAMPLES, 15, {"fine": "single"}, "fine = 'single' .* 2, not 3"),
+]
+
+
+def test_what_a_scheme_cannot_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_deal, "_WORK", 1)  # as few draws as there may be
-    with pytest.raises(UserError) as error:
-        make(name, samples, clients, **options)
-    assert "\n" not in str(error.value) and name in str(error.value)
-    assert [word for word in words if word not in str(error.value)] == []
-
-
-def test_what_one_draw_lacks_another_has() -> None:
-    draws = iter([None, np.array([[0.4, 0.6]]), np.array([[0.5, 0.5]]), np.array([[0.6, 0.4]])])
-    scheme = PARTITIONS.create("quantity", min_samples=5)
-    assert scheme.redraw(SAMPLES, [np.array([10])], 2, lambda: next(draws)).tolist() == [[0.5, 0.5]]  # type: ignore[attr-defined]
+    for name, samples, clients, options, words in REFUSED:
+        with pytest.raises(UserError, match=rf"^[^\n]*{name}[^\n]*{words}"):
+            make(name, samples, clients, **options)
 
 
 def test_parts_are_within_one_sample_of_their_share() -> None:
@@ -117,9 +140,6 @@ def test_parts_are_within_one_sample_of_their_share() -> None:
         sizes = part_sizes(count, shares)
         assert sizes.sum() == count and sizes.min() >= 0 and (sizes[-3:] == 0).all()
         assert np.abs(sizes - shares / shares.sum() * count).max() <= 1
-
-
-# --- the papers' numbers ---------------------------------------------------------------------------------------------
 
 
 def cifar100_like() -> Samples:
@@ -137,20 +157,14 @@ def test_coarse_classes_gives_everyone_five_classes_in_equal_parts_or_one() -> N
         assert set(samples.attributes["coarse"].values[rows]) == {client // 5}
     train = class_counts(make("coarse_classes", samples, 100, fine="single").train, samples)
     assert ((train > 0).sum(1) == 1).all() and ((train > 0).sum(0) == 1).all() and set(train[train > 0]) == {500}
-    toy = make_samples(90, 20)
-    assert coarse_of_classes(toy, "coarse", "any").tolist() == [0, 1, 2, 3, 4, 0, 1, 2, 3, 4]
-    with pytest.raises(UserError, match="no sample of class 'zebra'"):
-        coarse_of_classes(dataclasses.replace(toy, class_names=(*toy.class_names, "zebra")), "coarse", "any")
 
 
-@pytest.mark.parametrize(
-    ("samples", "clients", "each", "holders"),
-    [(make_samples(50_000, 10_000), 100, 2, 20), (cifar100_like(), 50, 10, 5)],
-)
 @pytest.mark.parametrize("variant", ["as_written", "as_released", "as_released_pfedhn"])
-def test_pathological_variants(samples: Samples, clients: int, each: int, holders: int, variant: str) -> None:
-    held = make("pathological", samples, clients, classes_per_client=each, variant=variant)
-    for parts, per_class in ((held.train, 50_000 // samples.classes), (held.test, 10_000 // samples.classes)):
+def test_pathological_variants(variant: str) -> None:
+    each, holders = 10, 5
+    samples = cifar100_like()
+    held = make("pathological", samples, 50, classes_per_client=each, variant=variant)
+    for parts, per_class in ((held.train, 500), (held.test, 100)):
         counts = class_counts(parts, samples)
         assert ((counts > 0).sum(0) == holders).all() and ((counts > 0).sum(1) == each).all()
         lost, low, high = per_class - counts.sum(0), 0.4 / (0.4 + 0.6 * holders), 0.6 / (0.6 + 0.4 * holders)
@@ -165,58 +179,27 @@ def test_pathological_variants(samples: Samples, clients: int, each: int, holder
             assert (lost / per_class >= low).all() and (lost / per_class <= high + holders / per_class).all()
 
 
-def test_dirichlet_stops_giving_to_full_clients() -> None:
+def test_dirichlet_stops_giving_to_full_clients_and_quantity_skews_sizes_alone() -> None:
     # A client below an equal part gets at most one more class, so it ends below an equal part plus one class.
     counts = class_counts(make("dirichlet", clients=10, alpha=0.1).train)
     full = counts[:, :-1].sum(1) >= 1000
     assert counts.sum(1).max() < 1000 + 1000 and full.any() and (counts[full, -1] == 0).all()
+    counts = class_counts(make("quantity", clients=10, alpha=0.5).train)
+    assert counts.sum(1).max() > 5 * counts.sum(1).min() and counts.sum(1).min() >= 10
+    assert all(chisquare(own).pvalue > 1e-4 for own in counts)
 
 
 def test_pachinko_pools_and_draws_in_two_stages() -> None:
     samples = cifar100_like()
     held = make("pachinko", samples, 100, alpha=0.3)
-    totals = np.array([len(rows) for rows in held.rows()])
-    assert (totals == 600).all() and len(flat(held)) == 60_000
-    shares = np.array([len(rows) for rows in held.train]) / totals
+    assert {len(rows) for rows in held.rows()} == {600} and len(flat(held)) == 60_000
+    shares = np.array([len(rows) for rows in held.train]) / 600
     assert 0.77 < shares.min() < shares.max() < 0.90 and abs(shares.mean() - 5 / 6) < 1e-9
     # Of a client's heaviest coarse class all five fine classes occur, since beta = 10 is nearly even.
     counts = class_counts(held.rows(), samples).reshape(100, 5, 20)
     coarse = counts.sum(1)
     assert (coarse.max(1) / 600).mean() > 0.25
     assert ((counts[np.arange(100), :, coarse.argmax(1)] > 0).sum(1) == 5).mean() > 0.9
-
-
-def test_drawing_all_at_once_is_drawing_one_by_one() -> None:
-    """Against the process as published: (coarse, fine) one sample at a time, exhausted classes removed."""
-    supply, groups = np.array([2, 3, 1, 6]), np.array([0, 0, 1, 1])
-    mixes = np.array([[0.6, 0.1, 0.05, 0.25], [0.25, 0.25, 0.25, 0.25]])
-
-    def one_by_one(rng: np.random.Generator) -> np.ndarray:
-        left, counts = supply.copy(), np.zeros((2, 4), int)
-        for client in rng.permutation(2):
-            for _ in range(6):
-                weights = mixes[client] * (left > 0)
-                outer = np.array([mixes[client][groups == g].sum() * (left[groups == g].sum() > 0) for g in (0, 1)])
-                inner = weights * (groups == rng.choice(2, p=outer / outer.sum()))
-                fine = rng.choice(4, p=inner / inner.sum())
-                left[fine] -= 1
-                counts[client, fine] += 1
-        return counts
-
-    draws = 1000
-    slow = np.array([one_by_one(np.random.default_rng(i)) for i in range(draws)])
-    fast = np.array([draw_counts(supply, mixes, groups, np.random.default_rng(i + draws)) for i in range(draws)])
-    for client, label in np.ndindex(2, 4):
-        a, b = (np.bincount(x[:, client, label], minlength=7) for x in (slow, fast))
-        scaled = (a + b)[some := (a + b) > 40]
-        assert chisquare(b[some], scaled * b[some].sum() / scaled.sum()).pvalue > 1e-4, (client, label, a, b)
-
-
-def test_quantity_skews_sizes_and_nothing_else() -> None:
-    held = make("quantity", clients=10, alpha=0.5)
-    sizes = np.array([len(rows) for rows in held.train])
-    assert sizes.max() > 5 * sizes.min() and sizes.min() >= 10
-    assert all(chisquare(counts).pvalue > 1e-4 for counts in class_counts(held.train))
 
 
 def test_domains_and_roles_are_clients() -> None:
@@ -235,39 +218,26 @@ def test_domains_and_roles_are_clients() -> None:
     assert (test[train + test > 1] >= 1).all() and (np.abs(test - 0.15 * (train + test)) <= 0.95).all()
 
 
-# --- noise -----------------------------------------------------------------------------------------------------------
-
-
-def images(variant: str) -> tuple[Samples, Assignment]:
+@pytest.mark.parametrize("variant", ["as_written", "as_released"])
+def test_noise_grows_from_client_to_client(variant: str) -> None:
     samples = stand_in(DATASETS.create("cifar10"), 400, 100)
-    grey = dataclasses.replace(samples, inputs=np.full_like(samples.inputs, 128))
-    return grey, make("noise", grey, 5, sigma_max=20.0, variant=variant)
-
-
-def test_noise_grows_from_client_to_client() -> None:
-    samples, held = images("as_written")
-    assert held.noise == Noise((0.0, 5.0, 10.0, 15.0, 20.0), False, 0)
+    samples = dataclasses.replace(samples, inputs=np.full_like(samples.inputs, 128))
+    held = make("noise", samples, 5, sigma_max=20.0, variant=variant)
+    assert held.noise == Noise((0.0, 5.0, 10.0, 15.0, 20.0), variant == "as_released", 0)
     data = FederatedData.from_samples(samples, held, torch.device("cpu"))
-    assert data.noise is None
-    for client, sides in enumerate(zip(data.train, data.test, strict=True)):
-        for rows in sides:
-            spread = (data.inputs[rows].double() - 128).std()
-            assert abs(float(spread) - 5 * client) < 0.15 + 0.1 * (client == 1)  # rounding adds 1/12 of variance
-
-
-def test_released_noise_is_drawn_anew_and_blackens_what_is_below_the_mean() -> None:
-    samples, held = images("as_released")
-    data = FederatedData.from_samples(samples, held, torch.device("cpu"))
-    assert (data.inputs == 128).all() and data.noise is not None
+    if variant == "as_written":
+        assert data.noise is None
+        for client, rows in enumerate(data.train):  # rounding adds 1/12 of variance
+            assert abs(float((data.inputs[rows].double() - 128).std()) - 5 * client) < 0.15 + 0.1 * (client == 1)
+        return
+    # Drawn anew in each round, and black where it is below the mean.
     last = data.train[4]
     first_round, second_round, again = (data.batch(last, round_).inputs for round_ in (1, 2, 1))
-    assert torch.equal(first_round, again) and not torch.equal(first_round, second_round)
+    assert (data.inputs == 128).all() and torch.equal(first_round, again)
+    assert not torch.equal(first_round, second_round)
     assert first_round.min() == 0 and 0.4 < float((first_round == 0).float().mean()) < 0.6
     # A batch of one image gets the same noise as that image among others.
     assert torch.equal(data.batch(last[3:4], 1).inputs, first_round[3:4])
-
-
-# --- options of every scheme -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("draw", [None, "stratified"])
@@ -287,27 +257,18 @@ def test_limits_and_shares_of_training_samples_are_nested() -> None:
         assert len(few) == 743 and set(few) < set(all_)
         assert chisquare(np.bincount(SAMPLES.labels[few], minlength=10)).pvalue > 1e-4
     assert [rows.tolist() for rows in held.test] == [rows.tolist() for rows in whole.test]
-    shares = (0.1, 0.25, 0.999, 1.0)
-    parts = [make("dirichlet", clients=5, train_share=share).train for share in shares]
-    for few, some, most, all_ in zip(*parts, strict=True):
-        assert [len(one) for one in (few, some, most)] == [int(share * len(all_) + 0.5) for share in shares[:3]]
-        assert set(few) < set(some) < set(most) < set(all_)
+    parts = [make("dirichlet", clients=5, train_share=share).train for share in (0.1, 0.25, 1.0)]
+    for few, some, all_ in zip(*parts, strict=True):
+        assert (len(few), len(some)) == (int(0.1 * len(all_) + 0.5), int(0.25 * len(all_) + 0.5))
+        assert set(few) < set(some) < set(all_)
     # Of a limit and a share the smaller one counts.
     limited, both = (make("dirichlet", clients=5, train_limit=20, train_share=share) for share in (1.0, 0.25))
     assert flat(both) == flat(limited)
-    assert {len(rows) for rows in make("dirichlet", clients=5, train_share=1e-6).train} == {1}
 
 
-def test_classes_are_held_back_in_proportion_and_every_sample_as_likely() -> None:
+def test_classes_are_held_back_in_proportion() -> None:
     before, after = make("dirichlet"), make("dirichlet", validation_share=0.25)
     for whole, part in zip(before.train, after.validation, strict=True):
         assert len(part) == int(len(whole) * 0.25 + 0.5)
-        own, drawn = (Counter(SAMPLES.labels[rows].tolist()) for rows in (whole, part))
-        assert all(abs(drawn[label] - count * len(part) / len(whole)) < 1 for label, count in own.items())
-    small, times = make_samples(30, 10), np.zeros(40)
-    for seed in range(400):  # clients hold one sample of a class
-        times[np.concatenate(make("iid", small, 3, seed, validation_share=0.2).validation)] += 1
-    share = times[small.train] / 400
-    assert share.mean() == pytest.approx(0.2) and np.abs(share - 0.2).max() < 5 * np.sqrt(0.2 * 0.8 / 400)
-    for share, held_back in ((0.01, 1), (0.99, 9)):
-        assert [len(rows) for rows in make("iid", small, 3, validation_share=share).validation] == [held_back] * 3
+        own, drawn = (np.bincount(SAMPLES.labels[rows], minlength=10) for rows in (whole, part))
+        assert (np.abs(drawn - own * len(part) / len(whole)) < 1).all()

@@ -1,4 +1,4 @@
-"""MNIST, SVHN, USPS and the synthetic digits of Ganin and Lempitsky, from the files that their authors publish."""
+"""Small images in a few files of arrays: digits, MNIST, SVHN, synthetic digits, USPS and OrganAMNIST."""
 
 from __future__ import annotations
 
@@ -10,19 +10,45 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from pflcore.data.preparation import track
 from pflcore.data.samples import Bytes, Rows, Samples
 from pflcore.datasets import DATASETS
-from pflcore.datasets._base import DIGITS, DOWNLOAD, FOLDER, HALF, Dataset
+from pflcore.datasets._base import DIGITS, DOWNLOAD, FOLDER, HALF, INCLUDED, Dataset
 from pflcore.datasets._download import DataFile, Source
 from pflcore.datasets._files import read_file, reading
 from pflcore.options import option
+from pflcore.seeds import generator
+
+
+@DATASETS.register
+class Digits(Dataset):
+    """Handwritten digits, 1,797 grey images of 8x8, installed with scikit-learn.
+
+    The source knows no test set: a fifth of every class is drawn for it, always the same one. Meant for a first run
+    without a download, not for conclusions.
+    """
+
+    name = "digits"
+    citation = "E. Alpaydin and C. Kaynak, Optical Recognition of Handwritten Digits, UCI, 1998"
+    licence = "CC BY 4.0"
+    access, download_size = INCLUDED, "none: comes with scikit-learn"
+    original, class_names, counts = (1, 8, 8), DIGITS, (1438, 359)
+    mean, std = (0.3057,), (0.3759,)
+
+    def load(self, folder: Path) -> Samples:
+        from sklearn.datasets import load_digits
+
+        bunch = load_digits()
+        pixels = np.rint(bunch.images * (255 / 16)).astype(np.uint8)[:, None]
+        labels = bunch.target.astype(np.int64)
+        train, rng = np.ones(len(labels), bool), generator(0, "digits test set")
+        for label in range(self.classes):
+            rows = rng.permutation(np.flatnonzero(labels == label))
+            train[rows[: round(0.2 * len(rows))]] = False
+        return self.complete(pixels, labels, train, where="scikit-learn's digits", source="scikit-learn load_digits")
+
 
 _MNIST = "https://ossci-datasets.s3.amazonaws.com/mnist"
 _PLACES = ("", "raw/", "MNIST/raw/")
-_SVHN = "http://ufldl.stanford.edu/housenumbers"
-_EXTRA = 531_131  # further images of SVHN
-_LIBSVM = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/multiclass"
 
 
 @DATASETS.register
@@ -36,36 +62,31 @@ class Mnist(Dataset):
     citation = "Y. LeCun, C. Cortes and C. Burges, The MNIST database of handwritten digits, 1998"
     licence = "CC BY-SA 3.0"
     homepage = "http://yann.lecun.com/exdb/mnist/"
-    download_size = "12 MB"
-    access = DOWNLOAD
+    access, download_size = DOWNLOAD, "12 MB"
     files = tuple(f"{place}train-images-idx3-ubyte*" for place in _PLACES)
-    original = (1, 28, 28)
-    class_names = DIGITS
-    counts = (60_000, 10_000)
-    mean = (0.1307,)
-    std = (0.3081,)
+    original, class_names, counts = (1, 28, 28), DIGITS, (60_000, 10_000)
+    mean, std = (0.1307,), (0.3081,)
     # Images and labels for training, then for testing.
     sources: ClassVar[tuple[Source, ...]] = (
-        Source(f"{_MNIST}/train-images-idx3-ubyte.gz", "md5", "f68b3c2dcbeaaa9fbdd348bbdeb94873"),
+        Source(f"{_MNIST}/train-images-idx3-ubyte.gz", "md5", "f68b3c2dcbeaaa9fbdd348bbdeb89873"),
         Source(f"{_MNIST}/train-labels-idx1-ubyte.gz", "md5", "d53e105ee54ea40749a09fcbcd1e9432"),
         Source(f"{_MNIST}/t10k-images-idx3-ubyte.gz", "md5", "9fb629c4189551a2d022fa330f9573f3"),
         Source(f"{_MNIST}/t10k-labels-idx1-ubyte.gz", "md5", "ec29112dd5afa0611ce80d1b7f02629c"),
     )
 
     def load(self, folder: Path) -> Samples:
-        unpacked = {source: source.name.removesuffix(".gz") for source in self.sources}
-        names = [*unpacked.values(), *(source.name for source in self.sources)]
+        names = [source.name.removesuffix(".gz") for source in self.sources]
         places = [folder / place for place in _PLACES]
-        place = next((one for one in places if any((one / name).is_file() for name in names)), folder)
+        place = next((one for one in places if any([*one.glob(f"{name}*")] for name in names)), folder)
         paths = [
             place / name
             if (place / name).is_file() and not (place / source.name).is_file()
             else source.obtain(place, "the unpacked file")
-            for source, name in unpacked.items()
+            for source, name in zip(self.sources, names, strict=True)
         ]
         arrays = [_read_idx(path, (1, 28, 28) if number % 2 == 0 else ()) for number, path in enumerate(paths)]
         parts = [(arrays[number], arrays[number + 1].astype(np.int64)) for number in (0, 2)]
-        return self.complete(*self.join(parts), where=str(place), source=", ".join(path.name for path in paths))
+        return self.join(parts, place, ", ".join(path.name for path in paths))
 
 
 def _read_idx(path: Path, shape: tuple[int, ...]) -> Bytes:
@@ -77,6 +98,9 @@ def _read_idx(path: Path, shape: tuple[int, ...]) -> Bytes:
         return np.frombuffer(data, np.uint8, offset=header).reshape(count, *shape)
 
 
+_SVHN = "http://ufldl.stanford.edu/housenumbers"
+
+
 @DATASETS.register
 class Svhn(Dataset):
     """Street View House Numbers, 73,257 + 26,032 cropped digits, colour images of 32x32.
@@ -85,40 +109,22 @@ class Svhn(Dataset):
     """
 
     name = "svhn"
-    citation = (
-        "Y. Netzer et al., Reading Digits in Natural Images with Unsupervised Feature Learning, NIPS workshop 2011"
-    )
+    citation = "Netzer et al., Reading Digits in Natural Images with Unsupervised Feature Learning, NIPS workshop 2011"
     licence = "for non-commercial use only"
     homepage = f"{_SVHN}/"
-    download_size = "246 MB; with the extra images 1.6 GB"
-    access = DOWNLOAD
+    access, download_size = DOWNLOAD, "246 MB"
     files = ("train_32x32.mat",)
-    original = (3, 32, 32)
-    class_names = DIGITS
-    counts = (73_257, 26_032)
-    mean = (0.4377, 0.4438, 0.4728)
-    std = (0.1980, 0.2010, 0.1970)
-    sources: ClassVar[dict[str, Source]] = {
-        "train": Source(f"{_SVHN}/train_32x32.mat", "md5", "e26dedcc434d2e4c54c9b2d4a06d8373"),
-        "extra": Source(f"{_SVHN}/extra_32x32.mat", "md5", "a93ce644f1a588dc4d68dda5feec44a7"),
-        "test": Source(f"{_SVHN}/test_32x32.mat", "md5", "eb5a983be6a315427106f1b164d9cef3"),
-    }
-
-    extra: bool = option(
-        False, help="Whether the 531,131 further, easier images are training images, after the others."
+    original, class_names, counts = (3, 32, 32), DIGITS, (73_257, 26_032)
+    mean, std = (0.4377, 0.4438, 0.4728), (0.1980, 0.2010, 0.1970)
+    sources: ClassVar[tuple[Source, Source]] = (
+        Source(f"{_SVHN}/train_32x32.mat", "md5", "e26dedcc434d2e4c54c9b2d4a06d8373"),
+        Source(f"{_SVHN}/test_32x32.mat", "md5", "eb5a983be6a315427106f1b164d9cef3"),
     )
 
-    @property
-    def expected(self) -> tuple[int, int]:
-        train, test = self.counts
-        return train + _EXTRA * self.extra, test
-
     def load(self, folder: Path) -> Samples:
-        sources = [source for name, source in self.sources.items() if self.extra or name != "extra"]
-        paths = [source.obtain(folder) for source in sources]
-        pixels, labels, train = self.join(_read_matlab(paths))
-        labels[labels == 10] = 0
-        return self.complete(pixels, labels, train, where=str(folder), source=", ".join(path.name for path in paths))
+        paths = [source.obtain(folder) for source in self.sources]
+        parts = [(pixels, np.where(labels == 10, 0, labels)) for pixels, labels in _read_matlab(paths)]
+        return self.join(parts, folder, ", ".join(path.name for path in paths))
 
 
 @DATASETS.register
@@ -133,22 +139,17 @@ class SynthDigits(Dataset):
     citation = "Y. Ganin and V. Lempitsky, Unsupervised Domain Adaptation by Backpropagation, ICML 2015"
     licence = "none stated by the authors; cite the paper"
     homepage = "http://yaroslav.ganin.net/"
-    download_size = "1.5 GB unpacked"
-    access = FOLDER
+    access, download_size = FOLDER, "1.5 GB unpacked"
     files = ("synth_train_32x32.mat", "synth_test_32x32.mat")
-    original = (3, 32, 32)
-    class_names = DIGITS
-    counts = (479_400, 9_553)
+    original, class_names, counts = (3, 32, 32), DIGITS, (479_400, 9_553)
     mean = std = HALF
 
     def data_files(self, folder: Path) -> list[DataFile]:
         return [DataFile(name, folder, (name,), Source(self.homepage, file=name)) for name in self.files]
 
     def load(self, folder: Path) -> Samples:
-        paths = [folder / name for name in self.files]
-        if not any(path.is_file() for path in paths):
-            raise self.absent(folder, " and ".join(self.files))
-        return self.complete(*self.join(_read_matlab(paths)), where=str(folder), source=", ".join(self.files))
+        paths = [Source(self.homepage, file=name).obtain(folder) for name in self.files]
+        return self.join(_read_matlab(paths), folder, ", ".join(self.files))
 
 
 def _read_matlab(paths: Sequence[Path]) -> list[tuple[Bytes, Rows]]:
@@ -156,13 +157,14 @@ def _read_matlab(paths: Sequence[Path]) -> list[tuple[Bytes, Rows]]:
     import scipy.io
 
     parts = []
-    advance = track(f"reading {', '.join(path.name for path in paths)}", len(paths))
     for path in paths:
         with reading(path), path.open("rb") as file:
             arrays = scipy.io.loadmat(file, variable_names=["X", "y"])
             parts.append((arrays["X"].transpose(3, 2, 0, 1), arrays["y"].reshape(-1).astype(np.int64)))
-        advance(1)
     return parts
+
+
+_LIBSVM = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/multiclass"
 
 
 @DATASETS.register
@@ -177,14 +179,10 @@ class Usps(Dataset):
     citation = "J. Hull, A database for handwritten text recognition research, PAMI 1994"
     licence = "none stated by the authors; cite the paper"
     homepage = f"{_LIBSVM}.html#usps"
-    download_size = "8 MB"
-    access = DOWNLOAD
+    access, download_size = DOWNLOAD, "8 MB"
     files = ("usps.bz2", "usps.h5")
-    original = (1, 16, 16)
-    class_names = DIGITS
-    counts = (7_291, 2_007)
-    mean = (0.2545,)
-    std = (0.3846,)
+    original, class_names, counts = (1, 16, 16), DIGITS, (7_291, 2_007)
+    mean, std = (0.2545,), (0.3846,)
     sources: ClassVar[tuple[Source, Source]] = (
         Source(f"{_LIBSVM}/usps.bz2", "md5", "ec16c51db3855ca6c91edd34d0e9b197"),
         Source(f"{_LIBSVM}/usps.t.bz2", "md5", "8ea070ee2aca1ac39742fdd1ef5ed118"),
@@ -206,7 +204,7 @@ class Usps(Dataset):
                 with reading(path):  # what is left out of a line is 0
                     values, labels = load_svmlight_file(str(path), n_features=16 * 16, zero_based=False)
                     parts.append((_as_bytes((values.toarray() + 1) / 2), labels.astype(np.int64) - 1))
-        return self.complete(*self.join(parts), where=str(folder), source=", ".join(path.name for path in paths))
+        return self.join(parts, folder, ", ".join(path.name for path in paths))
 
 
 def _as_bytes(values: npt.NDArray[Any]) -> Bytes:
@@ -214,3 +212,56 @@ def _as_bytes(values: npt.NDArray[Any]) -> Bytes:
     if not ((values >= 0) & (values <= 1)).all():  # also NaN
         raise ValueError("a pixel is outside of its range")
     return np.rint(values.astype(np.float64) * 255).astype(np.uint8).reshape(-1, 1, 16, 16)
+
+
+_ZENODO, _ORGANS = "https://zenodo.org/records", "files/organamnist.npz"
+
+
+@DATASETS.register
+class OrganAMnist(Dataset):
+    """OrganAMNIST, 41,072 + 17,778 axial CT slices of 11 organs, grey images of 28x28.
+
+    Its training and validation images are the training images here. Release v2 (58,850 images) is the one of medmnist
+    2, v3 (58,830) that of medmnist 3.
+    """
+
+    name = "organamnist"
+    citation = "J. Yang et al., MedMNIST v2, Scientific Data 2023"
+    licence = "CC BY 4.0"
+    homepage = "https://medmnist.com"
+    access, download_size = DOWNLOAD, "38 MB"
+    files = ("organamnist.npz",)
+    original = (1, 28, 28)
+    class_names = (
+        *("bladder", "femur-left", "femur-right", "heart", "kidney-left", "kidney-right"),
+        *("liver", "lung-left", "lung-right", "pancreas", "spleen"),
+    )
+    counts = (34_581 + 6_491, 17_778)
+    mean = std = (0.5,)
+    smoke: ClassVar[dict[str, Any]] = {"size": 32}  # a multiple of the ViTs' patches
+    # The published file, and its numbers of training and test images.
+    releases: ClassVar[dict[str, tuple[Source, tuple[int, int]]]] = {
+        "v2": (Source(f"{_ZENODO}/6496656/{_ORGANS}", "md5", "866b832ed4eeba67bfb9edee1d5544e6"), counts),
+        "v3": (Source(f"{_ZENODO}/10519652/{_ORGANS}", "md5", "68e3f8846a6bd62f0c9bf841c0d9eacc"), (41_052, 17_778)),
+    }
+
+    release: str = option("v2", choices=("v2", "v3"), help="v2: as papers before 2024 used; v3: without 20 images.")
+    size: int | None = option(None, ge=28, le=1024, help="Pixels that sides are scaled up to in use; null leaves 28.")
+    channels: int = option(1, choices=(1, 3), help="1: grey; 3: the same values three times, for colour backbones.")
+
+    @property
+    def expected(self) -> tuple[int, int]:
+        return self.releases[self.release][1]
+
+    @property
+    def normalisation(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        return self.mean * self.channels, self.std * self.channels
+
+    def load(self, folder: Path) -> Samples:
+        path, parts = self.releases[self.release][0].obtain(folder), []
+        with reading(path), path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+            for split in ("train", "val", "test"):
+                pixels = arrays[f"{split}_images"].reshape(-1, 1, *self.original[1:])
+                labels = arrays[f"{split}_labels"].reshape(len(pixels)).astype(np.int64, casting="safe")
+                parts.append((np.repeat(pixels, self.channels, axis=1), labels))
+        return self.join(parts, path, f"{path.name} ({self.release})", size=self.size)
