@@ -27,7 +27,6 @@ class Backbone(Entry):
     # "images", floats (batch, channels, height, width), or "text", character numbers (batch, length).
     takes: ClassVar[str] = "images"
     predicts: ClassVar[str] = "classes"  # or "boxes", of a detector
-
     pretrained: str | None = option(
         None,
         later=True,

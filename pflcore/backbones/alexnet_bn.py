@@ -39,7 +39,6 @@ class AlexNetBN(AttentiveBackbone):
         "fc": r"fc\d+\.",
         "head": r"head\.",
     }
-
     width: int = option(64, ge=1, help="Output channels of the first convolution; the others have 3, 6, 4, 4 times it.")
     hidden: int = option(4096, ge=1, help="Width of both hidden linear layers.")
     kernel: int = option(11, ge=1, help="Side of the first convolution's kernel, in pixels.")

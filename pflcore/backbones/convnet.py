@@ -23,7 +23,6 @@ class ConvNet(AttentiveBackbone):
     name = "convnet"
     citation = "Li et al., FedTP, TNNLS 2023, section IV-A; the same net as Shamsian et al., ICML 2021"
     groups: ClassVar[dict[str, str]] = {"conv": r"conv\d+\.", "fc": r"fc\d+\.", "head": r"head\."}
-
     channels: tuple[int, ...] = option((16, 32), ge=1, help="Output channels of each convolution.")
     hidden: tuple[int, ...] = option((120, 84), ge=1, help="Widths of the hidden linear layers.")
     kernel: int = option(5, ge=1, help="Side of the square convolution kernels, in pixels.")
@@ -65,7 +64,6 @@ class LeNet(ConvNet):
 
     name = "lenet"
     citation = "LeCun et al., Proc. IEEE 1998; sizes of pFedLA-Att's LeNet, without batch norm"
-
     channels: tuple[int, ...] = option((6, 16), ge=1, help="Output channels of each convolution.")
 
 

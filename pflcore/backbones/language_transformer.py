@@ -43,7 +43,6 @@ class LanguageTransformer(Backbone):
         "head": r"head\.",
     }
     takes = "text"
-
     depth: int = option(2, ge=1, help="Number of Transformer blocks.")
     dim: int = option(128, ge=1, help="Width of a position.")
     heads: int = option(8, ge=1, help="Attention heads per block.")

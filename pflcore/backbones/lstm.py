@@ -25,7 +25,6 @@ class LSTM(Backbone):
     smoke: ClassVar[dict[str, Any]] = {"embedding": 4, "hidden": 16}
     groups: ClassVar[dict[str, str]] = {"embedding": r"embedding\.", "lstm": r"lstm\.", "head": r"head\."}
     takes = "text"
-
     embedding: int = option(8, ge=1, help="Width of a character's embedding.")
     hidden: int = option(256, ge=1, help="Width of each LSTM layer.")
     layers: int = option(2, ge=1, help="Number of LSTM layers.")

@@ -45,7 +45,6 @@ class MobileNetV2SSD(AttentiveBackbone):
         "extra": r"extra\.\d\.(0|3|6)\.",
         "head": r"heads\.\d\.\w+\.(0|3)\.",
     }
-
     width: int = option(
         100, choices=(35, 50, 75, 100, 140), help="Channels of all layers, in percent of MobileNetV2's."
     )

@@ -53,7 +53,6 @@ class ResNet50(AttentiveBackbone):
         "norm": r"(bn1|layer\d\.\d+\.(bn\d|downsample\.1))\.",
         "head": r"fc\.",
     }
-
     width: int = option(64, ge=1, help="Inner width of the first stage's blocks; the others have 2, 4, 8 times it.")
     blocks_per_stage: int | None = option(
         None, ge=1, help="Blocks in each of the four stages; null is ResNet-50's 3, 4, 6, 3."
@@ -92,7 +91,6 @@ class ViT(Backbone):
         "mlp": r"blocks\.\d+\.mlp\.",
         "head": r"head\.",
     }
-
     size: str = option(
         "tiny", choices=("tiny", "small", "base"), help="Width of a token and heads: 192 and 3, 384 and 6, 768 and 12."
     )
@@ -136,7 +134,6 @@ class TimmModel(Backbone):
         ),
         "by rule",
     )
-
     model: str = option("resnet18", help="timm's name of the architecture, without a tag of pretrained weights.")
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:

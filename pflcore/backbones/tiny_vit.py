@@ -36,7 +36,6 @@ class TinyViT(Backbone):
         "mlp": r"blocks\.\d+\.mlp\.",
         "head": r"head\.",
     }
-
     depth: int = option(8, ge=1, help="Number of Transformer blocks.")
     dim: int = option(128, ge=1, help="Width of a token.")
     heads: int = option(8, ge=1, help="Attention heads per block.")

@@ -13,7 +13,7 @@ from pflcore.client_view import CLASS_WEIGHTS
 from pflcore.groups import Roles, Tensors, add_prefix, strip_prefix
 from pflcore.method import OWN, Batch, ClientView, Federation, LocalState, OwnSamples, Phase, Steps, sgd_step
 from pflcore.methods import METHODS
-from pflcore.methods._features import OwnTuning, need_classifier
+from pflcore.methods._bases import OwnTuning, need_classifier
 from pflcore.operators.gaussian_classifier import Estimates, Gaussians, Interpolation, Moments
 from pflcore.options import option
 from pflcore.seeds import generator
@@ -25,12 +25,12 @@ _MEANS, _COVARIANCE, _COUNTS = "common/means", "common/covariance", "data/class_
 class PFedFDA(OwnTuning):
     """A shared body under Gaussian classifiers, which clients mix of their own and the global one.
 
-    Beside the body a mean of features for each class and one covariance travel. Their classifier has the logits log
-    p(class) + log p(features | class), p(class) the client's shares of classes plus 0.0001. A client trains the body
-    under the global Gaussians, then estimates its own: the means of its classes, of others the global ones, and the
-    covariance about these plus the identity. It returns β times its own plus 1 − β times the global ones, averaged by
-    samples, and is measured with such a mixture made anew. β is that of a grid from 0 to 1 with the least cross-entropy
-    on its training samples, each left out of the client's own Gaussians.
+    Beside the body a mean of features per class and one covariance travel; logits are log p(class) + log p(features |
+    class), p(class) the client's shares of classes plus 0.0001. A client trains the body under the global Gaussians,
+    then estimates its own: the means of its classes, of others the global ones, and the covariance about these plus the
+    identity. It returns β times its own plus 1 − β times the global ones, averaged by samples, and is measured with
+    such a mixture made anew. β is that of a grid from 0 to 1 with the least cross-entropy on its training samples, each
+    left out of the client's own Gaussians.
     """
 
     citation = "McLaughlin and Su, pFedFDA, NeurIPS 2024, algorithm 1"
@@ -40,13 +40,11 @@ class PFedFDA(OwnTuning):
     facts = ("class_counts",)
     remembers = True
     untrained = ("head",)
-
     grid: int = option(11, ge=2, help="Number of shares β, from 0 to 1, that a client chooses from.")
 
     def init_client(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
-        classes, width, like = federation.classes, federation.features, next(iter(initial.values()))
-        shapes = {"counts": (classes,), "shifts": (classes, width), "spread": (width, width)}
-        return {name: like.new_zeros(shape) for name, shape in shapes.items()}
+        width, shifts = federation.features, torch.zeros(federation.classes, federation.features)
+        return {"counts": shifts[:, 0].clone(), "shifts": shifts, "spread": torch.zeros(width, width)}
 
     def init_shared(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
         need_classifier(self, federation)

@@ -14,7 +14,7 @@ from pflcore.errors import UserError
 from pflcore.groups import Roles, Tensors, add_prefix, strip_prefix
 from pflcore.method import Federation, Server, Update
 from pflcore.methods import METHODS
-from pflcore.methods._per_client_models import PerClientModels
+from pflcore.methods._bases import PerClientModels
 from pflcore.options import option
 from pflcore.seeds import torch_seed
 
@@ -29,16 +29,14 @@ class PFedLALayerwise(PerClientModels):
     The server stores the latest model θ_j of every client and, for every client i, a hypernetwork: an embedding, three
     linear layers with ReLU, then for each layer l of the model a linear layer with ReLU to N outputs, which, divided by
     their sum, are the weights α_i^l. The client receives Σ_j α_i^{l,j} · θ_j^l; its hypernetwork takes a step of plain
-    SGD along before − after through the mixture of the models as they were. Everyone is measured with the new mixture
-    of the new models. Buffers are averaged. All clients should take part in each round: of others stale models are
-    mixed. This is not the method of local attention with the same short name.
+    SGD along before − after. Everyone is measured with the new mixture. Buffers are averaged. All clients should take
+    part in each round, or stale models are mixed. This is not the method of local attention with the same short name.
     """
 
     name = "pfedla_layerwise"
     citation = "Ma et al., Layer-wised Model Aggregation for Personalized FL (pFedLA), CVPR 2022"
     buffers = "shared"
     smoke: ClassVar[dict[str, Any]] = {"embedding": 8, "hidden": 16}
-
     embedding: int = option(100, ge=1, help="Width of a client's embedding.")
     hidden: int = option(100, ge=1, help="Width of the hypernetworks' hidden layers.")
     server_lr: float = option(20.0, gt=0, help="Learning rate of the hypernetworks' SGD; 0.005 is in effect FedAvg.")
@@ -129,15 +127,13 @@ def _linear(params: Tensors, name: str, inputs: Tensor) -> Tensor:
 class HeurpFedLA(PFedLALayerwise):
     """Layer-wise mixtures as pFedLA's, but for the k layers in which a client counts most on itself.
 
-    In the k layers in which α_i^{l,i} is largest the client goes on with its own parameters, which are not sent to it,
-    but returned, since they are a part of others' mixtures. No gradient reaches the hypernetwork's outputs for such a
-    layer. With k = 0 this is pfedla_layerwise, and with all layers kept each client trains alone.
+    In the k layers in which α_i^{l,i} is largest the client goes on with its own parameters, which are returned, but
+    not sent to it; no gradient reaches their outputs. With k = 0 this is pfedla_layerwise.
     """
 
     name = "heurpfedla"
     citation = "Ma et al., Layer-wised Model Aggregation for Personalized FL (HeurpFedLA), CVPR 2022"
     exchanges = ("which layers are kept",)
-
     keep: int = option(1, ge=0, help="Number k of layers that a client keeps; a layer is a module with parameters.")
 
     def init_shared(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:

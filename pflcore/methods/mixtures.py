@@ -1,4 +1,4 @@
-"""Clients' own models, each drawn to a mixture in which similar ones count most (FedAMP), or to all (FedU)."""
+"""Models of clients' own, mixed by who is like whom: FedAMP, FedU, FedCAC."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from pflcore.errors import UserError
 from pflcore.groups import Roles, Tensors, add_prefix, strip_prefix
 from pflcore.method import OWN, Batch, ClientView, Federation, LocalState, Server, Update, model_part
 from pflcore.methods import METHODS
-from pflcore.methods._features import need_exchanged
-from pflcore.methods._per_client_models import PerClientModels
+from pflcore.methods._bases import PerClientModels, need_exchanged
 from pflcore.options import option
 
 
@@ -20,10 +19,10 @@ from pflcore.options import option
 class FedAMP(PerClientModels):
     """Clients have models w_i of their own; the server sends each a mixture u_i of them to stay near.
 
-    A client minimises loss + λ/(2α) · ‖w − u_i‖² and is measured with the w_i that it ends with. The server keeps the
-    last model of every client; u_i = Σ_j ξ_ij · w_j. By distance ξ_ij = α/σ · exp(−‖w_i − w_j‖²/σ) for j ≠ i, and ξ_ii
-    is what is left to 1; by cosine, the paper's HeurFedAMP, ξ_ij is in proportion to exp(σ · cos(w_i, w_j)), and ξ_ii
-    is set. Buffers stay on the client.
+    A client minimises loss + λ/(2α) · ‖w − u_i‖² and is measured with the w_i that it ends with; u_i = Σ_j ξ_ij · w_j
+    of the last models of all. By distance ξ_ij = α/σ · exp(−‖w_i − w_j‖²/σ) for j ≠ i, and ξ_ii is what is left to 1;
+    by cosine, the paper's HeurFedAMP, ξ_ij is in proportion to exp(σ · cos(w_i, w_j)), and ξ_ii is set. Buffers stay on
+    the client.
     """
 
     name = "fedamp"
@@ -31,7 +30,6 @@ class FedAMP(PerClientModels):
     ignores_unlabelled = True
     keeps = ("its model", "buffers")
     own_averaging = None
-
     attention: str = option("distance", choices=("distance", "cosine"), help="What makes models similar, as above.")
     lam: float = option(1.0, ge=0, help="Weight λ of the distance to the mixture, divided by α.")
     alpha: float = option(1e4, gt=0, help="Step size α of the server, by which λ is divided.")
@@ -112,14 +110,12 @@ class FedAMP(PerClientModels):
 class FedU(PerClientModels):
     """Clients have models of their own; after a round the sampled ones move towards each other.
 
-    The server takes w_k ← w_k − strength · Σ_l coupling · (w_k − w_l) over the sampled clients l: each of n goes
-    strength · coupling · n of its way to their mean. ``strength`` stands for 0.5 · η · L · β · K of the authors' code.
-    Buffers stay on the client.
+    The server takes w_k ← w_k − strength · Σ_l coupling · (w_k − w_l) over the sampled clients l. ``strength`` stands
+    for 0.5 · η · L · β · K of the authors' code. Buffers stay on the client.
     """
 
     name = "fedu"
     citation = "Dinh et al., FedU, arXiv 2102.07148, 2021, algorithm 1"
-
     coupling: float = option(0.5, ge=0, help="Relation a of any two clients; 0: each trains alone.")
     strength: float = option(7.5e-4, ge=0, help="Step along the differences; the default is in effect Local.")
 
@@ -131,3 +127,86 @@ class FedU(PerClientModels):
             away = len(updates) * (returned - returned.mean(0))
             models[[update.client for update in updates]] = returned - step * away
         return Server(self.average(updates, roles.shared), server.extra)
+
+
+_CRITICAL, _GLOBAL, _NEIGHBOURS = "critical/", "global/", "friends"
+
+
+@METHODS.register
+class FedCAC(PerClientModels):
+    """What is critical to a client is averaged over clients like it until round β, all else over all.
+
+    A parameter's sensitivity is |Δw · w|; the share τ of largest in each tensor is critical. With masks m of these, two
+    clients overlap by O_ij = 1 − |m_i − m_j|₁ / (2 |m_i|₁); after round t clients j with O_ij ≥ mean + t/β · (max −
+    mean) of all overlaps are neighbours of i. A client receives the plain mean of its own and its neighbours' latest
+    models where it is critical, elsewhere FedAvg's. Buffers stay on the client. The defaults are the authors' for
+    CIFAR-10; for CIFAR-100 τ = 0.4 and β = 170.
+    """
+
+    name = "fedcac"
+    citation = "Wu et al., Bold but Cautious (FedCAC), ICCV 2023, section 3"
+    keeps = ("buffers",)
+    tau: float = option(0.5, ge=0, le=1, help="Share τ of critical parameters in each tensor; 0 is FedAvg.")
+    beta: int = option(100, ge=0, help="Last round β after which critical parameters are averaged over like clients.")
+
+    def init_server(self, initial: Tensors, roles: Roles, federation: Federation) -> Server:
+        server, clients = super().init_server(initial, roles, federation), federation.clients
+        for name, stored in self.models(server).items():
+            server.extra[f"{_CRITICAL}{name}"] = torch.zeros_like(stored, dtype=torch.bool)
+            server.extra[f"{_GLOBAL}{name}"] = initial[name].clone()
+        # Who has trained is a neighbour of its own.
+        server.extra[_NEIGHBOURS] = next(iter(initial.values())).new_zeros(clients, clients).bool()
+        return server
+
+    def mix(self, server: Server, clients: Sequence[int]) -> Tensors:
+        index, mean = list(clients), strip_prefix(_GLOBAL, server.extra)
+        shares = server.extra[_NEIGHBOURS][index].float()
+        shares /= shares.sum(1, keepdim=True).clamp_min(1)
+        mixed = {}
+        for name, models in self.models(server).items():
+            custom = (shares @ models.flatten(1)).view(len(index), *mean[name].shape)
+            mixed[name] = torch.where(server.extra[f"{_CRITICAL}{name}"][index], custom, mean[name])
+        return mixed
+
+    def update_server(self, server: Server, roles: Roles, updates: Sequence[Update]) -> Server:
+        index, extra = [update.client for update in updates], server.extra
+        self.store(server, updates)
+        for name, mean in self.average(updates, roles.generated).items():
+            extra[f"{_GLOBAL}{name}"] = mean
+            masks = [critical(update.sent[name], update.returned[name], self.tau) for update in updates]
+            extra[f"{_CRITICAL}{name}"][index] = torch.stack(masks)
+        trained = extra[_NEIGHBOURS].diagonal().clone()
+        trained[index] = True
+        known = trained.nonzero().flatten()
+        near = torch.eye(len(known), dtype=torch.bool, device=known.device)
+        if server.round <= self.beta and len(known) > 1:
+            masks = [mask[known] for mask in strip_prefix(_CRITICAL, extra).values()]
+            near |= neighbours(masks, server.round / self.beta)
+        extra[_NEIGHBOURS] = torch.zeros_like(extra[_NEIGHBOURS])
+        extra[_NEIGHBOURS][known.unsqueeze(1), known] = near
+        return Server(server.shared, extra)
+
+
+def critical(sent: Tensor, returned: Tensor, tau: float) -> Tensor:
+    """Return which entries are among the share `tau` of largest sensitivity, above zero: booleans of their shape."""
+    sensitivity = ((returned - sent) * returned).abs()
+    count = int(tau * sensitivity.numel())
+    if not count:
+        return torch.zeros_like(sensitivity, dtype=torch.bool)
+    return (sensitivity >= sensitivity.flatten().topk(count).values[-1]) & (sensitivity > 0)
+
+
+def neighbours(masks: Sequence[Tensor], passed: float) -> Tensor:
+    """Return whose masks (clients, …), of each tensor, are enough like whose: (clients, clients), of at least two.
+
+    `passed` is how much of the way from the mean of all overlaps to the largest one the threshold has gone.
+    """
+    clients = len(masks[0])
+    flat = (mask.flatten(1).float() for mask in masks)
+    both = sum((one @ one.t() for one in flat), torch.zeros(())).double()
+    own = both.diagonal()
+    distance = own.unsqueeze(1) + own - 2 * both
+    overlaps = 1 - distance / (2 * own.clamp_min(1)).unsqueeze(1)
+    others = overlaps[~torch.eye(clients, dtype=torch.bool, device=overlaps.device)]
+    largest = others.max()
+    return overlaps >= torch.minimum(others.mean(), largest).lerp(largest, passed)
