@@ -45,9 +45,7 @@ class MobileNetV2SSD(AttentiveBackbone):
         "extra": r"extra\.\d\.(0|3|6)\.",
         "head": r"heads\.\d\.\w+\.(0|3)\.",
     }
-    width: int = option(
-        100, choices=(35, 50, 75, 100, 140), help="Channels of all layers, in percent of MobileNetV2's."
-    )
+    width: int = option(100, choices=(35, 50, 75, 100, 140), help="Channels of all layers, in percent of the paper's.")
     box_min: float = option(0.2, gt=0, lt=1, help="Size of default boxes on the finest map, as a share of the image.")
     box_max: float = option(0.95, gt=0, le=1, help="Size of default boxes on the coarsest map.")
 
@@ -57,11 +55,11 @@ class MobileNetV2SSD(AttentiveBackbone):
             raise UserError(f"{self.name}.box_min = {self.box_min} must be at most box_max = {self.box_max}")
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
-        body = create(f"mobilenetv2_{self.width:03}", shape, 0)
+        body: Any = create(f"mobilenetv2_{self.width:03}", shape, 0)
         grids = list(_grids(*shape[1:]))
         model = _Detector(body, grids, classes, self.width / 100)
         model.register_buffer("defaults", default_boxes(grids, self.box_min, self.box_max), persistent=False)
-        for block in model.bottlenecks() if self.attention != NONE else ():
+        for block in itertools.chain(*body.blocks) if self.attention != NONE else ():
             block.se = self.make_attention(block.conv_dw.out_channels)
         return model
 
@@ -92,13 +90,7 @@ class _Detector(nn.Module):
 
     @property
     def task(self) -> Detection:
-        """Return what it predicts, on the device that it is on."""
         return Detection(self.defaults)
-
-    def bottlenecks(self) -> Iterator[Any]:
-        """Return the 17 of them, in order."""
-        for stage in self.body.blocks:
-            yield from stage
 
     def forward(self, images: Tensor) -> Tensor:
         pairs = zip(self._maps(images), self.heads, strict=True)
@@ -137,13 +129,10 @@ def _grids(height: int, width: int) -> Iterator[tuple[int, int]]:
 
 
 def _smaller(before: int, after: int) -> nn.Sequential:
-    """Return a map of half the size."""
     inner = after // 2
-    return nn.Sequential(
-        *_layer(nn.Conv2d(before, inner, 1, bias=False)),
-        *_layer(nn.Conv2d(inner, inner, 3, stride=2, padding=1, groups=inner, bias=False)),
-        *_layer(nn.Conv2d(inner, after, 1, bias=False)),
-    )
+    halved = nn.Conv2d(inner, inner, 3, stride=2, padding=1, groups=inner, bias=False)
+    first, last = nn.Conv2d(before, inner, 1, bias=False), nn.Conv2d(inner, after, 1, bias=False)
+    return nn.Sequential(*_layer(first), *_layer(halved), *_layer(last))
 
 
 def _head(channels: int, numbers: int) -> nn.Sequential:

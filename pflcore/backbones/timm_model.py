@@ -41,8 +41,8 @@ class ResNet50(AttentiveBackbone):
     """ResNet-50 of timm, from scratch.
 
     It has 23,528,522 parameters for 10 classes, 23,712,932 for 100 and 25,557,032 for 1000, whatever the image size; of
-    32×32 pixels one position is left. As in timm, the last norm of each block begins with weight zero, so that a block
-    begins as its shortcut. Local attention comes after each of the four stages, of which no paper has figures.
+    32×32 pixels one position is left. The last norm of each block begins with weight zero. Local attention comes after
+    each of the four stages, of which no paper has figures.
     """
 
     name = "resnet50"
@@ -54,17 +54,14 @@ class ResNet50(AttentiveBackbone):
         "head": r"fc\.",
     }
     width: int = option(64, ge=1, help="Inner width of the first stage's blocks; the others have 2, 4, 8 times it.")
-    blocks_per_stage: int | None = option(
-        None, ge=1, help="Blocks in each of the four stages; null is ResNet-50's 3, 4, 6, 3."
-    )
+    blocks_per_stage: int | None = option(None, ge=1, help="Blocks in each of the four stages; null: 3, 4, 6, 3.")
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         layers = (self.blocks_per_stage,) * 4 if self.blocks_per_stage else (3, 4, 6, 3)
         channels = tuple(factor * self.width for factor in (1, 2, 4, 8))
         model = create("resnet50", shape, classes, layers=layers, channels=channels)
         if self.attention != NONE:
-            for index, inner in enumerate(channels, 1):
-                # A block gives four times its inner width.
+            for index, inner in enumerate(channels, 1):  # a block gives four times its inner width
                 model.get_submodule(f"layer{index}").add_module("attention", self.make_attention(4 * inner))
         return model
 
@@ -98,15 +95,21 @@ class ViT(Backbone):
     depth: int = option(12, ge=1, help="Number of Transformer blocks.")
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
-        _, height, width = shape
-        if height % self.patch or width % self.patch:
-            raise UserError(
-                f"backbone {self.name}: patch {self.patch} does not divide images of {height}×{width} pixels"
-            )
-        changes = {"img_size": (height, width), "patch_size": self.patch, "depth": self.depth}
+        need_divisor(f"backbone {self.name}: patch {self.patch} does", shape, self.patch, self.patch)
+        changes = {"img_size": shape[1:], "patch_size": self.patch, "depth": self.depth}
         return create(f"vit_{self.size}_patch16_224", shape, classes, **changes)
 
 
+def need_divisor(what: str, shape: tuple[int, ...], height: int, width: int) -> None:
+    """Raise :class:`UserError` where patches do not fill the images, beginning with `what`."""
+    if shape[1] % height or shape[2] % width:
+        raise UserError(f"{what} not divide images of {shape[1]}×{shape[2]} pixels")
+
+
+_FOUND = (
+    *("patch_embed", "cls_token", "pos_embed", "conv", "norm", "attention.qkv", "attention.out", "attention.other"),
+    *("mlp", "fc", "other", "head"),
+)
 _MLP = re.compile(r"(mlp|ffn)(\d*|_tokens|_channels)$")
 _QKV = re.compile(r"(to_|w)?(q|k|v|kv|qk|qkv|query|key|value)\d*(_proj|_bias)?$")
 _OUT = re.compile(r"(proj|proj_out|out|out_proj|to_out|output)$")
@@ -119,21 +122,15 @@ class TimmModel(Backbone):
     Groups by the first rule that holds for a state entry: what timm calls the classifier is ``head``; a module whose
     type is a norm is ``norm``; tokens and positions by their names; what lies in a part named attention or MLP is
     ``attention.qkv``, ``attention.out``, ``attention.other`` or ``mlp``; then ``patch_embed``, convolutions ``conv``,
-    linear layers ``fc``; the rest is ``other``. A model of fixed image size is made for the size of the data. Rates of
-    dropout and stochastic depth are zero.
+    linear layers ``fc``; the rest is ``other``. A model of fixed image size is made for the size of the data; rates of
+    dropout are zero.
     """
 
     name = "timm_model"
     citation = "Wightman, PyTorch Image Models, 2019; each model's own paper is named in timm"
     smoke: ClassVar[dict[str, Any]] = {"model": "test_resnet"}
     # What the rules can find; which entries belong to a group is found in :meth:`patterns`.
-    groups: ClassVar[dict[str, str]] = dict.fromkeys(
-        (
-            *("patch_embed", "cls_token", "pos_embed", "conv", "norm"),
-            *("attention.qkv", "attention.out", "attention.other", "mlp", "fc", "other", "head"),
-        ),
-        "by rule",
-    )
+    groups: ClassVar[dict[str, str]] = dict.fromkeys(_FOUND, "by rule")
     model: str = option("resnet18", help="timm's name of the architecture, without a tag of pretrained weights.")
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
@@ -143,7 +140,7 @@ class TimmModel(Backbone):
         names = timm.list_models()
         if self.model not in names:
             near = difflib.get_close_matches(self.model, names, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else "; timm.list_models() in Python lists its models"
+            hint = f"; did you mean {near[0]!r}?" if near else "; timm.list_models() lists its models"
             raise UserError(f"backbone {self.name}: timm {timm.__version__} has no model {self.model!r}{hint}")
         facts = timm.get_pretrained_cfg(self.model)
         changes = {"img_size": shape[1:]} if facts is not None and facts.fixed_input_size else {}
@@ -162,8 +159,7 @@ class TimmModel(Backbone):
 
     def _check(self, shape: tuple[int, ...], classes: int, changes: dict[str, Any]) -> None:
         """Send two images through the model without memory or arithmetic, to say in one line what it refuses."""
-        channels, height, width = shape
-        size = f"{channels}×{height}×{width}"
+        size = "×".join(map(str, shape))
         try:
             with torch.device("meta"):
                 model = create(self.model, shape, classes, **changes)
@@ -175,12 +171,9 @@ class TimmModel(Backbone):
                 "use another model or image size"
             ) from None
         # timm cuts off what a last patch does not fill.
-        patch = getattr(getattr(model, "patch_embed", None), "patch_size", None)
-        if patch and (height % patch[0] or width % patch[1]):
-            raise UserError(
-                f"backbone {self.name}: patches of {patch[0]}×{patch[1]} of {self.model!r} do not divide images of "
-                f"{height}×{width} pixels"
-            )
+        if patch := getattr(getattr(model, "patch_embed", None), "patch_size", None):
+            what = f"backbone {self.name}: patches of {patch[0]}×{patch[1]} of {self.model!r} do"
+            need_divisor(what, shape, *patch)
         if not isinstance(logits, torch.Tensor) or logits.shape != (2, classes):
             raise UserError(
                 f"backbone {self.name}: {self.model!r} is no classifier: images of {size} do not give {classes} "
@@ -195,8 +188,7 @@ def _classifiers(model: nn.Module) -> tuple[str, ...]:
     modules = dict(model.named_modules())
     if names and all(name in modules for name in names):
         return names
-    # No name in the model's facts: the module itself is looked for.
-    own: Any = getattr(model, "get_classifier", lambda: None)()
+    own: Any = getattr(model, "get_classifier", lambda: None)()  # no name in the model's facts
     return tuple(name for name, module in modules.items() if name and module is own)
 
 
@@ -217,18 +209,15 @@ def _group(name: str, modules: Mapping[str, nn.Module], classifiers: tuple[str, 
         if _MLP.match(parts[index]):
             return "mlp"
         if "attn" in parts[index] or "attention" in parts[index]:
-            return _within_attention(parts[index + 1 :])
+            inside = parts[index + 1 :]
+            if any(_QKV.match(part) for part in inside):
+                return "attention.qkv"
+            return "attention.out" if any(_OUT.match(part) for part in inside) else "attention.other"
     if parts[0] == "patch_embed":
         return "patch_embed"
     if isinstance(owner, nn.modules.conv._ConvNd):
         return "conv"
     return "fc" if isinstance(owner, nn.Linear) else "other"
-
-
-def _within_attention(parts: list[str]) -> str:
-    if any(_QKV.match(part) for part in parts):
-        return "attention.qkv"
-    return "attention.out" if any(_OUT.match(part) for part in parts) else "attention.other"
 
 
 def _is_norm(module: nn.Module) -> bool:

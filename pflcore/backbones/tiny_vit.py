@@ -19,9 +19,9 @@ class TinyViT(Backbone):
     """A pre-norm Transformer over image patches, trained from scratch.
 
     Heads are wide: 8 heads of 64 make an inner width of 512 for tokens of 128, as in the official code. With its
-    defaults on 3×32×32 images it has 2,645,898 parameters for 10 classes and 2,657,508 for 100; the projections that
-    FedTP generates are 1,572,864 of them. The paper says "8 blocks with 8 self-attention layers in each block"; this is
-    read as 8 blocks with one self-attention of 8 heads each. The official code's depth defaults to 6.
+    defaults on 3×32×32 images it has 2,645,898 parameters for 10 classes and 2,657,508 for 100, of which FedTP
+    generates 1,572,864. The paper's "8 blocks with 8 self-attention layers in each block" is read as 8 blocks with one
+    self-attention of 8 heads each. The official code's depth defaults to 6.
     """
 
     citation = "Li et al., FedTP, TNNLS 2023, section IV-A; after Dosovitskiy et al., ICLR 2021"

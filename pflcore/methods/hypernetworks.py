@@ -15,8 +15,7 @@ from pflcore.groups import ALL, Groups, Roles, Tensors, add_prefix, split, strip
 from pflcore.method import MOMENTA, Batch, ClientView, Federation, Method, Server, Update
 from pflcore.methods import METHODS
 from pflcore.methods.classifiers import FedRoD
-from pflcore.operators.compression import PARTS, masked, masks
-from pflcore.operators.filter_attention import KINDS, FilterAttention, orthogonality
+from pflcore.operators.filter_attention import KINDS, PARTS, FilterAttention, masked, masks, orthogonality
 from pflcore.operators.hypernetworks import HyperNetwork
 from pflcore.options import option
 
@@ -61,11 +60,9 @@ class HypernetworkMethod(Method):
         return [{name: tensor[row] for name, tensor in made.items()} for row in range(len(clients))]
 
     def update_server(self, server: Server, roles: Roles, updates: Sequence[Update]) -> Server:
-        pairs = list(zip(self.shares(updates), updates, strict=True))
-        changes = {
-            name: torch.stack([share * (one.sent[name] - one.returned[name]) for share, one in pairs])
-            for name in server.federation.generated
-        }
+        pairs, changes = list(zip(self.shares(updates), updates, strict=True)), {}
+        for name in server.federation.generated:
+            changes[name] = torch.stack([share * (one.sent[name] - one.returned[name]) for share, one in pairs])
         self.server_step(server, [update.client for update in updates], changes)
         return replace(server, shared=self.average(updates, roles.shared))
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from pflcore.errors import UserError
-from pflcore.groups import Roles, Tensors, add_prefix, strip_prefix
+from pflcore.groups import Roles, Tensors, strip_prefix
 from pflcore.method import OWN, Batch, ClientView, Federation, LocalState, Server, Update, model_part
 from pflcore.methods import METHODS
 from pflcore.methods._bases import PerClientModels, need_exchanged
@@ -55,42 +55,38 @@ class FedAMP(PerClientModels):
             raise UserError("method fedamp: attention: cosine: it takes two clients")
         if self.attention == "distance" and self.alpha * others > self._sigma:
             raise UserError(
-                f"method fedamp: alpha: {self.alpha:g} is more than sigma / {others}, so that {others} others could "
-                "leave a client a weight below 0"
+                f"method fedamp: alpha: {self.alpha:g} above sigma / {others} lets own weights fall below 0"
             )
         return super().init_server(initial, roles, federation)
 
     def mix(self, server: Server, clients: Sequence[int]) -> Tensors:
-        models = self.models(server)
-        shares = self.shares_of(list(models.values()), clients)
-        return {name: (shares @ tensor.flatten(1)).view(-1, *tensor.shape[1:]) for name, tensor in models.items()}
-
-    def shares_of(self, models: Sequence[Tensor], clients: Sequence[int]) -> Tensor:
-        """Return ξ, what each of all models counts for each of the clients: (clients, all) of the entries (all, …)."""
-        chosen, flat, sigma = list(clients), [entry.flatten(1) for entry in models], self._sigma
-        places = torch.arange(len(chosen)), torch.tensor(chosen)
+        chosen, models, sigma = list(clients), self.models(server), self._sigma
+        flat, places = (
+            [entry.flatten(1) for entry in models.values()],
+            (torch.arange(len(chosen)), torch.tensor(chosen)),
+        )
         if self.attention == "distance":
             squares = torch.stack([torch.cdist(entry[chosen], entry).square() for entry in flat]).sum(0)
             shares = self.alpha / sigma * torch.exp(-squares / sigma)
             shares[places] = 0
             shares[places] = 1 - shares.sum(1)
-            return shares
-        products = torch.stack([entry[chosen] @ entry.T for entry in flat]).sum(0)
-        norms = torch.stack([entry.square().sum(1) for entry in flat]).sum(0).sqrt()
-        scores = sigma * products / (norms[chosen, None] * norms)
-        scores[places] = -torch.inf
-        mine = 1 / len(norms) if self.own_weight is None else self.own_weight
-        shares = (1 - mine) * scores.softmax(1)
-        shares[places] = mine
-        return shares
+        else:
+            products = torch.stack([entry[chosen] @ entry.T for entry in flat]).sum(0)
+            norms = torch.stack([entry.square().sum(1) for entry in flat]).sum(0).sqrt()
+            scores = sigma * products / (norms[chosen, None] * norms)
+            scores[places] = -torch.inf
+            mine = 1 / len(norms) if self.own_weight is None else self.own_weight
+            shares = (1 - mine) * scores.softmax(1)
+            shares[places] = mine
+        return {name: (shares @ tensor.flatten(1)).view(-1, *tensor.shape[1:]) for name, tensor in models.items()}
 
     @property
     def _sigma(self) -> float:
         return self.sigma or (1e6 if self.attention == "distance" else 25.0)
 
     def begin(self, local: ClientView, start: Tensors) -> LocalState:
-        last = strip_prefix(OWN, start) if self.start == "own" else {}
-        return super().begin(local, {**start, **{name: tensor.clone() for name, tensor in last.items()}})
+        last = strip_prefix(OWN, start).items() if self.start == "own" else ()
+        return super().begin(local, {**start, **{name: tensor.clone() for name, tensor in last}})
 
     def loss(self, local: ClientView, params: Tensors, batch: Batch) -> Tensor:
         distance = sum(((params[name] - local.received[name]) ** 2).sum() for name in strip_prefix(OWN, params))
@@ -98,8 +94,7 @@ class FedAMP(PerClientModels):
 
     def end(self, local: ClientView, state: LocalState) -> LocalState:
         model = state["model"]
-        ended = {name: model[name] for name in strip_prefix(OWN, model)}
-        return {**state, "model": {**model, **add_prefix(OWN, ended)}}
+        return {**state, "model": {**model, **{OWN + name: model[name] for name in strip_prefix(OWN, model)}}}
 
     def update_server(self, server: Server, roles: Roles, updates: Sequence[Update]) -> Server:
         self.store(server, updates)
@@ -123,8 +118,7 @@ class FedU(PerClientModels):
         step = self.strength * self.coupling
         for name, models in self.models(server).items():
             returned = torch.stack([update.returned[name] for update in updates])
-            # Σ_l (w_k − w_l) is the number of clients times the distance from their mean.
-            away = len(updates) * (returned - returned.mean(0))
+            away = len(updates) * (returned - returned.mean(0))  # Σ_l (w_k − w_l)
             models[[update.client for update in updates]] = returned - step * away
         return Server(self.average(updates, roles.shared), server.extra)
 
@@ -190,10 +184,8 @@ class FedCAC(PerClientModels):
 def critical(sent: Tensor, returned: Tensor, tau: float) -> Tensor:
     """Return which entries are among the share `tau` of largest sensitivity, above zero: booleans of their shape."""
     sensitivity = ((returned - sent) * returned).abs()
-    count = int(tau * sensitivity.numel())
-    if not count:
-        return torch.zeros_like(sensitivity, dtype=torch.bool)
-    return (sensitivity >= sensitivity.flatten().topk(count).values[-1]) & (sensitivity > 0)
+    largest = sensitivity.flatten().topk(int(tau * sensitivity.numel())).values
+    return (sensitivity >= largest[-1]) & (sensitivity > 0) if len(largest) else torch.zeros_like(sensitivity).bool()
 
 
 def neighbours(masks: Sequence[Tensor], passed: float) -> Tensor:
@@ -201,12 +193,11 @@ def neighbours(masks: Sequence[Tensor], passed: float) -> Tensor:
 
     `passed` is how much of the way from the mean of all overlaps to the largest one the threshold has gone.
     """
-    clients = len(masks[0])
     flat = (mask.flatten(1).float() for mask in masks)
     both = sum((one @ one.t() for one in flat), torch.zeros(())).double()
     own = both.diagonal()
     distance = own.unsqueeze(1) + own - 2 * both
     overlaps = 1 - distance / (2 * own.clamp_min(1)).unsqueeze(1)
-    others = overlaps[~torch.eye(clients, dtype=torch.bool, device=overlaps.device)]
+    others = overlaps[~torch.eye(len(overlaps), dtype=torch.bool, device=overlaps.device)]
     largest = others.max()
     return overlaps >= torch.minimum(others.mean(), largest).lerp(largest, passed)

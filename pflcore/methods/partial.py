@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from pflcore.errors import UserError
-from pflcore.groups import Roles, Tensors, add_prefix, split, strip_prefix
+from pflcore.groups import Roles, Tensors, add_prefix, strip_prefix
 from pflcore.method import (
     Batch,
     ClientView,
@@ -146,8 +146,7 @@ class FedSelect(Method):
         weights = _weights(initial, roles, federation)
         need_exchanged(self, weights)
         masks = {name: torch.zeros_like(tensor, dtype=torch.bool) for name, tensor in weights.items()}
-        rounds = torch.zeros((), dtype=torch.int64)
-        return {**add_prefix("values/", weights), **add_prefix("mask/", masks), "rounds": rounds}
+        return {**add_prefix("values/", weights), **add_prefix("mask/", masks), "rounds": torch.tensor(0)}
 
     def init_shared(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
         weights = _weights(initial, roles, federation)
@@ -202,15 +201,13 @@ class Part(Steps):
         return super().begin(local, start)
 
     def step(self, local: ClientView, state: LocalState, batch: Batch) -> tuple[LocalState, Tensor]:
-        model, masks = state["model"], strip_prefix(_MASK, state["model"])
+        masks = strip_prefix(_MASK, state["model"])
         trained = masks.keys() if self.trains == "personal" else local.parameters
-        moving, rest = split(model, trained)
-        grads, loss = local.gradient(lambda params: self.loss(local, {**params, **rest}, batch), moving)
-        moving, opt_state = local.sgd(moving, grads, state["opt_state"])
+        after, loss = sgd_step(local, state, lambda params: self.loss(local, params, batch), trained)
         for name, mask in masks.items():  # not the gradients: there is decay and momentum
             rests = ~mask if self.trains == "personal" else mask
-            moving[name] = torch.where(rests, local.received[name], moving[name])
-        return {**state, "model": {**model, **moving}, "opt_state": opt_state}, loss
+            after["model"][name] = torch.where(rests, local.received[name], after["model"][name])
+        return after, loss
 
     def end(self, local: ClientView, state: LocalState) -> LocalState:
         if self.grows is None:

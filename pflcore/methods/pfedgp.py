@@ -12,8 +12,7 @@ from pflcore.groups import Roles, Tensors
 from pflcore.method import OWN, Batch, ClientView, Federation, LocalState, OwnSamples, Phase, sgd_step
 from pflcore.methods import METHODS
 from pflcore.methods._bases import ClassSums, OwnTuning, add_sums, class_means, need_classifier, no_sums
-from pflcore.operators.class_tree import class_tree
-from pflcore.operators.gaussian_process import BinaryClassifier
+from pflcore.operators.gaussians import BinaryClassifier, class_tree
 from pflcore.options import option
 from pflcore.seeds import torch_seed
 

@@ -66,12 +66,10 @@ class PFedLALayerwise(PerClientModels):
         return layers
 
     def mix(self, server: Server, clients: Sequence[int]) -> Tensors:
-        models, weights = self.models(server), self.weights_of(server, clients)
-        return {
-            name: (weights[layer] @ models[name].flatten(1)).view(len(clients), *models[name].shape[1:])
-            for layer, names in self.layers(server).items()
-            for name in names
-        }
+        weights, made = self.weights_of(server, clients), {}
+        for name, models in self.models(server).items():
+            made[name] = (weights[layer_of(name)] @ models.flatten(1)).view(len(clients), *models.shape[1:])
+        return made
 
     @torch.no_grad()
     def weights_of(self, server: Server, clients: Sequence[int]) -> Tensors:
@@ -150,9 +148,8 @@ class HeurpFedLA(PFedLALayerwise):
 
     def _with_kept(self, server: Server, federation: Federation) -> Server:
         """Return the server with what clients keep in the round to come: for each entry that is mixed, (clients)."""
-        clients = range(federation.clients)
-        weights = self.weights_of(server, clients)
-        alone = {layer: one[clients, clients] == 1 for layer, one in weights.items()}
+        weights = self.weights_of(server, range(federation.clients))
+        alone = {layer: one.diagonal() == 1 for layer, one in weights.items()}
         tables = {name: alone[layer_of(name)].clone() for name in strip_prefix(_KEPT, server.shared)}
         return replace(server, shared={**server.shared, **add_prefix(_KEPT, tables)})
 
@@ -171,5 +168,4 @@ class HeurpFedLA(PFedLALayerwise):
         tables = strip_prefix(_KEPT, update.sent)
         kept = torch.stack([clients[update.client] for clients in tables.values()]).tolist()  # one wait for a device
         own = sum(sent[name].nbytes for name, alone in zip(tables, kept, strict=True) if alone)
-        up = sum(tensor.nbytes for tensor in sent.values())
-        return up, up - own
+        return (up := sum(tensor.nbytes for tensor in sent.values())), up - own

@@ -12,7 +12,6 @@ from pflcore.groups import ALL, Roles, Tensors, add_prefix, split, strip_prefix
 from pflcore.method import COMMON, OWN, Batch, ClientView, Federation, LocalState, Method, Server, Update, model_part
 from pflcore.methods import METHODS
 from pflcore.methods._bases import need_classifier
-from pflcore.operators.compression import low_rank
 from pflcore.options import option
 
 
@@ -77,28 +76,24 @@ class PFedMe(Method):
     def step(self, local: ClientView, state: LocalState, batch: Batch) -> tuple[LocalState, Tensor]:
         model = state["model"]
         theta, buffers = split(strip_prefix(OWN, model), local.parameters)
-        first = None
+        losses = []
         for _ in range(self.inner_steps):
             grads, loss = local.gradient(lambda params: self.loss(local, {**params, **buffers}, batch), theta)
-            first = loss if first is None else first
+            losses.append(loss)
             for name in grads.keys() & local.roles.shared:
                 grads[name] = grads[name] + self.lam * (theta[name] - model[name])
             theta, _ = local.sgd(theta, grads, {})
-        assert first is not None  # inner_steps is at least 1
         back = {name: self.lam * (model[name] - theta[name]) for name in theta if name in local.roles.shared}
         moved, _ = local.sgd({name: model[name] for name in back}, back, {})
         # What is the client's alone has nothing to be near to: it is the same in both models.
         moved |= {name: tensor.clone() for name, tensor in theta.items() if name not in back}
         # The statistics of batch norm are those of the model that saw the batches.
-        return {**state, "model": {**model, **add_prefix(OWN, theta), **moved, **buffers}}, first
+        return {**state, "model": {**model, **add_prefix(OWN, theta), **moved, **buffers}}, losses[0]
 
     def update_server(self, server: Server, roles: Roles, updates: Sequence[Update]) -> Server:
         mean = self.average(updates, roles.shared)
-        if self.beta != 1.0:
-            mean = {
-                name: server.shared[name].lerp(tensor, self.beta) if tensor.is_floating_point() else tensor
-                for name, tensor in mean.items()
-            }
+        for name in [name for name, tensor in mean.items() if self.beta != 1.0 and tensor.is_floating_point()]:
+            mean[name] = server.shared[name].lerp(mean[name], self.beta)
         return Server(mean, server.extra)
 
 
@@ -159,12 +154,11 @@ class Apfl(Method):
         if self.variant == "as_written":
             return state
         v, alpha = _own(state["model"])
-        mixed = mix(alpha, v, model_part(state["model"]))
-        return {**state, "model": {**state["model"], **add_prefix(OWN, mixed)}}
+        mixed = add_prefix(OWN, mix(alpha, v, model_part(state["model"])))
+        return {**state, "model": {**state["model"], **mixed}}
 
 
 def _own(state: Tensors) -> tuple[Tensors, Tensor]:
-    """Return v and α."""
     entries = strip_prefix(OWN, state)
     return entries, entries.pop("alpha")
 
@@ -267,14 +261,13 @@ class FedKD(Method):
             numbers: int | Tensor = before.numel()
             if name == _NUMBERS:
                 continue
+            student[name] = updates[0].returned[name].clone()  # of a counter
             if before.is_floating_point():
                 changes = [share * (one.returned[name] - before) for share, one in zip(shares, updates, strict=True)]
                 change = torch.stack(changes).sum(0)
                 if _is_matrix(before):
                     change, numbers = compressed(change, energy)
                 student[name] = before + change
-            else:  # a counter
-                student[name] = updates[0].returned[name].clone()
             sent[1] += numbers
         return Server({**student, _NUMBERS: sent})
 
@@ -283,7 +276,6 @@ class FedKD(Method):
         return 4 * up, 4 * down
 
     def _energy(self, progress: Tensor) -> Tensor:
-        """Return the share T in a round, `progress` its number among all rounds."""
         return self.tmin + (self.tmax - self.tmin) * progress
 
 
@@ -294,11 +286,20 @@ def divergence(target: Tensor, logits: Tensor) -> Tensor:
 
 
 def compressed(change: Tensor, energy: Tensor) -> tuple[Tensor, Tensor]:
-    """Return a change cut to the rank that keeps `energy`, and how many numbers it takes; as it is if not finite."""
+    """Return a change at the smallest rank that keeps a share `energy`, and how many numbers it takes, or all.
+
+    Singular values that are dropped become zeros and are not cut off, so that shapes do not depend on the data. What is
+    not finite is left as it is.
+    """
     matrix = change.flatten(1)
     finite = matrix.isfinite().all()
-    regular = torch.where(finite, matrix, 0.0)
-    short, numbers = low_rank(regular, energy)
+    left, values, right = torch.linalg.svd(torch.where(finite, matrix, 0.0), full_matrices=False)
+    squares = values.double().square()
+    # Sums of all that come before, as a product: on CUDA, cumulative sums are not the same each time.
+    earlier = torch.ones(2 * squares.shape[-1:], dtype=squares.dtype, device=squares.device).triu(1)
+    kept = (squares.unsqueeze(-2) @ earlier).squeeze(-2) < energy * squares.sum(-1, keepdim=True)
+    short = (left * (values * kept).unsqueeze(-2)) @ right
+    numbers = (kept.sum(-1) * (sum(matrix.shape) + 1)).clamp(max=matrix.shape[0] * matrix.shape[1])
     return torch.where(finite, short, matrix).view_as(change), numbers
 
 
