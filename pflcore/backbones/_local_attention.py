@@ -121,7 +121,9 @@ class CA(LocalAttention):
     def mask(self, features: Tensor) -> Tensor:
         # Plain means: the gradient of adaptive pooling is not deterministic on CUDA.
         positions = torch.cat([features.mean(-1), features.mean(-2)], -1)
-        along_rows, along_columns = F.hardswish(self.norm(self.squeeze(positions))).split(features.shape[-2:], -1)
+        along_rows, along_columns = torch.split(
+            F.hardswish(self.norm(self.squeeze(positions))), features.shape[-2:], -1
+        )
         rows, columns = self.rows(along_rows).sigmoid(), self.columns(along_columns).sigmoid()
         return torch.mul(rows[..., None], columns[..., None, :])
 

@@ -68,7 +68,7 @@ class _StackedLSTM(nn.Module):
         """Return (batch, length, width) → the last layer's outputs, (batch, length, hidden)."""
         for layer in range(self.layers):
             names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
-            inputs = self._run(inputs, *(self.get_parameter(f"{name}_l{layer}") for name in names))
+            inputs = self._run(inputs, *(getattr(self, f"{name}_l{layer}") for name in names))
         return inputs
 
     def _run(self, inputs: Tensor, weight_ih: Tensor, weight_hh: Tensor, bias_ih: Tensor, bias_hh: Tensor) -> Tensor:

@@ -9,21 +9,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from pflcore.client_view import model_part
 from pflcore.errors import UserError
 from pflcore.groups import Roles, Tensors, add_prefix, strip_prefix
-from pflcore.method import (
-    Batch,
-    ClientView,
-    Federation,
-    LocalState,
-    Method,
-    Phase,
-    Server,
-    Steps,
-    Update,
-    model_part,
-    sgd_step,
-)
+from pflcore.method import Batch, ClientView, Federation, LocalState, Method, Phase, Server, Steps, Update, sgd_step
 from pflcore.methods import METHODS
 from pflcore.methods._bases import need_exchanged
 from pflcore.options import option

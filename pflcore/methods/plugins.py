@@ -7,6 +7,7 @@ queries, keys and values, then an MLP.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -123,17 +124,10 @@ def prefixed(
     return q, k + more_k, v + more_v
 
 
-class Bottleneck(nn.Module):
-    """tanh(x · W_down) · W_up with biases: (…, inputs) → (…, outputs); begun as PyTorch's linear layers."""
-
-    def __init__(self, inputs: int, width: int, outputs: int) -> None:
-        super().__init__()
-        self.down = nn.Linear(inputs, width)
-        self.up = nn.Linear(width, outputs)
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.up(torch.tanh(self.down(x)))
-        return out
+def bottleneck(inputs: int, width: int, outputs: int) -> nn.Sequential:
+    """Return tanh(x · W_down) · W_up with biases: (…, inputs) → (…, outputs); begun as PyTorch's linear layers."""
+    layers = {"down": nn.Linear(inputs, width), "tanh": nn.Tanh(), "up": nn.Linear(width, outputs)}
+    return nn.Sequential(OrderedDict(layers))
 
 
 @METHODS.register
@@ -157,7 +151,7 @@ class FedPerfix(Method):
     def extend(self, model: nn.Module) -> Mapping[str, str]:
         for block in blocks(model, "FedPerfix"):
             join = partial(prefixed, scale=self.scale, concat=self.mode == "concat")
-            block.change_attention("adapter", Bottleneck(block.dim, self.width, 2 * block.inner), join, 2)
+            block.change_attention("adapter", bottleneck(block.dim, self.width, 2 * block.inner), join, 2)
         return {"adapter": pattern("adapter")}
 
 
@@ -189,9 +183,7 @@ class Prefix(Method):
         return {"prefix": pattern("prefix")}
 
 
-class _Free(nn.Module):
-    """Prefixes that depend on nothing: the same `count` rows for every image."""
-
+class _Free(nn.Module):  # prefixes that depend on nothing: the same rows for every image
     def __init__(self, count: int, width: int) -> None:
         super().__init__()
         self.tokens = nn.Parameter(torch.randn(count, width))
@@ -217,10 +209,10 @@ class Prompts(Method):
     def extend(self, model: nn.Module) -> Mapping[str, str]:
         for block in blocks(model, "prompt tuning"):
             bound = sqrt(6 / (3 * _patch_area(model) + block.dim))
-            block.module.add_module("prompt", _Prompt(self.count, block.dim, bound, self.dropout))
-            # Functions of this module, not bound to a model: copies and pickles of the model use their own prompts.
-            block.module.register_forward_pre_hook(_append)
-            block.module.register_forward_hook(_cut)
+            prompt = _Prompt(self.count, block.dim, bound, self.dropout)
+            block.module.add_module("prompt", prompt)
+            block.module.register_forward_pre_hook(prompt.append)
+            block.module.register_forward_hook(prompt.cut)
         return {"prompt": pattern("prompt")}
 
 
@@ -230,19 +222,13 @@ class _Prompt(nn.Module):
         self.tokens = nn.Parameter(torch.empty(count, dim).uniform_(-bound, bound))
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        """(batch, length, dim) → (batch, length + count, dim)."""
+    def append(self, block: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         # Expanded first: every image has a dropout mask of its own.
-        prompts: Tensor = self.dropout(self.tokens.to(tokens.dtype).expand(tokens.shape[0], -1, -1))
-        return torch.cat([tokens, prompts], dim=1)
+        prompts = self.dropout(self.tokens.to(inputs[0].dtype).expand(len(inputs[0]), -1, -1))
+        return (torch.cat([inputs[0], prompts], dim=1), *inputs[1:])
 
-
-def _append(block: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    return (block.get_submodule("prompt")(inputs[0]), *inputs[1:])
-
-
-def _cut(block: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
-    return output[:, : output.shape[1] - len(cast(_Prompt, block.get_submodule("prompt")).tokens)]
+    def cut(self, block: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        return output[:, : output.shape[1] - len(self.tokens)]
 
 
 def _patch_area(model: nn.Module) -> int:
@@ -281,30 +267,21 @@ class Adapters(Method):
             if len(dims := {block.dim for block in found}) > 1:
                 widths = ", ".join(map(str, sorted(dims)))
                 raise UserError(f"one adapter cannot be shared by blocks of widths {widths}; use the form corrected")
-            shared = _Adapter(dims.pop(), self.width)
-            for parameter in shared.down.parameters():
-                nn.init.zeros_(parameter)
+            shared = bottleneck(dims.pop(), self.width, found[0].dim)
             model.add_module("adapter", shared)  # in one place, so that its entries are in the state once
         for block in found:
-            adapter = shared or _Adapter(block.dim, self.width)
+            adapter = shared or bottleneck(block.dim, self.width, block.dim)
             if shared is None:  # beside the MLP, not in it: what is in it belongs to a group of the backbone
                 block.module.add_module("adapter", adapter)
-            block.module.get_submodule("mlp").register_forward_hook(adapter.after)
+            for parameter in (adapter if shared else adapter.get_submodule("up")).parameters():
+                nn.init.zeros_(parameter)
+            # A function of partial arguments is copied and pickled together with the model.
+            block.module.get_submodule("mlp").register_forward_hook(partial(_adapted, adapter))
         return {"adapter": pattern("adapter")}
 
 
-class _Adapter(Bottleneck):
-    """Begins as the identity."""
-
-    def __init__(self, dim: int, width: int) -> None:
-        super().__init__(dim, width, dim)
-        nn.init.zeros_(self.up.weight)
-        nn.init.zeros_(self.up.bias)
-
-    def after(self, mlp: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
-        """Adapt an MLP's output as its forward hook; a bound method is copied and pickled together with the model."""
-        adapted: Tensor = output + self(output)
-        return adapted
+def _adapted(adapter: nn.Module, mlp: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+    return torch.add(output, adapter(output))
 
 
 @METHODS.register

@@ -238,11 +238,11 @@ class FedKD(Method):
 
     def end(self, local: ClientView, state: LocalState) -> LocalState:
         model, received = state["model"], local.received
-        energy = self._energy(model["data/progress"].double())
+        energy = self.tmin + (self.tmax - self.tmin) * model["data/progress"].double()
         returned, up, whole = {}, torch.zeros_like(model[_HAD]), 0
         for name in model_part(model):
             before, after = received[COMMON + name], model[COMMON + name]
-            if _is_matrix(before):
+            if before.ndim > 1 and before.is_floating_point():
                 change, numbers = compressed(after - before, energy)
                 after = before + change
             else:
@@ -254,7 +254,8 @@ class FedKD(Method):
         return {**state, "model": {**model, **returned, **counted}}
 
     def update_server(self, server: Server, roles: Roles, updates: Sequence[Update]) -> Server:
-        energy = self._energy(torch.tensor(server.round / server.federation.rounds).double())
+        progress = torch.tensor(server.round / server.federation.rounds).double()
+        energy = self.tmin + (self.tmax - self.tmin) * progress
         shares = self.shares(updates)
         student, sent = {}, server.shared[_NUMBERS].clone()
         for name, before in server.shared.items():
@@ -265,7 +266,7 @@ class FedKD(Method):
             if before.is_floating_point():
                 changes = [share * (one.returned[name] - before) for share, one in zip(shares, updates, strict=True)]
                 change = torch.stack(changes).sum(0)
-                if _is_matrix(before):
+                if before.ndim > 1:
                     change, numbers = compressed(change, energy)
                 student[name] = before + change
             sent[1] += numbers
@@ -274,9 +275,6 @@ class FedKD(Method):
     def traffic(self, update: Update) -> tuple[int, int]:
         up, down = update.returned[_NUMBERS].tolist()
         return 4 * up, 4 * down
-
-    def _energy(self, progress: Tensor) -> Tensor:
-        return self.tmin + (self.tmax - self.tmin) * progress
 
 
 def divergence(target: Tensor, logits: Tensor) -> Tensor:
@@ -301,7 +299,3 @@ def compressed(change: Tensor, energy: Tensor) -> tuple[Tensor, Tensor]:
     short = (left * (values * kept).unsqueeze(-2)) @ right
     numbers = (kept.sum(-1) * (sum(matrix.shape) + 1)).clamp(max=matrix.shape[0] * matrix.shape[1])
     return torch.where(finite, short, matrix).view_as(change), numbers
-
-
-def _is_matrix(tensor: Tensor) -> bool:
-    return tensor.ndim > 1 and tensor.is_floating_point()

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 import torch
+from pflcore.backbones.alexnet_bn import _Grid
 from support.tiers import first_of_each
 from support.tiny import CLASSES, backbone, create, inputs_for
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pflcore.backbones import BACKBONES
-from pflcore.backbones.alexnet_bn import _Grid
 from pflcore.datasets import DATASETS, Dataset
 from pflcore.errors import UserError
 from pflcore.groups import Groups

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 
 import pytest
 import torch
+from pflcore.operators.compression import masks
 from torch import Tensor
 
 from pflcore.errors import UserError
 from pflcore.groups import Tensors
-from pflcore.operators.compression import masks
 from pflcore.operators.filter_attention import FilterAttention, orthogonality
 
 TARGETS = {"conv1.weight": (3, 2, 2, 2), "conv1.bias": (3,), "conv2.weight": (4, 3, 1, 2), "fc.weight": (5, 6)}

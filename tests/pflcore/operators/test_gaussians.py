@@ -7,11 +7,10 @@ import math
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
-
 from pflcore.operators.class_tree import class_tree, kmeans2
 from pflcore.operators.gaussian_classifier import Gaussians, Interpolation, Moments
 from pflcore.operators.gaussian_process import SCALE, gibbs, polya_gamma
+from torch import Tensor
 
 WIDTH = 3
 GIVEN = Gaussians(torch.tensor([[0.5] * 3, [1.0, 0.0, 0.0], [0.0, 1.0, 2.0], [3.0, 3.0, 3.0]]), torch.eye(3) + 0.3)
