@@ -1,26 +1,104 @@
-"""Servers that generate or mix what clients get, against modules, ``backward`` and ``torch.optim.SGD``."""
+"""Servers that generate what clients get, against modules, ``backward`` and ``torch.optim.SGD``."""
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-from support.by_hand import Rounds, losses, moved
-from support.hypernets import Hypernet, fresh, server_entries, start
-from support.tiny import CLASSES, assert_states_close, backbone, federation, groups_of, known, method, training
+from support.by_hand import SEED, Rounds, State, losses, moved, near
+from support.tiny import (
+    CLASSES,
+    NormNet,
+    backbone,
+    create,
+    facts,
+    federation,
+    groups_of,
+    known,
+    method,
+    result_bytes,
+    run,
+    spied,
+    training,
+)
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pflcore.backbones import BACKBONES
+from pflcore.engine import Result
 from pflcore.errors import UserError
-from pflcore.groups import add_prefix, pick, strip_prefix
-from pflcore.method import Update, average
+from pflcore.groups import Roles, Tensors, add_prefix, pick, strip_prefix
+from pflcore.method import Server, Update, average, weights
 from pflcore.methods import METHODS
+from pflcore.operators.filter_attention import FilterAttention
 from pflcore.operators.hypernetworks import HyperNetwork
 
-SIZES: dict[str, Any] = {"embedding": 4, "hidden": 6, "layers": 3}
+SIZES: dict[str, Any] = {"embedding": 4, "hidden": 6, "layers": 3, "server_lr": 0.3}
 LARGE = torch.Size((3, 32, 32))
+
+
+def linears(entries: State) -> nn.ModuleDict:
+    """Linear layers with the values of entries, by their names with | for the points."""
+    made = nn.ModuleDict()
+    for stem in (name.removesuffix(".weight") for name in entries if name.endswith(".weight")):
+        weight, bias = entries[f"{stem}.weight"], entries[f"{stem}.bias"]
+        layer = made[stem.replace(".", "|")] = nn.Linear(weight.shape[1], weight.shape[0])
+        layer.load_state_dict({"weight": weight, "bias": bias})
+    return made
+
+
+def entries_of(module: nn.Module) -> State:
+    """What a server calls the parameters of these modules."""
+    names = {name: name.replace("embedding.weight", "embedding") for name, _ in module.named_parameters()}
+    plain = {n: names[n].replace("linears.", "").replace("|", ".") for n in names}
+    return {plain[name]: parameter.detach() for name, parameter in module.named_parameters()}
+
+
+class Hypernet(nn.Module):
+    """Embedding, MLP and a linear head per tensor, with the values of a server's entries."""
+
+    def __init__(self, server: Server, shapes: dict[str, torch.Size]) -> None:
+        super().__init__()
+        entries, self.shapes = strip_prefix("hyper/", server.extra), shapes
+        self.embedding = nn.Embedding.from_pretrained(entries.pop("embedding").clone(), freeze=False)
+        self.linears = linears(entries)
+
+    def forward(self, client: int) -> Tensors:
+        hidden = self.embedding(torch.tensor(client))
+        for index in range(sum(name.startswith("mlp|") for name in self.linears)):
+            hidden = self.linears[f"mlp|{index}"](hidden if index == 0 else hidden.relu())
+        heads = {name: self.linears[f"heads.{name}".replace(".", "|")] for name in self.shapes}
+        return {name: heads[name](hidden).view(shape) for name, shape in self.shapes.items()}
+
+    def sent(self, client: int) -> State:
+        return {name: tensor.detach() for name, tensor in self(client).items()}
+
+    def backward(self, updates: list[Update]) -> None:
+        """Gradients from the clients' changes, before − after, each by ``autograd.backward``."""
+        for share, one in zip(weights(updates), updates, strict=True):
+            made = self(one.client)
+            torch.autograd.backward(list(made.values()), [share * (one.sent[n] - one.returned[n]) for n in made])
+
+
+def start(entry: Any, net: Any, clients: int) -> tuple[Server, Roles, dict[str, torch.Size]]:
+    """The server before the first round, the roles, and the shapes of what is generated."""
+    model, groups = create(net, SEED, entry)
+    initial, roles = dict(model.state_dict()), entry.roles(groups)
+    shapes = {name: tensor.shape for name, tensor in initial.items() if name in roles.generated}
+    return entry.init_server(initial, roles, known(clients, SEED, initial, roles)), roles, shapes
+
+
+def fresh(name: str, clients: int = 5, net: str = "convnet", **options: Any) -> tuple[Any, Server, Roles]:
+    entry = method(name, **options)
+    server, roles, _ = start(entry, backbone(net), clients)
+    return entry, server, roles
+
+
+def ended(result: Result, prefix: str, expected: State) -> None:
+    near(strip_prefix(f"server.{prefix}", result.weights), expected, rtol=1e-4, atol=1e-5)
 
 
 # --- pFedHN and FedTP ------------------------------------------------------------------------------------------------
@@ -30,43 +108,62 @@ LARGE = torch.Size((3, 32, 32))
     ("name", "net", "options"),
     [
         ("pfedhn", "convnet", {"server_clip": 0.02, "server_lr": 2.0}),
-        ("pfedhn", "convnet", {"also_personal": ("head",), "server_weight_decay": 0.1, "server_clip": None}),
         ("pfedhn", "norm", {"server_clip": 0.03, "layers": 1}),
         ("fedtp", "tiny_vit", {"server_momentum": 0.5, "server_weight_decay": 0.2}),
         ("fedtp", "tiny_vit", {"generated_part": "encoder", "also_personal": ("head",), "server_clip": 0.005}),
+        ("fedtp_fedrod", "tiny_vit", {"server_clip": None}),
     ],
 )
 def test_hypernetworks(name: str, net: str, options: dict[str, Any]) -> None:
-    """Two of three clients a round, uneven; all are measured with what is generated after the last step."""
+    """Two of three clients a round, uneven; all are measured with what is generated after the last step.
+
+    With FedRoD: balanced softmax for all but a personal classifier, on the class token before its norm, detached.
+    """
     settings = training(rounds=3, lr=0.02, momentum=0.5, batch_size=6)
     hand = Rounds(net, settings, federation((15, 9, 11)), own="head." if "also_personal" in options else "")
-    entry: Any = method(name, **{**SIZES, "server_lr": 0.3, **options})
-    initial, roles, server = start(entry, hand.net, 3)
-    hypernet = Hypernet(server, {n: tensor.shape for n, tensor in initial.items() if n in roles.generated})
+    entry: Any = method(name, **{**SIZES, **options})
+    server, roles, shapes = start(entry, hand.net, 3)
+    hypernet, two = Hypernet(server, shapes), name == "fedtp_fedrod"
     rate, momentum, decay = entry.server_lr, entry.server_momentum, entry.server_weight_decay
     sgd = torch.optim.SGD(hypernet.parameters(), rate, momentum=momentum, weight_decay=decay)
-    hand.x, norms = pick(hand.x, roles.shared), []
+    hand.x, norms, token = pick(hand.x, roles.shared), [], list[Tensor]()
+    heads = [nn.Linear(8, CLASSES) for _ in range(3 if two else 0)]
+    for head in heads:
+        head.load_state_dict(strip_prefix("head.", hand.initial))
+    if two:
+        hand.model.get_submodule("norm").register_forward_pre_hook(lambda _, inputs: token.append(inputs[0]))
+
+    def client(i: int, round_: int) -> Update:
+        def loss(rows: Tensor) -> Tensor:
+            logits, labels = hand.logits(rows), hand.labels(rows)
+            prior = torch.bincount(hand.labels(hand.data.train[i]), minlength=CLASSES).log()
+            own = heads[i](token[-1].detach()) + logits.detach()
+            return F.cross_entropy(logits + prior, labels) + F.cross_entropy(own, labels)
+
+        received = hand.x | hand.own[i] | hypernet.sent(i)
+        beside = {"loss": loss, "beside": heads[i].parameters()} if two else {}
+        return Update(i, len(hand.data.train[i]), received, hand.train(i, round_, received, **beside))
+
     for round_, cohort in hand:
-        updates = []
-        for i in cohort:
-            received = hand.x | hand.own[i] | hypernet.sent(i)
-            updates.append(Update(i, len(hand.data.train[i]), received, hand.train(i, round_, received)))
+        updates = [client(i, round_) for i in cohort]
         sgd.zero_grad()
         hypernet.backward(updates)
         norms.append(float(nn.utils.clip_grad_norm_(hypernet.parameters(), entry.server_clip or float("inf"))))
         sgd.step()
         hand.x |= average(updates, roles.shared)
     assert not options.get("server_clip") or min(norms) > entry.server_clip
-    result = hand.run(entry)
-    assert_states_close(server_entries(result, "hyper/"), hypernet.values(), 1e-5)
-    hand.check(result, models=[hand.x | hand.own[i] | hypernet.sent(i) for i in range(3)])
+    result, models = hand.run(entry), [hand.x | hand.own[i] | hypernet.sent(i) for i in range(3)]
+    ended(result, "hyper/", entries_of(hypernet))
+    kept = [add_prefix("head.", head.state_dict()) for head in heads]
+    logits = (lambda i, plain: plain + heads[i](token[-1])) if two else None
+    hand.check(result, kept=kept, models=models, logits=logits)
 
 
 @pytest.mark.parametrize("clip", [0.5, None])
 def test_a_step_along_a_clipped_gradient_is_as_long_as_the_limit(clip: float | None) -> None:
     """Where h(z) is the heads' biases, so that its derivative is the identity: without a limit, what was returned."""
-    plain = {"server_momentum": 0.0, "server_weight_decay": 0.0, **SIZES}
-    entry, server, roles = fresh("pfedhn", server_lr=1.0, server_clip=clip, **plain)
+    plain = {**SIZES, "server_momentum": 0.0, "server_weight_decay": 0.0, "server_lr": 1.0}
+    entry, server, roles = fresh("pfedhn", server_clip=clip, **plain)
     for name, tensor in server.extra.items():
         if name.startswith("hyper/") and not (name.startswith("hyper/heads.") and name.endswith(".bias")):
             tensor.zero_()
@@ -74,7 +171,6 @@ def test_a_step_along_a_clipped_gradient_is_as_long_as_the_limit(clip: float | N
     after = entry.generate(entry.update_server(server, roles, [one]), [2])[0]
     steps = torch.cat([(after[name] - one.sent[name]).flatten() for name in after])
     learned = torch.cat([(one.returned[name] - one.sent[name]).flatten() for name in after])
-    assert float(learned.norm()) > 3.0
     torch.testing.assert_close(steps, (clip or learned.norm()) * learned / learned.norm())
 
 
@@ -89,12 +185,11 @@ def test_hypernetworks_have_the_parameters_of_the_papers_and_begin_as_pytorchs()
         params = HyperNetwork(100, 32, 150, 4, {str(block): (1536, 128) for block in range(8)}).init(0)
     numbers_of = {kind: sum(t.numel() for n, t in params.items() if kind in n) for kind in ("emb", "mlp", "heads")}
     assert numbers_of == {"emb": 3_200, "mlp": 72_900, "heads": 237_502_464}
-    for clients, width in ((10, 3), (50, 13), (1, 1)):
-        _, server, _ = fresh("pfedhn", clients, hidden=2, embedding=None)
-        assert server.extra["hyper/embedding"].shape == (clients, width)
+    _, server, _ = fresh("pfedhn", 50, hidden=2, embedding=None)
+    assert server.extra["hyper/embedding"].shape == (50, 13)
     sizes = HyperNetwork(300, 20, 64, 2, {"a": (30, 10), "b": (7,)})
     params = sizes.init(1)
-    assert params["embedding"].shape == (300, 20) and abs(float(params["embedding"].std()) - 1) < 0.05
+    assert abs(float(params["embedding"].std()) - 1) < 0.05
     for name, width in (("mlp.0", 20), ("mlp.1", 64), ("heads.a", 64), ("heads.b", 64)):
         largest = max(float(params[f"{name}.{part}"].abs().max()) for part in ("weight", "bias"))
         assert 0.9 * width**-0.5 < largest <= width**-0.5
@@ -119,46 +214,197 @@ def test_fedtp_generates_the_chosen_part_of_each_block(part: str, count: int) ->
         method("fedtp", generated_part="encoder").roles(groups_of(backbone("convnet")))
 
 
-def test_fedtp_fedrod() -> None:
-    """Balanced softmax for body, projections and generic classifier; a personal classifier on detached features."""
-    data = federation((15, 9), (5, 8))
-    data.labels[data.train[0]] %= 3  # the first client lacks a class
-    hand = Rounds("tiny_vit", training(rounds=2, sample_rate=1.0), data)
-    entry: Any = method("fedtp_fedrod", **SIZES, server_lr=0.3)
-    initial, roles, server = start(entry, hand.net, 2)
-    hypernet = Hypernet(server, {n: tensor.shape for n, tensor in initial.items() if n in roles.generated})
-    sgd = torch.optim.SGD(hypernet.parameters(), 0.3, momentum=0.9, weight_decay=1e-3)
-    heads = [nn.Linear(8, CLASSES) for _ in range(2)]
-    for head in heads:
-        head.load_state_dict(strip_prefix("head.", initial))
-    before_norm: list[Tensor] = []
-    hand.model.get_submodule("norm").register_forward_pre_hook(lambda _, inputs: before_norm.append(inputs[0]))
-    hand.x = pick(hand.x, roles.shared)
+# --- FedOFA ----------------------------------------------------------------------------------------------------------
 
-    def client(i: int, round_: int) -> Update:
-        prior = torch.bincount(data.labels[data.train[i]], minlength=CLASSES).log()
+OFA: dict[str, Any] = {
+    **{"embedding": 4, "hidden": 6, "layers": 2, "heads": 2, "server_lr": 0.3, "server_momentum": 0.9},
+    **{"server_weight_decay": 1e-3, "server_clip": 50.0, "percent": 0.0},
+}
 
-        def loss(rows: Tensor) -> Tensor:
-            logits, labels = hand.logits(rows), hand.labels(rows)
-            own = heads[i](before_norm.pop().detach()) + logits.detach()
-            return F.cross_entropy(logits + prior, labels) + F.cross_entropy(own, labels)
 
-        received = hand.x | hypernet.sent(i)
-        ended = hand.train(i, round_, received, loss=loss, beside=heads[i].parameters())
-        return Update(i, len(data.train[i]), received, ended)
+def is_conv(name: str) -> bool:
+    return name.startswith("conv") and name.endswith(".weight")
 
+
+class Recalibrated(nn.Module):
+    """Hypernetwork, attention, and a mask; the hypernetwork and the attention's parameters are its own."""
+
+    def __init__(self, entry: Any, server: Server, shapes: dict[str, torch.Size]) -> None:
+        super().__init__()
+        self.hypernet, self.percent = Hypernet(server, shapes), entry.percent
+        dense = entry.filter_embedding == "dense"
+        self.attention = FilterAttention(entry.kind, entry.heads, entry.mix, entry.scale, shapes, entry.bias, dense)
+        own = strip_prefix("attention/", server.extra)
+        self.params = nn.ParameterDict({name.replace(".", "|"): tensor for name, tensor in own.items()})
+
+    def forward(self, client: int) -> Tensors:
+        params = {name.replace("|", "."): tensor for name, tensor in self.params.items()}
+        made = {name: tensor.unsqueeze(0) for name, tensor in self.hypernet(client).items()}
+        return {name: tensor.squeeze(0) for name, tensor in self.attention(params, made).items()}
+
+    def sent(self, client: int) -> State:
+        """What a client gets: of each convolution the smallest values are zero."""
+        made = {name: tensor.detach().clone() for name, tensor in self(client).items()}
+        for name, tensor in made.items():
+            dropped = math.floor(tensor.numel() * self.percent / 100) if is_conv(name) else 0
+            tensor.view(-1)[tensor.abs().flatten().argsort()[:dropped]] = 0
+        return made
+
+    def loss(self, updates: list[Update], lam: float) -> Tensor:
+        """Σ p · (⟨masked θ, before − after⟩ + λ · mean of ‖Oᵀ·O − I‖²), as the paper writes it."""
+        total = torch.zeros(())
+        for share, one in zip(weights(updates), updates, strict=True):
+            made = self(one.client)
+            along = [(t * (one.sent[n] != 0) * (one.sent[n] - one.returned[n])).sum() for n, t in made.items()]
+            rows = [tensor.flatten(1) for name, tensor in made.items() if is_conv(name)]
+            apart = [(o.t() @ o - torch.eye(o.shape[1])).square().sum() for o in rows]
+            total = total + share * (torch.stack(along).sum() + lam * torch.stack(apart).mean())
+        return total
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"kind": "tfa", "lam": 0.01, "mix": 0.3, "server_clip": 0.05, "filter_embedding": "dense"},
+        {"kind": "intra", "lam": 0.1, "scale": True, "percent": 60.0},
+        {"kind": "inter", "lam": 1e-4, "percent": 90.0, "server_clip": 0.01},
+    ],
+)
+def test_fedofa(options: dict[str, Any]) -> None:
+    """Two of three clients a round, with momentum and decay on both sides."""
+    settings = training(rounds=2, lr=0.02, momentum=0.5, weight_decay=1e-2, batch_size=6)
+    hand = Rounds("convnet", settings, federation((15, 9, 11)))
+    entry: Any = method("fedofa", **{**OFA, **options})
+    server, _, shapes = start(entry, hand.net, 3)
+    generator = Recalibrated(entry, server, shapes)
+    sgd = torch.optim.SGD(generator.parameters(), entry.server_lr, momentum=0.9, weight_decay=1e-3)
     for round_, cohort in hand:
-        updates = [client(i, round_) for i in cohort]
+        updates = []
+        for i in cohort:
+            received = generator.sent(i)
+            named = [(name, parameter) for name, parameter in hand.model.named_parameters() if is_conv(name)]
+            hooks = [one.register_hook(lambda gradient, kept=received[n] != 0: gradient * kept) for n, one in named]
+            updates.append(Update(i, len(hand.data.train[i]), received, hand.train(i, round_, received)))
+            for hook in hooks:
+                hook.remove()
         sgd.zero_grad()
-        hypernet.backward(updates)
+        generator.loss(updates, entry.lam).backward()
+        norm = float(nn.utils.clip_grad_norm_(generator.parameters(), entry.server_clip))
+        assert "server_clip" not in options or norm > entry.server_clip
         sgd.step()
-        hand.x |= average(updates, roles.shared)
     result = hand.run(entry)
-    assert_states_close(server_entries(result, "hyper/"), hypernet.values(), 1e-5)
-    hand.check(result, kept=[add_prefix("head.", head.state_dict()) for head in heads], measured=False)
-    measured = []
-    for i, head in enumerate(heads):
-        hand.lend(hand.x, hypernet.sent(i)).eval()
-        logits = (hand.logits(data.test[i]) + head(before_norm[-1])).detach()
-        measured.append(float(F.cross_entropy(logits, hand.labels(data.test[i]))))
-    losses(result, measured)
+    ended(result, "hyper/", entries_of(generator.hypernet))
+    ended(result, "attention/", {name.replace("|", "."): one.detach() for name, one in generator.params.items()})
+    losses(result, [hand.loss(i, generator.sent(i)) for i in range(3)])
+
+
+def test_fedofa_without_attention_regularisation_and_pruning_is_pfedhn() -> None:
+    shared = {key: value for key, value in OFA.items() if key not in ("heads", "percent")}
+    ofa = run(method("fedofa", **OFA, kind="none", lam=0.0), backbone("convnet"))
+    assert result_bytes(ofa) == result_bytes(run(method("pfedhn", **shared), backbone("convnet")))
+    with pytest.raises(UserError, match="kind 'tfa' needs a convolution among the generated tensors"):
+        run(method("fedofa", **OFA, also_personal=("conv",)), backbone("convnet"))
+
+
+@pytest.mark.parametrize(("net", "percent", "parts"), [("convnet", 70.0, "conv"), ("lenet_bn", 12.5, "all")])
+def test_as_much_is_left_and_travels_as_is_stated(net: str, percent: float, parts: str) -> None:
+    """Four bytes per weight that is left; downwards also a bit per weight of a pruned tensor; buffers as they are."""
+    seen: list[list[Update]] = []
+    entry = method("fedofa", **{**OFA, "percent": percent, "parts": parts})
+    settings = training(momentum=0.5, weight_decay=1e-2, clip=1.0)
+    cost = run(spied(entry, seen), backbone(net), federation((15, 10, 20), (4, 4, 4)), training=settings).cost
+    trained, up, down = groups_of(backbone(net)).parameters, 0, 0
+    for name, sent in seen[0][0].sent.items():
+        pruned = name in trained and (is_conv(name) or parts == "all")
+        dropped = math.floor(sent.numel() * percent / 100) if pruned else 0
+        up += sent.element_size() * (sent.numel() - dropped)
+        down += sent.element_size() * (sent.numel() - dropped) + (math.ceil(sent.numel() / 8) if dropped else 0)
+        for one in (one for updates in seen for one in updates if name in trained):
+            assert int((one.sent[name] == 0).sum()) == dropped
+            # What was pruned comes back as exactly zero, the rest has learned.
+            assert torch.equal(one.returned[name] == 0, one.sent[name] == 0)
+    assert (cost.sent_up, cost.sent_down) == (up, down)
+
+
+# --- mixtures by layer: pFedLA and HeurpFedLA ------------------------------------------------------------------------
+
+
+class Mixer(nn.Module):
+    """One client's hypernetwork, and what it makes of all models; the `keep` layers of largest own share stay."""
+
+    def __init__(self, server: Server, client: int, keep: int) -> None:
+        super().__init__()
+        own = {name: tensor[client].clone() for name, tensor in strip_prefix("hyper/", server.extra).items()}
+        self.client, self.keep, self.embedding = client, keep, nn.Parameter(own.pop("embedding"))
+        self.linears, self.kept = linears(own), set[str]()
+
+    def forward(self, models: list[State]) -> State:
+        hidden = self.embedding
+        for index in range(3):
+            hidden = self.linears[f"mlp|{index}"](hidden).relu()
+        outs = {path: one(hidden).relu() for path, one in self.linears.items() if path.startswith("layers|")}
+        shares = {path.removeprefix("layers|"): out / out.sum() for path, out in outs.items()}
+        self.kept = set(sorted(shares, key=lambda one: -float(shares[one][self.client].detach()))[: self.keep])
+        made = {}
+        for name, mine in models[self.client].items():
+            layer = name.rpartition(".")[0].replace(".", "|") or name
+            mixed = sum(share * one[name] for share, one in zip(shares[layer], models, strict=True))
+            made[name] = mine if layer in self.kept else mixed
+        return made
+
+
+@pytest.mark.parametrize(
+    ("name", "net", "keep", "own"), [("pfedla_layerwise", "tiny_vit", 0, "head."), ("heurpfedla", "convnet", 2, "")]
+)
+def test_mixtures_by_layer(name: str, net: str, keep: int, own: str) -> None:
+    hand = Rounds(net, training(rounds=3, lr=0.03), own=own)
+    options = {"embedding": 4, "hidden": 6, "server_lr": 5.0 if keep else 0.05, **({"keep": keep} if keep else {})}
+    entry: Any = method(name, **options, also_personal=("head",) if own else ())
+    _, roles, told = facts(entry, hand.net)
+    tables = add_prefix("common/", entry.init_shared(hand.initial, roles, told))
+    server = entry.init_server({**hand.initial, **tables}, roles, replace(told, seed=SEED))
+    mixers, models, sent = [Mixer(server, i, keep) for i in range(3)], [hand.x] * 3, list[int]()
+    for round_, cohort in hand:
+        ends = {}
+        for i in cohort:
+            received = {n: tensor.detach() for n, tensor in mixers[i](models).items()}
+            sent.append(sum(t.nbytes for n, t in received.items() if n.rpartition(".")[0] not in mixers[i].kept))
+            ends[i] = pick(hand.train(i, round_, received | hand.own[i]), hand.x)
+            sgd = torch.optim.SGD(mixers[i].parameters(), entry.server_lr)
+            mixed = {n: tensor for n, tensor in mixers[i](models).items() if tensor.requires_grad}
+            torch.autograd.backward(list(mixed.values()), [received[n] - ends[i][n] for n in mixed])
+            sgd.step()
+            sgd.zero_grad()
+        models = [ends.get(i, models[i]) for i in range(3)]  # mixtures of a round are of the models before it
+    result = hand.run(entry)
+    for i, mixer in enumerate(mixers):
+        near({n: result.weights[f"server.models/{n}"][i] for n in models[i]}, models[i])
+        values = entries_of(mixer)
+        near({n: result.weights[f"server.hyper/{n}"][i] for n in values}, values)
+    losses(result, [hand.loss(i, mixer(models), hand.own[i]) for i, mixer in enumerate(mixers)])
+    assert result.cost.sent_down == pytest.approx(sum(sent) / len(sent), abs=0.5)
+
+
+def test_heurpfedla_between_pfedla_and_training_alone() -> None:
+    sizes = {"embedding": 4, "hidden": 6, "server_lr": 5.0}
+    alone = method("local", schedule="when_sampled"), backbone("convnet")
+    for keep, other, net in ((0, method("pfedla_layerwise", **sizes), NormNet()), (4, *alone)):
+        one, plain = run(method("heurpfedla", keep=keep, **sizes), net), run(other, net)
+        assert one.loss.tolist() == plain.loss.tolist() and one.cost.sent_down == plain.cost.sent_down
+    with pytest.raises(UserError, match=r"^method heurpfedla: keep: 5 is more than the 4 layers that are mixed$"):
+        run(method("heurpfedla", keep=5, **sizes), backbone("convnet"))
+
+
+def test_mixtures_begin_near_the_mean_and_where_all_outputs_are_zero_a_client_gets_its_own_layer() -> None:
+    entry, wide, roles = fresh("pfedla_layerwise", 20, "tiny_vit", embedding=100, hidden=100)
+    assert {"patch_embed", "cls_token", "norm", "head", "blocks.0.attention.qkv"} <= set(entry.layers(wide))
+    for one in entry.weights_of(wide, [0, 3]).values():
+        assert one.shape == (2, 20) and bool((one >= 0).all()) and float((one - 1 / 20).abs().max()) < 0.5 / 20
+        torch.testing.assert_close(one.sum(1), torch.ones(2))
+    wide.extra["models/head.weight"].normal_()
+    wide.extra["hyper/layers.head.weight"][2] = -1.0
+    (made,) = entry.generate(wide, [2])
+    assert torch.equal(made["head.weight"], wide.extra["models/head.weight"][2])
+    after = entry.update_server(wide, roles, [moved(made, client=2)])
+    assert all(bool(torch.isfinite(tensor).all()) for tensor in after.extra.values())
+    assert bool((after.extra["hyper/layers.head.weight"][2] == -1).all())  # nothing to learn from
