@@ -69,7 +69,7 @@ class AttentiveBackbone(Backbone):
 
 
 class LocalAttention(nn.Module):
-    """Features times a mask that is computed from them. Subclasses define :meth:`mask`."""
+    """Multiplies features by a mask that is computed from them."""
 
     def mask(self, features: Tensor) -> Tensor:
         """Return numbers between 0 and 1 that broadcast to the features (batch, channels, height, width)."""

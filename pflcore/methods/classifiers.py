@@ -286,9 +286,7 @@ class FedDBE(Method):
         return sent - beside, received - beside
 
 
-class FirstMeans(FedDBE):
-    """Steps on the cross-entropy that leave nothing but a client's moving mean."""
-
+class FirstMeans(FedDBE):  # steps on the cross-entropy that leave nothing but a client's moving mean
     def step(self, local: ClientView, state: LocalState, batch: Batch) -> tuple[LocalState, Tensor]:
         return self.drawn(local, state, batch, 0.0, local.parameters)
 

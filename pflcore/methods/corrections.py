@@ -129,9 +129,7 @@ class FedNova(Method):
         return Server(shared, server.extra)
 
 
-class _Corrected(Method):
-    """The base of methods whose clients keep a tensor beside each shared parameter, zero at first."""
-
+class _Corrected(Method):  # the base of methods whose clients keep a tensor beside each shared parameter, zero at first
     own_averaging = "uniform"
 
     def init_client(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:

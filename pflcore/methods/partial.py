@@ -173,9 +173,7 @@ class FedSelect(Method):
 
 
 @dataclass(frozen=True)
-class Part(Steps):
-    """Steps that train the personal parameters, or all others."""
-
+class Part(Steps):  # steps that train the personal parameters, or all others
     ignores_unlabelled = True
     trains: str  # "personal" or "shared"
     opens: bool = False  # whether it is the first part of a round, which puts the client's values into the model

@@ -83,9 +83,7 @@ class PFedFDA(OwnTuning):
         return super().predictor(local, {**state, _MEANS: best.means, _COVARIANCE: best.covariance}, samples)
 
 
-class Estimate(Steps):
-    """Steps that train nothing; at their end a client has estimates of its own Gaussians."""
-
+class Estimate(Steps):  # steps that train nothing; at their end a client has estimates of its own Gaussians
     def begin(self, local: ClientView, start: Tensors) -> LocalState:
         return {**super().begin(local, start), "seen": vars(Moments.none(gaussians(start))).copy()}
 

@@ -324,9 +324,7 @@ class Lora(Method):
         return Roles.split(groups, (*own, *self.also_personal))
 
 
-class _LowRank(nn.Module):
-    """tokens · Aᵀ · Bᵀ of each projection: (…, dim) → (…, projections · inner)."""
-
+class _LowRank(nn.Module):  # tokens · Aᵀ · Bᵀ of each projection: (…, dim) → (…, projections · inner)
     def __init__(self, dim: int, rank: int, inner: int, projections: Sequence[str]) -> None:
         super().__init__()
         self.a = nn.ModuleDict({projection: nn.Linear(dim, rank, bias=False) for projection in projections})

@@ -154,9 +154,7 @@ class FedAS(Method):
 
 
 @dataclass(frozen=True)
-class Alignment(Steps):
-    """Steps that draw features of the shared body to the client's prototypes."""
-
+class Alignment(Steps):  # steps that draw features of the shared body to the client's prototypes
     lr: float
 
     def step(self, local: ClientView, state: LocalState, batch: Batch) -> tuple[LocalState, Tensor]:

@@ -16,14 +16,9 @@ from pflcore.data.sample_files import read_samples
 from pflcore.data.samples import Samples
 from pipeline.study.small_run import SmallRun, perform
 
-Numbers = dict[str, str]
-"""Quantity → its values, with spaces between them. Values with a point were computed in floating point."""
-
+Numbers = dict[str, str]  # quantity → its values, with spaces between; those with a point are of floating point
 _FLOOR = 1e-6  # numbers that are all smaller are compared as if one were as large as this
-_COUNTED = (
-    *("parameters", "communicated_up", "communicated_down", "stored", "received", "server", "macs", "positions"),
-    "diverged",
-)
+_COUNTED = "parameters communicated_up communicated_down stored received server macs positions diverged"
 
 
 def numbers_of_run(small: SmallRun, way: str, folder: Path) -> Numbers:
@@ -77,19 +72,16 @@ def _of_partition(path: Path) -> Numbers:
     owners = read_assignment(path)
     sizes = " ".join(f"{len(mine)}+{len(tested)}" for mine, tested in zip(owners.train, owners.test, strict=True))
     numbers = {"samples": f"{sizes} {_digest(*owners.train, *owners.test)}"}
-    if owners.validation:
-        numbers["validation"] = f"{' '.join(map(str, map(len, owners.validation)))} {_digest(*owners.validation)}"
-    if owners.novel:
-        numbers["novel"] = " ".join(map(str, owners.novel))
-    if owners.noise:
-        numbers["noise"] = f"{owners.noise.released} {owners.noise.seed} {shown(owners.noise.std)}"
-    return numbers
+    held, noise = owners.validation, owners.noise
+    numbers |= {"validation": f"{' '.join(map(str, map(len, held)))} {_digest(*held)}"} if held else {}
+    numbers |= {"novel": " ".join(map(str, owners.novel))} if owners.novel else {}
+    return numbers | ({"noise": f"{noise.released} {noise.seed} {shown(noise.std)}"} if noise else {})
 
 
 def _of_run(folder: Path) -> Numbers:
     table, meta = read_table(folder / "rounds.parquet", "rounds/2")
     rows = table.to_pylist()
-    numbers = {"cost": " ".join(f"{name}={meta[name]}".replace(" ", "") for name in _COUNTED)}
+    numbers = {"cost": " ".join(f"{name}={meta[name]}".replace(" ", "") for name in _COUNTED.split())}
     numbers["measured rounds"] = " ".join(map(str, sorted({row["round"] for row in rows})))
     held = sorted({(row["client"], row["population"], row["total"]) for row in rows})
     numbers["predictions"] = " ".join(f"{population}={total}" for _, population, total in held)
@@ -117,8 +109,7 @@ def _part(name: str) -> str:
     owner, _, rest = name.partition(".")
     if owner == "client":
         return f"client {rest.partition('.')[0]}"
-    inner = rest if owner == "server" else name
-    return f"server {inner.partition('/')[0]}" if owner == "server" else inner.partition(".")[0].replace("/", " ")
+    return f"server {rest.partition('/')[0]}" if owner == "server" else owner.replace("/", " ")
 
 
 def _statistics(name: str, values: np.ndarray) -> list[float]:

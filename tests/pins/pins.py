@@ -37,18 +37,14 @@ from pipeline.workspace import Workspace
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-Pins = dict[str, Numbers]
-"""Name → quantity → values."""
-
+Pins = dict[str, Numbers]  # name → quantity → values
+# Specs whose tables are pinned; together they use what the language has.
 SMOKE = (
     *("quickstart", "fedtp/fig1", "fedtp/fig8", "fedtp/fig9", "fedtp/fig11", "fedtp/backbones", "fedtp/v1_fig10b"),
     *("fedofa/table_s1", "fedperfix/table2_resources", "fedperfix/table5", "pfedla/table2", "pfedla/fig4b"),
     *("checks/bccd", "checks/precision", "checks/shakespeare_last"),
 )
-"""Specs whose tables are pinned; together they use what the language has."""
-
 CELL_TOLERANCE = 1.0  # points
-_HEADER = ["name", "quantity", "values"]
 
 
 def read_pins(kind: str) -> Pins:
@@ -66,7 +62,7 @@ def write_pins(kind: str, pins: Mapping[str, Numbers]) -> None:
     """Write the pins of a kind."""
     with (HERE / f"{kind}.csv").open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(_HEADER)
+        writer.writerow(["name", "quantity", "values"])
         writer.writerows([name, quantity, values] for name, own in pins.items() for quantity, values in own.items())
 
 
@@ -75,28 +71,28 @@ def changes(kind: str, name: str, recorded: Numbers, found: Numbers) -> list[str
     if kind == "tables":
         return _changed_cells(recorded, found)
     tolerance = next((case.tolerance for case in CASES if case.name == name), 0.0) if kind == "numbers" else 0.0
-    return [
-        f"{quantity}: {recorded.get(quantity, 'none')} → {found.get(quantity, 'none')}"
-        + ("" if size == float("inf") else f" (by {size:.1g})")
-        for quantity, size in differences(recorded, found, tolerance).items()
-    ]
+    lines = []
+    for quantity, size in differences(recorded, found, tolerance).items():
+        by = "" if size == float("inf") else f" (by {size:.1g})"
+        lines.append(f"{quantity}: {recorded.get(quantity, 'none')} → {found.get(quantity, 'none')}{by}")
+    return lines
 
 
 def _changed_cells(recorded: Numbers, found: Numbers) -> list[str]:
     """Describe the cells that differ; numbers may by a little, as vector units round differently."""
+
+    def same(one: str, other: str) -> bool:
+        try:
+            return abs(float(one) - float(other)) <= CELL_TOLERANCE
+        except ValueError:
+            return one == other
+
     lines = []
     for quantity in dict.fromkeys([*recorded, *found]):
         one, other = (next(csv.reader([side.get(quantity, "")]), []) for side in (recorded, found))
-        if len(one) != len(other) or any(not _same_cell(a, b) for a, b in zip(one, other, strict=True)):
+        if len(one) != len(other) or any(not same(a, b) for a, b in zip(one, other, strict=True)):
             lines.append(f"{quantity}: {','.join(one)} → {','.join(other)}")
     return lines
-
-
-def _same_cell(one: str, other: str) -> bool:
-    try:
-        return abs(float(one) - float(other)) <= CELL_TOLERANCE
-    except ValueError:
-        return one == other
 
 
 def versions(case: Case) -> str:
@@ -132,7 +128,9 @@ def runs() -> Iterator[tuple[str, Numbers]]:
         counted = {name: list(table.runs) for name, table in compilation.tables.items() if table.counted}
         by_profile[profile] = compilation.runs_of_specs() | counted
     for name in sorted(by_profile["paper"]):
-        yield name, {profile: _hash(sorted({*by_profile[profile][name]})) for profile in by_profile}
+        ids = {profile: sorted({*own[name]}) for profile, own in by_profile.items()}
+        hashes = {profile: hashlib.sha256(" ".join(own).encode()).hexdigest()[:12] for profile, own in ids.items()}
+        yield name, {profile: f"{len(ids[profile])} {digest}" for profile, digest in hashes.items()}
 
 
 def data() -> Iterator[tuple[str, Numbers]]:
@@ -169,40 +167,28 @@ def tables() -> Iterator[tuple[str, Numbers]]:
         if done.returncode:
             raise RuntimeError(done.stderr[-2000:])
         for spec in SMOKE:
-            yield spec, table_lines(study / "build/smoke/reports" / spec / "table.csv")
-
-
-def table_lines(path: Path) -> Numbers:
-    """Return the lines of a table by number."""
-    lines = path.read_text(encoding="utf-8").splitlines()
-    return {f"line {number}": line for number, line in enumerate(lines)}
+            lines = (study / "build/smoke/reports" / spec / "table.csv").read_text("utf-8").splitlines()
+            yield spec, {f"line {number}": line for number, line in enumerate(lines)}
 
 
 def figures() -> Iterator[tuple[str, Numbers]]:
     """Yield the accuracy (%) after the last round, and the mean of the last ten measurements, of every kept run."""
     for entry in Ledger(ROOT).entries():
-        accuracies = [accuracy for _, accuracy, _ in curve_of(entry)]
-        yield (
-            entry.run.id,
-            {"last": f"{accuracies[-1]:.4f}", "last ten": f"{sum(accuracies[-10:]) / len(accuracies[-10:]):.4f}"},
-        )
+        accuracies = [accuracy for _, accuracy, _ in curve_of(entry)][-10:]
+        mean = sum(accuracies) / len(accuracies)
+        yield entry.run.id, {"last": f"{accuracies[-1]:.4f}", "last ten": f"{mean:.4f}"}
 
 
 def compare(kind: str, recorded: Mapping[str, Numbers], found: Mapping[str, Numbers]) -> list[str]:
     """Describe every recorded pin that changed, in three lines at most."""
-    return [
-        f"{name}: {line}"
-        for name in recorded
-        if (own := changes(kind, name, recorded.get(name, {}), found.get(name, {})))
-        for line in own[:3]
-    ]
+    changed = ((name, changes(kind, name, recorded.get(name, {}), found.get(name, {}))) for name in recorded)
+    return [f"{name}: {line}" for name, lines in changed for line in lines[:3]]
 
 
 def record(kind: str, found: Mapping[str, Numbers]) -> list[str]:
     """Write down what was found; values within tolerance stay as they were, so that small changes cannot add up.
 
-    Returns:
-        Small runs that changed while no version of what they use did. Then nothing is written.
+    Where small runs changed while no version of what they use did, nothing is written and these are returned.
     """
     recorded = read_pins(kind)
     changed = {name for name, own in found.items() if changes(kind, name, recorded.get(name, {}), own)}
@@ -215,13 +201,5 @@ def record(kind: str, found: Mapping[str, Numbers]) -> list[str]:
 
 
 KINDS: dict[str, Callable[[], Iterator[tuple[str, Numbers]]]] = {
-    "runs": runs,
-    "data": data,
-    "numbers": numbers,
-    "tables": tables,
-    "figures": figures,
+    **{"runs": runs, "data": data, "numbers": numbers, "tables": tables, "figures": figures}
 }
-
-
-def _hash(ids: list[str]) -> str:
-    return f"{len(ids)} {hashlib.sha256(' '.join(ids).encode()).hexdigest()[:12]}"
