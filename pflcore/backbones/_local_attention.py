@@ -32,13 +32,9 @@ class AttentiveBackbone(Backbone):
     attention adds, its own norm included, is the group ``local_attention``.
     """
 
-    attention: str = option(
-        NONE, choices=(NONE, "se", "eca", "ca", "hybrid"), help="Attention after each stage; hybrid mixes the kinds."
-    )
+    attention: str = option(NONE, choices=(NONE, "se", "eca", "ca", "hybrid"), help="Attention after each stage.")
     attention_reduction: int = option(16, ge=1, help=REDUCTION)
-    attention_kernel: int = option(
-        3, choices=(0, 1, 3, 5, 7, 9), help="Channels that ECA's convolution spans; 0 derives it as ECA-Net does."
-    )
+    attention_kernel: int = option(3, choices=(0, 1, 3, 5, 7, 9), help="Channels that ECA spans; 0 as in its paper.")
 
     def patterns(self, model: nn.Module) -> Mapping[str, str]:
         own = {} if self.attention == NONE else {GROUP: r"(conv\d+_|layer\d\.)attention\."}
@@ -121,9 +117,8 @@ class CA(LocalAttention):
     def mask(self, features: Tensor) -> Tensor:
         # Plain means: the gradient of adaptive pooling is not deterministic on CUDA.
         positions = torch.cat([features.mean(-1), features.mean(-2)], -1)
-        along_rows, along_columns = torch.split(
-            F.hardswish(self.norm(self.squeeze(positions))), features.shape[-2:], -1
-        )
+        inner = F.hardswish(self.norm(self.squeeze(positions)))
+        along_rows, along_columns = torch.split(inner, list(features.shape[-2:]), -1)
         rows, columns = self.rows(along_rows).sigmoid(), self.columns(along_columns).sigmoid()
         return torch.mul(rows[..., None], columns[..., None, :])
 

@@ -17,10 +17,8 @@ from pflcore.options import option
 def need_positions(entry: ConvNet | AlexNetBN, sides: Sequence[int], shape: tuple[int, ...], index: int) -> None:
     """Raise :class:`UserError` where a convolution leaves nothing of the images."""
     if min(sides) < 1:
-        raise UserError(
-            f"backbone {entry.name}: kernel {entry.kernel} with padding {entry.padding} leaves nothing of "
-            f"{shape[1]}×{shape[2]} images after convolution {index}; use a smaller kernel or stride, or more padding"
-        )
+        what = f"kernel {entry.kernel} with padding {entry.padding} leaves nothing of {shape[1]}×{shape[2]} images"
+        raise UserError(f"backbone {entry.name}: {what} after convolution {index}; use a smaller one or more padding")
 
 
 @BACKBONES.register
@@ -169,7 +167,6 @@ class _Grid(nn.Module):
             if (length := images.shape[axis]) != self.side:
                 # First position and the one behind the last; windows may overlap.
                 ends = [(at * length // self.side, -(-(at + 1) * length // self.side)) for at in range(self.side)]
-                images = torch.stack(
-                    [images.narrow(axis, start, stop - start).mean(axis) for start, stop in ends], axis
-                )
+                means = [images.narrow(axis, start, stop - start).mean(axis) for start, stop in ends]
+                images = torch.stack(means, axis)
         return images

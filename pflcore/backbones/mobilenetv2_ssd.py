@@ -33,10 +33,7 @@ class MobileNetV2SSD(AttentiveBackbone):
     ``head``, those of the maps between ``extra``.
     """
 
-    citation = (
-        "Sandler et al., MobileNetV2, CVPR 2018 (section 6.2: SSDLite), as in timm; Liu et al., SSD, ECCV 2016; "
-        "for pFedLA with local attention, Tables 9 and 10"
-    )
+    citation = "Sandler et al., MobileNetV2, CVPR 2018 (section 6.2), as in timm; Liu et al., SSD, ECCV 2016"
     predicts = "boxes"
     smoke: ClassVar[dict[str, Any]] = {"width": 35}
     groups: ClassVar[dict[str, str]] = {
@@ -79,9 +76,8 @@ class _Detector(nn.Module):
         made = [int(min(1.0, width) * channels) for channels in _EXTRA[: len(grids) - 2]]
         channels = [body.blocks[_STRIDED][0].conv_pw.out_channels, body.conv_head.out_channels, *made]
         self.extra = nn.ModuleList(_smaller(before, after) for before, after in itertools.pairwise(channels[1:]))
-        self.heads = nn.ModuleList(
-            nn.ModuleDict({"places": _head(one, 4), "classes": _head(one, 1 + classes)}) for one in channels
-        )
+        pairs = ({"places": _head(one, 4), "classes": _head(one, 1 + classes)} for one in channels)
+        self.heads = nn.ModuleList(map(nn.ModuleDict, pairs))
         for layer in (*self.extra.modules(), *self.heads.modules()):
             if isinstance(layer, nn.Conv2d):
                 nn.init.normal_(layer.weight, std=_STD)

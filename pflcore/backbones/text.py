@@ -90,11 +90,11 @@ class LanguageTransformer(Backbone):
 
     Sinusoidal positions are added to embeddings; each block has a norm after its attention, without biases, and after
     its MLP; the logits of the bias-free head are divided by the square root of the width. All matrices begin Xavier
-    uniform. With its defaults and 100 characters it has 683,008 parameters, whatever the length, of which FedTP
-    generates 393,216. The released code has no attention mask, so every position but the last attends to its own
-    target, and accuracy over all positions measures copying: the default ``causal`` hides later positions, of ``none``
-    only accuracies at the last position tell how well it predicts. The paper gives an "inner hidden dimension" of 256
-    and does not say of what; here, as in the released code, it is the MLP's, and ``dim: 256`` is the other reading.
+    uniform. With its defaults and 100 characters it has 683,008 parameters, of which FedTP generates 393,216. The
+    released code has no attention mask, so every position but the last attends to its own target, and accuracy over all
+    positions measures copying: ``causal`` hides later positions, of ``none`` only the last position tells how well it
+    predicts. The paper's "inner hidden dimension" of 256 is, as in the code, the MLP's; ``dim: 256`` is the other
+    reading.
     """
 
     name = "language_transformer"
@@ -114,20 +114,14 @@ class LanguageTransformer(Backbone):
     heads: int = option(8, ge=1, help="Attention heads per block.")
     head_dim: int = option(64, ge=1, help="Width of one attention head.")
     mlp_dim: int = option(256, ge=1, help="Hidden width of the MLP in a block.")
-    dropout: float = option(
-        0.1, ge=0, lt=1, help="Dropout after the embedding, on attention probabilities, and after attention and MLP."
-    )
+    dropout: float = option(0.1, ge=0, lt=1, help="Dropout of embedding, attention probabilities, attention and MLP.")
     positions: int = option(200, ge=1, help="Length of the table of positions: the longest text that is taken.")
-    attention_mask: str = option(
-        "causal", choices=("causal", "none"), help="What a position sees: itself and earlier ones, or all (released)."
-    )
+    attention_mask: str = option("causal", choices=("causal", "none"), help="Positions see earlier ones alone, or all.")
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         if shape[0] > self.positions:
-            raise UserError(
-                f"backbone {self.name}: positions {self.positions} are too few for texts of {shape[0]} characters; "
-                f"use positions: {shape[0]} or shorter texts"
-            )
+            few = f"positions {self.positions} are too few for texts of {shape[0]} characters"
+            raise UserError(f"backbone {self.name}: {few}; use positions: {shape[0]} or shorter texts")
         return _Transformer(self, classes)
 
 
@@ -159,12 +153,8 @@ class _Block(nn.Module):
         super().__init__()
         self.attention = _Attention(options)
         self.attention_norm = nn.LayerNorm(options.dim, eps=1e-6)
-        self.mlp = nn.Sequential(
-            nn.Linear(options.dim, options.mlp_dim),
-            nn.ReLU(),
-            nn.Linear(options.mlp_dim, options.dim),
-            nn.Dropout(options.dropout),
-        )
+        wide, narrow = nn.Linear(options.dim, options.mlp_dim), nn.Linear(options.mlp_dim, options.dim)
+        self.mlp = nn.Sequential(wide, nn.ReLU(), narrow, nn.Dropout(options.dropout))
         self.mlp_norm = nn.LayerNorm(options.dim, eps=1e-6)
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -187,9 +177,8 @@ class _Attention(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         batch, length, _ = tokens.shape
-        q, k, v = (
-            project(tokens).view(batch, length, self.heads, -1).transpose(1, 2) for project in (self.q, self.k, self.v)
-        )
+        qkv = (project(tokens) for project in (self.q, self.k, self.v))
+        q, k, v = (part.view(batch, length, self.heads, -1).transpose(1, 2) for part in qkv)
         # Not F.scaled_dot_product_attention: its dropout draws numbers of its own.
         scores = (q * self.scale) @ k.transpose(2, 3)
         if self.causal:

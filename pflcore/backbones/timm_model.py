@@ -88,9 +88,7 @@ class ViT(Backbone):
         "mlp": r"blocks\.\d+\.mlp\.",
         "head": r"head\.",
     }
-    size: str = option(
-        "tiny", choices=("tiny", "small", "base"), help="Width of a token and heads: 192 and 3, 384 and 6, 768 and 12."
-    )
+    size: str = option("tiny", choices=("tiny", "small", "base"), help="Tokens of 192, 384, 768 with 3, 6, 12 heads.")
     patch: int = option(16, ge=1, help="Side of a square patch, in pixels; it must divide the image's sides.")
     depth: int = option(12, ge=1, help="Number of Transformer blocks.")
 
@@ -166,19 +164,15 @@ class TimmModel(Backbone):
                 logits = model(torch.zeros(2, *shape))
         except (RuntimeError, ValueError, TypeError, AssertionError, IndexError, ZeroDivisionError) as error:
             reason = (str(error) or type(error).__name__).splitlines()[0].rstrip(".")
-            raise UserError(
-                f"backbone {self.name}: {self.model!r} does not take images of {size} ({reason}); "
-                "use another model or image size"
-            ) from None
+            what = f"{self.model!r} does not take images of {size} ({reason})"
+            raise UserError(f"backbone {self.name}: {what}; use another model or image size") from None
         # timm cuts off what a last patch does not fill.
         if patch := getattr(getattr(model, "patch_embed", None), "patch_size", None):
             what = f"backbone {self.name}: patches of {patch[0]}×{patch[1]} of {self.model!r} do"
             need_divisor(what, shape, *patch)
         if not isinstance(logits, torch.Tensor) or logits.shape != (2, classes):
-            raise UserError(
-                f"backbone {self.name}: {self.model!r} is no classifier: images of {size} do not give {classes} "
-                "logits each; use another model"
-            )
+            what = f"{self.model!r} is no classifier: images of {size} do not give {classes} logits each"
+            raise UserError(f"backbone {self.name}: {what}; use another model")
 
 
 def _classifiers(model: nn.Module) -> tuple[str, ...]:

@@ -79,13 +79,9 @@ class _Block(nn.Module):
         self.attention_norm = nn.LayerNorm(options.dim)
         self.attention = _Attention(options)
         self.mlp_norm = nn.LayerNorm(options.dim)
-        self.mlp = nn.Sequential(
-            nn.Linear(options.dim, options.mlp_dim),
-            nn.GELU(),
-            nn.Dropout(options.dropout),
-            nn.Linear(options.mlp_dim, options.dim),
-            nn.Dropout(options.dropout),
-        )
+        wide, narrow = nn.Linear(options.dim, options.mlp_dim), nn.Linear(options.mlp_dim, options.dim)
+        dropouts = nn.Dropout(options.dropout), nn.Dropout(options.dropout)
+        self.mlp = nn.Sequential(wide, nn.GELU(), dropouts[0], narrow, dropouts[1])
 
     def forward(self, tokens: Tensor) -> Tensor:
         tokens = tokens + self.attention(self.attention_norm(tokens))
@@ -105,10 +101,8 @@ class _Attention(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         batch, length, _ = tokens.shape
         # Three products instead of one: the gradient of a joint one would have to be put together from three.
-        q, k, v = (
-            F.linear(tokens, weight).view(batch, length, self.heads, -1).transpose(1, 2)
-            for weight in self.qkv.weight.chunk(3)
-        )
+        qkv = (F.linear(tokens, weight) for weight in self.qkv.weight.chunk(3))
+        q, k, v = (part.view(batch, length, self.heads, -1).transpose(1, 2) for part in qkv)
         mixed = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(batch, length, -1)
         out: Tensor = self.dropout(self.out(mixed))
         return out

@@ -108,9 +108,8 @@ class Mixing(Steps):
     def step(self, local: ClientView, state: LocalState, batch: Batch) -> tuple[LocalState, Tensor]:
         model, weights = state["model"], strip_prefix(_WEIGHTS, state["model"])
         rest = local.frozen(model)  # running statistics are those of the global model
-        grads, loss = local.gradient(
-            lambda params: self.loss(local, {**rest, **params}, batch), mixture(local.received, weights)
-        )
+        mixed = mixture(local.received, weights)
+        grads, loss = local.gradient(lambda params: self.loss(local, {**rest, **params}, batch), mixed)
         away = {name: local.received[name] - before for name, before in strip_prefix(_BEFORE, model).items()}
         weights = {name: (weights[name] - self.eta * grads[name] * away[name]).clamp(0, 1) for name in weights}
         return {**state, "model": {**model, **add_prefix(_WEIGHTS, weights)}}, loss

@@ -81,11 +81,11 @@ _BANDWIDTHS = (10.0, 15.0, 20.0, 50.0)
 class FedCP(Method):
     """FedPer with a second, global classifier; a policy shares out each sample's features.
 
-    A shared policy network makes of features f the shares r and s, r + s = 1: a softmax between the two halves of
+    A shared policy network makes of features f the shares r + s = 1: a softmax between the two halves of
     relu(LayerNorm(linear layer of f · v)), v the sum of the personal classifier's rows as received, at length 1. Logits
     are those of the personal classifier on r · f plus those of the global one on s · f. The loss is the cross-entropy
-    plus λ times the squared maximum mean discrepancy of the batch's features and those of the received body. A client
-    returns body, policy, and for the global classifier the mean of the received one and its own.
+    plus λ times the squared maximum mean discrepancy of features from those of the received body. A client returns
+    body, policy, and the mean of the received global classifier and its own.
     """
 
     name = "fedcp"
@@ -148,11 +148,11 @@ def discrepancy(ones: Tensor, others: Tensor) -> Tensor:
 class GPFL(Method):
     """FedPer whose features pass a valve, once for the personal classifier and once for global guidance.
 
-    Clients share an embedding e_k of each class and a valve, which under a condition c makes of features f relu((γ + 1)
-    · f + β), γ and β each LayerNorm(relu(linear layer of c)). The global condition is the mean of the received e_k, a
-    client's own their mean by its class counts. The loss is the cross-entropy of the personal classifier under the own
-    condition, plus, of features f_G under the global one, the cross-entropy of cos(f_G, e_k) and λ · |f_G − received
-    e_y|, plus μ/2 times the squares of embeddings and valve.
+    Clients share embeddings e_k of the classes and a valve, which under a condition c makes of features f relu((γ + 1)
+    · f + β), γ and β each LayerNorm(relu(linear layer of c)). The global condition is the mean of received e_k, the own
+    their mean by class counts. The loss is the cross-entropy of the personal classifier under the own condition, plus,
+    of features f_G under the global one, that of cos(f_G, e_k) and λ · |f_G − received e_y|, plus μ/2 · squares of
+    embeddings and valve.
     """
 
     name = "gpfl"

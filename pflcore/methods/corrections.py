@@ -67,10 +67,8 @@ class Moon(Method):
 
     def loss(self, local: ClientView, params: Tensors, batch: Batch) -> Tensor:
         logits, z = local.features(params, batch.inputs)
-        towards, away = (
-            F.cosine_similarity(z, local.features(local.frozen(model), batch.inputs)[1], dim=-1)
-            for model in (local.received, strip_prefix(OWN, params))
-        )
+        others = (local.frozen(model) for model in (local.received, strip_prefix(OWN, params)))
+        towards, away = (F.cosine_similarity(z, local.features(one, batch.inputs)[1], dim=-1) for one in others)
         contrast = F.softplus((away - towards) / self.tau).mean()  # the negative logarithm above, without overflow
         return local.cross_entropy(logits, batch.labels) + self.mu * contrast
 
@@ -161,19 +159,18 @@ class FedDyn(_Corrected):
         return server
 
     def loss(self, local: ClientView, params: Tensors, batch: Batch) -> Tensor:
-        hold = sum(
-            (0.5 * self.alpha * (params[name] - local.received[name]) ** 2 - correction * params[name]).sum()
-            for name, correction in strip_prefix(OWN, params).items()
-        )
-        return super().loss(local, params, batch) + hold
+        terms = []
+        for name, correction in strip_prefix(OWN, params).items():
+            away = (params[name] - local.received[name]) ** 2
+            terms.append((0.5 * self.alpha * away - correction * params[name]).sum())
+        return super().loss(local, params, batch) + sum(terms)
 
     def end(self, local: ClientView, state: LocalState) -> LocalState:
         model = state["model"]
-        corrections = {
-            name: correction - self.alpha * (model[name] - local.received[name])
-            for name, correction in strip_prefix(OWN, model).items()
-        }
-        return {**state, "model": {**model, **add_prefix(OWN, corrections)}}
+        after = {}
+        for name, correction in strip_prefix(OWN, model).items():
+            after[OWN + name] = correction - self.alpha * (model[name] - local.received[name])
+        return {**state, "model": {**model, **after}}
 
     def update_server(self, server: Server, roles: Roles, updates: Sequence[Update]) -> Server:
         shared, extra = self.average(updates, roles.shared), {}
@@ -220,12 +217,11 @@ class Scaffold(_Corrected):
 
     def end(self, local: ClientView, state: LocalState) -> LocalState:
         model, passed = state["model"], state["passed"]["rates"]
-        changes = {
-            name: (local.received[name] - model[name]) / passed - variate
-            for name, variate in strip_prefix(COMMON, model).items()
-        }
-        variates = {name: variate + changes[name] for name, variate in strip_prefix(OWN, model).items()}
-        return {**state, "model": {**model, **add_prefix(OWN, variates), **add_prefix(COMMON, changes)}}
+        after = {}
+        for name, variate in strip_prefix(COMMON, model).items():
+            after[COMMON + name] = change = (local.received[name] - model[name]) / passed - variate
+            after[OWN + name] = model[OWN + name] + change
+        return {**state, "model": {**model, **after}}
 
     def update_server(self, server: Server, roles: Roles, updates: Sequence[Update]) -> Server:
         shared = self.average(updates, roles.shared)

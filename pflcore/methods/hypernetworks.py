@@ -27,8 +27,8 @@ class HypernetworkMethod(Method):
     """A hypernetwork h on the server generates entries W_i = h(z_i; φ) from an embedding z_i per client.
 
     The server averages what is shared and takes one step of SGD along the gradient of Σ p_i · ⟨h(z_i; φ), before_i −
-    after_i⟩ with respect to φ and all embeddings, p_i what the clients count in averages. ``Server.extra`` holds the
-    parameters ``hyper/…`` and their momenta ``momentum/…``.
+    after_i⟩ with respect to φ and all embeddings, p_i what clients count in averages. ``Server.extra`` holds parameters
+    ``hyper/…`` and momenta ``momentum/…``.
     """
 
     embedding: int | None = option(None, ge=1, help="Width of a client's embedding; null is floor(1 + clients / 4).")
@@ -102,11 +102,10 @@ class HypernetworkMethod(Method):
 class PFedHN(HypernetworkMethod):
     """Whole models are generated per client from a learned embedding; clients keep nothing.
 
-    A client trains θ_i = h(z_i; φ) and returns it; h, an MLP with ReLU between layers and a linear head per tensor, and
-    the embeddings take one SGD step along its change. Everyone is measured with h(z_i). Buffers are averaged. The paper
-    trains one client per round, for 5000 rounds of 50 batches, with gradients clipped at 50 on both sides. FedTP's
-    comparison has ``hidden: 150``, ``server_clip: null`` and FedTP's embeddings. pFedHN-PC is ``also_personal:
-    [head]``.
+    A client trains θ_i = h(z_i; φ); h, an MLP and a linear head per tensor, and the embeddings take one SGD step along
+    its change. Everyone is measured with h(z_i). Buffers are averaged. The paper trains one client per round, for 5000
+    rounds of 50 batches, with gradients clipped at 50 on both sides; FedTP's comparison has ``hidden: 150, server_clip:
+    null``. pFedHN-PC is ``also_personal: [head]``.
     """
 
     name = "pfedhn"
@@ -125,10 +124,9 @@ _IN_BLOCK = re.compile(r"(.+\.)?blocks\.\d+\.")
 class FedTP(HypernetworkMethod):
     """Attention projections are generated per client from a learned embedding; the rest is averaged.
 
-    The client trains the shared part ξ and W_i = h(z_i; φ) jointly; ξ is averaged; the hypernetwork takes one SGD step
-    along before − after. Everyone is measured with the new ξ and h(z_i). Embeddings of clients that were not sampled
-    still move through momentum and decay, as in the code. ``also_personal: [head]`` is FedTP+FedPer, ``knn: 0.6``
-    FedTP+KNN; ``generated_part`` is the paper's ablation.
+    A client trains the shared part ξ and W_i = h(z_i; φ) jointly and is measured with the new ones. Embeddings of
+    clients that were not sampled still move through momentum and decay, as in the code. ``also_personal: [head]`` is
+    FedTP+FedPer, ``knn: 0.6`` FedTP+KNN; ``generated_part`` is the paper's ablation.
     """
 
     name = "fedtp"
@@ -146,10 +144,8 @@ class FedTP(HypernetworkMethod):
         roles = Roles.split(groups, (*self.personal, *self.also_personal), (_PARTS[self.generated_part],))
         made = frozenset(name for name in roles.generated if _IN_BLOCK.match(name))
         if not made:
-            raise UserError(
-                f"{self.name}: generated_part {self.generated_part!r} lies in the blocks of a Transformer, and this "
-                "backbone has none, or it is all personal; use tiny_vit, vit or language_transformer"
-            )
+            what = f"{self.name}: generated_part {self.generated_part!r} lies in the blocks of a Transformer"
+            raise UserError(f"{what}, and this backbone has none, or it is all personal; use tiny_vit or vit")
         return replace(roles, shared=roles.shared | (roles.generated - made), generated=made)
 
 
@@ -172,10 +168,10 @@ class FedOFA(HypernetworkMethod):
     """Whole models are generated as in pFedHN, then their filters are recalibrated by attention.
 
     After attention, pruning (AGPS) sets the smallest weights of convolutions to zero, which clients do not grow again.
-    The server takes one SGD step with hypernetwork, embeddings and attention along the gradient of Σ p_i · (⟨θ_i,
-    before_i − after_i⟩ + λ · ‖O·Oᵀ − I‖²), θ_i the recalibrated model, p_i shares of samples, and the last term the
-    mean over convolutions, whose filters are the rows of O. Everyone is measured with the recalibrated and pruned
-    model. ``lam: 0`` is FedOFA*. The paper uses 8 heads for CIFAR-10 (intra alone: 2), and for CIFAR-100 2 (intra: 8).
+    The server steps along the gradient of Σ p_i · (⟨θ_i, before_i − after_i⟩ + λ · ‖O·Oᵀ − I‖²), θ_i the recalibrated
+    model and the last term the mean over convolutions, whose filters are the rows of O; ``lam: 0`` is FedOFA*. Everyone
+    is measured with the pruned model. The paper uses 8 heads for CIFAR-10 (intra alone: 2), and for CIFAR-100 2 (intra:
+    8).
     """
 
     name = "fedofa"
@@ -190,7 +186,7 @@ class FedOFA(HypernetworkMethod):
     scale: bool = option(False, help="Divide attention scores by the root of the vectors' length; the paper does not.")
     bias: bool = option(False, help="Whether the attention has biases; with them training diverges.")
     filter_embedding: str = option(
-        "pointwise", choices=("pointwise", "dense"), later=True, help="By a number, which scales filters, or a matrix."
+        "pointwise", choices=("pointwise", "dense"), later=True, help="By a number or matrix."
     )
     lam: float = option(1e-4, ge=0, help="Weight λ of orthogonal regularisation; 0: FedOFA*, without.")
     percent: float = option(0.0, ge=0, lt=100, help="Weights of each layer that pruning drops, in percent; 0: none.")
@@ -223,9 +219,8 @@ class FedOFA(HypernetworkMethod):
         with torch.no_grad():
             generated = hyper(params, clients)
         generated = {name: tensor.requires_grad_() for name, tensor in generated.items()}
-        trained = {
-            name: tensor.detach().requires_grad_() for name, tensor in strip_prefix(_ATTENTION, server.extra).items()
-        }
+        own = strip_prefix(_ATTENTION, server.extra)
+        trained = {name: tensor.detach().requires_grad_() for name, tensor in own.items()}
         recalibrated = self._attention(hyper)(trained, generated)
         # A pruned weight was sent and returned as zero, so its change is zero, as its gradient through a mask would be.
         terms = [

@@ -54,17 +54,13 @@ class FedAMP(PerClientModels):
         if self.attention == "cosine" and not others:
             raise UserError("method fedamp: attention: cosine: it takes two clients")
         if self.attention == "distance" and self.alpha * others > self._sigma:
-            raise UserError(
-                f"method fedamp: alpha: {self.alpha:g} above sigma / {others} lets own weights fall below 0"
-            )
+            raise UserError(f"method fedamp: alpha: {self.alpha:g} above sigma / {others} gives weights below 0")
         return super().init_server(initial, roles, federation)
 
     def mix(self, server: Server, clients: Sequence[int]) -> Tensors:
         chosen, models, sigma = list(clients), self.models(server), self._sigma
-        flat, places = (
-            [entry.flatten(1) for entry in models.values()],
-            (torch.arange(len(chosen)), torch.tensor(chosen)),
-        )
+        flat = [entry.flatten(1) for entry in models.values()]
+        places = torch.arange(len(chosen)), torch.tensor(chosen)
         if self.attention == "distance":
             squares = torch.stack([torch.cdist(entry[chosen], entry).square() for entry in flat]).sum(0)
             shares = self.alpha / sigma * torch.exp(-squares / sigma)
@@ -130,11 +126,10 @@ _CRITICAL, _GLOBAL, _NEIGHBOURS = "critical/", "global/", "friends"
 class FedCAC(PerClientModels):
     """What is critical to a client is averaged over clients like it until round β, all else over all.
 
-    A parameter's sensitivity is |Δw · w|; the share τ of largest in each tensor is critical. With masks m of these, two
-    clients overlap by O_ij = 1 − |m_i − m_j|₁ / (2 |m_i|₁); after round t clients j with O_ij ≥ mean + t/β · (max −
-    mean) of all overlaps are neighbours of i. A client receives the plain mean of its own and its neighbours' latest
-    models where it is critical, elsewhere FedAvg's. Buffers stay on the client. The defaults are the authors' for
-    CIFAR-10; for CIFAR-100 τ = 0.4 and β = 170.
+    Of |Δw · w| the share τ of largest in each tensor is critical. With masks m of these, two clients overlap by O_ij =
+    1 − |m_i − m_j|₁ / (2 |m_i|₁); after round t clients j with O_ij ≥ mean + t/β · (max − mean) of all are neighbours
+    of i. A client receives the plain mean of its own and its neighbours' latest models where it is critical, elsewhere
+    FedAvg's. Buffers stay on the client. The defaults are the authors' for CIFAR-10; for CIFAR-100 τ = 0.4 and β = 170.
     """
 
     name = "fedcac"

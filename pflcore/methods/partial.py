@@ -44,10 +44,8 @@ class FedRep(Method):
     def init_server(self, initial: Tensors, roles: Roles, federation: Federation) -> Server:
         epochs = federation.local_epochs
         if self.schedule == "alternating" and epochs is not None and self.head_epochs >= epochs:
-            raise UserError(
-                f"fedrep: method.head_epochs = {self.head_epochs:g} of training.local_epochs = {epochs} leaves no "
-                "local step to the shared part; set it lower, or schedule: joint"
-            )
+            what = f"fedrep: method.head_epochs = {self.head_epochs:g} of training.local_epochs = {epochs}"
+            raise UserError(f"{what} leaves no local step to the shared part; set it lower, or schedule: joint")
         return super().init_server(initial, roles, federation)
 
     def phases(self) -> tuple[Phase, ...]:
@@ -128,10 +126,8 @@ class FedSelect(Method):
 
     def init_client(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
         if federation.local_epochs is not None and self.alternations > federation.local_epochs:
-            raise UserError(
-                f"method fedselect: alternations: {self.alternations} take as many epochs, "
-                f"and training.local_epochs is {federation.local_epochs}"
-            )
+            what = f"method fedselect: alternations: {self.alternations} take as many epochs"
+            raise UserError(f"{what}, and training.local_epochs is {federation.local_epochs}")
         weights = _weights(initial, roles, federation)
         need_exchanged(self, weights)
         masks = {name: torch.zeros_like(tensor, dtype=torch.bool) for name, tensor in weights.items()}

@@ -27,10 +27,10 @@ class PFedFDA(OwnTuning):
 
     Beside the body a mean of features per class and one covariance travel; logits are log p(class) + log p(features |
     class), p(class) the client's shares of classes plus 0.0001. A client trains the body under the global Gaussians,
-    then estimates its own: the means of its classes, of others the global ones, and the covariance about these plus the
-    identity. It returns β times its own plus 1 − β times the global ones, averaged by samples, and is measured with
-    such a mixture made anew. β is that of a grid from 0 to 1 with the least cross-entropy on its training samples, each
-    left out of the client's own Gaussians.
+    then estimates its own, classes that it lacks as the global ones, and adds the identity to the covariance. It
+    returns β times its own plus 1 − β times the global ones, averaged by samples, and is measured with such a mixture
+    made anew. β is that of a grid with the least cross-entropy on its training samples, each left out of the client's
+    own Gaussians.
     """
 
     citation = "McLaughlin and Su, pFedFDA, NeurIPS 2024, algorithm 1"

@@ -24,12 +24,12 @@ _MIN_PROBABILITY = 1e-12  # what the authors add to probabilities before their l
 class PFedGP(OwnTuning):
     """A shared network under classifiers that are Gaussian processes of a client's own samples.
 
-    A round begins with a tree of the client's classes by the means of their features. In a step, at each node, of the
-    batch's samples of its classes one half of either side tells a Gaussian process which side the other half is of; the
-    loss is the sum over nodes of the mean cross-entropy on these. Only the network learns, its kernel 8 · exp(−d²/2) of
-    features on the unit sphere is fixed. For a measurement tree and processes are made of all training samples; a class
-    has the product along its path. Clients count alike. Time grows with the cube of a batch and of a client's samples,
-    memory with the square: 240 MB a matrix for 1,000 samples and 30 chains.
+    A round begins with a tree of the client's classes by the means of their features. In a step, at each node, one half
+    of the batch's samples of either side tells a Gaussian process which side the other half is of; the loss is the sum
+    over nodes of the mean cross-entropy on these. Only the network learns; the kernel is 8 · exp(−d²/2) of features on
+    the unit sphere. For a measurement tree and processes are made of all training samples; a class has the product
+    along its path. Clients count alike. Time grows with the cube of a batch and of a client's samples, memory with the
+    square: 240 MB a matrix for 1,000 samples and 30 chains.
     """
 
     citation = "Achituve et al., Personalized Federated Learning with Gaussian Processes, NeurIPS 2021"
@@ -87,10 +87,9 @@ class PFedGP(OwnTuning):
         return total.float()
 
     def predictor(self, local: ClientView, state: Tensors, samples: OwnSamples) -> Callable[[Tensor], Tensor]:
-        seen = (
-            (local.features(state, one.inputs)[1].flatten(0, -2), one.labels.flatten()) for one in samples.batches()
-        )
-        features, labels = (torch.cat(parts) for parts in zip(*seen, strict=True))
+        batches = list(samples.batches())
+        features = torch.cat([local.features(state, one.inputs)[1].flatten(0, -2) for one in batches])
+        labels = torch.cat([one.labels.flatten() for one in batches])
         sums = add_sums(no_sums(features.new_zeros(samples.classes, features.shape[1])), features, labels)
         present = sums["counts"] > 0
         tree, draws, nodes = class_tree(class_means(sums), present), stream(local, "measurement"), []

@@ -26,11 +26,11 @@ _LINEARS = 3  # below the layers' outputs
 class PFedLALayerwise(PerClientModels):
     """A client's model is, layer by layer, a learned mixture of all clients' models.
 
-    The server stores the latest model θ_j of every client and, for every client i, a hypernetwork: an embedding, three
-    linear layers with ReLU, then for each layer l of the model a linear layer with ReLU to N outputs, which, divided by
-    their sum, are the weights α_i^l. The client receives Σ_j α_i^{l,j} · θ_j^l; its hypernetwork takes a step of plain
-    SGD along before − after. Everyone is measured with the new mixture. Buffers are averaged. All clients should take
-    part in each round, or stale models are mixed. This is not the method of local attention with the same short name.
+    The server stores every client's latest model θ_j and a hypernetwork: an embedding, three linear layers with ReLU,
+    then for each layer l of the model one with ReLU to N outputs, which, divided by their sum, are the weights α_i^l.
+    The client receives Σ_j α_i^{l,j} · θ_j^l; its hypernetwork takes a step of plain SGD along before − after. Everyone
+    is measured with the new mixture. Buffers are averaged. All clients should take part in each round, or stale models
+    are mixed. This is not the method of local attention with the same short name.
     """
 
     name = "pfedla_layerwise"

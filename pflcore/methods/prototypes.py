@@ -213,11 +213,10 @@ class FedPAC(PerClientModels):
     """A shared body aligned with class centroids; each client gets its own mixture of classifiers.
 
     A client notes h, whose row k is the share of class k among its n samples times the mean features of that class, and
-    V = (mean |features|² − |h|²) / n. It trains its classifier alone, then the body alone, by the cross-entropy plus λ
-    times the mean squared difference between features and the global centroid of their class, and notes the mean
-    features of its classes. Bodies are averaged by samples, centroids by samples of their class. A client of the round
-    receives Σ_j α_j w_j of its classifiers, α ≥ 0 with sum 1 of least Σ_j α_j² V_j + |h_i − Σ_j α_j h_j|², those below
-    0.001 dropped.
+    V = (mean |features|² − |h|²) / n; it trains its classifier alone, then the body alone, by the cross-entropy plus λ
+    times the mean squared difference between features and the global centroid of their class. Bodies are averaged by
+    samples, centroids by samples of their class. A client of the round receives Σ_j α_j w_j of its classifiers, α ≥ 0
+    with sum 1 of least Σ_j α_j² V_j + |h_i − Σ_j α_j h_j|², those below 0.001 dropped.
     """
 
     name = "fedpac"

@@ -165,10 +165,8 @@ def _own(state: Tensors) -> tuple[Tensors, Tensor]:
 
 def mix(alpha: Tensor, v: Tensors, w: Tensors) -> Tensors:
     """Return α · v + (1 − α) · w for the entries of `v`; integers are those of `v`."""
-    return {
-        name: alpha * tensor + (1 - alpha) * w[name] if tensor.is_floating_point() else tensor
-        for name, tensor in v.items()
-    }
+    mixed = {name: alpha * tensor + (1 - alpha) * w[name] for name, tensor in v.items() if tensor.is_floating_point()}
+    return {**v, **mixed}
 
 
 _PROJECTION = "own/projection"
@@ -182,13 +180,12 @@ _MIN_LOSS = 1e-6  # of the sum of losses that divides, which can be 0 in float32
 class FedKD(Method):
     """A personal teacher and a shared student learn from each other; only the student travels.
 
-    Both begin as the same model. With cross-entropies L_t and L_s, D = L_t + L_s, classifier inputs h and a personal
-    map P, the identity at first, a step descends on L_t + KL(student ‖ teacher) / D + MSE(h_t, P h_s) / D for the
-    teacher and L_s + KL(teacher ‖ student) / D + MSE(h_t, P h_s) / D for student and P, D and all of the other model
-    constants. ``training.clip`` applies to the teacher, and to student and P together. Clients cut their updates of the
-    student, the server cuts the plain mean of these: every tensor of two or more axes, as a matrix of its first axis
-    and the rest, to the smallest rank that keeps a share T of its squared singular values, T rising linearly from
-    ``tmin`` to ``tmax``. Traffic is 4 bytes for each number of what is left.
+    With cross-entropies L_t and L_s, D = L_t + L_s, classifier inputs h and a personal map P, the identity at first, a
+    step descends on L_t + KL(student ‖ teacher) / D + MSE(h_t, P h_s) / D for the teacher and L_s + KL(teacher ‖
+    student) / D + MSE(h_t, P h_s) / D for student and P, all else constant; ``training.clip`` applies to both apart.
+    Clients cut their updates of the student, the server the plain mean of these: every tensor of two or more axes, as a
+    matrix of its first axis and the rest, to the smallest rank that keeps a share T of its squared singular values, T
+    rising linearly from ``tmin`` to ``tmax``. Traffic is 4 bytes for each number of what is left.
     """
 
     name = "fedkd"

@@ -42,10 +42,8 @@ class FilterAttention:
 
     def __post_init__(self) -> None:
         if self.kind != "none" and not self._layers():
-            raise UserError(
-                f"filter attention: kind {self.kind!r} needs a convolution among the generated tensors and there is "
-                "none; use a backbone with convolutions, or kind 'none'"
-            )
+            what = f"filter attention: kind {self.kind!r} needs a convolution among the generated tensors"
+            raise UserError(f"{what} and there is none; use a backbone with convolutions, or kind 'none'")
 
     def init(self, seed: int) -> Tensors:
         """Return parameters: weights as PyTorch draws those of a linear layer of their size, biases zero.
@@ -147,10 +145,7 @@ def masks(generated: Mapping[str, Tensor], percent: float, parts: str = "conv") 
     """
     chosen = {name: tensor for name, tensor in generated.items() if parts == "all" or tensor.ndim == 1 + _CONV}
     if not chosen:
-        raise UserError(
-            "pruning: there is no convolution among the generated tensors; use a backbone with convolutions, "
-            "or parts 'all'"
-        )
+        raise UserError("pruning: there is no convolution among the generated tensors; use parts 'all'")
     kept = {}
     for name, tensor in chosen.items():
         sizes = tensor.detach().abs().flatten(1)

@@ -48,15 +48,7 @@ class HyperNetwork:
         return made
 
     def sgd_step(
-        self,
-        params: Tensors,
-        momenta: Tensors,
-        clients: Sequence[int],
-        upstream: Mapping[str, Tensor],
-        *,
-        lr: float,
-        momentum: float,
-        weight_decay: float,
+        self, params: Tensors, momenta: Tensors, clients: Sequence[int], upstream: Tensors, **rates: float
     ) -> None:
         r"""Take one step of SGD as PyTorch's, in place, along `upstream`, gradients of generated tensors.
 
@@ -65,6 +57,7 @@ class HyperNetwork:
         never formed: rows of a head, of its momentum and of what is passed on to the layers below are updated together
         while they are in the processor's cache.
         """
+        lr, momentum, weight_decay = rates["lr"], rates["momentum"], rates["weight_decay"]
         below, hidden = self._traced(params, clients)
         inner = hidden.detach()
         passed_on = torch.zeros_like(inner)

@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+Piece = tuple[Tensor, Tensor, Tensor]
+
 
 @dataclass(frozen=True)
 class Neighbours:
@@ -26,12 +28,7 @@ class Neighbours:
 
     @classmethod
     def remember(
-        cls,
-        samples: Iterable[tuple[Tensor, Tensor, Tensor]],
-        classes: int,
-        neighbours: int,
-        weight: float,
-        grid: Sequence[float] = (),
+        cls, samples: Iterable[Piece], classes: int, neighbours: int, weight: float, grid: Sequence[float] = ()
     ) -> Neighbours | None:
         """Return the memory of a client's training samples; None where its features are not finite.
 
@@ -41,10 +38,7 @@ class Neighbours:
         # Imported late: only few runs use it, and it takes a second.
         from sklearn.neighbors import NearestNeighbors
 
-        pieces = [
-            (logits.softmax(-1).flatten(0, -2), features.flatten(0, -2), labels.flatten())
-            for logits, features, labels in samples
-        ]
+        pieces = ((one.softmax(-1).flatten(0, -2), two.flatten(0, -2), three.flatten()) for one, two, three in samples)
         own, seen, known = (torch.cat(parts).cpu().numpy() for parts in zip(*pieces, strict=True))
         if not np.isfinite(seen).all():
             return None
