@@ -89,8 +89,12 @@ class _Detector(nn.Module):
         return Detection(self.defaults)
 
     def forward(self, images: Tensor) -> Tensor:
+        def rows(numbers: Tensor) -> Tensor:
+            """(images, 6 · numbers, height, width) → (images, boxes, numbers), in the order of the default boxes."""
+            return numbers.permute(0, 2, 3, 1).reshape(len(numbers), -1, numbers.shape[1] // PER_POSITION)
+
         pairs = zip(self._maps(images), self.heads, strict=True)
-        return torch.cat([torch.cat([_rows(head(maps)) for head in heads.values()], -1) for maps, heads in pairs], 1)  # type: ignore[operator]
+        return torch.cat([torch.cat([rows(head(maps)) for head in heads.values()], -1) for maps, heads in pairs], 1)  # type: ignore[operator]
 
     def _maps(self, images: Tensor) -> Iterator[Tensor]:
         """Return the feature maps, from the finest."""
@@ -139,8 +143,3 @@ def _head(channels: int, numbers: int) -> nn.Sequential:
 
 def _layer(convolution: nn.Conv2d) -> tuple[nn.Module, ...]:
     return convolution, nn.BatchNorm2d(convolution.out_channels), nn.ReLU6()
-
-
-def _rows(numbers: Tensor) -> Tensor:
-    """Return (images, 6 · numbers, height, width) → (images, boxes, numbers), in the order of the default boxes."""
-    return numbers.permute(0, 2, 3, 1).reshape(len(numbers), -1, numbers.shape[1] // PER_POSITION)

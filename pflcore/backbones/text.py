@@ -132,7 +132,11 @@ class _Transformer(nn.Module):
         super().__init__()
         self.embedding = nn.Embedding(classes, options.dim)
         # Not part of the state: it is never trained, and methods would average and send it.
-        self.register_buffer("positions", _sinusoids(options.positions, options.dim), persistent=False)
+        index = torch.arange(options.dim)
+        angle = torch.arange(options.positions).double()[:, None] / 10_000 ** (2 * (index // 2) / options.dim)
+        self.register_buffer(
+            "positions", torch.where(index % 2 == 0, angle.sin(), angle.cos()).float(), persistent=False
+        )
         self.dropout = nn.Dropout(options.dropout)
         self.norm = nn.LayerNorm(options.dim, eps=1e-6)
         self.blocks = nn.Sequential(*(_Block(options) for _ in range(options.depth)))
@@ -187,11 +191,3 @@ class _Attention(nn.Module):
         mixed = self.attention_dropout(F.softmax(scores, dim=-1)) @ v
         out: Tensor = self.dropout(self.out(mixed.transpose(1, 2).reshape(batch, length, -1)))
         return out
-
-
-def _sinusoids(positions: int, dim: int) -> Tensor:
-    """Return (positions, dim): sin(position / 10000^(2i / dim)) at index 2i of the width, the cosine at 2i + 1."""
-    position = torch.arange(positions, dtype=torch.float64)[:, None]
-    index = torch.arange(dim)
-    angle = position / 10_000 ** (2 * (index // 2) / dim)
-    return torch.where(index % 2 == 0, angle.sin(), angle.cos()).float()

@@ -192,7 +192,9 @@ def _group(name: str, modules: Mapping[str, nn.Module], classifiers: tuple[str, 
     owner, parts = modules[path], name.split(".")
     if any(name.startswith(f"{one}.") for one in classifiers):
         return "head"
-    if _is_norm(owner):
+    known = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm)
+    # Norms of timm have no base of their own but are named so.
+    if isinstance(owner, known) or (not list(owner.children()) and "norm" in type(owner).__name__.lower()):
         return "norm"
     if leaf in ("cls_token", "dist_token", "reg_token", "class_token"):
         return "cls_token"
@@ -212,9 +214,3 @@ def _group(name: str, modules: Mapping[str, nn.Module], classifiers: tuple[str, 
     if isinstance(owner, nn.modules.conv._ConvNd):
         return "conv"
     return "fc" if isinstance(owner, nn.Linear) else "other"
-
-
-def _is_norm(module: nn.Module) -> bool:
-    """Norms of PyTorch and those of timm, which have no base of their own but are named so."""
-    known = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm)
-    return isinstance(module, known) or (not list(module.children()) and "norm" in type(module).__name__.lower())

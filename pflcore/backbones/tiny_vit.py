@@ -66,7 +66,10 @@ class _VisionTransformer(nn.Module):
         self.head = nn.Linear(options.dim, classes)
 
     def forward(self, images: Tensor) -> Tensor:
-        tokens = self.patch_embed(_patches(images, self.patch))
+        batch, channels, height, width = images.shape
+        side = self.patch  # channels vary fastest in a patch
+        grid = images.view(batch, channels, height // side, side, width // side, side).permute(0, 2, 4, 3, 5, 1)
+        tokens = self.patch_embed(grid.reshape(batch, -1, side * side * channels))
         cls_token = self.cls_token.expand(tokens.shape[0], -1, -1)
         tokens = self.dropout(torch.cat([cls_token, tokens], dim=1) + self.pos_embed)
         out: Tensor = self.head(self.norm(self.blocks(tokens)[:, 0]))
@@ -106,10 +109,3 @@ class _Attention(nn.Module):
         mixed = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(batch, length, -1)
         out: Tensor = self.dropout(self.out(mixed))
         return out
-
-
-def _patches(images: Tensor, side: int) -> Tensor:
-    """(batch, channel, height, width) → (batch, patch, row · column · channel): channels vary fastest in a patch."""
-    batch, channels, height, width = images.shape
-    grid = images.view(batch, channels, height // side, side, width // side, side)
-    return grid.permute(0, 2, 4, 3, 5, 1).reshape(batch, -1, side * side * channels)

@@ -40,22 +40,17 @@ class PerFedAvg(OwnTuning):
         def loss_on(half: Batch) -> Callable[[Tensors], Tensor]:
             return lambda params: self.loss(local, {**params, **rest}, half)
 
-        first, second = split_batch(batch, 2 if any(name.endswith("running_mean") for name in rest) else 1)
+        halves: tuple[Batch, ...] = (batch, batch)
+        half = len(batch.labels) // 2
+        if half >= (2 if any(name.endswith("running_mean") for name in rest) else 1):  # else both are all of it
+            halves = tuple(Batch(batch.inputs[part], batch.labels[part]) for part in (slice(half), slice(half, None)))
+        first, second = halves
         grads, _ = local.gradient(loss_on(first), w)
         size = local.lr if self.alpha is None else self.alpha
         adapted = {name: tensor - size * grads[name] for name, tensor in w.items()}
         grads, loss = local.gradient(loss_on(second), adapted)
         w, opt_state = local.sgd(w, grads, state["opt_state"])
         return {**state, "model": {**model, **w}, "opt_state": opt_state}, loss
-
-
-def split_batch(batch: Batch, fewest: int = 1) -> tuple[Batch, Batch]:
-    """Return both halves of a batch; each is all of it where one would have less than `fewest` samples."""
-    size = len(batch.labels) // 2
-    if size < fewest:
-        return batch, batch
-    first, second = (Batch(batch.inputs[part], batch.labels[part]) for part in (slice(size), slice(size, None)))
-    return first, second
 
 
 _BEFORE, _WEIGHTS = "own/before/", "own/weights/"

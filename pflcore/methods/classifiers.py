@@ -265,7 +265,8 @@ class FedDBE(Method):
             logits, features = local.features(model, batch.inputs)
             mean = torch.lerp(state["moving"]["mean"], features.flatten(0, -2).mean(0), self.mu)
             away = 0.5 * (mean - rest[_MEAN]).square().mean()
-            value = local.cross_entropy(logits + shifted(local, model), batch.labels) + kappa * away
+            shifted = logits + model[local.head[0]] @ model[_SHIFT + local.head[0]]
+            value = local.cross_entropy(shifted, batch.labels) + kappa * away
             return value, {"mean": mean.detach()}
 
         grads, value, aside = local.differentiate(loss, moving)
@@ -273,7 +274,7 @@ class FedDBE(Method):
         return {**state, "model": {**state["model"], **moving}, "opt_state": opt_state, "moving": aside}, value
 
     def predict(self, local: ClientView, state: Tensors, inputs: Tensor) -> Tensor:
-        return local.forward(state, inputs) + shifted(local, state)
+        return local.forward(state, inputs) + state[local.head[0]] @ state[_SHIFT + local.head[0]]
 
     def update_server(self, server: Server, roles: Roles, updates: Sequence[Update]) -> Server:
         after = super().update_server(server, roles, updates)
@@ -292,8 +293,3 @@ class FirstMeans(FedDBE):  # steps on the cross-entropy that leave nothing but a
 
     def end(self, local: ClientView, state: LocalState) -> LocalState:
         return {**state, "model": {**local.received, _MEAN: state["moving"]["mean"]}}
-
-
-def shifted(local: ClientView, state: Tensors) -> Tensor:
-    """Return by how much a client's shift moves its logits, (classes,): the classifier's weight times it."""
-    return state[local.head[0]] @ state[_SHIFT + local.head[0]]

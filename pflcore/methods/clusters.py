@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -51,6 +50,9 @@ class CFL(PerClientModels):
         return super().mix(server, server.extra[_CLUSTER][list(clients)].tolist())
 
     def update_server(self, server: Server, roles: Roles, updates: Sequence[Update]) -> Server:
+        from scipy.cluster import hierarchy  # slow to import
+        from scipy.spatial.distance import squareform
+
         extra, present = server.extra, [update.client for update in updates]
         # Sorted, for a checkpoint does not keep the order of entries, and sums are rounded in order.
         names = sorted(server.federation.parameters & updates[0].returned.keys())
@@ -66,7 +68,9 @@ class CFL(PerClientModels):
             still = rows and float(moved[rows].mean(0).norm()) < self.eps1 and float(norms[rows].max()) > self.eps2
             if server.round > self.after and len(members) > 2 and still:
                 within = similarity[members][:, members]
-                first, second = bipartition(within, self.linkage)
+                distances = squareform(1 - within.double().numpy(), checks=False)
+                sides = torch.from_numpy(hierarchy.cut_tree(hierarchy.linkage(distances, self.linkage), 2).ravel())
+                first, second = sides == sides[0], sides != sides[0]
                 if float(((1 - within[first][:, second].max()) / 2).clamp_min(0).sqrt()) > self.gamma:
                     after[members[second]] = new = int(after.max()) + 1
                     for models in self.models(server).values():
@@ -77,16 +81,6 @@ class CFL(PerClientModels):
                     self.models(server)[name][cluster] = mean
         extra[_CLUSTER] = after.to(extra[_CLUSTER].device)
         return Server(server.shared, extra)
-
-
-def bipartition(similarity: Tensor, linkage: str) -> tuple[list[int], list[int]]:
-    """Return the two last clusters, as places in increasing order, the first with client 0, of (clients, clients)."""
-    from scipy.cluster import hierarchy  # slow to import
-    from scipy.spatial.distance import squareform
-
-    distances = squareform(1 - similarity.double().numpy(), checks=False)
-    sides = hierarchy.cut_tree(hierarchy.linkage(distances, linkage), 2).ravel()
-    return np.flatnonzero(sides == sides[0]).tolist(), np.flatnonzero(sides != sides[0]).tolist()
 
 
 _FIRST, _CHOICE = "first/", "common/choice"

@@ -54,7 +54,27 @@ class Moon(Method):
     projection: int | None = option(None, ge=1, later=True, help="Width of a projection before it; paper: 256.")
 
     def extend(self, model: nn.Module) -> Mapping[str, str]:
-        return {} if self.projection is None else add_projection(model, self.projection)
+        if (width := self.projection) is None:
+            return {}
+        *_, (name, last) = model.named_modules()
+        if not isinstance(last, nn.Linear):
+            raise UserError(
+                f"method moon: projection: the backbone ends with {type(last).__name__}, not a linear layer"
+            )
+        parent, _, child = name.rpartition(".")
+        classifier = nn.Linear(width, last.out_features, bias=last.bias is not None)
+        layers = {"hidden": nn.Linear(last.in_features, last.in_features), "relu": nn.ReLU()}
+        projection = nn.Sequential(OrderedDict(layers, out=nn.Linear(last.in_features, width)))
+        if isinstance(model, nn.Sequential):
+            delattr(model, name)
+            model.add_module("projection", projection)
+            model.add_module(name, classifier)
+        else:
+            # What looks at the classifier's input is registered after this, so that it sees what the projection gives.
+            classifier.register_forward_pre_hook(partial(_through, projection))
+            setattr(model.get_submodule(parent), child, classifier)
+            model.add_module("projection", projection)
+        return {"projection": r"projection\."}
 
     def init_client(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
         need_classifier(self, federation)
@@ -78,27 +98,6 @@ class Moon(Method):
 
 def _through(projection: nn.Module, classifier: nn.Module, inputs: tuple[Tensor]) -> tuple[Tensor]:
     return (projection(inputs[0]),)
-
-
-def add_projection(model: nn.Module, width: int) -> dict[str, str]:
-    """Put a projection before the classifier, now one as narrow; return the pattern of the group ``projection``."""
-    *_, (name, last) = model.named_modules()
-    if not isinstance(last, nn.Linear):
-        raise UserError(f"method moon: projection: the backbone ends with {type(last).__name__}, not a linear layer")
-    parent, _, child = name.rpartition(".")
-    classifier = nn.Linear(width, last.out_features, bias=last.bias is not None)
-    layers = {"hidden": nn.Linear(last.in_features, last.in_features), "relu": nn.ReLU()}
-    projection = nn.Sequential(OrderedDict(layers, out=nn.Linear(last.in_features, width)))
-    if isinstance(model, nn.Sequential):
-        delattr(model, name)
-        model.add_module("projection", projection)
-        model.add_module(name, classifier)
-    else:
-        # What looks at the classifier's input is registered after this, so that it sees what the projection gives.
-        classifier.register_forward_pre_hook(partial(_through, projection))
-        setattr(model.get_submodule(parent), child, classifier)
-        model.add_module("projection", projection)
-    return {"projection": r"projection\."}
 
 
 @METHODS.register

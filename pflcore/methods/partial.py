@@ -220,12 +220,10 @@ def grow(mask: Tensor, moved: Tensor, rate: float, limit: float) -> Tensor:
 
 
 def _weights(initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
-    """Return the tensors in which parameters can become personal."""
     trained = roles.shared & federation.parameters
     return {name: tensor for name, tensor in initial.items() if name in trained and "weight" in name}
 
 
 def _merged(state: Tensors) -> Tensors:
-    """Return the weights as the client has them: its own values where its mask says so, else what it received."""
     values = strip_prefix(_VALUES, state)
     return {name: torch.where(mask, values[name], state[name]) for name, mask in strip_prefix(_MASK, state).items()}

@@ -78,7 +78,9 @@ class PFedFDA(OwnTuning):
             features, labels = local.features(state, batch.inputs)[1].flatten(0, -2), batch.labels.flatten()
             moments = moments.plus(features, labels, given)
             seen.append((features, labels))
-        fit = Interpolation.of(moments.estimates(), given, shares(self.grid, given), priors)
+        fit = Interpolation.of(
+            moments.estimates(), given, torch.linspace(0, 1, self.grid, device=priors.device), priors
+        )
         best = fit.best(torch.stack([fit.losses(*some) for some in seen]).sum(0))
         return super().predictor(local, {**state, _MEANS: best.means, _COVARIANCE: best.covariance}, samples)
 
@@ -105,7 +107,7 @@ class Interpolate(Steps):
 
     def begin(self, local: ClientView, start: Tensors) -> LocalState:
         given = gaussians(start)
-        tried = shares(self.grid, given)
+        tried = torch.linspace(0, 1, self.grid, device=given.means.device)
         fit = Interpolation.of(Estimates(**strip_prefix(OWN, start)), given, tried, log_priors(start))
         tensors = {"shares": tried, "inverses": fit.inverses, "losses": torch.zeros_like(tried)}
         return {**super().begin(local, start), "fit": tensors}
@@ -121,24 +123,17 @@ class Interpolate(Steps):
 
     def fit(self, state: LocalState) -> Interpolation:
         model, fit = state["model"], state["fit"]
-        estimates = Estimates(**strip_prefix(OWN, model))
-        return Interpolation(estimates, gaussians(model), fit["shares"], log_priors(model), fit["inverses"])
+        own = Estimates(**strip_prefix(OWN, model))
+        return Interpolation(own, gaussians(model), fit["shares"], log_priors(model), fit["inverses"])
 
 
 def gaussians(state: Mapping[str, Tensor]) -> Gaussians:
-    """Return the global ones in a client's state."""
     return Gaussians(state[_MEANS], state[_COVARIANCE])
 
 
 def log_priors(state: Mapping[str, Tensor]) -> Tensor:
     """Return log priors (classes,) by the client's training samples, up to a number that is the same for all."""
-    counts = state[_COUNTS]
-    return (counts / counts.sum() + 1e-4).log()
-
-
-def shares(count: int, like: Gaussians) -> Tensor:
-    """Return what a client chooses β from: (count,)."""
-    return torch.linspace(0, 1, count, device=like.means.device)
+    return (state[_COUNTS] / state[_COUNTS].sum() + 1e-4).log()
 
 
 def features_of(local: ClientView, state: LocalState, batch: Batch) -> Tensor:

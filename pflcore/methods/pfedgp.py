@@ -70,21 +70,19 @@ class PFedGP(OwnTuning):
 
         def loss(params: Tensors) -> Tensor:
             features = local.features(params, batch.inputs)[1].flatten(0, -2)
-            return self.tree_loss(tree["nodes"], features, labels, draws)
+            total = features.sum() * 0  # a client of one class has nothing to learn
+            for sides in tree["nodes"][:, labels]:
+                given, held = halved(sides, draws)
+                if len(held):
+                    sizes = self.gibbs_steps, self.chains
+                    node = BinaryClassifier.fitted(features[given], sides[given] > 0, *sizes, draws)
+                    first = node.probability(features[held])
+                    likely = torch.where(sides[held] > 0, first, 1 - first) + _MIN_PROBABILITY
+                    total = total - likely.log().mean()
+            return total.float()
 
         after, value = sgd_step(local, state, loss, local.parameters)
         return {**after, "tree": {**tree, "steps": tree["steps"] + 1}}, value
-
-    def tree_loss(self, tree: Tensor, features: Tensor, labels: Tensor, draws: torch.Generator) -> Tensor:
-        """Return the sum over the nodes of a tree (nodes, classes) that have samples to predict."""
-        total = features.sum() * 0  # a client of one class has nothing to learn
-        for sides in tree[:, labels]:
-            given, held = halved(sides, draws)
-            if len(held):
-                node = BinaryClassifier.fitted(features[given], sides[given] > 0, self.gibbs_steps, self.chains, draws)
-                first = node.probability(features[held])
-                total = total - (torch.where(sides[held] > 0, first, 1 - first) + _MIN_PROBABILITY).log().mean()
-        return total.float()
 
     def predictor(self, local: ClientView, state: Tensors, samples: OwnSamples) -> Callable[[Tensor], Tensor]:
         batches = list(samples.batches())

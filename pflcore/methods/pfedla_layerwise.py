@@ -112,12 +112,10 @@ class PFedLALayerwise(PerClientModels):
 
 
 def layer_of(name: str) -> str:
-    """Return the layer that an entry belongs to; a parameter of the model itself is one."""
     return name.rpartition(".")[0] or name
 
 
 def _linear(params: Tensors, name: str, inputs: Tensor) -> Tensor:
-    """Map each row through the linear layer of its own: (clients, inputs) → (clients, outputs)."""
     return torch.einsum("coi,ci->co", params[f"{name}.weight"], inputs) + params[f"{name}.bias"]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from dataclasses import replace
 from typing import Any
@@ -28,80 +29,33 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pflcore.backbones import BACKBONES
-from pflcore.engine import Result
 from pflcore.errors import UserError
-from pflcore.groups import Roles, Tensors, add_prefix, pick, strip_prefix
+from pflcore.groups import Roles, add_prefix, pick, strip_prefix
 from pflcore.method import Server, Update, average, weights
 from pflcore.methods import METHODS
-from pflcore.operators.filter_attention import FilterAttention
 from pflcore.operators.hypernetworks import HyperNetwork
 
 SIZES: dict[str, Any] = {"embedding": 4, "hidden": 6, "layers": 3, "server_lr": 0.3}
 LARGE = torch.Size((3, 32, 32))
 
 
-def linears(entries: State) -> nn.ModuleDict:
-    """Linear layers with the values of entries, by their names with | for the points."""
-    made = nn.ModuleDict()
-    for stem in (name.removesuffix(".weight") for name in entries if name.endswith(".weight")):
-        weight, bias = entries[f"{stem}.weight"], entries[f"{stem}.bias"]
-        layer = made[stem.replace(".", "|")] = nn.Linear(weight.shape[1], weight.shape[0])
-        layer.load_state_dict({"weight": weight, "bias": bias})
-    return made
+def is_conv(name: str) -> bool:
+    return name.startswith("conv") and name.endswith(".weight")
 
 
-def entries_of(module: nn.Module) -> State:
-    """What a server calls the parameters of these modules."""
-    names = {name: name.replace("embedding.weight", "embedding") for name, _ in module.named_parameters()}
-    plain = {n: names[n].replace("linears.", "").replace("|", ".") for n in names}
-    return {plain[name]: parameter.detach() for name, parameter in module.named_parameters()}
-
-
-class Hypernet(nn.Module):
-    """Embedding, MLP and a linear head per tensor, with the values of a server's entries."""
-
-    def __init__(self, server: Server, shapes: dict[str, torch.Size]) -> None:
-        super().__init__()
-        entries, self.shapes = strip_prefix("hyper/", server.extra), shapes
-        self.embedding = nn.Embedding.from_pretrained(entries.pop("embedding").clone(), freeze=False)
-        self.linears = linears(entries)
-
-    def forward(self, client: int) -> Tensors:
-        hidden = self.embedding(torch.tensor(client))
-        for index in range(sum(name.startswith("mlp|") for name in self.linears)):
-            hidden = self.linears[f"mlp|{index}"](hidden if index == 0 else hidden.relu())
-        heads = {name: self.linears[f"heads.{name}".replace(".", "|")] for name in self.shapes}
-        return {name: heads[name](hidden).view(shape) for name, shape in self.shapes.items()}
-
-    def sent(self, client: int) -> State:
-        return {name: tensor.detach() for name, tensor in self(client).items()}
-
-    def backward(self, updates: list[Update]) -> None:
-        """Gradients from the clients' changes, before − after, each by ``autograd.backward``."""
-        for share, one in zip(weights(updates), updates, strict=True):
-            made = self(one.client)
-            torch.autograd.backward(list(made.values()), [share * (one.sent[n] - one.returned[n]) for n in made])
-
-
-def start(entry: Any, net: Any, clients: int) -> tuple[Server, Roles, dict[str, torch.Size]]:
-    """The server before the first round, the roles, and the shapes of what is generated."""
+def start(entry: Any, net: Any, clients: int) -> tuple[Server, Roles]:
+    """The server before the first round, and the roles."""
     model, groups = create(net, SEED, entry)
     initial, roles = dict(model.state_dict()), entry.roles(groups)
-    shapes = {name: tensor.shape for name, tensor in initial.items() if name in roles.generated}
-    return entry.init_server(initial, roles, known(clients, SEED, initial, roles)), roles, shapes
+    return entry.init_server(initial, roles, known(clients, SEED, initial, roles)), roles
 
 
 def fresh(name: str, clients: int = 5, net: str = "convnet", **options: Any) -> tuple[Any, Server, Roles]:
     entry = method(name, **options)
-    server, roles, _ = start(entry, backbone(net), clients)
-    return entry, server, roles
+    return entry, *start(entry, backbone(net), clients)
 
 
-def ended(result: Result, prefix: str, expected: State) -> None:
-    near(strip_prefix(f"server.{prefix}", result.weights), expected, rtol=1e-4, atol=1e-5)
-
-
-# --- pFedHN and FedTP ------------------------------------------------------------------------------------------------
+# --- pFedHN, FedTP and FedOFA ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -112,24 +66,27 @@ def ended(result: Result, prefix: str, expected: State) -> None:
         ("fedtp", "tiny_vit", {"server_momentum": 0.5, "server_weight_decay": 0.2}),
         ("fedtp", "tiny_vit", {"generated_part": "encoder", "also_personal": ("head",), "server_clip": 0.005}),
         ("fedtp_fedrod", "tiny_vit", {"server_clip": None}),
+        ("fedofa", "convnet", {"lam": 0.01, "mix": 0.3, "server_clip": 0.05, "filter_embedding": "dense"}),
+        ("fedofa", "convnet", {"kind": "intra", "lam": 0.1, "scale": True, "percent": 60.0}),
+        ("fedofa", "convnet", {"kind": "inter", "lam": 1e-4, "percent": 90.0, "server_clip": 0.01}),
     ],
 )
-def test_hypernetworks(name: str, net: str, options: dict[str, Any]) -> None:
+def test_the_server_steps_along_the_gradient_of_what_it_generates(name: str, net: str, options: dict[str, Any]) -> None:
     """Two of three clients a round, uneven; all are measured with what is generated after the last step.
 
     With FedRoD: balanced softmax for all but a personal classifier, on the class token before its norm, detached.
     """
     settings = training(rounds=3, lr=0.02, momentum=0.5, batch_size=6)
     hand = Rounds(net, settings, federation((15, 9, 11)), own="head." if "also_personal" in options else "")
-    entry: Any = method(name, **{**SIZES, **options})
-    server, roles, shapes = start(entry, hand.net, 3)
-    hypernet, two = Hypernet(server, shapes), name == "fedtp_fedrod"
-    rate, momentum, decay = entry.server_lr, entry.server_momentum, entry.server_weight_decay
-    sgd = torch.optim.SGD(hypernet.parameters(), rate, momentum=momentum, weight_decay=decay)
+    entry: Any = method(name, **{**SIZES, **({"percent": 0.0} if name == "fedofa" else {}), **options})
+    (server, roles), two = start(entry, hand.net, 3), name == "fedtp_fedrod"
+    params = {n: one.requires_grad_() for n, one in server.extra.items() if not n.startswith("momentum/")}
+    rates = {"lr": entry.server_lr, "momentum": entry.server_momentum, "weight_decay": entry.server_weight_decay}
+    sgd = torch.optim.SGD(params.values(), **rates)
     hand.x, norms, token = pick(hand.x, roles.shared), [], list[Tensor]()
-    heads = [nn.Linear(8, CLASSES) for _ in range(3 if two else 0)]
+    heads = [copy.deepcopy(hand.head) for _ in range(3 if two else 0)]
     for head in heads:
-        head.load_state_dict(strip_prefix("head.", hand.initial))
+        head._forward_pre_hooks.clear()
     if two:
         hand.model.get_submodule("norm").register_forward_pre_hook(lambda _, inputs: token.append(inputs[0]))
 
@@ -140,23 +97,47 @@ def test_hypernetworks(name: str, net: str, options: dict[str, Any]) -> None:
             own = heads[i](token[-1].detach()) + logits.detach()
             return F.cross_entropy(logits + prior, labels) + F.cross_entropy(own, labels)
 
-        received = hand.x | hand.own[i] | hypernet.sent(i)
+        received, hooks = hand.x | hand.own[i] | entry.generate(server, [i])[0], []
+        for n, parameter in hand.model.named_parameters():  # a pruned weight has no gradient
+            kept = received[n] != 0 if is_conv(n) and name == "fedofa" else torch.ones_like(received[n])
+            hooks.append(parameter.register_hook(lambda gradient, kept=kept: gradient * kept))
         beside = {"loss": loss, "beside": heads[i].parameters()} if two else {}
-        return Update(i, len(hand.data.train[i]), received, hand.train(i, round_, received, **beside))
+        ended = hand.train(i, round_, received, **beside)
+        for hook in hooks:
+            hook.remove()
+        return Update(i, len(hand.data.train[i]), received, ended)
 
     for round_, cohort in hand:
-        updates = [client(i, round_) for i in cohort]
+        updates, total = [client(i, round_) for i in cohort], torch.zeros(())
+        for share, one in zip(weights(updates), updates, strict=True):
+            made = entry.make(server, [one.client])
+            along = [(t[0] * (one.sent[n] - one.returned[n])).sum() for n, t in made.items()]
+            total = total + share * torch.stack(along).sum()
+            if name == "fedofa":  # before pruning, as the paper writes it
+                whole = replace(entry, percent=0.0).make(server, [one.client])
+                rows = [tensor[0].flatten(1) for n, tensor in whole.items() if is_conv(n)]
+                apart = [(o.t() @ o - torch.eye(o.shape[1])).square().sum() for o in rows]
+                total = total + share * entry.lam * torch.stack(apart).mean()
         sgd.zero_grad()
-        hypernet.backward(updates)
-        norms.append(float(nn.utils.clip_grad_norm_(hypernet.parameters(), entry.server_clip or float("inf"))))
+        total.backward()
+        norms.append(float(nn.utils.clip_grad_norm_(params.values(), entry.server_clip or float("inf"))))
         sgd.step()
         hand.x |= average(updates, roles.shared)
     assert not options.get("server_clip") or min(norms) > entry.server_clip
-    result, models = hand.run(entry), [hand.x | hand.own[i] | hypernet.sent(i) for i in range(3)]
-    ended(result, "hyper/", entries_of(hypernet))
+    models = [hand.x | hand.own[i] | entry.generate(server, [i])[0] for i in range(3)]
     kept = [add_prefix("head.", head.state_dict()) for head in heads]
     logits = (lambda i, plain: plain + heads[i](token[-1])) if two else None
-    hand.check(result, kept=kept, models=models, logits=logits)
+    beside = {f"server.{n}": one.detach() for n, one in params.items()}
+    hand.check(hand.run(entry), beside, kept=kept, models=models, logits=logits)
+
+
+def test_a_hypernetwork_is_an_mlp_with_a_head_per_tensor() -> None:
+    hyper = HyperNetwork(4, 3, 5, 2, {"a": (2, 3), "b": (7,)})
+    params = {name: torch.randn_like(one) for name, one in hyper.init(0).items()}
+    x = params["embedding"][[2, 0]] @ params["mlp.0.weight"].T + params["mlp.0.bias"]
+    x = x.relu() @ params["mlp.1.weight"].T + params["mlp.1.bias"]
+    for name, made in hyper(params, [2, 0]).items():
+        torch.testing.assert_close(made.flatten(1), x @ params[f"heads.{name}.weight"].T + params[f"heads.{name}.bias"])
 
 
 @pytest.mark.parametrize("clip", [0.5, None])
@@ -211,88 +192,10 @@ def test_fedtp_generates_the_chosen_part_of_each_block(part: str, count: int) ->
         method("fedtp", generated_part="encoder").roles(groups_of(backbone("convnet")))
 
 
-# --- FedOFA ----------------------------------------------------------------------------------------------------------
-
 OFA: dict[str, Any] = {
     **{"embedding": 4, "hidden": 6, "layers": 2, "heads": 2, "server_lr": 0.3, "server_momentum": 0.9},
     **{"server_weight_decay": 1e-3, "server_clip": 50.0, "percent": 0.0},
 }
-
-
-def is_conv(name: str) -> bool:
-    return name.startswith("conv") and name.endswith(".weight")
-
-
-class Recalibrated(nn.Module):
-    """Hypernetwork, attention, and a mask; the hypernetwork and the attention's parameters are its own."""
-
-    def __init__(self, entry: Any, server: Server, shapes: dict[str, torch.Size]) -> None:
-        super().__init__()
-        self.hypernet, self.percent = Hypernet(server, shapes), entry.percent
-        dense = entry.filter_embedding == "dense"
-        self.attention = FilterAttention(entry.kind, entry.heads, entry.mix, entry.scale, shapes, entry.bias, dense)
-        own = strip_prefix("attention/", server.extra)
-        self.params = nn.ParameterDict({name.replace(".", "|"): tensor for name, tensor in own.items()})
-
-    def forward(self, client: int) -> Tensors:
-        params = {name.replace("|", "."): tensor for name, tensor in self.params.items()}
-        made = {name: tensor.unsqueeze(0) for name, tensor in self.hypernet(client).items()}
-        return {name: tensor.squeeze(0) for name, tensor in self.attention(params, made).items()}
-
-    def sent(self, client: int) -> State:
-        """What a client gets: of each convolution the smallest values are zero."""
-        made = {name: tensor.detach().clone() for name, tensor in self(client).items()}
-        for name, tensor in made.items():
-            dropped = math.floor(tensor.numel() * self.percent / 100) if is_conv(name) else 0
-            tensor.view(-1)[tensor.abs().flatten().argsort()[:dropped]] = 0
-        return made
-
-    def loss(self, updates: list[Update], lam: float) -> Tensor:
-        """Σ p · (⟨masked θ, before − after⟩ + λ · mean of ‖Oᵀ·O − I‖²), as the paper writes it."""
-        total = torch.zeros(())
-        for share, one in zip(weights(updates), updates, strict=True):
-            made = self(one.client)
-            along = [(t * (one.sent[n] != 0) * (one.sent[n] - one.returned[n])).sum() for n, t in made.items()]
-            rows = [tensor.flatten(1) for name, tensor in made.items() if is_conv(name)]
-            apart = [(o.t() @ o - torch.eye(o.shape[1])).square().sum() for o in rows]
-            total = total + share * (torch.stack(along).sum() + lam * torch.stack(apart).mean())
-        return total
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"kind": "tfa", "lam": 0.01, "mix": 0.3, "server_clip": 0.05, "filter_embedding": "dense"},
-        {"kind": "intra", "lam": 0.1, "scale": True, "percent": 60.0},
-        {"kind": "inter", "lam": 1e-4, "percent": 90.0, "server_clip": 0.01},
-    ],
-)
-def test_fedofa(options: dict[str, Any]) -> None:
-    """Two of three clients a round, with momentum and decay on both sides."""
-    settings = training(rounds=2, lr=0.02, momentum=0.5, weight_decay=1e-2, batch_size=6)
-    hand = Rounds("convnet", settings, federation((15, 9, 11)))
-    entry: Any = method("fedofa", **{**OFA, **options})
-    server, _, shapes = start(entry, hand.net, 3)
-    generator = Recalibrated(entry, server, shapes)
-    sgd = torch.optim.SGD(generator.parameters(), entry.server_lr, momentum=0.9, weight_decay=1e-3)
-    for round_, cohort in hand:
-        updates = []
-        for i in cohort:
-            received = generator.sent(i)
-            named = [(name, parameter) for name, parameter in hand.model.named_parameters() if is_conv(name)]
-            hooks = [one.register_hook(lambda gradient, kept=received[n] != 0: gradient * kept) for n, one in named]
-            updates.append(Update(i, len(hand.data.train[i]), received, hand.train(i, round_, received)))
-            for hook in hooks:
-                hook.remove()
-        sgd.zero_grad()
-        generator.loss(updates, entry.lam).backward()
-        norm = float(nn.utils.clip_grad_norm_(generator.parameters(), entry.server_clip))
-        assert "server_clip" not in options or norm > entry.server_clip
-        sgd.step()
-    result = hand.run(entry)
-    ended(result, "hyper/", entries_of(generator.hypernet))
-    ended(result, "attention/", {name.replace("|", "."): one.detach() for name, one in generator.params.items()})
-    losses(result, [hand.loss(i, generator.sent(i)) for i in range(3)])
 
 
 def test_fedofa_without_attention_regularisation_and_pruning_is_pfedhn() -> None:
@@ -326,27 +229,30 @@ def test_as_much_is_left_and_travels_as_is_stated(net: str, percent: float, part
 # --- mixtures by layer: pFedLA and HeurpFedLA ------------------------------------------------------------------------
 
 
-class Mixer(nn.Module):
+class Mixer:
     """One client's hypernetwork, and what it makes of all models; the `keep` layers of largest own share stay."""
 
     def __init__(self, server: Server, client: int, keep: int) -> None:
-        super().__init__()
-        own = {name: tensor[client].clone() for name, tensor in strip_prefix("hyper/", server.extra).items()}
-        self.client, self.keep, self.embedding = client, keep, nn.Parameter(own.pop("embedding"))
-        self.linears, self.kept = linears(own), set[str]()
+        own = strip_prefix("hyper/", server.extra)
+        self.params = {name: tensor[client].clone().requires_grad_() for name, tensor in own.items()}
+        self.client, self.keep, self.kept = client, keep, set[str]()
 
-    def forward(self, models: list[State]) -> State:
-        hidden = self.embedding
+    def __call__(self, models: list[State]) -> State:
+        def layer(name: str, x: Tensor) -> Tensor:
+            return (self.params[f"{name}.weight"] @ x + self.params[f"{name}.bias"]).relu()
+
+        hidden, shares = self.params["embedding"], dict[str, Tensor]()
         for index in range(3):
-            hidden = self.linears[f"mlp|{index}"](hidden).relu()
-        outs = {path: one(hidden).relu() for path, one in self.linears.items() if path.startswith("layers|")}
-        shares = {path.removeprefix("layers|"): out / out.sum() for path, out in outs.items()}
+            hidden = layer(f"mlp.{index}", hidden)
+        for name in (name for name in self.params if name.startswith("layers.") and name.endswith(".bias")):
+            out = layer(name.removesuffix(".bias"), hidden)
+            shares[name.removesuffix(".bias").removeprefix("layers.")] = out / out.sum()
         self.kept = set(sorted(shares, key=lambda one: -float(shares[one][self.client].detach()))[: self.keep])
         made = {}
         for name, mine in models[self.client].items():
-            layer = name.rpartition(".")[0].replace(".", "|") or name
-            mixed = sum(share * one[name] for share, one in zip(shares[layer], models, strict=True))
-            made[name] = mine if layer in self.kept else mixed
+            of = name.rpartition(".")[0] or name
+            mixed = sum(share * one[name] for share, one in zip(shares[of], models, strict=True))
+            made[name] = mine if of in self.kept else mixed
         return made
 
 
@@ -367,7 +273,7 @@ def test_mixtures_by_layer(name: str, net: str, keep: int, own: str) -> None:
             received = {n: tensor.detach() for n, tensor in mixers[i](models).items()}
             sent.append(sum(t.nbytes for n, t in received.items() if n.rpartition(".")[0] not in mixers[i].kept))
             ends[i] = pick(hand.train(i, round_, received | hand.own[i]), hand.x)
-            sgd = torch.optim.SGD(mixers[i].parameters(), entry.server_lr)
+            sgd = torch.optim.SGD(mixers[i].params.values(), entry.server_lr)
             mixed = {n: tensor for n, tensor in mixers[i](models).items() if tensor.requires_grad}
             torch.autograd.backward(list(mixed.values()), [received[n] - ends[i][n] for n in mixed])
             sgd.step()
@@ -376,7 +282,7 @@ def test_mixtures_by_layer(name: str, net: str, keep: int, own: str) -> None:
     result = hand.run(entry)
     for i, mixer in enumerate(mixers):
         near({n: result.weights[f"server.models/{n}"][i] for n in models[i]}, models[i])
-        values = entries_of(mixer)
+        values = {name: tensor.detach() for name, tensor in mixer.params.items()}
         near({n: result.weights[f"server.hyper/{n}"][i] for n in values}, values)
     losses(result, [hand.loss(i, mixer(models), hand.own[i]) for i, mixer in enumerate(mixers)])
     assert result.cost.sent_down == pytest.approx(sum(sent) / len(sent), abs=0.5)
