@@ -59,7 +59,14 @@ class Backbone(Entry):
         What there is to say about pretrained weights is the module's attribute ``notes``. `extend` adds modules to the
         model and gives the patterns of their groups; it has a stream of its own, so the rest begins as without it.
         """
-        self._check_input(shape)
+        if (given := "text" if len(shape) == 1 else "images") != self.takes:
+            backbones = registry_of("backbone")
+            *others, last = [name for name in backbones.names() if backbones.get(name).takes == given]
+            what = "the dataset is text" if given == "text" else "the dataset has images"
+            use = f"{', '.join(others)}{' or ' if others else ''}{last}"
+            raise UserError(
+                f"backbone {getattr(self, 'name', type(self).__name__)} takes {self.takes}, {what}; use {use}"
+            )
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(torch_seed(seed, "init"))
             model = self.build(shape, classes)
@@ -76,16 +83,6 @@ class Backbone(Entry):
     def patterns(self, model: nn.Module) -> Mapping[str, str]:
         """Return group → pattern over state names, of a module that :meth:`build` made."""
         return self.groups
-
-    def _check_input(self, shape: tuple[int, ...]) -> None:
-        given = "text" if len(shape) == 1 else "images"
-        if given != self.takes:
-            backbones = registry_of("backbone")
-            *others, last = [name for name in backbones.names() if backbones.get(name).takes == given]
-            what = "the dataset is text" if given == "text" else "the dataset has images"
-            use = f"{', '.join(others)}{' or ' if others else ''}{last}"
-            name = getattr(self, "name", type(self).__name__)
-            raise UserError(f"backbone {name} takes {self.takes}, {what}; use {use}")
 
 
 class Backbones(Registry[Backbone]):

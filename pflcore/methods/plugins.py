@@ -69,15 +69,11 @@ def pattern(name: str) -> str:
 
 
 class ChangedAttention(nn.Module):
-    """Attention whose queries, keys and values something is added to or joined with.
+    """Attention whose queries, keys and values something is added to or joined with; state names stay as they are.
 
-    It takes over the modules of the attention that it replaces under their names, so state names stay as they are.
-
-    Args:
-        plain: The attention that is replaced.
-        name: What the module is called that is added.
-        source: That module: (batch, length, dim) tokens, as they enter the attention → (batch, rows, parts · inner).
-        join: (parts, q, k, v), each (batch, heads, rows, width of a head) → the q, k and v that are used.
+    `source`, called `name`, maps (batch, length, dim) tokens, as they enter the attention, to (batch, rows, parts ·
+    inner); `join` makes of these parts, q, k and v, each (batch, heads, rows, width of a head), the q, k and v that are
+    used.
     """
 
     def __init__(self, plain: nn.Module, name: str, source: nn.Module, join: Join, parts: int) -> None:
