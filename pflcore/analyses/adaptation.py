@@ -19,7 +19,7 @@ from pflcore.engine.evaluation import score_client
 from pflcore.errors import UserError
 from pflcore.groups import Tensors, strip_prefix
 from pflcore.method import MOMENTA, OWN, Batch, ClientView
-from pflcore.methods.pfedhn import HypernetworkMethod
+from pflcore.methods.hypernetworks import HypernetworkMethod
 from pflcore.options import option
 from pflcore.seeds import generator
 

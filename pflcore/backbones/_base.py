@@ -1,12 +1,15 @@
-"""What every backbone provides: a module for given sizes, and names for the groups of its parameters."""
+"""Backbones: a module for given sizes, and names for the groups of its parameters; plain modules as backbones."""
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import re
+import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import nn
@@ -15,8 +18,12 @@ from pflcore.backbones._pretrained import fit, read_weights
 from pflcore.errors import UserError
 from pflcore.groups import Groups
 from pflcore.options import option
-from pflcore.registry import Entry, registry_of
+from pflcore.registry import Entry, Registry, registry_of
 from pflcore.seeds import torch_seed
+
+Class = TypeVar("Class", bound=type)
+Extend = Callable[[nn.Module], Mapping[str, str]]
+_FACTS = ("citation", "smoke", "groups", "takes", "predicts")  # that the module may state as attributes of its class
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +34,6 @@ class Backbone(Entry):
     # "images", floats (batch, channels, height, width), or "text", character numbers (batch, length).
     takes: ClassVar[str] = "images"
     predicts: ClassVar[str] = "classes"  # or "boxes", of a detector
-
     pretrained: str | None = option(
         None,
         later=True,
@@ -38,27 +44,29 @@ class Backbone(Entry):
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         """Return a freshly initialised module that maps a batch of inputs to logits.
 
-        Args:
-            shape: Of one input: (channels, height, width) of an image, (length,) of a text.
-            classes: Of images: logits are (batch, classes). Of text: characters, of which the next one is predicted at
-                every position, so that logits are (batch, length, classes). A detector's module has an attribute
-                ``task``, a :class:`pflcore.detection.task.Detection`, and gives what that takes.
+        `shape` is that of one input: (channels, height, width) of an image, (length,) of a text. Logits are (batch,
+        classes) of images; of texts, whose classes are characters, (batch, length, classes), the next one at every
+        position. A detector's module has an attribute ``task``, a :class:`pflcore.detection.task.Detection`, and gives
+        what that takes.
         """
         raise TypeError(f"backbone {type(self).__name__} does not define build()")
 
     def create(
-        self,
-        shape: tuple[int, ...],
-        classes: int,
-        seed: int,
-        extend: Callable[[nn.Module], Mapping[str, str]] | None = None,
+        self, shape: tuple[int, ...], classes: int, seed: int, extend: Extend | None = None
     ) -> tuple[nn.Module, Groups]:
         """Build under the seed's own stream of randomness, with pretrained weights; return it and its groups.
 
         What there is to say about pretrained weights is the module's attribute ``notes``. `extend` adds modules to the
         model and gives the patterns of their groups; it has a stream of its own, so the rest begins as without it.
         """
-        self._check_input(shape)
+        if (given := "text" if len(shape) == 1 else "images") != self.takes:
+            backbones = registry_of("backbone")
+            *others, last = [name for name in backbones.names() if backbones.get(name).takes == given]
+            what = "the dataset is text" if given == "text" else "the dataset has images"
+            use = f"{', '.join(others)}{' or ' if others else ''}{last}"
+            raise UserError(
+                f"backbone {getattr(self, 'name', type(self).__name__)} takes {self.takes}, {what}; use {use}"
+            )
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(torch_seed(seed, "init"))
             model = self.build(shape, classes)
@@ -76,12 +84,52 @@ class Backbone(Entry):
         """Return group → pattern over state names, of a module that :meth:`build` made."""
         return self.groups
 
-    def _check_input(self, shape: tuple[int, ...]) -> None:
-        given = "text" if len(shape) == 1 else "images"
-        if given != self.takes:
-            backbones = registry_of("backbone")
-            *others, last = [name for name in backbones.names() if backbones.get(name).takes == given]
-            what = "the dataset is text" if given == "text" else "the dataset has images"
-            use = f"{', '.join(others)}{' or ' if others else ''}{last}"
-            name = getattr(self, "name", type(self).__name__)
-            raise UserError(f"backbone {name} takes {self.takes}, {what}; use {use}")
+
+class Backbones(Registry[Backbone]):
+    """The registry of backbones, which also takes plain modules."""
+
+    def register(self, cls: Class) -> Class:
+        """Register a :class:`Backbone`, or a module as :func:`of_module` takes it, which stays a module."""
+        if issubclass(cls, nn.Module):
+            super().register(of_module(cls))
+            return cls
+        registered: Any = super().register(typing.cast("Any", cls))
+        return typing.cast("Class", registered)
+
+
+def of_module(module: type[nn.Module]) -> type[Backbone]:
+    """Return a backbone that builds a module, by ``Module(shape, classes, **options)``.
+
+    The module's further arguments, each with its type, are the backbone's options; a default may be an
+    :func:`pflcore.options.option`. The attribute ``groups`` of its class says by patterns over state names what belongs
+    together; without it every part that the module has directly is a group of its name.
+    """
+    arguments = list(inspect.signature(module).parameters.values())
+    if [one.name for one in arguments[:2]] != ["shape", "classes"]:
+        raise TypeError(f"{module.__qualname__}: the first arguments of a backbone's module are (shape, classes)")
+    hints = typing.get_type_hints(module.__init__)
+    options = [(one.name, hints.get(one.name), _option(one, module)) for one in arguments[2:]]
+    if taken := next((name for name, *_ in options if hasattr(Backbone, name)), None):
+        raise TypeError(f"{module.__qualname__}: an option cannot be called {taken!r}; every backbone has that")
+
+    def build(self: Backbone, shape: tuple[int, ...], classes: int) -> nn.Module:
+        made: nn.Module = module(shape, classes, **{name: getattr(self, name) for name, *_ in options})
+        return made
+
+    def patterns(self: Backbone, model: nn.Module) -> Mapping[str, str]:
+        parts = dict.fromkeys(name.partition(".")[0] for name in model.state_dict())
+        return self.groups or {part: rf"{re.escape(part)}(\.|$)" for part in parts}
+
+    facts = {name: getattr(module, name) for name in _FACTS if hasattr(module, name)}
+    named = {"__module__": module.__module__, "__qualname__": module.__qualname__, "__doc__": module.__doc__}
+    namespace = {"build": build, "patterns": patterns, **facts, **named}
+    return dataclasses.make_dataclass(
+        module.__name__, options, bases=(Backbone,), namespace=namespace, frozen=True, kw_only=True
+    )
+
+
+def _option(argument: inspect.Parameter, module: type[nn.Module]) -> Any:
+    if isinstance(argument.default, dataclasses.Field):
+        return argument.default
+    none = argument.default is inspect.Parameter.empty
+    return option(dataclasses.MISSING if none else argument.default, help=f"As {module.__name__}() takes it.")

@@ -1,13 +1,9 @@
 """Channel and coordinate attention after convolutions, which pFedLA-Att keeps on the client, and the options for it.
 
-Each kind computes a mask between 0 and 1 from the features h of shape (batch, channels, height, width) and multiplies
-them by it. The hybrid multiplies them by a convex combination of the masks of all kinds, with weights that are learned
-for each position in the network.
-
+Each kind multiplies features (batch, channels, height, width) by a mask between 0 and 1 that is computed from them.
 Sources: Liang et al., Personalized Federated Learning with Local Attention (placement, hybrid); Hu et al.,
-Squeeze-and-Excitation Networks, CVPR 2018; Wang et al., ECA-Net, CVPR 2020; Hou et al., Coordinate Attention for
-Efficient Mobile Network Design, CVPR 2021. The sizes that the first paper leaves open are those that give its printed
-parameter counts.
+Squeeze-and-Excitation Networks, CVPR 2018; Wang et al., ECA-Net, CVPR 2020; Hou et al., Coordinate Attention,
+CVPR 2021. Sizes that the first paper leaves open are those that give its printed parameter counts.
 """
 
 from __future__ import annotations
@@ -18,6 +14,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from pflcore.backbones._base import Backbone
 from pflcore.options import option
@@ -31,34 +28,34 @@ REDUCTION = "Channels per hidden unit of SE, which has at least one unit; of no 
 class AttentiveBackbone(Backbone):
     """A convolutional backbone that takes local attention after each stage of convolutions.
 
-    The base layers draw their initial weights first, so they begin the same with and without attention. Everything that
-    attention adds, its own norm included, is the group ``local_attention``; without attention there is no such group.
+    The base layers draw their initial weights first, so they begin the same with and without attention. All that
+    attention adds, its own norm included, is the group ``local_attention``.
     """
 
-    attention: str = option(
-        NONE, choices=(NONE, "se", "eca", "ca", "hybrid"), help="Attention after each stage; hybrid mixes the kinds."
-    )
+    attention: str = option(NONE, choices=(NONE, "se", "eca", "ca", "hybrid"), help="Attention after each stage.")
     attention_reduction: int = option(16, ge=1, help=REDUCTION)
-    attention_kernel: int = option(
-        3, choices=(0, 1, 3, 5, 7, 9), help="Channels that ECA's convolution spans; 0 derives it as ECA-Net does."
-    )
+    attention_kernel: int = option(3, choices=(0, 1, 3, 5, 7, 9), help="Channels that ECA spans; 0 as in its paper.")
 
     def patterns(self, model: nn.Module) -> Mapping[str, str]:
         own = {} if self.attention == NONE else {GROUP: r"(conv\d+_|layer\d\.)attention\."}
         return {**super().patterns(model), **own}
 
     def make_attention(self, channels: int) -> LocalAttention:
-        """Return the chosen attention for features of so many channels; there must be one."""
-        return local_attention(self.attention, channels, self.attention_reduction, self.attention_kernel)
+        """Return the chosen attention, freshly initialised, for features of so many channels."""
+        reduction, kernel = self.attention_reduction, self.attention_kernel or adaptive_kernel(channels)
+        if self.attention == "se":
+            return SE(channels, reduction)
+        if self.attention == "eca":
+            return ECA(kernel)
+        return CA(channels) if self.attention == "ca" else Hybrid(channels, reduction, kernel)
 
     def assemble(self, layers: Mapping[str, nn.Module], stages: Mapping[str, int]) -> nn.Sequential:
-        """Return the layers, which have drawn their weights, with the chosen attention at the end of each stage.
+        """Return the layers, with the chosen attention at the end of each stage as ``<stage>_attention``.
 
-        `stages` are the last layer of each, named ``<stage>_<layer>``, and the channels that it gives; the attention is
-        ``<stage>_attention``.
+        `stages` are the last layer of each, named ``<stage>_<layer>``, and the channels that it gives.
         """
-        wanted = {} if self.attention == NONE else stages
-        own = {last: self.make_attention(channels) for last, channels in wanted.items()}
+        made = stages.items() if self.attention != NONE else ()
+        own = {last: self.make_attention(channels) for last, channels in made}
         model = nn.Sequential()
         for name, layer in layers.items():
             model.add_module(name, layer)
@@ -68,7 +65,7 @@ class AttentiveBackbone(Backbone):
 
 
 class LocalAttention(nn.Module):
-    """Features times a mask that is computed from them. Subclasses define :meth:`mask`."""
+    """Multiplies features by a mask that is computed from them."""
 
     def mask(self, features: Tensor) -> Tensor:
         """Return numbers between 0 and 1 that broadcast to the features (batch, channels, height, width)."""
@@ -79,10 +76,7 @@ class LocalAttention(nn.Module):
 
 
 class SE(LocalAttention):
-    """Squeeze-and-excitation: a mask over channels by two linear layers without bias from the channels' means.
-
-    Of C channels there are C/reduction hidden units, rounded down, and at least one.
-    """
+    """Squeeze-and-excitation: a mask over channels by two linear layers without bias from the channels' means."""
 
     def __init__(self, channels: int, reduction: int) -> None:
         super().__init__()
@@ -96,10 +90,7 @@ class SE(LocalAttention):
 
 
 class ECA(LocalAttention):
-    """Efficient channel attention: a mask over channels by a convolution without bias along the channels' means.
-
-    A channel's number depends on `kernel` neighbouring ones, odd; beyond the first and last are zeros.
-    """
+    """Efficient channel attention: a mask over channels by a convolution without bias along the channels' means."""
 
     def __init__(self, kernel: int) -> None:
         super().__init__()
@@ -113,39 +104,31 @@ class ECA(LocalAttention):
 class CA(LocalAttention):
     """Coordinate attention: a mask over channels and rows times one over channels and columns.
 
-    Means over each row and over each column pass through one linear map to max(8, channels/32) numbers, batch norm over
-    the batch and all positions, and h-swish; a further map each makes the two masks of them. The maps have biases.
+    Means over each row and each column pass through one linear map to max(8, channels/32) numbers, batch norm over the
+    batch and all positions, and h-swish; a further map each makes the two masks of them. The maps have biases.
     """
 
     def __init__(self, channels: int) -> None:
         super().__init__()
         inner = max(8, channels // 32)
-        self.squeeze = nn.Conv1d(channels, inner, 1)
-        self.norm = nn.BatchNorm1d(inner)
-        self.swish = nn.Hardswish()
-        self.rows = nn.Conv1d(inner, channels, 1)
-        self.columns = nn.Conv1d(inner, channels, 1)
+        self.squeeze, self.norm = nn.Conv1d(channels, inner, 1), nn.BatchNorm1d(inner)
+        self.rows, self.columns = nn.Conv1d(inner, channels, 1), nn.Conv1d(inner, channels, 1)
 
     def mask(self, features: Tensor) -> Tensor:
         # Plain means: the gradient of adaptive pooling is not deterministic on CUDA.
         positions = torch.cat([features.mean(-1), features.mean(-2)], -1)
-        along_rows, along_columns = self.swish(self.norm(self.squeeze(positions))).split(features.shape[-2:], -1)
-        rows: Tensor = self.rows(along_rows)
-        columns: Tensor = self.columns(along_columns)
-        return rows.sigmoid()[..., None] * columns.sigmoid()[..., None, :]
+        inner = F.hardswish(self.norm(self.squeeze(positions)))
+        along_rows, along_columns = torch.split(inner, list(features.shape[-2:]), -1)
+        rows, columns = self.rows(along_rows).sigmoid(), self.columns(along_columns).sigmoid()
+        return torch.mul(rows[..., None], columns[..., None, :])
 
 
 class Hybrid(LocalAttention):
-    """A convex combination of the masks of :class:`SE`, :class:`ECA` and :class:`CA`.
-
-    Its weights are the softmax of ``logits``, in this order. They begin equal, so the mask begins as the mean.
-    """
+    """A combination of the masks of SE, ECA and CA by the softmax of ``logits``; it begins as their mean."""
 
     def __init__(self, channels: int, reduction: int, kernel: int) -> None:
         super().__init__()
-        self.se = SE(channels, reduction)
-        self.eca = ECA(kernel)
-        self.ca = CA(channels)
+        self.se, self.eca, self.ca = SE(channels, reduction), ECA(kernel), CA(channels)
         self.logits = nn.Parameter(torch.zeros(3))
 
     def mask(self, features: Tensor) -> Tensor:
@@ -153,17 +136,7 @@ class Hybrid(LocalAttention):
         return se * self.se.mask(features) + eca * self.eca.mask(features) + ca * self.ca.mask(features)
 
 
-def local_attention(kind: str, channels: int, reduction: int = 16, kernel: int = 3) -> LocalAttention:
-    """Return a freshly initialised ``se``, ``eca``, ``ca`` or ``hybrid``; a kernel of 0 is :func:`adaptive_kernel`."""
-    kernel = kernel or adaptive_kernel(channels)
-    if kind == "se":
-        return SE(channels, reduction)
-    if kind == "eca":
-        return ECA(kernel)
-    return CA(channels) if kind == "ca" else Hybrid(channels, reduction, kernel)
-
-
 def adaptive_kernel(channels: int) -> int:
-    """ECA's odd kernel for a number of channels C: t = (log2(C) + 1)/2 rounded down, and one more if that is even."""
+    """Return ECA's odd kernel for C channels: t = (log2(C) + 1)/2 rounded down, and one more if that is even."""
     rounded = int((math.log2(channels) + 1) / 2)
     return rounded + 1 - rounded % 2

@@ -33,7 +33,10 @@ def read_weights(path: Path) -> Tensors:
     if is_lfs_pointer(path):
         raise UserError(f"{path}: a pointer of git LFS; `git lfs pull` gets the content")
     _check_size(path, path.stat().st_size)
-    tensors = _read_safetensors(path) if path.suffix == ".safetensors" else _read_state_dict(path)
+    try:
+        tensors = load_file(path) if path.suffix == ".safetensors" else _read_state_dict(path)
+    except (SafetensorError, OSError, ValueError) as error:
+        raise UserError(f"{path}: truncated, or no safetensors ({_reason(error)})") from None
     # A view may be far larger than what lies in the file.
     _check_size(path, sum(tensor.numel() * tensor.element_size() for tensor in tensors.values()))
     return {name: tensor.detach().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()}
@@ -46,42 +49,28 @@ def fit(model: nn.Module, weights: Mapping[str, Tensor], head: Collection[str], 
     Returns what there is to say about that, or "".
     """
     own = model.state_dict()
-    anew = _other_head({name: own[name] for name in own if name in head}, weights)
-    wanted = {name: tensor for name, tensor in own.items() if not (anew and name in head)}
-    given = {name: tensor for name, tensor in weights.items() if not (anew and name in head)}
-    both = {name: (given[name], wanted[name]) for name in wanted if name in given}
+    if anew := _other_head({name: own[name] for name in own if name in head}, weights):
+        own, weights = ({name: one for name, one in part.items() if name not in head} for part in (own, weights))
+    both = [(name, weights[name], own[name]) for name in own if name in weights]
     faults = {
-        "missing": [name for name in wanted if name not in given],
-        "of another shape": [
-            f"{name} {_shape(one)} instead of {_shape(mine)}"
-            for name, (one, mine) in both.items()
-            if one.shape != mine.shape
-        ],
-        "of another kind of number": [
-            name for name, (one, mine) in both.items() if one.is_floating_point() != mine.is_floating_point()
-        ],
-        "not finite": [name for name, (one, _) in both.items() if not bool(one.isfinite().all())],
-        "unknown to the model": [name for name in given if name not in wanted],
+        "missing": [name for name in own if name not in weights],
+        "of another shape": [f"{n} {_shape(a)} instead of {_shape(b)}" for n, a, b in both if a.shape != b.shape],
+        "of another kind of number": [n for n, a, b in both if a.is_floating_point() != b.is_floating_point()],
+        "not finite": [name for name, one, _ in both if not bool(one.isfinite().all())],
+        "unknown to the model": [name for name in weights if name not in own],
     }
     if found := [f"{len(names)} {what} ({_first(names)})" for what, names in faults.items() if names]:
         raise UserError(f"{where}: not the weights of this model: {'; '.join(found)}")
     with torch.no_grad():
-        for one, mine in both.values():
+        for _, one, mine in both:
             mine.copy_(one)
     return anew
 
 
-def _read_safetensors(path: Path) -> Tensors:
-    try:
-        return load_file(path)
-    except (SafetensorError, OSError, ValueError) as error:
-        raise UserError(f"{path}: truncated, or no safetensors ({_reason(error)})") from None
-
-
 def _read_state_dict(path: Path) -> Tensors:
+    if not zipfile.is_zipfile(path):
+        raise UserError(f"{path}: truncated, or not what torch.save writes since PyTorch 1.6")
     try:
-        if not zipfile.is_zipfile(path):
-            raise UserError(f"{path}: truncated, or not what torch.save writes since PyTorch 1.6")
         with zipfile.ZipFile(path) as archive:
             _check_size(path, sum(member.file_size for member in archive.infolist()))
         with torch.sparse.check_sparse_tensor_invariants():  # type: ignore[no-untyped-call]
@@ -96,14 +85,11 @@ def _read_state_dict(path: Path) -> Tensors:
     for wrapper in _WRAPPERS:
         if isinstance(content, dict) and isinstance(content.get(wrapper), dict):
             content = content[wrapper]
-    if not isinstance(content, dict) or not content or not all(map(_is_entry, content, content.values())):
+    entries = list(content.items()) if isinstance(content, dict) else []
+    named = all(isinstance(name, str) and isinstance(one, Tensor) for name, one in entries)
+    if not entries or not named or any(one.layout != torch.strided or one.is_quantized for _, one in entries):
         raise UserError(f"{path}: no state dict, in which every name has a dense tensor")
-    return dict(content)
-
-
-def _is_entry(name: object, value: object) -> bool:
-    dense = isinstance(value, Tensor) and value.layout == torch.strided and not value.is_quantized
-    return isinstance(name, str) and dense and value.device.type == "cpu"  # type: ignore[attr-defined]
+    return dict(entries)
 
 
 def _check_size(path: Path, size: int) -> None:

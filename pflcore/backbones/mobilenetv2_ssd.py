@@ -33,10 +33,7 @@ class MobileNetV2SSD(AttentiveBackbone):
     ``head``, those of the maps between ``extra``.
     """
 
-    citation = (
-        "Sandler et al., MobileNetV2, CVPR 2018 (section 6.2: SSDLite), as in timm; Liu et al., SSD, ECCV 2016; "
-        "for pFedLA with local attention, Tables 9 and 10"
-    )
+    citation = "Sandler et al., MobileNetV2, CVPR 2018 (section 6.2), as in timm; Liu et al., SSD, ECCV 2016"
     predicts = "boxes"
     smoke: ClassVar[dict[str, Any]] = {"width": 35}
     groups: ClassVar[dict[str, str]] = {
@@ -45,10 +42,7 @@ class MobileNetV2SSD(AttentiveBackbone):
         "extra": r"extra\.\d\.(0|3|6)\.",
         "head": r"heads\.\d\.\w+\.(0|3)\.",
     }
-
-    width: int = option(
-        100, choices=(35, 50, 75, 100, 140), help="Channels of all layers, in percent of MobileNetV2's."
-    )
+    width: int = option(100, choices=(35, 50, 75, 100, 140), help="Channels of all layers, in percent of the paper's.")
     box_min: float = option(0.2, gt=0, lt=1, help="Size of default boxes on the finest map, as a share of the image.")
     box_max: float = option(0.95, gt=0, le=1, help="Size of default boxes on the coarsest map.")
 
@@ -58,11 +52,11 @@ class MobileNetV2SSD(AttentiveBackbone):
             raise UserError(f"{self.name}.box_min = {self.box_min} must be at most box_max = {self.box_max}")
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
-        body = create(f"mobilenetv2_{self.width:03}", shape, 0)
+        body: Any = create(f"mobilenetv2_{self.width:03}", shape, 0)
         grids = list(_grids(*shape[1:]))
         model = _Detector(body, grids, classes, self.width / 100)
         model.register_buffer("defaults", default_boxes(grids, self.box_min, self.box_max), persistent=False)
-        for block in model.bottlenecks() if self.attention != NONE else ():
+        for block in itertools.chain(*body.blocks) if self.attention != NONE else ():
             block.se = self.make_attention(block.conv_dw.out_channels)
         return model
 
@@ -82,9 +76,8 @@ class _Detector(nn.Module):
         made = [int(min(1.0, width) * channels) for channels in _EXTRA[: len(grids) - 2]]
         channels = [body.blocks[_STRIDED][0].conv_pw.out_channels, body.conv_head.out_channels, *made]
         self.extra = nn.ModuleList(_smaller(before, after) for before, after in itertools.pairwise(channels[1:]))
-        self.heads = nn.ModuleList(
-            nn.ModuleDict({"places": _head(one, 4), "classes": _head(one, 1 + classes)}) for one in channels
-        )
+        pairs = ({"places": _head(one, 4), "classes": _head(one, 1 + classes)} for one in channels)
+        self.heads = nn.ModuleList(map(nn.ModuleDict, pairs))
         for layer in (*self.extra.modules(), *self.heads.modules()):
             if isinstance(layer, nn.Conv2d):
                 nn.init.normal_(layer.weight, std=_STD)
@@ -93,17 +86,15 @@ class _Detector(nn.Module):
 
     @property
     def task(self) -> Detection:
-        """Return what it predicts, on the device that it is on."""
         return Detection(self.defaults)
 
-    def bottlenecks(self) -> Iterator[Any]:
-        """Return the 17 of them, in order."""
-        for stage in self.body.blocks:
-            yield from stage
-
     def forward(self, images: Tensor) -> Tensor:
+        def rows(numbers: Tensor) -> Tensor:
+            """(images, 6 · numbers, height, width) → (images, boxes, numbers), in the order of the default boxes."""
+            return numbers.permute(0, 2, 3, 1).reshape(len(numbers), -1, numbers.shape[1] // PER_POSITION)
+
         pairs = zip(self._maps(images), self.heads, strict=True)
-        return torch.cat([torch.cat([_rows(head(maps)) for head in heads.values()], -1) for maps, heads in pairs], 1)  # type: ignore[operator]
+        return torch.cat([torch.cat([rows(head(maps)) for head in heads.values()], -1) for maps, heads in pairs], 1)  # type: ignore[operator]
 
     def _maps(self, images: Tensor) -> Iterator[Tensor]:
         """Return the feature maps, from the finest."""
@@ -138,13 +129,10 @@ def _grids(height: int, width: int) -> Iterator[tuple[int, int]]:
 
 
 def _smaller(before: int, after: int) -> nn.Sequential:
-    """Return a map of half the size."""
     inner = after // 2
-    return nn.Sequential(
-        *_layer(nn.Conv2d(before, inner, 1, bias=False)),
-        *_layer(nn.Conv2d(inner, inner, 3, stride=2, padding=1, groups=inner, bias=False)),
-        *_layer(nn.Conv2d(inner, after, 1, bias=False)),
-    )
+    halved = nn.Conv2d(inner, inner, 3, stride=2, padding=1, groups=inner, bias=False)
+    first, last = nn.Conv2d(before, inner, 1, bias=False), nn.Conv2d(inner, after, 1, bias=False)
+    return nn.Sequential(*_layer(first), *_layer(halved), *_layer(last))
 
 
 def _head(channels: int, numbers: int) -> nn.Sequential:
@@ -155,8 +143,3 @@ def _head(channels: int, numbers: int) -> nn.Sequential:
 
 def _layer(convolution: nn.Conv2d) -> tuple[nn.Module, ...]:
     return convolution, nn.BatchNorm2d(convolution.out_channels), nn.ReLU6()
-
-
-def _rows(numbers: Tensor) -> Tensor:
-    """Return (images, 6 · numbers, height, width) → (images, boxes, numbers), in the order of the default boxes."""
-    return numbers.permute(0, 2, 3, 1).reshape(len(numbers), -1, numbers.shape[1] // PER_POSITION)

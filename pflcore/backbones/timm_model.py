@@ -41,8 +41,8 @@ class ResNet50(AttentiveBackbone):
     """ResNet-50 of timm, from scratch.
 
     It has 23,528,522 parameters for 10 classes, 23,712,932 for 100 and 25,557,032 for 1000, whatever the image size; of
-    32×32 pixels one position is left. As in timm, the last norm of each block begins with weight zero, so that a block
-    begins as its shortcut. Local attention comes after each of the four stages, of which no paper has figures.
+    32×32 pixels one position is left. The last norm of each block begins with weight zero. Local attention comes after
+    each of the four stages, of which no paper has figures.
     """
 
     name = "resnet50"
@@ -53,19 +53,15 @@ class ResNet50(AttentiveBackbone):
         "norm": r"(bn1|layer\d\.\d+\.(bn\d|downsample\.1))\.",
         "head": r"fc\.",
     }
-
     width: int = option(64, ge=1, help="Inner width of the first stage's blocks; the others have 2, 4, 8 times it.")
-    blocks_per_stage: int | None = option(
-        None, ge=1, help="Blocks in each of the four stages; null is ResNet-50's 3, 4, 6, 3."
-    )
+    blocks_per_stage: int | None = option(None, ge=1, help="Blocks in each of the four stages; null: 3, 4, 6, 3.")
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         layers = (self.blocks_per_stage,) * 4 if self.blocks_per_stage else (3, 4, 6, 3)
         channels = tuple(factor * self.width for factor in (1, 2, 4, 8))
         model = create("resnet50", shape, classes, layers=layers, channels=channels)
         if self.attention != NONE:
-            for index, inner in enumerate(channels, 1):
-                # A block gives four times its inner width.
+            for index, inner in enumerate(channels, 1):  # a block gives four times its inner width
                 model.get_submodule(f"layer{index}").add_module("attention", self.make_attention(4 * inner))
         return model
 
@@ -92,23 +88,26 @@ class ViT(Backbone):
         "mlp": r"blocks\.\d+\.mlp\.",
         "head": r"head\.",
     }
-
-    size: str = option(
-        "tiny", choices=("tiny", "small", "base"), help="Width of a token and heads: 192 and 3, 384 and 6, 768 and 12."
-    )
+    size: str = option("tiny", choices=("tiny", "small", "base"), help="Tokens of 192, 384, 768 with 3, 6, 12 heads.")
     patch: int = option(16, ge=1, help="Side of a square patch, in pixels; it must divide the image's sides.")
     depth: int = option(12, ge=1, help="Number of Transformer blocks.")
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
-        _, height, width = shape
-        if height % self.patch or width % self.patch:
-            raise UserError(
-                f"backbone {self.name}: patch {self.patch} does not divide images of {height}×{width} pixels"
-            )
-        changes = {"img_size": (height, width), "patch_size": self.patch, "depth": self.depth}
+        need_divisor(f"backbone {self.name}: patch {self.patch} does", shape, self.patch, self.patch)
+        changes = {"img_size": shape[1:], "patch_size": self.patch, "depth": self.depth}
         return create(f"vit_{self.size}_patch16_224", shape, classes, **changes)
 
 
+def need_divisor(what: str, shape: tuple[int, ...], height: int, width: int) -> None:
+    """Raise :class:`UserError` where patches do not fill the images, beginning with `what`."""
+    if shape[1] % height or shape[2] % width:
+        raise UserError(f"{what} not divide images of {shape[1]}×{shape[2]} pixels")
+
+
+_FOUND = (
+    *("patch_embed", "cls_token", "pos_embed", "conv", "norm", "attention.qkv", "attention.out", "attention.other"),
+    *("mlp", "fc", "other", "head"),
+)
 _MLP = re.compile(r"(mlp|ffn)(\d*|_tokens|_channels)$")
 _QKV = re.compile(r"(to_|w)?(q|k|v|kv|qk|qkv|query|key|value)\d*(_proj|_bias)?$")
 _OUT = re.compile(r"(proj|proj_out|out|out_proj|to_out|output)$")
@@ -121,22 +120,15 @@ class TimmModel(Backbone):
     Groups by the first rule that holds for a state entry: what timm calls the classifier is ``head``; a module whose
     type is a norm is ``norm``; tokens and positions by their names; what lies in a part named attention or MLP is
     ``attention.qkv``, ``attention.out``, ``attention.other`` or ``mlp``; then ``patch_embed``, convolutions ``conv``,
-    linear layers ``fc``; the rest is ``other``. A model of fixed image size is made for the size of the data. Rates of
-    dropout and stochastic depth are zero.
+    linear layers ``fc``; the rest is ``other``. A model of fixed image size is made for the size of the data; rates of
+    dropout are zero.
     """
 
     name = "timm_model"
     citation = "Wightman, PyTorch Image Models, 2019; each model's own paper is named in timm"
     smoke: ClassVar[dict[str, Any]] = {"model": "test_resnet"}
     # What the rules can find; which entries belong to a group is found in :meth:`patterns`.
-    groups: ClassVar[dict[str, str]] = dict.fromkeys(
-        (
-            *("patch_embed", "cls_token", "pos_embed", "conv", "norm"),
-            *("attention.qkv", "attention.out", "attention.other", "mlp", "fc", "other", "head"),
-        ),
-        "by rule",
-    )
-
+    groups: ClassVar[dict[str, str]] = dict.fromkeys(_FOUND, "by rule")
     model: str = option("resnet18", help="timm's name of the architecture, without a tag of pretrained weights.")
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
@@ -146,7 +138,7 @@ class TimmModel(Backbone):
         names = timm.list_models()
         if self.model not in names:
             near = difflib.get_close_matches(self.model, names, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else "; timm.list_models() in Python lists its models"
+            hint = f"; did you mean {near[0]!r}?" if near else "; timm.list_models() lists its models"
             raise UserError(f"backbone {self.name}: timm {timm.__version__} has no model {self.model!r}{hint}")
         facts = timm.get_pretrained_cfg(self.model)
         changes = {"img_size": shape[1:]} if facts is not None and facts.fixed_input_size else {}
@@ -165,30 +157,22 @@ class TimmModel(Backbone):
 
     def _check(self, shape: tuple[int, ...], classes: int, changes: dict[str, Any]) -> None:
         """Send two images through the model without memory or arithmetic, to say in one line what it refuses."""
-        channels, height, width = shape
-        size = f"{channels}×{height}×{width}"
+        size = "×".join(map(str, shape))
         try:
             with torch.device("meta"):
                 model = create(self.model, shape, classes, **changes)
                 logits = model(torch.zeros(2, *shape))
         except (RuntimeError, ValueError, TypeError, AssertionError, IndexError, ZeroDivisionError) as error:
             reason = (str(error) or type(error).__name__).splitlines()[0].rstrip(".")
-            raise UserError(
-                f"backbone {self.name}: {self.model!r} does not take images of {size} ({reason}); "
-                "use another model or image size"
-            ) from None
+            what = f"{self.model!r} does not take images of {size} ({reason})"
+            raise UserError(f"backbone {self.name}: {what}; use another model or image size") from None
         # timm cuts off what a last patch does not fill.
-        patch = getattr(getattr(model, "patch_embed", None), "patch_size", None)
-        if patch and (height % patch[0] or width % patch[1]):
-            raise UserError(
-                f"backbone {self.name}: patches of {patch[0]}×{patch[1]} of {self.model!r} do not divide images of "
-                f"{height}×{width} pixels"
-            )
+        if patch := getattr(getattr(model, "patch_embed", None), "patch_size", None):
+            what = f"backbone {self.name}: patches of {patch[0]}×{patch[1]} of {self.model!r} do"
+            need_divisor(what, shape, *patch)
         if not isinstance(logits, torch.Tensor) or logits.shape != (2, classes):
-            raise UserError(
-                f"backbone {self.name}: {self.model!r} is no classifier: images of {size} do not give {classes} "
-                "logits each; use another model"
-            )
+            what = f"{self.model!r} is no classifier: images of {size} do not give {classes} logits each"
+            raise UserError(f"backbone {self.name}: {what}; use another model")
 
 
 def _classifiers(model: nn.Module) -> tuple[str, ...]:
@@ -198,8 +182,7 @@ def _classifiers(model: nn.Module) -> tuple[str, ...]:
     modules = dict(model.named_modules())
     if names and all(name in modules for name in names):
         return names
-    # No name in the model's facts: the module itself is looked for.
-    own: Any = getattr(model, "get_classifier", lambda: None)()
+    own: Any = getattr(model, "get_classifier", lambda: None)()  # no name in the model's facts
     return tuple(name for name, module in modules.items() if name and module is own)
 
 
@@ -209,7 +192,9 @@ def _group(name: str, modules: Mapping[str, nn.Module], classifiers: tuple[str, 
     owner, parts = modules[path], name.split(".")
     if any(name.startswith(f"{one}.") for one in classifiers):
         return "head"
-    if _is_norm(owner):
+    known = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm)
+    # Norms of timm have no base of their own but are named so.
+    if isinstance(owner, known) or (not list(owner.children()) and "norm" in type(owner).__name__.lower()):
         return "norm"
     if leaf in ("cls_token", "dist_token", "reg_token", "class_token"):
         return "cls_token"
@@ -220,21 +205,12 @@ def _group(name: str, modules: Mapping[str, nn.Module], classifiers: tuple[str, 
         if _MLP.match(parts[index]):
             return "mlp"
         if "attn" in parts[index] or "attention" in parts[index]:
-            return _within_attention(parts[index + 1 :])
+            inside = parts[index + 1 :]
+            if any(_QKV.match(part) for part in inside):
+                return "attention.qkv"
+            return "attention.out" if any(_OUT.match(part) for part in inside) else "attention.other"
     if parts[0] == "patch_embed":
         return "patch_embed"
     if isinstance(owner, nn.modules.conv._ConvNd):
         return "conv"
     return "fc" if isinstance(owner, nn.Linear) else "other"
-
-
-def _within_attention(parts: list[str]) -> str:
-    if any(_QKV.match(part) for part in parts):
-        return "attention.qkv"
-    return "attention.out" if any(_OUT.match(part) for part in parts) else "attention.other"
-
-
-def _is_norm(module: nn.Module) -> bool:
-    """Norms of PyTorch and those of timm, which have no base of their own but are named so."""
-    known = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm)
-    return isinstance(module, known) or (not list(module.children()) and "norm" in type(module).__name__.lower())

@@ -19,9 +19,9 @@ class TinyViT(Backbone):
     """A pre-norm Transformer over image patches, trained from scratch.
 
     Heads are wide: 8 heads of 64 make an inner width of 512 for tokens of 128, as in the official code. With its
-    defaults on 3×32×32 images it has 2,645,898 parameters for 10 classes and 2,657,508 for 100; the projections that
-    FedTP generates are 1,572,864 of them. The paper says "8 blocks with 8 self-attention layers in each block"; this is
-    read as 8 blocks with one self-attention of 8 heads each. The official code's depth defaults to 6.
+    defaults on 3×32×32 images it has 2,645,898 parameters for 10 classes and 2,657,508 for 100, of which FedTP
+    generates 1,572,864. The paper's "8 blocks with 8 self-attention layers in each block" is read as 8 blocks with one
+    self-attention of 8 heads each. The official code's depth defaults to 6.
     """
 
     citation = "Li et al., FedTP, TNNLS 2023, section IV-A; after Dosovitskiy et al., ICLR 2021"
@@ -36,7 +36,6 @@ class TinyViT(Backbone):
         "mlp": r"blocks\.\d+\.mlp\.",
         "head": r"head\.",
     }
-
     depth: int = option(8, ge=1, help="Number of Transformer blocks.")
     dim: int = option(128, ge=1, help="Width of a token.")
     heads: int = option(8, ge=1, help="Attention heads per block.")
@@ -67,7 +66,10 @@ class _VisionTransformer(nn.Module):
         self.head = nn.Linear(options.dim, classes)
 
     def forward(self, images: Tensor) -> Tensor:
-        tokens = self.patch_embed(_patches(images, self.patch))
+        batch, channels, height, width = images.shape
+        side = self.patch  # channels vary fastest in a patch
+        grid = images.view(batch, channels, height // side, side, width // side, side).permute(0, 2, 4, 3, 5, 1)
+        tokens = self.patch_embed(grid.reshape(batch, -1, side * side * channels))
         cls_token = self.cls_token.expand(tokens.shape[0], -1, -1)
         tokens = self.dropout(torch.cat([cls_token, tokens], dim=1) + self.pos_embed)
         out: Tensor = self.head(self.norm(self.blocks(tokens)[:, 0]))
@@ -80,13 +82,9 @@ class _Block(nn.Module):
         self.attention_norm = nn.LayerNorm(options.dim)
         self.attention = _Attention(options)
         self.mlp_norm = nn.LayerNorm(options.dim)
-        self.mlp = nn.Sequential(
-            nn.Linear(options.dim, options.mlp_dim),
-            nn.GELU(),
-            nn.Dropout(options.dropout),
-            nn.Linear(options.mlp_dim, options.dim),
-            nn.Dropout(options.dropout),
-        )
+        wide, narrow = nn.Linear(options.dim, options.mlp_dim), nn.Linear(options.mlp_dim, options.dim)
+        dropouts = nn.Dropout(options.dropout), nn.Dropout(options.dropout)
+        self.mlp = nn.Sequential(wide, nn.GELU(), dropouts[0], narrow, dropouts[1])
 
     def forward(self, tokens: Tensor) -> Tensor:
         tokens = tokens + self.attention(self.attention_norm(tokens))
@@ -106,17 +104,8 @@ class _Attention(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         batch, length, _ = tokens.shape
         # Three products instead of one: the gradient of a joint one would have to be put together from three.
-        q, k, v = (
-            F.linear(tokens, weight).view(batch, length, self.heads, -1).transpose(1, 2)
-            for weight in self.qkv.weight.chunk(3)
-        )
+        qkv = (F.linear(tokens, weight) for weight in self.qkv.weight.chunk(3))
+        q, k, v = (part.view(batch, length, self.heads, -1).transpose(1, 2) for part in qkv)
         mixed = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(batch, length, -1)
         out: Tensor = self.dropout(self.out(mixed))
         return out
-
-
-def _patches(images: Tensor, side: int) -> Tensor:
-    """(batch, channel, height, width) → (batch, patch, row · column · channel): channels vary fastest in a patch."""
-    batch, channels, height, width = images.shape
-    grid = images.view(batch, channels, height // side, side, width // side, side)
-    return grid.permute(0, 2, 4, 3, 5, 1).reshape(batch, -1, side * side * channels)

@@ -1,26 +1,112 @@
-"""Global models whose clients or server correct for the drift of clients: FedNova, FedDyn, SCAFFOLD."""
+"""Global models whose clients or server correct the drift of clients: FedProx, MOON, FedNova, FedDyn, SCAFFOLD."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from functools import partial
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional as F
 
+from pflcore.errors import UserError
 from pflcore.groups import Roles, Tensors, add_prefix, split, strip_prefix
 from pflcore.method import COMMON, OWN, Batch, ClientView, Federation, LocalState, Method, Server, Update, model_part
 from pflcore.methods import METHODS
-from pflcore.methods._features import need_exchanged
+from pflcore.methods._bases import need_classifier, need_exchanged
 from pflcore.options import option
+
+
+@METHODS.register
+class FedProx(Method):
+    """FedAvg whose clients are held near the model they received: loss + μ/2 · ‖w − w_received‖².
+
+    Entries that stay on the client are free.
+    """
+
+    name = "fedprox"
+    citation = "Li et al., MLSys 2020"
+    ignores_unlabelled = True
+    mu: float = option(0.01, ge=0, help="Weight μ of the proximal term; 0 is FedAvg.")
+
+    def loss(self, local: ClientView, params: Tensors, batch: Batch) -> Tensor:
+        held = local.parameters & local.roles.shared
+        distance = sum(((params[name] - local.received[name]) ** 2).sum() for name in params if name in held)
+        return super().loss(local, params, batch) + 0.5 * self.mu * distance
+
+
+@METHODS.register
+class Moon(Method):
+    """FedAvg whose clients keep features near the global model's, away from their last own model's.
+
+    The loss is the cross-entropy plus μ · mean of −log(e^(s(z, z_g) / τ) / (e^(s(z, z_g) / τ) + e^(s(z, z_p) / τ))), s
+    the cosine similarity, z features of the model in training, z_g of the received one, z_p of the one with which the
+    client ended its last round. Features are the classifier's input; in paper and authors' code the 256 outputs of a
+    projection of two linear layers with ReLU between them: ``projection: 256``, a group of that name.
+    """
+
+    name = "moon"
+    citation = "Li, He and Song, MOON, CVPR 2021"
+    keeps = ("its previous model",)
+    mu: float = option(1.0, ge=0, help="Weight μ; the authors take 5 on CIFAR-10, 1 on CIFAR-100; 0 is FedAvg.")
+    tau: float = option(0.5, gt=0, help="Temperature τ: cosine similarities are divided by it.")
+    projection: int | None = option(None, ge=1, later=True, help="Width of a projection before it; paper: 256.")
+
+    def extend(self, model: nn.Module) -> Mapping[str, str]:
+        if (width := self.projection) is None:
+            return {}
+        *_, (name, last) = model.named_modules()
+        if not isinstance(last, nn.Linear):
+            raise UserError(
+                f"method moon: projection: the backbone ends with {type(last).__name__}, not a linear layer"
+            )
+        parent, _, child = name.rpartition(".")
+        classifier = nn.Linear(width, last.out_features, bias=last.bias is not None)
+        layers = {"hidden": nn.Linear(last.in_features, last.in_features), "relu": nn.ReLU()}
+        projection = nn.Sequential(OrderedDict(layers, out=nn.Linear(last.in_features, width)))
+        if isinstance(model, nn.Sequential):
+            delattr(model, name)
+            model.add_module("projection", projection)
+            model.add_module(name, classifier)
+        else:
+            # What looks at the classifier's input is registered after this, so that it sees what the projection gives.
+            classifier.register_forward_pre_hook(partial(_through, projection))
+            setattr(model.get_submodule(parent), child, classifier)
+            model.add_module("projection", projection)
+        return {"projection": r"projection\."}
+
+    def init_client(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
+        need_classifier(self, federation)
+        if self.projection is not None and federation.features != self.projection:
+            raise UserError("method moon: projection: the backbone's last linear layer is not its classifier")
+        return initial
+
+    def eval_state(self, state: Tensors) -> Tensors:
+        return model_part(state)
+
+    def loss(self, local: ClientView, params: Tensors, batch: Batch) -> Tensor:
+        logits, z = local.features(params, batch.inputs)
+        others = (local.frozen(model) for model in (local.received, strip_prefix(OWN, params)))
+        towards, away = (F.cosine_similarity(z, local.features(one, batch.inputs)[1], dim=-1) for one in others)
+        contrast = F.softplus((away - towards) / self.tau).mean()  # the negative logarithm above, without overflow
+        return local.cross_entropy(logits, batch.labels) + self.mu * contrast
+
+    def end(self, local: ClientView, state: LocalState) -> LocalState:
+        return {**state, "model": {**state["model"], **add_prefix(OWN, model_part(state["model"]))}}
+
+
+def _through(projection: nn.Module, classifier: nn.Module, inputs: tuple[Tensor]) -> tuple[Tensor]:
+    return (projection(inputs[0]),)
 
 
 @METHODS.register
 class FedNova(Method):
     """FedAvg in which clients that take more steps do not pull the model their way.
 
-    A client's update D = w_received − w is divided by the weight a that its gradients have in it: the number of steps,
-    or with momentum ρ the sum over steps of (1 − ρ^j) / (1 − ρ). The server takes w − τ · Σ p · D / a with τ = Σ p · a,
-    over the sampled clients, p what they count in averages. Running statistics are averaged as in FedAvg.
+    A client's update D = w_received − w is divided by a, the number of steps, or with momentum ρ the sum over steps of
+    (1 − ρ^j) / (1 − ρ). The server takes w − τ · Σ p · D / a with τ = Σ p · a, p what clients count in averages.
+    Running statistics are averaged likewise.
     """
 
     name = "fednova"
@@ -28,8 +114,8 @@ class FedNova(Method):
     plain_sgd = True
 
     def update_server(self, server: Server, roles: Roles, updates: Sequence[Update]) -> Server:
-        shares = self.shares(updates)
-        norms = [gradient_weight(update.steps, server.federation.momentum) for update in updates]
+        rho, shares = server.federation.momentum, self.shares(updates)
+        norms = [(one.steps - rho * (1 - rho**one.steps) / (1 - rho)) / (1 - rho) for one in updates]
         effective = sum(share * norm for share, norm in zip(shares, norms, strict=True))
         shared = self.average(updates, roles.shared)
         for name, before in server.shared.items():
@@ -40,16 +126,7 @@ class FedNova(Method):
         return Server(shared, server.extra)
 
 
-def gradient_weight(steps: int, momentum: float) -> float:
-    """Return the sum of the weights that a client's gradients have in its update, in units of the learning rate."""
-    if not momentum:
-        return float(steps)
-    return (steps - momentum * (1 - momentum**steps) / (1 - momentum)) / (1 - momentum)
-
-
-class _Corrected(Method):
-    """The base of methods whose clients keep a tensor beside each shared parameter, zero at first."""
-
+class _Corrected(Method):  # the base of methods whose clients keep a tensor beside each shared parameter, zero at first
     own_averaging = "uniform"
 
     def init_client(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
@@ -66,15 +143,13 @@ class FedDyn(_Corrected):
     """FedAvg whose clients minimise loss − ⟨g_i, w⟩ + α/2 · ‖w − w_received‖², g_i their correction.
 
     At the end of a round g_i, zero at first, becomes g_i − α · (w_i − w_received). The server has h, the mean of g_i
-    over all N clients. It takes h ← h − α · P/N · (w̄ − w), w̄ the mean of what P clients returned, all counting alike,
-    and then w ← w̄ − h/α. A small α is a weak hold and a long step of the server.
+    over all N clients: h ← h − α · P/N · (w̄ − w), w̄ the plain mean of what P clients returned, and then w ← w̄ − h/α.
     """
 
     name = "feddyn"
     citation = "Acar et al., FedDyn, ICLR 2021, algorithm 1"
     keeps = ("a correction of its gradients",)
     ignores_unlabelled = True
-
     alpha: float = option(0.01, gt=0, help="Weight α of the hold; the paper takes the best of 0.1, 0.01 and 0.001.")
 
     def init_server(self, initial: Tensors, roles: Roles, federation: Federation) -> Server:
@@ -83,19 +158,18 @@ class FedDyn(_Corrected):
         return server
 
     def loss(self, local: ClientView, params: Tensors, batch: Batch) -> Tensor:
-        hold = sum(
-            (0.5 * self.alpha * (params[name] - local.received[name]) ** 2 - correction * params[name]).sum()
-            for name, correction in strip_prefix(OWN, params).items()
-        )
-        return super().loss(local, params, batch) + hold
+        terms = []
+        for name, correction in strip_prefix(OWN, params).items():
+            away = (params[name] - local.received[name]) ** 2
+            terms.append((0.5 * self.alpha * away - correction * params[name]).sum())
+        return super().loss(local, params, batch) + sum(terms)
 
     def end(self, local: ClientView, state: LocalState) -> LocalState:
         model = state["model"]
-        corrections = {
-            name: correction - self.alpha * (model[name] - local.received[name])
-            for name, correction in strip_prefix(OWN, model).items()
-        }
-        return {**state, "model": {**model, **add_prefix(OWN, corrections)}}
+        after = {}
+        for name, correction in strip_prefix(OWN, model).items():
+            after[OWN + name] = correction - self.alpha * (model[name] - local.received[name])
+        return {**state, "model": {**model, **after}}
 
     def update_server(self, server: Server, roles: Roles, updates: Sequence[Update]) -> Server:
         shared, extra = self.average(updates, roles.shared), {}
@@ -110,10 +184,10 @@ class FedDyn(_Corrected):
 class Scaffold(_Corrected):
     """FedAvg whose local steps are corrected by how the client's gradients differ from all clients'.
 
-    A client keeps a control variate c_i, the server has c, both zero at first. A local step descends on gradient
-    − c_i + c. After K steps at learning rate η from the received x to y, c_i becomes c_i − c + (x − y) / (K η), the
-    second of the paper's two options. The server takes x ← x + η_g · mean (y − x), all clients counting alike, and
-    c ← c + Σ change of c_i / N, N all clients. Momentum and decay act on the corrected gradient, and so on c_i.
+    A client has a control variate c_i, the server c, both zero at first. A local step descends on gradient − c_i + c.
+    After K steps at learning rate η from x to y, c_i becomes c_i − c + (x − y) / (K η), the paper's second option. The
+    server takes x ← x + η_g · mean (y − x), all clients counting alike, and c ← c + Σ change of c_i / N. Momentum and
+    decay act on the corrected gradient, and so on c_i.
     """
 
     name = "scaffold"
@@ -122,7 +196,6 @@ class Scaffold(_Corrected):
     exchanges = ("control variates",)
     plain_sgd = True
     ignores_unlabelled = True
-
     server_step: float = option(1.0, gt=0, help="The server's step size η_g; 1 is the mean of what clients return.")
 
     def init_shared(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
@@ -143,12 +216,11 @@ class Scaffold(_Corrected):
 
     def end(self, local: ClientView, state: LocalState) -> LocalState:
         model, passed = state["model"], state["passed"]["rates"]
-        changes = {
-            name: (local.received[name] - model[name]) / passed - variate
-            for name, variate in strip_prefix(COMMON, model).items()
-        }
-        variates = {name: variate + changes[name] for name, variate in strip_prefix(OWN, model).items()}
-        return {**state, "model": {**model, **add_prefix(OWN, variates), **add_prefix(COMMON, changes)}}
+        after = {}
+        for name, variate in strip_prefix(COMMON, model).items():
+            after[COMMON + name] = change = (local.received[name] - model[name]) / passed - variate
+            after[OWN + name] = model[OWN + name] + change
+        return {**state, "model": {**model, **after}}
 
     def update_server(self, server: Server, roles: Roles, updates: Sequence[Update]) -> Server:
         shared = self.average(updates, roles.shared)

@@ -13,8 +13,8 @@ from pflcore.client_view import CLASS_WEIGHTS
 from pflcore.groups import Roles, Tensors, add_prefix, strip_prefix
 from pflcore.method import OWN, Batch, ClientView, Federation, LocalState, OwnSamples, Phase, Steps, sgd_step
 from pflcore.methods import METHODS
-from pflcore.methods._features import OwnTuning, need_classifier
-from pflcore.operators.gaussian_classifier import Estimates, Gaussians, Interpolation, Moments
+from pflcore.methods._bases import OwnTuning, need_classifier
+from pflcore.operators.gaussians import Estimates, Gaussians, Interpolation, Moments
 from pflcore.options import option
 from pflcore.seeds import generator
 
@@ -25,12 +25,12 @@ _MEANS, _COVARIANCE, _COUNTS = "common/means", "common/covariance", "data/class_
 class PFedFDA(OwnTuning):
     """A shared body under Gaussian classifiers, which clients mix of their own and the global one.
 
-    Beside the body a mean of features for each class and one covariance travel. Their classifier has the logits log
-    p(class) + log p(features | class), p(class) the client's shares of classes plus 0.0001. A client trains the body
-    under the global Gaussians, then estimates its own: the means of its classes, of others the global ones, and the
-    covariance about these plus the identity. It returns β times its own plus 1 − β times the global ones, averaged by
-    samples, and is measured with such a mixture made anew. β is that of a grid from 0 to 1 with the least cross-entropy
-    on its training samples, each left out of the client's own Gaussians.
+    Beside the body a mean of features per class and one covariance travel; logits are log p(class) + log p(features |
+    class), p(class) the client's shares of classes plus 0.0001. A client trains the body under the global Gaussians,
+    then estimates its own, classes that it lacks as the global ones, and adds the identity to the covariance. It
+    returns β times its own plus 1 − β times the global ones, averaged by samples, and is measured with such a mixture
+    made anew. β is that of a grid with the least cross-entropy on its training samples, each left out of the client's
+    own Gaussians.
     """
 
     citation = "McLaughlin and Su, pFedFDA, NeurIPS 2024, algorithm 1"
@@ -40,13 +40,11 @@ class PFedFDA(OwnTuning):
     facts = ("class_counts",)
     remembers = True
     untrained = ("head",)
-
     grid: int = option(11, ge=2, help="Number of shares β, from 0 to 1, that a client chooses from.")
 
     def init_client(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
-        classes, width, like = federation.classes, federation.features, next(iter(initial.values()))
-        shapes = {"counts": (classes,), "shifts": (classes, width), "spread": (width, width)}
-        return {name: like.new_zeros(shape) for name, shape in shapes.items()}
+        width, shifts = federation.features, torch.zeros(federation.classes, federation.features)
+        return {"counts": shifts[:, 0].clone(), "shifts": shifts, "spread": torch.zeros(width, width)}
 
     def init_shared(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
         need_classifier(self, federation)
@@ -80,14 +78,14 @@ class PFedFDA(OwnTuning):
             features, labels = local.features(state, batch.inputs)[1].flatten(0, -2), batch.labels.flatten()
             moments = moments.plus(features, labels, given)
             seen.append((features, labels))
-        fit = Interpolation.of(moments.estimates(), given, shares(self.grid, given), priors)
+        fit = Interpolation.of(
+            moments.estimates(), given, torch.linspace(0, 1, self.grid, device=priors.device), priors
+        )
         best = fit.best(torch.stack([fit.losses(*some) for some in seen]).sum(0))
         return super().predictor(local, {**state, _MEANS: best.means, _COVARIANCE: best.covariance}, samples)
 
 
-class Estimate(Steps):
-    """Steps that train nothing; at their end a client has estimates of its own Gaussians."""
-
+class Estimate(Steps):  # steps that train nothing; at their end a client has estimates of its own Gaussians
     def begin(self, local: ClientView, start: Tensors) -> LocalState:
         return {**super().begin(local, start), "seen": vars(Moments.none(gaussians(start))).copy()}
 
@@ -109,7 +107,7 @@ class Interpolate(Steps):
 
     def begin(self, local: ClientView, start: Tensors) -> LocalState:
         given = gaussians(start)
-        tried = shares(self.grid, given)
+        tried = torch.linspace(0, 1, self.grid, device=given.means.device)
         fit = Interpolation.of(Estimates(**strip_prefix(OWN, start)), given, tried, log_priors(start))
         tensors = {"shares": tried, "inverses": fit.inverses, "losses": torch.zeros_like(tried)}
         return {**super().begin(local, start), "fit": tensors}
@@ -125,24 +123,17 @@ class Interpolate(Steps):
 
     def fit(self, state: LocalState) -> Interpolation:
         model, fit = state["model"], state["fit"]
-        estimates = Estimates(**strip_prefix(OWN, model))
-        return Interpolation(estimates, gaussians(model), fit["shares"], log_priors(model), fit["inverses"])
+        own = Estimates(**strip_prefix(OWN, model))
+        return Interpolation(own, gaussians(model), fit["shares"], log_priors(model), fit["inverses"])
 
 
 def gaussians(state: Mapping[str, Tensor]) -> Gaussians:
-    """Return the global ones in a client's state."""
     return Gaussians(state[_MEANS], state[_COVARIANCE])
 
 
 def log_priors(state: Mapping[str, Tensor]) -> Tensor:
     """Return log priors (classes,) by the client's training samples, up to a number that is the same for all."""
-    counts = state[_COUNTS]
-    return (counts / counts.sum() + 1e-4).log()
-
-
-def shares(count: int, like: Gaussians) -> Tensor:
-    """Return what a client chooses β from: (count,)."""
-    return torch.linspace(0, 1, count, device=like.means.device)
+    return (state[_COUNTS] / state[_COUNTS].sum() + 1e-4).log()
 
 
 def features_of(local: ClientView, state: LocalState, batch: Batch) -> Tensor:

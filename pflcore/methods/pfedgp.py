@@ -8,15 +8,15 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from pflcore.groups import Roles, Tensors, add_prefix, strip_prefix
+from pflcore.groups import Roles, Tensors
 from pflcore.method import OWN, Batch, ClientView, Federation, LocalState, OwnSamples, Phase, sgd_step
 from pflcore.methods import METHODS
-from pflcore.methods._features import ClassSums, OwnTuning, add_sums, class_means, need_classifier, no_sums
-from pflcore.operators.class_tree import class_tree
-from pflcore.operators.gaussian_process import BinaryClassifier
+from pflcore.methods._bases import ClassSums, OwnTuning, add_sums, class_means, need_classifier, no_sums
+from pflcore.operators.gaussians import BinaryClassifier, class_tree
 from pflcore.options import option
 from pflcore.seeds import torch_seed
 
+_MEANS, _COUNTS = "own/means", "own/counts"
 _MIN_PROBABILITY = 1e-12  # what the authors add to probabilities before their logarithm
 
 
@@ -24,12 +24,12 @@ _MIN_PROBABILITY = 1e-12  # what the authors add to probabilities before their l
 class PFedGP(OwnTuning):
     """A shared network under classifiers that are Gaussian processes of a client's own samples.
 
-    In a round a client makes a tree of its classes from the means of their features. In a step the batch goes through
-    it: at each node, of the samples of its classes one half of either side tells a Gaussian process which side the
-    other half is of; the loss is the sum over nodes of the mean cross-entropy on these. Only the network learns, its
-    kernel 8 · exp(−d²/2) of features on the unit sphere is fixed. For a measurement tree and processes are made of all
-    training samples; the probability of a class is the product along its path. Clients count alike. Time grows with the
-    cube of a batch and of a client's samples, memory with the square: 240 MB a matrix for 1,000 samples and 30 chains.
+    A round begins with a tree of the client's classes by the means of their features. In a step, at each node, one half
+    of the batch's samples of either side tells a Gaussian process which side the other half is of; the loss is the sum
+    over nodes of the mean cross-entropy on these. Only the network learns; the kernel is 8 · exp(−d²/2) of features on
+    the unit sphere. For a measurement tree and processes are made of all training samples; a class has the product
+    along its path. Clients count alike. Time grows with the cube of a batch and of a client's samples, memory with the
+    square: 240 MB a matrix for 1,000 samples and 30 chains.
     """
 
     citation = "Achituve et al., Personalized Federated Learning with Gaussian Processes, NeurIPS 2021"
@@ -42,7 +42,6 @@ class PFedGP(OwnTuning):
     supports_vmap = False
     own_averaging = "uniform"
     smoke: ClassVar[dict[str, Any]] = {"chains": 3, "measured_chains": 4, "gibbs_steps": 2}
-
     gibbs_steps: int = option(5, ge=1, help="Steps of Gibbs sampling, in training and in measurements.")
     chains: int = option(20, ge=1, help="Chains of Gibbs sampling in a local step.")
     measured_chains: int = option(30, ge=1, help="Chains of Gibbs sampling in a measurement.")
@@ -56,11 +55,13 @@ class PFedGP(OwnTuning):
         return {name: tensor for name, tensor in state.items() if not name.startswith(OWN)}
 
     def phases(self) -> tuple[Phase, ...]:
-        return Phase(SeeClasses(f"{OWN}means"), extra=True), Phase()
+        def means(seen: Tensors) -> Tensors:
+            return {_MEANS: class_means(seen), _COUNTS: seen["counts"]}
+
+        return Phase(ClassSums(_MEANS, means), extra=True), Phase()
 
     def begin(self, local: ClientView, start: Tensors) -> LocalState:
-        seen = strip_prefix(OWN, start)
-        tree = class_tree(seen["means"], seen["counts"] > 0)
+        tree = class_tree(start[_MEANS], start[_COUNTS] > 0)
         return {**super().begin(local, start), "tree": {"nodes": tree, "steps": torch.tensor(0)}}
 
     def step(self, local: ClientView, state: LocalState, batch: Batch) -> tuple[LocalState, Tensor]:
@@ -69,27 +70,24 @@ class PFedGP(OwnTuning):
 
         def loss(params: Tensors) -> Tensor:
             features = local.features(params, batch.inputs)[1].flatten(0, -2)
-            return self.tree_loss(tree["nodes"], features, labels, draws)
+            total = features.sum() * 0  # a client of one class has nothing to learn
+            for sides in tree["nodes"][:, labels]:
+                given, held = halved(sides, draws)
+                if len(held):
+                    sizes = self.gibbs_steps, self.chains
+                    node = BinaryClassifier.fitted(features[given], sides[given] > 0, *sizes, draws)
+                    first = node.probability(features[held])
+                    likely = torch.where(sides[held] > 0, first, 1 - first) + _MIN_PROBABILITY
+                    total = total - likely.log().mean()
+            return total.float()
 
         after, value = sgd_step(local, state, loss, local.parameters)
         return {**after, "tree": {**tree, "steps": tree["steps"] + 1}}, value
 
-    def tree_loss(self, tree: Tensor, features: Tensor, labels: Tensor, draws: torch.Generator) -> Tensor:
-        """Return the sum over the nodes of a tree (nodes, classes) that have samples to predict."""
-        total = features.sum() * 0  # a client of one class has nothing to learn
-        for sides in tree[:, labels]:
-            given, held = halved(sides, draws)
-            if len(held):
-                node = BinaryClassifier.fitted(features[given], sides[given] > 0, self.gibbs_steps, self.chains, draws)
-                first = node.probability(features[held])
-                total = total - (torch.where(sides[held] > 0, first, 1 - first) + _MIN_PROBABILITY).log().mean()
-        return total.float()
-
     def predictor(self, local: ClientView, state: Tensors, samples: OwnSamples) -> Callable[[Tensor], Tensor]:
-        seen = [
-            (local.features(state, one.inputs)[1].flatten(0, -2), one.labels.flatten()) for one in samples.batches()
-        ]
-        features, labels = (torch.cat(parts) for parts in zip(*seen, strict=True))
+        batches = list(samples.batches())
+        features = torch.cat([local.features(state, one.inputs)[1].flatten(0, -2) for one in batches])
+        labels = torch.cat([one.labels.flatten() for one in batches])
         sums = add_sums(no_sums(features.new_zeros(samples.classes, features.shape[1])), features, labels)
         present = sums["counts"] > 0
         tree, draws, nodes = class_tree(class_means(sums), present), stream(local, "measurement"), []
@@ -106,14 +104,6 @@ class PFedGP(OwnTuning):
             return (probabilities + _MIN_PROBABILITY).log().float().view(*given.shape[:-1], -1)
 
         return self.beside_neighbours(predict, samples)
-
-
-class SeeClasses(ClassSums):
-    """Steps that train nothing; at their end a client has the means of its classes' features."""
-
-    def end(self, local: ClientView, state: LocalState) -> LocalState:
-        means = {"means": class_means(state["seen"]), "counts": state["seen"]["counts"]}
-        return {**state, "model": {**state["model"], **add_prefix(OWN, means)}}
 
 
 def halved(sides: Tensor, draws: torch.Generator) -> tuple[Tensor, Tensor]:

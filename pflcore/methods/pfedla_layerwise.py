@@ -14,7 +14,7 @@ from pflcore.errors import UserError
 from pflcore.groups import Roles, Tensors, add_prefix, strip_prefix
 from pflcore.method import Federation, Server, Update
 from pflcore.methods import METHODS
-from pflcore.methods._per_client_models import PerClientModels
+from pflcore.methods._bases import PerClientModels
 from pflcore.options import option
 from pflcore.seeds import torch_seed
 
@@ -26,19 +26,17 @@ _LINEARS = 3  # below the layers' outputs
 class PFedLALayerwise(PerClientModels):
     """A client's model is, layer by layer, a learned mixture of all clients' models.
 
-    The server stores the latest model θ_j of every client and, for every client i, a hypernetwork: an embedding, three
-    linear layers with ReLU, then for each layer l of the model a linear layer with ReLU to N outputs, which, divided by
-    their sum, are the weights α_i^l. The client receives Σ_j α_i^{l,j} · θ_j^l; its hypernetwork takes a step of plain
-    SGD along before − after through the mixture of the models as they were. Everyone is measured with the new mixture
-    of the new models. Buffers are averaged. All clients should take part in each round: of others stale models are
-    mixed. This is not the method of local attention with the same short name.
+    The server stores every client's latest model θ_j and a hypernetwork: an embedding, three linear layers with ReLU,
+    then for each layer l of the model one with ReLU to N outputs, which, divided by their sum, are the weights α_i^l.
+    The client receives Σ_j α_i^{l,j} · θ_j^l; its hypernetwork takes a step of plain SGD along before − after. Everyone
+    is measured with the new mixture. Buffers are averaged. All clients should take part in each round, or stale models
+    are mixed. This is not the method of local attention with the same short name.
     """
 
     name = "pfedla_layerwise"
     citation = "Ma et al., Layer-wised Model Aggregation for Personalized FL (pFedLA), CVPR 2022"
     buffers = "shared"
     smoke: ClassVar[dict[str, Any]] = {"embedding": 8, "hidden": 16}
-
     embedding: int = option(100, ge=1, help="Width of a client's embedding.")
     hidden: int = option(100, ge=1, help="Width of the hypernetworks' hidden layers.")
     server_lr: float = option(20.0, gt=0, help="Learning rate of the hypernetworks' SGD; 0.005 is in effect FedAvg.")
@@ -68,12 +66,10 @@ class PFedLALayerwise(PerClientModels):
         return layers
 
     def mix(self, server: Server, clients: Sequence[int]) -> Tensors:
-        models, weights = self.models(server), self.weights_of(server, clients)
-        return {
-            name: (weights[layer] @ models[name].flatten(1)).view(len(clients), *models[name].shape[1:])
-            for layer, names in self.layers(server).items()
-            for name in names
-        }
+        weights, made = self.weights_of(server, clients), {}
+        for name, models in self.models(server).items():
+            made[name] = (weights[layer_of(name)] @ models.flatten(1)).view(len(clients), *models.shape[1:])
+        return made
 
     @torch.no_grad()
     def weights_of(self, server: Server, clients: Sequence[int]) -> Tensors:
@@ -116,12 +112,10 @@ class PFedLALayerwise(PerClientModels):
 
 
 def layer_of(name: str) -> str:
-    """Return the layer that an entry belongs to; a parameter of the model itself is one."""
     return name.rpartition(".")[0] or name
 
 
 def _linear(params: Tensors, name: str, inputs: Tensor) -> Tensor:
-    """Map each row through the linear layer of its own: (clients, inputs) → (clients, outputs)."""
     return torch.einsum("coi,ci->co", params[f"{name}.weight"], inputs) + params[f"{name}.bias"]
 
 
@@ -129,15 +123,13 @@ def _linear(params: Tensors, name: str, inputs: Tensor) -> Tensor:
 class HeurpFedLA(PFedLALayerwise):
     """Layer-wise mixtures as pFedLA's, but for the k layers in which a client counts most on itself.
 
-    In the k layers in which α_i^{l,i} is largest the client goes on with its own parameters, which are not sent to it,
-    but returned, since they are a part of others' mixtures. No gradient reaches the hypernetwork's outputs for such a
-    layer. With k = 0 this is pfedla_layerwise, and with all layers kept each client trains alone.
+    In the k layers in which α_i^{l,i} is largest the client goes on with its own parameters, which are returned, but
+    not sent to it; no gradient reaches their outputs. With k = 0 this is pfedla_layerwise.
     """
 
     name = "heurpfedla"
     citation = "Ma et al., Layer-wised Model Aggregation for Personalized FL (HeurpFedLA), CVPR 2022"
     exchanges = ("which layers are kept",)
-
     keep: int = option(1, ge=0, help="Number k of layers that a client keeps; a layer is a module with parameters.")
 
     def init_shared(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
@@ -154,9 +146,8 @@ class HeurpFedLA(PFedLALayerwise):
 
     def _with_kept(self, server: Server, federation: Federation) -> Server:
         """Return the server with what clients keep in the round to come: for each entry that is mixed, (clients)."""
-        clients = range(federation.clients)
-        weights = self.weights_of(server, clients)
-        alone = {layer: one[clients, clients] == 1 for layer, one in weights.items()}
+        weights = self.weights_of(server, range(federation.clients))
+        alone = {layer: one.diagonal() == 1 for layer, one in weights.items()}
         tables = {name: alone[layer_of(name)].clone() for name in strip_prefix(_KEPT, server.shared)}
         return replace(server, shared={**server.shared, **add_prefix(_KEPT, tables)})
 
@@ -175,5 +166,4 @@ class HeurpFedLA(PFedLALayerwise):
         tables = strip_prefix(_KEPT, update.sent)
         kept = torch.stack([clients[update.client] for clients in tables.values()]).tolist()  # one wait for a device
         own = sum(sent[name].nbytes for name, alone in zip(tables, kept, strict=True) if alone)
-        up = sum(tensor.nbytes for tensor in sent.values())
-        return up, up - own
+        return (up := sum(tensor.nbytes for tensor in sent.values())), up - own

@@ -1,4 +1,4 @@
-"""A second model on each client: near the global one (Ditto), its proximal point (pFedMe), or mixed with it (APFL)."""
+"""A second model on each client: Ditto, pFedMe, APFL, FedKD."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from pflcore.groups import Roles, Tensors, add_prefix, split, strip_prefix
-from pflcore.method import OWN, Batch, ClientView, Federation, LocalState, Method, Server, Update, model_part
+from pflcore.groups import ALL, Roles, Tensors, add_prefix, split, strip_prefix
+from pflcore.method import COMMON, OWN, Batch, ClientView, Federation, LocalState, Method, Server, Update, model_part
 from pflcore.methods import METHODS
+from pflcore.methods._bases import need_classifier
 from pflcore.options import option
 
 
@@ -17,16 +19,14 @@ from pflcore.options import option
 class Ditto(Method):
     """FedAvg, and on each client a second model v that minimises its loss + λ/2 · ‖v − w_received‖².
 
-    For every batch the global model takes its step and the personal one takes one on the same batch, as in the authors'
-    code. The personal model stays on the client, which is measured with it; it begins as the initial model, and has
-    batch norm statistics of its own.
+    For every batch w takes its step and v one on the same batch, as in the authors' code. v stays on the client, which
+    is measured with it; it begins as the initial model, and has batch norm statistics of its own.
     """
 
     name = "ditto"
     citation = "Li et al., Ditto, ICML 2021, algorithm 1"
     keeps = ("a second model",)
     ignores_unlabelled = True
-
     lam: float = option(1.0, ge=0, help="Weight λ of the distance to the global model; 0 is training alone.")
 
     def init_client(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
@@ -35,16 +35,13 @@ class Ditto(Method):
     def eval_state(self, state: Tensors) -> Tensors:
         return strip_prefix(OWN, state)
 
-    def begin(self, local: ClientView, start: Tensors) -> LocalState:
-        return {**super().begin(local, start), "own_opt_state": {}}
-
     def step(self, local: ClientView, state: LocalState, batch: Batch) -> tuple[LocalState, Tensor]:
         state, loss = super().step(local, state, batch)
         trained, buffers = split(strip_prefix(OWN, state["model"]), local.parameters)
         grads, _ = local.gradient(lambda params: self.loss(local, {**params, **buffers}, batch), trained)
         for name in grads.keys() & local.roles.shared:
             grads[name] = grads[name] + self.lam * (trained[name] - local.received[name])
-        trained, opt_state = local.sgd(trained, grads, state["own_opt_state"])
+        trained, opt_state = local.sgd(trained, grads, state.get("own_opt_state", {}))
         return {**state, "model": {**state["model"], **add_prefix(OWN, trained)}, "own_opt_state": opt_state}, loss
 
 
@@ -52,9 +49,9 @@ class Ditto(Method):
 class PFedMe(Method):
     """Each client seeks θ = argmin loss(θ) + λ/2 · ‖θ − w‖², and moves w towards it.
 
-    For every batch θ takes ``inner_steps`` gradient steps of that objective, then w ← w − lr · λ · (w − θ). θ begins a
-    round as what was received; a client is measured with its last θ. Groups in `also_personal` are not pulled and are
-    the same in both models. Both steps use the run's learning rate, without momentum.
+    For every batch θ, in a round begun as what was received, takes ``inner_steps`` gradient steps of that objective,
+    then w ← w − lr · λ · (w − θ). A client is measured with its last θ. Groups in `also_personal` are not pulled and
+    are the same in both models. Both steps use the run's learning rate, without momentum.
     """
 
     name = "pfedme"
@@ -62,7 +59,6 @@ class PFedMe(Method):
     keeps = ("a second model",)
     plain_sgd = True
     ignores_unlabelled = True
-
     lam: float = option(15.0, gt=0, help="Weight λ of the distance between personal and global model.")
     inner_steps: int = option(5, ge=1, help="Gradient steps towards the proximal point for every batch.")
     beta: float = option(1.0, gt=0, help="The server's step: w ← (1 − β) · w + β · average; FedTP uses 1.")
@@ -80,28 +76,24 @@ class PFedMe(Method):
     def step(self, local: ClientView, state: LocalState, batch: Batch) -> tuple[LocalState, Tensor]:
         model = state["model"]
         theta, buffers = split(strip_prefix(OWN, model), local.parameters)
-        first = None
+        losses = []
         for _ in range(self.inner_steps):
             grads, loss = local.gradient(lambda params: self.loss(local, {**params, **buffers}, batch), theta)
-            first = loss if first is None else first
+            losses.append(loss)
             for name in grads.keys() & local.roles.shared:
                 grads[name] = grads[name] + self.lam * (theta[name] - model[name])
             theta, _ = local.sgd(theta, grads, {})
-        assert first is not None  # inner_steps is at least 1
         back = {name: self.lam * (model[name] - theta[name]) for name in theta if name in local.roles.shared}
         moved, _ = local.sgd({name: model[name] for name in back}, back, {})
         # What is the client's alone has nothing to be near to: it is the same in both models.
         moved |= {name: tensor.clone() for name, tensor in theta.items() if name not in back}
         # The statistics of batch norm are those of the model that saw the batches.
-        return {**state, "model": {**model, **add_prefix(OWN, theta), **moved, **buffers}}, first
+        return {**state, "model": {**model, **add_prefix(OWN, theta), **moved, **buffers}}, losses[0]
 
     def update_server(self, server: Server, roles: Roles, updates: Sequence[Update]) -> Server:
         mean = self.average(updates, roles.shared)
-        if self.beta != 1.0:
-            mean = {
-                name: server.shared[name].lerp(tensor, self.beta) if tensor.is_floating_point() else tensor
-                for name, tensor in mean.items()
-            }
+        for name in [name for name, tensor in mean.items() if self.beta != 1.0 and tensor.is_floating_point()]:
+            mean[name] = server.shared[name].lerp(mean[name], self.beta)
         return Server(mean, server.extra)
 
 
@@ -109,10 +101,10 @@ class PFedMe(Method):
 class Apfl(Method):
     """Clients predict with α · v + (1 − α) · w: a model v of their own mixed with the global one.
 
-    As written, w takes its step of FedAvg on each batch, v a step on the loss of the mixture, and α a step on
-    ⟨v − w, gradient of the mixture⟩ + 0.02 · α, clipped to 0..1. As released with FedPerfix (and PFLlib), v is trained
-    on its own loss, α's step uses α · g_v + (1 − α) · g_w of the two models and v − w as they are after their steps,
-    and at the end of a round v becomes the mixture, with which the client is measured. Buffers are those of v.
+    As written, w takes its step of FedAvg on each batch, v one on the loss of the mixture, and α one on ⟨v − w,
+    gradient of the mixture⟩ + 0.02 · α, clipped to 0..1. As released with FedPerfix (and PFLlib), v is trained on its
+    own loss, α's step uses α · g_v + (1 − α) · g_w and v − w after their steps, and at the end of a round v becomes the
+    mixture, with which the client is measured. Buffers are those of v.
     """
 
     name = "apfl"
@@ -120,7 +112,6 @@ class Apfl(Method):
     keeps = ("a second model", "the weight of its mixture")
     plain_sgd = True
     ignores_unlabelled = True
-
     alpha: float = option(0.25, ge=0, le=1, help="Initial weight α of the personal model; 1 is training alone.")
     adaptive: bool = option(True, help="Whether α is learned, with a step after every batch.")
     variant: str = option("as_written", choices=("as_written", "as_released"), help="How v and α train; see above.")
@@ -131,9 +122,6 @@ class Apfl(Method):
     def eval_state(self, state: Tensors) -> Tensors:
         v, alpha = _own(state)
         return v if self.variant == "as_released" else mix(alpha, v, model_part(state))
-
-    def begin(self, local: ClientView, start: Tensors) -> LocalState:
-        return {**super().begin(local, start), "own_opt_state": {}}
 
     def step(self, local: ClientView, state: LocalState, batch: Batch) -> tuple[LocalState, Tensor]:
         before = {name: tensor.clone() for name, tensor in state["model"].items() if name in local.parameters}
@@ -152,7 +140,7 @@ class Apfl(Method):
             grads = {name: alpha * grad for name, grad in toward.items()}  # of v, by the chain rule
         difference = {name: tensor - before[name] for name, tensor in v.items()}
         state, loss = super().step(local, state, batch)
-        v, opt_state = local.sgd(v, grads, state["own_opt_state"])
+        v, opt_state = local.sgd(v, grads, state.get("own_opt_state", {}))
         if self.variant == "as_released":
             difference = {name: tensor - state["model"][name] for name, tensor in v.items()}
         along = sum((difference[name] * toward[name]).sum() for name in v) + 0.02 * alpha  # as in every released code
@@ -166,19 +154,145 @@ class Apfl(Method):
         if self.variant == "as_written":
             return state
         v, alpha = _own(state["model"])
-        mixed = mix(alpha, v, model_part(state["model"]))
-        return {**state, "model": {**state["model"], **add_prefix(OWN, mixed)}}
+        mixed = add_prefix(OWN, mix(alpha, v, model_part(state["model"])))
+        return {**state, "model": {**state["model"], **mixed}}
 
 
 def _own(state: Tensors) -> tuple[Tensors, Tensor]:
-    """Return v and α."""
     entries = strip_prefix(OWN, state)
     return entries, entries.pop("alpha")
 
 
 def mix(alpha: Tensor, v: Tensors, w: Tensors) -> Tensors:
     """Return α · v + (1 − α) · w for the entries of `v`; integers are those of `v`."""
-    return {
-        name: alpha * tensor + (1 - alpha) * w[name] if tensor.is_floating_point() else tensor
-        for name, tensor in v.items()
-    }
+    mixed = {name: alpha * tensor + (1 - alpha) * w[name] for name, tensor in v.items() if tensor.is_floating_point()}
+    return {**v, **mixed}
+
+
+_PROJECTION = "own/projection"
+# Numbers that travelled. From the server, [1] is how many it has broadcast since the beginning, the first whole student
+# included; a client keeps what it had of them, and returns how many it [0] sent and [1] received in the round.
+_NUMBERS, _HAD = "common/numbers", "own/numbers"
+_MIN_LOSS = 1e-6  # of the sum of losses that divides, which can be 0 in float32
+
+
+@METHODS.register
+class FedKD(Method):
+    """A personal teacher and a shared student learn from each other; only the student travels.
+
+    With cross-entropies L_t and L_s, D = L_t + L_s, classifier inputs h and a personal map P, the identity at first, a
+    step descends on L_t + KL(student ‖ teacher) / D + MSE(h_t, P h_s) / D for the teacher and L_s + KL(teacher ‖
+    student) / D + MSE(h_t, P h_s) / D for student and P, all else constant; ``training.clip`` applies to both apart.
+    Clients cut their updates of the student, the server the plain mean of these: every tensor of two or more axes, as a
+    matrix of its first axis and the rest, to the smallest rank that keeps a share T of its squared singular values, T
+    rising linearly from ``tmin`` to ``tmax``. Traffic is 4 bytes for each number of what is left.
+    """
+
+    name = "fedkd"
+    citation = "Wu et al., FedKD, Nature Communications 13, 2022"
+    keeps = ("a projection of features",)
+    exchanges = ("a student model",)
+    personal = (ALL,)
+    facts = ("progress",)
+    own_averaging = "uniform"
+    tmin: float = option(0.95, gt=0, le=1, help="Share of squared singular values that is kept, at the beginning.")
+    tmax: float = option(0.98, gt=0, le=1, help="Share that is kept in the last round; with both at 1 all are kept.")
+
+    def init_client(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
+        need_classifier(self, federation)
+        return {"projection": torch.eye(federation.features), "numbers": torch.tensor(0)}
+
+    def init_shared(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
+        return {**initial, "numbers": torch.tensor([0, sum(tensor.numel() for tensor in initial.values())])}
+
+    def eval_state(self, state: Tensors) -> Tensors:
+        return model_part(state)
+
+    def step(self, local: ClientView, state: LocalState, batch: Batch) -> tuple[LocalState, Tensor]:
+        model = state["model"]
+        teacher, rest = split(model, local.parameters)
+        student, rest = split(rest, {*add_prefix(COMMON, teacher), _PROJECTION})
+
+        def loss(params: Tensors) -> Tensor:
+            everything = {**rest, **params}
+            logits, features = local.features(model_part(everything), batch.inputs)
+            logits_s, features_s = local.features(strip_prefix(COMMON, everything), batch.inputs)
+            mapped = F.linear(features_s, params[_PROJECTION])
+            of_teacher = local.cross_entropy(logits, batch.labels)
+            of_student = local.cross_entropy(logits_s, batch.labels)
+            to_teacher = divergence(logits_s.detach(), logits) + F.mse_loss(features, mapped.detach())
+            to_student = divergence(logits.detach(), logits_s) + F.mse_loss(mapped, features.detach())
+            scale = (of_teacher + of_student).detach().clamp_min(_MIN_LOSS)
+            return of_teacher + of_student + (to_teacher + to_student) / scale
+
+        # What one of the losses trains is a constant in the other, so the gradients of their sum are those of each.
+        grads, value = local.gradient(loss, {**teacher, **student})
+        of_teacher, of_student = ({name: grads[name] for name in part} for part in (teacher, student))
+        teacher, opt_state = local.sgd(teacher, of_teacher, state["opt_state"])
+        student, student_opt_state = local.sgd(student, of_student, state.get("student_opt_state", {}))
+        moved = {**model, **teacher, **student}
+        return {**state, "model": moved, "opt_state": opt_state, "student_opt_state": student_opt_state}, value
+
+    def end(self, local: ClientView, state: LocalState) -> LocalState:
+        model, received = state["model"], local.received
+        energy = self.tmin + (self.tmax - self.tmin) * model["data/progress"].double()
+        returned, up, whole = {}, torch.zeros_like(model[_HAD]), 0
+        for name in model_part(model):
+            before, after = received[COMMON + name], model[COMMON + name]
+            if before.ndim > 1 and before.is_floating_point():
+                change, numbers = compressed(after - before, energy)
+                after = before + change
+            else:
+                numbers = torch.full_like(up, before.numel())
+            returned[COMMON + name], up, whole = after, up + numbers, whole + before.numel()
+        broadcast = model[_NUMBERS][1]
+        down = (broadcast - model[_HAD]).clamp_max(whole)
+        counted = {_NUMBERS: torch.stack([up, down]), _HAD: broadcast}
+        return {**state, "model": {**model, **returned, **counted}}
+
+    def update_server(self, server: Server, roles: Roles, updates: Sequence[Update]) -> Server:
+        progress = torch.tensor(server.round / server.federation.rounds).double()
+        energy = self.tmin + (self.tmax - self.tmin) * progress
+        shares = self.shares(updates)
+        student, sent = {}, server.shared[_NUMBERS].clone()
+        for name, before in server.shared.items():
+            numbers: int | Tensor = before.numel()
+            if name == _NUMBERS:
+                continue
+            student[name] = updates[0].returned[name].clone()  # of a counter
+            if before.is_floating_point():
+                changes = [share * (one.returned[name] - before) for share, one in zip(shares, updates, strict=True)]
+                change = torch.stack(changes).sum(0)
+                if before.ndim > 1:
+                    change, numbers = compressed(change, energy)
+                student[name] = before + change
+            sent[1] += numbers
+        return Server({**student, _NUMBERS: sent})
+
+    def traffic(self, update: Update) -> tuple[int, int]:
+        up, down = update.returned[_NUMBERS].tolist()
+        return 4 * up, 4 * down
+
+
+def divergence(target: Tensor, logits: Tensor) -> Tensor:
+    """Return KL(target ‖ logits) of the softmax over the last axis, the mean over all others."""
+    p, q = target.log_softmax(-1).flatten(0, -2), logits.log_softmax(-1).flatten(0, -2)
+    return F.kl_div(q, p, reduction="batchmean", log_target=True)
+
+
+def compressed(change: Tensor, energy: Tensor) -> tuple[Tensor, Tensor]:
+    """Return a change at the smallest rank that keeps a share `energy`, and how many numbers it takes, or all.
+
+    Singular values that are dropped become zeros and are not cut off, so that shapes do not depend on the data. What is
+    not finite is left as it is.
+    """
+    matrix = change.flatten(1)
+    finite = matrix.isfinite().all()
+    left, values, right = torch.linalg.svd(torch.where(finite, matrix, 0.0), full_matrices=False)
+    squares = values.double().square()
+    # Sums of all that come before, as a product: on CUDA, cumulative sums are not the same each time.
+    earlier = torch.ones(2 * squares.shape[-1:], dtype=squares.dtype, device=squares.device).triu(1)
+    kept = (squares.unsqueeze(-2) @ earlier).squeeze(-2) < energy * squares.sum(-1, keepdim=True)
+    short = (left * (values * kept).unsqueeze(-2)) @ right
+    numbers = (kept.sum(-1) * (sum(matrix.shape) + 1)).clamp(max=matrix.shape[0] * matrix.shape[1])
+    return torch.where(finite, short, matrix).view_as(change), numbers

@@ -13,10 +13,7 @@ from pflcore.options import option
 
 @METHODS.register
 class FedAvg(Method):
-    """One global model: clients train the whole of it, the server averages it by training samples.
-
-    Averages run over the sampled clients. Buffers such as batch-norm statistics are averaged as well.
-    """
+    """One global model: clients train the whole of it, the server averages it, buffers too, by training samples."""
 
     name = "fedavg"
     citation = "McMahan et al., AISTATS 2017"
@@ -24,17 +21,13 @@ class FedAvg(Method):
 
 @METHODS.register
 class Local(Method):
-    """Each client trains its own model and never communicates: the baseline of personalisation.
-
-    All clients begin with the same model.
-    """
+    """Each client trains its own model, begun as everybody's, and never communicates: personalisation's baseline."""
 
     name = "local"
     citation = "Li et al., FedTP, TNNLS 2023, Table II (Local-T); Sun et al., FedPerfix, ICCV 2023"
     personal = (ALL,)
     own_averaging = None
     smoke: ClassVar[dict[str, Any]] = {"schedule": "when_sampled"}
-
     schedule: str = option("every_round", choices=("every_round", "when_sampled"), help="Whether all clients train.")
 
     def participants(self, sampled: Sequence[int], clients: int) -> Sequence[int]:
@@ -45,7 +38,7 @@ class Local(Method):
 class FedPer(Method):
     """The last linear layer stays on the client, the rest is averaged; both are trained jointly.
 
-    In a Transformer only the classifier is personal: the LayerNorm in front of it is shared, as in FedTP's code.
+    In a Transformer the LayerNorm in front of the classifier is shared, as in FedTP's code.
     """
 
     name = "fedper"
@@ -82,15 +75,13 @@ class VanillaAttention(Method):
 class PersonalGroups(Method):
     """The named groups of the model stay on the client, the rest is averaged.
 
-    With ``[head]`` it is FedPer, with ``[norm]`` and ``averaging: uniform`` FedBN, with ``[attention.qkv]`` vanilla
-    personalised attention. `pfl describe` names the groups of a backbone; a group stands for all groups below it, so
-    ``attention`` is the whole of the attention.
+    With ``[head]`` it is FedPer, with ``[norm]`` and ``averaging: uniform`` FedBN. `pfl describe` names the groups of a
+    backbone; a group stands for all groups below it, so ``attention`` is the whole of the attention.
     """
 
     name = "personal_groups"
     citation = "Sun et al., FedPerfix, ICCV 2023, Table 1"
     keeps = ("the groups in its option",)
-
     groups: tuple[str, ...] = option(("head",), help="The personal groups, as the backbone names them.")
 
     def roles(self, groups: Groups) -> Roles:
@@ -101,15 +92,14 @@ class PersonalGroups(Method):
 class LgFedAvg(Method):
     """The upper layers are averaged, everything below them stays on the client; both are trained jointly.
 
-    The authors share the last two layers: for the ConvNet `[fc2, head]`, while `[fc, head]` shares all three of its
-    linear layers.
+    The authors share the last two layers: for the ConvNet ``[fc2, head]``, while ``[fc, head]`` is all three linear
+    ones.
     """
 
     name = "lg_fedavg"
     citation = "Liang et al., LG-FedAvg, arXiv 2001.01523, 2020, algorithm 1"
     keeps = ("all groups but those in its option",)
     own_averaging = "uniform"
-
     shared: tuple[str, ...] = option(("head",), help="The groups that are averaged; all others stay on the client.")
 
     def roles(self, groups: Groups) -> Roles:
@@ -121,14 +111,12 @@ class LgFedAvg(Method):
 class KNNPer(Method):
     """FedAvg whose predictions are mixed with those of a client's nearest training samples.
 
-    The probability of a class is λ · share of the k nearest neighbours + (1 − λ) · softmax; a neighbour weighs
-    exp(−d² / number of features). Nothing more is sent than in FedAvg. With ``knn_grid: [0, 0.25, 0.5, 0.75, 1]`` each
-    client takes the λ that is right most often on its training samples, each voted on by all others. In text the
-    samples are characters.
+    The probability of a class is λ · share of the k nearest neighbours + (1 − λ) · softmax; a neighbour weighs exp(−d²
+    / number of features). With ``knn_grid: [0, 0.25, 0.5, 0.75, 1]`` each client takes the λ that is right most often
+    on its training samples, each voted on by all others. In text the samples are characters.
     """
 
     name = "knn_per"
     citation = "Marfoq et al., Personalized Federated Learning through Local Memorization, ICML 2022"
     keeps = ("its samples as a memory",)
-
     knn: float = option(0.5, gt=0, le=1, help="Weight λ of the nearest neighbours; 1 is without the model's softmax.")

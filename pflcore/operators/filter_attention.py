@@ -1,10 +1,11 @@
-"""FedOFA's attention over generated convolutions, as pure functions over named tensors; and its orthogonality term."""
+"""FedOFA on generated convolutions, as pure functions over named tensors: attention, orthogonality, pruning."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 
 import torch
 from torch import Tensor
@@ -13,6 +14,7 @@ from pflcore.errors import UserError
 from pflcore.groups import Tensors
 from pflcore.seeds import torch_seed
 
+PARTS = ("conv", "all")  # what is pruned
 KINDS = ("none", "intra", "inter", "tfa")
 _CONV = 4  # axes of a convolution's weights: filters, input channels, height, width
 _ROLES = ("query", "key", "value")
@@ -23,46 +25,30 @@ class FilterAttention:
     """Recalibrates generated convolutions on the server; clients do not notice (FedOFA, section 3.2).
 
     A convolution of n filters with d = channels · height · width numbers each is embedded three times, as query, key
-    and value. A stream lifts each to `heads` copies, lets the heads attend to one another (a map of heads × heads), and
-    adds a combination of the heads to the weights:
-
-    - ``intra``: each filter for itself, as vectors of d numbers; every filter has projections of its own.
-    - ``inter``: the layer as one vector of n·d numbers, with one set of projections.
-    - ``tfa``: ``mix`` · intra + (1 − ``mix``) · inter. Queries and keys are separate; the value heads are those of
-      inter, cut into filters. Both streams take the same embedding.
-    - ``none``: nothing; there are no parameters.
-
-    The embedding acts on each number alone, with a weight per layer and role, so what a stream adds to a filter is a
-    multiple of it; with `dense` it is a matrix of d × d. Biases stay as they are.
-
-    Attributes:
-        heads: Heads of both streams; with one head the attention is constant, and queries and keys learn nothing.
-        mix: Share of ``intra`` in ``tfa``, 0..1.
-        scale: Divide scores by the root of the vectors' length, as Transformers do. The paper does not write it.
-        targets: Shapes of all generated tensors, by name; those with four axes are convolutions.
-        bias: Whether maps have biases. One is added to all numbers of a filter or layer; runs tend to diverge.
+    and value, by a number per layer and role, or with `dense` a matrix of d × d. A stream lifts each to `heads` copies,
+    lets the heads attend to one another (a map of heads × heads), and adds a combination of them to the weights:
+    ``intra`` each filter for itself, with projections of its own; ``inter`` the layer as one vector of n·d numbers;
+    ``tfa`` is ``mix`` · intra + (1 − ``mix``) · inter, queries and keys separate, the value heads those of inter, cut
+    into filters; ``none`` nothing, without parameters. Biases stay as they are.
     """
 
     kind: str
-    heads: int
-    mix: float
-    scale: bool
-    targets: Mapping[str, tuple[int, ...]]
-    bias: bool = True
+    heads: int  # of both streams; with one head the attention is constant, and queries and keys learn nothing
+    mix: float  # share of ``intra`` in ``tfa``, 0..1
+    scale: bool  # divide scores by the root of the vectors' length, as Transformers do; the paper does not write it
+    targets: Mapping[str, tuple[int, ...]]  # shapes of all generated tensors; those with four axes are convolutions
+    bias: bool = True  # one is added to all numbers of a filter or layer; runs tend to diverge
     dense: bool = False
 
     def __post_init__(self) -> None:
         if self.kind != "none" and not self._layers():
-            raise UserError(
-                f"filter attention: kind {self.kind!r} needs a convolution among the generated tensors and there is "
-                "none; use a backbone with convolutions, or kind 'none'"
-            )
+            what = f"filter attention: kind {self.kind!r} needs a convolution among the generated tensors"
+            raise UserError(f"{what} and there is none; use a backbone with convolutions, or kind 'none'")
 
     def init(self, seed: int) -> Tensors:
         """Return parameters: weights as PyTorch draws those of a linear layer of their size, biases zero.
 
-        Biases of −1..1, as a linear layer of one input has them, would saturate the softmax. Each tensor has a stream
-        of its own, so kinds begin alike in what they have in common.
+        Each tensor has a stream of its own, so kinds begin alike in what they have in common.
         """
         params: Tensors = {}
 
@@ -88,26 +74,19 @@ class FilterAttention:
 
     def __call__(self, params: Mapping[str, Tensor], generated: Mapping[str, Tensor]) -> Tensors:
         """Return recalibrated tensors of the same names and shapes (clients, \\*target shape)."""
-        layers = self._layers()
-        return {
-            name: self._recalibrate(params, name, tensor) if name in layers else tensor
-            for name, tensor in generated.items()
-        }
+        return {**generated, **{name: self._recalibrate(params, name, generated[name]) for name in self._layers()}}
 
     def _layers(self) -> tuple[str, ...]:
-        """Return the names of the convolutions that are recalibrated."""
         return tuple(name for name, shape in self.targets.items() if len(shape) == _CONV and self.kind != "none")
 
     def _recalibrate(self, params: Mapping[str, Tensor], layer: str, weights: Tensor) -> Tensor:
         """Recalibrate one convolution, (clients, filters, channels, height, width)."""
         filters = weights.flatten(-_CONV + 1)
         scales, shifts = params[f"{layer}.embedding.weight"], params.get(f"{layer}.embedding.bias")
-        maps = [scales[index] for index in range(len(_ROLES))]
-        embedded = [filters @ each.mT if self.dense else filters * each for each in maps]
+        embedded = [filters @ each.mT if self.dense else filters * each for each in scales.unbind()]
         if shifts is not None:
-            embedded = [tensor + shifts[index] for index, tensor in enumerate(embedded)]
-        # To inter, a layer is one vector of all its numbers.
-        whole = [tensor.flatten(-2).unsqueeze(-2) for tensor in embedded]
+            embedded = [tensor + shift for tensor, shift in zip(embedded, shifts.unbind(), strict=True)]
+        whole = [tensor.flatten(-2).unsqueeze(-2) for tensor in embedded]  # to inter, a layer is one vector
         if self.kind == "intra":
             values = _lift(params, f"{layer}.intra.value", embedded[2])
             added = self._stream(params, f"{layer}.intra", embedded, values)
@@ -120,12 +99,11 @@ class FilterAttention:
         return weights + added.reshape(weights.shape)
 
     def _stream(self, params: Mapping[str, Tensor], name: str, embedded: list[Tensor], values: Tensor) -> Tensor:
-        """Return what a stream adds to each of its vectors: (clients, vectors, length), like each of `embedded`.
+        """Return what a stream adds to each of its vectors, as each of `embedded`: (clients, vectors, length).
 
-        `values` has the heads of the values, (clients, vectors, heads, length).
+        `values` are the heads of the values, (clients, vectors, heads, length).
         """
-        queries = _lift(params, f"{name}.query", embedded[0])
-        keys = _lift(params, f"{name}.key", embedded[1])
+        queries, keys = (_lift(params, f"{name}.{role}", embedded[index]) for index, role in enumerate(_ROLES[:2]))
         scores = queries @ keys.transpose(-2, -1)
         if self.scale:
             scores = scores * queries.shape[-1] ** -0.5
@@ -135,10 +113,9 @@ class FilterAttention:
 
 
 def orthogonality(generated: Mapping[str, Tensor]) -> Tensor:
-    """Return ‖O·Oᵀ − I‖², the mean over convolutions, summed over clients: how far filters are from orthonormal.
+    """Return ‖O·Oᵀ − I‖², the mean over convolutions, whose filters are rows of O, summed over clients.
 
-    O has a convolution's filters as its rows. The paper writes ‖Oᵀ·O − I‖² (equation 8), which is larger by a constant
-    and has the same gradient.
+    The paper writes ‖Oᵀ·O − I‖² (equation 8), which is larger by a constant and has the same gradient.
     """
     grams = []
     for tensor in generated.values():
@@ -152,9 +129,32 @@ def orthogonality(generated: Mapping[str, Tensor]) -> Tensor:
 
 
 def _lift(params: Mapping[str, Tensor], name: str, vectors: Tensor) -> Tensor:
-    """Return copies of each vector for the heads, each scaled and shifted: (clients, vectors, heads, length)."""
+    """Return scaled and shifted copies of each vector for the heads: (clients, vectors, heads, length)."""
     return _shifted(vectors.unsqueeze(-2) * params[f"{name}.weight"].unsqueeze(-1), params.get(f"{name}.bias"))
 
 
 def _shifted(vectors: Tensor, bias: Tensor | None) -> Tensor:
     return vectors if bias is None else vectors + bias.unsqueeze(-1)
+
+
+def masks(generated: Mapping[str, Tensor], percent: float, parts: str = "conv") -> Tensors:
+    """Return which weights each client keeps, those of the largest absolute values, by layer (FedOFA, equation 9).
+
+    Of each tensor (clients, …), or with ``conv`` of weights of convolutions alone, floor(n · `percent` / 100) of a
+    client's n numbers are dropped, of equal ones the earlier. Raises :class:`UserError` where there is none.
+    """
+    chosen = {name: tensor for name, tensor in generated.items() if parts == "all" or tensor.ndim == 1 + _CONV}
+    if not chosen:
+        raise UserError("pruning: there is no convolution among the generated tensors; use parts 'all'")
+    kept = {}
+    for name, tensor in chosen.items():
+        sizes = tensor.detach().abs().flatten(1)
+        # In exact arithmetic on the decimal as it was written: as floats, 64.1 % of 1000 are less than 641.
+        dropped = math.floor(sizes.shape[1] * Fraction(str(percent)) / 100)
+        kept[name] = (sizes.argsort(dim=1, stable=True).argsort(dim=1) >= dropped).view(tensor.shape)
+    return kept
+
+
+def masked(tensors: Mapping[str, Tensor], kept: Mapping[str, Tensor]) -> Tensors:
+    """Return `tensors` with zeros where their mask in `kept` is false; those without a mask pass as they are."""
+    return {name: tensor.masked_fill(~kept[name], 0) if name in kept else tensor for name, tensor in tensors.items()}

@@ -19,21 +19,13 @@ _ROWS = 512
 
 @dataclass(frozen=True)
 class HyperNetwork:
-    """Sizes of a hypernetwork. Its parameters live in a dict of tensors that the functions take and return.
+    """Sizes of a hypernetwork. Its parameters live in a dict of tensors that the functions take and return."""
 
-    Attributes:
-        clients: Rows of the embedding table.
-        embedding: Width of a client's embedding.
-        hidden: Width of the MLP.
-        layers: Linear layers of the MLP; a ReLU between two, none after the last.
-        targets: Shapes of the tensors to generate, by name.
-    """
-
-    clients: int
-    embedding: int
-    hidden: int
-    layers: int
-    targets: Mapping[str, tuple[int, ...]]
+    clients: int  # rows of the embedding table
+    embedding: int  # width of a client's embedding
+    hidden: int  # width of the MLP
+    layers: int  # linear layers of the MLP; a ReLU between two, none after the last
+    targets: Mapping[str, tuple[int, ...]]  # shapes of the tensors to generate, by name
 
     def init(self, seed: int) -> Tensors:
         """Return parameters as PyTorch initialises embeddings and linear layers, from a stream of their own."""
@@ -50,34 +42,22 @@ class HyperNetwork:
 
     def __call__(self, params: Mapping[str, Tensor], clients: Sequence[int]) -> Tensors:
         """Return generated tensors for some clients, each (clients, \\*target shape)."""
-        hidden = self._hidden(params, clients)
-        return {
-            name: _linear(params, f"heads.{name}", hidden).view(len(clients), *shape)
-            for name, shape in self.targets.items()
-        }
+        hidden, made = self._hidden(params, clients), {}
+        for name, shape in self.targets.items():
+            made[name] = _linear(params, f"heads.{name}", hidden).view(len(clients), *shape)
+        return made
 
     def sgd_step(
-        self,
-        params: Tensors,
-        momenta: Tensors,
-        clients: Sequence[int],
-        upstream: Mapping[str, Tensor],
-        *,
-        lr: float,
-        momentum: float,
-        weight_decay: float,
+        self, params: Tensors, momenta: Tensors, clients: Sequence[int], upstream: Tensors, **rates: float
     ) -> None:
-        """Take one step of SGD as PyTorch's, in place, along gradients of the generated tensors.
+        r"""Take one step of SGD as PyTorch's, in place, along `upstream`, gradients of generated tensors.
 
-        Nearly all parameters are in the heads, and a head's gradient is as large as the head; it is a sum of outer
-        products, one per client. So it is never formed: rows of a head, of its momentum and of what is passed on to
-        the layers below are updated together while they are in the processor's cache.
-
-        Args:
-            params, momenta: As from :meth:`init`; momenta begin as zeros.
-            clients: Those whose generated tensors have gradients.
-            upstream: Target name → gradients of that tensor, (clients, \\*target shape).
+        `upstream` is target name → (clients, \*target shape); `momenta` begin as zeros. Nearly all parameters are in
+        the heads, and a head's gradient, a sum of outer products, one per client, is as large as the head. So it is
+        never formed: rows of a head, of its momentum and of what is passed on to the layers below are updated together
+        while they are in the processor's cache.
         """
+        lr, momentum, weight_decay = rates["lr"], rates["momentum"], rates["weight_decay"]
         below, hidden = self._traced(params, clients)
         inner = hidden.detach()
         passed_on = torch.zeros_like(inner)
@@ -104,7 +84,7 @@ class HyperNetwork:
                 step(params[name], momenta[name].mul_(momentum).add_(gradient))
 
     def squared_norm(self, params: Tensors, clients: Sequence[int], upstream: Mapping[str, Tensor]) -> Tensor:
-        """Return the squared norm of the gradient along which :meth:`sgd_step` would step, without decay: a number.
+        """Return the squared norm of the gradient along which :meth:`sgd_step` would step, without decay.
 
         It is not formed here either: for a head's Σ sᵢ·hᵢᵀ over clients it is Σᵢⱼ (sᵢ·sⱼ)(hᵢ·hⱼ).
         """
@@ -127,7 +107,6 @@ class HyperNetwork:
         return below, self._hidden(below, clients)
 
     def _hidden(self, params: Mapping[str, Tensor], clients: Sequence[int]) -> Tensor:
-        """Return what the heads read: (clients, hidden)."""
         embedding = params["embedding"]
         hidden = embedding[torch.as_tensor(list(clients), device=embedding.device)]
         for index in range(self.layers):

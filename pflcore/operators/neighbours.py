@@ -10,14 +10,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+Piece = tuple[Tensor, Tensor, Tensor]
+
 
 @dataclass(frozen=True)
 class Neighbours:
     """Nearest neighbours of kNN-Per (Marfoq et al., ICML 2022), mixed with a model's own probabilities.
 
-    The probability of a class is the share of the k nearest training samples that have it, each with the weight
-    exp(−d² / D), d its Euclidean distance and D the number of features. What is mixed are probabilities: λ of the
-    neighbours, 1 − λ of the model.
+    The probability of a class is the share of the k nearest training samples that have it, each with the weight exp(−d²
+    / D), d its Euclidean distance and D the number of features. λ of the neighbours and 1 − λ of the model are mixed.
     """
 
     index: Any  # a fitted sklearn.neighbors.NearestNeighbors
@@ -27,27 +28,17 @@ class Neighbours:
 
     @classmethod
     def remember(
-        cls,
-        samples: Iterable[tuple[Tensor, Tensor, Tensor]],
-        classes: int,
-        neighbours: int,
-        weight: float,
-        grid: Sequence[float] = (),
+        cls, samples: Iterable[Piece], classes: int, neighbours: int, weight: float, grid: Sequence[float] = ()
     ) -> Neighbours | None:
         """Return the memory of a client's training samples; None where its features are not finite.
 
-        Args:
-            samples: Pieces of them: logits (batch, …, classes), features (batch, …, features), labels (batch, …).
-            neighbours: k, or all samples where they are fewer.
-            weight: λ without a grid of weights, of which it is the :meth:`best`.
+        They come in pieces: logits (batch, …, classes), features (batch, …, features), labels (batch, …). k is
+        `neighbours`, or all samples where they are fewer; λ is `weight`, or the :meth:`best` of a grid.
         """
         # Imported late: only few runs use it, and it takes a second.
         from sklearn.neighbors import NearestNeighbors
 
-        pieces = [
-            (logits.softmax(-1).flatten(0, -2), features.flatten(0, -2), labels.flatten())
-            for logits, features, labels in samples
-        ]
+        pieces = ((one.softmax(-1).flatten(0, -2), two.flatten(0, -2), three.flatten()) for one, two, three in samples)
         own, seen, known = (torch.cat(parts).cpu().numpy() for parts in zip(*pieces, strict=True))
         if not np.isfinite(seen).all():
             return None
@@ -73,10 +64,7 @@ class Neighbours:
         return max(grid, key=merit)
 
     def vote(self, features: np.ndarray | None) -> np.ndarray:
-        """Return probabilities of the classes, (samples, classes), for features (samples, features).
-
-        None stands for the features in the memory, each of which has no vote on itself.
-        """
+        """Return probabilities (samples, classes) for features (samples, features), None for the memory's own."""
         most = len(self.labels) - (features is None)
         distances, nearest = self.index.kneighbors(features, min(self.index.n_neighbors, most))
         squares = distances.astype(np.float64) ** 2 / self.index.n_features_in_

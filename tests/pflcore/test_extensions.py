@@ -16,7 +16,7 @@ from torch import nn
 
 import pflcore
 from pflcore import extensions, sources
-from pflcore.backbones._module import of_module
+from pflcore.backbones._base import of_module
 from pflcore.datasets import DATASETS
 from pflcore.errors import UserError
 from pflcore.faults import in_a_line

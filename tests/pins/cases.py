@@ -5,45 +5,46 @@ Few mistakes cancel out in them, as clients are uneven. A case that is added is 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from pflcore.methods import METHODS
-from pipeline.study.small_run import CONVNET, IMAGES, POOLED, RESUMED, STACKED, UNEVEN, Entry, SmallRun
+from pipeline.study.small_run import CONVNET, IMAGES, UNEVEN, Entry, SmallRun
+from pipeline.study.small_run import POOLED as P
+from pipeline.study.small_run import RESUMED as R
+from pipeline.study.small_run import STACKED as S
 
 TOLERANCE = 2e-5  # of the largest number of a line; vector units change numbers by 2e-6, stacks by as much
 
 _HELD_BACK: Entry = {**UNEVEN, "validation_share": 0.3}
+_NOVEL: Entry = {**UNEVEN, "novel_share": 0.4}
 _NORM: Entry = {"name": "lenet_bn", "channels": [4, 6], "kernel": 3, "padding": 1}
 _VIT: Entry = {"name": "tiny_vit", "depth": 2, "dim": 8, "heads": 2, "head_dim": 4, "mlp_dim": 12, "patch": 4}
 _STILL: Entry = {**_VIT, "dropout": 0.0}
-_TEXTS: Entry = {"name": "shakespeare", "stand_in": 120}
-_ROLES: Entry = {"name": "natural", "min_samples": 1}
-_LANGUAGE: Entry = {
-    **{"name": "language_transformer", "depth": 1, "dim": 8, "heads": 2, "head_dim": 4, "mlp_dim": 12},
-}
+_LANGUAGE: Entry = {"name": "language_transformer", "depth": 1, "dim": 8, "heads": 2, "head_dim": 4, "mlp_dim": 12}
 _LSTM: Entry = {"name": "lstm", "embedding": 4, "hidden": 6, "layers": 1}
+_TEXTS: Entry = {
+    "dataset": {"name": "shakespeare", "stand_in": 120},
+    "partition": {"name": "natural", "min_samples": 1},
+}
 
 
 @dataclass(frozen=True)
 class Case(SmallRun):
-    """A small run whose numbers are pinned.
+    """A small run whose numbers are pinned."""
 
-    Attributes:
-        ways: How it is trained beside :data:`SEQUENTIAL`; all ways have to agree.
-        tolerance: Of its numbers, relative.
-        brief: Whether only the last round and the cost are pinned.
-    """
-
-    ways: tuple[str, ...] = ()
-    tolerance: float = TOLERANCE
-    brief: bool = False
+    ways: tuple[str, ...] = ()  # how it is trained beside sequentially; all ways have to agree
+    tolerance: float = TOLERANCE  # of its numbers, relative
+    brief: bool = False  # whether only the last round and the cost are pinned
 
 
-def _trained(
-    name: str, method: str, *ways: str, backbone: Entry = CONVNET, more: Entry | None = None, **rest: Any
-) -> Case:
-    return Case(name, {"name": method, **(more or {})}, backbone, ways=ways, **rest)
+_FIELDS = {field.name for field in fields(Case)}
+
+
+def _trained(name: str, method: str, *ways: str, **rest: Any) -> Case:
+    """A case; what is no field of it is an option of the method."""
+    options = {key: value for key, value in rest.items() if key not in _FIELDS}
+    return Case(name, {"name": method, **options}, ways=ways, **{key: rest[key] for key in rest.keys() - options})
 
 
 _HYPER: Entry = {"embedding": 4, "hidden": 6}
@@ -51,132 +52,87 @@ _WIDE: Entry = {"rounds": 2, "batch_size": 16, "lr": 0.05}  # batch norm of few 
 _SGD: Entry = {"momentum": 0.9, "weight_decay": 0.02}
 _DROPS: Entry = {"schedule": "exponential", "gamma": 0.3, "schedule_by": "step"}
 _AUGMENT: Entry = {"augment_crop": 1, "augment_flip": 0.5, "augment_rotation": 10.0}
+_ADAMW: Entry = {"optimizer": "adamw", "weight_decay": 0.1, "clip": 1.0, "lr": 0.01}
 _FEW: Entry = {"rounds": 2, "local_epochs": 1, "batch_size": 3}
+_ONCE: Entry = {**_FEW, "rounds": 1}
+_CLIPPED: Entry = {**_FEW, "lr": 2.0, "clip": 1.0}
+_MEASURED: Entry = {"every": 2, "window": 4, "curve_every": 3}
+_ADAPTED: Entry = {"name": "adaptation", "epochs": 2, "parts": ["head", "all"]}
+_RELEASED: Entry = {"name": "noise", "sigma_max": 1.0, "variant": "as_released"}
 
 _TRAINED = (
-    _trained("average", "fedavg", POOLED, STACKED, RESUMED),
-    _trained("momentum and decay", "fedavg", STACKED, training={**_SGD, "lr": 0.03}),
-    _trained("clipping", "fedavg", STACKED, training={**_SGD, "clip": 1.0, "lr": 0.03}),
-    _trained("nesterov", "fedavg", STACKED, training={**_SGD, "nesterov": True, "lr": 0.03}),
-    _trained("adam", "ditto", POOLED, STACKED, training={"optimizer": "adam", "weight_decay": 0.02, "lr": 0.01}),
-    _trained("adamw", "fedavg", STACKED, training={"optimizer": "adamw", "weight_decay": 0.1, "clip": 1.0, "lr": 0.01}),
-    _trained("cosine", "fedavg", STACKED, RESUMED, training={"schedule": "cosine", "warmup": 1, "lr_min": 0.01}),
-    _trained("drops within rounds", "fedper", STACKED, training={**_DROPS, **_SGD}),
-    _trained("server's momentum", "fedavg", STACKED, training={"server_optimizer": "momentum", "server_lr": 0.5}),
-    _trained("server's adam", "fedper", POOLED, RESUMED, training={"server_optimizer": "adam"}),
-    _trained("server's yogi", "fedbn", RESUMED, backbone=_NORM, training={**_WIDE, "server_optimizer": "yogi"}),
-    _trained("server's adagrad", "fedtp", backbone=_STILL, more=_HYPER, training={"server_optimizer": "adagrad"}),
-    _trained("class weights", "ditto", POOLED, STACKED, training={"class_weights": "balanced"}),
-    _trained("augmentation", "fedavg", POOLED, STACKED, RESUMED, training=_AUGMENT),
-    _trained("local steps", "fedavg", POOLED, STACKED, training={"local_steps": 3}),
+    _trained("average", "fedavg", P, S, R),
+    _trained("momentum and decay", "fedavg", S, training={**_SGD, "lr": 0.03}),
+    _trained("clipping", "fedavg", S, training={**_SGD, "clip": 1.0, "lr": 0.03}),
+    _trained("nesterov", "fedavg", S, training={**_SGD, "nesterov": True, "lr": 0.03}),
+    _trained("adam", "ditto", P, S, training={"optimizer": "adam", "weight_decay": 0.02, "lr": 0.01}),
+    _trained("adamw", "fedavg", S, training=_ADAMW),
+    _trained("cosine", "fedavg", S, R, training={"schedule": "cosine", "warmup": 1, "lr_min": 0.01}),
+    _trained("drops within rounds", "fedper", S, training={**_DROPS, **_SGD}),
+    _trained("server's momentum", "fedavg", S, training={"server_optimizer": "momentum", "server_lr": 0.5}),
+    _trained("server's adam", "fedper", P, R, training={"server_optimizer": "adam"}),
+    _trained("server's yogi", "fedbn", R, backbone=_NORM, training={**_WIDE, "server_optimizer": "yogi"}),
+    _trained("server's adagrad", "fedtp", backbone=_STILL, **_HYPER, training={"server_optimizer": "adagrad"}),
+    _trained("class weights", "ditto", P, S, training={"class_weights": "balanced"}),
+    _trained("augmentation", "fedavg", P, S, R, training=_AUGMENT),
+    _trained("local steps", "fedavg", P, S, training={"local_steps": 3}),
     _trained("few sampled", "fedavg", clients=9, training={"sample_rate": 0.29, "rounds": 5}),
-    _trained("when measured", "fedavg", training={"rounds": 8}, evaluation={"every": 2, "window": 4, "curve_every": 3}),
-    _trained("validation", "fedavg", POOLED, STACKED, partition=_HELD_BACK),
-    _trained("personal validation", "fedper", POOLED, STACKED, RESUMED, partition={**_HELD_BACK, "novel_share": 0.3}),
-    _trained("batch norm", "fedavg", POOLED, STACKED, backbone=_NORM, training=_WIDE),
-    _trained("personal norm", "fedbn", STACKED, RESUMED, backbone=_NORM, training=_WIDE),
-    _trained("dropout", "fedavg", POOLED, STACKED, backbone=_VIT),
-    _trained("bfloat16", "fedavg", STACKED, backbone=_STILL, training={**_FEW, "precision": "bf16"}, tolerance=5e-3),
-    _trained("diverges", "fedavg", POOLED, STACKED, training={"lr": 1e30}),
-    _trained("proximal", "fedprox", POOLED, STACKED, more={"mu": 2.0}),
-    _trained("personal head", "fedper", POOLED, STACKED, RESUMED),
-    _trained("personal block", "personal_groups", backbone=_STILL, more={"groups": ["blocks.-1", "head"]}),
-    _trained("alone", "local", POOLED),
-    _trained(
-        "tuning epochs",
-        "fedbabu",
-        POOLED,
-        STACKED,
-        backbone=_VIT,
-        more={"finetune_epochs": 2},
-        training={**_FEW, "batch_size": 8},
-    ),
-    _trained("tuning steps", "fedbabu", STACKED, more={"finetune_steps": 2, "finetune_lr": 0.05}, training=_SGD),
-    _trained("neighbours", "knn_per", POOLED, STACKED, more={"neighbours": 4}),
-    _trained("personal neighbours", "fedper", backbone=_STILL, more={"knn": 0.6, "neighbours": 3}),
-    _trained("second model", "ditto", POOLED, STACKED, RESUMED, training={"momentum": 0.5}),
-    _trained("mixed models", "apfl", STACKED),
+    _trained("when measured", "fedavg", training={"rounds": 8}, evaluation=_MEASURED),
+    _trained("validation", "fedavg", P, S, partition=_HELD_BACK),
+    _trained("personal validation", "fedper", P, S, R, partition={**_HELD_BACK, "novel_share": 0.3}),
+    _trained("batch norm", "fedavg", P, S, backbone=_NORM, training=_WIDE),
+    _trained("personal norm", "fedbn", S, R, backbone=_NORM, training=_WIDE),
+    _trained("dropout", "fedavg", P, S, backbone=_VIT),
+    _trained("bfloat16", "fedavg", S, backbone=_STILL, training={**_FEW, "precision": "bf16"}, tolerance=5e-3),
+    _trained("diverges", "fedavg", P, S, training={"lr": 1e30}),
+    _trained("proximal", "fedprox", P, S, mu=2.0),
+    _trained("personal head", "fedper", P, S, R),
+    _trained("personal block", "personal_groups", backbone=_STILL, groups=["blocks.-1", "head"]),
+    _trained("alone", "local", P),
+    _trained("tuning epochs", "fedbabu", P, S, backbone=_VIT, finetune_epochs=2, training={**_FEW, "batch_size": 8}),
+    _trained("tuning steps", "fedbabu", S, finetune_steps=2, finetune_lr=0.05, training=_SGD),
+    _trained("neighbours", "knn_per", P, S, neighbours=4),
+    _trained("personal neighbours", "fedper", backbone=_STILL, knn=0.6, neighbours=3),
+    _trained("second model", "ditto", P, S, R, training={"momentum": 0.5}),
+    _trained("mixed models", "apfl", S),
     _trained("normalised average", "fednova", training={"momentum": 0.5}),
-    _trained("two heads", "fedrod", STACKED),
-    _trained("alternating", "fedrep", STACKED, more={"head_epochs": 1}),
-    _trained("prototypes", "fedproto", STACKED),
+    _trained("two heads", "fedrod", S),
+    _trained("alternating", "fedrep", S, head_epochs=1),
+    _trained("prototypes", "fedproto", S),
     _trained("distilled", "fedkd"),
-    _trained("several passes", "moon", STACKED, backbone=_VIT, training=_FEW),
-    _trained("projected features", "moon", STACKED, RESUMED, more={"projection": 6}),
-    _trained("meta-learning", "per_fedavg", STACKED),
+    _trained("several passes", "moon", S, backbone=_VIT, training=_FEW),
+    _trained("projected features", "moon", S, R, projection=6),
+    _trained("meta-learning", "per_fedavg", S),
     _trained("coupled", "fedu"),
-    _trained("mixed before rounds", "fedala", POOLED, STACKED, RESUMED, more={"share": 0.6, "eta": 30.0}),
-    _trained("opening", "feddbe", POOLED, STACKED, RESUMED, more={"kappa": 1.0, "mu": 0.4}),
-    _trained(
-        "control variates", "scaffold", POOLED, STACKED, RESUMED, training={"schedule": "exponential", "gamma": 0.5}
-    ),
-    _trained("dynamic regulariser", "feddyn", POOLED, STACKED, RESUMED, more={"alpha": 0.2}),
-    _trained("attentive", "fedamp", POOLED, STACKED, RESUMED, more={"sigma": 5.0, "alpha": 1.0}),
-    _trained("attentive by cosine", "fedamp", backbone=_NORM, more={"attention": "cosine"}, training=_WIDE),
-    _trained("clusters", "ifca", POOLED, STACKED, RESUMED, more={"clusters": 3}),
-    _trained("clusters of norms", "ifca", STACKED, backbone=_NORM, training=_WIDE),
-    _trained("combined classifiers", "fedpac", POOLED, STACKED, RESUMED, more={"lam": 0.5}),
-    _trained("trained beside the model", "gpfl", STACKED, training={**_SGD, "lr": 0.03}),
-    _trained("estimated classifiers", "pfedfda", POOLED, STACKED, RESUMED, more={"grid": 4}),
-    _trained("drawn for a client", "pfedgp", POOLED, STACKED, RESUMED, more={"chains": 3, "measured_chains": 4}),
-    _trained("split clusters", "cfl", POOLED, STACKED, RESUMED, more={"eps1": 9.0, "eps2": 0.0, "after": 1}),
-    _trained("selected parameters", "fedselect", POOLED, STACKED, RESUMED, more={"every": 1, "rate": 0.3}),
-    _trained(
-        "generated",
-        "fedtp",
-        POOLED,
-        STACKED,
-        RESUMED,
-        backbone=_VIT,
-        more=_HYPER,
-        training={"rounds": 2, "momentum": 0.9},
-    ),
-    _trained("generated models", "pfedhn", STACKED, more=_HYPER),
-    _trained("generated norms", "pfedhn", backbone=_NORM, more=_HYPER, training=_WIDE),
-    _trained("generated weights", "pfedla_layerwise", RESUMED, more=_HYPER),
-    _trained("kept layers", "heurpfedla", POOLED, STACKED, RESUMED, more={**_HYPER, "keep": 2}),
-    _trained("added modules", "adapters", backbone=_STILL, more={"width": 4}),
-    _trained("fixed parameters", "lora", STACKED, RESUMED, backbone=_STILL, more={"rank": 2}),
-    _trained(
-        *("novel clients", "local", POOLED),
-        partition={**UNEVEN, "novel_share": 0.4},
-    ),
-    _trained(
-        *("novel clients, sampled", "fedavg"),
-        partition={**UNEVEN, "novel_share": 0.4},
-        analyses=({"name": "adaptation", "epochs": 2, "parts": ["head", "all"]},),
-        clients=6,
-    ),
+    _trained("mixed before rounds", "fedala", P, S, R, share=0.6, eta=30.0),
+    _trained("opening", "feddbe", P, S, R, kappa=1.0, mu=0.4),
+    _trained("control variates", "scaffold", P, S, R, training={"schedule": "exponential", "gamma": 0.5}),
+    _trained("dynamic regulariser", "feddyn", P, S, R, alpha=0.2),
+    _trained("attentive", "fedamp", P, S, R, sigma=5.0, alpha=1.0),
+    _trained("attentive by cosine", "fedamp", backbone=_NORM, attention="cosine", training=_WIDE),
+    _trained("clusters", "ifca", P, S, R, clusters=3),
+    _trained("clusters of norms", "ifca", S, backbone=_NORM, training=_WIDE),
+    _trained("combined classifiers", "fedpac", P, S, R, lam=0.5),
+    _trained("trained beside the model", "gpfl", S, training={**_SGD, "lr": 0.03}),
+    _trained("estimated classifiers", "pfedfda", P, S, R, grid=4),
+    _trained("drawn for a client", "pfedgp", P, S, R, chains=3, measured_chains=4),
+    _trained("split clusters", "cfl", P, S, R, eps1=9.0, eps2=0.0, after=1),
+    _trained("selected parameters", "fedselect", P, S, R, every=1, rate=0.3),
+    _trained("generated", "fedtp", P, S, R, backbone=_VIT, **_HYPER, training={"rounds": 2, "momentum": 0.9}),
+    _trained("generated models", "pfedhn", S, **_HYPER),
+    _trained("generated norms", "pfedhn", backbone=_NORM, **_HYPER, training=_WIDE),
+    _trained("generated weights", "pfedla_layerwise", R, **_HYPER),
+    _trained("kept layers", "heurpfedla", P, S, R, **_HYPER, keep=2),
+    _trained("added modules", "adapters", backbone=_STILL, width=4),
+    _trained("fixed parameters", "lora", S, R, backbone=_STILL, rank=2),
+    _trained("novel clients", "local", P, partition=_NOVEL),
+    _trained("novel clients, sampled", "fedavg", partition=_NOVEL, analyses=(_ADAPTED,), clients=6),
     _trained("noise", "fedavg", partition={"name": "noise", "sigma_max": 40.0}),
-    _trained(
-        *("fresh noise", "fedper", STACKED),
-        partition={"name": "noise", "sigma_max": 1.0, "variant": "as_released"},
-    ),
+    _trained("fresh noise", "fedper", S, partition=_RELEASED),
     _trained("scaled up", "fedavg", backbone=_STILL, size=12, training=_FEW),
-    _trained(
-        *("texts", "fedtp", POOLED, STACKED),
-        backbone=_LANGUAGE,
-        more=_HYPER,
-        dataset=_TEXTS,
-        partition=_ROLES,
-        training={**_FEW, "lr": 2.0, "clip": 1.0},
-    ),
-    _trained(
-        *("remembered texts", "knn_per"),
-        backbone=_LSTM,
-        more={"knn": 0.9, "neighbours": 3},
-        dataset=_TEXTS,
-        partition=_ROLES,
-        training={**_FEW, "rounds": 1},
-    ),
-    _trained(
-        *("recurrent", "fedrod"),
-        backbone=_LSTM,
-        dataset=_TEXTS,
-        partition=_ROLES,
-        clients=3,
-        training={**_FEW, "lr": 2.0, "clip": 1.0},
-    ),
+    _trained("texts", "fedtp", P, S, backbone=_LANGUAGE, **_HYPER, **_TEXTS, training=_CLIPPED),
+    _trained("remembered texts", "knn_per", backbone=_LSTM, knn=0.9, neighbours=3, **_TEXTS, training=_ONCE),
+    _trained("recurrent", "fedrod", backbone=_LSTM, **_TEXTS, clients=3, training=_CLIPPED),
 )
 
 
@@ -214,19 +170,13 @@ _OF_METHOD: dict[str, Entry] = {
     "fedtp_fedrod": _HYPER,
 }
 _COLOURS: Entry = {"name": "cifar10", "stand_in": 60}
+_BOXES: Entry = {"name": "voc2007", "size": 64, "stand_in": 40}
 _NORMED: Entry = {**_WIDE, "lr": 0.02}
+_ALEXNET: Entry = {"width": 4, "hidden": 16, "grid": 1, "kernel": 3, "stride": 1, "padding": 1, "pool_padding": 1}
 _SMALL_BACKBONES: dict[str, tuple[Entry, Entry, Entry]] = {
-    "alexnet_bn": (
-        {"width": 4, "hidden": 16, "grid": 1, "kernel": 3, "stride": 1, "padding": 1, "pool_padding": 1},
-        IMAGES,
-        _NORMED,
-    ),
+    "alexnet_bn": (_ALEXNET, IMAGES, _NORMED),
     "lenet": ({"kernel": 3, "padding": 1}, IMAGES, {}),
-    "mobilenetv2_ssd": (
-        {"width": 35},
-        {"name": "voc2007", "size": 64, "stand_in": 40},
-        {**_FEW, "local_steps": 1, "lr": 0.01},
-    ),
+    "mobilenetv2_ssd": ({"width": 35}, _BOXES, {**_FEW, "local_steps": 1, "lr": 0.01}),
     "resnet50": ({"blocks_per_stage": 1, "width": 4}, _COLOURS, _NORMED),
     "timm_model": ({"model": "test_resnet"}, _COLOURS, _NORMED),
     "vit": ({"size": "tiny", "depth": 1}, _COLOURS, {**_FEW, "local_steps": 1}),
@@ -237,32 +187,18 @@ _ENGINE = (*_TRAINED, *_DEALT, Case("handwritten digits", dataset={"name": "digi
 def _methods() -> list[Case]:
     """Return a case for each method that none of the engine's cases has."""
     used = {case.method["name"] for case in _ENGINE if case.method}
-    return [
-        Case(
-            f"method {name}",
-            {"name": name, **_OF_METHOD.get(name, METHODS.get(name).smoke)},
-            _STILL if name in _ON_ATTENTION else CONVNET,
-            brief=True,
-        )
-        for name in METHODS.names()
-        if name not in used
-    ]
+    nets = {name: _STILL if name in _ON_ATTENTION else CONVNET for name in METHODS.names() if name not in used}
+    options = {name: _OF_METHOD.get(name, METHODS.get(name).smoke) for name in nets}
+    return [Case(f"method {name}", {"name": name, **options[name]}, net, brief=True) for name, net in nets.items()]
 
 
 def _backbones() -> list[Case]:
     """Return a case for each backbone that none of the engine's cases has."""
-    return [
-        Case(
-            f"backbone {name}",
-            {"name": "fedavg"},
-            {"name": name, **options},
-            dataset,
-            clients=3,
-            training=training,
-            brief=True,
-        )
-        for name, (options, dataset, training) in _SMALL_BACKBONES.items()
-    ]
+    made = []
+    for name, (options, dataset, training) in _SMALL_BACKBONES.items():
+        net, case = {"name": name, **options}, f"backbone {name}"
+        made.append(Case(case, {"name": "fedavg"}, net, dataset, clients=3, training=training, brief=True))
+    return made
 
 
 CASES = (*_ENGINE, *_methods(), *_backbones())

@@ -13,42 +13,152 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import math
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 import pflcore
+from pflcore.artifacts import read_table
+from pflcore.data.assignment_files import read_assignment
+from pflcore.data.sample_files import read_samples
 from pflcore.data.samples import Samples
 from pflcore.datasets import DATASETS, stand_in
 from pflcore.registry import registry_of
 from pins.cases import CASES, Case
-from pins.numbers import Numbers, differences, numbers_of_run, of_samples
 from pipeline.compile.compiler import compile_workspace
 from pipeline.ledger import Ledger
 from pipeline.results.listing import curve_of
 from pipeline.spec.specs import find_specs
-from pipeline.study.small_run import SEQUENTIAL, same_everywhere
+from pipeline.study.small_run import SEQUENTIAL, SmallRun, perform, same_everywhere
 from pipeline.workspace import Workspace
 
+Numbers = dict[str, str]  # quantity → its values, with spaces between; those with a point are of floating point
+_FLOOR = 1e-6  # numbers that are all smaller are compared as if one were as large as this
+_COUNTED = "parameters communicated_up communicated_down stored received server macs positions diverged"
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-Pins = dict[str, Numbers]
-"""Name → quantity → values."""
-
+Pins = dict[str, Numbers]  # name → quantity → values
+# Specs whose tables are pinned; together they use what the language has.
 SMOKE = (
     *("quickstart", "fedtp/fig1", "fedtp/fig8", "fedtp/fig9", "fedtp/fig11", "fedtp/backbones", "fedtp/v1_fig10b"),
     *("fedofa/table_s1", "fedperfix/table2_resources", "fedperfix/table5", "pfedla/table2", "pfedla/fig4b"),
     *("checks/bccd", "checks/precision", "checks/shakespeare_last"),
 )
-"""Specs whose tables are pinned; together they use what the language has."""
-
 CELL_TOLERANCE = 1.0  # points
-_HEADER = ["name", "quantity", "values"]
+
+
+def numbers_of_run(small: SmallRun, way: str, folder: Path) -> Numbers:
+    """Carry out a small run, in one of four ways, and return its numbers."""
+    place = perform(small, way, folder)
+    numbers = {"data": of_samples(read_samples(folder / f"{small.run.data_id}-{small.size}"))}
+    numbers |= _of_partition(place / "partition") if small.partition else {}
+    return numbers | (_of_run(place) if small.method else {})
+
+
+def shown(values: Iterable[float]) -> str:
+    """Format numbers that were computed in floating point, to seven digits."""
+    return " ".join(f"{value:#.7g}" for value in values)
+
+
+def deviation(quantity: str, one: str, other: str) -> float:
+    """Return by how much `other` deviates, relative to the largest number in `one`; infinity where nothing may.
+
+    Counts of correct predictions may differ by one in all, as a sample may lie between two classes.
+    """
+    pairs = list(zip(one.split(), other.split(), strict=False))
+    if len(one.split()) != len(other.split()):
+        return math.inf
+    if quantity.startswith("correct"):
+        return math.inf if sum(abs(int(a) - int(b)) for a, b in pairs) > 1 else 0.0
+    computed = [(float(a), float(b)) for a, b in pairs if "." in a and "." in b]
+    if any(a != b for a, b in pairs if not ("." in a and "." in b)):
+        return math.inf
+    scale = max([_FLOOR, *(abs(a) for a, _ in computed)])
+    return max((abs(a - b) for a, b in computed), default=0.0) / scale
+
+
+def differences(recorded: Numbers, found: Numbers, tolerance: float) -> dict[str, float]:
+    """Return quantity → deviation of those that do not agree or that only one side has; the largest first."""
+    quantities = {**recorded, **found}
+    by = {name: deviation(name, recorded.get(name, ""), found.get(name, "")) for name in quantities}
+    return dict(sorted(((name, size) for name, size in by.items() if size > tolerance), key=lambda item: -item[1]))
+
+
+def of_samples(samples: Samples) -> str:
+    """Return the number of samples, of classes, the size, a digest of all arrays, and the normalisation."""
+    attributes = [attribute.values for attribute in samples.attributes.values()]
+    boxes = samples.boxes
+    objects: list[np.ndarray] = [boxes.counts, boxes.labels, boxes.corners, boxes.difficult] if boxes else []
+    digest = _digest(samples.inputs, samples.labels, samples.train, *attributes, *objects)
+    normalisation = shown([*samples.mean, *samples.std])
+    return f"{len(samples)} {samples.classes} {samples.size} {digest} {normalisation}"
+
+
+def _of_partition(path: Path) -> Numbers:
+    owners = read_assignment(path)
+    sizes = " ".join(f"{len(mine)}+{len(tested)}" for mine, tested in zip(owners.train, owners.test, strict=True))
+    numbers = {"samples": f"{sizes} {_digest(*owners.train, *owners.test)}"}
+    held, noise = owners.validation, owners.noise
+    numbers |= {"validation": f"{' '.join(map(str, map(len, held)))} {_digest(*held)}"} if held else {}
+    numbers |= {"novel": " ".join(map(str, owners.novel))} if owners.novel else {}
+    return numbers | ({"noise": f"{noise.released} {noise.seed} {shown(noise.std)}"} if noise else {})
+
+
+def _of_run(folder: Path) -> Numbers:
+    table, meta = read_table(folder / "rounds.parquet", "rounds/2")
+    rows = table.to_pylist()
+    numbers = {"cost": " ".join(f"{name}={meta[name]}".replace(" ", "") for name in _COUNTED.split())}
+    numbers["measured rounds"] = " ".join(map(str, sorted({row["round"] for row in rows})))
+    held = sorted({(row["client"], row["population"], row["total"]) for row in rows})
+    numbers["predictions"] = " ".join(f"{population}={total}" for _, population, total in held)
+    for number in sorted({row["round"] for row in rows}):
+        measured = [row for row in rows if row["round"] == number]
+        counts, last = ([row[name] for row in measured] for name in ("correct", "last_correct"))
+        numbers[f"correct, round {number}"] = " ".join(map(str, counts))
+        if counts != last:
+            numbers[f"correct at the end, round {number}"] = " ".join(map(str, last))
+        numbers[f"loss, round {number}"] = shown(row["loss"] for row in measured)
+    parts: dict[str, list[np.ndarray]] = {}
+    for name, tensor in sorted(load_file(folder / "weights.safetensors").items()):
+        parts.setdefault(_part(name), []).append(tensor.astype(np.float64).ravel())
+    for name, tensors in parts.items():
+        numbers[f"state, {name}"] = shown(_statistics(name, np.concatenate(tensors)))
+    if (folder / "analysis.parquet").exists():
+        found, _ = read_table(folder / "analysis.parquet", "analysis/1")
+        value = found["value"].to_numpy()
+        numbers["analysis"] = f"{len(value)} {shown(_statistics('analysis', value))}"
+    return numbers
+
+
+def _part(name: str) -> str:
+    """What an entry of the final state is shown with: all of a client's own; a module of the model; of the server's."""
+    owner, _, rest = name.partition(".")
+    if owner == "client":
+        return f"client {rest.partition('.')[0]}"
+    return f"server {rest.partition('/')[0]}" if owner == "server" else owner.replace("/", " ")
+
+
+def _statistics(name: str, values: np.ndarray) -> list[float]:
+    """The norm, and the projection on a random direction, which notices signs and order."""
+    seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "little")
+    direction = np.random.default_rng(seed).standard_normal(len(values))
+    return [float(np.linalg.norm(values)), float(values @ direction)]
+
+
+def _digest(*arrays: np.ndarray) -> str:
+    """Twelve hex digits that stand for arrays."""
+    whole = hashlib.sha256()
+    for array in arrays:
+        whole.update(f"{array.dtype} {array.shape} ".encode() + np.ascontiguousarray(array).tobytes())
+    return whole.hexdigest()[:12]
 
 
 def read_pins(kind: str) -> Pins:
@@ -66,7 +176,7 @@ def write_pins(kind: str, pins: Mapping[str, Numbers]) -> None:
     """Write the pins of a kind."""
     with (HERE / f"{kind}.csv").open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(_HEADER)
+        writer.writerow(["name", "quantity", "values"])
         writer.writerows([name, quantity, values] for name, own in pins.items() for quantity, values in own.items())
 
 
@@ -75,28 +185,28 @@ def changes(kind: str, name: str, recorded: Numbers, found: Numbers) -> list[str
     if kind == "tables":
         return _changed_cells(recorded, found)
     tolerance = next((case.tolerance for case in CASES if case.name == name), 0.0) if kind == "numbers" else 0.0
-    return [
-        f"{quantity}: {recorded.get(quantity, 'none')} → {found.get(quantity, 'none')}"
-        + ("" if size == float("inf") else f" (by {size:.1g})")
-        for quantity, size in differences(recorded, found, tolerance).items()
-    ]
+    lines = []
+    for quantity, size in differences(recorded, found, tolerance).items():
+        by = "" if size == float("inf") else f" (by {size:.1g})"
+        lines.append(f"{quantity}: {recorded.get(quantity, 'none')} → {found.get(quantity, 'none')}{by}")
+    return lines
 
 
 def _changed_cells(recorded: Numbers, found: Numbers) -> list[str]:
     """Describe the cells that differ; numbers may by a little, as vector units round differently."""
+
+    def same(one: str, other: str) -> bool:
+        try:
+            return abs(float(one) - float(other)) <= CELL_TOLERANCE
+        except ValueError:
+            return one == other
+
     lines = []
     for quantity in dict.fromkeys([*recorded, *found]):
         one, other = (next(csv.reader([side.get(quantity, "")]), []) for side in (recorded, found))
-        if len(one) != len(other) or any(not _same_cell(a, b) for a, b in zip(one, other, strict=True)):
+        if len(one) != len(other) or any(not same(a, b) for a, b in zip(one, other, strict=True)):
             lines.append(f"{quantity}: {','.join(one)} → {','.join(other)}")
     return lines
-
-
-def _same_cell(one: str, other: str) -> bool:
-    try:
-        return abs(float(one) - float(other)) <= CELL_TOLERANCE
-    except ValueError:
-        return one == other
 
 
 def versions(case: Case) -> str:
@@ -132,7 +242,9 @@ def runs() -> Iterator[tuple[str, Numbers]]:
         counted = {name: list(table.runs) for name, table in compilation.tables.items() if table.counted}
         by_profile[profile] = compilation.runs_of_specs() | counted
     for name in sorted(by_profile["paper"]):
-        yield name, {profile: _hash(sorted({*by_profile[profile][name]})) for profile in by_profile}
+        ids = {profile: sorted({*own[name]}) for profile, own in by_profile.items()}
+        hashes = {profile: hashlib.sha256(" ".join(own).encode()).hexdigest()[:12] for profile, own in ids.items()}
+        yield name, {profile: f"{len(ids[profile])} {digest}" for profile, digest in hashes.items()}
 
 
 def data() -> Iterator[tuple[str, Numbers]]:
@@ -169,40 +281,28 @@ def tables() -> Iterator[tuple[str, Numbers]]:
         if done.returncode:
             raise RuntimeError(done.stderr[-2000:])
         for spec in SMOKE:
-            yield spec, table_lines(study / "build/smoke/reports" / spec / "table.csv")
-
-
-def table_lines(path: Path) -> Numbers:
-    """Return the lines of a table by number."""
-    lines = path.read_text(encoding="utf-8").splitlines()
-    return {f"line {number}": line for number, line in enumerate(lines)}
+            lines = (study / "build/smoke/reports" / spec / "table.csv").read_text("utf-8").splitlines()
+            yield spec, {f"line {number}": line for number, line in enumerate(lines)}
 
 
 def figures() -> Iterator[tuple[str, Numbers]]:
     """Yield the accuracy (%) after the last round, and the mean of the last ten measurements, of every kept run."""
     for entry in Ledger(ROOT).entries():
-        accuracies = [accuracy for _, accuracy, _ in curve_of(entry)]
-        yield (
-            entry.run.id,
-            {"last": f"{accuracies[-1]:.4f}", "last ten": f"{sum(accuracies[-10:]) / len(accuracies[-10:]):.4f}"},
-        )
+        accuracies = [accuracy for _, accuracy, _ in curve_of(entry)][-10:]
+        mean = sum(accuracies) / len(accuracies)
+        yield entry.run.id, {"last": f"{accuracies[-1]:.4f}", "last ten": f"{mean:.4f}"}
 
 
 def compare(kind: str, recorded: Mapping[str, Numbers], found: Mapping[str, Numbers]) -> list[str]:
     """Describe every recorded pin that changed, in three lines at most."""
-    return [
-        f"{name}: {line}"
-        for name in recorded
-        if (own := changes(kind, name, recorded.get(name, {}), found.get(name, {})))
-        for line in own[:3]
-    ]
+    changed = ((name, changes(kind, name, recorded.get(name, {}), found.get(name, {}))) for name in recorded)
+    return [f"{name}: {line}" for name, lines in changed for line in lines[:3]]
 
 
 def record(kind: str, found: Mapping[str, Numbers]) -> list[str]:
     """Write down what was found; values within tolerance stay as they were, so that small changes cannot add up.
 
-    Returns:
-        Small runs that changed while no version of what they use did. Then nothing is written.
+    Where small runs changed while no version of what they use did, nothing is written and these are returned.
     """
     recorded = read_pins(kind)
     changed = {name for name, own in found.items() if changes(kind, name, recorded.get(name, {}), own)}
@@ -215,13 +315,5 @@ def record(kind: str, found: Mapping[str, Numbers]) -> list[str]:
 
 
 KINDS: dict[str, Callable[[], Iterator[tuple[str, Numbers]]]] = {
-    "runs": runs,
-    "data": data,
-    "numbers": numbers,
-    "tables": tables,
-    "figures": figures,
+    **{"runs": runs, "data": data, "numbers": numbers, "tables": tables, "figures": figures}
 }
-
-
-def _hash(ids: list[str]) -> str:
-    return f"{len(ids)} {hashlib.sha256(' '.join(ids).encode()).hexdigest()[:12]}"

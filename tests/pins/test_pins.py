@@ -15,8 +15,7 @@ import pins.pins as pins
 from pflcore.engine.dropout import DropoutBits
 from pflcore.registry import registry_of
 from pins.cases import CASES, Case
-from pins.numbers import differences, numbers_of_run
-from pins.pins import changes, compare, numbers_of, read_pins
+from pins.pins import changes, compare, differences, numbers_of, numbers_of_run, read_pins
 from pipeline.compile.compiler import source_folder
 from pipeline.compile.engine import untested
 from pipeline.compile.fingerprint import Code
@@ -86,10 +85,8 @@ def test_changed_numbers_need_a_raised_version(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(pins, "read_pins", lambda kind: recorded)
     monkeypatch.setattr(pins, "write_pins", lambda kind, new: written.append(new))
     moved = {**recorded["a"], "loss, round 1": "2.000000 3.000300"}
-    assert pins.record("numbers", {"a": moved}) == [
-        "a: loss, round 1: 2.000000 3.000000 → 2.000000 3.000300 (by 0.0001)"
-    ]
-    assert not written
+    (line,) = pins.record("numbers", {"a": moved})
+    assert line.startswith("a: loss, round 1: ") and line.endswith("(by 0.0001)") and not written
     raised = {**moved, "versions": "engine=2 method/fedprox=2"}
     assert pins.record("numbers", {"a": raised}) == [] and written == [{"a": raised}]
 
@@ -98,10 +95,5 @@ def test_a_pin_that_vanished_or_moved_is_named_and_a_new_one_is_not() -> None:
     found = {"b": {"paper": "3 ffff"}, "new": {"paper": "1 aaaa"}}
     recorded = {"a": {"paper": "2 eeee"}, "b": {"paper": "2 ffff"}}
     assert compare("runs", recorded, found) == ["a: paper: 2 eeee → none", "b: paper: 2 ffff → 3 ffff"]
-
-
-def test_cells_may_move_by_a_point() -> None:
-    one, other = {"line 1": "FedAvg,52.70,1.2"}, {"line 1": "FedAvg,53.60,1.2"}
-    assert not changes("tables", "a", one, other)
-    assert changes("tables", "a", one, {"line 1": "FedAvg,53.80,1.2"})
-    assert changes("tables", "a", one, {"line 1": "FedPer,52.70,1.2"})
+    for line, moved in (("FedAvg,53.60,1.2", False), ("FedAvg,53.80,1.2", True), ("FedPer,52.70,1.2", True)):
+        assert bool(changes("tables", "a", {"line 1": "FedAvg,52.70,1.2"}, {"line 1": line})) is moved  # by a point

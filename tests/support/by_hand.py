@@ -47,7 +47,8 @@ class Rounds:
         self.x = {name: tensor for name, tensor in self.initial.items() if name not in mine}
         self.own = [dict(mine) for _ in range(self.data.clients)]
         self.features = torch.empty(0)
-        self.model.get_submodule("head").register_forward_pre_hook(self._note)
+        self.head = self.model.get_submodule("head")
+        self.head.register_forward_pre_hook(self._note)
 
     def _note(self, _: object, given: tuple[Tensor, ...]) -> None:
         self.features = given[0].flatten(0, -2)
@@ -191,10 +192,12 @@ class Rounds:
         entry = method(name, **({"also_personal": also} if also else {}), **options) if isinstance(name, str) else name
         return run(entry, self.net, self.data, training=self.settings, seed=SEED, executor=executor)
 
-    def loss(self, client: int, *states: State) -> float:
-        """The mean loss of a model over a client's test samples."""
+    def loss(self, client: int, *states: State, logits: Callable[[int, Tensor], Tensor] | None = None) -> float:
+        """The mean loss of a model over a client's test samples, maybe of other logits than its own."""
         self.lend(*states).eval()
-        return float(self.cross_entropy(self.data.test[client]).detach())
+        rows = self.data.test[client]
+        made = self.logits(rows)
+        return float(F.cross_entropy(logits(client, made) if logits else made, self.labels(rows)).detach())
 
     def check(
         self,
@@ -202,12 +205,13 @@ class Rounds:
         *beside: State,
         kept: Sequence[State] = (),
         models: Sequence[State] | None = None,
+        logits: Callable[[int, Tensor], Tensor] | None = None,
         measured: bool = True,
         **tolerance: float,
     ) -> None:
         """The run ended with these models, what is `beside` them, what clients have `kept` below ``own/``.
 
-        They are measured with `models`, by default the server's and their own entries.
+        They are measured with `models`, by default the server's and their own entries, and their own or other `logits`.
         """
         near(result.weights, self.x, *beside, **tolerance)
         for i, own in enumerate(self.own):
@@ -216,7 +220,7 @@ class Rounds:
             near(result.weights, add_prefix(f"client.{i}.own/", own), **tolerance)
         if measured:
             models = models or [self.x | own for own in self.own]
-            losses(result, [self.loss(client, model) for client, model in enumerate(models)])
+            losses(result, [self.loss(client, model, logits=logits) for client, model in enumerate(models)])
 
 
 def near(found: Mapping[str, Tensor], *expected: State, rtol: float = 1e-3, atol: float = 2e-5) -> None:

@@ -28,7 +28,7 @@ from pipeline.compile.fingerprint import Code
 from pipeline.workspace import RECORDS
 from support.project import Project, make_project, spec
 
-EDITED = "pflcore/methods/fedprox.py"
+EDITED = "pflcore/methods/corrections.py"
 # Where a round begins, and how it is held there.
 _ROUND = "        round_, members = self.round + 1, self._members\n"
 _HOLD = """\

@@ -44,14 +44,12 @@ def test_a_run_keeps_to_the_contract_of_methods(name: str, net: str) -> None:
     assert list(zip(result.round, result.client, strict=True)) == list(product((1, 2), (0, 1, 2)))
     each = tiny.LENGTH if net_.takes == "text" else 1
     assert result.total.tolist() == [5 * each, 8 * each, 6 * each] * 2 and result.positions == each
-    assert (result.last <= result.correct).all() and (result.last * each <= result.total).all()
-    assert each > 1 or (result.last == result.correct).all()
+    assert (result.last <= result.correct).all() and (each > 1 or (result.last == result.correct).all())
     assert np.isfinite(result.loss).all() and (result.loss > 0).all() and result.diverged is None
     # It repeats bit by bit, and another seed is another run.
     assert result_bytes(run(entry, net_)) == result_bytes(result)
     assert (run(entry, net_, seed=SEED + 1).loss != result.loss).all()
     # Nothing personal leaves a client, and what travels is counted.
-    assert len(seen) == 2
     for round_, updates in enumerate(seen, 1):
         assert [one.client for one in updates] == sampled(SEED, round_, 3, training())
         for one in updates:
@@ -68,17 +66,15 @@ def test_a_run_keeps_to_the_contract_of_methods(name: str, net: str) -> None:
     # The server holds shared entries and clients their own.
     trained = {client for round_ in (1, 2) for client in sampled(SEED, round_, 3, training())}
     trained |= set(range(3)) if entry.warmup() else set()
+    groups = groups_of(net_, entry)
     kept = {name for name in result.weights if not name.startswith(("client.", "server."))}
-    fixed = groups_of(net_, entry).fixed
-    assert kept == (sizes.keys() - roles.generated) | fixed
-    assert not fixed & (roles.shared | roles.personal | roles.generated)
+    assert kept == (sizes.keys() - roles.generated) | groups.fixed
     beside = entry.init_client(initial, roles, known)
     own = {f"client.{i}.{name}" for i in trained for name in (*roles.personal, *(f"own/{one}" for one in beside))}
     assert {name for name in result.weights if name.startswith("client.")} == own
     server = {name.removeprefix("server.") for name in result.weights if name.startswith("server.")}
     assert not server & (roles.personal | roles.shared | roles.generated)
-    parameters = groups_of(net_, entry).parameters
-    assert result.parameters == count({key: initial[key] for key in parameters})
+    assert result.parameters == count({key: initial[key] for key in groups.parameters})
     assert result.cost.stored == count({**pick(initial, roles.personal), **add_prefix(OWN, beside)})
 
 
@@ -120,7 +116,7 @@ def test_training_lowers_the_loss(name: str, net: str) -> None:
 # As their papers or their authors' codes have it.
 UNIFORM = {"fedbabu", "fedbn", "fedkd", "fedrep", "fedselect", "lg_fedavg", "pfedgp", "scaffold"}
 OTHER_RULES = {"fedamp", "fedproto", "local"}
-OF_THEIR_OWN = ("fednova", "feddyn", "fedas")  # whose averages are others: test_servers.py, test_sample_heads.py
+OF_THEIR_OWN = ("fednova", "feddyn", "fedas")  # whose averages are others: test_servers.py, test_heads.py
 
 
 # What is tiny.exchanged beside a model has other rules.
@@ -135,15 +131,14 @@ def test_every_method_averages_what_is_shared_over_the_cohort(name: str, averagi
     entry = method(name, averaging=averaging)
     uniform = averaging == "uniform" or (averaging is None and name in UNIFORM)
     result = run(spied(entry, seen), tiny.first_fitting(entry), federation((14, 3, 40)), training=training(rounds=1))
-    roles = roles_of(entry, groups_of(tiny.first_fitting(entry), entry))
+    shared = roles_of(entry, groups_of(tiny.first_fitting(entry), entry)).shared
     (updates,) = seen
     total = sum(one.samples for one in updates)
+    shares = [1 / 2 if uniform else one.samples / total for one in updates]
+    pairs = list(zip(shares, updates, strict=True))
+    expected = {entry: sum(share * one.returned[entry] for share, one in pairs) for entry in shared}
     assert total < 57 and len({one.samples for one in updates}) == 2
-    expected = {
-        entry: sum(one.returned[entry] * (1 / 2 if uniform else one.samples / total) for one in updates)
-        for entry in roles.shared
-    }
-    tiny.assert_states_close({entry: result.weights[entry] for entry in roles.shared}, expected)
+    tiny.assert_states_close({entry: result.weights[entry] for entry in shared}, expected)
 
 
 def test_buffers_are_averaged_and_counters_are_not() -> None:
@@ -163,7 +158,6 @@ def test_the_schedule_of_local_says_who_trains(schedule: str, clients: set[int])
     settings = training(rounds=1, sample_rate=0.1)
     result = run(method("local", schedule=schedule), backbone("convnet"), training=settings, seed=seed)
     assert {int(name.split(".")[1]) for name in result.weights} == clients
-    assert result.cost.sent_up == result.cost.sent_down == 0
 
 
 # --- groups that are never trained -----------------------------------------------------------------------------------

@@ -1,53 +1,26 @@
-"""Methods with a second model, prototypes or a second classifier, against plain loops of modules."""
+"""Methods whose clients train more than one model, parts in turn, or adapt what they received, against plain loops."""
 
 from __future__ import annotations
 
 import copy
-import math
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from support.by_hand import Rounds, State, near
-from support.tiny import CLASSES, backbone, create, federation, method, texts, training
+from support.by_hand import SEED, Rounds, State, losses, near
+from support.tiny import CLASSES, backbone, create, federation, method, result_bytes, run, texts, training
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from pflcore.data.federation import FederatedData
-from pflcore.engine import Result
 from pflcore.errors import UserError
-from pflcore.groups import add_prefix, strip_prefix
+from pflcore.groups import add_prefix
+from pflcore.seeds import generator
+from pflcore.settings import Training
 
-SIZES = ((14, 7, 10), (5, 8, 6))
 SETTINGS = training(rounds=3, momentum=0.5, weight_decay=1e-2)
-
-
-def some_classes() -> FederatedData:
-    """A federation of which every client lacks classes: client 0 has 0 and 1, client 1 has 1 and 2, client 2 has 0."""
-    data = federation(*SIZES)
-    for rows, classes in zip(data.train, ([0, 1], [1, 2], [0]), strict=True):
-        data.labels[rows] = torch.tensor(classes).repeat(len(rows))[: len(rows)]
-    return data
-
-
-# The Transformer's classifier has no bias, and its logits are scaled after it.
-KINDS = {
-    "images": ("convnet", some_classes()),
-    "batch norm": ("norm", federation(*SIZES)),
-    "text": ("language_transformer", texts(*SIZES)),
-}
-
-
-@pytest.fixture(params=KINDS)
-def hand(request: pytest.FixtureRequest) -> Rounds:
-    net, data = KINDS[request.param]
-    return Rounds(net, SETTINGS, data)
-
-
-def hits(result: Result, hand: Rounds, client: int, logits: Tensor) -> None:
-    """The run counted as many right predictions of the client's test samples."""
-    labels = hand.labels(hand.data.test[client])
-    assert result.correct[-3 + client] == int((logits.argmax(1) == labels).sum())
+ROUNDS = training(rounds=2, sample_rate=1.0, local_epochs=3, lr=0.05, momentum=0.5, weight_decay=0.01)
+BODY_BYTES = sum(tensor.nbytes for name, tensor in Rounds().x.items() if not name.startswith("head."))
 
 
 def plus(model: State, change: State, factor: float) -> State:
@@ -80,8 +53,7 @@ def test_ditto_and_pfedme(name: str, own: str) -> None:
         return w
 
     hand.average(client)
-    result = hand.run(name, lam=lam, **({"inner_steps": 3} if name == "pfedme" else {}))
-    hand.check(result, kept=mine, models=mine)
+    hand.check(hand.run(name, lam=lam, **({"inner_steps": 3} if name == "pfedme" else {})), kept=mine, models=mine)
     if name == "pfedme":  # the server mixes
         hand = Rounds("convnet", training(rounds=1))
         whole, part = hand.run("pfedme").weights, hand.run("pfedme", beta=0.2).weights
@@ -91,7 +63,7 @@ def test_ditto_and_pfedme(name: str, own: str) -> None:
 @pytest.mark.parametrize(("variant", "begun"), [("as_written", 0.4), ("as_written", 0.0), ("as_released", 0.4)])
 def test_apfl(variant: str, begun: float) -> None:
     hand = Rounds("convnet", training(sample_rate=1.0), federation((14, 7), (5, 8)))
-    lr, alphas, wanted, mine = hand.settings.lr, [begun] * 2, set(), [hand.x] * 2
+    lr, alphas, wanted, mine, written = hand.settings.lr, [begun] * 2, set(), [hand.x] * 2, variant == "as_written"
 
     def mixed(alpha: float, v: State, w: State) -> State:
         return {name: alpha * tensor + (1 - alpha) * w[name] for name, tensor in v.items()}
@@ -100,7 +72,6 @@ def test_apfl(variant: str, begun: float) -> None:
         w, v, alpha = hand.x, mine[i], alphas[i]
         for rows in hand.rows(i, round_):
             of_w, of_v = hand.slopes(w, rows), hand.slopes(v, rows)
-            written = variant == "as_written"
             toward = hand.slopes(mixed(alpha, v, w), rows) if written else mixed(alpha, of_v, of_w)
             before = v, w
             w = plus(w, of_w, -lr)
@@ -109,107 +80,14 @@ def test_apfl(variant: str, begun: float) -> None:
             along = sum(float(((own[n] - common[n]) * toward[n]).sum()) for n in v) + 0.02 * alpha
             wanted.add(alpha - lr * along)
             alpha = min(1.0, max(0.0, alpha - lr * along))
-        alphas[i], mine[i] = alpha, v if variant == "as_written" else mixed(alpha, v, w)
+        alphas[i], mine[i] = alpha, v if written else mixed(alpha, v, w)
         return w
 
     hand.average(client)
-    result = hand.run(method("apfl", alpha=begun, variant=variant))
-    models = [mixed(a, own, hand.x) if variant == "as_written" else own for a, own in zip(alphas, mine, strict=True)]
-    hand.check(result, kept=mine, models=models)
-    assert [float(result.weights[f"client.{i}.own/alpha"]) for i in range(2)] == pytest.approx(alphas, abs=1e-5)
+    models = [mixed(alpha, own, hand.x) if written else own for alpha, own in zip(alphas, mine, strict=True)]
+    kept = [own | {"alpha": torch.tensor(alpha)} for alpha, own in zip(alphas, mine, strict=True)]
+    hand.check(hand.run(method("apfl", alpha=begun, variant=variant)), kept=kept, models=models)
     assert begun or min(wanted) < 0  # cut off there
-
-
-# --- MOON ------------------------------------------------------------------------------------------------------------
-
-
-def cosine(one: Tensor, other: Tensor) -> Tensor:
-    return (one * other).sum(1) / (one.norm(dim=1) * other.norm(dim=1)).clamp_min(1e-8)
-
-
-@pytest.mark.parametrize(("kind", "width"), [("text", None), ("images", 5), ("batch norm", None)])
-def test_moon(kind: str, width: int | None) -> None:
-    """With a projection the classifier gets, and the loss compares, what it gives."""
-    entry = method("moon", mu=2.0, tau=0.3, projection=width)
-    net, data = KINDS[kind]
-    hand = Rounds(net, SETTINGS, data, entry=entry)
-    previous = [hand.initial] * 3
-
-    def client(i: int, round_: int) -> State:
-        others = hand.x, previous[i]
-
-        def loss(rows: Tensor) -> Tensor:
-            zs = [hand.look(one, rows)[1] for one in others]
-            logits = hand.logits(rows)
-            near_, far = (torch.exp(cosine(hand.features, z) / 0.3) for z in zs)
-            return F.cross_entropy(logits, hand.labels(rows)) - 2.0 * (near_ / (near_ + far)).log().mean()
-
-        previous[i] = hand.train(i, round_, loss=loss)
-        return previous[i]
-
-    hand.average(client)
-    hand.check(hand.run(entry), kept=[one if one is not hand.initial else {} for one in previous])
-
-
-def test_the_projection_of_a_transformer_gets_what_its_classifier_got() -> None:
-    """That is the class token after its norm, in a backbone that is no sequence of layers."""
-    net = backbone("tiny_vit")
-    model, plain = create(net, 0, method("moon", projection=6))[0].eval(), create(net, 0)[0].eval()
-    plain.head = nn.Identity()
-    state, images = model.state_dict(), torch.randn(3, 1, 8, 8)
-    hidden = F.relu(plain(images) @ state["projection.hidden.weight"].T + state["projection.hidden.bias"])
-    z = hidden @ state["projection.out.weight"].T + state["projection.out.bias"]
-    torch.testing.assert_close(model(images), z @ state["head.weight"].T + state["head.bias"])
-    with pytest.raises(UserError, match=r"^method moon: projection: the backbone ends with Softmax, not a linear"):
-        method("moon", projection=4).extend(nn.Sequential(nn.Linear(2, 2), nn.Softmax(-1)))
-
-
-# --- FedProto --------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("kind", "local_steps"), [("images", None), ("text", 5), ("batch norm", None)])
-def test_fedproto(kind: str, local_steps: int | None) -> None:
-    """Prototypes are of the last epoch, or with local steps of the last one that was begun."""
-    hand = Rounds(KINDS[kind][0], SETTINGS, KINDS[kind][1])
-    if local_steps:
-        hand.settings = training(rounds=1, sample_rate=1.0, local_steps=local_steps, momentum=0.5, weight_decay=1e-2)
-    models, known = [hand.initial] * 3, dict[int, Tensor]()
-
-    def client(i: int, round_: int) -> dict[int, Tensor]:
-        epoch = -(-len(hand.data.train[i]) // hand.settings.batch_size)
-        steps, seen = hand.rows(i, round_), list[tuple[Tensor, Tensor]]()
-        if local_steps:
-            steps = [hand.passes(i, "batches", round_, local_steps)[k * epoch] for k in range(local_steps)]
-
-        def loss(rows: Tensor) -> Tensor:
-            if len(seen) % epoch == 0:
-                seen.clear()
-            logits, labels = hand.logits(rows), hand.labels(rows)
-            seen.append((hand.features.detach(), labels))
-            pairs = zip(hand.features, labels.tolist(), strict=True)
-            away = sum((one - known[label]).square().sum() for one, label in pairs if label in known)
-            return F.cross_entropy(logits, labels) + 0.7 * away / hand.features.numel()
-
-        hand.lend(models[i])
-        models[i] = hand.descend(steps, loss)
-        features, labels = (torch.cat(parts) for parts in zip(*seen, strict=True))
-        return {label: features[labels == label].mean(0) for label in labels.unique().tolist()}
-
-    for round_, cohort in hand:
-        returned = [client(i, round_) for i in cohort]
-        for label in range(CLASSES):
-            if have := [one[label] for one in returned if label in one]:
-                known[label] = torch.stack(have).mean(0)
-    result = hand.run("fedproto", lam=0.7)
-    assert result.weights["common/present"].tolist() == [label in known for label in range(CLASSES)]
-    near(dict(enumerate(result.weights["common/prototypes"])), known)
-    for i, own in enumerate(models):
-        near(strip_prefix(f"client.{i}.", result.weights) or hand.initial, own)
-        hand.lend(own).eval()
-        hand.logits(hand.data.test[i])
-        far = torch.full((len(hand.features),), math.inf)
-        away = [(hand.features - known[c]).square().mean(1).detach() if c in known else far for c in range(CLASSES)]
-        hits(result, hand, i, -torch.stack(away, 1))
 
 
 # --- FedKD -----------------------------------------------------------------------------------------------------------
@@ -221,9 +99,7 @@ def cut(change: Tensor, energy: float) -> tuple[Tensor, int]:
         return change, change.numel()
     matrix = change.reshape(len(change), -1).double().numpy()
     left, values, right = np.linalg.svd(matrix, full_matrices=False)
-    rank = 0
-    while (values[:rank] ** 2).sum() < energy * (values**2).sum():
-        rank += 1
+    rank = next(rank for rank in range(len(values) + 1) if (values[:rank] ** 2).sum() >= energy * (values**2).sum())
     short = torch.from_numpy((left[:, :rank] * values[:rank]) @ right[:rank]).float().view(change.shape)
     return short, min(rank * (sum(matrix.shape) + 1), matrix.size)
 
@@ -233,43 +109,42 @@ def kl(target: Tensor, logits: Tensor) -> Tensor:
     return (p * (p.log() - q.log())).sum(1).mean()
 
 
-def test_fedkd(hand: Rounds) -> None:
-    width = hand.initial["head.weight"].shape[1]
-    teachers, student, maps = [hand.initial] * 3, hand.initial, [nn.Linear(width, width, bias=False) for _ in range(3)]
-    for one in maps:
-        one.load_state_dict({"weight": torch.eye(width)})
-    whole = sum(tensor.numel() for tensor in hand.initial.values())
-    broadcast, had, traffic = whole, [0] * 3, []
+@pytest.mark.parametrize("net", ["convnet", "norm", "language_transformer"])
+def test_fedkd(net: str) -> None:
+    hand = Rounds(net, SETTINGS, texts() if net == "language_transformer" else federation())
+    other, width = Rounds(net, SETTINGS, hand.data), hand.initial["head.weight"].shape[1]
+    teachers, student, maps = [hand.initial] * 3, hand.initial, [torch.eye(width) for _ in range(3)]
+    broadcast = whole = sum(tensor.numel() for tensor in hand.initial.values())
+    had, traffic = [0] * 3, []
 
-    def another(state: State) -> Rounds:
-        """With a module of its own, that trains beside the first."""
-        made = Rounds(hand.name, hand.settings, hand.data)
-        made.lend(state)
-        return made
+    def sgd_of(*parameters: nn.Parameter) -> torch.optim.SGD:
+        return torch.optim.SGD(parameters, SETTINGS.lr, SETTINGS.momentum, weight_decay=SETTINGS.weight_decay)
 
-    def sgd_of(*modules: nn.Module) -> torch.optim.SGD:
-        params = [parameter for one in modules for parameter in one.parameters()]
-        return torch.optim.SGD(params, SETTINGS.lr, SETTINGS.momentum, weight_decay=SETTINGS.weight_decay)
+    def client(i: int, round_: int) -> State:
+        mapping = nn.Parameter(maps[i].clone())
+        optimisers = (
+            sgd_of(*hand.lend(teachers[i]).parameters()),
+            sgd_of(*other.lend(student).parameters(), mapping),
+        )
+        for rows in hand.rows(i, round_):
+            t, s, labels = hand.logits(rows), other.logits(rows), hand.labels(rows)
+            h_t, h_s = hand.features, other.features @ mapping.T
+            l_t, l_s = F.cross_entropy(t, labels), F.cross_entropy(s, labels)
+            total = (l_t + l_s).detach()
+            of_t = l_t + (kl(s.detach(), t) + (h_t - h_s.detach()).square().mean()) / total
+            of_s = l_s + (kl(t.detach(), s) + (h_t.detach() - h_s).square().mean()) / total
+            for one, loss in zip(optimisers, (of_t, of_s), strict=True):
+                one.zero_grad()
+                loss.backward()
+            for one in optimisers:
+                one.step()
+        teachers[i], maps[i] = hand.state(), mapping.detach()
+        return other.state()
 
     for round_, cohort in hand:
         energy, changes = 0.8 + 0.1 * round_ / hand.settings.rounds, {}
         for i in cohort:
-            teacher, pupil, mapping = another(teachers[i]), another(student), maps[i]
-            of_teacher, of_student = sgd_of(teacher.model), sgd_of(pupil.model, mapping)
-            for rows in hand.rows(i, round_):
-                t, s, labels = teacher.logits(rows), pupil.logits(rows), hand.labels(rows)
-                h_t, h_s = teacher.features, pupil.features
-                l_t, l_s = F.cross_entropy(t, labels), F.cross_entropy(s, labels)
-                total = (l_t + l_s).detach()
-                of_teacher.zero_grad()
-                of_student.zero_grad()
-                fixed = mapping(h_s).detach()
-                (l_t + kl(s.detach(), t) / total + (h_t - fixed).square().mean() / total).backward()
-                (l_s + kl(t.detach(), s) / total + (h_t.detach() - mapping(h_s)).square().mean() / total).backward()
-                of_teacher.step()
-                of_student.step()
-            teachers[i], trained = teacher.state(), pupil.state()
-            pieces = {name: cut(trained[name] - before, energy) for name, before in student.items()}
+            pieces = {name: cut(after - student[name], energy) for name, after in client(i, round_).items()}
             changes[i] = {name: piece for name, (piece, _) in pieces.items()}
             traffic.append((4 * sum(size for _, size in pieces.values()), 4 * min(broadcast - had[i], whole)))
             had[i] = broadcast
@@ -277,25 +152,23 @@ def test_fedkd(hand: Rounds) -> None:
         student = {name: before + sent[name][0] for name, before in student.items()}
         broadcast += sum(size for _, size in sent.values())
     result = hand.run("fedkd", tmin=0.8, tmax=0.9)
-    near(result.weights, add_prefix("common/", student))
+    hand.x, hand.own = {}, teachers
+    kept = [{"projection": one} for one in maps]
+    hand.check(result, add_prefix("common/", student), kept=kept, models=teachers)
     assert result.weights["common/numbers"].tolist() == [0, broadcast]
-    for i, own in enumerate(teachers):
-        near({n: result.weights.get(f"client.{i}.{n}", tensor) for n, tensor in hand.initial.items()}, own)
-        mapped = result.weights.get(f"client.{i}.own/projection", torch.eye(width))
-        torch.testing.assert_close(mapped, maps[i].weight.detach(), atol=2e-5, rtol=1e-3)
-        hand.lend(own).eval()
-        hits(result, hand, i, hand.logits(hand.data.test[i]))
     on_average = tuple(round(float(np.mean(part))) for part in zip(*traffic, strict=True))
     assert (result.cost.sent_up, result.cost.sent_down) == on_average and result.cost.sent_up < 4 * whole
 
 
-# --- FedRoD ----------------------------------------------------------------------------------------------------------
+# --- one model, seen by more than one loss: FedRoD, MOON -------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("kind", "balanced"), [("images", True), ("text", True), ("batch norm", False)])
-def test_fedrod(kind: str, balanced: bool) -> None:
-    hand = Rounds(KINDS[kind][0], SETTINGS, KINDS[kind][1])
-    heads = [copy.deepcopy(hand.model.get_submodule("head")) for _ in range(3)]
+@pytest.mark.parametrize(("net", "balanced"), [("convnet", True), ("language_transformer", True), ("norm", False)])
+def test_fedrod(net: str, balanced: bool) -> None:
+    hand = Rounds(net, SETTINGS, texts() if net == "language_transformer" else federation())
+    if net == "convnet":
+        hand.data.labels[hand.data.train[0]] %= 3  # the first client lacks a class
+    heads = [copy.deepcopy(hand.head) for _ in range(3)]
     for one in heads:
         one._forward_pre_hooks.clear()
 
@@ -311,10 +184,191 @@ def test_fedrod(kind: str, balanced: bool) -> None:
         return hand.train(i, round_, loss=loss, beside=heads[i].parameters())
 
     hand.average(client)
+    kept = [add_prefix("head.", one.state_dict()) for one in heads]
     result = hand.run("fedrod", balanced=balanced)
-    hand.check(result, measured=False)
-    for i, head in enumerate(heads):
-        near(strip_prefix(f"client.{i}.own/head.", result.weights) or head.state_dict(), head.state_dict())
-        hand.lend(hand.x).eval()
-        hits(result, hand, i, hand.logits(hand.data.test[i]) + head(hand.features))
+    hand.check(result, kept=kept, logits=lambda i, plain: plain + heads[i](hand.features))
     assert result.cost.sent_up == sum(tensor.nbytes for tensor in hand.initial.values())
+
+
+@pytest.mark.parametrize(("net", "width"), [("language_transformer", None), ("convnet", 5), ("norm", None)])
+def test_moon(net: str, width: int | None) -> None:
+    """With a projection the classifier gets, and the loss compares, what it gives."""
+    entry = method("moon", mu=2.0, tau=0.3, projection=width)
+    hand = Rounds(net, SETTINGS, texts() if net == "language_transformer" else federation(), entry=entry)
+    previous = [hand.initial] * 3
+
+    def client(i: int, round_: int) -> State:
+        others = hand.x, previous[i]
+
+        def loss(rows: Tensor) -> Tensor:
+            zs = [hand.look(one, rows)[1] for one in others]
+            logits, cosine = hand.logits(rows), nn.CosineSimilarity()
+            near_, far = (torch.exp(cosine(hand.features, z) / 0.3) for z in zs)
+            return F.cross_entropy(logits, hand.labels(rows)) - 2.0 * (near_ / (near_ + far)).log().mean()
+
+        previous[i] = hand.train(i, round_, loss=loss)
+        return previous[i]
+
+    hand.average(client)
+    hand.check(hand.run(entry), kept=[one if one is not hand.initial else {} for one in previous])
+
+
+def test_a_projection_in_a_backbone_that_is_no_sequence_of_layers() -> None:
+    model = create(backbone("tiny_vit"), 0, method("moon", projection=6))[0].eval()
+    images, other = torch.randn(3, 1, 8, 8), copy.deepcopy(model)
+    found = model(images)
+    nn.init.zeros_(model.get_parameter("projection.out.weight"))  # not that of the copy
+    nn.init.ones_(model.get_parameter("projection.out.bias"))
+    head = model.get_submodule("head")
+    torch.testing.assert_close(model(images)[0], head.weight.sum(1) + head.bias)
+    assert torch.equal(other(images), found)
+    with pytest.raises(UserError, match=r"^method moon: projection: the backbone ends with Softmax, not a linear"):
+        method("moon", projection=4).extend(nn.Sequential(nn.Linear(2, 2), nn.Softmax(-1)))
+
+
+# --- parts in turn: FedRep, FedBABU, LG-FedAvg -----------------------------------------------------------------------
+
+
+def tuned(hand: Rounds, client: int, names: list[str] | None, lr: float, steps: int | None, epochs: int) -> float:
+    """The loss after plain SGD on a client's own samples, in the batches that follow the last round."""
+    rows = hand.passes(client, "tuning", hand.settings.rounds, epochs)
+    if steps:
+        order, own = generator(SEED, "tuning", hand.settings.rounds, client), hand.data.train[client]
+        rows = [own[order.permutation(len(own))[: hand.settings.batch_size]] for _ in range(steps)]
+    model = hand.x | hand.own[client]
+    for batch in rows:
+        slopes = hand.slopes(model, batch)
+        model |= {name: model[name] - lr * slopes[name] for name in names or slopes}
+    return hand.loss(client, model)
+
+
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_fedrep(epochs: int) -> None:
+    """First the head, then the body, each from zero momentum."""
+    hand = Rounds("convnet", Training(**{**vars(ROUNDS), "weight_decay": 0.0}), own="head.")
+
+    def client(i: int, round_: int) -> State:
+        rows = hand.rows(i, round_)
+        first = epochs * len(rows) // 3  # of three epochs
+        hand.lend(hand.x, hand.own[i])
+        hand.descend(rows[:first], moved=hand.parameters(head=True))
+        ended = hand.descend(rows[first:], moved=hand.parameters(head=False))
+        hand.own[i] = {name: ended[name] for name in hand.own[i]}
+        return ended
+
+    hand.average(client, "uniform")
+    hand.check(hand.run(method("fedrep", head_epochs=epochs)))
+
+
+def test_joint_training_is_fedper() -> None:
+    with pytest.raises(UserError, match=r"^fedrep: method\.head_epochs = 1 of training\.local_epochs = 1 leaves no"):
+        run(method("fedrep", head_epochs=1.0), backbone("convnet"), training=training(local_epochs=1))
+    hand = Rounds("convnet", ROUNDS, own="head.")
+    joint, fedper = hand.run(method("fedrep", schedule="joint", averaging="samples")), hand.run(method("fedper"))
+    assert result_bytes(joint) == result_bytes(fedper)
+
+
+@pytest.mark.parametrize(("parts", "steps", "lr"), [("all", None, 0.2), ("head", 3, None)])
+def test_fedbabu(parts: str, steps: int | None, lr: float | None) -> None:
+    """It trains the body and tunes a copy, without momentum and decay; its head is neither trained nor sent."""
+    hand = Rounds("convnet", ROUNDS, own="head.")
+    hand.average(lambda i, round_: hand.train(i, round_, moved=hand.parameters(head=False)), "uniform")
+    options = {"finetune_parts": parts, "finetune_steps": steps, "finetune_epochs": 2, "finetune_lr": lr}
+    names = hand.parameters(head=True) if parts == "head" else None
+    result = hand.run(method("fedbabu", **options), "stacked" if steps else "sequential")
+    hand.check(result, measured=False)
+    losses(result, [tuned(hand, i, names, lr or ROUNDS.lr, steps, 2) for i in range(3)])
+    assert result.cost.sent_up == result.cost.sent_down == BODY_BYTES
+
+
+def test_lg_fedavg() -> None:
+    hand, shared = Rounds("convnet", ROUNDS), ("fc", "head")
+    hand.own = [{name: t for name, t in hand.initial.items() if not name.startswith(shared)} for _ in range(3)]
+    hand.x = {name: tensor for name, tensor in hand.initial.items() if name.startswith(shared)}
+    hand.average(hand.train, "uniform")
+    hand.check(hand.run(method("lg_fedavg", shared=shared)))
+
+
+@pytest.mark.parametrize(
+    ("groups", "same", "net"),
+    [
+        (("norm",), "fedbn", "tiny_vit"),
+        (("attention.qkv",), "vanilla_attention", "tiny_vit"),
+        ((), "fedavg", "convnet"),
+    ],
+)
+def test_special_cases_have_names(groups: tuple[str, ...], same: str, net: str) -> None:
+    """FedBN alone has another mean: its clients count alike."""
+    averaging = "uniform" if same == "fedbn" else None
+    chosen = run(method("personal_groups", groups=groups, averaging=averaging), backbone(net))
+    also = run(method("fedavg", also_personal=groups, averaging=averaging), backbone(net))
+    assert result_bytes(chosen) == result_bytes(run(method(same), backbone(net))) == result_bytes(also)
+
+
+# --- what was received, adapted: Per-FedAvg, FedALA ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("alpha", "net"), [(None, "convnet"), (0.3, "norm")])
+def test_per_fedavg(alpha: float | None, net: str) -> None:
+    """Steps by the gradient after a step; halves of a batch are both all of it where one would be too small."""
+    settings = training(rounds=2, sample_rate=1.0, momentum=0.5, weight_decay=0.01)
+    hand = Rounds(net, settings, federation((14, 6 if net == "convnet" else 8, 1 if net == "convnet" else 7)))
+    inner, fewest = alpha or settings.lr, 1 if net == "convnet" else 2  # batch norm gets no half of one sample
+
+    def ahead(w: State, rows: Tensor) -> State:
+        return w | {n: w[n] - inner * slope for n, slope in hand.slopes(w, rows).items()}
+
+    def client(i: int, round_: int) -> State:
+        hand.lend(hand.x)
+        sgd = torch.optim.SGD(hand.model.parameters(), settings.lr, 0.5, weight_decay=0.01)
+        for rows in hand.rows(i, round_):
+            half, w = len(rows) // 2, hand.state()
+            first, second = (rows[:half], rows[half:]) if half >= fewest else (rows, rows)
+            adapted = ahead(w, first)
+            statistics = {n: one for n, one in hand.state().items() if n not in hand.parameters()}
+            slopes = hand.slopes(adapted | statistics, second)
+            statistics = {n: one for n, one in hand.state().items() if n not in hand.parameters()}
+            hand.lend(w, statistics)
+            for name, parameter in hand.model.named_parameters():
+                parameter.grad = slopes[name]
+            sgd.step()
+        return hand.state()
+
+    hand.average(client)
+    batches = [(own, generator(SEED, "tuning", 2, i)) for i, own in enumerate(hand.data.train)]
+    result = hand.run(method("per_fedavg", alpha=alpha), "sequential" if alpha else "stacked")
+    tuned = [ahead(hand.x, own[order.permutation(len(own))[:5]]) for own, order in batches]
+    hand.check(result, models=tuned, measured=net == "convnet")
+
+
+@pytest.mark.parametrize("layers", ["head", "all"])
+def test_fedala(layers: str) -> None:
+    hand = Rounds()
+    names = hand.parameters(head=None if layers == "all" else True)
+    owns = [{name: hand.x[name] for name in names} for _ in range(3)]
+    weights = [{name: torch.ones_like(hand.x[name]) for name in names} for _ in range(3)]
+
+    def learned(client: int, steps: list[Tensor]) -> tuple[State, State]:
+        """The mixture of the global model and a client's own, and its weights."""
+        own, share = owns[client], weights[client]
+
+        def mixed() -> State:
+            return hand.x | {n: own[n] + (hand.x[n] - own[n]) * share[n] for n in names}
+
+        for rows in steps:
+            slopes = hand.slopes(mixed(), rows)
+            share = {n: (share[n] - 40.0 * slopes[n] * (hand.x[n] - own[n])).clamp(0, 1) for n in names}
+        return mixed(), share
+
+    def client(i: int, round_: int) -> State:
+        begun, weights[i] = learned(i, hand.passes(i, "phase 3", round_, share=0.6))
+        ended = hand.train(i, round_, begun)
+        owns[i] = {name: ended[name] for name in names}
+        return ended
+
+    hand.average(client)
+    assert any(bool(((one > 0) & (one < 1)).any()) for own in weights for one in own.values())
+    pairs = zip(owns, weights, strict=True)
+    kept: list[Any] = [add_prefix("before/", own) | add_prefix("weights/", share) for own, share in pairs]
+    models = [learned(i, hand.passes(i, "tuning", 3))[0] for i in range(3)]
+    hand.check(hand.run("fedala", layers=layers, share=0.6, eta=40.0), kept=kept, models=models, atol=1e-4)

@@ -9,9 +9,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from pflcore.operators.class_tree import class_tree, kmeans2
-from pflcore.operators.gaussian_classifier import Gaussians, Interpolation, Moments
-from pflcore.operators.gaussian_process import SCALE, gibbs, polya_gamma
+from pflcore.operators.gaussians import (
+    JITTER,
+    SCALE,
+    BinaryClassifier,
+    Gaussians,
+    Interpolation,
+    Moments,
+    class_tree,
+    gibbs,
+    kmeans2,
+    polya_gamma,
+)
 
 WIDTH = 3
 GIVEN = Gaussians(torch.tensor([[0.5] * 3, [1.0, 0.0, 0.0], [0.0, 1.0, 2.0], [3.0, 3.0, 3.0]]), torch.eye(3) + 0.3)
@@ -19,8 +28,12 @@ PRIORS = torch.tensor([0.3, 0.4, 0.2, 0.1]).log()
 SHARES = torch.linspace(0, 1, 5)
 
 
-def log_likelihoods(features: Tensor, labels: Tensor, share: float, of: Tensor) -> np.ndarray:
-    """log p(class) + log p(x | class) up to a constant, under Gaussians of some samples mixed with the given ones."""
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def mixture(features: Tensor, labels: Tensor, share: float) -> tuple[np.ndarray, np.ndarray]:
+    """Means and covariance of some samples' classes, mixed with the given ones."""
     x, y = features.double().numpy(), labels.numpy()
     given = GIVEN.means.double().numpy()
     means, scatter = given.copy(), np.zeros((WIDTH, WIDTH))
@@ -29,13 +42,11 @@ def log_likelihoods(features: Tensor, labels: Tensor, share: float, of: Tensor) 
         means[one] = own.mean(0)
         scatter += (own - means[one]).T @ (own - means[one])
     covariance = scatter / max(len(y) - 1, 1) + np.eye(WIDTH)
-    means = share * means + (1 - share) * given
-    inverse = np.linalg.inv(share * covariance + (1 - share) * GIVEN.covariance.double().numpy())
-    away = of.double().numpy() - means
-    return PRIORS.double().numpy() - 0.5 * np.einsum("cf,fg,cg->c", away, inverse, away)
+    mixed = share * covariance + (1 - share) * GIVEN.covariance.double().numpy()
+    return share * means + (1 - share) * given, mixed
 
 
-@pytest.mark.parametrize("labels", [[0, 0, 0, 0, 1, 1, 1, 1, 1, 2, 2, 3], [2, 2, 0], [1, 1], [3]])
+@pytest.mark.parametrize("labels", [[0, 0, 0, 0, 1, 1, 1, 1, 1, 2, 2, 3], [2, 2, 0], [3]])
 def test_losses_are_those_of_gaussians_without_the_sample(labels: list[int]) -> None:
     drawn, right = torch.randn(len(labels), WIDTH, generator=seeded(len(labels))), torch.tensor(labels)
     features, moments = drawn + torch.arange(len(labels)).unsqueeze(1) % 3, Moments.none(GIVEN)
@@ -46,13 +57,16 @@ def test_losses_are_those_of_gaussians_without_the_sample(labels: list[int]) -> 
     for place, share in enumerate(SHARES.tolist()):
         for one in range(len(labels)):
             rest = torch.arange(len(labels)) != one
-            logits = log_likelihoods(features[rest], right[rest], share, features[one])
+            means, covariance = mixture(features[rest], right[rest], share)
+            away = features[one].double().numpy() - means
+            logits = PRIORS.double().numpy() - 0.5 * np.einsum("cf,fg,cg->c", away, np.linalg.inv(covariance), away)
             expected[place] += np.logaddexp.reduce(logits) - logits[right[one]]
     np.testing.assert_allclose(fit.losses(features, right).numpy(), expected, rtol=1e-4)
-
-
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
+    best = fit.best(fit.losses(features, right))
+    for found, one in zip(
+        (best.means, best.covariance), mixture(features, right, float(SHARES[expected.argmin()])), strict=True
+    ):
+        np.testing.assert_allclose(found.numpy(), one, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("tilt", [0.0, -2.0, 9.0])
@@ -61,24 +75,40 @@ def test_draws_have_the_moments_of_the_polya_gamma_distribution(tilt: float) -> 
     drawn = polya_gamma(torch.full((count,), tilt), seeded())
     mean = math.tanh(c / 2) / (2 * c) if c else 1 / 4
     variance = (math.sinh(c) - c) / (4 * c**3 * math.cosh(c / 2) ** 2) if c else 1 / 24
-    assert drawn.min() > 0 and drawn.dtype == torch.float64
     assert drawn.mean().item() == pytest.approx(mean, abs=4 * math.sqrt(variance / count))
-    assert drawn.var().item() == pytest.approx(variance, rel=0.03)
-
-
-GRID = np.linspace(-14, 14, 141)
+    assert drawn.min() > 0 and drawn.var().item() == pytest.approx(variance, rel=0.03)
 
 
 def test_draws_of_omega_are_of_the_posterior() -> None:
     """Their mean, which has a closed form given f, against f on a grid."""
     covariance, first = torch.tensor([[SCALE, 5.0], [5.0, SCALE]]).double(), torch.tensor([True, False])
     drawn = gibbs(covariance, first.double() - 0.5, steps=20, chains=20_000, generator=seeded())
-    axes = np.stack(np.meshgrid(GRID, GRID, indexing="ij"), -1)
+    grid = np.linspace(-14, 14, 141)
+    axes = np.stack(np.meshgrid(grid, grid, indexing="ij"), -1)
     weight = np.exp(-0.5 * np.einsum("...i,ij,...j->...", axes, np.linalg.inv(covariance.numpy()), axes))
     weight /= (1 + np.exp(-axes[..., 0])) * (1 + np.exp(axes[..., 1]))
     means = np.tanh(axes / 2 + 1e-9) / (2 * axes + 4e-9)
     expected = (means * weight[..., None]).sum((0, 1)) / weight.sum()
-    assert drawn.shape == (20_000, 2) and drawn.mean(0).tolist() == pytest.approx(expected.tolist(), abs=0.003)
+    assert drawn.mean(0).tolist() == pytest.approx(expected.tolist(), abs=0.003)
+
+
+def test_probabilities_are_those_of_a_textbook() -> None:
+    """By inverses and a sum over a grid, given the ω of the same draws."""
+    features, others = torch.randn(7, 3, generator=seeded()), torch.randn(4, 3, generator=seeded(1))
+    first = torch.tensor([True, False, True, True, False, False, True])
+    found = BinaryClassifier.fitted(features, first, 3, 4, seeded(2)).probability(others)
+    one, other = (part.double() / part.double().norm(dim=1, keepdim=True) for part in (features, others))
+    prior, across = (SCALE * torch.exp(-torch.cdist(one, each).square() / 2) for each in (one, other))
+    prior = prior + JITTER * torch.eye(7)
+    signs, parts = torch.where(first, 0.5, -0.5).double(), []
+    grid = torch.linspace(-9, 9, 721, dtype=torch.float64)
+    weight = torch.exp(-grid.square() / 2) / torch.exp(-grid.square() / 2).sum()
+    for omega in gibbs(prior, signs, 3, 4, seeded(2)):
+        inverse = torch.linalg.inv(prior + torch.diag(1 / omega))
+        variance = SCALE + JITTER - torch.einsum("nm,nk,km->m", across, inverse, across)
+        at = (across.T @ inverse @ (signs / omega)).unsqueeze(1) + variance.sqrt().unsqueeze(1) * grid
+        parts.append(at.sigmoid() @ weight)
+    torch.testing.assert_close(found, torch.stack(parts).mean(0), rtol=1e-3, atol=1e-4)
 
 
 # --- the tree ------------------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ def vote_by_hand(memory: np.ndarray, labels: list[int], query: np.ndarray, k: in
     return votes / votes.sum()
 
 
-@pytest.mark.parametrize(("net", "inner"), [("convnet", "fc1_relu"), ("tiny_vit", "norm")])
+@pytest.mark.parametrize(("net", "inner"), [("convnet", "head"), ("tiny_vit", "norm")])
 def test_a_prediction_mixes_probabilities(net: str, inner: str) -> None:
     """Features are what the classifier gets; for FedTP's Transformer the class token before its norm."""
     data, chosen = federation(), backbone(net)
@@ -31,11 +31,7 @@ def test_a_prediction_mixes_probabilities(net: str, inner: str) -> None:
     trainer = make_trainer(model, groups, data, method("knn_per", knn=0.3, neighbours=3), training(), 0)
     state = dict(model.eval().state_dict())
     seen: list[torch.Tensor] = []
-    module = dict(model.named_modules())[inner]
-    if net == "tiny_vit":
-        module.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
-    else:
-        module.register_forward_hook(lambda _module, _inputs, output: seen.append(output))
+    model.get_submodule(inner).register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
     predict = trainer.predictor(state, 1, 4)
     known = torch.cat(seen).detach().numpy()
     seen.clear()
@@ -61,10 +57,8 @@ def test_the_weight_is_that_which_is_right_when_a_sample_has_no_vote_on_itself(k
             mixed = weight * vote + (1 - weight) * own[out].numpy()
             merit[0] += int(mixed.argmax() == label)
             merit[1] += math.log(max(mixed[label], 1e-38))
-    pieces = [
-        (own.log()[part], torch.from_numpy(features[part]), torch.tensor(labels[part]))
-        for part in (slice(9), slice(9, 14))
-    ]
+    tables = own.log(), torch.from_numpy(features), torch.tensor(labels)
+    pieces = list(zip(*(table.split(9) for table in tables), strict=True))
     memory = Neighbours.remember(pieces, CLASSES, k, 0.5, grid)
     assert memory is not None and memory.weight == max(grid, key=lambda weight: merits[weight])
     queries = rng.normal(size=(5, 3))

@@ -220,7 +220,7 @@ STAGE_MODULES = [f"pipeline.stages.{kind}" for kind in ("data", "train", "evalua
 
 
 @pytest.mark.parametrize(
-    "root", ["pflcore.methods.fedtp", *(pytest.param(root, marks=pytest.mark.matrix) for root in STAGE_MODULES)]
+    "root", ["pflcore.methods.hypernetworks", *(pytest.param(root, marks=pytest.mark.matrix) for root in STAGE_MODULES)]
 )
 def test_all_that_is_imported_is_in_the_fingerprint(root: str) -> None:
     program = f"import sys, {root}; print(*sys.modules)"

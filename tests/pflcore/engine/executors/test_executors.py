@@ -36,7 +36,7 @@ from pflcore.errors import UserError
 from pflcore.groups import Tensors
 from pflcore.memory import TooLittleMemory
 from pflcore.method import Batch, ClientView
-from pflcore.methods.fedprox import FedProx
+from pflcore.methods.corrections import FedProx
 from pflcore.methods.simple import FedAvg
 
 MATRIX = pytest.mark.matrix

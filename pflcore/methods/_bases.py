@@ -1,16 +1,17 @@
-"""What several methods share: what they need of a backbone, and sums of features by class."""
+"""What several methods share: what they need of a backbone, class means, models of all clients at the server."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from pflcore.errors import UserError
-from pflcore.groups import Tensors
-from pflcore.method import Batch, ClientView, Federation, LocalState, Method, Steps
+from pflcore.groups import ALL, Groups, Roles, Tensors, strip_prefix
+from pflcore.method import Batch, ClientView, Federation, LocalState, Method, Server, Steps, Update
 
 
 def need_classifier(method: Method, federation: Federation, initial: Tensors | None = None) -> None:
@@ -59,12 +60,10 @@ def class_means(seen: Tensors) -> Tensor:
 
 @dataclass(frozen=True)
 class ClassSums(Steps):
-    """Steps that train nothing: ``state["seen"]`` has the sums, counts and summed squares of features.
+    """Steps that train nothing, and note what sums, counts and summed squares of features say; statistics rest."""
 
-    Running statistics rest. `like` is the name of an entry of the client's state that is (classes, features).
-    """
-
-    like: str
+    like: str  # an entry of the client's state that is (classes, features)
+    note: Callable[[Tensors], Tensors]  # of these sums, the entries with which the client's state ends
 
     def begin(self, local: ClientView, start: Tensors) -> LocalState:
         like = start[self.like]
@@ -78,3 +77,44 @@ class ClassSums(Steps):
             squares = seen["squares"] + features.square().sum()
             seen = {**add_sums(seen, features, batch.labels.flatten()), "squares": squares}
             return {**state, "seen": seen}, local.cross_entropy(logits, batch.labels)
+
+    def end(self, local: ClientView, state: LocalState) -> LocalState:
+        return {**state, "model": {**state["model"], **self.note(state["seen"])}}
+
+
+class PerClientModels(Method):
+    """The server stores all clients' generated entries, stacked; a client is sent its row, or their :meth:`mix`."""
+
+    generated = (ALL,)
+    stored: ClassVar[str] = "models/"  # what the names of stored entries begin with
+    buffers: ClassVar[str] = "personal"  # who owns what no gradient trains: or "shared", or "generated" as the rest
+
+    def roles(self, groups: Groups) -> Roles:
+        roles = super().roles(groups)
+        if self.buffers == "shared":
+            return roles
+        return replace(roles, shared=frozenset(), **{self.buffers: getattr(roles, self.buffers) | roles.shared})
+
+    def init_server(self, initial: Tensors, roles: Roles, federation: Federation) -> Server:
+        server = super().init_server(initial, roles, federation)
+        for name, tensor in initial.items():
+            if name in roles.generated:
+                server.extra[f"{self.stored}{name}"] = tensor.expand(federation.clients, *tensor.shape).clone()
+        return server
+
+    def models(self, server: Server) -> Tensors:
+        """Return the stored entries of all clients: name → (all clients, …)."""
+        return strip_prefix(self.stored, server.extra)
+
+    def mix(self, server: Server, clients: Sequence[int]) -> Tensors:
+        """Return what some clients are sent: name → (clients, …)."""
+        return {name: stored[list(clients)] for name, stored in self.models(server).items()}
+
+    def generate(self, server: Server, clients: Sequence[int]) -> list[Tensors]:
+        mixed = self.mix(server, clients)
+        return [{name: tensor[row] for name, tensor in mixed.items()} for row in range(len(clients))]
+
+    def store(self, server: Server, updates: Sequence[Update]) -> None:
+        """Store what clients returned, in place."""
+        for name, stored in self.models(server).items():
+            stored[[update.client for update in updates]] = torch.stack([update.returned[name] for update in updates])

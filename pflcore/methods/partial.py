@@ -1,20 +1,102 @@
-"""Parameters that a client moves most become its own, more of them from round to round."""
+"""Parts of a model that train in turn: FedRep, FedBABU, FedSelect."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from pflcore.client_view import model_part
 from pflcore.errors import UserError
-from pflcore.groups import Roles, Tensors, add_prefix, split, strip_prefix
-from pflcore.method import Batch, ClientView, Federation, LocalState, Method, Phase, Server, Steps, Update, model_part
+from pflcore.groups import Roles, Tensors, add_prefix, strip_prefix
+from pflcore.method import Batch, ClientView, Federation, LocalState, Method, Phase, Server, Steps, Update, sgd_step
 from pflcore.methods import METHODS
-from pflcore.methods._features import need_exchanged
+from pflcore.methods._bases import need_exchanged
 from pflcore.options import option
+
+
+@METHODS.register
+class FedRep(Method):
+    """The last linear layer is personal and trained first, then the shared body under it.
+
+    The first `head_epochs` epochs of a round train the classifier, with the body as received, the others the body, each
+    part from zero momentum; what is not being trained keeps its values to the bit. An epoch is as many steps as a pass
+    over the client's samples takes, also under `training.local_steps`. Clients count alike in the average.
+    """
+
+    name = "fedrep"
+    citation = "Collins et al., FedRep, ICML 2021, algorithm 1"
+    personal = ("head",)
+    own_averaging = "uniform"
+    plain_sgd = True
+    smoke: ClassVar[dict[str, Any]] = {"head_epochs": 0.5}  # smoke runs have a single local epoch
+    schedule: str = option("alternating", choices=("alternating", "joint"), help="Head, then body; or both together.")
+    head_epochs: float = option(4.0, gt=0, help="Epochs of the head, fewer than local epochs; 0.5 is half a pass.")
+    finetune_epochs: int = option(0, ge=0, help="Epochs of tuning the head before a client is measured; not kept.")
+
+    def tuning(self) -> Phase | None:
+        tuning = super().tuning()
+        return tuning if tuning is None or tuning.groups else replace(tuning, steps=PersonalPart())
+
+    def init_server(self, initial: Tensors, roles: Roles, federation: Federation) -> Server:
+        epochs = federation.local_epochs
+        if self.schedule == "alternating" and epochs is not None and self.head_epochs >= epochs:
+            what = f"fedrep: method.head_epochs = {self.head_epochs:g} of training.local_epochs = {epochs}"
+            raise UserError(f"{what} leaves no local step to the shared part; set it lower, or schedule: joint")
+        return super().init_server(initial, roles, federation)
+
+    def phases(self) -> tuple[Phase, ...]:
+        if self.schedule == "joint":
+            return super().phases()
+        return Phase(epochs=self.head_epochs, roles=("personal",)), Phase(roles=("shared",))
+
+
+class PersonalPart(Steps):
+    """Steps that train what is personal and nothing else; running statistics of the rest stay as they are."""
+
+    ignores_unlabelled = True
+
+    def step(self, local: ClientView, state: LocalState, batch: Batch) -> tuple[LocalState, Tensor]:
+        trained, model = local.parameters & local.roles.personal, model_part(state["model"])
+        owned = local.parameters | local.roles.personal
+        still = {name: tensor.clone() for name, tensor in model.items() if name not in owned}
+        return sgd_step(local, state, lambda params: self.loss(local, {**params, **still}, batch), trained)
+
+
+@METHODS.register
+class FedBabu(Method):
+    """Rounds train and average the body alone; clients tune a copy of the model before they are measured.
+
+    The classifier is that of the initial model in all rounds, neither trained nor sent. The tuning, on a client's own
+    training samples by SGD without momentum or decay, is forgotten. `finetune_groups` takes the place of
+    `finetune_parts`. Clients count alike in the average.
+    """
+
+    name = "fedbabu"
+    citation = "Oh, Kim and Yun, FedBABU, ICLR 2022, algorithm 1"
+    personal = ("head",)
+    own_averaging = "uniform"
+    untrained = ("head",)
+    ignores_unlabelled = True
+    smoke: ClassVar[dict[str, Any]] = {"finetune_steps": 1}
+    finetune_parts: str = option("all", choices=("head", "all"), help="What is tuned: the personal part alone, or all.")
+    finetune_steps: int | None = option(None, ge=1, help="Steps of the tuning, on batches drawn anew; null: epochs.")
+    finetune_epochs: int = option(5, ge=1, help="Passes of the tuning over a client's samples, without finetune_steps.")
+    finetune_lr: float | None = option(None, gt=0, help="Learning rate of the tuning; null is that of the rounds.")
+
+    def step(self, local: ClientView, state: LocalState, batch: Batch) -> tuple[LocalState, Tensor]:
+        trained = local.parameters & local.roles.shared
+        return sgd_step(local, state, lambda params: self.loss(local, params, batch), trained)
+
+    def tuning(self) -> Phase | None:
+        tuning = super().tuning()
+        if tuning is None or tuning.groups:
+            return tuning
+        return replace(tuning, steps=Steps() if self.finetune_parts == "all" else PersonalPart())
+
 
 _VALUES, _MASK, _ROUNDS, _USED = "own/values/", "own/mask/", "own/rounds", "common/mask/"
 
@@ -23,20 +105,20 @@ _VALUES, _MASK, _ROUNDS, _USED = "own/values/", "own/mask/", "own/rounds", "comm
 class FedSelect(Method):
     """FedAvg of what is not personal; what a client moves most becomes so, more from time to time.
 
-    A client's round begins with its own values of the parameters in its mask, empty at first, and the server's of all
-    others. It trains the ones with the others at rest, for a pass of its own, and then the others with these at rest
-    (LocalAlt). Every few rounds of the client the mask grows, in each weight tensor of which no more than a share α is
-    personal: of the parameters that are not, a share p, those that moved most. The server takes the plain mean of each
-    parameter over those of the round's clients to which it was not personal. Buffers are averaged.
+    A round begins with the client's own values of the parameters in its mask, empty at first, and the server's of all
+    others. It trains the former alone for a pass of its own, then the latter alone (LocalAlt). Every few rounds of the
+    client the mask grows, in each weight tensor of which at most a share α is personal, by a share p of what is not:
+    what moved most. The server takes the plain mean of each parameter over those to which it was not personal. Buffers
+    are averaged.
     """
 
+    name = "fedselect"
     citation = "Tamirisa et al., FedSelect, CVPR 2024"
     keeps = ("its values of the weights", "a mask of those that are personal")
     exchanges = ("masks of what is personal",)
     own_averaging = "uniform"
     ignores_unlabelled = True
     smoke: ClassVar[dict[str, Any]] = {"every": 1}
-
     rate: float = option(0.25, ge=0, le=1, help="Share p of what is shared in a tensor that goes personal at a time.")
     limit: float = option(0.8, ge=0, le=1, help="Largest share α of a tensor that may become personal; 0 is FedAvg.")
     every: int = option(3, ge=1, help="Rounds of a client after which its mask grows.")
@@ -44,15 +126,12 @@ class FedSelect(Method):
 
     def init_client(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
         if federation.local_epochs is not None and self.alternations > federation.local_epochs:
-            raise UserError(
-                f"method fedselect: alternations: {self.alternations} take as many epochs, "
-                f"and training.local_epochs is {federation.local_epochs}"
-            )
+            what = f"method fedselect: alternations: {self.alternations} take as many epochs"
+            raise UserError(f"{what}, and training.local_epochs is {federation.local_epochs}")
         weights = _weights(initial, roles, federation)
         need_exchanged(self, weights)
         masks = {name: torch.zeros_like(tensor, dtype=torch.bool) for name, tensor in weights.items()}
-        rounds = torch.zeros((), dtype=torch.int64)
-        return {**add_prefix("values/", weights), **add_prefix("mask/", masks), "rounds": rounds}
+        return {**add_prefix("values/", weights), **add_prefix("mask/", masks), "rounds": torch.tensor(0)}
 
     def init_shared(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
         weights = _weights(initial, roles, federation)
@@ -90,11 +169,8 @@ class FedSelect(Method):
 
 
 @dataclass(frozen=True)
-class Part(Steps):
-    """Steps that train the personal parameters, or all others."""
-
+class Part(Steps):  # steps that train the personal parameters, or all others
     ignores_unlabelled = True
-
     trains: str  # "personal" or "shared"
     opens: bool = False  # whether it is the first part of a round, which puts the client's values into the model
     grows: FedSelect | None = None  # in the last part of a round: the method by whose options the mask grows
@@ -108,15 +184,13 @@ class Part(Steps):
         return super().begin(local, start)
 
     def step(self, local: ClientView, state: LocalState, batch: Batch) -> tuple[LocalState, Tensor]:
-        model, masks = state["model"], strip_prefix(_MASK, state["model"])
+        masks = strip_prefix(_MASK, state["model"])
         trained = masks.keys() if self.trains == "personal" else local.parameters
-        moving, rest = split(model, trained)
-        grads, loss = local.gradient(lambda params: self.loss(local, {**params, **rest}, batch), moving)
-        moving, opt_state = local.sgd(moving, grads, state["opt_state"])
+        after, loss = sgd_step(local, state, lambda params: self.loss(local, params, batch), trained)
         for name, mask in masks.items():  # not the gradients: there is decay and momentum
             rests = ~mask if self.trains == "personal" else mask
-            moving[name] = torch.where(rests, local.received[name], moving[name])
-        return {**state, "model": {**model, **moving}, "opt_state": opt_state}, loss
+            after["model"][name] = torch.where(rests, local.received[name], after["model"][name])
+        return after, loss
 
     def end(self, local: ClientView, state: LocalState) -> LocalState:
         if self.grows is None:
@@ -146,12 +220,10 @@ def grow(mask: Tensor, moved: Tensor, rate: float, limit: float) -> Tensor:
 
 
 def _weights(initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
-    """Return the tensors in which parameters can become personal."""
     trained = roles.shared & federation.parameters
     return {name: tensor for name, tensor in initial.items() if name in trained and "weight" in name}
 
 
 def _merged(state: Tensors) -> Tensors:
-    """Return the weights as the client has them: its own values where its mask says so, else what it received."""
     values = strip_prefix(_VALUES, state)
     return {name: torch.where(mask, values[name], state[name]) for name, mask in strip_prefix(_MASK, state).items()}

@@ -1,0 +1,340 @@
+"""Modules that methods put into the blocks of a Transformer: FedPerfix, what its paper compares it with, LoRA.
+
+They are added in place to a freshly built model and drawn from PyTorch's global generator; entries that the model had
+keep their names. Blocks are those of ``tiny_vit``, ``vit`` and timm's plain ViTs: self-attention with one projection to
+queries, keys and values, then an MLP.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from math import sqrt
+from typing import Any, ClassVar, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from pflcore.errors import UserError
+from pflcore.groups import Groups, Roles
+from pflcore.method import Method
+from pflcore.methods import METHODS
+from pflcore.options import option
+
+_ATTENTION = (
+    "pflcore.backbones.tiny_vit._Attention",
+    *("timm.layers.attention.Attention", "timm.models.vision_transformer.Attention"),
+)
+Join = Callable[[list[Tensor], Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
+
+
+@dataclass(frozen=True)
+class Block:
+    """A block with self-attention, which is its module `place`, and an MLP."""
+
+    module: nn.Module
+    place: str
+    dim: int  # width of a token
+    inner: int  # width of the queries of all heads together, and so of keys and of values
+
+    def change_attention(self, name: str, source: nn.Module, join: Join, parts: int) -> None:
+        """Replace the attention; arguments as in :class:`ChangedAttention`."""
+        plain = self.module.get_submodule(self.place)
+        setattr(self.module, self.place, ChangedAttention(plain, name, source, join, parts))
+
+
+def blocks(model: nn.Module, plugin: str) -> list[Block]:
+    """Return the blocks of a model, in its order; raise :class:`UserError`, for `plugin`, where there are none."""
+    found = []
+    for module in model.modules():
+        for place, child in module.named_children() if hasattr(module, "mlp") else ():
+            # By name: timm takes seconds to import, and a subclass may compute something else.
+            if f"{type(child).__module__}.{type(child).__qualname__}" in _ATTENTION:
+                qkv = cast(nn.Linear, child.get_submodule("qkv"))
+                found.append(Block(module, place, qkv.in_features, qkv.out_features // 3))
+    if not found:
+        raise UserError(
+            f"{plugin} needs a Transformer whose attention has one projection to queries, keys and values, and this "
+            "backbone has none; use tiny_vit, vit, or a plain ViT of timm_model"
+        )
+    return found
+
+
+def pattern(name: str) -> str:
+    """Return a pattern for the state names of all modules that are called `name`, wherever they are."""
+    return rf"(.+\.)?{name}\."
+
+
+class ChangedAttention(nn.Module):
+    """Attention whose queries, keys and values something is added to or joined with; state names stay as they are.
+
+    `source`, called `name`, maps (batch, length, dim) tokens, as they enter the attention, to (batch, rows, parts ·
+    inner); `join` makes of these parts, q, k and v, each (batch, heads, rows, width of a head), the q, k and v that are
+    used.
+    """
+
+    def __init__(self, plain: nn.Module, name: str, source: nn.Module, join: Join, parts: int) -> None:
+        super().__init__()
+        for child, module in (*plain.named_children(), (name, source)):
+            self.add_module(child, module)
+        self.timm = hasattr(plain, "num_heads")
+        self.heads = cast(int, plain.num_heads if self.timm else plain.heads)
+        self.source, self.join, self.parts = name, join, parts
+
+    def forward(self, tokens: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
+        if attn_mask is not None or is_causal:  # timm's models have these arguments and, as classifiers, no use of them
+            raise NotImplementedError("attention that a plugin changes takes no mask")
+        own: Any = self  # with the modules of the attention that it replaced
+        if self.timm:
+            q, k, v = own.qkv(tokens).view(*tokens.shape[:2], 3, self.heads, -1).permute(2, 0, 3, 1, 4).unbind(0)
+            q, k = own.q_norm(q), own.k_norm(k)
+        else:  # three products instead of one: the gradient of a joint one would have to be put together from three
+            q, k, v = (self._split(F.linear(tokens, weight)) for weight in own.qkv.weight.chunk(3))
+        more = self.get_submodule(self.source)(tokens).chunk(self.parts, dim=-1)
+        q, k, v = self.join([self._split(part) for part in more], q, k, v)
+        mixed = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+        if not self.timm:
+            return cast(Tensor, own.dropout(own.out(mixed)))
+        # A norm of the mixed values and a gate: in few models, and not in all versions of timm.
+        norm, gate = getattr(self, "norm", None), getattr(self, "gate", None)
+        mixed = mixed if norm is None else norm(mixed)
+        mixed = mixed if gate is None else mixed * gate(tokens).sigmoid()
+        return cast(Tensor, own.proj_drop(own.proj(mixed)))
+
+    def _split(self, joint: Tensor) -> Tensor:
+        """(batch, length, inner) → (batch, heads, length, width of a head)."""
+        return joint.view(*joint.shape[:2], self.heads, -1).transpose(1, 2)
+
+
+def prefixed(
+    more: list[Tensor], q: Tensor, k: Tensor, v: Tensor, *, scale: float, concat: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Add prefixes of keys and values, times `scale`, to the tokens' own, or (`concat`) put them before these."""
+    # In mixed precision, parameters that no matrix product has touched are still float32.
+    more_k, more_v = ((scale * part).to(k.dtype) for part in more)
+    if concat:
+        return q, torch.cat([more_k, k], dim=2), torch.cat([more_v, v], dim=2)
+    return q, k + more_k, v + more_v
+
+
+def bottleneck(inputs: int, width: int, outputs: int) -> nn.Sequential:
+    """Return tanh(x · W_down) · W_up with biases: (…, inputs) → (…, outputs); begun as PyTorch's linear layers."""
+    layers = {"down": nn.Linear(inputs, width), "tanh": nn.Tanh(), "up": nn.Linear(width, outputs)}
+    return nn.Sequential(OrderedDict(layers))
+
+
+@METHODS.register
+class FedPerfix(Method):
+    """Personal prefixes, made from a block's input, join keys and values of every attention.
+
+    They and the classifier stay on the client. Beside each attention a small net P = up(tanh(down(x))) reads the
+    block's normed input x. Its two halves are added, k + s · P_k and v + s · P_v, as the released code does, or
+    appended as the paper writes (``mode: concat``). ViT-S has 3,551,232 numbers in its prefixes. On CIFAR-100 the
+    released configuration also has ``also_personal: [blocks.-1]``.
+    """
+
+    name = "fedperfix"
+    citation = "Sun et al., FedPerfix, ICCV 2023, equations 3 to 5"
+    personal = ("adapter", "head")
+    smoke: ClassVar[dict[str, Any]] = {"width": 16}
+    mode: str = option("add", choices=("add", "concat"), help="Prefixes are added to keys and values, or appended.")
+    width: int = option(256, ge=1, help="Width of the net that makes the prefixes.")
+    scale: float = option(1.5, ge=0, help="Factor s of the prefixes; with 0 and add it is FedPer.")
+
+    def extend(self, model: nn.Module) -> Mapping[str, str]:
+        for block in blocks(model, "FedPerfix"):
+            join = partial(prefixed, scale=self.scale, concat=self.mode == "concat")
+            block.change_attention("adapter", bottleneck(block.dim, self.width, 2 * block.inner), join, 2)
+        return {"adapter": pattern("adapter")}
+
+
+@METHODS.register
+class Prefix(Method):
+    """Plain prefix tuning as FedPerfix's comparison: Prefix-Z begins at zero, Prefix-R at random.
+
+    Prefixes and classifier stay on the client. Learned tokens are appended to keys and values (``kind: tokens``), as
+    the paper describes; the released code adds one linear map of the block's input (``kind: linear``). A linear prefix
+    of zeros leaves the model as it is; zero tokens take a share of the attention.
+    """
+
+    name = "prefix"
+    citation = "Sun et al., FedPerfix, ICCV 2023, section 3.4, Table 6; Li and Liang, Prefix-Tuning, ACL 2021"
+    personal = ("prefix", "head")
+    init: str = option("zero", choices=("zero", "random"), help="zero is Prefix-Z, random is Prefix-R.")
+    kind: str = option("linear", choices=("linear", "tokens"), help="A linear map that is added, or appended tokens.")
+    tokens: int = option(10, ge=1, help="Number of tokens, where `kind` is tokens.")
+    scale: float = option(1.5, ge=0, help="Factor of the prefixes.")
+
+    def extend(self, model: nn.Module) -> Mapping[str, str]:
+        for block in blocks(model, "prefix tuning"):
+            width, linear = 2 * block.inner, self.kind == "linear"
+            source = nn.Linear(block.dim, width) if linear else _Free(self.tokens, width)
+            if self.init == "zero":
+                for parameter in source.parameters():
+                    nn.init.zeros_(parameter)
+            block.change_attention("prefix", source, partial(prefixed, scale=self.scale, concat=not linear), 2)
+        return {"prefix": pattern("prefix")}
+
+
+class _Free(nn.Module):  # prefixes that depend on nothing: the same rows for every image
+    def __init__(self, count: int, width: int) -> None:
+        super().__init__()
+        self.tokens = nn.Parameter(torch.randn(count, width))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.tokens.expand(tokens.shape[0], -1, -1)
+
+
+@METHODS.register
+class Prompts(Method):
+    """Learned tokens join the sequence before each block and leave it after it.
+
+    They and the classifier stay on the client. They begin uniformly in ± √(6 / (3 · p² + d)) for patches of p × p
+    pixels and tokens of width d, the 3 also for grey images. On ViT-S, 10 prompts in 12 blocks are 46,080 parameters.
+    """
+
+    name = "prompts"
+    citation = "Sun et al., FedPerfix, ICCV 2023, Table 6; Jia et al., Visual Prompt Tuning (deep), ECCV 2022"
+    personal = ("prompt", "head")
+    count: int = option(10, ge=1, help="Prompts per block.")
+    dropout: float = option(0.1, ge=0, lt=1, help="Dropout of the prompts.")
+
+    def extend(self, model: nn.Module) -> Mapping[str, str]:
+        for block in blocks(model, "prompt tuning"):
+            bound = sqrt(6 / (3 * _patch_area(model) + block.dim))
+            prompt = _Prompt(self.count, block.dim, bound, self.dropout)
+            block.module.add_module("prompt", prompt)
+            block.module.register_forward_pre_hook(prompt.append)
+            block.module.register_forward_hook(prompt.cut)
+        return {"prompt": pattern("prompt")}
+
+
+class _Prompt(nn.Module):
+    def __init__(self, count: int, dim: int, bound: float, dropout: float) -> None:
+        super().__init__()
+        self.tokens = nn.Parameter(torch.empty(count, dim).uniform_(-bound, bound))
+        self.dropout = nn.Dropout(dropout)
+
+    def append(self, block: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        # Expanded first: every image has a dropout mask of its own.
+        prompts = self.dropout(self.tokens.to(inputs[0].dtype).expand(len(inputs[0]), -1, -1))
+        return (torch.cat([inputs[0], prompts], dim=1), *inputs[1:])
+
+    def cut(self, block: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        return output[:, : output.shape[1] - len(self.tokens)]
+
+
+def _patch_area(model: nn.Module) -> int:
+    """Return the pixels of a patch."""
+    # In timm the embedding knows it, (height, width); in tiny_vit the model, one side of a square.
+    size = getattr(getattr(model, "patch_embed", None), "patch_size", getattr(model, "patch", None))
+    if size is None:
+        raise UserError(
+            "prompt tuning needs a Transformer over image patches, and this backbone has none; use tiny_vit, vit, or a "
+            "plain ViT of timm_model"
+        )
+    height, width = (size, size) if isinstance(size, int) else size
+    return int(height * width)
+
+
+@METHODS.register
+class Adapters(Method):
+    """A personal bottleneck x + up(tanh(down(x))) after each MLP, before its output is added.
+
+    It and the classifier stay on the client. With ``form: corrected`` each block has an adapter, its first map random
+    and its second zero, which leaves the model as it is at first. ``form: literal`` is FedPerfix's released code: one
+    adapter, begun with zeros, for all blocks, of which one bias is all that can learn.
+    """
+
+    name = "adapters"
+    citation = "Sun et al., FedPerfix, ICCV 2023, Table 6; Houlsby et al., ICML 2019"
+    personal = ("adapter", "head")
+    smoke: ClassVar[dict[str, Any]] = {"width": 16}
+    form: str = option("corrected", choices=("corrected", "literal"), help="An adapter per block, or the released one.")
+    width: int = option(512, ge=1, help="Width of the bottleneck.")
+
+    def extend(self, model: nn.Module) -> Mapping[str, str]:
+        found = blocks(model, "adapter tuning")
+        shared = None
+        if self.form == "literal":
+            if len(dims := {block.dim for block in found}) > 1:
+                widths = ", ".join(map(str, sorted(dims)))
+                raise UserError(f"one adapter cannot be shared by blocks of widths {widths}; use the form corrected")
+            shared = bottleneck(dims.pop(), self.width, found[0].dim)
+            model.add_module("adapter", shared)  # in one place, so that its entries are in the state once
+        for block in found:
+            adapter = shared or bottleneck(block.dim, self.width, block.dim)
+            if shared is None:  # beside the MLP, not in it: what is in it belongs to a group of the backbone
+                block.module.add_module("adapter", adapter)
+            for parameter in (adapter if shared else adapter.get_submodule("up")).parameters():
+                nn.init.zeros_(parameter)
+            # A function of partial arguments is copied and pickled together with the model.
+            block.module.get_submodule("mlp").register_forward_hook(partial(_adapted, adapter))
+        return {"adapter": pattern("adapter")}
+
+
+def _adapted(adapter: nn.Module, mlp: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+    return torch.add(output, adapter(output))
+
+
+@METHODS.register
+class Lora(Method):
+    """LoRA by federated averaging: W + (α / r) · B · A, where W stays as it begins.
+
+    Trained and sent are A, which begins at random, B, which begins as zeros, and the classifier. With ``averaged:
+    both`` A and B are averaged apart, as FedIT does; FFA-LoRA is ``train_a: false``, FedSA-LoRA ``averaged: a``.
+    ``train_only: [all]`` trains W as well. It is meant for a backbone with pretrained weights. On ViT-S it is 73,728
+    parameters.
+    """
+
+    name = "lora"
+    citation = "Hu et al., LoRA, ICLR 2022; Zhang et al., FedIT, ICASSP 2024; Sun et al., FFA-LoRA, ICLR 2024"
+    smoke: ClassVar[dict[str, Any]] = {"rank": 2}
+    rank: int = option(4, ge=1, help="Rank r of an update.")
+    alpha: float = option(8.0, gt=0, help="Factor α; an update counts α / r.")
+    projections: tuple[str, ...] = option(("q", "v"), choices=("q", "k", "v"), help="What has an update.")
+    averaged: str = option("both", choices=("both", "a", "none"), help="What is averaged; the rest is personal.")
+    train_a: bool = option(True, help="Whether A is trained; otherwise it stays as it begins, as in FFA-LoRA.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.projections:
+            raise UserError("lora.projections names none; choose of q, k and v")
+
+    def extend(self, model: nn.Module) -> Mapping[str, str]:
+        chosen = tuple(dict.fromkeys(self.projections))
+        join = partial(_added, scale=self.alpha / self.rank, projections=chosen)
+        for block in blocks(model, "LoRA"):
+            source = _LowRank(block.dim, self.rank, block.inner, chosen)
+            block.change_attention("lora", source, join, len(chosen))
+        return {f"lora.{part}": pattern(rf"lora\.{part}") for part in ("a", "b")}
+
+    def trained(self) -> tuple[str, ...]:
+        return self.train_only or ("lora" if self.train_a else "lora.b", "head")
+
+    def roles(self, groups: Groups) -> Roles:
+        own = {"both": (), "a": ("lora.b",), "none": ("lora",)}[self.averaged]
+        return Roles.split(groups, (*own, *self.also_personal))
+
+
+class _LowRank(nn.Module):  # tokens · Aᵀ · Bᵀ of each projection: (…, dim) → (…, projections · inner)
+    def __init__(self, dim: int, rank: int, inner: int, projections: Sequence[str]) -> None:
+        super().__init__()
+        self.a = nn.ModuleDict({projection: nn.Linear(dim, rank, bias=False) for projection in projections})
+        self.b = nn.ModuleDict({projection: nn.Linear(rank, inner, bias=False) for projection in projections})
+        for layer in self.b.children():
+            nn.init.zeros_(layer.get_parameter("weight"))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return torch.cat([self.b[projection](self.a[projection](tokens)) for projection in self.a], dim=-1)
+
+
+def _added(
+    more: list[Tensor], q: Tensor, k: Tensor, v: Tensor, *, scale: float, projections: Sequence[str]
+) -> tuple[Tensor, Tensor, Tensor]:
+    plain = {"q": q, "k": k, "v": v}
+    plain |= {name: plain[name] + scale * part for name, part in zip(projections, more, strict=True)}
+    return plain["q"], plain["k"], plain["v"]

@@ -1,0 +1,308 @@
+"""Bodies trained towards mean features of the classes: FedProto, FedAS, FedPAC."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pflcore.client_view import CLASS_WEIGHTS, COMMON, model_part
+from pflcore.errors import UserError
+from pflcore.groups import ALL, Roles, Tensors, split, strip_prefix
+from pflcore.method import Batch, ClientView, Federation, LocalState, Method, Phase, Server, Steps, Update, weights
+from pflcore.methods import METHODS
+from pflcore.methods._bases import (
+    ClassSums,
+    PerClientModels,
+    add_sums,
+    class_mask,
+    class_means,
+    need_classifier,
+    need_exchanged,
+    no_sums,
+)
+from pflcore.options import option
+
+_PROTOTYPES, _PRESENT, _EPOCH = "common/prototypes", "common/present", "data/epoch_steps"
+_FARTHER = 100.0  # than the farthest prototype is a class without one
+
+
+@METHODS.register
+class FedProto(Method):
+    """Clients keep their models and exchange the mean features of each class, towards which they train.
+
+    The loss is the cross-entropy plus λ times the mean squared difference between features and the global prototype of
+    their class, if there is one. A client returns, of each class, the mean of the features that it saw in the last
+    epoch of its round, in training mode; the server takes the plain mean over the clients that have the class. Logits
+    are minus the mean squared distance from global prototypes; a class without one cannot be predicted.
+    """
+
+    name = "fedproto"
+    citation = "Tan et al., FedProto, AAAI 2022, algorithm 1"
+    exchanges = ("prototypes of the classes",)
+    personal = (ALL,)
+    facts = ("epoch_steps",)
+    own_averaging = None
+    lam: float = option(1.0, ge=0, help="Weight λ of the distance to prototypes; 0.1 in FedTP's code.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.finetune_groups == ("head",):
+            raise UserError("fedproto.finetune_groups: its predictions read no classifier, so there is nothing to tune")
+
+    def init_shared(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
+        need_classifier(self, federation)
+        prototypes = torch.zeros(federation.classes, federation.features)
+        return {"prototypes": prototypes, "present": torch.zeros(federation.classes, dtype=torch.bool)}
+
+    def begin(self, local: ClientView, start: Tensors) -> LocalState:
+        seen = {"steps": torch.zeros_like(start[_EPOCH]), **no_sums(start[_PROTOTYPES])}
+        return {**super().begin(local, start), "seen": seen}
+
+    def step(self, local: ClientView, state: LocalState, batch: Batch) -> tuple[LocalState, Tensor]:
+        model, seen, labels = state["model"], state["seen"], batch.labels.flatten()
+        moving, rest = split(model, local.parameters)
+        known, targets = rest[_PRESENT][labels].unsqueeze(1), rest[_PROTOTYPES][labels]
+
+        def loss(params: Tensors) -> tuple[Tensor, Tensors]:
+            logits, features = local.features({**rest, **params}, batch.inputs)
+            features = features.flatten(0, -2)
+            away = torch.where(known, features - targets, 0.0).square().mean()
+            return local.cross_entropy(logits, batch.labels) + self.lam * away, {"features": features.detach()}
+
+        grads, value, aside = local.differentiate(loss, moving)
+        moving, opt_state = local.sgd(moving, grads, state["opt_state"])
+        first = seen["steps"] % rest[_EPOCH] == 0
+        before = {name: torch.where(first, 0.0, seen[name]) for name in ("sums", "counts")}
+        seen = {"steps": seen["steps"] + 1, **add_sums(before, aside["features"], labels)}
+        return {**state, "model": {**model, **moving}, "opt_state": opt_state, "seen": seen}, value
+
+    def end(self, local: ClientView, state: LocalState) -> LocalState:
+        found = {_PROTOTYPES: class_means(state["seen"]), _PRESENT: state["seen"]["counts"] > 0}
+        return {**state, "model": {**state["model"], **found}}
+
+    def predict(self, local: ClientView, state: Tensors, inputs: Tensor) -> Tensor:
+        features = local.features(state, inputs)[1]
+        prototypes, present = state[_PROTOTYPES], state[_PRESENT]
+        # One class after the other: all differences at once would take memory for each of them.
+        distances = torch.stack([(features - one).square().mean(-1) for one in prototypes.unbind()], -1)
+        farthest = torch.where(present, distances, 0.0).amax(-1, keepdim=True)
+        return -torch.where(present, distances, 2 * farthest + _FARTHER)
+
+    def update_server(self, server: Server, roles: Roles, updates: Sequence[Update]) -> Server:
+        prototypes, present = server.shared[_PROTOTYPES], server.shared[_PRESENT]
+        total = sum(one.returned[_PROTOTYPES] for one in updates)  # zeros of a class that a client lacks
+        holders = torch.stack([one.returned[_PRESENT] for one in updates]).sum(0)
+        found = holders > 0
+        means = torch.where(found.unsqueeze(1), total / holders.clamp_min(1).unsqueeze(1), prototypes)
+        return Server({_PROTOTYPES: means, _PRESENT: present | found}, server.extra)
+
+    def traffic(self, update: Update) -> tuple[int, int]:
+        """Return the bytes of the prototypes that there are, and of a bit per class that says which."""
+        parts = ((part[_PROTOTYPES], part[_PRESENT]) for part in (update.returned, update.sent))
+        sent, received = (prototypes[present].nbytes + -(-len(present) // 8) for prototypes, present in parts)
+        return sent, received
+
+
+_BODY, _MEMORY, _HELD, _TRACE = "own/body/", "own/prototypes", "own/present", "common/trace"
+
+
+@METHODS.register
+class FedAS(Method):
+    """FedPer whose clients align the received body with their prototypes, and count by Fisher traces.
+
+    A client's prototypes are the mean features of its classes under the model with which it ended its last round, and
+    is measured. A round begins by training the received body on them, by plain SGD in passes of their own: a batch's
+    loss is the sum over its classes of the mean squared difference between features and prototype. Then body and head
+    train. One more pass gives new prototypes and the Fisher trace, the sum over batches of |∇ loss|²; bodies are
+    averaged in its shares.
+    """
+
+    name = "fedas"
+    citation = "Yang et al., FedAS, CVPR 2024"
+    personal = ("head",)
+    keeps = ("its last body", "prototypes of its classes")
+    exchanges = ("the trace of the Fisher information",)
+    own_averaging = None
+    align_lr: float = option(0.01, ge=0, help="Learning rate of the alignment; 0: the body begins as received.")
+    align_epochs: int = option(1, ge=1, help="Passes of the alignment over a client's samples.")
+
+    def init_client(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
+        need_classifier(self, federation)
+        like, classes = next(iter(initial.values())), federation.classes
+        body = {f"body/{name}": tensor for name, tensor in initial.items() if name in roles.shared}
+        noted = {"prototypes": like.new_zeros(classes, federation.features), "present": like.new_zeros(classes).bool()}
+        return {**body, **noted}
+
+    def init_shared(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
+        return {"trace": torch.zeros(())}
+
+    def eval_state(self, state: Tensors) -> Tensors:
+        return {**model_part(state), **strip_prefix(_BODY, state)}
+
+    def phases(self) -> tuple[Phase, ...]:
+        align = Phase(Alignment(self.align_lr), epochs=self.align_epochs, extra=True, roles=("shared",))
+        return align, Phase(), Phase(Summary(_MEMORY, own_prototypes), extra=True)
+
+    def shares(self, updates: Sequence[Update]) -> list[float]:
+        traces = [float(update.returned[_TRACE]) for update in updates]
+        # All are zero where no loss has a gradient that float32 can hold.
+        return [trace / sum(traces) for trace in traces] if sum(traces) else weights(updates)
+
+
+@dataclass(frozen=True)
+class Alignment(Steps):  # steps that draw features of the shared body to the client's prototypes
+    lr: float
+
+    def step(self, local: ClientView, state: LocalState, batch: Batch) -> tuple[LocalState, Tensor]:
+        model, labels = state["model"], batch.labels.flatten()
+        moving, rest = split(local.frozen(model), local.parameters)
+        mask = class_mask(labels, len(model[_HELD]))
+        # A sample counts by one over the batch's samples of its class, which makes sums of these means of classes.
+        counts = torch.where(model[_HELD], 1 / mask.sum(1).clamp_min(1), 0.0)[labels]
+        local.used.add(CLASS_WEIGHTS)  # classes count alike whatever their weights
+
+        def loss(params: Tensors) -> Tensor:
+            features = local.features({**rest, **params}, batch.inputs)[1].flatten(0, -2)
+            return (counts * (features - model[_MEMORY][labels]).square().mean(1)).sum()
+
+        grads, value = local.gradient(loss, moving)
+        moved = {name: tensor - self.lr * grads[name] for name, tensor in moving.items()}
+        return {**state, "model": {**model, **moved}}, value
+
+
+class Summary(ClassSums):
+    """Steps that train nothing; at their end a client keeps its body, and has its prototypes and its trace."""
+
+    def begin(self, local: ClientView, start: Tensors) -> LocalState:
+        return {**super().begin(local, start), "fisher": {"trace": torch.zeros_like(start[_TRACE])}}
+
+    def step(self, local: ClientView, state: LocalState, batch: Batch) -> tuple[LocalState, Tensor]:
+        moving, rest = split(local.frozen(state["model"]), local.parameters)
+
+        def loss(params: Tensors) -> tuple[Tensor, Tensors]:
+            logits, features = local.features({**rest, **params}, batch.inputs)
+            return local.cross_entropy(logits, batch.labels), {"features": features.flatten(0, -2).detach()}
+
+        grads, value, aside = local.differentiate(loss, moving)
+        trace = state["fisher"]["trace"] + torch.stack([grad.square().sum() for grad in grads.values()]).sum()
+        seen = {**state["seen"], **add_sums(state["seen"], aside["features"], batch.labels.flatten())}
+        return {**state, "seen": seen, "fisher": {"trace": trace}}, value
+
+    def end(self, local: ClientView, state: LocalState) -> LocalState:
+        model = super().end(local, state)["model"]
+        body = {_BODY + name: model[name] for name in strip_prefix(_BODY, model)}
+        return {**state, "model": {**model, **body, _TRACE: state["fisher"]["trace"]}}
+
+
+def own_prototypes(seen: Tensors) -> Tensors:
+    """Return a client's prototypes, of its classes alone."""
+    return {_MEMORY: class_means(seen), _HELD: seen["counts"] > 0}
+
+
+_CENTROIDS, _KNOWN = "common/centroids", "common/known"
+_COUNTS, _MEANS, _VARIANCE = _UP = "common/counts", "common/means", "common/variance"  # which only clients send
+_MIN_WEIGHT = 1e-3  # in a combination
+
+
+@METHODS.register
+class FedPAC(PerClientModels):
+    """A shared body aligned with class centroids; each client gets its own mixture of classifiers.
+
+    A client notes h, whose row k is the share of class k among its n samples times the mean features of that class, and
+    V = (mean |features|² − |h|²) / n; it trains its classifier alone, then the body alone, by the cross-entropy plus λ
+    times the mean squared difference between features and the global centroid of their class. Bodies are averaged by
+    samples, centroids by samples of their class. A client of the round receives Σ_j α_j w_j of its classifiers, α ≥ 0
+    with sum 1 of least Σ_j α_j² V_j + |h_i − Σ_j α_j h_j|², those below 0.001 dropped.
+    """
+
+    name = "fedpac"
+    citation = "Xu, Tong and Huang, FedPAC, ICLR 2023, algorithm 1"
+    generated = ("head",)
+    stored = "heads/"
+    buffers = "shared"
+    exchanges = ("centroids of the classes", "first and second moments of features")
+    lam: float = option(1.0, ge=0, help="Weight λ of the distance to centroids.")
+    head_epochs: int = option(1, ge=1, help="Passes that train the classifier, before the run's that train the body.")
+
+    def init_shared(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
+        need_classifier(self, federation)
+        table, counts = torch.zeros(federation.classes, federation.features), torch.zeros(federation.classes)
+        up = {"counts": counts, "means": table, "variance": torch.zeros(())}
+        return {"centroids": table, "known": counts.bool(), **up}
+
+    def init_server(self, initial: Tensors, roles: Roles, federation: Federation) -> Server:
+        need_exchanged(self, roles.shared & federation.parameters)
+        return super().init_server(initial, roles, federation)
+
+    def phases(self) -> tuple[Phase, ...]:
+        head = Phase(epochs=self.head_epochs, extra=True, roles=("generated", "personal"))
+        before, after = (Phase(ClassSums(_CENTROIDS, note), extra=True) for note in (moments, centroids))
+        return before, head, Phase(roles=("shared",)), after
+
+    def loss(self, local: ClientView, params: Tensors, batch: Batch) -> Tensor:
+        logits, features = local.features(params, batch.inputs)
+        labels = batch.labels.flatten()
+        known = local.received[_KNOWN][labels].unsqueeze(1)
+        away = torch.where(known, features.flatten(0, -2) - local.received[_CENTROIDS][labels], 0.0)
+        return local.cross_entropy(logits, batch.labels) + self.lam * away.square().mean()
+
+    def update_server(self, server: Server, roles: Roles, updates: Sequence[Update]) -> Server:
+        body = self.average(updates, frozenset(name for name in roles.shared if not name.startswith(COMMON)))
+        sent = {name: torch.stack([update.returned[name] for update in updates]) for name in (_CENTROIDS, *_UP)}
+        counts = sent[_COUNTS].sum(0)
+        means = (sent[_COUNTS].unsqueeze(2) * sent[_CENTROIDS]).sum(0) / counts.clamp_min(1).unsqueeze(1)
+        means = torch.where(counts.unsqueeze(1) > 0, means, server.shared[_CENTROIDS])
+        after = {**server.shared, **body, _CENTROIDS: means, _KNOWN: server.shared[_KNOWN] | (counts > 0)}
+        if heads := self.models(server):
+            index = [update.client for update in updates]
+            shares = combinations(sent[_MEANS], sent[_VARIANCE])
+            for name, stored in heads.items():
+                trained = torch.stack([update.returned[name] for update in updates])
+                stored[index] = (shares @ trained.flatten(1)).view_as(trained)
+        return Server(after, server.extra)
+
+    def traffic(self, update: Update) -> tuple[int, int]:
+        sent, received = super().traffic(update)
+        return sent - update.sent[_KNOWN].nbytes, received - sum(update.sent[name].nbytes for name in _UP)
+
+
+def moments(seen: Tensors) -> Tensors:
+    """Return h and V, of which combinations are made."""
+    samples = seen["counts"].sum()
+    means = seen["sums"] / samples
+    return {_MEANS: means, _VARIANCE: (seen["squares"] / samples - means.square().sum()).clamp_min(0) / samples}
+
+
+def centroids(seen: Tensors) -> Tensors:
+    """Return the mean features of a client's classes, and their samples."""
+    return {_CENTROIDS: class_means(seen), _COUNTS: seen["counts"]}
+
+
+def combinations(means: Tensor, variances: Tensor) -> Tensor:
+    """Return the weights α of clients' combinations, in rows, from all h (clients, classes, features) and V (clients,).
+
+    A client keeps its own classifier where its form is zero or not finite.
+    """
+    # Only needed here, and slow to import.
+    from scipy.optimize import nnls
+
+    flat = means.flatten(1).double().cpu().numpy()
+    products, own, clients = flat @ flat.T, np.diag(variances.double().cpu().numpy()), len(flat)
+    shares = np.eye(clients)
+    for client, row in enumerate(products):
+        form = own + products - row - row[:, None] + row[client]
+        scale = float(np.trace(form))
+        if not 0 < scale < np.inf:
+            continue
+        values, vectors = np.linalg.eigh(form / scale)
+        root = np.sqrt(values.clip(0))[:, None] * vectors.T
+        # x ≥ 0 of least |root · x|² + (Σ x − 1)² has the conditions of optimality of α but for its sum.
+        found, _ = nnls(np.vstack([root, np.ones(clients)]), np.eye(clients + 1)[-1], maxiter=100 * clients)
+        found /= found.sum()
+        found[found < _MIN_WEIGHT] = 0
+        shares[client] = found / found.sum()
+    return torch.from_numpy(shares).to(means)
