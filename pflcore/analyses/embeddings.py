@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 from pflcore.analyses import ANALYSES
 from pflcore.engine.analysis import Analysis, Finding, Subject
 from pflcore.errors import UserError
+from pflcore.method import name_of
 from pflcore.seeds import sequence
 
 _EMBEDDING = "hyper/embedding"
-PERPLEXITY = 8.0  # neighbours that t-SNE looks at: of the paper's 100 clients, five are of a kind
+_PERPLEXITY = 8.0  # neighbours that t-SNE looks at: of the paper's 100 clients, five are of a kind
 _FEWEST = 4
 
 
@@ -28,11 +29,10 @@ class Embeddings(Analysis):
     title = "Client embeddings"
 
     def check(self, subject: Subject) -> None:
-        method, clients = subject.trainer.method, len(subject.members())
+        clients = len(subject.members())
         if _EMBEDDING not in subject.server.extra:
-            name = getattr(method, "name", type(method).__name__)
-            needs = "a method with a hypernetwork, such as fedtp or pfedhn"
-            raise UserError(f"analyses: 'embeddings' needs {needs}; method {name} has no embeddings of clients")
+            needs = f"a method with a hypernetwork, such as fedtp or pfedhn; method {name_of(subject.trainer.method)}"
+            raise UserError(f"analyses: 'embeddings' needs {needs} has no embeddings of clients")
         if clients < _FEWEST:
             needs = f"{_FEWEST} or more clients that take part in training"
             raise UserError(f"analyses: 'embeddings' needs {needs}, not {clients}")
@@ -57,7 +57,7 @@ def plane(points: NDArray[np.float64], seed: int) -> NDArray[np.float64]:
     from sklearn.manifold import TSNE
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
-    perplexity = max(1.0, min(PERPLEXITY, (len(points) - 1) / 3))
+    perplexity = max(1.0, min(_PERPLEXITY, (len(points) - 1) / 3))
     start = "pca" if points.shape[1] > 1 else "random"
     with threadpool_limits(1):
         tsne = TSNE(2, perplexity=perplexity, init=start, learning_rate="auto", method="exact", random_state=seed)

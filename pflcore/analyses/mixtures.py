@@ -10,7 +10,7 @@ from pflcore.analyses import ANALYSES
 from pflcore.backbones._local_attention import Hybrid
 from pflcore.engine.analysis import Analysis, Finding, Subject
 from pflcore.errors import UserError
-from pflcore.method import Federation
+from pflcore.method import Federation, name_of
 from pflcore.methods.pfedla_layerwise import PFedLALayerwise
 
 KINDS = ("se", "eca", "ca")  # in the order of a hybrid's logits
@@ -29,10 +29,8 @@ class Mixing(Analysis):
 
     def check(self, subject: Subject) -> None:
         if not _positions(subject.trainer.model):
-            raise UserError(
-                "analyses: 'mixing' needs a backbone with hybrid local attention; set its option attention: hybrid, or "
-                "leave the analysis out"
-            )
+            needs = "a backbone with hybrid local attention; set its option attention: hybrid"
+            raise UserError(f"analyses: 'mixing' needs {needs}, or leave the analysis out")
 
     def findings(self, subject: Subject) -> Iterator[Finding]:
         """Yield the softmax of each hybrid's logits, for every client that takes part in training.
@@ -67,8 +65,8 @@ class LayerWeights(Analysis):
     def check(self, subject: Subject) -> None:
         method = subject.trainer.method
         if not isinstance(method, PFedLALayerwise):
-            name = getattr(method, "name", type(method).__name__)
-            raise UserError(f"analyses: 'layer_weights' needs method pfedla_layerwise; method {name} mixes no layers")
+            needs = f"method pfedla_layerwise; method {name_of(method)} mixes no layers"
+            raise UserError(f"analyses: 'layer_weights' needs {needs}")
 
     def findings(self, subject: Subject) -> Iterator[Finding]:
         """Of every client that takes part in training, for each layer, with weights from 0 to 1:

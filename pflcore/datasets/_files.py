@@ -19,9 +19,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pflcore.errors import UserError
-from pflcore.json_text import parse_json
-from pflcore.reading import check_plain, is_lfs_pointer
-from pflcore.reading import read_file as read_bytes
+from pflcore.files import check_plain, is_lfs_pointer, parse_json
+from pflcore.files import read_file as read_bytes
 
 Read = Callable[[], bytes]
 """Return a file's content."""

@@ -23,8 +23,8 @@ from pflcore.errors import UserError
 from pflcore.groups import Groups, Roles, Tensors, add_prefix
 from pflcore.method import COMMON, Federation, Server, Update
 from pflcore.methods import METHODS, Method
-from pflcore.ownership import groups_of as trained_groups
-from pflcore.ownership import roles_of
+from pflcore.engine.phases import groups_of as trained_groups
+from pflcore.engine.phases import roles_of
 from pflcore.seeds import generator
 from pflcore.settings import Evaluation, Training
 

@@ -17,7 +17,7 @@ from pflcore.errors import UserError
 from pflcore.groups import Groups
 from pflcore.method import Update
 from pflcore.methods import METHODS
-from pflcore.ownership import roles_of
+from pflcore.engine.phases import roles_of
 
 Add = Callable[[nn.Module], Mapping[str, str]]
 

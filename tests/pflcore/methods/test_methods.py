@@ -17,7 +17,7 @@ from pflcore.errors import UserError
 from pflcore.groups import add_prefix, pick
 from pflcore.method import OWN, Update
 from pflcore.methods import METHODS, Method
-from pflcore.ownership import roles_of
+from pflcore.engine.phases import roles_of
 
 SEED = 3
 # Larger steps for what would learn nothing in twelve rounds, smaller ones for what would forget what it learned.
