@@ -19,12 +19,12 @@ from pflcore.backbones import BACKBONES, Backbone
 from pflcore.data.federation import FederatedData
 from pflcore.data.samples import Boxes
 from pflcore.engine import Result, train
+from pflcore.engine.phases import groups_of as trained_groups
+from pflcore.engine.phases import roles_of
 from pflcore.errors import UserError
 from pflcore.groups import Groups, Roles, Tensors, add_prefix
 from pflcore.method import COMMON, Federation, Server, Update
 from pflcore.methods import METHODS, Method
-from pflcore.engine.phases import groups_of as trained_groups
-from pflcore.engine.phases import roles_of
 from pflcore.seeds import generator
 from pflcore.settings import Evaluation, Training
 

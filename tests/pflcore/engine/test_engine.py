@@ -14,17 +14,27 @@ import pytest
 import torch
 from support.by_hand import SEED, Rounds
 from support.tiers import six_of
-from support.tiny import CLASSES, backbone, federation, first_fitting, method, result_bytes, run, sampled, training
-from torch import Tensor, nn
+from support.tiny import (
+    CLASSES,
+    backbone,
+    create,
+    federation,
+    first_fitting,
+    method,
+    result_bytes,
+    run,
+    sampled,
+    training,
+)
+from torch import Tensor
 
 from pflcore.data.federation import FederatedData
 from pflcore.engine import Progress, select_device, use_threads
-from pflcore.engine.client import Trainer
 from pflcore.engine.dropout import DropoutBits
 from pflcore.engine.evaluation import Scores, score_client, score_shared_model
 from pflcore.engine.phases import make_trainer
 from pflcore.errors import UserError
-from pflcore.groups import Groups, Tensors
+from pflcore.groups import Tensors
 from pflcore.method import Batch, ClientView
 from pflcore.methods import METHODS
 from pflcore.methods.simple import FedAvg
@@ -32,6 +42,7 @@ from pflcore.seeds import generator, torch_seed
 from pflcore.settings import Evaluation
 
 TESTS = Path(__file__).parents[2]
+CONVNET = backbone("convnet")
 
 # --- rounds written out by hand --------------------------------------------------------------------------------------
 
@@ -95,17 +106,13 @@ def test_dropout_has_the_masks_of_its_stream() -> None:
 # --- evaluation ------------------------------------------------------------------------------------------------------
 
 
-def measuring(model: nn.Module, data: FederatedData) -> Trainer:
-    groups = Groups({name: "all of it" for name in model.state_dict()}, frozenset(model.state_dict()))
-    return make_trainer(model, groups, data, method("fedavg"), training(), SEED)
-
-
 def test_one_shared_model_scores_as_each_client_does_with_it() -> None:
     data = federation((3, 3, 3, 3), (700, 1, 900, 5))  # the pooled pass has two batches, cut inside a client
-    model, _ = backbone("convnet").create(data.shape, data.classes, 0)
-    state, trainer = dict(model.state_dict()), measuring(model, data)
+    model, groups = create(backbone("convnet"))
+    trainer = make_trainer(model, groups, data, method("fedavg"), training(), SEED)
+    state = dict(model.state_dict())
     pooled = score_shared_model(trainer, state)
-    each = Scores.join((score_client(trainer, state, client),) for client in range(data.clients))
+    each = Scores.join(score_client(trainer, state, client) for client in range(data.clients))
     assert pooled.column("total").tolist() == [700, 1, 900, 5] and 0 < pooled.column("correct").sum() < 1606
     np.testing.assert_allclose(pooled.values, each.values, rtol=1e-6)
 
@@ -120,14 +127,9 @@ def test_one_shared_model_scores_as_each_client_does_with_it() -> None:
     ],
 )
 def test_models_are_measured_when_the_schedule_says(rounds: int, schedule: dict[str, int], measured: list[int]) -> None:
-    settings, seen = training(rounds=rounds, local_epochs=1), list[Progress]()
-    result = run(
-        method("fedper"),
-        backbone("convnet"),
-        training=settings,
-        evaluation=Evaluation(**schedule),
-        on_round=seen.append,
-    )
+    seen: list[Progress] = []
+    arguments: Any = {"training": training(rounds=rounds, local_epochs=1)}
+    result = run(method("fedper"), CONVNET, evaluation=Evaluation(**schedule), on_round=seen.append, **arguments)
     assert result.round.tolist() == np.repeat(measured, 3).tolist()
     assert result.client.tolist() == [0, 1, 2] * len(measured) and result.precision is None
     assert result.total.tolist() == [5, 8, 6] * len(measured)
@@ -136,9 +138,7 @@ def test_models_are_measured_when_the_schedule_says(rounds: int, schedule: dict[
     for one in seen:
         last = max((at for at in measured if at <= one.round), default=None)
         assert 0 < one.loss < 10 and one.accuracy == (None if last is None else pytest.approx(figures[last]))
-    unseen = run(
-        method("fedper"), backbone("convnet"), training=settings, evaluation=Evaluation(window=0, curve_every=0)
-    )
+    unseen = run(method("fedper"), CONVNET, evaluation=Evaluation(window=0, curve_every=0), **arguments)
     assert all(torch.equal(result.weights[name], tensor) for name, tensor in unseen.weights.items())
 
 
@@ -208,7 +208,7 @@ def test_the_callers_random_state_does_not_matter_and_cuda_is_left_alone(monkeyp
     assert results[0] == results[1]
 
 
-def test_data_are_normalised_by_channel() -> None:
+def test_data_are_normalised_by_channel_and_everybody_has_some() -> None:
     pixels = np.array([[[[0]], [[255]]], [[[51]], [[102]]]], np.uint8)
     rows = [np.array([0])], [np.array([1])]
     data = FederatedData.from_arrays(pixels, np.array([0, 1]), *rows, (0.5, 0.2), (0.5, 0.1), 2, torch.device("cpu"))
@@ -221,14 +221,10 @@ def test_data_are_normalised_by_channel() -> None:
             federation(*sizes)
 
 
-@pytest.mark.parametrize("name", ["none", "cuda:99", "cpu:x", "meta", ""])
-def test_an_absent_device_is_an_error_of_one_line(name: str) -> None:
-    with pytest.raises(UserError, match=f"^device {name!r} cannot be used .*use auto, cpu or cuda$"):
-        select_device(name)
-
-
-@pytest.mark.parametrize(("name", "device"), [("cuda:1", "cuda:1"), ("cuda", "cuda:0"), ("auto", "cuda:0")])
-def test_a_gpu_becomes_the_current_device(name: str, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("none", "cuda:99", "cpu:x", "meta", ""):
+        with pytest.raises(UserError, match=f"^device {name!r} cannot be used .*use auto, cpu or cuda$"):
+            select_device(name)
     current: list[torch.device] = []
     monkeypatch.setattr(torch, "empty", lambda *_, **__: None)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
@@ -236,7 +232,8 @@ def test_a_gpu_becomes_the_current_device(name: str, device: str, monkeypatch: p
     monkeypatch.setattr(torch, "use_deterministic_algorithms", lambda *_, **__: None)
     monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", True)
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    assert select_device(name) == torch.device(device) and current == [torch.device(device)]
+    for name, device in (("cuda:1", "cuda:1"), ("cuda", "cuda:0"), ("auto", "cuda:0")):
+        assert select_device(name) == torch.device(device) == current[-1]
     assert not torch.utils.deterministic.fill_uninitialized_memory
 
 
@@ -249,7 +246,7 @@ def test_threads_are_one_for_small_images_unless_asked_for(monkeypatch: pytest.M
     monkeypatch.setenv("PFL_THREADS", "3")
     use_threads(torch.device("cpu"), (3, 32, 32))
     assert chosen == [1, 3]
-    for wanted in ("0", "-1", "two", "1.5", "²", "10000", "9" * 5000):
+    for wanted in ("0", "-1", "two", "1.5", "²", "10000"):
         monkeypatch.setenv("PFL_THREADS", wanted)
         with pytest.raises(UserError, match="PFL_THREADS"):
             use_threads(torch.device("cpu"), (1, 8, 8))

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pflcore.backbones import BACKBONES
+from pflcore.engine.phases import roles_of
 from pflcore.errors import UserError
 from pflcore.groups import Groups
 from pflcore.method import Update
 from pflcore.methods import METHODS
-from pflcore.engine.phases import roles_of
 
 Add = Callable[[nn.Module], Mapping[str, str]]
 
