@@ -150,12 +150,10 @@ def test_a_damaged_checkpoint_is_skipped(damage: Callable[[Path], None], tmp_pat
 
 HEADER = {"pfl": json.dumps({"run": "me", "lineage": "", "round": 7})}
 FOREIGN: dict[str, tuple[bytes, str]] = {
-    "huge header": (b"\xff" * 64, "not a checkpoint"),
     "another run": (save(TENSORS, {"pfl": '{"run": "you"}'}), "it belongs to another run"),
     "no round": (save(TENSORS, {"pfl": '{"run": "me"}'}), "not a checkpoint"),
     "lacking": (save({"shared/a": TENSORS["shared/a"]}, HEADER), "shared/n is missing"),
     "shape": (save({**TENSORS, "shared/a": torch.ones(4)}, HEADER), r"shared/a is \(4,\) torch.float32, expected"),
-    "type": (save({**TENSORS, "shared/n": torch.tensor(2.0)}, HEADER), r"shared/n is \(\) torch.float32, expected"),
 }
 
 
