@@ -28,6 +28,7 @@ from pflcore.groups import Tensors
 _NAME = re.compile(r"round-(\d{6,})-([0-9a-f]{16})\.safetensors")
 _KEPT = 2  # the newest, and one to fall back to
 _PAUSE = 20  # times that the last write took: at most a twentieth of the time goes into writing
+_PART = ".new.part"  # one that is being written; what a process that was killed left is overwritten
 _LOCK_SECONDS = 5.0  # in which a process that was killed has let go
 
 Misfit = Callable[[Tensors], str]  # why tensors cannot be a state of a run; empty when they can
@@ -67,7 +68,6 @@ class CheckpointFolder:
             self._lock.acquire(timeout=_LOCK_SECONDS)
         except Timeout:
             raise UserError(f"{self.folder}: another process is training this run; wait for it or stop it") from None
-        self._drop_parts()  # of processes that were killed
         self._last = time.monotonic()
         return self
 
@@ -125,12 +125,7 @@ class CheckpointFolder:
 
     def clear(self) -> None:
         """Remove all checkpoints: the run is complete."""
-        self._drop_parts()
-        for path in stored(self.folder):
-            path.unlink()
-
-    def _drop_parts(self) -> None:
-        for path in self.folder.glob(".*.part"):
+        for path in (*stored(self.folder), *self.folder.glob(_PART)):
             path.unlink()
 
 
@@ -147,7 +142,7 @@ def round_of(path: Path) -> int:
 
 def _write(folder: Path, checkpoint: Checkpoint) -> Path:
     """Write a checkpoint into a folder that exists, without copies of what is on the host. Raises ``OSError``."""
-    temporary = folder / f".{os.getpid()}.part"
+    temporary = folder / _PART
     flat = {name: tensor.detach().cpu().contiguous() for name, tensor in checkpoint.tensors.items()}
     header = {"run": checkpoint.run, "lineage": checkpoint.lineage, "round": checkpoint.round}
     try:

@@ -33,6 +33,7 @@ from pflcore.groups import Tensors
 from pflcore.memory import TooLittleMemory, is_memory
 
 Done = TypeVar("Done")
+_NONE = torch.empty(0, dtype=torch.int64)  # the rows of a client that takes no step
 
 
 class Stacked(Sequential):
@@ -115,7 +116,10 @@ class Stacked(Sequential):
         turns = list(take_turns([[len(batch) for batch in own] for own in cohort], pads))
         size = min(trainer.training.batch_size, max(map(len, trainer.data.train))) if pads else 0
         device, passes = trainer.data.device, self._passes[key]
-        rows = [_rows(cohort, turn, size) for turn in turns]
+        rows = []
+        for turn in turns:
+            batches = [_NONE if at is None else own[at] for own, at in zip(cohort, turn, strict=True)]
+            rows.append(_padded(batches, size or max(map(len, batches))))
         first = torch.tensor([[trainer.local.first(client)] for client in clients])
         numbers = [first + torch.tensor([[at or 0] for at in turn]) for turn in turns]
         trainer.model.train()
@@ -133,10 +137,10 @@ class Stacked(Sequential):
                 taken.append(losses)
             models = step.end(state, received)["model"]
         parts, outcomes = {name: stack.unbind() for name, stack in models.items()}, []
-        for index, (client, loss) in enumerate(zip(clients, _mean_losses(taken, turns, len(clients)), strict=True)):
+        for index, loss in enumerate(_mean_losses(taken, turns, len(clients))):
             if not math.isfinite(loss):
-                raise Diverged(round_, client)
-            outcomes.append(Outcome(client, {name: part[index] for name, part in parts.items()}, loss))
+                raise Diverged(round_, clients[index])
+            outcomes.append(Outcome(clients[index], {name: part[index] for name, part in parts.items()}, loss))
         return outcomes
 
     @torch.no_grad()
@@ -206,13 +210,6 @@ def stack_states(states: Sequence[Tensors]) -> Tensors:
 def _padded(lists: Sequence[Tensor], size: int) -> Tensor:
     """Return lists of rows as (lists, size), with -1 behind the shorter ones."""
     return torch.stack([F.pad(rows, (0, size - len(rows)), value=-1) for rows in lists])
-
-
-def _rows(cohort: Sequence[Sequence[Tensor]], turn: Turn, size: int) -> Tensor:
-    """Return the rows of a turn, (clients, size or the most that one has), -1 where there is none."""
-    none = torch.empty(0, dtype=torch.int64)
-    batches = [none if at is None else own[at] for own, at in zip(cohort, turn, strict=True)]
-    return _padded(batches, size or max(map(len, batches)))
 
 
 def _weights(rows: Tensor) -> Tensor:

@@ -84,7 +84,7 @@ def rounds_in(folder: Path) -> list[int]:
 def test_a_stopped_run_ends_with_the_same_bytes(name: str, tmp_path: Path) -> None:
     for stop in (1, 3, ROUNDS):
         assert start(tmp_path, name, stop) == (None, [])
-    (tmp_path / ".4711.part").write_bytes(b"half")
+    (tmp_path / ".new.part").write_bytes(b"half")
     (tmp_path / "round-notes.txt").write_text("mine")
     assert finish(tmp_path, name, resumed_from=ROUNDS - 1) == []
     assert finish(tmp_path, name, resumed_from=ROUNDS) == [], "a run that had ended is read back"
