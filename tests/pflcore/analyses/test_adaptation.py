@@ -14,10 +14,12 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
+from pflcore.analyses import adaptation
 from pflcore.analyses.adaptation import Adaptation
 from pflcore.data.federation import FederatedData
 from pflcore.engine import Result
 from pflcore.engine.analysis import Analysis
+from pflcore.engine.evaluation import SplitScores, score_client
 from pflcore.errors import UserError
 from pflcore.seeds import generator
 from pflcore.settings import Evaluation
@@ -42,6 +44,21 @@ def learnable(*sizes: Sequence[int], novel: int = NOVEL) -> FederatedData:
 
 # Many test samples, so that the counts of every epoch tell one model from another.
 DATA = learnable((14, 7, 43), (5, 8, 400))
+
+
+# Mean losses after each epoch of the last run of one part, of which the analysis keeps nothing.
+LOSSES: list[float] = []
+
+
+@pytest.fixture(autouse=True)
+def losses(monkeypatch: pytest.MonkeyPatch) -> None:
+    def score(*given: Any) -> SplitScores:
+        found = score_client(*given)
+        LOSSES.append(found[0][2] / found[0][1])
+        return found
+
+    LOSSES.clear()
+    monkeypatch.setattr(adaptation, "score_client", score)
 
 
 def adapted(name: str, *parts: str, net: str = "convnet", data: FederatedData = DATA, **changes: Any) -> Result:
@@ -76,25 +93,26 @@ def pictures(rows: Tensor) -> Tensor:
     return (DATA.inputs[rows].float() / 255 - DATA.mean) / DATA.std
 
 
-def by_hand(tuned: Sequence[Tensor], logits: Callable[[Tensor, bool], Tensor]) -> list[int]:
-    """Correct predictions after 0, 1, … epochs of plain SGD on the tensors in `tuned`; `logits` takes images and
-    whether it is in training."""
-    correct = []
+def check(result: Result, part: str, tuned: Sequence[Tensor], logits: Callable[[Tensor, bool], Tensor]) -> None:
+    """Compare with plain SGD on the tensors in `tuned`; `logits` takes images and whether it is in training."""
+    correct, losses = [], []
     for tensor in tuned:
         tensor.requires_grad_()
     sgd = torch.optim.SGD(tuned, LR)
     for epoch in range(EPOCHS + 1):
         order = generator(SEED, "adaptation", epoch, NOVEL).permutation(len(DATA.train[NOVEL]))
-        steps = torch.split(DATA.train[NOVEL][torch.from_numpy(order)], ROUNDS.batch_size) if epoch else ()
-        for rows in steps:
+        for rows in torch.split(DATA.train[NOVEL][torch.from_numpy(order)], ROUNDS.batch_size) if epoch else ():
             sgd.zero_grad()
             F.cross_entropy(logits(pictures(rows), True), DATA.labels[rows]).backward()
             sgd.step()
+        rows = DATA.test[NOVEL]
         with torch.no_grad():
-            hits = logits(pictures(DATA.test[NOVEL]), False).argmax(1) == DATA.labels[DATA.test[NOVEL]]
-        correct.append(int(hits.sum()))
-    assert len(set(correct)) > 1  # it made a difference
-    return correct
+            made = logits(pictures(rows), False)
+        correct.append(int((made.argmax(1) == DATA.labels[rows]).sum()))
+        losses.append(float(F.cross_entropy(made, DATA.labels[rows])))
+    assert counts(result, part) == correct
+    np.testing.assert_allclose(LOSSES, losses, rtol=2e-6)
+    assert np.abs(np.diff(losses)).min() > 2e-5  # every epoch made a difference
 
 
 # --- parts of a model -----------------------------------------------------------------------------------------------
@@ -118,7 +136,7 @@ def test_a_part_of_the_model_is_tuned_by_plain_sgd(name: str, part: str, net: st
     for entry, parameter in model.named_parameters():
         parameter.requires_grad_(own in entry)
     tuned = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    assert counts(result, part) == by_hand(tuned, lambda images, training: model.train(training)(images))
+    check(result, part, tuned, lambda images, training: model.train(training)(images))
 
 
 # --- hypernetworks --------------------------------------------------------------------------------------------------
@@ -163,7 +181,7 @@ def test_gradients_reach_a_fresh_embedding_through_the_hypernetwork(name: str, n
         # A second classifier has begun as a copy of the first, and is not tuned.
         return out + F.linear(features[-1], state["head.weight"], state["head.bias"]) if "fedrod" in name else out
 
-    assert counts(result, part) == by_hand([hyper["embedding"]] if part == "embedding" else [*hyper.values()], logits)
+    check(result, part, [hyper["embedding"]] if part == "embedding" else [*hyper.values()], logits)
 
 
 # --- any method -----------------------------------------------------------------------------------------------------

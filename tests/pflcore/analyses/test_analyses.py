@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Mapping
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -181,26 +182,18 @@ def mixture(hyper: dict[str, Tensor], client: int, layer: str) -> np.ndarray:
 
 
 def test_how_far_layer_weights_have_moved() -> None:
-    data = dataclasses.replace(SIX, novel=frozenset({4}))
-    few = training(rounds=2, sample_rate=0.34)
-    options = {"server_lr": 1.0}
-    result = analysed(
-        "pfedla_layerwise", backbone("convnet"), "layer_weights", data=data, options=options, training=few
+    data, entry = dataclasses.replace(SIX, novel=frozenset({4})), "pfedla_layerwise"
+    few: dict[str, Any] = {"options": {"server_lr": 1.0}, "training": training(rounds=2, sample_rate=0.34)}
+    result = analysed(entry, backbone("convnet"), "layer_weights", data=data, **few)
+    begun = run(method(entry, server_lr=1e-30), backbone("convnet"), data)
+    before, after = (
+        {name.removeprefix("server.hyper/"): tensor for name, tensor in one.weights.items() if "hyper/" in name}
+        for one in (begun, result)
     )
-    found = series(result, "layer_weights")
-    after, before = (
-        {name.removeprefix("server.hyper/"): tensor for name, tensor in weights.items() if "hyper/" in name}
-        for weights in (
-            result.weights,
-            run(method("pfedla_layerwise", server_lr=1e-30), backbone("convnet"), data).weights,
-        )
-    )
-    layers = ("conv1", "conv2", "fc1", "head")
-    assert list(found) == [
-        (c, f"{layer}.{what}") for c in (0, 1, 2, 3, 5) for layer in layers for what in ("own", "moved")
-    ]
+    found, places = series(result, "layer_weights"), list(product((0, 1, 2, 3, 5), ("conv1", "conv2", "fc1", "head")))
+    assert list(found) == [(client, f"{layer}.{what}") for client, layer in places for what in ("own", "moved")]
     moved = set()
-    for client, layer in ((client, layer) for client in (0, 1, 2, 3, 5) for layer in layers):
+    for client, layer in places:
         old, new = (mixture(hyper, client, layer) for hyper in (before, after))
         assert found[client, f"{layer}.own"] == pytest.approx([new[client]], abs=1e-6)
         assert found[client, f"{layer}.moved"] == pytest.approx([np.abs(new - old).sum() / 2], abs=1e-6)
@@ -211,26 +204,18 @@ def test_how_far_layer_weights_have_moved() -> None:
 # --- mixing weights -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["fedavg", "ditto"])
-def test_mixing_weights_are_the_softmax_of_logits(name: str) -> None:
+def test_mixing_weights_are_the_softmax_of_logits() -> None:
     net = backbone("lenet_bn", attention="hybrid", attention_reduction=2)
     data = dataclasses.replace(federation(), novel=frozenset({1}))
-    settings = training(sample_rate=1.0, lr=0.5)
-    result = analysed(name, net, "mixing", data=data, training=settings)
-    found = series(result, "mixing")
-    places = ("conv1_attention", "conv2_attention")
-    assert list(found) == [
-        (client, f"{place}.{kind}") for client in (0, 2) for place in places for kind in ("se", "eca", "ca")
-    ]
-    for client in (0, 2):
-        for place in places:
-            key = f"{place}.logits"
-            own = key if name == "fedavg" else f"client.{client}.own/{key}"
-            logits = result.weights[own].double().numpy()
-            weights = np.concatenate([found[client, f"{place}.{kind}"] for kind in ("se", "eca", "ca")])
-            np.testing.assert_allclose(weights, np.exp(logits) / np.exp(logits).sum(), rtol=1e-12)
-            assert np.abs(weights - 1 / 3).max() > 1e-6  # they have been trained
-    assert (found[0, "conv1_attention.se"] == found[2, "conv1_attention.se"]).all() == (name == "fedavg")
+    result = analysed("ditto", net, "mixing", data=data, training=training(sample_rate=1.0, lr=0.5))
+    found, kinds = series(result, "mixing"), ("se", "eca", "ca")
+    places = list(product((0, 2), ("conv1_attention", "conv2_attention")))
+    assert list(found) == [(client, f"{place}.{kind}") for client, place in places for kind in kinds]
+    for client, place in places:
+        logits = result.weights[f"client.{client}.own/{place}.logits"].double().numpy()
+        weights = np.concatenate([found[client, f"{place}.{kind}"] for kind in kinds])
+        np.testing.assert_allclose(weights, np.exp(logits) / np.exp(logits).sum(), rtol=1e-12)
+        assert np.abs(weights - 1 / 3).max() > 1e-6  # they have been trained
 
 
 # --- any analysis ---------------------------------------------------------------------------------------------------
