@@ -36,7 +36,7 @@ MOMENTA = "momentum/"  # what names of momenta begin with in the server's furthe
 
 @dataclass(frozen=True)
 class Federation:
-    """The facts about a federation and its model that a method may build its state from."""
+    """Facts about a federation and its model that a method may build its state from."""
 
     clients: int
     seed: int
@@ -258,17 +258,13 @@ class Method(Steps, Entry):
         return Roles.split(groups, (*self.personal, *self.also_personal), self.generated)
 
     def init_client(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
-        """Return what a client keeps beside its model, as it begins, under plain names: a second model, a weight.
-
-        In its state their names begin with :data:`OWN`; they never leave the client.
-        """
+        """Return what a client keeps beside its model, as it begins, under plain names: a second model, a weight. In
+        its state their names begin with :data:`OWN`; they never leave the client."""
         return {}
 
     def init_shared(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
-        """Return what is exchanged beside the model, as it begins, under plain names: prototypes, a student.
-
-        In states, updates and the server's shared part the names begin with :data:`COMMON`.
-        """
+        """Return what is exchanged beside the model, as it begins, under plain names: prototypes, a student. In
+        states, updates and the server's shared part the names begin with :data:`COMMON`."""
         return {}
 
     def init_server(self, initial: Tensors, roles: Roles, federation: Federation) -> Server:
@@ -324,20 +320,16 @@ class Method(Steps, Entry):
         """Return what clients do before measurements, if anything, to what :meth:`eval_state` gives; it is not kept."""
         if not self.tunes:
             return None
-        return Phase(
-            epochs=self.finetune_epochs, count=self.finetune_steps, lr=self.finetune_lr, groups=self.finetune_groups
-        )
+        passes, count = self.finetune_epochs, self.finetune_steps
+        return Phase(epochs=passes, count=count, lr=self.finetune_lr, groups=self.finetune_groups)
 
     def predict(self, local: ClientView, state: Tensors, inputs: Tensor) -> Tensor:
         """Return the logits that a client is measured by, in evaluation mode; `state` is from :meth:`eval_state`."""
         return local.forward(state, inputs)
 
     def predictor(self, local: ClientView, state: Tensors, samples: OwnSamples) -> Callable[[Tensor], Tensor]:
-        """Return what predicts in a method that `remembers`, made of a client's training samples.
-
-        It is called once for each client and measurement, and need not work under ``torch.func.vmap``. By default it
-        is :meth:`predict`, mixed with the votes of nearest neighbours as the options say.
-        """
+        """Return what predicts in a method that `remembers`, made of a client's training samples anew in each
+        measurement, not under ``torch.func.vmap``: by default :meth:`predict` and the votes of nearest neighbours."""
         return self.beside_neighbours(lambda inputs: self.predict(local, state, inputs), samples)
 
     def beside_neighbours(self, alone: Callable[[Tensor], Tensor], samples: OwnSamples) -> Callable[[Tensor], Tensor]:

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 
 from pflcore.analyses import ANALYSES
 from pflcore.analyses.adaptation import PARTS
-from pflcore.analyses.embeddings import plane
+from pflcore.analyses.learned import plane
 from pflcore.analyses.pictures import attention, grid, rollout
 from pflcore.artifacts import read_table
 from pflcore.backbones import Backbone

@@ -11,7 +11,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pflcore.detection.average_precision import mean_average_precision
 from pflcore.detection.ssd import (
     PER_POSITION,
     candidates,
@@ -22,7 +21,7 @@ from pflcore.detection.ssd import (
     losses,
     match,
 )
-from pflcore.detection.task import Detection
+from pflcore.detection.task import Detection, mean_average_precision
 
 Array = NDArray[np.float32]
 CLASSES = 3

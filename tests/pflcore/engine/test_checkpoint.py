@@ -158,7 +158,7 @@ FOREIGN: dict[str, tuple[bytes, str]] = {
 
 
 @pytest.mark.parametrize("case", FOREIGN)
-def test_a_file_that_is_no_checkpoint_of_this_run_is_skipped(case: str, tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_run_is_refused(case: str, tmp_path: Path) -> None:
     content, reason = FOREIGN[case]
     lines: list[str] = []
     with CheckpointFolder(tmp_path, "me", lines.append) as folder:

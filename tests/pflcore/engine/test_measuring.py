@@ -30,8 +30,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from pflcore.backbones import Backbone
-from pflcore.detection.average_precision import mean_average_precision
 from pflcore.detection.ssd import candidates, distinct
+from pflcore.detection.task import mean_average_precision
 from pflcore.engine import CheckpointFolder, Progress, Result
 from pflcore.engine.client import balanced
 from pflcore.engine.evaluation import Scores
