@@ -12,8 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pflcore.errors import UserError
-from pflcore.files import atomic_path
-from pflcore.json_text import parse_json
+from pflcore.files import atomic_path, parse_json
 
 _KEY = b"pfl"
 
@@ -73,7 +72,6 @@ def _header(path: Path, metadata: dict[bytes, bytes] | None, schema: str) -> dic
         header: dict[str, Any] = dict(parse_json((metadata or {}).get(_KEY, b"{}")))
     except (ValueError, TypeError) as error:
         raise UserError(f"{path}: its facts are damaged ({error}); delete it and run again") from None
-    found = header.pop("schema", "none")
-    if found != schema:
+    if (found := header.pop("schema", "none")) != schema:
         raise UserError(f"{path}: expected the artifact schema {schema}, found {found}; delete it and run again")
     return header

@@ -19,7 +19,6 @@ from pflcore.task import Classification, Task
 OWN = "own/"  # kept on the client beside its model
 COMMON = "common/"  # exchanged with the server beside the model
 DATA = "data/"  # facts about the client's samples and the round, made by the engine
-
 # Facts that a method may ask for: training samples of each class, steps in a pass over them and in the round, the
 # number of the round from 1 (in measurements of the one to come), a seed for draws of its own that is another for each
 # client and round, and the share of the rounds that are done with it, by which a run depends on how many there are.
@@ -59,14 +58,12 @@ class ClientView:
 
     Attributes:
         features: (state, inputs) → (logits, features), in the mode that the model is in. Features are the classifier's
-            input, or what ``Method.feature_layer`` says. Running statistics in the state are updated in place in
-            training mode.
+            input, or what ``Method.feature_layer`` says. In training, running statistics are updated in place.
         differentiate: (function of the trained parameters, those parameters) → (gradients, value, aside). The function
             gives the loss, and further tensors to be handed out, which must be detached.
         sgd: (parameters, gradients, state) → the next parameters and state: a step of the run's optimiser, which is SGD
-            unless `training.optimizer` names another. The state belongs to these parameters; it is empty at the first
-            step, a flat dict with keys of the optimiser's own after it, and to be kept as it is. A method that looks
-            into it, or for which a step is -lr · gradient by definition, declares `plain_sgd`.
+            unless `training.optimizer` names another. The state is a flat dict, empty at the first step, to be kept as
+            it is. A method that looks into it, or whose step is -lr · gradient by definition, declares `plain_sgd`.
         received: The state that the client began the round with, from begin() to end(); in predict() what it is
             measured with. Not to be modified.
         parameters: Names of the model's entries that gradients train; its others are buffers.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-_LONGEST_WORD, _LONGEST = 300, 4000
-_LONG_WORD = re.compile(rf"(\S{{100}})\S{{{_LONGEST_WORD - 140},}}(\S{{40}})")
+_LONGEST = 4000
+_LONG_WORD = re.compile(r"(\S{100})\S{160,}(\S{40})")
 
 
 class UserError(Exception):

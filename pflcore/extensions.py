@@ -77,19 +77,66 @@ def found(folder: str, beside: Path, taken: frozenset[str] = frozenset()) -> dic
     return entries
 
 
+def _of_study(folder: str) -> Iterator[tuple[str, Extension]]:
+    for path in sorted((_home / folder).glob("[!_.]*.py")) if _home else ():
+        origin = f"{folder}/{path.name}"
+        if not re.fullmatch(r"[a-z][a-z0-9_]*", path.stem):
+            use = "use a-z, 0-9 and '_', and begin with a letter, or with '_' where it is no entry"
+            raise UserError(f"{origin}: the file's name is the entry's; {use}")
+        yield path.stem, Extension(f"{STUDY}.{folder}.{path.stem}", path, origin)
+
+
+def _of_packages(folder: str) -> Iterator[tuple[str, Extension]]:
+    for point in _points():
+        if point.group == f"pfl.{folder}":
+            sources.note(point.module.partition(".")[0])
+            made_by = f"{point.dist.name} {point.dist.version}, " if point.dist else ""
+            yield point.name, Extension(point.module, _file(point), f"{made_by}{point.module}")
+
+
 @cache
 def modules() -> dict[str, Path]:
     """Return dotted name → file, of every module of the study's folders and of the packages that have entries."""
     known: dict[str, Path] = {}
     for folder in folders():
-        assert _home is not None
-        known |= _below(f"{STUDY}.{folder}", _home / folder)
+        known |= _below(f"{STUDY}.{folder}", (_home or Path()) / folder)
     for point in _points():
         package = point.module.partition(".")[0]
         for place in _locate(package, point).submodule_search_locations or ():
             known |= _below(package, Path(place))
         known.setdefault(point.module, _file(point))
     return known
+
+
+def _below(package: str, folder: Path) -> dict[str, Path]:
+    known = {}
+    for path in sorted(folder.rglob("*.py")):
+        parts = (package, *path.relative_to(folder).with_suffix("").parts)
+        known[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return known
+
+
+@cache
+def _points() -> tuple[EntryPoint, ...]:
+    everything = entry_points()
+    return tuple(point for folder in FOLDERS for point in everything.select(group=f"pfl.{folder}"))
+
+
+def _file(point: EntryPoint) -> Path:
+    return Path(_locate(point.module, point).origin or "")
+
+
+@cache
+def _locate(module: str, point: EntryPoint) -> ModuleSpec:
+    """Return where a module lies, without importing what it lies in."""
+    top, *rest = module.split(".")
+    spec = find_spec(top)
+    for part in rest:
+        inside = spec.submodule_search_locations if spec else None
+        spec = PathFinder.find_spec(f"{spec.name}.{part}", inside) if spec and inside else None
+    if spec is None or (module == point.module and not spec.origin):
+        raise UserError(f"entry point {point.name} = {point.value!r} of {point.group}: there is no module {module}")
+    return spec
 
 
 def place(path: str | Path) -> str | None:
@@ -108,61 +155,12 @@ def load(one: Extension, what: str) -> None:
         raise UserError(f"{one.origin}: {error}") from error
     except Exception as error:
         where, said = one.origin, str(error)
-        if isinstance(error, SyntaxError) and error.filename and place(error.filename):
-            where, said = f"{place(error.filename)}:{error.lineno}", error.msg
-        for frame, number in traceback.walk_tb(error.__traceback__):
-            if not isinstance(error, SyntaxError) and (own := place(frame.f_code.co_filename)):
-                where = f"{own}:{number}"
+        if isinstance(error, SyntaxError):
+            said = error.msg
+            if error.filename and place(error.filename):
+                where = f"{place(error.filename)}:{error.lineno}"
+        else:
+            for frame, number in traceback.walk_tb(error.__traceback__):
+                if own := place(frame.f_code.co_filename):
+                    where = f"{own}:{number}"
         raise UserError(f"{where}: the {what} cannot be imported: {type(error).__name__}: {said}") from error
-
-
-def _of_study(folder: str) -> Iterator[tuple[str, Extension]]:
-    for path in sorted((_home / folder).glob("[!_.]*.py")) if _home else ():
-        origin = f"{folder}/{path.name}"
-        if not re.fullmatch(r"[a-z][a-z0-9_]*", path.stem):
-            raise UserError(
-                f"{origin}: the file's name is the entry's; use a-z, 0-9 and '_', and begin with a letter, or with '_' "
-                "where it is no entry"
-            )
-        yield path.stem, Extension(f"{STUDY}.{folder}.{path.stem}", path, origin)
-
-
-def _of_packages(folder: str) -> Iterator[tuple[str, Extension]]:
-    for point in _points():
-        if point.group == f"pfl.{folder}":
-            sources.note(point.module.partition(".")[0])
-            made_by = f"{point.dist.name} {point.dist.version}, " if point.dist else ""
-            yield point.name, Extension(point.module, _file(point), f"{made_by}{point.module}")
-
-
-@cache
-def _points() -> tuple[EntryPoint, ...]:
-    everything = entry_points()
-    return tuple(point for folder in FOLDERS for point in everything.select(group=f"pfl.{folder}"))
-
-
-def _file(point: EntryPoint) -> Path:
-    origin = _locate(point.module, point).origin
-    assert origin is not None
-    return Path(origin)
-
-
-@cache
-def _locate(module: str, point: EntryPoint) -> ModuleSpec:
-    """Return where a module lies, without importing what it lies in."""
-    top, *rest = module.split(".")
-    spec = find_spec(top)
-    for part in rest:
-        inside = spec.submodule_search_locations if spec else None
-        spec = PathFinder.find_spec(f"{spec.name}.{part}", inside) if spec and inside else None
-    if spec is None or (module == point.module and not spec.origin):
-        raise UserError(f"entry point {point.name} = {point.value!r} of {point.group}: there is no module {module}")
-    return spec
-
-
-def _below(package: str, folder: Path) -> dict[str, Path]:
-    known = {}
-    for path in sorted(folder.rglob("*.py")):
-        parts = (package, *path.relative_to(folder).with_suffix("").parts)
-        known[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
-    return known

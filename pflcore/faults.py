@@ -38,17 +38,16 @@ def portable(error: Exception) -> Exception:
     except Exception:
         copy = RuntimeError(f"{type(error).__name__}: {error}")
     text = "".join(traceback.format_exception(error)).rstrip()
-    copy.__notes__ = [f"Raised in a worker process:\n{text}", *_place(error), *_notes(error)]
+    copy.__notes__ = [f"Raised in a worker process:\n{text}", *_place(error), *getattr(error, "__notes__", ())]
     return copy
 
 
 def in_a_line(error: BaseException) -> str:
     """Return type, first line of the message, file and line, and what was at hand."""
     message = next(iter(str(error).splitlines()), "")[:300]
-    notes = [note for note in _notes(error) if "\n" not in note]
-    if len(notes) == len(_notes(error)):  # it is of this process
-        notes = [*_place(error), *notes]
-    known = ", ".join(notes)
+    notes = list(getattr(error, "__notes__", ()))
+    here = [] if any("\n" in note for note in notes) else _place(error)  # one of a worker brings its place along
+    known = ", ".join([*here, *(note for note in notes if "\n" not in note)])
     return f"{type(error).__name__}{message and f': {message}'}{known and f' ({known})'}"
 
 
@@ -66,17 +65,13 @@ def caller() -> str:
     return f"{shown(frame.f_code.co_filename)}:{frame.f_lineno}"
 
 
-def _notes(error: BaseException) -> list[str]:
-    return list(getattr(error, "__notes__", ()))
-
-
 def _place(error: BaseException) -> list[str]:
     """Return the line to look at, if any: the innermost one in an entry's own file, else in the project."""
     lines = {}
     for frame, number in traceback.walk_tb(error.__traceback__):
         name = frame.f_code.co_filename
-        path, joined = Path(shown(name)), extensions.place(name) is not None
-        if joined or path.parts[0] in ("pflcore", "pipeline"):
-            of_entry = (joined or path.parent.as_posix() in _ENTRIES) and path.name[0] != "_"  # else entries share it
+        path, own = Path(shown(name)), extensions.place(name) is not None
+        if own or path.parts[0] in ("pflcore", "pipeline"):
+            of_entry = (own or path.parent.as_posix() in _ENTRIES) and path.name[0] != "_"  # else entries share it
             lines[of_entry] = f"{path.as_posix()}:{number}"
     return [lines.get(True, lines.get(False, ""))] if lines else []

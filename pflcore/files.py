@@ -1,13 +1,17 @@
-"""Files that are written whole: under a temporary name, and renamed when they are complete."""
+"""Files: written whole, under a temporary name, and read where somebody else may have made or damaged them."""
 
 from __future__ import annotations
 
 import glob
+import json
 import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+from pflcore.errors import UserError
 
 
 @contextmanager
@@ -58,3 +62,43 @@ def write_text(path: Path, text: str) -> None:
     """Write a small text file atomically."""
     with atomic_path(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
+
+
+def check_plain(path: Path) -> None:
+    """Raise :class:`UserError` for what is no plain file, whose reading may never end, and where there is nothing."""
+    try:
+        path.stat()
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror or error})") from None
+    if not path.is_file():
+        raise UserError(f"{path}: no plain file, but a folder, a pipe or a device; move it away")
+
+
+def read_file(path: Path, most: int, than: str = "such a file has") -> bytes:
+    """Return the content of a plain file of at most `most` bytes, as much as `than`; else raise :class:`UserError`."""
+    check_plain(path)
+    try:
+        if (size := path.stat().st_size) > most:
+            raise UserError(f"{path}: {size:,} bytes are more than {than} ({most:,}); move it away")
+        return path.read_bytes()
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror or error})") from None
+
+
+def is_lfs_pointer(file: Path | bytes) -> bool:
+    """Return whether a file, or its content, is what a clone without git LFS has in place of a large file."""
+    if isinstance(file, Path):
+        try:
+            with file.open("rb") as opened:
+                file = opened.read(99) if file.is_file() else b""
+        except OSError:
+            return False
+    return file.startswith(b"version https://git-lfs")
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Return what a JSON text says. Raises ``ValueError``, and nothing else, for whatever is none."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None

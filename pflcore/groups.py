@@ -53,8 +53,7 @@ class Groups:
     def select(self, wanted: Iterable[str]) -> frozenset[str]:
         """Return state names that belong to the wanted groups, lie below a wanted module, or are wanted by name.
 
-        Modules of a list can be counted from its end: ``blocks.-1`` is the last one. Raises :class:`UserError` where
-        the model lacks such a group and such a module.
+        Raises :class:`UserError` where the model lacks such a group and such a module.
         """
         chosen: set[str] = set()
         for group in wanted:
@@ -65,9 +64,8 @@ class Groups:
                 modules = [".".join(path[:end]) for path in paths for end in range(1, len(path) + 1)]
                 near = difflib.get_close_matches(group, dict.fromkeys([*self.names(), *modules]), n=1)
                 hint = f"; did you mean {near[0]!r}?" if near else ""
-                raise UserError(
-                    f"the backbone has no parameter group {group!r}{hint} (its groups: {', '.join(self.names())})"
-                )
+                known = ", ".join(self.names())
+                raise UserError(f"the backbone has no parameter group {group!r}{hint} (its groups: {known})")
             chosen |= below
         return frozenset(chosen)
 

@@ -1,18 +1,39 @@
-"""Memory: how much of the host's data and models may take, keeping what was freed, and what to call too little."""
+"""What of the machine a run may take: numbers from the environment, memory, and what to call too little of it."""
 
 from __future__ import annotations
 
 import ctypes
 import os
+import re
 
 from pflcore.errors import UserError
-from pflcore.variables import number_of
 
 # What PyTorch has no class for: the second is of CUDA's own functions, as when a graph is made, the next of libraries.
 _OUT_OF_MEMORY = (
     *("CUDA out of memory", "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED"),
     "DefaultCPUAllocator: can't allocate memory",
 )
+
+
+def whole_number(variable: str) -> int | None:
+    """Return an environment variable, None if it is not set; raise :class:`UserError` if it is not from 1 to 9999."""
+    wanted = os.environ.get(variable, "")
+    if wanted and not re.fullmatch("[1-9][0-9]{0,3}", wanted):
+        raise UserError(f"{variable} = {wanted!r} must be a whole number from 1 to 9999")
+    return int(wanted) if wanted else None
+
+
+def number_of(unit: str, variable: str) -> float | None:
+    """Return an environment variable, None if it is not set; raise :class:`UserError` if it is no number from 0 on."""
+    if not (wanted := os.environ.get(variable)):
+        return None
+    try:
+        number = float(wanted)
+    except ValueError:
+        number = -1.0
+    if not 0 <= number <= 1e12:
+        raise UserError(f"{variable} = {wanted!r} must be a number of {unit}, 0 or more")
+    return number
 
 
 class TooLittleMemory(UserError):
@@ -28,16 +49,14 @@ def is_memory(error: BaseException) -> bool:
 def memory_limit() -> int:
     """Return bytes: ``$PFL_MEMORY`` in GiB, or half of the machine's memory."""
     limit = number_of("GiB", "PFL_MEMORY")
-    if limit is None:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
-    return int(limit * 2**30)
+    whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return whole // 2 if limit is None else int(limit * 2**30)
 
 
 def keep_freed_memory() -> None:
     """Let glibc keep what tensors freed, in this process and those forked from it; with other C libraries do nothing.
 
-    By default it returns large blocks to the system at once, and the next step pays for the same pages again: that was
-    a third of the time of a Transformer's forward pass.
+    Else the next step pays for the same pages again: a third of the time of a Transformer's forward pass.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if os.name == "posix" else None
     if mallopt:

@@ -20,26 +20,23 @@ from pflcore.data.federation import Batch
 from pflcore.errors import UserError
 from pflcore.faults import caller, shown
 from pflcore.groups import Groups, Roles, Tensors, split
-from pflcore.measuring import Measuring
 from pflcore.operators.neighbours import Neighbours
 from pflcore.options import option
-from pflcore.registry import did_you_mean
+from pflcore.registry import Entry, did_you_mean
 from pflcore.task import cross_entropy
 
 # What a file with a method imports, beside groups, options and the registry.
-__all__ = ["Batch", "ClientView", "LocalState", "Method", "OwnSamples", "Phase", "Steps"]
-__all__ += ["Federation", "Server", "Update", "average", "weights"]
-__all__ += ["COMMON", "DATA", "MOMENTA", "OWN", "PROGRESS"]
-__all__ += ["cross_entropy", "model_part", "name_of", "sgd_step"]
+__all__ = ["COMMON", "DATA", "MOMENTA", "OWN", "PROGRESS", "Batch", "ClientView", "Federation", "LocalState", "Method"]
+__all__ += ["OwnSamples", "Phase", "Server", "Steps", "Update", "average", "cross_entropy", "model_part", "name_of"]
+__all__ += ["sgd_step", "weights"]
 
 LocalState = dict[str, Tensors]
-# What names of momenta begin with in the server's further state; they are no parameters.
-MOMENTA = "momentum/"
+MOMENTA = "momentum/"  # what names of momenta begin with in the server's further state; they are no parameters
 
 
 @dataclass(frozen=True)
 class Federation:
-    """The facts about a federation and its model that a method may build its state from."""
+    """Facts about a federation and its model that a method may build its state from."""
 
     clients: int
     seed: int
@@ -63,7 +60,7 @@ class Federation:
 
 @dataclass
 class Server:
-    """State of the server. The facts and the round come with it whenever a method is given it, and go no way back."""
+    """State of the server. Facts and round come with it whenever a method is given it, and need not be handed back."""
 
     shared: Tensors  # the shared part of the model; empty for a method that shares nothing
     extra: Tensors = field(default_factory=dict)  # whatever else the method keeps, under names of its own
@@ -83,7 +80,7 @@ class Update:
 
 
 def weights(updates: Sequence[Update]) -> list[float]:
-    """Return each client's share of the cohort's training samples; sums to 1 over the *sampled* clients."""
+    """Return each client's share of the cohort's training samples."""
     total = sum(update.samples for update in updates)
     return [update.samples / total for update in updates]
 
@@ -101,7 +98,7 @@ def average(updates: Sequence[Update], names: frozenset[str], shares: Sequence[f
 
 
 class Steps:
-    """Local steps of a client: begin(), step() for each batch, end(). By default SGD on the cross-entropy of the model.
+    """Local steps of a client: begin(), step() for each batch, end(); by default SGD on the model's cross-entropy.
 
     A method is one; a part of its round that does something else has another, made by the method with what it needs.
     """
@@ -155,8 +152,13 @@ class Phase:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Method(Steps, Measuring):
-    """Federated averaging over the shared groups; the base of every method."""
+class Method(Steps, Entry):
+    """Federated averaging over the shared groups; the base of every method.
+
+    With `finetune_epochs` or `finetune_steps`, each client trains a copy of what it is measured with, its own second
+    model for Ditto, on its own training samples, by SGD without momentum or decay on the cross-entropy of its
+    predictions. A memory (`knn`) is then of the tuned model. None of it is kept, and training knows nothing of it.
+    """
 
     # Group names as in Groups.select; everything that is neither personal nor generated is shared.
     personal: ClassVar[tuple[str, ...]] = ()
@@ -177,6 +179,30 @@ class Method(Steps, Measuring):
     # How clients count in averages unless `averaging` says it: one of its choices, or None for a rule of its own.
     own_averaging: ClassVar[str | None] = "samples"
 
+    knn: float = option(
+        0.0, ge=0, le=1, help="Weight of nearest neighbours among a client's training samples; 0: the model alone."
+    )
+    knn_grid: tuple[float, ...] = option(
+        (),
+        ge=0,
+        le=1,
+        later=True,
+        help="Weights instead of `knn`: each client takes the one that is right most often on its training samples, "
+        "each voted on by the others.",
+    )
+    neighbours: int = option(10, ge=1, help="How many nearest neighbours vote, where `knn` is above 0.")
+    finetune_epochs: int = option(
+        0, ge=0, later=True, help="Passes over its samples in which a client tunes a copy before it is measured."
+    )
+    finetune_steps: int | None = option(
+        None, ge=1, later=True, help="Steps of the tuning instead, on batches drawn anew; null is whole epochs."
+    )
+    finetune_lr: float | None = option(
+        None, gt=0, later=True, help="Learning rate of the tuning; null is that of the rounds."
+    )
+    finetune_groups: tuple[str, ...] = option(
+        (), later=True, help="The groups of the backbone that are tuned; none named: all of the model."
+    )
     also_personal: tuple[str, ...] = option(
         (), help="Further groups of the backbone that stay on the client; they are neither averaged nor generated."
     )
@@ -194,7 +220,6 @@ class Method(Steps, Measuring):
     )
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Raise :class:`UserError` for a fact that there is not."""
         super().__init_subclass__(**kwargs)
         for fact in cls.facts:
             if fact not in FACTS:
@@ -203,8 +228,21 @@ class Method(Steps, Measuring):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        for name in () if self.tunes else ("finetune_lr", "finetune_groups"):
+            if getattr(self, name):
+                raise UserError(f"{self.name}.{name} says nothing without finetune_epochs or finetune_steps")
         if self.averaging and not self.own_averaging:
             raise UserError(f"method {self.name}: averaging has no meaning; what its server does goes by other rules")
+
+    @property
+    def remembers(self) -> bool:
+        """Whether clients predict with their training samples at hand, for neighbours to vote or what a method adds."""
+        return self.knn > 0 or bool(self.knn_grid)
+
+    @property
+    def tunes(self) -> bool:
+        """Whether the options ask for tuning."""
+        return self.finetune_epochs > 0 or self.finetune_steps is not None
 
     def extend(self, model: nn.Module) -> Mapping[str, str]:
         """Add modules of the method's own to a freshly built model, in place; return their groups, name → pattern over
@@ -220,17 +258,13 @@ class Method(Steps, Measuring):
         return Roles.split(groups, (*self.personal, *self.also_personal), self.generated)
 
     def init_client(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
-        """Return what a client keeps beside its model, as it begins, under plain names: a second model, a weight.
-
-        In its state their names begin with :data:`OWN`; they never leave the client.
-        """
+        """Return what a client keeps beside its model, as it begins, under plain names: a second model, a weight. In
+        its state their names begin with :data:`OWN`; they never leave the client."""
         return {}
 
     def init_shared(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
-        """Return what is exchanged beside the model, as it begins, under plain names: prototypes, a student.
-
-        In states, updates and the server's shared part the names begin with :data:`COMMON`.
-        """
+        """Return what is exchanged beside the model, as it begins, under plain names: prototypes, a student. In
+        states, updates and the server's shared part the names begin with :data:`COMMON`."""
         return {}
 
     def init_server(self, initial: Tensors, roles: Roles, federation: Federation) -> Server:
@@ -286,24 +320,20 @@ class Method(Steps, Measuring):
         """Return what clients do before measurements, if anything, to what :meth:`eval_state` gives; it is not kept."""
         if not self.tunes:
             return None
-        return Phase(
-            epochs=self.finetune_epochs, count=self.finetune_steps, lr=self.finetune_lr, groups=self.finetune_groups
-        )
+        passes, count = self.finetune_epochs, self.finetune_steps
+        return Phase(epochs=passes, count=count, lr=self.finetune_lr, groups=self.finetune_groups)
 
     def predict(self, local: ClientView, state: Tensors, inputs: Tensor) -> Tensor:
         """Return the logits that a client is measured by, in evaluation mode; `state` is from :meth:`eval_state`."""
         return local.forward(state, inputs)
 
     def predictor(self, local: ClientView, state: Tensors, samples: OwnSamples) -> Callable[[Tensor], Tensor]:
-        """Return what predicts in a method that `remembers`, made of a client's training samples.
-
-        It is called once for each client and measurement, and need not work under ``torch.func.vmap``. By default it
-        is :meth:`predict`, mixed with the votes of nearest neighbours as the options say.
-        """
+        """Return what predicts in a method that `remembers`, made of a client's training samples anew in each
+        measurement, not under ``torch.func.vmap``: by default :meth:`predict` and the votes of nearest neighbours."""
         return self.beside_neighbours(lambda inputs: self.predict(local, state, inputs), samples)
 
     def beside_neighbours(self, alone: Callable[[Tensor], Tensor], samples: OwnSamples) -> Callable[[Tensor], Tensor]:
-        """Return a function that mixes logits of inputs with the votes of nearest neighbours as the options say."""
+        """Return what mixes logits of inputs with the votes of nearest neighbours as the options say."""
 
         def noted(inputs: Tensor) -> tuple[Tensor, Tensor]:
             return samples.noted(lambda: alone(inputs))

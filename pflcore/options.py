@@ -48,7 +48,7 @@ def option(
 
 @dataclass(frozen=True)
 class OptionInfo:
-    """One option as data: what the schema, the listing and the checks need to know."""
+    """One option as data."""
 
     name: str
     type: str  # "int", "float", "str", "bool"
@@ -103,11 +103,10 @@ def _misfit(value: Any, info: OptionInfo) -> str:
 
 def _parse(hint: Any, where: str) -> tuple[str, bool, bool]:
     """Return the type of an option's values, whether they are many, and whether null is allowed."""
-    arms = [hint]
-    if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        arms = [arm for arm in typing.get_args(hint) if arm is not type(None)]
+    union = typing.get_origin(hint) in (typing.Union, types.UnionType)
+    arms = [arm for arm in typing.get_args(hint) if arm is not type(None)] if union else [hint]
     many = typing.get_origin(arms[0]) is tuple
     base = typing.get_args(arms[0])[0] if many else arms[0]
     if len(arms) > 1 or base not in (bool, int, float, str):
         raise TypeError(f"{where}: an option is bool, int, float or str, optional, or a tuple of them")
-    return base.__name__, many, arms != [hint]
+    return base.__name__, many, union

@@ -30,7 +30,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from pflcore.errors import UserError
-from pflcore.json_text import parse_json
+from pflcore.files import parse_json
 from pflcore.settings import Evaluation, Training
 
 _PRECISION = "precision"
@@ -62,7 +62,7 @@ def summarise(rounds_table: pa.Table, evaluation: Evaluation, rounds: int) -> Fi
         "clients": _spread(clients),
         "final": _spread(accuracy[-1:]),
         "worst_tenth": worst_tenth(clients),
-        "last_position": _spread(_last_position(rounds_table)[window]),
+        "last_position": _spread(curve(rounds_table, last=True)[1][window]),
     }
     held_back, by_validation, _ = curve(rounds_table, "validation")
     if len(held_back):
@@ -101,43 +101,30 @@ def final_clients(rounds_table: pa.Table) -> pa.Table:
     return columns.append_column("accuracy", pa.array(accuracy)).append_column("loss", last["loss"])
 
 
-def curve(rounds_table: pa.Table, population: str = "test") -> tuple[NDArray[np.int64], Floats, Floats]:
-    """Return measured rounds in ascending order, the pooled accuracy in percent, of detectors the mean of the clients'
-    mean average precisions, and the mean loss over all samples at each; empty where the population has none."""
-    rounds, correct, loss, total = _sums(rounds_table, "correct", population)
-    if _PRECISION in rounds_table.column_names:
-        return rounds, 100.0 * _precisions(rounds_table, population), loss / total
-    return rounds, 100.0 * correct / total, loss / total
-
-
-def _precisions(rounds_table: pa.Table, population: str) -> Floats:
-    """Return the mean over clients at each measured round; a client without an object to find does not count."""
-    table = _measured(rounds_table, population)
-    rounds, index = np.unique(table["round"].to_numpy(), return_inverse=True)
-    precision = table[_PRECISION].to_numpy()
-    known = np.isfinite(precision)
-    summed, count = (np.bincount(index[known], values, len(rounds)) for values in (precision[known], None))
-    return np.divide(summed, count, out=np.zeros(len(rounds)), where=count > 0)
-
-
-def _last_position(rounds_table: pa.Table) -> Floats:
-    """Return pooled accuracies in percent at the last positions of texts, at each measured round; of others as any."""
-    if _PRECISION in rounds_table.column_names:
-        return curve(rounds_table)[1]
-    _, correct, _, total = _sums(rounds_table, "last_correct", "test")
-    positions: int = _header(rounds_table).get("positions", 1)
-    return 100.0 * correct * positions / total
-
-
-def _sums(rounds_table: pa.Table, column: str, population: str) -> tuple[NDArray[np.int64], Floats, Floats, Floats]:
-    """Return measured rounds in ascending order, and for each the sums of `column`, of losses and of predictions."""
+def curve(
+    rounds_table: pa.Table, population: str = "test", *, last: bool = False
+) -> tuple[NDArray[np.int64], Floats, Floats]:
+    """Return measured rounds in ascending order, and at each the pooled accuracy in percent, with `last` that at last
+    positions, and the mean loss over all samples; of detectors the mean of the clients' mean average precisions, where
+    one without an object to find does not count. All are empty where the population has none."""
     table = _measured(rounds_table, population)
     table = table.filter(pc.greater(table["total"], 0))
     rounds, index = np.unique(table["round"].to_numpy().astype(np.int64), return_inverse=True)
+
+    def per_round(values: NDArray[Any], rows: Any = slice(None)) -> Floats:
+        return np.bincount(index[rows], values[rows], len(rounds)).astype(np.float64)
+
     total = table["total"].to_numpy()
-    values = table[column].to_numpy(), table["loss"].to_numpy() * total, total
-    one, loss, count = (np.bincount(index, part, len(rounds)).astype(np.float64) for part in values)
-    return rounds, one, loss, count
+    pooled = per_round(total)
+    loss = per_round(table["loss"].to_numpy() * total) / pooled
+    if _PRECISION not in table.column_names:
+        column, share = ("last_correct", _header(rounds_table).get("positions", 1)) if last else ("correct", 1)
+        return rounds, 100.0 * per_round(table[column].to_numpy()) * share / pooled, loss
+    precision = table[_PRECISION].to_numpy()
+    known = np.isfinite(precision)
+    count = per_round(known)
+    mean = np.divide(per_round(precision, known), count, out=np.zeros(len(rounds)), where=count > 0)
+    return rounds, 100.0 * mean, loss
 
 
 def _measured(rounds_table: pa.Table, population: str) -> pa.Table:

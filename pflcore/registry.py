@@ -55,8 +55,7 @@ class Registry(Generic[E_]):
     """The entries of one kind, e.g. "method", in one package's modules without an underscore, and those that join."""
 
     def __init__(self, kind: str, package: str) -> None:
-        self.kind = kind
-        self.package = package
+        self.kind, self.package = kind, package
         self._classes: dict[str, type[E_]] = {}
 
     def names(self) -> list[str]:
@@ -65,8 +64,7 @@ class Registry(Generic[E_]):
 
     def register(self, cls: type[E_]) -> type[E_]:
         """Take in a class, as its decorator; raise :class:`TypeError` for one without a place or a name."""
-        modules = {name: module_of(self.kind, name, self.package) for name in self.names()}
-        here = [name for name, module in modules.items() if module == cls.__module__]
+        here = [name for name in self.names() if module_of(self.kind, name, self.package) == cls.__module__]
         name = here[0] if len(here) == 1 else vars(cls).get("name", "")
         if name not in here:
             where = f"must live in a module of {self.package}, not in {cls.__module__}"
@@ -100,7 +98,7 @@ class Registry(Generic[E_]):
     def create(self, name: str, /, **options: Any) -> E_:
         """Return an instance of `name`. Raises :class:`UserError` for unknown or invalid options."""
         cls = self.get(name)
-        known = [field.name for field in dataclasses.fields(cls)]  # without class variables
+        known = [field.name for field in dataclasses.fields(cls)]
         for option in options:
             if option not in known:
                 raise UserError(f"{self.kind} {name!r} has no option {option!r}{did_you_mean(option, known)}")
@@ -115,17 +113,16 @@ class Registry(Generic[E_]):
             extensions.load(one, self.kind)
             if name not in self._classes:
                 decorator = f"@{self.package.rpartition('.')[2].upper()}.register"
-                raise UserError(
-                    f"{one.origin}: registers no {self.kind}; put {decorator} before its class, or begin the file's "
-                    "name with '_' where it is none"
-                )
+                why = f"put {decorator} before its class, or begin the file's name with '_' where it is none"
+                raise UserError(f"{one.origin}: registers no {self.kind}; {why}")
             describe_options(cls := self._classes[name])
             if lacking := sorted(getattr(cls, "__abstractmethods__", ())):
                 raise TypeError(f"{cls.__qualname__} does not define {', '.join(lacking)}")
+        except UserError:
+            self._classes.pop(name, None)
+            raise
         except Exception as error:
             self._classes.pop(name, None)
-            if isinstance(error, UserError):
-                raise
             del sys.modules[one.module]
             raise UserError(f"{one.origin}: {error}") from error
 

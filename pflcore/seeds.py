@@ -1,10 +1,8 @@
 """Derived randomness: every stream is a function of (seed, purpose, ids), never of what was drawn before.
 
-Any round of any client can therefore be replayed alone, a resumed run needs no generator state, and the partition,
-the initial weights, the sampling of clients and the order of batches are independent of one another.
+So any round of any client can be replayed alone, a resumed run needs no generator state, and the partition, the initial
+weights, the sampling of clients and the order of batches are independent of one another.
 """
-
-from __future__ import annotations
 
 import hashlib
 

@@ -39,10 +39,10 @@ def read(path: Path) -> str:
     return _remember(path.relative_to(Path(__file__).parent.parent).as_posix(), str(path)).decode()
 
 
-def edited(package: str | None = None) -> str | None:
+def edited(package: str = "") -> str | None:
     """Return a module, or file that :func:`read` was given, that is not on disk any more as it was read."""
     for name, path in _paths.items():
-        if not package or name.partition(".")[0] == package:
+        if package in ("", name.partition(".")[0]):
             try:
                 if Path(path).read_bytes() != _contents[name]:
                     return name
@@ -66,12 +66,11 @@ class _Finder(MetaPathFinder):
     """Finds modules where the other finders do, and gives them a loader that remembers."""
 
     def find_spec(self, fullname: str, path: Any, target: Any = None) -> ModuleSpec | None:
-        if fullname.partition(".")[0] in _packages:
-            for finder in sys.meta_path:
-                if finder is not self and (found := finder.find_spec(fullname, path, target)):
-                    if type(found.loader) is SourceFileLoader:
-                        found.loader = _Loader(found.loader.name, found.loader.path)
-                    return found
+        for finder in sys.meta_path if fullname.partition(".")[0] in _packages else ():
+            if finder is not self and (found := finder.find_spec(fullname, path, target)):
+                if type(found.loader) is SourceFileLoader:
+                    found.loader = _Loader(found.loader.name, found.loader.path)
+                return found
         return None
 
 

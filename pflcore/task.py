@@ -11,7 +11,6 @@ from torch.nn import functional as F
 
 Measured = tuple[np.ndarray, ...]
 """Of some samples: what a task measures of each, along the first dimension."""
-
 Score = tuple[float, ...]
 """Of a client's samples: correct predictions, predictions, the sum of their losses, correct predictions at last
 positions; of a detector behind them the mean average precision, 0 to 1."""
@@ -44,11 +43,8 @@ class Classification:
         return cross_entropy(outputs, targets, weights)
 
     def measure(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, ...]:
-        """Return correct predictions, the sum of their losses as float64, whether the last prediction is right.
-
-        Args:
-            outputs: Logits (…, classes) for `targets`, labels (…).
-        """
+        """Return correct predictions, the sum of their losses as float64, whether the last prediction is right, of
+        logits (…, classes) for labels (…)."""
         hits = outputs.argmax(dim=-1) == targets
         losses = F.cross_entropy(outputs.flatten(0, -2), targets.flatten(), reduction="none").double()
         losses = losses.view(targets.shape)

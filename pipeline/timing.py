@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from pflcore.json_text import parse_json
+from pflcore.files import parse_json
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,11 @@ from torch import Tensor
 
 from pflcore.analyses import ANALYSES
 from pflcore.engine.analysis import Analysis, Finding, Subject
-from pflcore.engine.client import Trainer, differentiate
+from pflcore.engine.client import differentiate
 from pflcore.engine.evaluation import score_client
 from pflcore.errors import UserError
 from pflcore.groups import Tensors, strip_prefix
-from pflcore.method import MOMENTA, OWN, Batch, ClientView
+from pflcore.method import MOMENTA, OWN, Batch, ClientView, name_of
 from pflcore.methods.hypernetworks import HypernetworkMethod
 from pflcore.options import option
 from pflcore.seeds import generator
@@ -59,10 +59,8 @@ class Adaptation(Analysis):
         novel_client = NovelClient(subject, min(novel))
         for part in self.parts:
             if novel_client.start(part) is None:
-                method = subject.trainer.method
-                name = getattr(method, "name", type(method).__name__)
                 has = ", ".join(one for one in PARTS if novel_client.start(one)) or "nothing"
-                none = f"clients of method {name} are measured with no part {part!r}"
+                none = f"clients of method {name_of(subject.trainer.method)} are measured with no part {part!r}"
                 raise UserError(f"adaptation.parts: {none}; what can be tuned: {has}")
 
     def findings(self, subject: Subject) -> Iterator[Finding]:
@@ -99,7 +97,9 @@ class NovelClient:
 
     def __init__(self, subject: Subject, client: int) -> None:
         self.subject, self.client = subject, client
-        self.trainer = _tuner(subject)
+        self.trainer = copy.copy(subject.trainer)
+        self.trainer.training = replace(self.trainer.training, local_epochs=1, local_steps=None)
+        self.trainer.local = replace(self.trainer.local, training=self.trainer.training, stream=_STREAM)
         self.method = self.trainer.method
         state = subject.state(client)
         self.generated: dict[str, Tensor] = {}
@@ -114,68 +114,50 @@ class NovelClient:
     def start(self, part: str) -> Start | None:
         """Return where the tuning of a part, one of :data:`PARTS`, begins; None when there is none."""
         if part not in ("embedding", "hypernetwork"):
-            return self._start_of_model(self._members(part))
+            return self._start_of_model(part)
         if not self.generated:
             return None
-        tuned = self.generated
-        if part == "hypernetwork":
-            kept = self.subject.server.extra.items()
-            tuned = {name: tensor for name, tensor in kept if not name.startswith(MOMENTA)} | tuned
+        kept = self.subject.server.extra.items() if part == "hypernetwork" else ()
+        tuned = {name: tensor for name, tensor in kept if not name.startswith(MOMENTA)} | self.generated
         return Start(tuned, lambda moved: {**self.state, **self._generate(moved)})
 
-    def adapt(self, part: str, epochs: int, lr: float) -> Iterator[tuple[int, int]]:
-        """Yield correct predictions and predictions on its test samples, before the first epoch and after each."""
-        start = self.start(part)
-        assert start is not None  # checked before training
-        tuned = start.tuned
-        yield self._score(start.build(tuned))
-        for epoch in range(1, epochs + 1):
-            tuned = self._epoch(epoch, start, tuned, lr)
-            yield self._score(start.build(tuned))
-
-    def _members(self, part: str) -> frozenset[str]:
-        """Return the entries of a part: those of the model itself, and of copies that are kept beside it."""
-        roles, entries = self.trainer.roles, self.trainer.entries
-        chosen = entries if part == "all" else roles.personal
+    def _start_of_model(self, part: str) -> Start | None:
+        """Return where tuning begins of those entries of a part, of the model itself or of copies that are kept beside
+        it, that its predictions depend on."""
+        trainer, data, groups = self.trainer, self.trainer.data, self.subject.groups
+        chosen = trainer.entries if part == "all" else trainer.roles.personal
         if part == "head":
-            groups = self.subject.groups
             chosen = groups.select(("head",)) if "head" in groups.names() else frozenset()
-        copies = strip_prefix(OWN, self.state).keys() & (entries if part == "personal" else chosen)
-        return frozenset({*chosen, *(f"{OWN}{name}" for name in copies)})
-
-    def _start_of_model(self, names: frozenset[str]) -> Start | None:
-        """Return where tuning of those of the entries begins that its predictions depend on."""
-        parameters = {name: self.state[name] for name in names if name.removeprefix(OWN) in self.trainer.parameters}
-        used = self._used(dict(sorted(parameters.items())))
-        if not used:
+        copies = strip_prefix(OWN, self.state).keys() & (trainer.entries if part == "personal" else chosen)
+        names = sorted({*chosen, *(f"{OWN}{name}" for name in copies)})
+        parameters = {name: self.state[name] for name in names if name.removeprefix(OWN) in trainer.parameters}
+        if not parameters:
             return None
+        leaves = {name: tensor.detach().requires_grad_() for name, tensor in parameters.items()}
+        trainer.model.eval()
+        logits = self._predict({**self.state, **leaves}, data.batch(data.train[self.client][:1]).inputs)
+        if not logits.requires_grad:
+            return None
+        slopes = torch.autograd.grad(logits.sum(), list(leaves.values()), allow_unused=True)
+        used = {name: parameters[name] for name, slope in zip(leaves, slopes, strict=True) if slope is not None}
         moving = frozenset(name for name in names if self._is_statistic(name))
         state = {name: tensor.clone() if name in moving else tensor for name, tensor in self.state.items()}
         return Start(used, lambda tuned: {**state, **tuned}, moving)
 
-    def _used(self, parameters: Tensors) -> Tensors:
-        """Return those of the parameters that its predictions depend on."""
-        if not parameters:
-            return {}
-        data = self.trainer.data
-        leaves = {name: tensor.detach().requires_grad_() for name, tensor in parameters.items()}
-        self.trainer.model.eval()
-        logits = self._predict({**self.state, **leaves}, data.batch(data.train[self.client][:1]).inputs)
-        if not logits.requires_grad:
-            return {}
-        slopes = torch.autograd.grad(logits.sum(), list(leaves.values()), allow_unused=True)
-        return {name: parameters[name] for name, slope in zip(leaves, slopes, strict=True) if slope is not None}
-
-    def _epoch(self, epoch: int, start: Start, tuned: Tensors, lr: float) -> Tensors:
-        """Return what an epoch makes of the tuned tensors, which stay as they are."""
-        trainer = self.trainer
-        # Noise that is drawn anew each round is not that of any round of training.
-        round_ = self.subject.round + epoch
-        for step, batch in enumerate(trainer.data.batches(trainer.batches(epoch, self.client), round_)):
-            slopes = self._slopes(start, tuned, batch, (round_, self.client, step))
-            # A gradient is let go when it has been used: those of a hypernetwork take as much memory as it does.
-            tuned = {name: torch.sub(tensor, slopes.pop(name), alpha=lr) for name, tensor in tuned.items()}
-        return tuned
+    def adapt(self, part: str, epochs: int, lr: float) -> Iterator[tuple[int, int]]:
+        """Yield correct predictions and predictions on its test samples, before the first epoch and after each."""
+        start, trainer = self.start(part), self.trainer
+        assert start is not None  # checked before training
+        tuned = start.tuned
+        yield self._score(start.build(tuned))
+        for epoch in range(1, epochs + 1):
+            # Noise that is drawn anew each round is not that of any round of training.
+            round_ = self.subject.round + epoch
+            for step, batch in enumerate(trainer.data.batches(trainer.local.batches(epoch, self.client), round_)):
+                slopes = self._slopes(start, tuned, batch, (round_, self.client, step))
+                # A gradient is let go when it has been used: those of a hypernetwork take as much memory as it does.
+                tuned = {name: torch.sub(tensor, slopes.pop(name), alpha=lr) for name, tensor in tuned.items()}
+            yield self._score(start.build(tuned))
 
     def _slopes(self, start: Start, tuned: Tensors, batch: Batch, ids: tuple[int, int, int]) -> Tensors:
         """Return the gradient of the mean cross-entropy of its predictions with respect to the tuned tensors."""
@@ -207,7 +189,7 @@ class NovelClient:
     def _score(self, state: Tensors) -> tuple[int, int]:
         """Return correct predictions, none of them when the loss is not finite, and predictions."""
         with torch.no_grad():
-            correct, total, loss = score_client(self.trainer, self.method.eval_state(state), self.client)[:3]
+            correct, total, loss = score_client(self.trainer, self.method.eval_state(state), self.client)[0][:3]
         return int(correct) if math.isfinite(loss) else 0, int(total)
 
     def _generate(self, moved: Tensors) -> Tensors:
@@ -221,11 +203,3 @@ class NovelClient:
         """Return whether an entry is a buffer of the model or of a copy of it."""
         plain = name.removeprefix(OWN)
         return plain in self.trainer.entries and plain not in self.trainer.parameters
-
-
-def _tuner(subject: Subject) -> Trainer:
-    """Return the run's trainer with epochs and batches of adaptation."""
-    tuner = copy.copy(subject.trainer)
-    tuner.training = replace(tuner.training, local_epochs=1, local_steps=None)
-    tuner.local = replace(tuner.local, training=tuner.training, stream=_STREAM)
-    return tuner

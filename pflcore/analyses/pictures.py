@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -25,17 +25,28 @@ from pflcore.options import option
 DISCARD = 0.3  # share of the connections of a block, the weakest ones, that count as none
 
 
-def _check_clients(name: str, clients: tuple[int, ...], data: FederatedData) -> None:
-    if not clients:
-        raise UserError(f"{name}.clients: name a client, or leave the analysis out")
-    if (largest := max(clients)) >= data.clients:
-        raise UserError(f"{name}.clients: there is no client {largest}; clients are 0..{data.clients - 1}")
+class _Pictures(Analysis):
+    """Base of those that look at test images of some clients."""
 
+    smoke: ClassVar[dict[str, Any]] = {"images": 1}
+    client_options = ("clients",)
 
-def _spread(held: Tensor, images: int) -> Tensor:
-    """Return so many of a client's test rows, or all, spread evenly."""
-    count = min(images, len(held))
-    return held[torch.arange(count) * len(held) // count]
+    clients: tuple[int, ...]
+    images: int
+
+    def check(self, subject: Subject) -> None:
+        count = subject.trainer.data.clients
+        if not self.clients:
+            raise UserError(f"{self.name}.clients: name a client, or leave the analysis out")
+        if (largest := max(self.clients)) >= count:
+            raise UserError(f"{self.name}.clients: there is no client {largest}; clients are 0..{count - 1}")
+
+    def chosen(self, data: FederatedData) -> Iterator[tuple[int, Tensor]]:
+        """Yield clients and so many of their test rows, or all, spread evenly."""
+        for client in dict.fromkeys(self.clients):
+            held = data.test[client]
+            count = min(self.images, len(held))
+            yield client, held[torch.arange(count) * len(held) // count]
 
 
 def _pixels(client: int, row: int, data: FederatedData) -> Finding:
@@ -43,7 +54,7 @@ def _pixels(client: int, row: int, data: FederatedData) -> Finding:
 
 
 @ANALYSES.register
-class Rollout(Analysis):
+class Rollout(_Pictures):
     """Where personalised Transformers look: attention rolled out over all of their blocks.
 
     Heads are fused by their maximum and the weakest connections dropped, as is usual for images and was done for FedTP
@@ -54,15 +65,13 @@ class Rollout(Analysis):
     name = "rollout"
     citation = "Abnar and Zuidema, Quantifying Attention Flow in Transformers, ACL 2020"
     title = "Attention rollout"
-    smoke: ClassVar[dict[str, Any]] = {"images": 1}
-    client_options = ("clients",)
 
     clients: tuple[int, ...] = option((0, 1, 2), ge=0, help="Clients whose attention is rolled out.")
     images: int = option(2, ge=1, help="Test images of each of them, spread evenly over its test samples.")
 
     def check(self, subject: Subject) -> None:
+        super().check(subject)
         data = subject.trainer.data
-        _check_clients(self.name, self.clients, data)
         if data.is_text:
             raise UserError("analyses: 'rollout' needs images, and the dataset is text; leave the analysis out")
         grid(attention(subject.trainer, subject.measured(0), data.example()), data.shape[1:])
@@ -74,8 +83,7 @@ class Rollout(Analysis):
         ``image.<sample>``: its pixels 0..255, channel after channel and row after row, in the dataset's own size.
         """
         data = subject.trainer.data
-        for client in dict.fromkeys(self.clients):
-            rows = _spread(data.test[client], self.images)
+        for client, rows in self.chosen(data):
             maps = attention(subject.trainer, subject.measured(client), data.batch(rows).inputs)
             for row, mask in zip(rows.tolist(), rollout(maps), strict=True):
                 yield Finding(client, f"mask.{row}", mask.numpy())
@@ -121,10 +129,8 @@ def grid(maps: Sequence[Tensor], size: Sequence[int]) -> tuple[int, int]:
     patches = lengths.pop() - 1 if len(lengths) == 1 else 0
     side = math.isqrt(height * width // patches) if patches > 0 else 0
     if not side or height % side or width % side or (height // side) * (width // side) != patches:
-        raise UserError(
-            "analyses: 'rollout' needs a Transformer in which every block attends to a class token and square patches "
-            "of the image, and to nothing else; use tiny_vit or vit, or leave the analysis out"
-        )
+        needs = "a Transformer in which every block attends to a class token and square patches of the image alone"
+        raise UserError(f"analyses: 'rollout' needs {needs}; use tiny_vit or vit, or leave the analysis out")
     return height // side, width // side
 
 
@@ -139,11 +145,7 @@ class _Attentions(TorchFunctionMode):
         self.maps: list[Tensor] = []
 
     def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Sequence[type],
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
+        self, func: Callable[..., Any], types: Sequence[type], args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
         if func is F.scaled_dot_product_attention:
             self._note(*args, **(kwargs or {}))
@@ -151,17 +153,15 @@ class _Attentions(TorchFunctionMode):
 
     def _note(self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Any = None, *_: Any, **more: Any) -> None:
         if attn_mask is not None or more.get("is_causal") or more.get("enable_gqa"):
-            raise UserError(
-                "analyses: 'rollout' needs attention of every token to every other, and this backbone masks it; use "
-                "tiny_vit or vit, or leave the analysis out"
-            )
+            masks = "attention of every token to every other, and this backbone masks it"
+            raise UserError(f"analyses: 'rollout' needs {masks}; use tiny_vit or vit, or leave the analysis out")
         query, key, scale = query.cpu().double(), key.cpu().double(), more.get("scale")
         scale = query.shape[-1] ** -0.5 if scale is None else scale
         self.maps.append((query @ key.transpose(-2, -1) * scale).softmax(-1))
 
 
 @ANALYSES.register
-class Detections(Analysis):
+class Detections(_Pictures):
     """What personalised detectors find on some test images, beside the objects that are there.
 
     Needs a detector, such as ``mobilenetv2_ssd``.
@@ -170,8 +170,6 @@ class Detections(Analysis):
     name = "detections"
     citation = "none: a look at the boxes"
     title = "Detections"
-    smoke: ClassVar[dict[str, Any]] = {"images": 1}
-    client_options = ("clients",)
 
     clients: tuple[int, ...] = option((0, 1), ge=0, help="Clients whose test images are looked at.")
     images: int = option(2, ge=1, help="Test images of each of them, spread evenly over its test samples.")
@@ -180,7 +178,7 @@ class Detections(Analysis):
     def check(self, subject: Subject) -> None:
         if not isinstance(subject.trainer.task, Detection):
             raise UserError("analyses: 'detections' needs a detector as a backbone; leave the analysis out")
-        _check_clients(self.name, self.clients, subject.trainer.data)
+        super().check(subject)
 
     @torch.no_grad()
     def findings(self, subject: Subject) -> Iterator[Finding]:
@@ -192,8 +190,7 @@ class Detections(Analysis):
         """
         trainer = subject.trainer
         data, task = trainer.data, trainer.task
-        for client in dict.fromkeys(self.clients):
-            rows = _spread(data.test[client], self.images)
+        for client, rows in self.chosen(data):
             batch = data.batch(rows)
             predict = trainer.predictor(subject.measured(client), client, len(rows))
             trainer.model.eval()

@@ -13,8 +13,8 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from pflcore.errors import UserError
+from pflcore.files import is_lfs_pointer
 from pflcore.groups import Tensors
-from pflcore.reading import is_lfs_pointer
 
 SUFFIXES = (".safetensors", ".pth", ".pt", ".bin")
 LIMIT = 16 << 30  # bytes that a file may have, and what is in it unpacked

@@ -17,8 +17,7 @@ from pflcore.data.noise import Noise
 from pflcore.data.sample_files import checking, positions
 from pflcore.data.samples import SPLITS
 from pflcore.errors import UserError
-from pflcore.files import write_text
-from pflcore.reading import check_plain
+from pflcore.files import check_plain, write_text
 
 SCHEMA = "partition/2"
 HEADER = ("sample", "client", "split")

@@ -15,8 +15,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from pflcore.errors import UserError
-from pflcore.reading import check_plain, is_lfs_pointer
-from pflcore.reading import read_file as read_bytes
+from pflcore.files import check_plain, is_lfs_pointer
+from pflcore.files import read_file as read_bytes
 
 Read = Callable[[], bytes]
 """Return a file's content."""

@@ -20,8 +20,8 @@ from pflcore.datasets._base import FOLDER, Dataset, check_file_name
 from pflcore.datasets._download import DataFile, Source
 from pflcore.datasets._files import open_files, read_file, reading
 from pflcore.errors import UserError
+from pflcore.files import read_file as read_large
 from pflcore.options import option
-from pflcore.reading import read_file as read_large
 from pflcore.seeds import generator
 
 ARCHIVE, TEXT = "1994-01-100.zip", "100.txt"

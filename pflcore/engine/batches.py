@@ -81,10 +81,10 @@ class LocalBatches:
         samples, size = self._samples(client), self.training.batch_size
         if not self.batch_norm or samples % size != (1 if size > 1 else 0):
             return False
-        if size == 1 or samples == 1:
-            why = "batch_size is 1" if size == 1 else "it has a single training sample"
-            raise UserError(
-                f"client {client} cannot train a model with batch norm, since {why} and there is nothing to normalise; "
-                "use larger batches, clients with more samples, or a backbone without batch norm"
-            )
-        return True
+        if 1 not in (size, samples):
+            return True
+        why = "batch_size is 1" if size == 1 else "it has a single training sample"
+        raise UserError(
+            f"client {client} cannot train a model with batch norm, since {why} and there is nothing to normalise; "
+            "use larger batches, clients with more samples, or a backbone without batch norm"
+        )

@@ -22,13 +22,13 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from pflcore.errors import UserError
-from pflcore.files import named
+from pflcore.files import named, parse_json
 from pflcore.groups import Tensors
-from pflcore.json_text import parse_json
 
 _NAME = re.compile(r"round-(\d{6,})-([0-9a-f]{16})\.safetensors")
 _KEPT = 2  # the newest, and one to fall back to
 _PAUSE = 20  # times that the last write took: at most a twentieth of the time goes into writing
+_PART = ".new.part"  # one that is being written; what a process that was killed left is overwritten
 _LOCK_SECONDS = 5.0  # in which a process that was killed has let go
 
 Misfit = Callable[[Tensors], str]  # why tensors cannot be a state of a run; empty when they can
@@ -56,8 +56,7 @@ class CheckpointFolder:
     def __init__(
         self, folder: Path, run: str, warn: Callable[[str], None], lineage: str = "", states: Path | None = None
     ) -> None:
-        self.folder, self.run, self.warn = folder, run, warn
-        self.lineage, self.states = lineage, states
+        self.folder, self.run, self.warn, self.lineage, self.states = folder, run, warn, lineage, states
         self._lock = FileLock(folder / "lock")
         self._good: list[Path] = []  # written or read by this process, oldest first
         self._last, self._took = 0.0, 0.0  # when the last write ended, and its seconds
@@ -69,7 +68,6 @@ class CheckpointFolder:
             self._lock.acquire(timeout=_LOCK_SECONDS)
         except Timeout:
             raise UserError(f"{self.folder}: another process is training this run; wait for it or stop it") from None
-        self._drop_parts()  # of processes that were killed
         self._last = time.monotonic()
         return self
 
@@ -84,7 +82,7 @@ class CheckpointFolder:
     def save(self, round_: int, tensors: Mapping[str, Tensor]) -> None:
         """Write the state after a round, then drop all but it and the good one before it, skipped files included."""
         started = time.monotonic()
-        path = write(self.folder, Checkpoint(self.run, self.lineage, round_, dict(tensors)))
+        path = _write(self.folder, Checkpoint(self.run, self.lineage, round_, dict(tensors)))
         self._good = [*(one for one in self._good if one != path), path][-_KEPT:]
         for other in stored(self.folder):
             if other not in self._good:
@@ -102,14 +100,14 @@ class CheckpointFolder:
     def load(self, misfit: Misfit) -> Checkpoint | None:
         """Read the newest good checkpoint."""
         for path in stored(self.folder):
-            if found := read(path, misfit, self.warn, run=self.run):
+            if found := _read(path, misfit, self.warn, run=self.run):
                 self._good = [path]
                 return found
         return None
 
     def earlier(self, misfit: Misfit, continues: Callable[[Checkpoint], bool]) -> Checkpoint | None:
         """Read the state of the lineage with the most rounds from which this run continues."""
-        found = (read(path, misfit, self.warn, lineage=self.lineage) for path in stored(self.states))
+        found = (_read(path, misfit, self.warn, lineage=self.lineage) for path in stored(self.states))
         return next((one for one in found if one and continues(one)), None)
 
     def archive(self) -> None:
@@ -127,12 +125,7 @@ class CheckpointFolder:
 
     def clear(self) -> None:
         """Remove all checkpoints: the run is complete."""
-        self._drop_parts()
-        for path in stored(self.folder):
-            path.unlink()
-
-    def _drop_parts(self) -> None:
-        for path in self.folder.glob(".*.part"):
+        for path in (*stored(self.folder), *self.folder.glob(_PART)):
             path.unlink()
 
 
@@ -147,9 +140,9 @@ def round_of(path: Path) -> int:
     return int(path.name.split("-")[1])
 
 
-def write(folder: Path, checkpoint: Checkpoint) -> Path:
+def _write(folder: Path, checkpoint: Checkpoint) -> Path:
     """Write a checkpoint into a folder that exists, without copies of what is on the host. Raises ``OSError``."""
-    temporary = folder / f".{os.getpid()}.part"
+    temporary = folder / _PART
     flat = {name: tensor.detach().cpu().contiguous() for name, tensor in checkpoint.tensors.items()}
     header = {"run": checkpoint.run, "lineage": checkpoint.lineage, "round": checkpoint.round}
     try:
@@ -164,7 +157,7 @@ def write(folder: Path, checkpoint: Checkpoint) -> Path:
         temporary.unlink(missing_ok=True)
 
 
-def read(path: Path, misfit: Misfit, warn: Callable[[str], None], **identity: str) -> Checkpoint | None:
+def _read(path: Path, misfit: Misfit, warn: Callable[[str], None], **identity: str) -> Checkpoint | None:
     """Read a checkpoint that has this identity, its `run` or its `lineage`, and fits; its tensors are of a mapped file.
     Anything else is None, and one line, unless another process has removed the file."""
     try:
@@ -180,7 +173,7 @@ def read(path: Path, misfit: Misfit, warn: Callable[[str], None], **identity: st
             raise ValueError(reason)
         return checkpoint
     except FileNotFoundError:
-        return None
+        pass
     except (OSError, ValueError) as error:
         warn(f"{path}: {error}; skipped")
     except (RuntimeError, SafetensorError, KeyError) as error:
@@ -193,8 +186,8 @@ def compare(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> str:
     for name, tensor in expected.items():
         if name not in found:
             return f"{name} is missing"
-        if found[name].shape != tensor.shape or found[name].dtype != tensor.dtype:
-            is_, should = (f"{tuple(one.shape)} {one.dtype}" for one in (found[name], tensor))
+        is_, should = (f"{tuple(one.shape)} {one.dtype}" for one in (found[name], tensor))
+        if is_ != should:
             return f"{name} is {is_}, expected {should}"
     return next((f"{name} is not known" for name in found if name not in expected), "")
 

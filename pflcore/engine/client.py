@@ -21,9 +21,8 @@ from pflcore.engine.forward import Features, autocast
 from pflcore.engine.optimizers import learning_rate, make_optimizer
 from pflcore.errors import UserError
 from pflcore.faults import during
-from pflcore.groups import Groups, Tensors, add_prefix, pick
+from pflcore.groups import Groups, Roles, Tensors, add_prefix, pick
 from pflcore.method import Batch, ClientView, Federation, LocalState, Method, OwnSamples, name_of
-from pflcore.ownership import roles_of
 from pflcore.seeds import torch_seed
 from pflcore.settings import Training
 from pflcore.task import Classification, Task
@@ -71,16 +70,23 @@ class Trainer:
         other_statistics: Whether layers other than batch norm have running statistics.
         resting: Buffers that its forward passes leave as they are.
         mask_ids: What tells the dropout masks of a part from those of a round's steps.
-        parts: The trainers of what is not all of a round's local steps, :data:`TUNING` and phases, by part; as
-            `order`, the parts that a round consists of, given by :mod:`pflcore.engine.phases`.
+        parts: The trainers of what is not all of a round's local steps, :data:`TUNING` and phases, by part; `order` are
+            the parts that a round consists of. Both are given by :mod:`pflcore.engine.phases`.
         seen: Access to what the classifier gets.
     """
 
     def __init__(
-        self, model: nn.Module, groups: Groups, data: FederatedData, method: Method, training: Training, seed: int
+        self,
+        model: nn.Module,
+        groups: Groups,
+        roles: Roles,
+        data: FederatedData,
+        method: Method,
+        training: Training,
+        seed: int,
     ) -> None:
         self.model, self.method, self.training, self.seed = model, method, training, seed
-        self.parameters, self.roles = groups.parameters, roles_of(method, groups)
+        self.parameters, self.roles = groups.parameters, roles
         self.entries = frozenset(model.state_dict())
         if training.augments:
             changes = training.augment_rotation, training.augment_crop, training.augment_flip
@@ -99,7 +105,6 @@ class Trainer:
         self.mask_ids: tuple[int, ...] = ()
         self.parts: dict[int, Trainer] = {}
         self.order: tuple[int, ...] = (TRAINING,)
-        self._counts: dict[int, Tensor] = {}  # they are wanted in every round
 
     def part(self, part: int) -> Trainer:
         """Return the trainer of rounds, of a phase of theirs, or of what precedes a measurement."""
@@ -110,13 +115,7 @@ class Trainer:
         """What is done with a client before it is measured, if anything."""
         return self.parts.get(TUNING)
 
-    def steps(self, client: int) -> int:
-        """Return a client's number of local steps. Raises as :meth:`batches`."""
-        return self.local.steps(client)
-
-    def batches(self, round_: int, client: int) -> list[Tensor]:
-        """Return the rows of each local step. Raises :class:`UserError` where batch norm has a single sample."""
-        return self.local.batches(round_, client)
+    # --- training ----------------------------------------------------------------------------------------------------
 
     def train(self, round_: int, client: int, received: Tensors) -> Outcome:
         """Carry out all of a client's local training. Raises :class:`Diverged`."""
@@ -135,9 +134,9 @@ class Trainer:
         """Take the steps up to `stop`, by default all that are left."""
         self.model.train()
         state, losses = unfinished.state, list(unfinished.losses)
-        batches = self.batches(round_, client)[len(losses) : stop]
+        batches = self.local.batches(round_, client)[len(losses) : stop]
         steps = [torch.tensor(self.local.first(client) + len(losses) + index) for index in range(len(batches))]
-        count = self.steps(client)
+        count = self.local.steps(client)
         for batch in self.data.batches(batches, round_, steps):
             with during(f"step {len(losses) + 1} of {count}"):
                 state, loss = self.take_step(round_, client, received, state, batch, len(losses))
@@ -147,8 +146,14 @@ class Trainer:
     def take_step(
         self, round_: int, client: int, received: Tensors, state: LocalState, batch: Batch, step: int
     ) -> tuple[LocalState, Tensor]:
-        """Return the state after one local step, and the loss before it."""
-        features = self._noisy(len(batch.labels), round_, client, step)
+        """Return the state after one local step, and the loss before it; each forward pass has masks of its own."""
+        calls, samples = itertools.count(), len(batch.labels)
+
+        def noisy(state: Tensors, inputs: Tensor) -> tuple[Tensor, Tensor]:
+            self.noise.load(self.masks(samples, round_, client, step, next(calls)))
+            return self.features(state, inputs)
+
+        features = noisy if self.noise.per_sample else self.features
         return self.step(self._view(features, received, self.learning_rate(round_, client, step)), state, batch)
 
     def step(self, local: ClientView, state: LocalState, batch: Batch) -> tuple[LocalState, Tensor]:
@@ -180,6 +185,17 @@ class Trainer:
         """Take one step of the run's optimiser, in place where that is faster; without `lr` at the full rate."""
         return self.optimizer.apply_in_place(params, gradients, state, self.training.lr if lr is None else lr)
 
+    def masks(self, samples: int, round_: int, client: int, step: int, one_pass: int) -> Tensor:
+        """Return the random numbers of dropout in one forward pass over a batch."""
+        ids = (round_, client, self.local.first(client) + step, one_pass, *self.mask_ids)
+        return self.noise.draw(samples, self.seed, *ids)
+
+    def _view(self, features: Forward, received: Tensors, lr: float | None = None) -> ClientView:
+        ways = features, differentiate, partial(self.sgd, lr=lr)
+        return ClientView(*ways, received, self.parameters, self.roles, lr, self.task, head=self.seen.head)
+
+    # --- inference ---------------------------------------------------------------------------------------------------
+
     def features(self, state: Tensors, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Return logits of a model state and what the method sees of them, by default what the classifier gets.
 
@@ -191,29 +207,6 @@ class Trainer:
             logits: Tensor = functional_call(self.model, state, (inputs,))
             features = self.seen.of_memory() if self.feature_layer == "memory" else self.seen.of_classifier()
         return logits.float(), features.float()
-
-    def _noisy(self, samples: int, round_: int, client: int, step: int) -> Forward:
-        """Return :meth:`features` in training mode; each call within the step has dropout masks of its own."""
-        if not self.noise.per_sample:
-            return self.features
-        calls = itertools.count()
-
-        def features(state: Tensors, inputs: Tensor) -> tuple[Tensor, Tensor]:
-            self.noise.load(self.masks(samples, round_, client, step, next(calls)))
-            return self.features(state, inputs)
-
-        return features
-
-    def masks(self, samples: int, round_: int, client: int, step: int, one_pass: int) -> Tensor:
-        """Return the random numbers of dropout in one forward pass over a batch."""
-        ids = (round_, client, self.local.first(client) + step, one_pass, *self.mask_ids)
-        return self.noise.draw(samples, self.seed, *ids)
-
-    def _view(self, features: Forward, received: Tensors, lr: float | None = None) -> ClientView:
-        sgd = partial(self.sgd, lr=lr)
-        return ClientView(
-            features, differentiate, sgd, received, self.parameters, self.roles, lr, self.task, head=self.seen.head
-        )
 
     def measured(self, state: Tensors) -> Tensors:
         """Return what of a client's state it is measured with; with its class weights where it is tuned."""
@@ -229,19 +222,18 @@ class Trainer:
         `size` in a forward pass; `state` is from :meth:`measured`."""
         if not self.method.remembers:
             return partial(self.predict, state)
-        self.model.eval()
-        with torch.no_grad():
-            return self.method.predictor(self._view(self.features, state), state, self.samples(client, size))
-
-    def samples(self, client: int, size: int) -> OwnSamples:
-        """Return a client's training samples, `size` in a forward pass."""
 
         def noted(forward: Callable[[], Tensor]) -> tuple[Tensor, Tensor]:
             with self.seen:
                 return forward(), self.seen.of_memory().float()
 
+        self.model.eval()
         rows = torch.split(self.data.train[client], size)
-        return OwnSamples(lambda: self.data.batches(rows), self.data.classes, noted)
+        samples = OwnSamples(lambda: self.data.batches(rows), self.data.classes, noted)
+        with torch.no_grad():
+            return self.method.predictor(self._view(self.features, state), state, samples)
+
+    # --- what a method is given --------------------------------------------------------------------------------------
 
     def federation(self, initial: Tensors) -> Federation:
         """Return what the server is given, by the initial model."""
@@ -263,29 +255,23 @@ class Trainer:
     def facts(self, client: int, round_: int) -> Tensors:
         """Return the facts of a client and a round that the method asks for, under names that begin with ``data/``."""
         made: dict[str, Callable[[], Tensor]] = {
-            "class_counts": lambda: self._class_counts(client),
+            "class_counts": lambda: self.data.class_counts(client),
             "epoch_steps": lambda: torch.tensor(self.local.epoch_steps(client)),
-            "steps": lambda: torch.tensor(self.steps(client)),
+            "steps": lambda: torch.tensor(self.local.steps(client)),
             "round": lambda: torch.tensor(round_),
             "draws": lambda: torch.tensor(torch_seed(self.seed, "draws", round_, client)),
             PROGRESS: lambda: torch.tensor(round_ / self.training.rounds),
         }
         facts = add_prefix(DATA, {name: made[name]() for name in self.method.facts})
         if self.training.class_weights == "balanced":
-            facts[CLASS_WEIGHTS] = balanced(self._class_counts(client))
+            facts[CLASS_WEIGHTS] = balanced(self.data.class_counts(client))
         return {name: tensor.to(self.data.device) for name, tensor in facts.items()}
-
-    def _class_counts(self, client: int) -> Tensor:
-        if client not in self._counts:
-            self._counts[client] = self.data.class_counts(client)
-        return self._counts[client]
 
 
 def no_class_weights(method: Method) -> UserError:
     """Return the error of a method whose losses know nothing of class weights."""
-    return UserError(
-        f"method {name_of(method)} does not go with training.class_weights: none of its losses is a local.cross_entropy"
-    )
+    why = "none of its losses is a local.cross_entropy"
+    return UserError(f"method {name_of(method)} does not go with training.class_weights: {why}")
 
 
 def differentiate(
@@ -300,5 +286,4 @@ def differentiate(
 
 def balanced(counts: Tensor) -> Tensor:
     """Weigh classes so that all that occur count alike, a sample 1 on average: (classes,) of (classes,)."""
-    share = counts.sum() / counts.count_nonzero()
-    return torch.where(counts > 0, share / counts, 0.0)
+    return torch.where(counts > 0, counts.sum() / counts.count_nonzero() / counts, 0.0)

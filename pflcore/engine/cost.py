@@ -14,10 +14,8 @@ from torch.utils.flop_counter import flop_registry
 
 from pflcore.engine.client import Trainer
 from pflcore.groups import Tensors
-from pflcore.method import MOMENTA, Server
 
-# Batch norm needs two samples, and a method may split a batch.
-_SAMPLES = 4
+_SAMPLES = 4  # batch norm needs two, and a method may split a batch
 
 
 @dataclass(frozen=True)
@@ -37,12 +35,6 @@ def count(tensors: Tensors) -> int:
     return sum(tensor.numel() for tensor in tensors.values())
 
 
-def count_server(server: Server) -> int:
-    """Count the parameters of the server: shared entries, and what else it keeps but for the state of its optimiser."""
-    kept = {name: tensor for name, tensor in server.extra.items() if not name.startswith(MOMENTA)}
-    return count(server.shared) + count(kept)
-
-
 def step_macs(trainer: Trainer, received: Tensors) -> int:
     """Count the multiply-adds per sample of a first local step, forward and backward, on four samples of client 0; in
     phases, those of all of a round's steps for each step that the settings ask for."""
@@ -53,8 +45,8 @@ def step_macs(trainer: Trainer, received: Tensors) -> int:
     for part in map(trainer.part, trainer.order):
         with operations() as counted:
             part.take_step(0, 0, received, part.begin(received).state, batch, 0)
-        flops += counted.flops * part.steps(0)
-    return flops // (2 * _SAMPLES * trainer.steps(0))
+        flops += counted.flops * part.local.steps(0)
+    return flops // (2 * _SAMPLES * trainer.local.steps(0))
 
 
 @contextmanager

@@ -12,14 +12,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from pflcore.seeds import sequence
+from pflcore.seeds import sequence, torch_seed
 
 _LEVELS = 1 << 16
 
 
 class DropoutBits:
     """The random numbers that the dropout layers of one model share, `per_sample` in a forward pass; `by_sample` is
-    whether all layers get their inputs sample by sample, in the first dimension."""
+    whether all layers get their inputs sample by sample, in the first dimension. With `free` the layers are PyTorch's,
+    which draw by themselves."""
+
+    free = False
 
     def __init__(self, model: nn.Module, example: Tensor) -> None:
         """Replace the ``nn.Dropout`` layers of `model` by layers that ask here; `example` is a batch of one input."""
@@ -61,19 +64,17 @@ class DropoutBits:
 
     def draw(self, samples: int, seed: int, *ids: int) -> Tensor:
         """Draw the numbers of one forward pass over a batch, from the stream of `ids`: round, client, step, pass."""
-        if not self.per_sample * samples:
-            return torch.empty(0, dtype=torch.int16, device=self.device)
         words = -(-self.per_sample * samples // 4)
-        stream = sequence(seed, "dropout", *ids)
-        if self.device.type == "cpu":
-            # Twice as fast as a generator of PyTorch's.
-            drawn = torch.from_numpy(np.random.SFC64(stream).random_raw(words).view(np.int64))
-        else:
-            generator = torch.Generator(self.device)
-            generator.manual_seed(int(stream.generate_state(1, np.uint64)[0] >> np.uint64(1)))
-            drawn = torch.empty(words, dtype=torch.int64, device=self.device)
-            drawn.random_(torch.iinfo(torch.int64).min, None, generator=generator)  # so that all 64 bits are random
-        return drawn.view(torch.int16)[: self.per_sample * samples]
+        if not words:
+            return torch.empty(0, dtype=torch.int16, device=self.device)
+        if self.device.type == "cpu":  # twice as fast as a generator of PyTorch's
+            drawn = np.random.SFC64(sequence(seed, "dropout", *ids)).random_raw(words).view(np.int64)
+            return torch.from_numpy(drawn).view(torch.int16)[: self.per_sample * samples]
+        generator = torch.Generator(self.device)
+        generator.manual_seed(torch_seed(seed, "dropout", *ids))
+        whole = torch.empty(words, dtype=torch.int64, device=self.device)
+        whole.random_(torch.iinfo(torch.int64).min, None, generator=generator)  # so that all 64 bits are random
+        return whole.view(torch.int16)[: self.per_sample * samples]
 
 
 class Dropout(nn.Module):
@@ -81,12 +82,13 @@ class Dropout(nn.Module):
 
     def __init__(self, p: float, noise: DropoutBits) -> None:
         super().__init__()
-        self.p = p
-        self.noise = noise
+        self.p, self.noise = p, noise
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.p == 0:
             return x
+        if self.noise.free:
+            return F.dropout(x, self.p)
         dropped = min(round(self.p * _LEVELS), _LEVELS - 1)
         kept = self.noise.take(x.shape) >= dropped - _LEVELS // 2
         return x * kept.to(x.dtype).mul_(_LEVELS / (_LEVELS - dropped))

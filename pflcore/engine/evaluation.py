@@ -27,11 +27,9 @@ SplitScores = tuple[Score, ...]
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """The scores of several clients.
+    """The scores of several clients: float64 [splits, columns, clients], in which counts are exact up to 2^53.
 
-    Attributes:
-        values: float64 [splits, columns, clients], in which counts are exact up to 2^53. The splits are test and, where
-            samples are held back, validation; the columns are the first of :data:`COLUMNS`, four or all of them.
+    The splits are test and, where samples are held back, validation; the columns are the first of :data:`COLUMNS`.
     """
 
     values: NDArray[np.float64]
@@ -58,12 +56,7 @@ def batch_size(trainer: Trainer) -> int:
     return trainer.task.at_once(4096 if trainer.data.device.type == "cuda" else 256)
 
 
-def score_client(trainer: Trainer, state: Tensors, client: int) -> Score:
-    """Score a client's own model on its own test samples."""
-    return score_splits(trainer, state, client)[0]
-
-
-def score_splits(trainer: Trainer, state: Tensors, client: int, size: int | None = None) -> SplitScores:
+def score_client(trainer: Trainer, state: Tensors, client: int, size: int | None = None) -> SplitScores:
     """Score a client's own model on its own test and validation samples, `size` at a time if it is given."""
     size = size or batch_size(trainer)
     with during(f"client {client}"):
@@ -73,7 +66,7 @@ def score_splits(trainer: Trainer, state: Tensors, client: int, size: int | None
 
 def score_shared_model(trainer: Trainer, state: Tensors, size: int | None = None) -> Scores:
     """Score one model that all clients share in a pass over their samples, `size` at a time if it is given."""
-    return client_scores(trainer, forward(trainer, state, pooled_chunks(trainer, size)))
+    return client_scores(trainer, measure_chunks(trainer, state, pooled_chunks(trainer, size)))
 
 
 def pooled_chunks(trainer: Trainer, size: int | None = None) -> tuple[Tensor, ...]:
@@ -82,13 +75,13 @@ def pooled_chunks(trainer: Trainer, size: int | None = None) -> tuple[Tensor, ..
     return torch.split(rows, size or batch_size(trainer))
 
 
-def forward(trainer: Trainer, state: Tensors, chunks: Sequence[Tensor]) -> list[Measured]:
-    """Measure each row of each chunk; losses are float64."""
+def measure_chunks(trainer: Trainer, state: Tensors, chunks: Sequence[Tensor]) -> list[Measured]:
+    """Measure each row of each chunk with one model; losses are float64."""
     return _measure(trainer, partial(trainer.predict, state), chunks)
 
 
 def client_scores(trainer: Trainer, parts: Iterable[Measured]) -> Scores:
-    """Score each client by what :func:`forward` returns for all pooled chunks."""
+    """Score each client by what :func:`measure_chunks` returns for all pooled chunks."""
     data = trainer.data
     ends = np.cumsum([len(data.measured(client)) for client in range(data.clients)])[:-1]
     clients = zip(*(np.split(part, ends) for part in _joined(parts)), strict=True)
@@ -105,8 +98,7 @@ def by_split(trainer: Trainer, client: int, measured: Measured) -> SplitScores:
 @torch.no_grad()
 def _measure(trainer: Trainer, predict: Callable[[Tensor], Tensor], chunks: Sequence[Tensor]) -> list[Measured]:
     trainer.model.eval()
-    batches = trainer.data.batches(chunks)
-    made = [trainer.task.measure(predict(batch.inputs), batch.labels) for batch in batches]
+    made = [trainer.task.measure(predict(batch.inputs), batch.labels) for batch in trainer.data.batches(chunks)]
     # One look at the device for all chunks.
     return [tuple(part.cpu().numpy() for part in measured) for measured in made]
 

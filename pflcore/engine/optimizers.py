@@ -1,8 +1,7 @@
 """Optimisers and schedules: steps of the clients and of the server, as functions of values.
 
-A client's state is one flat dict of tensors, so that it travels with the client's local state like momenta do: to
-another worker, stacked with those of others, into a recorded step. It is empty before the first step of a round:
-nothing of a client's optimiser outlives a round.
+The state of a client's optimiser is one flat dict of tensors, so that it travels like its model: to another worker,
+stacked with those of others, into a recorded step. It is empty before the first step of a round.
 """
 
 from __future__ import annotations
@@ -67,7 +66,6 @@ class Adam:
     training: Training
 
     def apply(self, params: Tensors, gradients: Tensors, state: Tensors, lr: Rate) -> tuple[Tensors, Tensors]:
-        """Return the next parameters and state, in tensors of their own; works under ``torch.func.vmap``."""
         training, slopes = self.training, clipped(gradients, self.training.clip)
         if training.weight_decay and training.optimizer == "adam":
             slopes = _plus(slopes, params, training.weight_decay)
@@ -148,10 +146,8 @@ class ServerOptimizer:
         self.training, self.kind = training, training.server_optimizer
         on = self.kind != "none"
         if on and not parameters:
-            raise UserError(
-                f"method {method} shares no parameters of the model, so training.server_optimizer: {self.kind} has "
-                "nothing to act on"
-            )
+            why = f"so training.server_optimizer: {self.kind} has nothing to act on"
+            raise UserError(f"method {method} shares no parameters of the model, {why}")
         # Learning rates where the settings leave them open: that of an average, and one for steps of about its size.
         self.lr = training.server_lr or (1.0 if self.kind == "momentum" else 0.01)
         self.first: Tensors = {name: torch.zeros_like(tensor) for name, tensor in parameters.items()} if on else {}
@@ -171,10 +167,9 @@ class ServerOptimizer:
 
     def _moved(self, name: str, x: Tensor, change: Tensor) -> Tensor:
         beta1, beta2, tau = self.training.server_beta1, self.training.server_beta2, self.training.server_tau
+        self.first[name] = m = beta1 * self.first[name] + (1 if self.kind == "momentum" else 1 - beta1) * change
         if self.kind == "momentum":
-            self.first[name] = m = beta1 * self.first[name] + change
             return x + self.lr * m
-        self.first[name] = m = beta1 * self.first[name] + (1 - beta1) * change
         v, square = self.second[name], change.square()
         if self.kind == "adagrad":
             v = v + square

@@ -1,11 +1,12 @@
-"""What a client's training consists of: the local steps of a round or a method's phases, a first pass, tuning."""
+"""Who owns what of a model, and what a client's training consists of: a round or its phases, a first pass, tuning."""
 
 from __future__ import annotations
 
 import copy
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
 from typing import Any, cast
 
 from torch import Tensor, nn
@@ -14,8 +15,8 @@ from pflcore.data.federation import FederatedData
 from pflcore.engine.client import OPENING, TRAINING, TUNING, Trainer
 from pflcore.engine.optimizers import make_optimizer
 from pflcore.errors import UserError
-from pflcore.groups import ALL, Groups, Tensors
-from pflcore.method import OWN, Batch, ClientView, LocalState, Method, Phase, Steps, sgd_step
+from pflcore.groups import ALL, Groups, Roles, Tensors
+from pflcore.method import OWN, Batch, ClientView, LocalState, Method, Phase, Steps, name_of, sgd_step
 from pflcore.settings import Training
 
 _PLAIN_SGD: dict[str, Any] = {
@@ -24,11 +25,42 @@ _PLAIN_SGD: dict[str, Any] = {
 }
 
 
+def roles_of(method: Method, groups: Groups) -> Roles:
+    """Return the method's roles, less what is fixed. Raises :class:`UserError` for a group that the backbone lacks."""
+    with _naming_groups(method):
+        return method.roles(groups).without(groups.fixed)
+
+
+def groups_of(method: Method, groups: Groups) -> Groups:
+    """Return the model's groups as the method trains them. Raises as :func:`roles_of`, and where it trains nothing."""
+    wanted = method.trained()
+    with _naming_groups(method):
+        trained = groups.training(wanted) if wanted else groups
+        resting = groups.select(method.untrained) if wanted else frozenset()
+    if groups.parameters and not trained.parameters - resting:
+        which = "parameters that its rounds train" if trained.parameters else "parameters"
+        raise UserError(f"method {name_of(method)}: train_only: there are no {which} in {', '.join(wanted)}")
+    return trained
+
+
+@contextmanager
+def _naming_groups(method: Method) -> Iterator[None]:
+    """Say in an error which option or attribute of the method names the group."""
+    try:
+        yield
+    except UserError as error:
+        for name in ("personal", "generated", *(field_.name for field_ in fields(method))):
+            value = getattr(method, name)
+            if any(f"no parameter group {one!r}" in str(error) for one in (value if isinstance(value, tuple) else ())):
+                raise UserError(f"method {name_of(method)}: {name}: {error}") from None
+        raise
+
+
 def make_trainer(
     model: nn.Module, groups: Groups, data: FederatedData, method: Method, training: Training, seed: int
 ) -> Trainer:
     """Make the trainer of a run, with those of all parts that its method has."""
-    trainer = Trainer(model, groups, data, method, training, seed)
+    trainer = Trainer(model, groups, roles_of(method, groups), data, method, training, seed)
     if tuning := method.tuning():
         trainer.parts[TUNING] = _tuner(trainer, groups, tuning)
     trainer.order = tuple(_phases(trainer))
@@ -43,8 +75,8 @@ def _tuner(trainer: Trainer, groups: Groups, tuning: Phase) -> Trainer:
     except UserError as error:
         raise UserError(f"{where} {error}") from None
     tuner = copy.copy(trainer)
-    steps = tuning.steps or FineTuning(host=trainer.method, moving=part - groups.parameters)
-    tuner.method = cast(Method, steps)  # of which a part takes the steps alone
+    # Of what is no method, a part takes the steps alone.
+    tuner.method = cast(Method, tuning.steps or FineTuning(host=trainer.method, moving=part - groups.parameters))
     tuner.parameters = groups.parameters & part
     if groups.parameters and not tuner.parameters:
         raise UserError(f"{where} train_only leaves nothing to train in them")
@@ -91,10 +123,8 @@ def _phase(trainer: Trainer, part: int, phase: Phase, before: float) -> Trainer:
         trained = frozenset[str]().union(*(getattr(trainer.roles, role) for role in phase.roles))
         one.parameters = trainer.parameters & trained
         if trainer.parameters and not one.parameters:
-            raise UserError(
-                f"method {trainer.method.name}: one of its phases trains what is {' and '.join(phase.roles)}, and by "
-                "train_only or also_personal there is nothing of that to train"
-            )
+            what = f"what is {' and '.join(phase.roles)}, and by train_only or also_personal there is nothing of that"
+            raise UserError(f"method {trainer.method.name}: one of its phases trains {what} to train")
         one.resting = trainer.entries - trainer.parameters - trained
     return one
 

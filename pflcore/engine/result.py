@@ -69,18 +69,18 @@ def write_findings(path: Path, findings: Findings, /, **meta: Any) -> None:
 
     from pflcore.artifacts import write_table
 
-    def repeated(words: list[str]) -> pa.Array:
-        return pa.array(words, pa.string()).take(pa.array(np.repeat(np.arange(len(words)), lengths), pa.int64()))
-
     rows = [(name, one, len(one.values)) for name, series in findings.items() for one in series]
-    lengths = [length for _, _, length in rows]
+    lengths = np.array([length for _, _, length in rows], np.int64)
+    numbers = np.concatenate([np.empty(0), *(one.values for _, one, _ in rows)])
+    repeated = np.repeat(np.arange(len(rows)), lengths)
+    first = np.repeat(lengths.cumsum() - lengths, lengths)
     table = pa.table(
         {
-            "analysis": repeated([name for name, _, _ in rows]),
-            "client": pa.array(np.repeat(np.array([one.client for _, one, _ in rows], np.int32), lengths)),
-            "item": repeated([one.item for _, one, _ in rows]),
-            "index": pa.array(np.concatenate([np.empty(0), *map(np.arange, lengths)]).astype(np.int32)),
-            "value": pa.array(np.concatenate([np.empty(0), *(one.values for _, one, _ in rows)]), pa.float64()),
+            "analysis": pa.array([name for name, _, _ in rows], pa.string()).take(pa.array(repeated)),
+            "client": pa.array([one.client for _, one, _ in rows], pa.int32()).take(pa.array(repeated)),
+            "item": pa.array([one.item for _, one, _ in rows], pa.string()).take(pa.array(repeated)),
+            "index": pa.array((np.arange(len(numbers)) - first).astype(np.int32)),
+            "value": pa.array(numbers, pa.float64()),
         }
     )
     write_table(path, table, "analysis/1", **meta)

@@ -1,13 +1,15 @@
-"""The state of one run and the transitions between its rounds: train a cohort, update the server, measure."""
+"""One run: round after round, with a checkpoint now and then; at the end, analyses and the result.
+
+:class:`RunState` has the state of a run and what a round does to it; :func:`train` is the loop.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 import torch
@@ -17,31 +19,105 @@ from pflcore.backbones import Backbone
 from pflcore.data.federation import FederatedData
 from pflcore.data.upload import move
 from pflcore.detection.task import Detection
-from pflcore.engine.analysis import Findings, Subject
+from pflcore.engine.analysis import Analysis, Findings, Subject
 from pflcore.engine.checkpoint import Checkpoint, CheckpointFolder, compare
 from pflcore.engine.client import OPENING, TUNING, Diverged, Job, no_class_weights
-from pflcore.engine.cost import Cost, count, count_server, step_macs
+from pflcore.engine.cost import Cost, count, step_macs
 from pflcore.engine.evaluation import COLUMNS, Scores
+from pflcore.engine.executors import choose_executor
 from pflcore.engine.executors.sequential import Sequential
+from pflcore.engine.forward import one_thread, use_precision
 from pflcore.engine.optimizers import ServerOptimizer
-from pflcore.engine.phases import make_trainer
+from pflcore.engine.phases import groups_of, make_trainer
 from pflcore.engine.result import Result, columns
 from pflcore.engine.state import ClientStates, History
 from pflcore.errors import UserError
 from pflcore.faults import during
 from pflcore.groups import Groups, Roles, Tensors, add_prefix, pick, strip_prefix
-from pflcore.method import COMMON, OWN, Method, Server, Update, name_of
-from pflcore.ownership import groups_of
+from pflcore.memory import keep_freed_memory
+from pflcore.method import COMMON, MOMENTA, OWN, Method, Server, Update, name_of
 from pflcore.seeds import generator
 from pflcore.settings import Evaluation, Training, impatience
 
 # Clients whose generated entries are made together when all are measured: a hypernetwork is read once for each few.
 _GENERATED = 16
-Item = TypeVar("Item")
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What is known after a round, for a progress display."""
+
+    round: int
+    rounds: int  # after the last round, also of a run that is stopped early, it is `round`
+    loss: float
+    accuracy: float | None  # of the last measurement, 0 to 1
+
+
+def train(
+    *,
+    data: FederatedData,
+    backbone: Backbone,
+    method: Method,
+    training: Training,
+    evaluation: Evaluation,
+    seed: int,
+    analyses: Mapping[str, Analysis] = {},
+    executor: str = "auto",
+    checkpoints: CheckpointFolder | None = None,
+    checkpoint_every: float = 60.0,
+    on_round: Callable[[Progress], None] | None = None,
+    confirm: Callable[[], None] = lambda: None,
+    kinds: Sequence[int] | None = None,
+) -> Result:
+    """Train one run from its last checkpoint, or from the beginning, to where it ends, and analyse it.
+
+    Args:
+        seed: Of initial weights, sampling, batches and dropout; each has a stream of its own.
+        executor: One of :data:`pflcore.engine.executors.EXECUTORS`.
+        checkpoints: Where to keep state between rounds, already entered; None keeps none.
+        checkpoint_every: Seconds between checkpoints at least, and at least twenty times what the last one took to
+            write; 0 is one after every round. It never changes a result.
+        confirm: Called when all is computed. When it or an analysis raises, the last checkpoint has the trained state.
+        kinds: For each client a number that analyses tell clients apart by; None is its most frequent class.
+    """
+    if data.device.type == "cpu":
+        keep_freed_memory()
+    # Only the CPU's generator: nothing draws from a GPU's own, and asking for its state would start CUDA on all GPUs.
+    with torch.random.fork_rng(devices=[]), use_precision(training.precision):
+        with during("before the first round"):
+            scratch = checkpoints.folder if checkpoints else None
+            run = RunState(data, backbone, method, training, evaluation, seed, scratch)
+            for analysis in analyses.values():
+                analysis.check(run.subject(kinds))
+        if checkpoints:
+            run.resume(checkpoints)
+        with choose_executor(executor, run.trainer, run.carried) as chosen:
+            by = f"executor {type(chosen).__name__.lower()}"
+            if not run.round:
+                with during(f"before the first round, {by}"):
+                    run.open(chosen)
+            while not run.over:
+                with during(f"round {run.round + 1}, {by}"):
+                    loss = run.advance(chosen)
+                if on_round and not run.diverged:
+                    rounds = run.round if run.over else training.rounds
+                    on_round(Progress(run.round, rounds, loss, run.history.last_figure()))
+                if checkpoints and not run.over and checkpoints.is_due(checkpoint_every):
+                    checkpoints.save(run.round, run.state())
+        if checkpoints and not run.diverged:
+            checkpoints.save_last(run.round, run.state())
+        with during("after the last round"):
+            findings, subject = {}, run.subject(kinds)
+            if not run.diverged:
+                with one_thread(data.device):
+                    findings = {name: list(analysis.findings(subject)) for name, analysis in analyses.items()}
+            result = run.result(findings)
+        confirm()
+        return result
 
 
 class RunState:
-    """The state of one run and the transitions between its rounds.
+    """The state of one run and the transitions between its rounds: train a cohort, update the server, measure.
 
     Attributes:
         initial: The model's state as it begins; `fixed` is what of it nobody trains, which is in no checkpoint.
@@ -132,22 +208,18 @@ class RunState:
     def _train(
         self, executor: Sequential, round_: int, clients: Sequence[int], parts: Sequence[int]
     ) -> tuple[list[Update], dict[int, Tensors], list[float]] | None:
-        """Train clients in some parts, each of which begins with what the one before it ends with.
-
-        Returns:
-            Their updates, what they keep, and losses, or None when one diverged.
-        """
+        """Train clients in some parts, each of which begins with what the one before it ends with; return their
+        updates, what they keep, and losses, or None when one diverged."""
         exchanged, updates, personal, losses = self.roles.shared | self.roles.generated, [], {}, []
-        made = zip(clients, self.method.generate(self._server(self.round), clients), strict=True)
-        jobs: Iterable[Job] = [(client, self._assemble(client, generated)) for client, generated in made]
+        jobs = list(self._states(clients, len(clients)))
         sent = {client: pick(received, exchanged) for client, received in jobs}
-        for part in parts[:-1]:
-            done = executor.train(round_, jobs, part)
-            jobs = ((one.client, {name: one.model[name] for name in self.carried}) for one in done)
         try:
+            for part in parts[:-1]:
+                done = executor.train(round_, jobs, part)
+                jobs = [(one.client, {name: one.model[name] for name in self.carried}) for one in done]
             for outcome in executor.train(round_, jobs, parts[-1]):
                 client = outcome.client
-                samples, steps = len(self.data.train[client]), self.trainer.steps(client)
+                samples, steps = len(self.data.train[client]), self.trainer.local.steps(client)
                 updates.append(Update(client, samples, sent[client], pick(outcome.model, exchanged), steps))
                 personal[client] = pick(outcome.model, self.kept)
                 losses.append(outcome.loss)
@@ -155,6 +227,13 @@ class RunState:
             self.diverged = diverged
             return None
         return updates, personal, losses
+
+    def _states(self, clients: Sequence[int], at_once: int = _GENERATED) -> Iterator[Job]:
+        """Yield clients with the states that they begin with, of which generated entries are made for some at once."""
+        for start in range(0, len(clients), max(1, at_once)):
+            some = clients[start : start + at_once]
+            for client, generated in zip(some, self.method.generate(self._server(self.round), some), strict=True):
+                yield client, self._assemble(client, generated)
 
     def _assemble(self, client: int, generated: Tensors) -> Tensors:
         """Return the client's state: fixed, shared, generated and its kept entries, the model's in its order, facts."""
@@ -178,48 +257,41 @@ class RunState:
         if len(lost):  # the last local step can lose a model whose loss before it was finite
             self.diverged = Diverged(self.round, int(lost[0]))
         else:
-            self.history.add(self.round, scores)
+            self.history.scores[self.round] = scores
 
     def _score(self, executor: Sequential) -> Scores:
         """Return the scores of all clients. Raises :class:`Diverged` for a loss in tuning."""
-        method = self.method
+        method, tuning = self.method, self.trainer.tuning
         uses_facts = method.facts and type(method).predict is not Method.predict  # facts differ by client
-        if not (self.kept or self.roles.generated or self.trainer.tuning or method.remembers or uses_facts):
+        if not (self.kept or self.roles.generated or tuning or method.remembers or uses_facts):
             return executor.score_shared(method.eval_state(self._assemble(0, {})))
-        jobs = ((client, self.trainer.measured(state)) for client, state in self._own_states())
-        if self.trainer.tuning is None:
+        jobs = ((client, self.trainer.measured(state)) for client, state in self._states(range(self.data.clients)))
+        if tuning is None:
             return executor.score_each(jobs)
         scores = []
-        for some in _batched(jobs):
+        while some := list(islice(jobs, _GENERATED)):
             tuned = executor.train(self.round, some, TUNING)
             scores.append(executor.score_each([(one.client, one.model) for one in tuned]).values)
         return Scores(np.concatenate(scores, -1))
-
-    def _own_states(self) -> Iterator[Job]:
-        """Yield every client with its own state, made a few at a time."""
-        for some in _batched(range(self.data.clients)):
-            for client, generated in zip(some, self.method.generate(self._server(self.round), some), strict=True):
-                yield client, self._assemble(client, generated)
 
     def subject(self, kinds: Sequence[int] | None) -> Subject:
         """Return the run as an analysis sees it."""
 
         def state(client: int) -> Tensors:
-            (generated,) = self.method.generate(self._server(self.round), [client])
-            return self._assemble(client, generated)
+            return next(self._states([client]))[1]
 
         return Subject(self.trainer, self.groups, self.round, self._server(self.round), state, kinds)
 
     def result(self, findings: Findings) -> Result:
         """Return what the run leaves behind, with what analyses found."""
         up, down, updates = self.traffic.tolist()
-        exchanged = self.roles.shared | self.roles.generated
+        held = {name: tensor for name, tensor in self.server.extra.items() if not name.startswith(MOMENTA)}
         cost = Cost(
             round(up / max(1, updates)),
             round(down / max(1, updates)),
             stored=count(self.kept),
-            received=count(pick(self.carried, exchanged)),
-            server=count_server(self.server),
+            received=count(pick(self.carried, self.roles.shared | self.roles.generated)),
+            server=count(self.server.shared) + count(held),
             macs=step_macs(self.trainer, self.subject(None).state(0)),
         )
         weights = {**self.fixed, **self.server.shared}
@@ -239,6 +311,8 @@ class RunState:
             notes=tuple(getattr(self.model, "notes", ())),
         )
 
+    # --- checkpoints -------------------------------------------------------------------------------------------------
+
     def state(self) -> Tensors:
         """Return everything that the next round needs."""
         return {
@@ -249,6 +323,17 @@ class RunState:
             "traffic/bytes": self.traffic,
             **add_prefix("history/", self.history.state()),
         }
+
+    def resume(self, checkpoints: CheckpointFolder) -> None:
+        """Continue from the newest good checkpoint, or from where an earlier run of the lineage ended, if any."""
+        found = checkpoints.load(self.misfit)
+        if not found and (found := checkpoints.earlier(self.misfit, self._continues)):
+            self.inherited = True
+        if found:
+            self.restore(found)
+            self.resumed_from = found.round
+            due = set(self.evaluation.due(self.training.rounds))  # an earlier run may have measured after others, too
+            self.history.scores = {one: scores for one, scores in self.history.scores.items() if one in due}
 
     def misfit(self, tensors: Tensors) -> str:
         """Say how tensors differ from a state of this run, but for clients and rounds; empty when they fit."""
@@ -269,16 +354,6 @@ class RunState:
         self.history.restore(strip_prefix("history/", checkpoint.tensors))
         self.round = checkpoint.round
 
-    def resume(self, checkpoints: CheckpointFolder) -> None:
-        """Continue from the newest good checkpoint, or from where an earlier run of the lineage ended, if any."""
-        found = checkpoints.load(self.misfit)
-        if not found and (found := checkpoints.earlier(self.misfit, self._continues)):
-            self.inherited = True
-        if found:
-            self.restore(found)
-            self.resumed_from = found.round
-            self.history.keep(self.evaluation.due(self.training.rounds))
-
     def _continues(self, earlier: Checkpoint) -> bool:
         """Return whether this run gets to that state, and all was measured there that it has to measure until then."""
         due = [str(one) for one in self.evaluation.due(self.training.rounds) if one <= earlier.round]
@@ -290,12 +365,6 @@ class RunState:
         return history.stops_after(self.training.patience) in (None, earlier.round)
 
 
-def _batched(items: Iterable[Item]) -> Iterator[list[Item]]:
-    rest = iter(items)
-    while some := list(islice(rest, _GENERATED)):
-        yield some
-
-
 def sample_cohort(members: Sequence[int], size: int, seed: int, round_: int) -> list[int]:
     """Draw clients that may train without replacement for a round of a run; ascending."""
     chosen = generator(seed, "sampling", round_).choice(len(members), size=size, replace=False)
@@ -304,9 +373,9 @@ def sample_cohort(members: Sequence[int], size: int, seed: int, round_: int) -> 
 
 def _check(method: Method, training: Training, data: FederatedData, detects: bool) -> None:
     """Raise :class:`UserError` where settings do not go with the method or the data, or either with a detector."""
-    name = f"method {name_of(method)}:"
+    name, augment = f"method {name_of(method)}:", "training.augment_crop, _flip and _rotation"
     if training.augments and data.is_text:
-        raise UserError("training.augment_crop, _flip and _rotation are of images; the dataset is of text")
+        raise UserError(f"{augment} are of images; the dataset is of text")
     if training.class_weights != "none" and not method.weighs_classes:
         raise no_class_weights(method)
     if method.plain_sgd and (other := training.beyond_sgd):
@@ -318,6 +387,6 @@ def _check(method: Method, training: Training, data: FederatedData, detects: boo
         why = "makes predictions of its own" if changed else "knows samples by their one class"
         raise UserError(f"{name} it {why}, so it does not go with a detector")
     if training.augments:
-        raise UserError("training.augment_crop, _flip and _rotation do not move boxes, so do not go with a detector")
+        raise UserError(f"{augment} do not move boxes, so do not go with a detector")
     if training.class_weights != "none":
         raise UserError("training.class_weights are of one label per sample, so they do not go with a detector")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from itertools import groupby
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -76,13 +76,6 @@ class ClientStates:
             self._packed[start:end] = rows.numpy()
             self._trained.update(range(start, end))
 
-    def entries(self, tensors: Tensors, client: int) -> Tensors:
-        """Return one client's entries in a state; none when it has not trained."""
-        for name, rows in tensors.items():
-            if 0 <= client - int(name) < len(rows):
-                return packed_views(rows[client - int(name)].clone(), self.initial)
-        return {}
-
 
 def packed_size(like: Mapping[str, Tensor]) -> int:
     """Return the bytes that tensors of these shapes and types take in one buffer."""
@@ -103,7 +96,7 @@ def _padded(tensor: Tensor) -> int:
 
 
 class History:
-    """The measurements so far: rounds, and the scores of all clients after each.
+    """The measurements so far: by round the scores of all clients after it.
 
     Args:
         members: For each client whether it takes part in training.
@@ -115,13 +108,6 @@ class History:
         self.members, self.splits = members, splits
         self.columns = len(COLUMNS) if precise else len(COLUMNS) - 1
         self.scores: dict[int, Scores] = {}
-        self._validated: dict[int, float] = {}  # round → figure of the members on validation samples
-
-    def add(self, round_: int, scores: Scores) -> None:
-        """Add the measurement after a round."""
-        self.scores[round_] = scores
-        if self.splits > 1:
-            self._validated[round_] = scores.figure(self.members, 1)
 
     def last_figure(self) -> float | None:
         """Return the figure (0..1) of the members in the last measurement, if there is any."""
@@ -130,22 +116,15 @@ class History:
     def stops_after(self, patience: int | None) -> int | None:
         """Return the round after which training stops early, by the measurements so far; None as long as it goes on.
 
-        Args:
-            patience: Measurements without a better figure on validation samples that end it; None never does.
+        What ends it are `patience` measurements without a better figure on validation samples; None never does.
         """
         best, waited = -1.0, 0
-        for round_ in sorted(self._validated) if patience else ():
-            figure = self._validated[round_]  # of the same samples in every round
+        for round_ in sorted(self.scores) if patience else ():
+            figure = self.scores[round_].figure(self.members, 1)  # of the same samples in every round
             best, waited = (figure, 0) if figure > best else (best, waited + 1)
             if waited == patience:
                 return round_
         return None
-
-    def keep(self, rounds: Iterable[int]) -> None:
-        """Forget what was measured after other rounds."""
-        wanted = set(rounds)
-        self.scores = {round_: scores for round_, scores in self.scores.items() if round_ in wanted}
-        self._validated = {round_: figure for round_, figure in self._validated.items() if round_ in wanted}
 
     def state(self) -> Tensors:
         """Return the scores as float64 (splits · columns, clients), by round."""
@@ -154,7 +133,6 @@ class History:
 
     def restore(self, tensors: Tensors) -> None:
         """Continue from copies of a state."""
-        self.scores, self._validated = {}, {}
-        for name in sorted(tensors, key=int):
-            values = tensors[name].clone().numpy()
-            self.add(int(name), Scores(values.reshape(self.splits, self.columns, len(self.members))))
+        shape = self.splits, self.columns, len(self.members)
+        numbered = {int(name): tensor.clone().numpy() for name, tensor in tensors.items()}
+        self.scores = {round_: Scores(values.reshape(shape)) for round_, values in sorted(numbered.items())}

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +17,11 @@ from pflcore.data.federation import FederatedData
 from pflcore.detection.task import Detection
 from pflcore.engine.checkpoint import Checkpoint, compare
 from pflcore.engine.client import Trainer
-from pflcore.engine.dropout import Dropout
 from pflcore.engine.evaluation import batch_size, score_client
-from pflcore.engine.forward import autocast, one_thread, use_precision
+from pflcore.engine.forward import one_thread, use_precision
 from pflcore.engine.run import RunState
 from pflcore.errors import UserError
-from pflcore.groups import Tensors, strip_prefix
+from pflcore.groups import Tensors, split, strip_prefix
 from pflcore.method import Method
 from pflcore.settings import Evaluation, Training
 from pflcore.task import Score
@@ -43,14 +41,11 @@ class ClientModel(nn.Module):
             A dot in a name is written as a colon.
     """
 
-    mean: Tensor
-    std: Tensor
-
     def __init__(self, trainer: Trainer, state: Tensors, client: int) -> None:
         """Take over a trainer's network; `state` is what the client is measured with."""
         super().__init__()
-        self.client, self._trainer, self.method = client, trainer, trainer.method
-        method, data = trainer.method, trainer.data
+        method = trainer.method
+        self.client, self._trainer, self.method = client, trainer, method
         self.plain = type(method).predict is Method.predict and not method.remembers
         own = {name: tensor for name, tensor in state.items() if name in trainer.entries}
         self.net, self.beside = trainer.model, nn.Module()
@@ -59,33 +54,26 @@ class ClientModel(nn.Module):
             if not self.plain and name not in own:
                 self.beside.register_buffer(name.replace(".", ":"), tensor.clone())
         self._remembered = trainer.predictor(state, client, batch_size(trainer)) if method.remembers else None
-        if not data.is_text:
-            self.register_buffer("mean", data.mean.clone(), persistent=False)
-            self.register_buffer("std", data.std.clone(), persistent=False)
-        _usual_dropout(self.net)
+        trainer.noise.free = True
         self.eval()
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return logits of normalised images (n, channels, height, width) → (n, classes), or of characters (n, length)
         → (n, length, classes)."""
-        if self._remembered:
-            return self._remembered(inputs)
-        if not self.plain:
-            return self._trainer.predict(self.state(), inputs)
-        with autocast(self._trainer.training.precision, inputs.device):
-            logits: Tensor = self.net(inputs)
-        return logits.float()
+        return self._remembered(inputs) if self._remembered else self._trainer.predict(self.state(), inputs)
 
     def predict(self, samples: Tensor | NDArray[Any]) -> Tensor:
         """Return logits of samples as the dataset has them: images in bytes (n, channels, height, width), which are
         normalised and scaled here, or texts (n, length) of character numbers; to the last bit those of measurements."""
-        given, mode = torch.as_tensor(samples), self.training
-        self._check(given)
+        given, mode, data = torch.as_tensor(samples), self.training, self._trainer.data
+        if given.ndim != data.inputs.ndim or (given.dtype != torch.uint8 and not data.is_text):
+            wanted = "character numbers (n, length)" if data.is_text else "images uint8 (n, channels, height, width)"
+            kind = str(given.dtype).removeprefix("torch.")
+            raise UserError(f"predict takes {wanted}, got {kind} {tuple(given.shape)}; call the model for others")
         try:
-            with torch.no_grad(), use_precision(self._trainer.training.precision), one_thread(self.device):
+            with torch.no_grad(), use_precision(self._trainer.training.precision), one_thread(data.device):
                 self.eval()
-                pieces = torch.split(given, batch_size(self._trainer))
-                return torch.cat([self(self.prepared(piece.to(self.device))) for piece in pieces])
+                return torch.cat([self(self.prepared(some)) for some in torch.split(given, batch_size(self._trainer))])
         finally:
             self.train(mode)
 
@@ -93,8 +81,8 @@ class ClientModel(nn.Module):
         """Return the network's inputs of samples as :meth:`predict` takes them."""
         data = self._trainer.data
         if data.is_text:
-            return samples.long()
-        images = samples.float().div(255).sub(self.mean).div(self.std)
+            return samples.to(data.device).long()
+        images = data.normalise(samples.to(data.device))
         size = data.size
         return F.interpolate(images, (size, size), mode="bilinear", align_corners=False) if size else images
 
@@ -112,46 +100,13 @@ class ClientModel(nn.Module):
 
     def measure(self) -> Score:
         """Return what a measurement finds on the client's test samples."""
-        with use_precision(self._trainer.training.precision), one_thread(self.device):
-            return score_client(self._trainer, self.state(), self.client)
+        with use_precision(self._trainer.training.precision), one_thread(self._trainer.data.device):
+            return score_client(self._trainer, self.state(), self.client)[0]
 
     def state(self) -> Tensors:
         """Return all that predictions are made of, by the names that the method has for it."""
         beside = {name.replace(":", "."): tensor for name, tensor in self.beside.named_buffers()}
         return {**self.net.state_dict(keep_vars=True), **beside}
-
-    @property
-    def device(self) -> torch.device:
-        """Where it computes."""
-        return next(self.net.parameters()).device
-
-    def extra_repr(self) -> str:
-        return f"client={self.client}, method={self.method.name!r}, plain={self.plain}"
-
-    def _check(self, given: Tensor) -> None:
-        data = self._trainer.data
-        if data.is_text:
-            fine = given.ndim == 2 and given.shape[1] <= data.positions and not given.is_floating_point()
-            wanted = f"character numbers (n, up to {data.positions})"
-        else:
-            shape = tuple(data.inputs.shape[1:])
-            fits = given.shape[1:2] == shape[:1] if data.size else given.shape[1:] == shape
-            fine = given.dtype == torch.uint8 and given.ndim == 4 and fits
-            wanted = f"images uint8 (n, {', '.join(map(str, shape))}) with pixels 0 to 255"
-        if not fine:
-            kind = str(given.dtype).removeprefix("torch.")
-            raise UserError(
-                f"predict takes {wanted}, got {kind} {tuple(given.shape)}; call the model itself for others"
-            )
-
-
-def _usual_dropout(module: nn.Module) -> None:
-    """Put back PyTorch's dropout, which needs nobody to hand it random numbers."""
-    for name, child in module.named_children():
-        if isinstance(child, Dropout):
-            setattr(module, name, nn.Dropout(child.p))
-        else:
-            _usual_dropout(child)
 
 
 @dataclass(frozen=True)
@@ -178,45 +133,46 @@ class Trained:
             raise UserError(f"there is no client {client}: clients are 0 to {self.data.clients - 1}")
         with torch.random.fork_rng(devices=[]), use_precision(self.training.precision), one_thread(self.data.device):
             run = RunState(self.data, self.backbone, self.method, self.training, Evaluation(), self.seed, None)
-            self._restore(run, client)
             if isinstance(run.trainer.task, Detection):
                 raise UserError("a detector's predictions are boxes: there is no model that gives logits of classes")
+            if reason := self._restore(run, client):
+                where = f"{self.weights}: " if isinstance(self.weights, Path) else ""
+                raise UserError(f"{where}weights of another run ({reason})")
             measured = run.subject(None).measured(client)
             with torch.no_grad():
                 return ClientModel(run.trainer, measured, client)
 
-    def _restore(self, run: RunState, client: int) -> None:
-        """Set the run to what it was after its last round, as far as this client needs it."""
+    def _restore(self, run: RunState, client: int) -> str:
+        """Set the run to what it was after its last round, as far as this client needs it; or say what does not fit."""
         if isinstance(self.weights, Checkpoint):
-            state = self.weights.tensors
-            own = run.personal.entries(strip_prefix("personal/", state), client)
-            shared, extra = strip_prefix("server/shared/", state), strip_prefix("server/extra/", state)
-        else:
-            mine = f"client.{client}."
-            found = self._read(lambda name: name.startswith(mine) or not name.startswith("client."))
-            own, extra = strip_prefix(mine, found), strip_prefix("server.", found)
-            shared = {name: it for name, it in found.items() if not name.startswith((mine, "server."))}
-        fixed = {name: shared.pop(name) for name in run.fixed if name in shared}
-        reason = compare(shared, run.server.shared) or compare(extra, run.server.extra)
-        reason = reason or (compare(own, run.kept) if own else "")
-        if reason or (fixed and fixed.keys() != run.fixed.keys()):
-            where = f"{self.weights}: " if isinstance(self.weights, Path) else ""
-            raise UserError(f"{where}weights of another run ({reason or 'parameters are missing'})")
-        device = self.data.device
-        run.fixed |= {name: tensor.to(device) for name, tensor in fixed.items()}
-        run.server.shared, run.server.extra = (
-            {name: tensor.to(device, copy=True) for name, tensor in one.items()} for one in (shared, extra)
-        )
-        if own:
-            run.personal[client] = own
-        run.round = self.rounds
+            tensors = {name: it for name, it in self.weights.tensors.items() if not name.startswith("personal/")}
+            for start, rows in strip_prefix("personal/", self.weights.tensors).items():
+                if 0 <= (row := client - int(start)) < len(rows):
+                    tensors[f"personal/{client}"] = rows[row : row + 1]
+            if not (reason := run.misfit(tensors)):
+                run.restore(replace(self.weights, tensors=tensors))
+            return reason
+        mine = f"client.{client}."
+        found = self._read(mine)
+        own, extra = strip_prefix(mine, found), strip_prefix("server.", found)
+        beside = {name: it for name, it in found.items() if not name.startswith((mine, "server."))}
+        reason = compare(beside, {**run.fixed, **run.server.shared}) or compare(extra, run.server.extra)
+        if not (reason := reason or (compare(own, run.kept) if own else "")):
+            here = {name: tensor.to(self.data.device, copy=True) for name, tensor in beside.items()}
+            run.fixed, run.server.shared = split(here, run.fixed)
+            run.server.extra = {name: tensor.to(self.data.device, copy=True) for name, tensor in extra.items()}
+            if own:
+                run.personal[client] = own
+            run.round = self.rounds
+        return reason
 
-    def _read(self, wanted: Callable[[str], bool]) -> Tensors:
-        """Return the entries of the weights whose names are wanted."""
+    def _read(self, mine: str) -> Tensors:
+        """Return the entries of the weights that are this client's or no single client's."""
         if isinstance(self.weights, dict):
-            return {name: tensor for name, tensor in self.weights.items() if wanted(name)}
+            return {name: it for name, it in self.weights.items() if name.startswith(mine) or name[:7] != "client."}
         try:
             with safe_open(self.weights, "pt") as file:
-                return {name: file.get_tensor(name) for name in filter(wanted, file.keys())}
+                names = [name for name in file.keys() if name.startswith(mine) or name[:7] != "client."]  # noqa: SIM118
+                return {name: file.get_tensor(name) for name in names}
         except (SafetensorError, OSError) as error:
             raise UserError(f"{self.weights}: not a readable safetensors file ({error})") from None

@@ -11,9 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pflcore.errors import UserError
-from pflcore.files import write_text
-from pflcore.json_text import parse_json
-from pflcore.reading import read_file
+from pflcore.files import parse_json, read_file, write_text
 from pipeline.workspace import Workspace
 
 State = Literal["queued", "waiting", "running", "done", "cached", "failed", "skipped"]

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pflcore.errors import UserError
-from pflcore.json_text import parse_json
-from pflcore.reading import read_file
+from pflcore.files import parse_json, read_file
 from pipeline.spec.run import Run, short_hash, weights_id
 
 _MOST = 1 << 28  # bytes; the records of 5,000 runs have a fortieth

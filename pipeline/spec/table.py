@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pflcore.errors import UserError
-from pflcore.reading import read_file
+from pflcore.files import read_file
 from pipeline.spec.metrics import Line, Metric, Part, Quantity
 from pipeline.spec.records import read_records
 from pipeline.spec.run import Run

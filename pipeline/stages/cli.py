@@ -13,8 +13,8 @@ from typing import Annotated
 
 import typer
 
+from pflcore.memory import number_of
 from pflcore.registry import use_study
-from pflcore.variables import number_of
 from pipeline import workspace as paths
 from pipeline.compile import stage_code
 from pipeline.compile.seal import sealed, study_home

@@ -20,12 +20,12 @@ from torch import Tensor
 from pflcore.artifacts import read_table
 from pflcore.backbones import BACKBONES
 from pflcore.datasets import DATASETS
+from pflcore.engine.phases import groups_of, roles_of
 from pflcore.errors import UserError
 from pflcore.faults import in_a_line
 from pflcore.groups import Groups, Roles
 from pflcore.methods import METHODS
 from pflcore.options import describe_options
-from pflcore.ownership import groups_of, roles_of
 from pflcore.registry import registry_of
 from pipeline.spec.run import options
 from pipeline.study.small_run import (

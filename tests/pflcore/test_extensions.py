@@ -167,12 +167,10 @@ class Plain(nn.Module):
     ):
         super().__init__()
         self.body = nn.Linear(shape[0] * shape[1] * shape[2], width, bias)
-        self.norm = nn.BatchNorm1d(width)
-        self.head = nn.Linear(width, classes)
+        self.norm, self.head = nn.BatchNorm1d(width), nn.Linear(width, classes)
 
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        logits: torch.Tensor = self.head(self.norm(self.body(images.flatten(1))))
-        return logits
+    def forward(self, images: torch.Tensor) -> Any:
+        return self.head(self.norm(self.body(images.flatten(1))))
 
 
 def test_a_plain_module_is_a_backbone() -> None:
@@ -185,12 +183,5 @@ def test_a_plain_module_is_a_backbone() -> None:
     assert model.body.weight.shape == (6, 64)
     with pytest.raises(UserError, match="width = 0 must be at least 1"):
         entry(width=0)
-    result = run(METHODS.create("fedbn"), entry())
-    assert any("norm" in name and name.startswith("client.") for name in result.weights)
-
-    class Classes(nn.Module):
-        def __init__(self, classes: int) -> None:
-            super().__init__()
-
     with pytest.raises(TypeError, match=r"first arguments of a backbone's module are \(shape, classes\)"):
-        of_module(Classes)
+        of_module(type("Classes", (nn.Module,), {"__init__": lambda self, classes: None}))

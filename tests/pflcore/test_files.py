@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from pflcore.errors import UserError
-from pflcore.files import atomic_path, write_text
-from pflcore.reading import read_file
+from pflcore.files import atomic_path, read_file, write_text
 
 
 def test_a_file_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support.tiny import CLASSES, SHAPE, NormNet, backbone, create
+from support.tiny import backbone, create
 from torch import nn
 
 from pflcore.backbones import BACKBONES
 from pflcore.errors import UserError
-from pflcore.groups import ALL, Groups, Roles, split
+from pflcore.groups import ALL, Groups, Roles
 
 BLOCKS = [f"blocks.{index}.{part}" for index in (0, 1) for part in ("qkv", "out")]
 VIT = Groups(
@@ -47,13 +46,6 @@ def test_an_unknown_group_is_told_with_its_nearest_and_all_groups() -> None:
     groups = r"\(its groups: patch_embed, attention.qkv, attention.out, mlp, head\)"
     with pytest.raises(UserError, match=rf"did you mean 'attention.qkv'\? {groups}"):
         VIT.select(["head", "atention.qkv"])
-
-
-def test_every_entry_gets_the_one_group_that_matches() -> None:
-    groups = NormNet().create(SHAPE, CLASSES, 0)[1]
-    buffers = {f"norm.{name}" for name in ("running_mean", "running_var", "num_batches_tracked")}
-    assert {name: name.split(".")[0] for name in groups.of} == groups.of and groups.names() == ["fc", "norm", "head"]
-    assert set(groups.of) - groups.parameters == buffers
 
 
 @pytest.mark.parametrize(
@@ -93,10 +85,3 @@ def test_roles_give_every_entry_one_owner_and_selections_are_unions(owners: list
     roles = Roles.split(groups, one, other)
     assert sorted([*roles.shared, *roles.personal, *roles.generated]) == sorted(names)
     assert roles.personal == groups.select(one) and roles.generated == groups.select(other) - roles.personal
-
-
-def test_entries_are_split_into_those_that_move_and_those_that_rest() -> None:
-    tensors = {name: torch.tensor(float(index)) for index, name in enumerate(("b", "own/a", "a"))}
-    moving, rest = split(tensors, {"a", "b", "c"})
-    assert (list(moving), list(rest)) == (["b", "a"], ["own/a"])
-    assert all({**moving, **rest}[name] is tensor for name, tensor in tensors.items())

@@ -130,8 +130,7 @@ def test_the_worst_tenth_of_the_clients(correct: list[int], mean: float, std: fl
 
 def test_fedtp_takes_41_measurements_whatever_else_is_measured_for_curves() -> None:
     evaluation = Evaluation(every=5, window=200, curve_every=50)
-    due = [r for r in range(1501) if evaluation.is_due(r, 1500)]
-    figures = summarise(rounds_table([(r, 0, r % 7, 10, 1.0) for r in due]), evaluation, rounds=1500)
+    figures = summarise(rounds_table([(r, 0, r % 7, 10, 1.0) for r in evaluation.due(1500)]), evaluation, rounds=1500)
     mean = (100 * (np.arange(1300, 1501, 5) % 7) / 10).mean()
     assert (figures["last_rounds"]["n"], figures["last_rounds"]["mean"]) == (41, pytest.approx(mean))
 

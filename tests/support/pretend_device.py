@@ -287,30 +287,19 @@ def _capture(graph: Graph, *_: Any, **__: Any) -> Iterator[None]:
         STATE.graph = None
 
 
+_ANSWERS: dict[str, Any] = {
+    **{"is_available": True, "is_initialized": True, "_is_in_bad_fork": False, "device_count": 1, "current_device": 0},
+    **{"get_device_name": "pretend GPU", "get_device_capability": (9, 0), "mem_get_info": (8 << 30, 8 << 30)},
+    **dict.fromkeys(("_lazy_init", "set_device", "set_stream", "manual_seed_all", "empty_cache")),
+    **{"device": nullcontext(), "stream": nullcontext(), "current_stream": Stream(), "graph_pool_handle": (0, 0)},
+}
 _CUDA: dict[str, Any] = {
-    "is_available": lambda: True,
-    "is_initialized": lambda: True,
-    "_lazy_init": lambda: None,
-    "set_device": lambda _: None,
-    "set_stream": lambda _: None,
-    "manual_seed_all": lambda _: None,
-    "empty_cache": lambda: None,
-    "device": lambda _: nullcontext(),
-    "stream": lambda _: nullcontext(),
-    "Stream": Stream,
-    "current_stream": lambda: Stream(),
-    "_is_in_bad_fork": lambda: False,
-    "device_count": lambda: 1,
-    "current_device": lambda: 0,
-    "get_device_name": lambda device=None: "pretend GPU",
-    "get_device_capability": lambda device=None: (9, 0),
-    "mem_get_info": lambda device=None: (8 << 30, 8 << 30),
+    **{name: lambda *_, answer=answer: answer for name, answer in _ANSWERS.items()},
+    **{"Stream": Stream, "CUDAGraph": Graph, "graph": _capture},
     "synchronize": lambda *_: STATE.count("waits", "synchronize"),
-    "CUDAGraph": Graph,
-    "graph": _capture,
-    "graph_pool_handle": lambda: (0, 0),
     "is_current_stream_capturing": lambda: STATE.graph is not None,
 }
+_run_thread = threading.Thread.run
 
 
 @contextmanager
@@ -320,12 +309,9 @@ def _modes() -> Iterator[None]:
         yield
 
 
-def _pretending(run: Callable[[threading.Thread], None]) -> Callable[[threading.Thread], None]:
-    def pretend(thread: threading.Thread) -> None:
-        with _modes():
-            run(thread)
-
-    return pretend
+def _pretend(thread: threading.Thread) -> None:
+    with _modes():
+        _run_thread(thread)
 
 
 @contextmanager
@@ -340,7 +326,7 @@ def pretend_cuda() -> Iterator[Counter[str]]:
             stack.enter_context(mock.patch.object(torch.cuda, name, value))
         stack.enter_context(mock.patch.object(torch, "Generator", _Generator))
         stack.enter_context(mock.patch.object(torch.Tensor, "pin_memory", lambda self, *_: self))
-        stack.enter_context(mock.patch.object(threading.Thread, "run", _pretending(threading.Thread.run)))
+        stack.enter_context(mock.patch.object(threading.Thread, "run", _pretend))
         stack.enter_context(_modes())
         STATE.events, STATE.graph = Counter(), None
         try:

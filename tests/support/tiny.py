@@ -19,12 +19,12 @@ from pflcore.backbones import BACKBONES, Backbone
 from pflcore.data.federation import FederatedData
 from pflcore.data.samples import Boxes
 from pflcore.engine import Result, train
+from pflcore.engine.phases import groups_of as trained_groups
+from pflcore.engine.phases import roles_of
 from pflcore.errors import UserError
 from pflcore.groups import Groups, Roles, Tensors, add_prefix
 from pflcore.method import COMMON, Federation, Server, Update
 from pflcore.methods import METHODS, Method
-from pflcore.ownership import groups_of as trained_groups
-from pflcore.ownership import roles_of
 from pflcore.seeds import generator
 from pflcore.settings import Evaluation, Training
 
@@ -46,19 +46,15 @@ BACKBONE_OPTIONS: dict[str, dict[str, Any]] = {
 FAST = ("convnet", "tiny_vit")
 TEXT = "language_transformer"
 LENGTH = 6  # of a text
+_SMALL, _SERVER = {"embedding": 4, "hidden": 4, "layers": 2}, {"server_momentum": 0.5}
 METHOD_OPTIONS: dict[str, dict[str, Any]] = {
     "fedbabu": {"finetune_steps": None},
     "fedcp": {"lam": 0.2},
     "feddbe": {"kappa": 1.0},
-    "fedofa": {
-        **{"embedding": 4, "hidden": 4, "layers": 2, "heads": 2, "percent": 50.0},
-        **{"server_lr": 0.5, "server_momentum": 0.5, "server_clip": 0.2},
-    },
-    "fedtp": {"embedding": 4, "hidden": 6, "layers": 2},
-    "fedtp_fedrod": {"embedding": 4, "hidden": 6, "layers": 2},
-    "pfedhn": {
-        **{"embedding": 4, "hidden": 4, "layers": 2, "server_lr": 1.0, "server_momentum": 0.5, "server_clip": 0.5}
-    },
+    "fedofa": {**_SMALL, **_SERVER, "heads": 2, "percent": 50.0, "server_lr": 0.5, "server_clip": 0.2},
+    "fedtp": {**_SMALL, "hidden": 6},
+    "fedtp_fedrod": {**_SMALL, "hidden": 6},
+    "pfedhn": {**_SMALL, **_SERVER, "server_lr": 1.0, "server_clip": 0.5},
     "heurpfedla": {"embedding": 4, "hidden": 6},
     "pfedla_layerwise": {"embedding": 4, "hidden": 6},
 }
@@ -123,12 +119,9 @@ def boxed(train_sizes: Sequence[int] = (14, 7, 9), test_sizes: Sequence[int] = (
     held = federation(train_sizes, test_sizes)
     count = rng.integers(1, 4, len(held.labels))
     left_top = rng.uniform(0, 0.5, (int(count.sum()), 2))
-    boxes = Boxes(
-        counts=count,
-        labels=rng.integers(0, CLASSES, len(left_top)),
-        corners=np.concatenate([left_top, left_top + rng.uniform(0.2, 0.5, left_top.shape)], 1).astype(np.float32),
-        difficult=rng.random(len(left_top)) < 0.1,
-    )
+    labels = rng.integers(0, CLASSES, len(left_top))
+    corners = np.concatenate([left_top, left_top + rng.uniform(0.2, 0.5, left_top.shape)], 1).astype(np.float32)
+    boxes = Boxes(counts=count, labels=labels, corners=corners, difficult=rng.random(len(left_top)) < 0.1)
     return replace(held, boxes=torch.from_numpy(boxes.padded()))
 
 
@@ -265,11 +258,7 @@ class NormNet(Backbone):
     groups: ClassVar[dict[str, str]] = {"fc": r"fc\.", "norm": r"norm\.", "head": r"head\."}
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
-        layers = OrderedDict(
-            flatten=nn.Flatten(),
-            fc=nn.Linear(shape[0] * shape[1] * shape[2], 6),
-            norm=nn.BatchNorm1d(6),
-            relu=nn.ReLU(),
-            head=nn.Linear(6, classes),
+        fc, head = nn.Linear(shape[0] * shape[1] * shape[2], 6), nn.Linear(6, classes)
+        return nn.Sequential(
+            OrderedDict(flatten=nn.Flatten(), fc=fc, norm=nn.BatchNorm1d(6), relu=nn.ReLU(), head=head)
         )
-        return nn.Sequential(layers)

@@ -10,8 +10,8 @@ from pflcore.engine.executors.sequential import Sequential
 from pflcore.engine.executors.stacked import Stacked
 from pflcore.errors import UserError
 from pflcore.groups import Tensors
+from pflcore.memory import whole_number
 from pflcore.registry import did_you_mean
-from pflcore.variables import whole_number
 
 EXECUTORS = ("auto", "sequential", "pooled", "stacked")
 

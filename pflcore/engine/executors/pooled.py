@@ -24,7 +24,7 @@ import torch.multiprocessing
 from torch import Tensor
 
 from pflcore.engine.client import TRAINING, Diverged, Job, Outcome, Trainer, Unfinished
-from pflcore.engine.evaluation import Scores, client_scores, forward, pooled_chunks, score_splits
+from pflcore.engine.evaluation import Scores, client_scores, measure_chunks, pooled_chunks, score_client
 from pflcore.engine.executors.sequential import Sequential
 from pflcore.engine.state import packed_size, packed_views
 from pflcore.errors import UserError
@@ -52,11 +52,17 @@ class Pooled(Sequential):
         self.workers: list[_Worker] = []
 
     def __exit__(self, *_: object) -> None:
-        self._stop()
+        """End all processes; new ones are started when there is work again."""
+        for worker in self.workers:
+            worker.pipe.close()
+            worker.process.kill()  # they hold nothing that could be lost
+        for worker in self.workers:
+            worker.process.join()
+        self.workers = []
 
     def train(self, round_: int, jobs: Iterable[Job], part: int = TRAINING) -> Iterator[Outcome]:
         cohort = list(jobs)
-        steps = [self.trainer.part(part).steps(client) for client, _ in cohort]
+        steps = [self.trainer.part(part).local.steps(client) for client, _ in cohort]
         begun: dict[int, _Packed] = {}  # jobs of which the first piece is done, and how it left them
         done: dict[int, Outcome | Diverged] = {}
         turn = 0
@@ -76,31 +82,29 @@ class Pooled(Sequential):
                 else:
                     model = {name: tensor.clone() for name, tensor in worker.state.items()}
                     done[piece.job] = Outcome(cohort[piece.job][0], model, answer)
-                while turn in done:
-                    outcome = done.pop(turn)
-                    turn += 1
+                while outcome := done.pop(turn, None):
                     if isinstance(outcome, Diverged):
                         raise outcome
+                    turn += 1
                     yield outcome
 
     def score_each(self, jobs: Iterable[Job]) -> Scores:
         def begin(task: tuple[int, Job], worker: _Worker) -> Message:
             _, (client, state) = task
             worker.load(state)
-            return score_splits, client
+            return score_client, client
 
         answers = {index: answer for (index, _), answer, _ in self._hand_out(enumerate(jobs), begin)}
         return Scores.join(answers[index] for index in range(len(answers)))
 
     def score_shared(self, state: Tensors) -> Scores:
-        """Score one model that all clients share, over fixed chunks of the pooled samples."""
         holders: set[int] = set()
 
         def begin(chunk: int, worker: _Worker) -> Message:
             if id(worker) not in holders:
                 worker.load(state)
                 holders.add(id(worker))
-            return _measured, chunk
+            return _measure, chunk
 
         chunks = range(len(pooled_chunks(self.trainer)))
         answers = {chunk: answer for chunk, answer, _ in self._hand_out(chunks, begin)}
@@ -140,19 +144,10 @@ class Pooled(Sequential):
                     idle.append(worker)
                     yield task, answer, worker
         except BaseException:  # an error, an interruption, or results that nobody waits for
-            self._stop()
+            self.__exit__()
             raise
         finally:
             torch.set_num_threads(threads)
-
-    def _stop(self) -> None:
-        """End all processes; new ones are started when there is work again."""
-        for worker in self.workers:
-            worker.pipe.close()
-            worker.process.kill()  # they hold nothing that could be lost
-        for worker in self.workers:
-            worker.process.join()
-        self.workers = []
 
     def _started(self) -> list[_Worker]:
         context: Any = torch.multiprocessing.get_context(_START)
@@ -215,17 +210,12 @@ def _work(pipe: Connection, buffer: Tensor, trainer: Trainer, like: Tensors, inh
     while True:
         try:
             function, *arguments = pipe.recv()
-        except (EOFError, OSError):
-            return
-        try:
-            answer = function(trainer, state, *arguments)
-        except Diverged as diverged:
-            answer = diverged
-        except Exception as error:
-            answer = portable(error)
-        try:
+            try:
+                answer = function(trainer, state, *arguments)
+            except Exception as error:
+                answer = error if isinstance(error, Diverged) else portable(error)
             pipe.send(answer)
-        except OSError:  # nobody is there any more
+        except (EOFError, OSError):  # nobody is there any more
             return
 
 
@@ -235,12 +225,16 @@ def _train(
     """Train up to the step `stop`; return the loss after the last one, before it what another worker goes on from."""
     trainer = trainer.part(part)
     with during(f"client {client}"):
-        unfinished = _unpack(begun) if begun else trainer.begin(state)
+        if begun:  # copies are aligned as any tensor is, so that what continues from them rounds as it would have
+            parts = {key: {name: torch.tensor(one) for name, one in part.items()} for key, part in begun[0].items()}
+            unfinished = Unfinished(parts, [torch.tensor(loss) for loss in begun[1]])
+        else:
+            unfinished = trainer.begin(state)
         unfinished = trainer.advance(round_, client, state, unfinished, stop)
-        if stop < trainer.steps(client):
+        if stop < trainer.local.steps(client):
             # Unlike tensors, arrays are passed by value and not by a file of shared memory each.
-            parts = {key: {name: one.numpy() for name, one in part.items()} for key, part in unfinished.state.items()}
-            return parts, [loss.numpy() for loss in unfinished.losses]
+            packed = {key: {name: one.numpy() for name, one in part.items()} for key, part in unfinished.state.items()}
+            return packed, [loss.numpy() for loss in unfinished.losses]
         outcome = trainer.finish(round_, client, state, unfinished)
     # Copies first, since a method may return what it received, which lies where this is written.
     for name, tensor in {name: tensor.clone() for name, tensor in outcome.model.items()}.items():
@@ -248,15 +242,8 @@ def _train(
     return outcome.loss
 
 
-def _measured(trainer: Trainer, state: Tensors, chunk: int) -> Measured:
-    return forward(trainer, state, [pooled_chunks(trainer)[chunk]])[0]
-
-
-def _unpack(packed: _Packed) -> Unfinished:
-    parts, losses = packed
-    # Copies are aligned as any tensor is, so that what continues from them rounds as it would have.
-    state = {key: {name: torch.tensor(array) for name, array in part.items()} for key, part in parts.items()}
-    return Unfinished(state, [torch.tensor(loss) for loss in losses])
+def _measure(trainer: Trainer, state: Tensors, chunk: int) -> Measured:
+    return measure_chunks(trainer, state, [pooled_chunks(trainer)[chunk]])[0]
 
 
 class Piece(NamedTuple):
@@ -298,7 +285,6 @@ def _makespan(pieces: Sequence[Piece], workers: int) -> int:
     busy = [0] * workers
     ended: dict[int, int] = {}
     for piece in pieces:
-        end = max(busy[0], ended.get(piece.job, 0)) + piece.stop - piece.start
-        ended[piece.job] = end
-        heapq.heapreplace(busy, end)
+        ended[piece.job] = max(busy[0], ended.get(piece.job, 0)) + piece.stop - piece.start
+        heapq.heapreplace(busy, ended[piece.job])
     return max(busy)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Self
 
 from pflcore.engine.client import TRAINING, Job, Outcome, Trainer
-from pflcore.engine.evaluation import Scores, score_shared_model, score_splits
+from pflcore.engine.evaluation import Scores, score_client, score_shared_model
 from pflcore.groups import Tensors
 
 
@@ -26,20 +26,16 @@ class Sequential:
         pass
 
     def train(self, round_: int, jobs: Iterable[Job], part: int = TRAINING) -> Iterator[Outcome]:
-        """Train each job's client, in order; jobs are drawn as they are needed.
+        """Train each job's client, in order, in a part of what there is to train; jobs are drawn as they are needed.
 
-        Args:
-            part: A phase of the round, or what the method does before a client is measured or before the first round.
-
-        Raises:
-            Diverged: The first client, in order, whose loss is not finite.
+        Raises :class:`Diverged` for the first client, in order, whose loss is not finite.
         """
         trainer = self.trainer.part(part)
         return (trainer.train(round_, client, received) for client, received in jobs)
 
     def score_each(self, jobs: Iterable[Job]) -> Scores:
         """Score every job's own model on its client's samples."""
-        return Scores.join(score_splits(self.trainer, state, client) for client, state in jobs)
+        return Scores.join(score_client(self.trainer, state, client) for client, state in jobs)
 
     def score_shared(self, state: Tensors) -> Scores:
         """Score one model that all clients share."""

@@ -24,7 +24,7 @@ from torch.nn import functional as F
 
 from pflcore.data.upload import upload
 from pflcore.engine.client import TRAINING, Diverged, Job, Outcome, Trainer
-from pflcore.engine.evaluation import Scores, SplitScores, batch_size, by_split, score_shared_model, score_splits
+from pflcore.engine.evaluation import Scores, SplitScores, batch_size, by_split, score_client, score_shared_model
 from pflcore.engine.executors.graphs import Replay
 from pflcore.engine.executors.sequential import Sequential
 from pflcore.engine.executors.vectorised import MorePasses, Step, vectorisable
@@ -33,6 +33,7 @@ from pflcore.groups import Tensors
 from pflcore.memory import TooLittleMemory, is_memory
 
 Done = TypeVar("Done")
+_NONE = torch.empty(0, dtype=torch.int64)  # the rows of a client that takes no step
 
 
 class Stacked(Sequential):
@@ -110,17 +111,17 @@ class Stacked(Sequential):
 
     def _side_by_side(self, trainer: Trainer, round_: int, jobs: Sequence[Job], key: int) -> list[Outcome]:
         """Take all local steps of clients; return outcomes whose models are parts of the stacked ones, not copies."""
-        clients = [client for client, _ in jobs]
-        cohort = [trainer.batches(round_, client) for client in clients]
-        pads = can_pad(trainer)
+        clients, pads = [client for client, _ in jobs], can_pad(trainer)
+        cohort = [trainer.local.batches(round_, client) for client in clients]
         turns = list(take_turns([[len(batch) for batch in own] for own in cohort], pads))
         size = min(trainer.training.batch_size, max(map(len, trainer.data.train))) if pads else 0
         device, passes = trainer.data.device, self._passes[key]
-        rows = [_rows(cohort, turn, size) for turn in turns]
-        numbers = [
-            torch.tensor([[trainer.local.first(one) + (at or 0)] for one, at in zip(clients, turn, strict=True)])
-            for turn in turns
-        ]
+        rows = []
+        for turn in turns:
+            batches = [_NONE if at is None else own[at] for own, at in zip(cohort, turn, strict=True)]
+            rows.append(_padded(batches, size or max(map(len, batches))))
+        first = torch.tensor([[trainer.local.first(client)] for client in clients])
+        numbers = [first + torch.tensor([[at or 0] for at in turn]) for turn in turns]
         trainer.model.train()
         step, taken = Step(trainer, pads), []
         with vectorisable():
@@ -136,10 +137,10 @@ class Stacked(Sequential):
                 taken.append(losses)
             models = step.end(state, received)["model"]
         parts, outcomes = {name: stack.unbind() for name, stack in models.items()}, []
-        for index, (client, loss) in enumerate(zip(clients, _mean_losses(taken, turns, len(clients)), strict=True)):
+        for index, loss in enumerate(_mean_losses(taken, turns, len(clients))):
             if not math.isfinite(loss):
-                raise Diverged(round_, client)
-            outcomes.append(Outcome(client, {name: part[index] for name, part in parts.items()}, loss))
+                raise Diverged(round_, clients[index])
+            outcomes.append(Outcome(clients[index], {name: part[index] for name, part in parts.items()}, loss))
         return outcomes
 
     @torch.no_grad()
@@ -147,7 +148,7 @@ class Stacked(Sequential):
         """Measure clients on samples that are padded to the same number: in evaluation mode none affects another."""
         trainer, data = self.trainer, self.trainer.data
         if trainer.method.remembers:  # what is made of samples is made for one client at a time
-            return [score_splits(trainer, state, client, self.samples) for client, state in jobs]
+            return [score_client(trainer, state, client, self.samples) for client, state in jobs]
         trainer.model.eval()
         rows = [data.measured(client) for client, _ in jobs]
         size = max(1, self.samples // len(jobs))
@@ -209,13 +210,6 @@ def stack_states(states: Sequence[Tensors]) -> Tensors:
 def _padded(lists: Sequence[Tensor], size: int) -> Tensor:
     """Return lists of rows as (lists, size), with -1 behind the shorter ones."""
     return torch.stack([F.pad(rows, (0, size - len(rows)), value=-1) for rows in lists])
-
-
-def _rows(cohort: Sequence[Sequence[Tensor]], turn: Turn, size: int) -> Tensor:
-    """Return the rows of a turn, (clients, size or the most that one has), -1 where there is none."""
-    none = torch.empty(0, dtype=torch.int64)
-    batches = [none if at is None else own[at] for own, at in zip(cohort, turn, strict=True)]
-    return _padded(batches, size or max(map(len, batches)))
 
 
 def _weights(rows: Tensor) -> Tensor:

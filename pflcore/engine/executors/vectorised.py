@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -17,7 +16,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from pflcore.client_view import Rate
 from pflcore.engine.client import Trainer
 from pflcore.engine.executors.graphs import copy_tree
-from pflcore.engine.forward import Substitute, attention, is_plain
+from pflcore.engine.forward import Substitute, is_plain
 from pflcore.groups import Tensors
 from pflcore.method import Batch, ClientView, LocalState
 
@@ -29,18 +28,16 @@ class MorePasses(Exception):
     """A step made more forward passes than dropout masks were drawn for."""
 
 
-@dataclass(repr=False)  # vmap asks for it at every call, and to show tensors is to wait for the device
 class Step:
     """The steps of the clients of `trainer`; a client's state and data are arguments. With `pads`, batches are filled
     up with samples that have weight 0."""
 
-    trainer: Trainer
-    pads: bool
-    _noise: Tensor = field(init=False)
-    _rate: Rate = field(init=False)
-    _pass: int = field(init=False, default=0)
-    # Buffers that a forward pass below a gradient has changed: the client's own, and their new values.
-    _changed: list[tuple[Tensor, Tensor]] | None = field(init=False, default=None)
+    def __init__(self, trainer: Trainer, pads: bool) -> None:
+        self.trainer, self.pads = trainer, pads
+        self._noise, self._pass = torch.empty(0), 0
+        self._rate: Rate = trainer.training.lr
+        # Buffers that a forward pass below a gradient has changed: the client's own, and their new values.
+        self._changed: list[tuple[Tensor, Tensor]] | None = None
 
     def all(self, state: LocalState, received: Tensors, *data: Tensor) -> tuple[LocalState, Tensor]:
         """Take a step of all clients; return their states after it, in tensors of their own, and their losses.
@@ -52,10 +49,9 @@ class Step:
                 loss has no meaning.
         """
         after, losses = vmap(self._one)(copy_tree(state), received, *data)
-        weights = data[-1]
-        if not weights.numel():
+        if not data[-1].numel():
             return after, losses
-        steps = weights.any(1)
+        steps = data[-1].any(1)
 
         def kept(key: str, name: str, tensor: Tensor) -> Tensor:
             before = state.get(key, {}).get(name)  # entries that are new, as momenta, begin as zeros
@@ -73,10 +69,9 @@ class Step:
         return vmap(lambda own, one: self.trainer.method.end(self._local(one), own))(copy_tree(state), received)
 
     def _one(
-        self, state: LocalState, received: Tensors, inputs: Tensor, labels: Tensor, noise: Tensor, *more: Tensor
+        self, state: LocalState, received: Tensors, inputs: Tensor, labels: Tensor, *more: Tensor
     ) -> tuple[LocalState, Tensor]:
-        rate, weight = more
-        self._noise, self._pass = noise, 0
+        (self._noise, rate, weight), self._pass = more, 0
         self._rate = rate if rate.numel() else self.trainer.training.lr
         local = self._local(received, self._rate)
         if not (self.pads and weight.numel()):
@@ -86,9 +81,8 @@ class Step:
             return self.trainer.step(local, state, Batch(inputs, labels))
 
     def _local(self, received: Tensors, lr: Rate | None = None) -> ClientView:
-        own = self.trainer
-        view = self._features, self._differentiate, self._sgd
-        return ClientView(*view, received, own.parameters, own.roles, lr, own.task, head=own.seen.head)
+        own, ways = self.trainer, (self._features, self._differentiate, self._sgd)
+        return ClientView(*ways, received, own.parameters, own.roles, lr, own.task, head=own.seen.head)
 
     def _features(self, state: Tensors, inputs: Tensor) -> tuple[Tensor, Tensor]:
         trainer = self.trainer
@@ -102,10 +96,10 @@ class Step:
         fresh = {name: tensor.clone() for name, tensor in own.items()}
         made = trainer.features({**state, **fresh}, inputs)
         pairs = [(own[name], fresh[name]) for name in own]
-        if self._changed is None:
-            _write_back(pairs)
-        else:
+        if self._changed is not None:
             self._changed += pairs
+        else:
+            _write_back(pairs)
         return made
 
     def _differentiate(
@@ -139,16 +133,18 @@ def _write_back(pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
 @contextmanager
 def vectorisable() -> Iterator[None]:
     """Enter the context in which models are vectorised, outside of ``vmap``."""
-    # Attention as two matrix products, which vmap knows how to vectorise; fused kernels it does not. PyTorch's own two
-    # are for attention with options.
+    # PyTorch's own two products are for attention with options; fused kernels vmap does not know.
     with sdpa_kernel(SDPBackend.MATH), Substitute(REWRITTEN):
         yield
 
 
 def _attention(q: Tensor, k: Tensor, v: Tensor, *more: Any, **options: Any) -> Tensor:
+    """Compute softmax(q kᵀ / √width) v of (…, queries, width) and (…, keys, width) in fewer passes over memory than
+    PyTorch's form without fused kernels, which also scales keys and looks for rows that a mask leaves empty."""
     if more or not is_plain(options):
         return F.scaled_dot_product_attention(q, k, v, *more, **options)
-    return attention(q, k, v)
+    scores = (q * float(q.shape[-1] ** -0.5)) @ k.transpose(-1, -2)
+    return scores.softmax(-1) @ v
 
 
 def _layer_norm(

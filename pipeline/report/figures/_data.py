@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from pflcore.json_text import parse_json
+from pflcore.files import parse_json
 from pipeline.report.frame import ALL
 from pipeline.report.table.cells import Key, Value
 from pipeline.report.table.layout import Layout, headed, short

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from support.tiny import EXECUTORS, backbone, federation, first_fitting, method, run, training
+from support.tiny import EXECUTORS, backbone, federation, method, result_bytes, run, training
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
 from pflcore.analyses import adaptation
-from pflcore.analyses.adaptation import Adaptation, NovelClient
+from pflcore.analyses.adaptation import Adaptation
 from pflcore.data.federation import FederatedData
 from pflcore.engine import Result
 from pflcore.engine.analysis import Analysis
-from pflcore.engine.evaluation import Score, score_client
+from pflcore.engine.evaluation import SplitScores, score_client
 from pflcore.errors import UserError
 from pflcore.seeds import generator
 from pflcore.settings import Evaluation
@@ -46,39 +46,19 @@ def learnable(*sizes: Sequence[int], novel: int = NOVEL) -> FederatedData:
 DATA = learnable((14, 7, 43), (5, 8, 400))
 
 
-class Curve(NamedTuple):
-    """Correct predictions and mean loss after 0, 1, … epochs."""
-
-    correct: list[int]
-    loss: list[float]
-
-    def check(self, result: Result, part: str) -> None:
-        """Compare with what a run has found of the novel client."""
-        assert counts(result, part) == self.correct
-        np.testing.assert_allclose(LOSSES[part], self.loss, rtol=2e-6)
-        assert np.abs(np.diff(self.loss)).min() > 2e-5  # every epoch made a difference
-
-
-# Mean losses after each epoch of the last run, by part.
-LOSSES: dict[str, list[float]] = {}
+# Mean losses after each epoch of the last run of one part, of which the analysis keeps nothing.
+LOSSES: list[float] = []
 
 
 @pytest.fixture(autouse=True)
 def losses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fill :data:`LOSSES`, of which the analysis keeps nothing."""
-    plain, now = NovelClient.adapt, [""]
-
-    def adapt(self: NovelClient, part: str, epochs: int, lr: float) -> Iterator[tuple[int, int]]:
-        LOSSES[part], now[0] = [], part
-        return plain(self, part, epochs, lr)
-
-    def score(*given: Any) -> Score:
+    def score(*given: Any) -> SplitScores:
         found = score_client(*given)
-        LOSSES[now[0]].append(found[2] / found[1])
+        LOSSES.append(found[0][2] / found[0][1])
         return found
 
+    LOSSES.clear()
     monkeypatch.setattr(adaptation, "score_client", score)
-    monkeypatch.setattr(NovelClient, "adapt", adapt)
 
 
 def adapted(name: str, *parts: str, net: str = "convnet", data: FederatedData = DATA, **changes: Any) -> Result:
@@ -113,29 +93,26 @@ def pictures(rows: Tensor) -> Tensor:
     return (DATA.inputs[rows].float() / 255 - DATA.mean) / DATA.std
 
 
-def by_hand(tuned: Sequence[Tensor], logits: Callable[[Tensor, bool], Tensor]) -> Curve:
-    """Plain SGD on the tensors in `tuned`; `logits` takes images and whether it is in training."""
-    curve = Curve([], [])
-
-    def measure() -> None:
-        rows = DATA.test[NOVEL]
-        with torch.no_grad():
-            made = logits(pictures(rows), False)
-        curve.correct.append(int((made.argmax(1) == DATA.labels[rows]).sum()))
-        curve.loss.append(float(F.cross_entropy(made, DATA.labels[rows])))
-
+def check(result: Result, part: str, tuned: Sequence[Tensor], logits: Callable[[Tensor, bool], Tensor]) -> None:
+    """Compare with plain SGD on the tensors in `tuned`; `logits` takes images and whether it is in training."""
+    correct, losses = [], []
     for tensor in tuned:
         tensor.requires_grad_()
-    measure()
     sgd = torch.optim.SGD(tuned, LR)
-    for epoch in range(1, EPOCHS + 1):
+    for epoch in range(EPOCHS + 1):
         order = generator(SEED, "adaptation", epoch, NOVEL).permutation(len(DATA.train[NOVEL]))
-        for rows in torch.split(DATA.train[NOVEL][torch.from_numpy(order)], ROUNDS.batch_size):
+        for rows in torch.split(DATA.train[NOVEL][torch.from_numpy(order)], ROUNDS.batch_size) if epoch else ():
             sgd.zero_grad()
             F.cross_entropy(logits(pictures(rows), True), DATA.labels[rows]).backward()
             sgd.step()
-        measure()
-    return curve
+        rows = DATA.test[NOVEL]
+        with torch.no_grad():
+            made = logits(pictures(rows), False)
+        correct.append(int((made.argmax(1) == DATA.labels[rows]).sum()))
+        losses.append(float(F.cross_entropy(made, DATA.labels[rows])))
+    assert counts(result, part) == correct
+    np.testing.assert_allclose(LOSSES, losses, rtol=2e-6)
+    assert np.abs(np.diff(losses)).min() > 2e-5  # every epoch made a difference
 
 
 # --- parts of a model -----------------------------------------------------------------------------------------------
@@ -158,9 +135,8 @@ def test_a_part_of_the_model_is_tuned_by_plain_sgd(name: str, part: str, net: st
     model.load_state_dict(state)
     for entry, parameter in model.named_parameters():
         parameter.requires_grad_(own in entry)
-    by_hand(
-        [p for p in model.parameters() if p.requires_grad], lambda images, is_training: model.train(is_training)(images)
-    ).check(result, part)
+    tuned = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    check(result, part, tuned, lambda images, training: model.train(training)(images))
 
 
 # --- hypernetworks --------------------------------------------------------------------------------------------------
@@ -205,36 +181,20 @@ def test_gradients_reach_a_fresh_embedding_through_the_hypernetwork(name: str, n
         # A second classifier has begun as a copy of the first, and is not tuned.
         return out + F.linear(features[-1], state["head.weight"], state["head.bias"]) if "fedrod" in name else out
 
-    by_hand([hyper["embedding"]] if part == "embedding" else list(hyper.values()), logits).check(result, part)
+    check(result, part, [hyper["embedding"]] if part == "embedding" else [*hyper.values()], logits)
 
 
 # --- any method -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["fedavg", "ditto", "fedtp", "fedproto"])
-def test_before_the_first_epoch_all_parts_are_equal_and_the_run_stays_as_it_is(name: str) -> None:
-    entry = method(name)
-    net = first_fitting(entry).name
-    parts = ("all", "embedding", "hypernetwork") if "server_momentum" in entry.__dataclass_fields__ else ("all",)
-    result = adapted(name, *parts, net=net)
-    assert len({counts(result, part)[0] for part in parts}) == 1
-    plain = run(
-        entry, backbone(net, dropout=0.0) if net == "tiny_vit" else backbone(net), DATA, training=ROUNDS, seed=SEED,
-        evaluation=LAST, executor="sequential",
-    )  # fmt: skip
-    assert plain.findings == {}
-    assert all(torch.equal(result.weights[key], tensor) for key, tensor in plain.weights.items())
-    assert result.correct.tolist() == plain.correct.tolist()
-    if name in ("fedavg", "fedproto"):  # without copies and fresh embeddings a client begins where it was measured
-        assert counts(result, "all")[0] == plain.correct[-1]
-
-
-def test_executors_agree() -> None:
+def test_executors_agree_and_the_run_stays_as_it_is() -> None:
     net = backbone("tiny_vit")  # with dropout
-    asked = {"training": ROUNDS, "evaluation": LAST, "analyses": tuning("personal", "all", epochs=2), "seed": SEED}
+    plain: dict[str, Any] = {"training": ROUNDS, "evaluation": LAST, "seed": SEED}
+    asked = {**plain, "analyses": tuning("personal", "all", epochs=2)}
     one, *others = (run(method("ditto"), net, DATA, executor=each, **asked) for each in EXECUTORS)
     for part in ("personal", "all"):
         assert all(counts(other, part) == counts(one, part) for other in others)
+    assert result_bytes(run(method("ditto"), net, DATA, executor="sequential", **plain)) == result_bytes(one)
 
 
 @pytest.mark.parametrize(

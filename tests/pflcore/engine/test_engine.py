@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -13,25 +14,32 @@ import numpy as np
 import pytest
 import torch
 from support.by_hand import SEED, Rounds
-from support.tiers import six_of
-from support.tiny import CLASSES, backbone, federation, first_fitting, method, result_bytes, run, sampled, training
-from torch import Tensor, nn
+from support.tiny import (
+    CLASSES,
+    backbone,
+    create,
+    federation,
+    method,
+    result_bytes,
+    run,
+    sampled,
+    training,
+)
+from torch import Tensor
 
-from pflcore.data.federation import FederatedData
 from pflcore.engine import Progress, select_device, use_threads
-from pflcore.engine.client import Trainer
 from pflcore.engine.dropout import DropoutBits
 from pflcore.engine.evaluation import Scores, score_client, score_shared_model
 from pflcore.engine.phases import make_trainer
 from pflcore.errors import UserError
-from pflcore.groups import Groups, Tensors
+from pflcore.groups import Tensors
 from pflcore.method import Batch, ClientView
-from pflcore.methods import METHODS
 from pflcore.methods.simple import FedAvg
 from pflcore.seeds import generator, torch_seed
 from pflcore.settings import Evaluation
 
 TESTS = Path(__file__).parents[2]
+CONVNET = backbone("convnet")
 
 # --- rounds written out by hand --------------------------------------------------------------------------------------
 
@@ -66,11 +74,6 @@ def test_a_run_equals_rounds_written_out_by_hand(
     result = hand.run(method(name, **options))
     hand.own = [one if i in ever else {} for i, one in enumerate(hand.own)]
     hand.check(result, rtol=1e-4, atol=1e-6)
-    if changes == {"weight_decay": 0.1} and name == "fedavg":
-        for other in ({"momentum": 0.9}, {}, {**changes, "lr": 0.06}, {**changes, "local_epochs": 1}):
-            hand.settings = training(rounds=3, **other)
-            with pytest.raises(AssertionError):  # the tolerance tells settings apart
-                hand.check(hand.run("fedavg"), measured=False, rtol=1e-4, atol=1e-6)
 
 
 def test_dropout_has_the_masks_of_its_stream() -> None:
@@ -95,67 +98,51 @@ def test_dropout_has_the_masks_of_its_stream() -> None:
 # --- evaluation ------------------------------------------------------------------------------------------------------
 
 
-def measuring(model: nn.Module, data: FederatedData) -> Trainer:
-    groups = Groups({name: "all of it" for name in model.state_dict()}, frozenset(model.state_dict()))
-    return make_trainer(model, groups, data, method("fedavg"), training(), SEED)
-
-
 def test_one_shared_model_scores_as_each_client_does_with_it() -> None:
     data = federation((3, 3, 3, 3), (700, 1, 900, 5))  # the pooled pass has two batches, cut inside a client
-    model, _ = backbone("convnet").create(data.shape, data.classes, 0)
-    state, trainer = dict(model.state_dict()), measuring(model, data)
+    model, groups = create(backbone("convnet"))
+    trainer = make_trainer(model, groups, data, method("fedavg"), training(), SEED)
+    state = dict(model.state_dict())
     pooled = score_shared_model(trainer, state)
-    each = Scores.join((score_client(trainer, state, client),) for client in range(data.clients))
+    each = Scores.join(score_client(trainer, state, client) for client in range(data.clients))
     assert pooled.column("total").tolist() == [700, 1, 900, 5] and 0 < pooled.column("correct").sum() < 1606
     np.testing.assert_allclose(pooled.values, each.values, rtol=1e-6)
 
 
 @pytest.mark.parametrize(
-    ("rounds", "schedule", "measured"),
+    ("schedule", "measured"),
     [
-        (7, {"every": 2, "window": 4, "curve_every": 0}, [3, 5, 7]),
-        (7, {"every": 2, "window": 4, "curve_every": 2}, [2, 3, 4, 5, 6, 7]),
-        (6, {"every": 1, "window": 0, "curve_every": 4}, [4, 6]),
-        (3, {"every": 5, "window": 200, "curve_every": 0}, [3]),
+        ({"every": 2, "window": 4, "curve_every": 2}, [2, 3, 4, 5, 6, 7]),
+        ({"every": 1, "window": 0, "curve_every": 4}, [4, 7]),
+        ({"every": 9, "window": 200, "curve_every": 0}, [7]),
     ],
 )
-def test_models_are_measured_when_the_schedule_says(rounds: int, schedule: dict[str, int], measured: list[int]) -> None:
-    settings, seen = training(rounds=rounds, local_epochs=1), list[Progress]()
-    result = run(
-        method("fedper"),
-        backbone("convnet"),
-        training=settings,
-        evaluation=Evaluation(**schedule),
-        on_round=seen.append,
-    )
+def test_models_are_measured_when_the_schedule_says(schedule: dict[str, int], measured: list[int]) -> None:
+    seen: list[Progress] = []
+    arguments: Any = {"training": training(rounds=7, local_epochs=1)}
+    result = run(method("fedper"), CONVNET, evaluation=Evaluation(**schedule), on_round=seen.append, **arguments)
     assert result.round.tolist() == np.repeat(measured, 3).tolist()
     assert result.client.tolist() == [0, 1, 2] * len(measured) and result.precision is None
     assert result.total.tolist() == [5, 8, 6] * len(measured)
-    assert [(one.round, one.rounds) for one in seen] == [(round_, rounds) for round_ in range(1, rounds + 1)]
+    assert [(one.round, one.rounds) for one in seen] == [(round_, 7) for round_ in range(1, 8)]
     figures = {at: result.correct[result.round == at].sum() / 19 for at in measured}
     for one in seen:
         last = max((at for at in measured if at <= one.round), default=None)
         assert 0 < one.loss < 10 and one.accuracy == (None if last is None else pytest.approx(figures[last]))
-    unseen = run(
-        method("fedper"), backbone("convnet"), training=settings, evaluation=Evaluation(window=0, curve_every=0)
-    )
+    unseen = run(method("fedper"), CONVNET, evaluation=Evaluation(window=0, curve_every=0), **arguments)
     assert all(torch.equal(result.weights[name], tensor) for name, tensor in unseen.weights.items())
 
 
 # --- divergence ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", six_of(METHODS.names()))
-def test_a_run_that_diverges_ends_early_and_says_where(name: str) -> None:
-    entry = method(name)
-    result = run(entry, first_fitting(entry), training=training(rounds=4, lr=1e20))
-    when = 0 if entry.warmup() else 1  # all clients are there before the first round
-    first = min(entry.participants(sampled(SEED, 1, 3, training()), 3)) if when else 0
-    assert str(result.diverged) == (
-        f"diverged in round {when} at client {first}: the loss is not finite; try a smaller lr"
-    )
-    assert len(result.round) == len(result.client) == len(result.correct) == len(result.total) == len(result.loss) == 0
-    assert (result.round.dtype, result.correct.dtype, result.loss.dtype) == (np.int32, np.int64, np.float64)
+def test_a_run_that_diverges_ends_early_and_says_where() -> None:
+    result = run(method("fedavg"), CONVNET, training=training(rounds=4, lr=1e20))
+    first = min(sampled(SEED, 1, 3, training()))
+    assert str(result.diverged).startswith(f"diverged in round 1 at client {first}: the loss is not finite")
+    columns = result.round, result.client, result.correct, result.total, result.loss
+    assert [str(one.dtype) for one in columns] == ["int32", "int32", "int64", "int64", "float64"]
+    assert not any(map(len, columns))
 
 
 class Fragile(FedAvg):
@@ -208,27 +195,16 @@ def test_the_callers_random_state_does_not_matter_and_cuda_is_left_alone(monkeyp
     assert results[0] == results[1]
 
 
-def test_data_are_normalised_by_channel() -> None:
-    pixels = np.array([[[[0]], [[255]]], [[[51]], [[102]]]], np.uint8)
-    rows = [np.array([0])], [np.array([1])]
-    data = FederatedData.from_arrays(pixels, np.array([0, 1]), *rows, (0.5, 0.2), (0.5, 0.1), 2, torch.device("cpu"))
-    batch = data.batch(torch.tensor([1, 0]))
-    expected = torch.tensor([[(0.2 - 0.5) / 0.5, (0.4 - 0.2) / 0.1], [-1.0, 8.0]]).view(2, 2, 1, 1)
-    torch.testing.assert_close(batch.inputs, expected)
-    assert batch.labels.tolist() == [1, 0] and data.inputs.tolist() == pixels.tolist()
+def test_everybody_has_samples() -> None:
     for sizes, part in ((((3, 0), (2, 2)), "training"), (((3, 3), (2, 0)), "test")):
         with pytest.raises(UserError, match=f"^client 1 has no {part} samples; raise the partition's minimum$"):
             federation(*sizes)
 
 
-@pytest.mark.parametrize("name", ["none", "cuda:99", "cpu:x", "meta", ""])
-def test_an_absent_device_is_an_error_of_one_line(name: str) -> None:
-    with pytest.raises(UserError, match=f"^device {name!r} cannot be used .*use auto, cpu or cuda$"):
-        select_device(name)
-
-
-@pytest.mark.parametrize(("name", "device"), [("cuda:1", "cuda:1"), ("cuda", "cuda:0"), ("auto", "cuda:0")])
-def test_a_gpu_becomes_the_current_device(name: str, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("none", "cuda:99", "cpu:x", "meta", ""):
+        with pytest.raises(UserError, match=f"^device {name!r} cannot be used .*use auto, cpu or cuda$"):
+            select_device(name)
     current: list[torch.device] = []
     monkeypatch.setattr(torch, "empty", lambda *_, **__: None)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
@@ -236,7 +212,8 @@ def test_a_gpu_becomes_the_current_device(name: str, device: str, monkeypatch: p
     monkeypatch.setattr(torch, "use_deterministic_algorithms", lambda *_, **__: None)
     monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", True)
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    assert select_device(name) == torch.device(device) and current == [torch.device(device)]
+    for name, device in (("cuda:1", "cuda:1"), ("cuda", "cuda:0"), ("auto", "cuda:0")):
+        assert select_device(name) == torch.device(device) == current[-1]
     assert not torch.utils.deterministic.fill_uninitialized_memory
 
 
@@ -249,20 +226,17 @@ def test_threads_are_one_for_small_images_unless_asked_for(monkeypatch: pytest.M
     monkeypatch.setenv("PFL_THREADS", "3")
     use_threads(torch.device("cpu"), (3, 32, 32))
     assert chosen == [1, 3]
-    for wanted in ("0", "-1", "two", "1.5", "²", "10000", "9" * 5000):
+    for wanted in ("0", "-1", "two", "1.5", "²", "10000"):
         monkeypatch.setenv("PFL_THREADS", wanted)
         with pytest.raises(UserError, match="PFL_THREADS"):
             use_threads(torch.device("cpu"), (1, 8, 8))
 
 
 def test_streams_of_randomness_are_independent() -> None:
-    drawn = {
-        (seed, purpose, ids): tuple(generator(seed, purpose, *ids).integers(0, 2**63, 2).tolist())
-        for seed in (0, 1)
-        for purpose in ("sampling", "batches")
-        for ids in ((), (1,), (1, 2), (2, 1))
-    }
-    assert len(set(drawn.values())) == len(drawn)
+    ids = (), (1,), (1, 2), (2, 1)
+    streams = list(product((0, 1), ("sampling", "batches"), ids))
+    drawn = {tuple(generator(seed, what, *one).integers(0, 2**63, 2).tolist()) for seed, what, one in streams}
+    assert len(drawn) == len(streams)
     assert 0 <= torch_seed(0, "init") < 2**63 and torch_seed(0, "init") != torch_seed(0, "dropout")
 
 
@@ -281,7 +255,6 @@ BARE = """
 import json, sys
 others = "pyarrow pandas pydantic dvc timm torchvision sklearn scipy PIL pooch h5py matplotlib jinja2 rich typer yaml"
 sys.modules.update(dict.fromkeys(others.split()))
-from pflcore.methods import METHODS
 from pflcore.partitions import PARTITIONS
 from support.tiny import backbone, federation, method, run
 

@@ -45,23 +45,18 @@ def test_the_federation() -> None:
         print(plain.rounds)
 
 
-@pytest.mark.parametrize(("client", "round_"), [(0, 1), (1, 3)])
-def test_a_client_in_a_round(client: int, round_: int) -> None:
-    found = trainer(Curious(), rounds=8, local_epochs=2, batch_size=4).facts(client, round_)
-    seen, per_epoch = Counter(DATA.labels[DATA.train[client]].tolist()), -(-(14, 7, 9)[client] // 4)
-    assert found["data/class_counts"].tolist() == [seen[label] for label in range(CLASSES)]
-    assert {name.removeprefix("data/"): tensor.item() for name, tensor in found.items() if not tensor.ndim} == {
-        **{"epoch_steps": per_epoch, "steps": 2 * per_epoch, "round": round_, "progress": round_ / 8},
-        "draws": torch_seed(SEED, "draws", round_, client),
-    }
-
-
-def test_nobody_is_told_what_he_does_not_ask_for() -> None:
+def test_a_client_in_a_round_knows_what_it_asks_for() -> None:
+    for client, round_ in ((0, 1), (1, 3)):
+        found = trainer(Curious(), rounds=8, local_epochs=2, batch_size=4).facts(client, round_)
+        seen, per_epoch = Counter(DATA.labels[DATA.train[client]].tolist()), -(-(14, 7, 9)[client] // 4)
+        assert found["data/class_counts"].tolist() == [seen[label] for label in range(CLASSES)]
+        assert {name.removeprefix("data/"): tensor.item() for name, tensor in found.items() if not tensor.ndim} == {
+            **{"epoch_steps": per_epoch, "steps": 2 * per_epoch, "round": round_, "progress": round_ / 8},
+            "draws": torch_seed(SEED, "draws", round_, client),
+        }
     assert trainer(FedAvg()).facts(0, 1) == {}
     (weights,) = trainer(FedAvg(), class_weights="balanced").facts(1, 1).values()
     assert torch.equal(weights, balanced(DATA.class_counts(1)))
-    # 12 samples in three of four classes: each class counts as 4 samples.
-    assert balanced(torch.tensor([2, 0, 8, 2])).tolist() == [2.0, 0.0, 0.5, 2.0]
 
 
 # --- cost ------------------------------------------------------------------------------------------------------------
@@ -82,21 +77,18 @@ MODEL, HEAD = 64 * 7 + 7 + 7 * CLASSES + CLASSES, 7 * CLASSES + CLASSES
 
 
 @pytest.mark.parametrize(
-    ("name", "factor", "stored", "received", "server"),
+    ("name", "factor", "stored", "received"),
     [
-        ("fedavg", 1, 0, MODEL, MODEL),
-        ("fedper", 1, HEAD, MODEL - HEAD, MODEL - HEAD),
-        ("local", 1, MODEL, 0, 0),
-        ("ditto", 2, MODEL, MODEL, MODEL),
-        ("apfl", 2, MODEL + 1, MODEL, MODEL),
-        ("pfedme", 5, MODEL, MODEL, MODEL),
+        ("fedavg", 1, 0, MODEL),
+        ("fedper", 1, HEAD, MODEL - HEAD),
+        ("local", 1, MODEL, 0),
+        ("apfl", 2, MODEL + 1, MODEL),
+        ("pfedme", 5, MODEL, MODEL),
     ],
 )
-def test_multiply_adds_of_a_step_and_numbers_that_are_held(
-    name: str, factor: int, stored: int, received: int, server: int
-) -> None:
+def test_multiply_adds_of_a_step_and_numbers_that_are_held(name: str, factor: int, stored: int, received: int) -> None:
     cost = run(method(name), Linear(), federation((1, 7, 9))).cost  # of which few samples are taken again
-    assert (cost.macs, cost.stored, cost.received, cost.server) == (factor * STEP, stored, received, server)
+    assert (cost.macs, cost.stored, cost.received, cost.server) == (factor * STEP, stored, received, received)
     assert cost.sent_up == cost.sent_down == 4 * received
 
 

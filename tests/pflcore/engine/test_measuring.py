@@ -30,8 +30,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from pflcore.backbones import Backbone
-from pflcore.detection.average_precision import mean_average_precision
 from pflcore.detection.ssd import candidates, distinct
+from pflcore.detection.task import mean_average_precision
 from pflcore.engine import CheckpointFolder, Progress, Result
 from pflcore.engine.client import balanced
 from pflcore.engine.evaluation import Scores
@@ -87,13 +87,12 @@ def assert_tuned(
 
 
 @pytest.mark.parametrize("executor", EXECUTORS)
-@pytest.mark.parametrize(
-    "options", [{"finetune_epochs": 2}, {"finetune_steps": 3, "finetune_lr": 0.2, "finetune_groups": ("head",)}]
-)
-def test_fedavg_is_tuned_by_plain_sgd(executor: str, options: dict[str, Any]) -> None:
-    plain, result = trained(method("fedavg")), trained(method("fedavg", **options), executor=executor)
-    assert all(torch.allclose(result.weights[name], plain.weights[name], atol=1e-6) for name in plain.weights)
-    assert_tuned(result, plain, options)
+def test_fedavg_is_tuned_by_plain_sgd(executor: str) -> None:
+    plain = trained(method("fedavg"))
+    for options in ({"finetune_epochs": 2}, {"finetune_steps": 3, "finetune_lr": 0.2, "finetune_groups": ("head",)}):
+        result = trained(method("fedavg", **options), executor=executor)
+        assert all(torch.allclose(result.weights[name], plain.weights[name], atol=1e-6) for name in plain.weights)
+        assert_tuned(result, plain, options)
 
 
 @pytest.mark.parametrize("groups", [(), ("norm",), ("head",)])
@@ -103,14 +102,13 @@ def test_running_statistics_move_with_their_group_alone(groups: tuple[str, ...])
     assert_tuned(result, plain, options, net=NormNet())
 
 
-@pytest.mark.parametrize("executor", EXECUTORS)
-@pytest.mark.parametrize(("name", "prefix"), [("fedavg", ""), ("ditto", "client.{}.own/")])
-def test_it_has_the_class_weights_of_training(name: str, prefix: str, executor: str) -> None:
-    plain = trained(method(name), class_weights="balanced")
-    result = trained(method(name, finetune_epochs=2), executor=executor, class_weights="balanced")
-    weigh = lambda client: balanced(DATA.class_counts(client))  # noqa: E731
-    assert len(weigh(0).unique()) > 1
-    assert_tuned(result, plain, {"finetune_epochs": 2}, prefix, weigh=weigh)
+@pytest.mark.parametrize("executor", ["sequential", "stacked"])
+def test_a_second_model_is_tuned_with_the_class_weights_of_training(executor: str) -> None:
+    plain = trained(method("ditto"), class_weights="balanced")
+    result = trained(method("ditto", finetune_epochs=2), executor=executor, class_weights="balanced")
+    weights = [balanced(DATA.class_counts(client)) for client in range(2)]
+    assert len(weights[0].unique()) > 1
+    assert_tuned(result, plain, {"finetune_epochs": 2}, "client.{}.own/", weigh=lambda client: weights[client])
 
 
 # What they do before a measurement is theirs.
@@ -132,11 +130,7 @@ def test_every_method_can_be_tuned_and_keeps_none_of_it(name: str) -> None:
 
 HEAD = {"finetune_epochs": 1, "finetune_groups": ("head",)}
 WRONG: list[tuple[str, dict[str, Any], str]] = [
-    (
-        "per_fedavg",
-        {"finetune_epochs": 1},
-        r"method per_fedavg: finetune_\*: what clients do before",
-    ),
+    ("per_fedavg", {"finetune_epochs": 1}, r"method per_fedavg: finetune_\*: what clients do before"),
     ("fedproto", HEAD, r"fedproto\.finetune_groups: its predictions read no classifier"),
     ("fedavg", {"finetune_lr": 0.1}, r"fedavg\.finetune_lr says nothing without finetune_epochs or finetune_steps$"),
     ("fedavg", {**HEAD, "finetune_groups": ("haed",)}, r"method fedavg: finetune_groups: .*'haed'; did"),
@@ -194,30 +188,29 @@ def test_validation_is_what_a_test_of_these_samples_gives_by_every_executor(name
 # --- early stopping --------------------------------------------------------------------------------------------------
 
 ROUNDS = 14
-FIRST, SECOND = (Evaluation(window=0, curve_every=every) for every in (1, 2))
+EVERY = Evaluation(window=0, curve_every=1)
 
 
-def stopped(patience: int | None, evaluation: Evaluation = FIRST, rounds: int = ROUNDS, **changes: Any) -> Result:
+def stopped(patience: int | None, evaluation: Evaluation = EVERY, rounds: int = ROUNDS, **changes: Any) -> Result:
     settings = training(rounds=rounds, local_epochs=1, lr=0.2, patience=patience)
     arguments = {"executor": "sequential", "data": HELD, **changes}
     return run(method("fedper"), backbone("convnet"), training=settings, evaluation=evaluation, **arguments)
 
 
-def history(*correct: tuple[int, int], novel: int | None = None) -> History:
-    """After rounds 10, 20, …, of two clients with 9 validation samples each."""
-    made = History(np.array([client != novel for client in range(2)]), 2)
-    for number, both in enumerate(correct, start=1):
-        made.add(10 * number, Scores.join([((0, 5, 1.0, 0), (one, 9, 1.0, one)) for one in both]))
-    return made
-
-
 def test_where_it_stops_by_hand() -> None:
-    measured = history((3, 0), (1, 4), (5, 0), (2, 2), (3, 3), (0, 1), (1, 1), (6, 0))
+    def stops(patience: int | None, *correct: tuple[int, int], novel: int | None = None) -> int | None:
+        """After measurements of two clients with 9 validation samples each in rounds 10, 20, …"""
+        made = History(np.array([client != novel for client in range(2)]), 2)
+        for number, both in enumerate(correct, start=1):
+            made.scores[10 * number] = Scores.join([((0, 5, 1.0, 0), (one, 9, 1.0, one)) for one in both])
+        return made.stops_after(patience)
+
     # Pooled 3, 5, 5, 4, 6, 1, 2, 6: equal is no better.
+    measured = (3, 0), (1, 4), (5, 0), (2, 2), (3, 3), (0, 1), (1, 1), (6, 0)
     for patience, stop in {1: 30, 2: 40, 3: 80, 4: None, None: None}.items():
-        assert measured.stops_after(patience) == stop
+        assert stops(patience, *measured) == stop
     for novel, stop in {None: None, 1: 20}.items():  # novel clients do not count
-        assert history((1, 0), (1, 5), (1, 9), novel=novel).stops_after(1) == stop
+        assert stops(1, (1, 0), (1, 5), (1, 9), novel=novel) == stop
 
 
 def expected(whole: Result, patience: int) -> int:
@@ -230,58 +223,30 @@ def expected(whole: Result, patience: int) -> int:
     return rounds[-1]
 
 
-@pytest.mark.parametrize("evaluation", [FIRST, SECOND])
-def test_a_run_ends_as_one_of_so_many_rounds(evaluation: Evaluation) -> None:
+@pytest.mark.parametrize("every", [1, 2])
+def test_a_run_ends_as_one_of_so_many_rounds(every: int) -> None:
+    evaluation = Evaluation(window=0, curve_every=every)
     whole = stopped(None, evaluation)
     assert expected(whole, 1) < ROUNDS  # the seed is such that it matters
-    for patience in (1, 2, 3):
+    for patience in (1, 3):
         said: list[Progress] = []
         result, stop = stopped(patience, evaluation, on_round=said.append), expected(whole, patience)
         assert result.rounds == stop and result_bytes(result) == result_bytes(stopped(None, evaluation, rounds=stop))
-        assert [(one.round, one.rounds) for one in said] == [
-            (r, ROUNDS if r < stop else stop) for r in range(1, stop + 1)
-        ]
-    for executor in ("pooled", "stacked"):
-        assert stopped(2, evaluation, executor=executor).rounds == expected(whole, 2)
+        assert [one.round for one in said] == list(range(1, stop + 1)) and said[-1].rounds == stop
 
 
-def test_a_killed_run_stops_where_it_would_have_and_trains_nothing_after_its_end(tmp_path: Path) -> None:
-    def kill(progress: Progress | None = None) -> None:
-        if progress is None or progress.round == 2:
-            raise KeyboardInterrupt
-
-    whole = stopped(2)
-    for where, changes in (("a", {"checkpoint_every": 0, "on_round": kill}), ("b", {"confirm": kill})):
-        with CheckpointFolder(tmp_path / where, "me", pytest.fail) as checkpoints:
-            with pytest.raises(KeyboardInterrupt):
-                stopped(2, checkpoints=checkpoints, **changes)
-            again = stopped(2, checkpoints=checkpoints)
-        assert again.resumed_from == (1 if where == "a" else whole.rounds) and result_bytes(again) == result_bytes(
-            whole
-        )
-
-
-def continued(folder: Path, patience: int | None) -> int:
-    """Train a run of a lineage to its end; the round of an earlier one from which it continued."""
-    with CheckpointFolder(folder / "own", "me", pytest.fail, "lineage", folder / "states") as checkpoints:
-        result = stopped(patience, checkpoints=checkpoints)
-        checkpoints.archive()
-    assert result_bytes(result) == result_bytes(stopped(patience))
-    return result.resumed_from
-
-
-def test_more_patience_goes_on_from_where_less_ended_and_less_never_behind_its_end(tmp_path: Path) -> None:
-    assert [continued(tmp_path, one) for one in (1, 3, None, None)] == [
-        *(0, stopped(1).rounds, stopped(3).rounds),
-        ROUNDS,  # its own state
-    ]
-    assert [continued(tmp_path, 1) for _ in range(2)] == [0, stopped(1).rounds]
+def test_a_run_with_more_patience_goes_on_from_where_one_with_less_ended(tmp_path: Path) -> None:
+    for patience, resumed in ((1, 0), (3, stopped(1).rounds), (None, stopped(3).rounds), (None, ROUNDS), (1, 0)):
+        with CheckpointFolder(tmp_path / "own", "me", pytest.fail, "lineage", tmp_path / "states") as checkpoints:
+            result = stopped(patience, checkpoints=checkpoints)
+            checkpoints.archive()
+        assert result.resumed_from == resumed and result_bytes(result) == result_bytes(stopped(patience))
 
 
 @pytest.mark.parametrize(
     ("evaluation", "data", "message"),
     [
-        (FIRST, federation(), "needs validation samples; set the partition's validation_share"),
+        (EVERY, federation(), "needs validation samples; set the partition's validation_share"),
         (Evaluation(window=5), HELD, "needs evaluation.window: 0, not 5"),
         (Evaluation(window=0, curve_every=0), HELD, "needs evaluation.curve_every"),
     ],
@@ -325,7 +290,6 @@ def test_a_figure_is_the_mean_average_precision_of_a_clients_own_images() -> Non
         assert result.total[last] == len(data.test[client]) and 0 <= figure <= 1
     scores = Scores.join([((1, 1, 0.5, 1, 0.2),), ((2, 2, 0.5, 2, 0.6),)])  # averaged, not pooled
     assert scores.figure(np.array([True, True])) == pytest.approx(0.4)
-    assert Scores(scores.values[:, :4]).figure(np.array([True, True])) == 1.0
 
 
 # Per-FedAvg halves batches, and norms over the one place of the last maps make gradients of 1e7 of three images.
@@ -342,12 +306,6 @@ def test_a_method_trains_a_detector_or_says_in_a_line_that_it_does_not(name: str
         assert "\n" not in str(error) and str(error)
     else:
         assert result.precision is not None and np.isfinite(result.loss).all()
-
-
-@pytest.mark.parametrize("name", [pytest.param(name, marks=MATRIX) for name in ("fedavg", "fedbn", "pfedme", "ditto")])
-def test_the_methods_of_the_papers_table_train_one(name: str) -> None:
-    losses = [detected(name, training=replace(WIDE, rounds=1, local_epochs=epochs)).loss.sum() for epochs in (1, 8)]
-    assert losses[1] < losses[0]
 
 
 def test_what_goes_by_one_label_is_refused() -> None:

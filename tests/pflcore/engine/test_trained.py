@@ -1,4 +1,4 @@
-"""Models of clients from saved weights: of every method, each predicts what the run measured."""
+"""Models of clients from saved weights: each predicts what the run measured."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ DATA = tiny.federation(*SIZES)
 CONVNET = tiny.backbone("convnet")
 NOVEL = replace(tiny.holding_back(DATA), novel=frozenset({2}))
 OPTIONS: list[dict[str, Any]] = [
-    {"knn": 0.6, "neighbours": 3},
     {"knn_grid": (0.0, 0.5, 1.0), "finetune_steps": 3, "finetune_lr": 0.2},
     {"also_personal": ("head",), "finetune_epochs": 2, "finetune_groups": ("head",)},
     {"train_only": ("head",)},
@@ -49,10 +48,10 @@ def measured(folder: Path, method: Method, net: Backbone, data: FederatedData, *
         model = run.client(client)
         inputs, labels = model.samples("test")
         logits = model.predict(inputs)
-        hits = int((logits.argmax(-1) == labels).sum())
         (at,) = np.flatnonzero(last & (result.client == client))
         loss = F.cross_entropy(logits.flatten(0, -2).double(), labels.flatten()).item()
         assert loss == pytest.approx(result.loss[at], rel=1e-5)
+        hits = int((logits.argmax(-1) == labels).sum())
         assert (hits, labels.numel()) == model.measure()[:2] == (result.correct[at], result.total[at])
     return run
 
@@ -76,31 +75,28 @@ def test_a_plain_model_is_its_network_and_can_be_trained(tmp_path: Path) -> None
     model = run.client(1)
     assert model.plain and not model.training and not list(model.beside.buffers())
     images, labels = model.samples("train")
-    by_hand = model.net((images.float() / 255 - 0.4) / 0.3)
-    torch.testing.assert_close(model.predict(images), by_hand.detach())
+    by_hand = model.net((images.float() / 255 - 0.4) / 0.3).detach()
+    torch.testing.assert_close(model.predict(images), by_hand)
     model.train()
     F.cross_entropy(model(model.prepared(images)), labels).backward()  # its dropout draws by itself
     with torch.no_grad():
         for parameter in model.parameters():
             parameter -= parameter.grad
-    assert model.training and not torch.allclose(model.predict(images), by_hand.detach())
+    assert model.training and not torch.allclose(model.predict(images), by_hand)
 
 
 def test_what_does_not_fit_is_one_line(tmp_path: Path) -> None:
     run = measured(tmp_path, tiny.method("fedper"), CONVNET, DATA)
-    model = run.client(0)
-    with pytest.raises(UserError, match=r"^there is no client 4: clients are 0 to 3$"):
-        run.client(4)
-    with pytest.raises(UserError, match=r"^predict takes images uint8 \(n, 1, 8, 8\).* got float32 \(2, 1, 8, 8\)"):
-        model.predict(torch.zeros(2, 1, 8, 8))
-    with pytest.raises(UserError, match=r"^split 'validation': there are train, test$"):
-        model.samples("validation")
-    with pytest.raises(UserError, match=r"weights\.safetensors: weights of another run \("):
-        replace(run, backbone=tiny.backbone("tiny_vit")).client(0)
     detector = replace(run, backbone=tiny.backbone("mobilenetv2_ssd"), data=tiny.boxed(*SIZES))
-    weights = tiny.run(run.method, detector.backbone, detector.data, training=tiny.training(rounds=1, lr=0.001)).weights
-    with pytest.raises(UserError, match=r"^a detector's predictions are boxes"):
-        replace(detector, weights=weights).client(0)
+    for call, words in (
+        (lambda: run.client(4), "^there is no client 4: clients are 0 to 3$"),
+        (lambda: run.client(0).predict(torch.zeros(2, 1, 8, 8)), "^predict takes images uint8 .*got float32"),
+        (lambda: run.client(0).samples("validation"), "^split 'validation': there are train, test$"),
+        (lambda: replace(run, backbone=tiny.backbone("tiny_vit")).client(0), r"tensors: weights of another run \("),
+        (lambda: detector.client(0), "^a detector's predictions are boxes"),
+    ):
+        with pytest.raises(UserError, match=words):
+            call()
     run.weights.write_bytes(b"no such thing")  # type: ignore[union-attr]
     with pytest.raises(UserError, match="not a readable safetensors file"):
         run.client(0)

@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pflcore.backbones import BACKBONES
+from pflcore.engine.phases import roles_of
 from pflcore.errors import UserError
 from pflcore.groups import Groups
 from pflcore.method import Update
 from pflcore.methods import METHODS
-from pflcore.ownership import roles_of
 
 State = Mapping[str, Tensor]
 

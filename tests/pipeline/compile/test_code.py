@@ -278,8 +278,8 @@ def test_the_record_of_the_engine(copy: Copy) -> None:
     copy.accept()
     copy.add("pflcore/engine/new.py", "")
     assert copy.untested() == "None"  # nobody imports it
-    copy.add("pflcore/engine/loop.py", "import pflcore.engine.new")
-    assert copy.untested().startswith("pflcore.engine.loop was edited")
+    copy.add("pflcore/engine/run.py", "import pflcore.engine.new")
+    assert copy.untested().startswith("pflcore.engine.run was edited")
     copy.accept()
     assert copy.untested() == "None"
     (copy.source / "pflcore/engine/new.py").unlink()

@@ -162,7 +162,7 @@ def test_workers_that_die_or_fail_say_it() -> None:
             list(pooled.train(1, [(0, state), (1, state)]))
         with pytest.raises(IndexError) as error:
             pooled.score_each([(99, state)])
-    assert "in score_splits" in "".join(error.value.__notes__)
+    assert "in score_client" in "".join(error.value.__notes__)
 
 
 def finish(pieces: list[Piece], workers: int) -> int:
@@ -280,7 +280,7 @@ def test_uneven_clients_step_side_by_side(entry: type[FedAvg], net: str, weighte
 
     stacked.replay = watched  # type: ignore[assignment]
     outcomes = list(stacked.train(1, jobs))
-    assert len(set(seen)) == shapes and (shapes > 1 or len(seen) == max(map(reference.steps, clients)))
+    assert len(set(seen)) == shapes and (shapes > 1 or len(seen) == max(map(reference.local.steps, clients)))
     for one, other in zip(outcomes, Sequential(reference).train(1, jobs), strict=True):
         assert_states_close(one.model, other.model)
         assert one.loss == pytest.approx(other.loss, rel=1e-5)

@@ -1,19 +1,73 @@
-"""What mixtures have become that are learned: of attentions within a model, and of clients' models layer by layer."""
+"""What has been learned of clients: embeddings of them, mixtures of attentions and of their models layer by layer."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import nn
 
 from pflcore.analyses import ANALYSES
 from pflcore.backbones._local_attention import Hybrid
 from pflcore.engine.analysis import Analysis, Finding, Subject
 from pflcore.errors import UserError
-from pflcore.method import Federation
+from pflcore.method import Federation, name_of
 from pflcore.methods.pfedla_layerwise import PFedLALayerwise
+from pflcore.seeds import sequence
 
 KINDS = ("se", "eca", "ca")  # in the order of a hybrid's logits
+_EMBEDDING = "hyper/embedding"
+_PERPLEXITY = 8.0  # neighbours that t-SNE looks at: of the paper's 100 clients, five are of a kind
+_FEWEST = 4
+
+
+@ANALYSES.register
+class Embeddings(Analysis):
+    """Whether a hypernetwork finds out which clients are alike: their embeddings on a plane.
+
+    They are placed by t-SNE, for which the paper gives no perplexity. Needs a method with embeddings of clients.
+    """
+
+    name = "embeddings"
+    citation = "Li et al., FedTP, TNNLS 2023, section IV-E and figure 9"
+    title = "Client embeddings"
+
+    def check(self, subject: Subject) -> None:
+        clients = len(subject.members())
+        if _EMBEDDING not in subject.server.extra:
+            needs = f"a method with a hypernetwork, such as fedtp or pfedhn; method {name_of(subject.trainer.method)}"
+            raise UserError(f"analyses: 'embeddings' needs {needs} has no embeddings of clients")
+        if clients < _FEWEST:
+            needs = f"{_FEWEST} or more clients that take part in training"
+            raise UserError(f"analyses: 'embeddings' needs {needs}, not {clients}")
+
+    def findings(self, subject: Subject) -> Iterator[Finding]:
+        """A place on the plane, items ``x`` and ``y``, and the ``group`` of every client that took part in training."""
+        members, data = subject.members(), subject.trainer.data
+        table = subject.server.extra[_EMBEDDING].detach().cpu().double().numpy()[members]
+        seed = sequence(subject.trainer.seed, "t-SNE").generate_state(1)[0]
+        for client, (x, y) in zip(members, plane(table, int(seed)), strict=True):
+            yield Finding.one(client, "x", x)
+            yield Finding.one(client, "y", y)
+            group = subject.kinds[client] if subject.kinds is not None else int(data.class_counts(client).argmax())
+            yield Finding.one(client, "group", group)
+
+
+def plane(points: NDArray[np.float64], seed: int) -> NDArray[np.float64]:
+    """Place points (n, d) in two dimensions by t-SNE: (n, 2).
+
+    The exact algorithm on one thread: the faster one adds in an order that differs from run to run.
+    """
+    from sklearn.manifold import TSNE
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+    perplexity = max(1.0, min(_PERPLEXITY, (len(points) - 1) / 3))
+    start = "pca" if points.shape[1] > 1 else "random"
+    with threadpool_limits(1):
+        tsne = TSNE(2, perplexity=perplexity, init=start, learning_rate="auto", method="exact", random_state=seed)
+        placed: NDArray[np.float64] = tsne.fit_transform(points).astype(np.float64)
+    return placed
 
 
 @ANALYSES.register
@@ -29,10 +83,8 @@ class Mixing(Analysis):
 
     def check(self, subject: Subject) -> None:
         if not _positions(subject.trainer.model):
-            raise UserError(
-                "analyses: 'mixing' needs a backbone with hybrid local attention; set its option attention: hybrid, or "
-                "leave the analysis out"
-            )
+            needs = "a backbone with hybrid local attention; set its option attention: hybrid"
+            raise UserError(f"analyses: 'mixing' needs {needs}, or leave the analysis out")
 
     def findings(self, subject: Subject) -> Iterator[Finding]:
         """Yield the softmax of each hybrid's logits, for every client that takes part in training.
@@ -67,8 +119,8 @@ class LayerWeights(Analysis):
     def check(self, subject: Subject) -> None:
         method = subject.trainer.method
         if not isinstance(method, PFedLALayerwise):
-            name = getattr(method, "name", type(method).__name__)
-            raise UserError(f"analyses: 'layer_weights' needs method pfedla_layerwise; method {name} mixes no layers")
+            needs = f"method pfedla_layerwise; method {name_of(method)} mixes no layers"
+            raise UserError(f"analyses: 'layer_weights' needs {needs}")
 
     def findings(self, subject: Subject) -> Iterator[Finding]:
         """Of every client that takes part in training, for each layer, with weights from 0 to 1:
