@@ -11,8 +11,8 @@ from pathlib import Path, PurePosixPath
 from pflcore.errors import UserError
 from pipeline.compile.compilation import Compilation
 from pipeline.compile.emitter import Emitter
-from pipeline.compile.engine import untested
 from pipeline.compile.fingerprint import Code
+from pipeline.compile.stage_code import untested
 from pipeline.ledger import Ledger
 from pipeline.spec.catalog import Catalog, load_catalog
 from pipeline.spec.resolve import resolve
@@ -76,7 +76,6 @@ def _add_spec(compilation: Compilation, name: str, path: Path, workspace: Worksp
     resolved = resolve(spec, catalog, workspace.profile)
     assert resolved.table is not None  # only an abstract spec has none
     compilation.tables[name] = resolved.table
-    compilation.idle += [line for line in resolved.idle if line not in compilation.idle]
     if resolved.table.counted:
         compilation.counted |= {run.id: run for run in resolved.runs}
         return

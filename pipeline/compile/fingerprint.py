@@ -64,9 +64,7 @@ class Code:
 
     def outside(self, root: str) -> str:
         """Return the lines of :meth:`fingerprint` of modules that are not of the project's packages."""
-        if root in self.modules:
-            return ""
-        own = sorted(module for module in self._closure(root) if module not in self.modules)
+        own = [] if root in self.modules else sorted(self._closure(root) - self.modules.keys())
         return "".join(f"{module} {self._parse(module)[0]}\n" for module in own)
 
     @staticmethod
@@ -91,10 +89,7 @@ class Code:
 
     def has(self, module: str) -> bool:
         """Return whether it is one of the packages' modules, or of those that join them."""
-        return self._path(module) is not None
-
-    def _path(self, module: str) -> Path | None:
-        return self.modules.get(module) or extensions.modules().get(module)
+        return module in self.modules or module in extensions.modules()
 
     def _closure(self, root: str) -> set[str]:
         closure, waiting = set[str](), [root]
@@ -111,8 +106,7 @@ class Code:
         """Return the hash of what a module means, and what it imports."""
         if module in self._parsed:
             return self._parsed[module]
-        path = self._path(module)
-        assert path is not None
+        path = self.modules.get(module) or extensions.modules()[module]
         package = module if path.name == "__init__.py" else module.rpartition(".")[0]
         meaning, names = self._meaning(path.read_bytes())
         parsed = meaning, [_absolute(name, package) for name in names]
@@ -146,7 +140,7 @@ def _meaning(source: bytes) -> tuple[str, list[str]]:
         elif isinstance(node, _DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
             del node.body[0]
     text = "".join(_normalised(tree))
-    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:16], imports
+    return _bytes_hash(text.encode(errors="surrogatepass")), imports
 
 
 def _absolute(name: str, package: str) -> str:

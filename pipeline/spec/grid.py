@@ -11,11 +11,11 @@ from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 from pflcore.registry import did_you_mean
-from pipeline.spec.draft import Draft, Patch, Patcher
+from pipeline.spec.draft import BASE, Draft, Patch, Patcher
 from pipeline.spec.metrics import Where, label_text
 from pipeline.spec.run import COMPONENTS, LISTS, RUN_FIELDS, SETTINGS
 from pipeline.spec.schema import Grid
-from pipeline.spec.yamlfile import Address, Document, dotted, show
+from pipeline.spec.yamlfile import Address, Document, show
 
 MAX_RUNS = 20_000
 _AXIS_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
@@ -62,17 +62,18 @@ def expand(grid: Grid, patcher: Patcher) -> Points:
     for axis, other in itertools.permutations(axes, 2):
         _check_settings(axis, other, patcher)
     known = {axis.name: list(axis.patches) for axis in axes}
-    for index, override in enumerate(grid.overrides):
-        check_where(override.when, known, document, ("grid", "overrides", index, "when"))
-    for index, excluded in enumerate(grid.exclude):
-        check_where(excluded, known, document, ("grid", "exclude", index))
-    check_where(grid.only, known, document, ("grid", "only"))
+    wheres: list[tuple[Where, Address]] = [
+        *((override.when, ("grid", "overrides", index, "when")) for index, override in enumerate(grid.overrides)),
+        *((excluded, ("grid", "exclude", index)) for index, excluded in enumerate(grid.exclude)),
+        (grid.only, ("grid", "only")),
+    ]
+    for where, address in wheres:
+        check_where(where, known, document, address)
     labels = {axis: [one for one in own if one in grid.only.get(axis, own)] for axis, own in known.items()}
-    if (size := math.prod(map(len, labels.values()))) > MAX_RUNS:
-        raise document.error(("grid", "axes"), f"{size} runs; a spec holds at most {MAX_RUNS}")
+    size = math.prod(map(len, labels.values()))
+    document.check(size <= MAX_RUNS, ("grid", "axes"), f"{size} runs; a spec holds at most {MAX_RUNS}")
     points = list(_points(grid, axes, labels, patcher))
-    if not points:
-        raise document.error(("grid", "exclude"), "excludes every run of the grid")
+    document.check(points, ("grid", "exclude"), "excludes every run of the grid")
     return Points(known, labels, points)
 
 
@@ -103,39 +104,14 @@ def labelled(values: Any, address: Address, document: Document) -> Iterator[tupl
 
 def check_option(part: str, option: str, address: Address, patcher: Patcher) -> None:
     """Raise :class:`UserError` when no entry of this part of a run has such an option."""
-    if part in LISTS or (part in COMPONENTS and option == "name"):
-        raise patcher.document.error(address, f"call the axis {part!r}")
-    patcher.document.check_known("part of a run", part, [*COMPONENTS, *SETTINGS], address)
-    patcher.document.check_known("option", option, patcher.fields.options(part), address)
-
-
-def without_effect(points: Points, patcher: Patcher) -> Iterator[str]:
-    """Yield a line for each setting of the base that something else in the same files sets in every run."""
-    document, drafts = patcher.document, [point.draft for point in points.points]
-    base = drafts[0][0]
-    for field, part in base.values.items():
-        for option in part if isinstance(part, dict) else [None]:
-            setters = [_setter(draft, field, option) for draft in drafts]
-            if any(patch is base for patch in setters):
-                continue
-            address = patcher.place([base], field, option)
-            places = dict.fromkeys(patch.places[field] for patch in setters)
-            mark, files = document.mark(address), {document.mark(place).file for place in ((), *places)}
-            if mark.file in files:  # what is inherited may well be overridden by what extends it
-                others = " and ".join(dict.fromkeys(dotted(place[:3]) for place in places))
-                yield f"{mark}: {dotted(address)} has no effect: {others} set it everywhere"
-                break
-
-
-def _setter(draft: Draft, field: str, option: str | None) -> Patch:
-    """Return the last patch that states an option, or that puts something else in the place of the whole field."""
-    stating = (patch for patch in reversed(draft) if field in patch.values)
-    found: Patch = next(patch for patch in stating if option is None or {option, "name"} & {*patch.values[field]})
-    return found
+    document, named = patcher.document, part in LISTS or (part in COMPONENTS and option == "name")
+    document.check(not named, address, f"call the axis {part!r}")
+    document.check_known("part of a run", part, [*COMPONENTS, *SETTINGS], address)
+    document.check_known("option", option, patcher.catalog.all_options(part), address)
 
 
 def _points(grid: Grid, axes: list[Axis], labels: Labels, patcher: Patcher) -> Iterator[Point]:
-    base = patcher.read(grid.base, ("grid", "base"))
+    base = patcher.read(grid.base, BASE)
     # Settings of a label are about what other axes have chosen, and an option set by an axis of its own survives
     # whatever replaces the whole part.
     patches = [(axis.name, axis.patches) for axis in axes if not axis.dotted]
@@ -161,18 +137,32 @@ def _survives(option: Patch, change: Patch, patcher: Patcher) -> bool:
     """Return whether what an axis of an option set holds for the other entry that a change puts in the place."""
     ((field, stated),) = option.values.items()
     part = change.values.get(field, {})
-    known = patcher.fields.known(field, part["name"]) if "name" in part else []
+    known = [info.name for info in patcher.catalog.options(field, part["name"])] if "name" in part else []
     return all(name in known and name not in part for name in stated)
 
 
 def _read_axis(name: str, values: Any, patcher: Patcher) -> Axis:
     document, address = patcher.document, ("grid", "axes", name)
     part, dot, option = name.partition(".")
-    _check_axis(name, values, address, patcher)
+    many = isinstance(values, list | dict) and values
+    document.check(many, address, f"{show(values)} must be a list of values or `label: value` lines")
+    if dot:
+        check_option(part, option, address, patcher)
+    elif name in COMPONENTS:
+        one = isinstance(values, dict) and "name" in values
+        message = f"a {name} where a list of them belongs; write it as [{{name: …}}]"
+        document.check(not one, (*address, "name"), message)
+    elif name not in RUN_FIELDS:
+        allowed = f"letters, digits, '_', '-', and a name that is none of {', '.join(_RESERVED)}"
+        named = _AXIS_NAME.fullmatch(name) and name not in _RESERVED
+        document.check(named, address, f"{show(name)} cannot name an axis; use {allowed}")
+        hint = did_you_mean(name, list(RUN_FIELDS))
+        message = f"no run field, so its values must be `label: patch of a run` lines{hint}"
+        document.check(isinstance(values, dict), address, message)
     axis = Axis(name, bool(dot), {}, {})
     for label, value, here in labelled(values, address, document):
-        if label in axis.patches:
-            raise document.error(here, f"a second value labelled {show(label)}; write `label: value` lines")
+        twice = f"a second value labelled {show(label)}; write `label: value` lines"
+        document.check(label not in axis.patches, here, twice)
         if dot:
             axis.patches[label] = patcher.read_field(part, {option: value}, here)
         elif name not in RUN_FIELDS:
@@ -185,27 +175,10 @@ def _read_axis(name: str, values: Any, patcher: Patcher) -> Axis:
     return axis
 
 
-def _check_axis(name: str, values: Any, address: Address, patcher: Patcher) -> None:
-    error = patcher.document.error
-    part, dot, option = name.partition(".")
-    if not isinstance(values, list | dict) or not values:
-        raise error(address, f"{show(values)} must be a list of values or `label: value` lines")
-    if dot:
-        check_option(part, option, address, patcher)
-    elif name in COMPONENTS and "name" in values and isinstance(values, dict):
-        raise error((*address, "name"), f"a {name} where a list of them belongs; write it as [{{name: …}}]")
-    elif name not in RUN_FIELDS and (not _AXIS_NAME.fullmatch(name) or name in _RESERVED):
-        allowed = f"letters, digits, '_', '-', and a name that is none of {', '.join(_RESERVED)}"
-        raise error(address, f"{show(name)} cannot name an axis; use {allowed}")
-    elif name not in RUN_FIELDS and isinstance(values, list):
-        hint = did_you_mean(name, list(RUN_FIELDS))
-        raise error(address, f"no run field, so its values must be `label: patch of a run` lines{hint}")
-
-
 def _beside(kind: str, value: dict[str, Any], address: Address, patcher: Patcher) -> list[str]:
     """Return what a value of a component's axis states of the run beside the component."""
-    beside = patcher.fields.beside(kind)
-    known = ["name", *patcher.fields.options(kind), *beside]
+    beside = patcher.catalog.beside(kind)
+    known = ["name", *patcher.catalog.all_options(kind), *beside]
     for key in value:
         if key not in known and any(near in beside for near in get_close_matches(key, known, n=1)):
             raise patcher.document.error((*address, key), f"unknown option{did_you_mean(key, beside)}")

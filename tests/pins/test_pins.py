@@ -18,8 +18,8 @@ from pins.cases import CASES, Case
 from pins.numbers import differences, numbers_of_run
 from pins.pins import changes, compare, numbers_of, read_pins
 from pipeline.compile.compiler import source_folder
-from pipeline.compile.engine import untested
 from pipeline.compile.fingerprint import Code
+from pipeline.compile.stage_code import untested
 from pipeline.stages import train
 from pipeline.study.small_run import STACKED, same_everywhere
 

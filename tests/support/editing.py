@@ -23,8 +23,8 @@ from typing import Any
 import yaml
 
 from pipeline.compile.compiler import source_folder
-from pipeline.compile.engine import Engine
 from pipeline.compile.fingerprint import Code
+from pipeline.compile.stage_code import Engine
 from pipeline.workspace import RECORDS
 from support.project import Project, make_project, spec
 

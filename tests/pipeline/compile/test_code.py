@@ -23,9 +23,20 @@ from pflcore.registry import files_of
 from pipeline.cli.commands import compile_
 from pipeline.compile import compiler, stage_code
 from pipeline.compile.compiler import source_folder
-from pipeline.compile.engine import RECORD, STAGES, TITLE, Engine, root_of, untested
 from pipeline.compile.fingerprint import PACKAGES, Code, text_hash
-from pipeline.compile.stage_code import Part, code_of_evaluation, code_of_report, code_of_run, versions
+from pipeline.compile.stage_code import (
+    RECORD,
+    STAGES,
+    TITLE,
+    Engine,
+    Part,
+    code_of_evaluation,
+    code_of_report,
+    code_of_run,
+    root_of,
+    untested,
+    versions,
+)
 from pipeline.running.options import Request, RunOptions
 from pipeline.stages import guard
 from pipeline.workspace import CODE

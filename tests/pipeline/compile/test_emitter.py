@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 import yaml
+from pipeline.spec.records import read_record, read_records, read_run
 from ruamel.yaml import YAML
 from support.project import Project, make_project, spec
 
 from pflcore.errors import UserError
 from pipeline.compile.emitter import GUARD
-from pipeline.compile.serialise import Line, to_yaml
-from pipeline.spec.records import read_record, read_records, read_run
+from pipeline.compile.generated import Line, to_yaml
 from pipeline.spec.table import read_resolved, read_runs
 from pipeline.workspace import CODE, RECORDS, run_path
 

@@ -13,10 +13,9 @@ from support.project import BIN, make_project, spec
 from pflcore import ENGINE_VERSION
 from pflcore.errors import UserError
 from pipeline.compile.compiler import source_folder
-from pipeline.compile.engine import Engine
 from pipeline.compile.fingerprint import Code
 from pipeline.compile.seal import sealed
-from pipeline.compile.stage_code import ENGINE, Part, code_of
+from pipeline.compile.stage_code import ENGINE, Engine, Part, code_of
 
 ERRORS = Part("mine", "pflcore.errors")
 PARTS = [Part(ENGINE, "pipeline.stages.partition"), ERRORS]

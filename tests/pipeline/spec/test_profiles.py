@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pipeline.spec.profiles import smoke_clients
 from support.project import Project, make_project, spec
 from support.tiny import fits
 
@@ -16,7 +17,6 @@ from pflcore.datasets import DATASETS
 from pflcore.methods import METHODS
 from pflcore.partitions import PARTITIONS
 from pipeline.compile.generated import write
-from pipeline.spec.profiles import smoke_clients
 
 CONVNET = "{name: convnet, kernel: 3, padding: 1}"
 IMAGES = [name for name in DATASETS.names() if len(DATASETS.create(name).shape) == 3]

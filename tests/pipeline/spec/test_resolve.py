@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pipeline.spec.fields import Fields
 from support.fake_catalog import BASE, CATALOG, resolved
 
 from pflcore.errors import UserError
 from pflcore.options import describe_options
 from pflcore.settings import Training
 from pipeline.spec.catalog import Catalog
-from pipeline.spec.fields import Fields
 from pipeline.spec.resolve import Resolved
 from pipeline.spec.run import Run
 

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pipeline.spec.figures import figure_names
+from pipeline.spec.inherit import inherit
 from support.fake_catalog import CATALOG, write_specs
 
 from pipeline.spec.editor_schema import json_schema
-from pipeline.spec.figures import figure_names
-from pipeline.spec.inherit import inherit
 from pipeline.spec.specs import find_specs, flat_id, load_spec
 from pipeline.spec.yamlfile import MAX_NODES, Document, Mark, dotted, load_yaml, parse_yaml
 
