@@ -26,12 +26,11 @@ Labels = dict[str, list[str]]
 
 
 class Axis(NamedTuple):
-    """What varies: a patch per label."""
+    """What varies: a patch per label, and what a value of a component's axis says of other parts of the run."""
 
-    name: str
-    dotted: bool  # sets one option of a part
+    name: str  # with a dot it sets one option of a part
     patches: dict[str, Patch]
-    settings: dict[str, Patch]  # what a value of a component's axis says of other parts of the run
+    settings: dict[str, Patch]
 
 
 class Point(NamedTuple):
@@ -62,17 +61,32 @@ def expand(grid: Grid, patcher: Patcher) -> Points:
     for axis, other in itertools.permutations(axes, 2):
         _check_settings(axis, other, patcher)
     known = {axis.name: list(axis.patches) for axis in axes}
-    wheres: list[tuple[Where, Address]] = [
-        *((override.when, ("grid", "overrides", index, "when")) for index, override in enumerate(grid.overrides)),
-        *((excluded, ("grid", "exclude", index)) for index, excluded in enumerate(grid.exclude)),
-        (grid.only, ("grid", "only")),
-    ]
-    for where, address in wheres:
-        check_where(where, known, document, address)
+    overrides: list[tuple[Where, Patch]] = []
+    for index, override in enumerate(grid.overrides):
+        check_where(override.when, known, document, ("grid", "overrides", index, "when"))
+        overrides.append((override.when, patcher.read(override.set, ("grid", "overrides", index, "set"))))
+    for index, excluded in enumerate(grid.exclude):
+        check_where(excluded, known, document, ("grid", "exclude", index))
+    check_where(grid.only, known, document, ("grid", "only"))
     labels = {axis: [one for one in own if one in grid.only.get(axis, own)] for axis, own in known.items()}
     size = math.prod(map(len, labels.values()))
     document.check(size <= MAX_RUNS, ("grid", "axes"), f"{size} runs; a spec holds at most {MAX_RUNS}")
-    points = list(_points(grid, axes, labels, patcher))
+    base, points = patcher.read(grid.base, BASE), list[Point]()
+    # Settings of a label are about what other axes have chosen, and an option set by an axis of its own survives
+    # whatever replaces the whole part.
+    patches = [(axis.name, axis.patches) for axis in axes if "." not in axis.name]
+    patches += [(axis.name, axis.settings) for axis in axes]
+    options = [(axis.name, axis.patches) for axis in axes if "." in axis.name]
+    for combination in itertools.product(*labels.values()):
+        at = dict(zip(labels, combination, strict=True))
+        if any(matches(excluded, at) for excluded in grid.exclude):
+            continue
+        own = [by_label[at[axis]] for axis, by_label in options]
+        draft = [base, *(by_label[at[axis]] for axis, by_label in patches if at[axis] in by_label), *own]
+        for when, change in overrides:
+            if matches(when, at):
+                draft += [change, *(patch for patch in own if _survives(patch, change, patcher))]
+        points.append(Point(at, draft))
     document.check(points, ("grid", "exclude"), "excludes every run of the grid")
     return Points(known, labels, points)
 
@@ -110,29 +124,6 @@ def check_option(part: str, option: str, address: Address, patcher: Patcher) -> 
     document.check_known("option", option, patcher.catalog.all_options(part), address)
 
 
-def _points(grid: Grid, axes: list[Axis], labels: Labels, patcher: Patcher) -> Iterator[Point]:
-    base = patcher.read(grid.base, BASE)
-    # Settings of a label are about what other axes have chosen, and an option set by an axis of its own survives
-    # whatever replaces the whole part.
-    patches = [(axis.name, axis.patches) for axis in axes if not axis.dotted]
-    patches += [(axis.name, axis.settings) for axis in axes]
-    options = [(axis.name, axis.patches) for axis in axes if axis.dotted]
-    overrides = [
-        (override.when, patcher.read(override.set, ("grid", "overrides", index, "set")))
-        for index, override in enumerate(grid.overrides)
-    ]
-    for combination in itertools.product(*labels.values()):
-        at = dict(zip(labels, combination, strict=True))
-        if any(matches(excluded, at) for excluded in grid.exclude):
-            continue
-        own = [by_label[at[axis]] for axis, by_label in options]
-        draft = [base, *(by_label[at[axis]] for axis, by_label in patches if at[axis] in by_label), *own]
-        for when, change in overrides:
-            if matches(when, at):
-                draft += [change, *(patch for patch in own if _survives(patch, change, patcher))]
-        yield Point(at, draft)
-
-
 def _survives(option: Patch, change: Patch, patcher: Patcher) -> bool:
     """Return whether what an axis of an option set holds for the other entry that a change puts in the place."""
     ((field, stated),) = option.values.items()
@@ -159,7 +150,7 @@ def _read_axis(name: str, values: Any, patcher: Patcher) -> Axis:
         hint = did_you_mean(name, list(RUN_FIELDS))
         message = f"no run field, so its values must be `label: patch of a run` lines{hint}"
         document.check(isinstance(values, dict), address, message)
-    axis = Axis(name, bool(dot), {}, {})
+    axis = Axis(name, {}, {})
     for label, value, here in labelled(values, address, document):
         twice = f"a second value labelled {show(label)}; write `label: value` lines"
         document.check(label not in axis.patches, here, twice)
@@ -167,22 +158,18 @@ def _read_axis(name: str, values: Any, patcher: Patcher) -> Axis:
             axis.patches[label] = patcher.read_field(part, {option: value}, here)
         elif name not in RUN_FIELDS:
             axis.patches[label] = patcher.read(value, here)
-        else:
-            beside = _beside(name, value, here, patcher) if name in COMPONENTS and isinstance(value, dict) else []
-            own = {key: item for key, item in value.items() if key not in beside} if beside else value
+        elif name in COMPONENTS and isinstance(value, dict):  # what the value states of the run beside the component
+            beside = patcher.catalog.beside(name)
+            known = ["name", *patcher.catalog.all_options(name), *beside]
+            for key in value.keys() - known:
+                misspelt = any(near in beside for near in get_close_matches(key, known, n=1))
+                document.check(not misspelt, (*here, key), f"unknown option{did_you_mean(key, beside)}")
+            own = {key: item for key, item in value.items() if key not in beside}
             axis.patches[label] = patcher.read_field(name, own, here)
-            axis.settings[label] = patcher.read({key: value[key] for key in beside}, here)
+            axis.settings[label] = patcher.read({key: value[key] for key in value if key in beside}, here)
+        else:
+            axis.patches[label] = patcher.read_field(name, value, here)
     return axis
-
-
-def _beside(kind: str, value: dict[str, Any], address: Address, patcher: Patcher) -> list[str]:
-    """Return what a value of a component's axis states of the run beside the component."""
-    beside = patcher.catalog.beside(kind)
-    known = ["name", *patcher.catalog.all_options(kind), *beside]
-    for key in value:
-        if key not in known and any(near in beside for near in get_close_matches(key, known, n=1)):
-            raise patcher.document.error((*address, key), f"unknown option{did_you_mean(key, beside)}")
-    return [key for key in value if key in beside]
 
 
 def _check_settings(axis: Axis, other: Axis, patcher: Patcher) -> None:
@@ -193,7 +180,7 @@ def _check_settings(axis: Axis, other: Axis, patcher: Patcher) -> None:
             part, option = patch.values[name], None
             if isinstance(part, dict):
                 option = min({*part} & {*theirs.values[name]} - {"name"}, default=None)
-                if option is None and ("name" not in part or other.dotted):
+                if option is None and ("name" not in part or "." in other.name):
                     continue
             message = f"the axis {other.name!r} sets this too; leave it to one of them, or write an override"
             raise patcher.document.error(patcher.place([patch], name, option), message)

@@ -10,7 +10,7 @@ from pflcore.registry import did_you_mean
 from pipeline.spec.catalog import Catalog
 from pipeline.spec.draft import validates
 from pipeline.spec.grid import Labels, Points, check_where
-from pipeline.spec.metrics import OF_ONE_ROUND, QUANTITIES, Quantity, Where
+from pipeline.spec.metrics import OF_ONE_ROUND, QUANTITIES, Quantity
 from pipeline.spec.published import PublishedRow, read_published
 from pipeline.spec.run import Run, describe_component, short_hash
 from pipeline.spec.schema import COMPARISONS, Claim, TableSection
@@ -125,10 +125,14 @@ def resolve_table(
         found = list(of_cell.get(key, {}))
         cells.append(TableCell(labels=here, runs=found, client=client, quantity=quantity, published=values.get(key)))
     named = {*(body.figures or ()), *(name for run in runs for name in run.analyses)}
+    analyses = sorted(catalog.entries["analysis"].items())
     by_id = {run.id: run for run in sorted(runs, key=lambda run: run.id)}
-    first: dict[str, Run] = {}  # of every partition, under the first seed that occurs
+    partitions: dict[str, TablePartition] = {}  # under the first seed that occurs
     for run in runs:
-        first.setdefault(short_hash({**run.federation, "seed": 0}), run)
+        words = describe_component(run.record["partition"])
+        words += f" on {run.dataset}, {run.clients:,} clients, seed {run.seed}"
+        one = TablePartition(federation=run.federation_id, words=words)
+        partitions.setdefault(short_hash({**run.federation, "seed": 0}), one)
     claims = [_claim(index, claim, layout, labels, grid.left_out, document) for index, claim in enumerate(body.claims)]
     return ResolvedTable(
         spec=spec.id,
@@ -143,21 +147,12 @@ def resolve_table(
         cells=cells,
         runs={name: run.federation_id for name, run in by_id.items()},
         tuned={name: run.tuned for name, run in by_id.items() if run.tuned},
-        partitions=[TablePartition(federation=run.federation_id, words=_words(run)) for run in first.values()],
+        partitions=list(partitions.values()),
         claims=claims,
         figures=body.figures,
-        analyses={
-            name: catalog.entry("analysis", name).facts.get("title", name)
-            for name in catalog.names("analysis")
-            if name in named
-        },
+        analyses={name: info.facts.get("title", name) for name, info in analyses if name in named},
         derived=_ranks(layout, document),
     )
-
-
-def _words(run: Run) -> str:
-    partition = describe_component(run.record["partition"])
-    return f"{partition} on {run.dataset}, {run.clients:,} clients, seed {run.seed}"
 
 
 def _labels(axes: list[str], grid: Points, published: list[PublishedRow]) -> Labels:
@@ -220,7 +215,12 @@ def _claim(
         if chosen == ["others"] and "others" not in known:
             than[axis] = [label for label in known if label not in side.get(axis, [])]
     if form in COMPARISONS:
-        _check_sides(form, side, than, labels, document, address)
+        check_where(side, labels, document, (*address, form))
+        check_where(than, labels, document, there := (*address, "than"))
+        document.check(side, (*address, form), f"names no axis; state which labels are {form}")
+        document.check({*than} == {*side}, there, f"must name the same axes as `{form}`: {', '.join(side)}")
+        for axis, chosen in than.items():
+            document.check(chosen, there, f"the axis {axis!r} has no other labels")
     check_where(where, labels, document, (*address, "where"))
     for axis in where:
         document.check(axis not in side, (*address, "where", axis), "this axis is compared; restrict other axes")
@@ -236,13 +236,3 @@ def _claim(
     document.check(not lacking, (*address, form), message)
     margin = float(claim.margin if claim.within is None else claim.within)
     return TableClaim(text=claim.text, form=form, side=side, than=than, over=claim.over, where=where, margin=margin)
-
-
-def _check_sides(form: str, side: Where, than: Where, labels: Labels, document: Document, address: Address) -> None:
-    """Check that what is compared is there on both sides, on the same axes."""
-    check_where(side, labels, document, (*address, form))
-    check_where(than, labels, document, here := (*address, "than"))
-    document.check(side, (*address, form), f"names no axis; state which labels are {form}")
-    document.check({*than} == {*side}, here, f"must name the same axes as `{form}`: {', '.join(side)}")
-    for axis, chosen in than.items():
-        document.check(chosen, here, f"the axis {axis!r} has no other labels")

@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from pflcore.registry import did_you_mean
 from pipeline.spec.draft import Draft, Patch, Patcher, validates
 from pipeline.spec.grid import Points, check_option, check_where, matches
 from pipeline.spec.metrics import Where
@@ -71,29 +70,26 @@ class Selection:
 
 def check_tuned(wanted: Tune, grid: Points, runs: list[Run], document: Document) -> None:
     """Check that the labels of `tune` exist and pick a run, and that its seeds are no run's."""
-    points = [point.labels for point in grid.points]
-    _check_picks(wanted.where, points, grid, document, ("tune", "where"))
-    tuned = [labels for labels in points if matches(wanted.where, labels)]
+
+    def picked(where: Where, points: list[dict[str, str]], address: Address) -> list[dict[str, str]]:
+        """Return the runs that labels pick. What `only` leaves out may be named, and then picks nothing."""
+        check_where(where, grid.known, document, address)
+        absent = any({*chosen} <= {*grid.left_out[axis]} for axis, chosen in where.items())
+        found = [labels for labels in points if matches(where, labels)]
+        document.check(found or not points or absent, address, "picks no run that is tuned")
+        return found
+
+    tuned = picked(wanted.where, [point.labels for point in grid.points], ("tune", "where"))
     for index, more in enumerate(wanted.also):
-        address: Address = ("tune", "also", index)
-        _check_picks(more.when, tuned, grid, document, (*address, "when"))
-        document.check(more.space or more.trial, address, "says nothing of these runs; state a `space` or a `trial`")
+        picked(more.when, tuned, ("tune", "also", index, "when"))
+        message = "says nothing of these runs; state a `space` or a `trial`"
+        document.check(more.space or more.trial, ("tune", "also", index), message)
     taken = {run.seed for run in runs}
     for index, seed in enumerate(wanted.seeds):
         here = ("tune", "seeds", index)
         document.check(seed not in wanted.seeds[:index], here, f"{seed} is there twice; use another one")
         message = f"{seed} is the seed of a run that the trials choose for; use another one"
         document.check(seed not in taken, here, message)
-
-
-def _check_picks(
-    where: Where, points: list[dict[str, str]], grid: Points, document: Document, address: Address
-) -> None:
-    """Check that labels pick a run. What `only` leaves out may be named, and then picks nothing."""
-    check_where(where, grid.known, document, address)
-    absent = any({*chosen} <= {*grid.left_out[axis]} for axis, chosen in where.items())
-    picked = not points or absent or any(matches(where, labels) for labels in points)
-    document.check(picked, address, "picks no run that is tuned")
 
 
 def tuned_as(wanted: Tune | None, labels: Mapping[str, str]) -> tuple[bool, ...] | None:
@@ -119,9 +115,14 @@ def tune(
     stated = [({}, wanted.space, wanted.trial, ("tune",)), *also]
     for when, space, trial, address in stated:
         for name, values in space.items():
-            part, _, option = name.partition(".")
-            settings.append(Setting(name, part, option, values, (*address, "space", name), when))
-            _check_setting(settings[-1], grid, patcher)
+            (part, _, option), here = name.partition("."), (*address, "space", name)
+            message = f"cannot be tuned; what can is training.…, method.… and backbone.…, but {', '.join(_FIXED)}"
+            check(option and part in _PARTS and name not in _FIXED, here, message)
+            check_option(part, option, here, patcher)
+            check(name not in grid.labels, here, "is an axis of the grid, which states its values")
+            for index, value in enumerate(values):
+                check(value not in values[:index], (*here, index), f"{show(value)} is there twice")
+            settings.append(Setting(name, part, option, values, here, when))
         message = "trials have the `seeds` of `tune`; state them there"
         check("seed" not in trial, (*address, "trial", "seed"), message)
         patches.append((when, patcher.read(trial, (*address, "trial"))))
@@ -145,17 +146,6 @@ def tune(
             by_setting[key] = _selection(wanted, own, tried, draft, run, patcher)
         tuned[index] = Run({**run.record, "tuned": by_setting[key].id})
     return tuned, {selection.id: selection for selection in by_setting.values()}
-
-
-def _check_setting(setting: Setting, grid: Points, patcher: Patcher) -> None:
-    check, name, here = patcher.document.check, setting.name, setting.address
-    hint = "" if setting.part in _PARTS else did_you_mean(setting.part, list(_PARTS))
-    message = f"cannot be tuned; what can is training.…, method.… and backbone.…, but {', '.join(_FIXED)}{hint}"
-    check(setting.option and setting.part in _PARTS and name not in _FIXED, here, message)
-    check_option(setting.part, setting.option, here, patcher)
-    check(name not in grid.labels, here, "is an axis of the grid, which states its values")
-    for index, value in enumerate(setting.values):
-        check(value not in setting.values[:index], (*here, index), f"{show(value)} is there twice")
 
 
 def _selection(

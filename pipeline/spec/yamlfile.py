@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
@@ -218,18 +218,14 @@ def _scalar(text: str, mark: Mark) -> Any:
 
 def inside(specs_dir: Path, document: Document, address: Address, name: str) -> Path:
     """Return the path of a file that a spec names, relative to the file that names it, within the specs folder."""
-    if PurePosixPath(name).is_absolute() or "\\" in name or "\0" in name:
-        raise document.error(address, f"{show(name)} must be a relative path with forward slashes")
     path = absolute((specs_dir.parent / document.mark(address).file).parent / name)
     try:
         stays = path.is_relative_to(specs_dir) and path.resolve().is_relative_to(specs_dir.resolve())
         exists = path.is_file()
-    except OSError as error:  # such as a name that is too long
-        raise document.error(address, f"{show(name)} cannot be read: {error.strerror}") from None
-    if not stays:
-        raise document.error(address, f"{show(name)} leads out of {specs_dir.name}/")
-    if not exists:
-        raise document.error(address, f"{show(name)} does not exist ({shown(path, specs_dir)})")
+    except (OSError, ValueError) as error:  # such as a name that is too long, or has a zero in it
+        raise document.error(address, f"{show(name)} cannot be read: {getattr(error, 'strerror', error)}") from None
+    document.check(stays, address, f"{show(name)} leads out of {specs_dir.name}/")
+    document.check(exists, address, f"{show(name)} does not exist ({shown(path, specs_dir)})")
     return path
 
 
