@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from pflcore.errors import UserError
 from pflcore.registry import did_you_mean
 from pipeline.spec.catalog import Catalog
-from pipeline.spec.draft import validates
-from pipeline.spec.grid import Labels, Points, check_where
+from pipeline.spec.grid import Labels, Points, check_where, validates
 from pipeline.spec.metrics import OF_ONE_ROUND, QUANTITIES, Quantity
 from pipeline.spec.published import PublishedRow, read_published
 from pipeline.spec.run import Run, describe_component, short_hash

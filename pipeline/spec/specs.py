@@ -11,8 +11,7 @@ from pydantic import ValidationError
 
 from pflcore.errors import UserError
 from pipeline.spec.catalog import Catalog
-from pipeline.spec.draft import BASE, Patcher
-from pipeline.spec.grid import labelled
+from pipeline.spec.grid import BASE, Patcher, labelled
 from pipeline.spec.run import COMPONENTS
 from pipeline.spec.schema import SpecFile, first_fault
 from pipeline.spec.yamlfile import Address, Document, Mark, Node, absolute, inside, load_yaml, show, shown

@@ -15,8 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from pipeline.spec.draft import Draft, Patch, Patcher, validates
-from pipeline.spec.grid import Points, check_option, check_where, matches
+from pipeline.spec.grid import Draft, Patch, Patcher, Points, check_option, check_where, matches, validates
 from pipeline.spec.metrics import Where
 from pipeline.spec.run import Run, canonical_json, short_hash
 from pipeline.spec.schema import Tune

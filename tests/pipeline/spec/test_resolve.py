@@ -38,35 +38,16 @@ title: Accuracy
 paper: {name: FedTP, citation: Somebody, table: Table II}
 notes: [A note.]
 grid:
-  base:
-    dataset: ten
-    partition: {name: dirichlet, alpha: 0.3}
-    clients: 50
-    backbone: {name: vit, depth: 4}
-    method: fedavg
-    training: {rounds: 100}
+  base: {dataset: ten, partition: {name: dirichlet, alpha: 0.3}, clients: 50, backbone: {name: vit, depth: 4},
+    method: fedavg, training: {rounds: 100}}
   axes:
-    method:
-      Avg: fedavg
-      FedTP: {name: fedtp, embedding: 16}
-      Big: {name: fedtp, embedding: 64, clients: 100}
+    method: {Avg: fedavg, FedTP: {name: fedtp, embedding: 16}, Big: {name: fedtp, embedding: 64, clients: 100}}
     dataset: [ten, hundred]
     seed: [0, 1]
-  exclude:
-    - {method: Avg, dataset: hundred, seed: 1}
-    - {method: Big, dataset: hundred}
-    - {method: Big, seed: 1}
-  overrides:
-    - when: {method: FedTP}
-      set: {training: {lr: 0.1}, method: {server_lr: 1}}
-table:
-  caption: Accuracy in percent.
-  rows: [method]
-  columns: [dataset]
-  average_over: [seed]
-  metric: clients
-  decimals: 1
-  published: t.csv
+  exclude: [{method: Avg, dataset: hundred, seed: 1}, {method: Big, dataset: hundred}, {method: Big, seed: 1}]
+  overrides: [{when: {method: FedTP}, set: {training: {lr: 0.1}, method: {server_lr: 1}}}]
+table: {caption: Accuracy in percent., rows: [method], columns: [dataset], average_over: [seed], metric: clients,
+  decimals: 1, published: t.csv}
 claims:
   - {text: t, better: {method: FedTP}, than: others, where: {dataset: ten}, margin: 2}
   - {text: t, steadier: {method: FedTP}, than: {method: Avg}}
@@ -137,17 +118,13 @@ def test_runs_and_their_table(tmp_path: Path) -> None:
 def test_smoke_shrinks_everything_and_runs_what_becomes_equal_once(tmp_path: Path) -> None:
     whole = records(resolved(tmp_path, TABLE, t_csv=CSV))["FedTP", "hundred"]
     found = records(resolved(tmp_path, TABLE, "smoke", t_csv=CSV))
-    assert found["FedTP", "hundred"] == {
-        **whole,
-        "dataset": {**whole["dataset"], "stand_in": 1000},
-        "partition": {**whole["partition"], "min_samples": 1},
-        "clients": 8,
-        "backbone": {**whole["backbone"], "depth": 1},
-        "method": {**whole["method"], "embedding": 8},
-        "training": {**whole["training"], "rounds": 3, "sample_rate": 0.25, "local_epochs": 1, "batch_size": 16},
-        "evaluation": {"every": 1, "window": 2, "curve_every": 1},
-        "profile": "smoke",
-    }
+    changes = {
+        "dataset": {"stand_in": 1000}, "partition": {"min_samples": 1}, "backbone": {"depth": 1},
+        "method": {"embedding": 8}, "evaluation": {"every": 1, "window": 2, "curve_every": 1},
+        "training": {"rounds": 3, "sample_rate": 0.25, "local_epochs": 1, "batch_size": 16},
+    }  # fmt: skip
+    parts = {field: {**whole[field], **change} for field, change in changes.items()}
+    assert found["FedTP", "hundred"] == {**whole, **parts, "clients": 8, "profile": "smoke"}
     assert found["FedTP", "ten"]["dataset"]["stand_in"] == 320
     text = f"grid: {{base: {BASE}, axes: {{clients: [50, 100], method: [fedavg, fedtp]}}}}\n"
     text += "table: {rows: [method], average_over: [clients]}"
@@ -161,11 +138,8 @@ grid:
     method: {{A: fedavg, B: {{name: fedtp, embedding: 4}}, C: fedtp,
       D: {{name: fedtp, embedding: 2}}, E: {{name: fedtp, embedding: 3}}}}
     clients: [5, 9, 20]
-  overrides:
-    - {{when: {{method: [A, B]}}, set: {{training: {{lr: 0.5}}}}}}
-  exclude:
-    - {{method: A, clients: 5}}
-    - {{method: [D, E], clients: [5, 20]}}
+  overrides: [{{when: {{method: [A, B]}}, set: {{training: {{lr: 0.5}}}}}}]
+  exclude: [{{method: A, clients: 5}}, {{method: [D, E], clients: [5, 20]}}]
 table: {{rows: [method], columns: [clients], published: t.csv, clients: {{clients: {{5: 0, 20: 1}}}}}}
 """
 VALUES = "method,clients,mean,std,quoted,note\nC,5,50,,,\nA,9,60,,,\nB,5,70,,,\n"
@@ -224,14 +198,9 @@ grid:
     nameless = found["1", "few", "some", "as it is"]
     assert nameless["method"]["name"] == "fedtp"  # of the base
     assert (nameless["backbone"]["depth"], few["backbone"]["depth"]) == (2, 8)
-    assert found["1", "few", "some", "own"] == {
-        **few,
-        "method": {**nameless["method"], "embedding": 16},
-        "training": {**few["training"], "lr": 0.05},
-        "evaluation": {**few["evaluation"], "window": 3},
-        "seed": 6,
-        "analyses": [{"name": "weights"}],
-    }
+    method, training = {**nameless["method"], "embedding": 16}, {**few["training"], "lr": 0.05}
+    more = {"evaluation": {**few["evaluation"], "window": 3}, "seed": 6, "analyses": [{"name": "weights"}]}
+    assert found["1", "few", "some", "own"] == {**few, "method": method, "training": training, **more}
 
 
 ANALYSED = f"""\
