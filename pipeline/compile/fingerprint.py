@@ -11,6 +11,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from functools import cached_property
+from importlib.util import resolve_name
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +110,7 @@ class Code:
         path = self.modules.get(module) or extensions.modules()[module]
         package = module if path.name == "__init__.py" else module.rpartition(".")[0]
         meaning, names = self._meaning(path.read_bytes())
-        parsed = meaning, [_absolute(name, package) for name in names]
+        parsed = meaning, [resolve_name(name, package) for name in names]
         if module in self.modules:  # a study's may be edited or left
             self._parsed[module] = parsed
         return parsed
@@ -141,15 +142,6 @@ def _meaning(source: bytes) -> tuple[str, list[str]]:
             del node.body[0]
     text = "".join(_normalised(tree))
     return _bytes_hash(text.encode(errors="surrogatepass")), imports
-
-
-def _absolute(name: str, package: str) -> str:
-    """Return what an import means in a module of `package`, which leading dots are relative to."""
-    rest = name.lstrip(".")
-    if not (up := len(name) - len(rest)):
-        return name
-    above = package.split(".")
-    return ".".join([*above[: len(above) - up + 1], *filter(None, [rest])])
 
 
 def _normalised(node: object) -> Iterator[str]:

@@ -75,8 +75,7 @@ class Patcher:
 
     def read(self, values: Any, address: Address) -> Patch:
         """Return a mapping of run fields as a patch. Raises :class:`UserError` for what is valid in no run."""
-        if not isinstance(values, dict):
-            raise self.document.error(address, f"{show(values)} must be `field: value` lines")
+        self.document.check(isinstance(values, dict), address, f"{show(values)} must be `field: value` lines")
         places = {field: (*address, field) for field in values}
         return Patch({field: self._checked(field, value, places[field]) for field, value in values.items()}, places)
 
@@ -117,9 +116,9 @@ class Patcher:
     def _checked(self, field: str, value: Any, address: Address) -> Any:
         """Return the value of a run field in a patch: a number, a list, or options."""
         if field in SCALARS:
-            least = SCALARS[field][0]
-            if not isinstance(value, int) or isinstance(value, bool) or value < least:
-                raise self.document.error(address, f"{show(value)} must be a whole number, at least {least}")
+            least, whole = SCALARS[field][0], isinstance(value, int) and not isinstance(value, bool)
+            message = f"{show(value)} must be a whole number, at least {least}"
+            self.document.check(whole and value >= least, address, message)
         elif field in LISTS:
             self._entries(LISTS[field], value, address)
         elif field in COMPONENTS or field in SETTINGS:
@@ -142,17 +141,15 @@ class Patcher:
 
     def _entries(self, kind: str, values: Any, address: Address) -> list[dict[str, Any]]:
         """Return the entries of a list, sorted by name."""
-        if not isinstance(values, list):
-            raise self.document.error(address, f"{show(values)} must be a list")
+        self.document.check(isinstance(values, list), address, f"{show(values)} must be a list")
         entries: dict[str, dict[str, Any]] = {}
         for index, value in enumerate(values):
             here = (*address, index)
-            if not isinstance(value, str) and not (isinstance(value, dict) and "name" in value):
-                raise self.document.error(here, f"{show(value)} must be a name, or {{name: …}} with options")
+            named = isinstance(value, str) or (isinstance(value, dict) and "name" in value)
+            self.document.check(named, here, f"{show(value)} must be a name, or {{name: …}} with options")
             options = self._options(kind, value, here)
             entry = self._part([as_patch({kind: options}, here)], kind, options)
-            if entry["name"] in entries:
-                raise self.document.error(here, f"the {kind} {show(entry['name'])} is named twice")
+            self.document.check(entry["name"] not in entries, here, f"the {kind} {show(entry['name'])} is named twice")
             entries[entry["name"]] = entry
         return [entries[name] for name in sorted(entries)]
 

@@ -36,11 +36,6 @@ def read_selection(workspace: Workspace, known: Sequence[str]) -> SpecSelection:
     There ``[tool.pfl]`` has ``default``, a list of names, which is the first spec when it is left out; ``compile``, a
     list of names and patterns such as ``studies/*``, which is all specs; and ``watch_upgrades``, true or false.
     """
-
-    def check(right: object, message: str) -> None:
-        if not right:
-            raise UserError(f"pyproject.toml: {message}")
-
     path = workspace.home / "pyproject.toml"
     try:
         settings: Any = tomllib.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
@@ -48,19 +43,20 @@ def read_selection(workspace: Workspace, known: Sequence[str]) -> SpecSelection:
         raise UserError(f"pyproject.toml: not readable as TOML ({error})") from None
     for key in ("tool", "pfl"):
         settings = settings.get(key, {})
-        check(isinstance(settings, dict), f"{key} = {settings!r} must be a table")
+        if not isinstance(settings, dict):
+            raise UserError(f"pyproject.toml: {key} = {settings!r} must be a table")
     default, patterns = settings.get("default", list(known[:1])), settings.get("compile", ["*"])
     for key, names in (("default", default), ("compile", patterns)):
-        listed = isinstance(names, list) and all(isinstance(name, str) for name in names)
-        check(listed, f"tool.pfl.{key} = {names!r} must be a list of spec names")
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise UserError(f"pyproject.toml: tool.pfl.{key} = {names!r} must be a list of spec names")
         for name in names:
-            pattern = key == "compile" and {*"*?["} & {*name}
-            message = f"tool.pfl.{key}: unknown spec {name!r}{did_you_mean(name, [*known])}"
-            check(pattern or name in known, message)
+            if name not in known and not (key == "compile" and {*"*?["} & set(name)):
+                raise UserError(f"pyproject.toml: tool.pfl.{key}: unknown spec {name!r}{did_you_mean(name, [*known])}")
     shared = [name for name in known if name in default or any(fnmatchcase(name, pattern) for pattern in patterns)]
     added = [name for name in _added(workspace) if name in known and name not in shared]
     watching = settings.get("watch_upgrades", False)
-    check(isinstance(watching, bool), f"tool.pfl.watch_upgrades = {watching!r} must be true or false")
+    if not isinstance(watching, bool):
+        raise UserError(f"pyproject.toml: tool.pfl.watch_upgrades = {watching!r} must be true or false")
     return SpecSelection(default, shared, added, watching)
 
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from pflcore.registry import did_you_mean
 from pipeline.spec.grid import Draft, Patch, Patcher, Points, check_option, check_where, matches, validates
 from pipeline.spec.metrics import Where
 from pipeline.spec.run import Run, canonical_json, short_hash
@@ -116,6 +117,7 @@ def tune(
         for name, values in space.items():
             (part, _, option), here = name.partition("."), (*address, "space", name)
             message = f"cannot be tuned; what can is training.…, method.… and backbone.…, but {', '.join(_FIXED)}"
+            message += "" if part in _PARTS else did_you_mean(part, list(_PARTS))
             check(option and part in _PARTS and name not in _FIXED, here, message)
             check_option(part, option, here, patcher)
             check(name not in grid.labels, here, "is an axis of the grid, which states its values")

@@ -9,37 +9,23 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import yaml
 from support.project import make_project, spec
 
-from pflcore import ENGINE_VERSION
 from pflcore.errors import UserError
 from pflcore.methods import METHODS
 from pflcore.registry import files_of
 from pipeline.cli.commands import compile_
 from pipeline.compile import compiler, stage_code
 from pipeline.compile.compiler import source_folder
-from pipeline.compile.fingerprint import PACKAGES, Code, text_hash
-from pipeline.compile.stage_code import RECORD, STAGES, Engine, code_of_evaluation, code_of_run, untested, versions
+from pipeline.compile.fingerprint import PACKAGES, Code
+from pipeline.compile.stage_code import RECORD, STAGES, Engine, untested
 from pipeline.running.options import Request, RunOptions
 from pipeline.stages import guard
 from pipeline.workspace import CODE
 
-TEMPLATE = "pipeline/templates/page.md.j2"
-FILES = {
-    "pflcore/__init__.py": "",
-    "pflcore/base.py": "BASE = 1\n",
-    "pflcore/part/__init__.py": "from . import own\n",
-    "pflcore/part/own.py": "from .. import base\nfrom ..base import BASE\nimport torch\n",
-    "pflcore/part/deep/low.py": "from ... import base\n",
-    "pipeline/__init__.py": "",
-    "pipeline/page.py": "import pflcore.base as base, jinja2\n",
-    TEMPLATE: "# {{ title }}\n",
-}
 SAME = [
     ("x = [1,\n 2]", "x = [1, 2]  # one"), ("x = 'a'", 'x = "a"'), ("'A docstring.'\nx = 1", "x = 1"),
     ("class A:\n 'A docstring.'\n x = 1", "class A:\n x = 1"),
@@ -51,39 +37,14 @@ OTHER = [
 ]  # fmt: skip
 
 
-@pytest.fixture
-def source(tmp_path: Path) -> Path:
-    for name, text in FILES.items():
-        path = tmp_path / "source" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    return tmp_path / "source"
-
-
-def test_modules_of_a_closure_with_their_packages(source: Path) -> None:
-    def named(root: str, without: str | None = None) -> list[str]:
-        code = Code(source)
-        return code.names(code.fingerprint(root, without=without))
-
-    part = ["pflcore", "pflcore.base", "pflcore.part", "pflcore.part.own"]
-    assert named("pflcore.part.own") == named("pflcore.part") == part
-    assert named("pflcore.part.deep.low") == sorted([*part, "pflcore.part.deep.low"])
-    page = ["pflcore", "pflcore.base", "pipeline", "pipeline.page", TEMPLATE]
-    assert named("pipeline.page") == page and named("pipeline.page", without="pflcore.base") == page[2:]
-    assert named("pflcore.part", without="pflcore.part.own") == named("torch") == []
-    forms = ("pflcore import base", ". import base", ".base import BASE", "pflcore.base import BASE")
-    for form in ("import pflcore.base", *(f"from {form}" for form in forms)):
-        (source / "pflcore/a.py").write_text(f"{form}\n")
-        assert named("pflcore.a") == ["pflcore", "pflcore.a", "pflcore.base"]
-
-
-def test_meaning_is_what_is_hashed_and_remembered_by_content(source: Path, tmp_path: Path) -> None:
-    known = tmp_path / "known.json"
+def test_meaning_is_what_is_hashed_and_remembered_by_content(tmp_path: Path) -> None:
+    known, module = tmp_path / "known.json", tmp_path / "pflcore/part/base.py"
+    module.parent.mkdir(parents=True)
 
     def hashed(text: str, file: Path | None = None) -> str:
-        (source / "pflcore/base.py").write_text(text, encoding="utf-8")
-        code = Code(source, file)
-        fingerprint = code.fingerprint("pflcore.base")
+        module.write_text(text, encoding="utf-8")
+        code = Code(tmp_path, file)
+        fingerprint = code.fingerprint("pflcore.part.base")
         code.remember()
         return fingerprint
 
@@ -94,15 +55,13 @@ def test_meaning_is_what_is_hashed_and_remembered_by_content(source: Path, tmp_p
     assert hashed("BASE = 2\n", known) != first and len(known.read_text()) > len(parsed)
     known.write_text("{")
     assert hashed("BASE = 1\n", known) == first
-    code = Code(source)
-    page, here = code.fingerprint("pipeline.page"), {name: path.read_bytes() for name, path in code.modules.items()}
-    for change, altered in (
-        ({TEMPLATE: b"# {{ title }}\n", "pflcore.base": b"BASE = 1  # one\n", "other": b"X = 2"}, None),
-        ({TEMPLATE: b"# {{ title }}\n", "pflcore.base": b"BASE = 2\n"}, "pflcore.base"),
-        ({TEMPLATE: b"# {{ title }}"}, TEMPLATE),
-        ({}, TEMPLATE),
-    ):
-        assert code.altered(page, {**here, **change}) == altered
+    for content, altered in ((b"BASE = 1  # one\n", None), (b"BASE = 2\n", "pflcore.part.base")):
+        assert Code(tmp_path).altered(first, {"pflcore.part.base": content, "other": b"X = 2"}) == altered
+    for form in ("import pflcore.part.base", "from . import base", "from .base import BASE", "from ..part import base"):
+        (tmp_path / "pflcore/part/a.py").write_text(f"{form}\nimport torch\n")
+        code = Code(tmp_path)
+        assert code.names(code.fingerprint("pflcore.part.a")) == ["pflcore.part.a", "pflcore.part.base"]
+        assert code.names(code.fingerprint("pflcore.part.a", without="pflcore.part.base")) == ["pflcore.part.a"]
 
 
 # --- a copy of the packages -----------------------------------------------------------------------------------------
@@ -204,22 +163,6 @@ def test_all_that_is_imported_is_in_the_fingerprint() -> None:
     output = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     imported = {name for name in output.split() if name.partition(".")[0] in PACKAGES}
     assert root in imported and imported <= {*Code.names(Code(source_folder()).fingerprint(root))}
-
-
-def test_the_code_of_stages_and_the_versions_of_results() -> None:
-    entries = {"dataset": "digits", "partition": "iid", "method": "fedper", "backbone": "convnet"}
-    run: Any = SimpleNamespace(**entries, analyses=["rollout"])
-    names = {kind: [part.name for part in code_of_run(kind, run)] for kind in STAGES}
-    train = ["engine", "method.fedper", "backbone.convnet", "analysis.rollout"]
-    assert names == {"data": ["engine", "dataset.digits"], "partition": ["engine", "partition.iid"], "train": train}
-    table: Any = SimpleNamespace(counted=True)
-    counted = [part.name for part in code_of_evaluation(table, [run, run])]
-    assert counted == ["stage.evaluate", *train, "stage.counting"]
-    # Of an entry of a study its source stands for the version.
-    code: Any = SimpleNamespace(outside=lambda root: "study 12ab\n" if root.endswith("simple") else "")
-    catalog: Any = SimpleNamespace(entry=lambda kind, name: SimpleNamespace(facts={"results_version": len(name)}))
-    expected = {"engine": str(ENGINE_VERSION), "dataset.digits": "6", "partition.iid": "3", "backbone.convnet": "7"}
-    assert versions(code, catalog, run) == {**expected, "method.fedper": text_hash("study 12ab\n")[:12]}
 
 
 def test_the_record_of_the_engine(copy: Copy) -> None:

@@ -102,7 +102,9 @@ def test_runs_that_read_or_write_more_are_groups_of_their_own(tmp_path: Path) ->
     for stage in trained.values():
         assert [Path(out).name for out in stage["outs"]] == ["rounds.parquet", "weights.safetensors"]
     (select,) = [stage for stage in stages.values() if stage["cmd"].startswith("pfl stage select ")]
-    assert trained["train-tuned-saved"]["deps"][-1:] == select["outs"] and len(select["deps"]) == 2
+    chosen = {*select["outs"]}
+    assert {*trained["train-tuned-saved"]["deps"][-1:]} == chosen < {*stages["evaluate-a"]["deps"]}
+    assert len(select["deps"]) == 2 and not chosen & {*trained["train-saved"]["deps"]}
     assert read_record(tmp_path / RECORDS, select["cmd"].split()[3])["rounds"] == 6
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from filelock import FileLock
-from support.editing import Act, Laboratory, complaint, then
+from support.editing import Laboratory, complaint
 
 from pipeline.compile.compiler import source_folder
 
@@ -43,36 +42,18 @@ def test_a_method_edited_while_another_trains_is_not_recorded_as_the_old_one(lab
     assert laboratory.results() == laboratory.truth["second"] and laboratory.wrongly_recorded() == []
 
 
-@pytest.mark.parametrize(
-    ("program", "change"),
-    [
-        pytest.param("pfl", then(Laboratory.edit, Laboratory.compile), marks=pytest.mark.matrix),
-        pytest.param("dvc", Laboratory.checkout, marks=pytest.mark.slow),
-    ],
-)
-def test_what_is_edited_and_compiled_or_checked_out_while_it_trains_is_recorded_as_what_trained(
-    laboratory: Laboratory, program: str, change: Act
-) -> None:
-    with laboratory.amid(program, "fedprox") as process:
-        change(laboratory)
+@pytest.mark.matrix
+def test_what_is_edited_and_compiled_while_it_trains_is_recorded_as_what_trained(laboratory: Laboratory) -> None:
+    with laboratory.amid("pfl", "fedprox") as process:
+        laboratory.edit()
+        laboratory.compile()
     output = process.communicate()[0]
     assert laboratory.wrongly_recorded() == [], output
     # It is there under the code that trained it, and the other code trains anew.
-    assert laboratory.faults(program) == [] and laboratory.version == "second"
+    assert laboratory.faults("pfl") == [] and laboratory.version == "second"
     laboratory.undo()
     laboratory.compile()
-    assert laboratory.faults(program) == [] and laboratory.results() == laboratory.truth["first"]
-
-
-@pytest.mark.matrix
-def test_an_edited_engine_trains_nothing_until_it_is_tested(laboratory: Laboratory) -> None:
-    with laboratory.amid("dvc", "fedavg") as process:
-        laboratory.edit_engine()
-    said = complaint(process.communicate()[0])
-    assert process.returncode == 255 and set(laboratory.results()) == {"fedavg"}
-    assert re.match(r"pflcore\.engine\.client was edited after regression runs had seen it.*`make pins`", said)
-    laboratory.accept()
-    assert laboratory.faults() == [] and laboratory.results() == laboratory.truth["first"]
+    assert laboratory.faults("pfl") == [] and laboratory.results() == laboratory.truth["first"]
 
 
 @pytest.mark.matrix

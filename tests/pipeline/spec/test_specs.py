@@ -1,4 +1,4 @@
-"""Reading, finding and inheriting specs, the catalogue, and editors' schema. Wrong ones are in test_wrong_specs.py."""
+"""Reading, finding, inheriting and selecting specs, the catalogue, and the schema for editors."""
 
 from __future__ import annotations
 
@@ -9,11 +9,16 @@ from pathlib import Path
 
 import pytest
 from support.fake_catalog import CATALOG, write_specs
+from support.project import make_project, spec
 
+from pflcore.errors import UserError
 from pflcore.registry import KINDS, registry_of
+from pipeline.compile.compiler import compile_workspace
+from pipeline.compile.generated import write
 from pipeline.spec import catalog as module
 from pipeline.spec.catalog import Catalog, figure_names, load_catalog
 from pipeline.spec.editor_schema import json_schema
+from pipeline.spec.selection import SpecSelection, add, drop, named, read_selection
 from pipeline.spec.specs import find_specs, inherit, load_spec
 from pipeline.spec.yamlfile import MAX_NODES, Document, Mark, dotted, load_yaml, parse_yaml
 
@@ -71,9 +76,9 @@ grid:
 """
     middle = "extends: ../base.yaml\nabstract: true\ngrid: {base: {seed: 3}}\n"
     specs = write_specs(tmp_path, {"specs/base.yaml": base, "specs/sub/middle.yaml": middle, "specs/a.yaml": child})
-    spec = load_spec(specs / "a.yaml", specs, CATALOG)
-    assert spec.files == ("specs/a.yaml", "specs/sub/middle.yaml", "specs/base.yaml") and not spec.abstract
-    data, marks = spec.document.data, spec.document.marks
+    loaded = load_spec(specs / "a.yaml", specs, CATALOG)
+    assert loaded.files == ("specs/a.yaml", "specs/sub/middle.yaml", "specs/base.yaml") and not loaded.abstract
+    data, marks = loaded.document.data, loaded.document.marks
     assert data["notes"] == ["three"] and data["paper"] == {"name": "P", "citation": "C", "table": "II"}
     assert data["grid"]["base"] == {
         "dataset": {"name": "ten", "stand_in": None},  # options update a bare name; null without heirs stays
@@ -126,7 +131,7 @@ def test_the_catalogue_and_its_cache(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert vit.smoke == {"depth": 1} and vit.facts["groups"] == {"qkv": r"attention\.qkv", "head": r"head\."}
     built: list[int] = []
     monkeypatch.setattr(module, "build_catalog", lambda: built.append(1) or CATALOG)
-    for damage in (None, "{", "[]", '{"entries": {}, "settings": {}}', "\xff"):
+    for damage in (None, "{", "[]", '{"entries": {}}', "\xff"):
         if damage is not None:
             next((tmp_path / ".pfl").iterdir()).write_bytes(damage.encode("latin1"))
         built.clear()
@@ -181,3 +186,63 @@ def test_the_schema_completes_names_and_refuses_what_is_wrong() -> None:
     assert definitions["figure"]["enum"] == sorted([*figure_names(), "maps", "weights"])
     validator = pytest.importorskip("jsonschema").Draft202012Validator(schema)
     assert [text for text in (*RIGHT, *WRONG) if validator.is_valid(parse_yaml(text, "a.yaml").data)] == RIGHT
+
+
+# --- which specs DVC sees ---------------------------------------------------------------------------------------------
+
+KNOWN = ["alone", "paper/base", "paper/one", "paper/two", "studies/mine"]
+
+
+def test_what_pyproject_names_and_what_is_added(tmp_path: Path) -> None:
+    project = make_project(tmp_path, {})
+
+    def selected(settings: str) -> SpecSelection:
+        project.write("pyproject.toml", f"[tool.pfl]\n{settings}\n")
+        return read_selection(project.workspace(), KNOWN)
+
+    for settings, default, shared in (
+        ("", ["alone"], KNOWN),
+        ("compile = []", ["alone"], ["alone"]),
+        ("default = ['paper/two']\ncompile = ['studies/*']", ["paper/two"], ["paper/two", "studies/mine"]),
+        ("default = []\ncompile = ['paper/one', 'alon?']", [], ["alone", "paper/one"]),
+    ):
+        assert selected(settings) == SpecSelection(default, shared, [])
+    for settings, message in (
+        ("compile = ['paper/on']", r"tool\.pfl\.compile: unknown spec 'paper/on'; did you mean 'paper/one'\?"),
+        ("default = [3]", r"tool\.pfl\.default = \[3\] must be a list of spec names"),
+        ("watch_upgrades = 1", r"tool\.pfl\.watch_upgrades = 1 must be true or false"),
+        ("default = [", "not readable as TOML"),
+    ):
+        with pytest.raises(UserError, match=rf"^pyproject\.toml: {message}"):
+            selected(settings)
+    add(project.workspace(), ["paper/two", "alone"])
+    add(project.workspace(), ["paper/one", "gone"])
+    selection = selected("default = []\ncompile = ['alone']")
+    assert (selection.added, selection.compiled) == (["paper/one", "paper/two"], ["alone", "paper/one", "paper/two"])
+    drop(project.workspace(), ["paper/two", "studies/mine"])
+    assert selected("default = []\ncompile = ['alone']").added == ["paper/one"]
+    assert named(["specs/paper/two.yaml", "alone", "alone"], KNOWN) == ["paper/two", "alone"]
+    assert named(["paper/"], KNOWN) == ["paper/base", "paper/one", "paper/two"]
+    with pytest.raises(UserError, match="unknown spec 'papr'; did you mean 'paper'"):
+        named(["papr"], KNOWN)
+
+
+def test_only_what_is_selected_has_stages_and_the_rest_may_be_broken(tmp_path: Path) -> None:
+    project = make_project(tmp_path, {"specs/a.yaml": spec(), "specs/b.yaml": spec("[local]", rounds=3)})
+    project.write("pyproject.toml", "[tool.pfl]\ncompile = []\n")
+    project.compile()
+    before = project.generated()
+    add(project.workspace(), ["b"])
+    project.compile()
+    added = project.generated()
+    assert added.keys() - before.keys() >= {"stages/tables/b.json"} and added["dvc.yaml"] == before["dvc.yaml"]
+    project.write("specs/b.yaml", "gird: {}\n")
+    with pytest.raises(UserError, match=r"specs/b\.yaml:1: gird: unknown key"):
+        compile_workspace(project.workspace())
+    compilation = compile_workspace(project.workspace(), wanted=["a"])
+    assert list(compilation.skipped) == ["b"] and list(compilation.tables) == ["a"]
+    write(project.workspace(), compilation)  # and what it was is still there
+    assert "stages/tables/b.json" in project.generated()
+    drop(project.workspace(), ["b"])
+    project.compile()
+    assert project.generated() == before

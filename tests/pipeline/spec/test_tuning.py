@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from support.fake_catalog import BASE, resolved
-from support.project import make_project, spec
+from support.project import make_project
 from support.tiny import fits
 
 from pflcore.backbones import BACKBONES
@@ -14,7 +14,6 @@ from pflcore.errors import UserError
 from pflcore.methods import METHODS
 from pflcore.partitions import PARTITIONS
 from pipeline.spec.resolve import smoke_clients
-from pipeline.spec.table import train_stage
 from pipeline.spec.tuning import Selection
 
 HELD_BACK = BASE.replace("dirichlet", "{name: dirichlet, validation_share: 0.2}")
@@ -86,19 +85,6 @@ def test_an_axis_may_be_whether_runs_are_tuned(tmp_path: Path) -> None:
         assert len(cell.runs) == 2 and {run in tuned for run in cell.runs} == {cell.labels["way"] == "tuned"}
     with pytest.raises(UserError, match="way: has no effect"):
         resolved(tmp_path, grid)
-
-
-def test_what_is_chosen_comes_before_the_run_and_the_evaluation(tmp_path: Path) -> None:
-    tune = "tune: {space: {training.lr: [0.01, 0.1]}, trial: {training: {rounds: 1}}}\n"
-    text = spec("[fedavg]", partition="{name: iid, validation_share: 0.2}", more=tune)
-    compilation = make_project(tmp_path, {"specs/tiny.yaml": text}).compiled()
-    stages = {stage.name: stage for stage in compilation.stages}
-    final, trial, _ = sorted(compilation.runs.values(), key=lambda run: run.tuned is None)
-    choice = f"artifacts/selections/{final.tuned}.json"
-    assert choice in stages[train_stage(final)].deps and choice in stages["evaluate-tiny"].deps
-    select = stages[final.tuned or ""]
-    assert (select.outs, select.kind, select.file) == ((choice,), "select", "stages/selections/dvc.yaml")
-    assert len(select.deps) == 2 and not [dep for dep in stages[train_stage(trial)].deps if "selections" in dep]
 
 
 # --- the smoke profile ------------------------------------------------------------------------------------------------
