@@ -11,7 +11,6 @@ from typing import Any
 
 from pipeline.report.legend import PROTOCOLS
 from pipeline.spec.catalog import Catalog
-from pipeline.spec.editor_schema import figures_of
 from pipeline.spec.metrics import QUANTITIES
 from pipeline.spec.run import COMPONENTS, SETTINGS
 from pipeline.spec.schema import SCALARS, SpecFile
@@ -84,7 +83,7 @@ def metrics() -> list[tuple[str, str]]:
 
 def figures(catalog: Catalog) -> list[tuple[str, str]]:
     """Return what `figures` can name, and what it shows."""
-    return [(name, _title(name) or catalog.entry("analysis", name).summary) for name in figures_of(catalog)]
+    return [(name, _title(name) or catalog.entry("analysis", name).summary) for name in catalog.figures()]
 
 
 def page(text: str, catalog: Catalog) -> str:

@@ -21,8 +21,7 @@ from pflcore.partitions import PARTITIONS, partition
 from pipeline.browse import plain_table
 from pipeline.browse.given import given_options
 from pipeline.report.formats import legible
-from pipeline.spec.catalog import Catalog
-from pipeline.spec.fields import Fields, Invalid
+from pipeline.spec.catalog import Catalog, Invalid
 from pipeline.spec.resolve import resolve
 from pipeline.spec.run import Run, describe_component, options
 from pipeline.spec.specs import find_specs, load_spec
@@ -52,15 +51,15 @@ def example_record(name: str, catalog: Catalog, **chosen: Any) -> dict[str, Any]
     Raises:
         UserError: An unknown dataset or option, or a value that does not suit it.
     """
-    fields, at = Fields(catalog), ""
+    at = ""
     dataset, clients = catalog.entry("partition", name).facts["example"]
     values = {"name": name, **given_options(chosen["options"], name)}
     try:
-        fields.check_name("dataset", chosen["dataset"] or dataset)
+        data = catalog.validate("dataset", {"name": chosen["dataset"] or dataset})
         at = f"{name}."
         return {
-            "dataset": fields.validate("dataset", {"name": chosen["dataset"] or dataset}),
-            "partition": fields.validate("partition", values),
+            "dataset": data,
+            "partition": catalog.validate("partition", values),
             "clients": chosen["clients"] or clients,
             "seed": chosen["seed"],
         }

@@ -62,7 +62,7 @@ def list_() -> None:
 
 def show(run: Annotated[str, typer.Argument(help="The id of a run.")]) -> None:
     """A kept result: what was run, by which code, where, and its curve."""
-    from pipeline.compile.serialise import to_yaml
+    from pipeline.compile.generated import to_yaml
     from pipeline.ledger import Ledger
     from pipeline.results.listing import curve_of, find
 

@@ -11,6 +11,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from functools import cached_property
+from importlib.util import resolve_name
 from pathlib import Path
 from typing import Any
 
@@ -64,9 +65,7 @@ class Code:
 
     def outside(self, root: str) -> str:
         """Return the lines of :meth:`fingerprint` of modules that are not of the project's packages."""
-        if root in self.modules:
-            return ""
-        own = sorted(module for module in self._closure(root) if module not in self.modules)
+        own = [] if root in self.modules else sorted(self._closure(root) - self.modules.keys())
         return "".join(f"{module} {self._parse(module)[0]}\n" for module in own)
 
     @staticmethod
@@ -91,10 +90,7 @@ class Code:
 
     def has(self, module: str) -> bool:
         """Return whether it is one of the packages' modules, or of those that join them."""
-        return self._path(module) is not None
-
-    def _path(self, module: str) -> Path | None:
-        return self.modules.get(module) or extensions.modules().get(module)
+        return module in self.modules or module in extensions.modules()
 
     def _closure(self, root: str) -> set[str]:
         closure, waiting = set[str](), [root]
@@ -111,11 +107,10 @@ class Code:
         """Return the hash of what a module means, and what it imports."""
         if module in self._parsed:
             return self._parsed[module]
-        path = self._path(module)
-        assert path is not None
+        path = self.modules.get(module) or extensions.modules()[module]
         package = module if path.name == "__init__.py" else module.rpartition(".")[0]
         meaning, names = self._meaning(path.read_bytes())
-        parsed = meaning, [_absolute(name, package) for name in names]
+        parsed = meaning, [resolve_name(name, package) for name in names]
         if module in self.modules:  # a study's may be edited or left
             self._parsed[module] = parsed
         return parsed
@@ -146,16 +141,7 @@ def _meaning(source: bytes) -> tuple[str, list[str]]:
         elif isinstance(node, _DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
             del node.body[0]
     text = "".join(_normalised(tree))
-    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:16], imports
-
-
-def _absolute(name: str, package: str) -> str:
-    """Return what an import means in a module of `package`, which leading dots are relative to."""
-    rest = name.lstrip(".")
-    if not (up := len(name) - len(rest)):
-        return name
-    above = package.split(".")
-    return ".".join([*above[: len(above) - up + 1], *filter(None, [rest])])
+    return _bytes_hash(text.encode(errors="surrogatepass")), imports
 
 
 def _normalised(node: object) -> Iterator[str]:

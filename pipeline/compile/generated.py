@@ -1,15 +1,50 @@
-"""Writing what the compiler generates: only files that differ, and nothing of it by hand."""
+"""What the compiler generates: as YAML that people and DVC read and as JSON, and written only where it differs."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
+
+import yaml
 
 from pflcore.files import write_text
 from pipeline.compile.compilation import Compilation
 from pipeline.parsing import parse_yaml
 from pipeline.workspace import CODE, RECORDS, TABLES, Workspace
+
+
+class Line(dict[str, Any]):
+    """A mapping that YAML has on one line."""
+
+
+class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
+    ignore_aliases: Callable[..., bool] = staticmethod(lambda data: True)
+
+
+# DVC reads YAML 1.2, where ids like `12e45678` and `00000008` are numbers, too: they are quoted.
+_NUMBER = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?$|0o[0-7]+$")
+_Dumper.add_implicit_resolver("tag:yaml.org,2002:float", _NUMBER, list("-+.0123456789"))
+_Dumper.add_representer(Line, lambda dumper, line: dumper.represent_mapping("tag:yaml.org,2002:map", line, True))
+
+
+def to_yaml(value: Any) -> str:
+    """Return YAML with keys as given and nothing folded or aliased."""
+    text: str = yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1_000_000)
+    return text
+
+
+def to_json(value: Any, levels: int = 2) -> str:
+    """Return JSON with an item per line on so many of the outer levels, and no line end after the last."""
+    if not levels or not value or not isinstance(value, dict | list):
+        return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, list):
+        return "[\n" + ",\n".join(to_json(item, levels - 1) for item in value) + "\n]"
+    items = (f"{json.dumps(key, ensure_ascii=False)}: {to_json(item, levels - 1)}" for key, item in value.items())
+    return "{\n" + ",\n".join(items) + "\n}"
 
 
 @dataclass(frozen=True)
@@ -31,25 +66,21 @@ def compare(workspace: Workspace, compilation: Compilation) -> Changes:
         if path.is_file() and path.name != "dvc.lock" and not path.name.startswith("."):
             before[path.relative_to(workspace.root).as_posix()] = path.read_text(encoding="utf-8", errors="replace")
     # The root file last: until it is there, an interrupted compilation is seen by the next one.
-    written = sorted(
-        (name for name in files if before.get(name) != files[name]), key=lambda name: (name == "dvc.yaml", name)
-    )
+    differing = (name for name in files if before.get(name) != files[name])
+    written = sorted(differing, key=lambda name: (name == "dvc.yaml", name))
     # Which belong to specs that are skipped is not known.
     left = sorted(before.keys() - files.keys()) if not compilation.skipped else []
     old = _named({name: before[name] for name in (*written, *left) if name in before})
     new = _named({name: files[name] for name in written})
-    ways = {
-        "added": new.keys() - old.keys(),
-        "changed": {name for name in old.keys() & new.keys() if old[name] != new[name]},
-        "removed": old.keys() - new.keys(),
-    }
+    changed = {name for name in old.keys() & new.keys() if old[name] != new[name]}
     parts = []
-    for verb, names in ways.items():
-        counts = {kind: sum(name[0] == kind for name in names) for kind in ("run", "report", "code digest")}
-        if words := [f"{count} {kind}{'s' * (count > 1)}" for kind, count in counts.items() if count]:
+    for verb, names in (("added", new.keys() - old), ("changed", changed), ("removed", old.keys() - new)):
+        counts = Counter(kind for kind, _ in names)
+        kinds = [kind for kind in ("run", "report", "code digest") if counts[kind]]
+        if words := [f"{counts[kind]} {kind}{'s' * (counts[kind] > 1)}" for kind in kinds]:
             parts.append(f"{' and '.join(words)} {verb}")
-    differing = len(written) + len(left)
-    other = f"{differing} stage file{'s' * (differing > 1)} changed" if differing else "nothing changed"
+    count = len(written) + len(left)
+    other = f"{count} stage file{'s' * (count > 1)} changed" if count else "nothing changed"
     return Changes(written, left, ", ".join(parts) or other)
 
 

@@ -2,10 +2,9 @@
 
 DVC hashes what a stage depends on when its command has ended. Whatever was edited, compiled or checked out meanwhile
 would lend its name to a result that it did not make. So a command names the ids of records, which are their hashes, and
-ends with a seal: digests of the code, of ``stages/code.yaml``. DVC records a command as it was when it was read, and
-goes by it when it looks for earlier results. A process begins by making sure that it is of this code, and imports all
-of it, so that an edit from then on reaches neither its result nor a checkpoint; when it ends, what it read must still
-be what it was.
+ends with a seal: digests of the code, of ``stages/code.yaml``. A process begins by making sure that it is of this code,
+and imports all of it, so that a later edit reaches neither its result nor a checkpoint; when it ends, what it read must
+still be what it was.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from pipeline.compile.fingerprint import Code
 from pipeline.compile.stage_code import ENGINE, Part
 from pipeline.workspace import Workspace
 
-AGAIN = "type the same command again"
+_AGAIN = "type the same command again"
 
 
 @dataclass(frozen=True)
@@ -37,7 +36,7 @@ class Sealed:
         """Raise :class:`UserError` if an input is not what it was when the stage began."""
         now = _stats(self.inputs)
         if replaced := [path for path, stat in self.found.items() if now.get(path) != stat]:
-            raise UserError(f"{replaced[0]}: replaced while this stage read it, so nothing is recorded; {AGAIN}")
+            raise UserError(f"{replaced[0]}: replaced while this stage read it, so nothing is recorded; {_AGAIN}")
 
 
 @contextmanager
@@ -51,20 +50,21 @@ def sealed(
     """
     disk = Code(Path(sources.__file__).parent.parent, study_home() / ".pfl" / "fingerprints.json")
     fingerprints = {part: part.fingerprint(disk) for part in code}
-    names = [*(["its table"] if content else []), *(f"the code of {part.name}" for part in code)]
-    digests = [*([content] if content else []), *(part.digest(found) for part, found in fingerprints.items())]
-    own = "-".join(digests)
+    digests = {f"the code of {part.name}": part.digest(found) for part, found in fingerprints.items()}
+    digests = {**({"its table": content} if content else {}), **digests}
+    own = "-".join(digests.values())
     if seal not in (None, own):
-        stated = zip(names, digests, (seal or "").split("-"), strict=False)
-        name = next((name for name, now, then in stated if now != then), "what it works with")
+        stated = zip(digests.items(), str(seal).split("-"), strict=False)
+        name = next((name for (name, now), then in stated if now != then), "what it works with")
         message = f"{name} was edited after this stage was compiled, so it would not be what is recorded"
-        raise UserError(f"{message}; {AGAIN}")
+        raise UserError(f"{message}; {_AGAIN}")
     paths = tuple(map(Path, inputs))
     stage = Sealed(own, paths, _stats(paths))
     for part, fingerprint in fingerprints.items():
-        tested = part.name == ENGINE
-        since = "regression runs had seen it" if tested else "this stage began"
-        _load(disk, fingerprint, since, "type `make pins`" if tested else AGAIN)
+        since, remedy = "this stage began", _AGAIN
+        if part.name == ENGINE:
+            since, remedy = "regression runs had seen it", "type `make pins`"
+        _load(disk, fingerprint, since, remedy)
     disk.remember()
     yield stage
     stage.confirm()

@@ -1,23 +1,99 @@
-"""Which code a stage works with, in parts: the engine by its version, the rest by digests of what it imports."""
+"""Which code a stage works with, in parts: the engine by its version, the rest by digests of what it imports.
+
+What data, partition and train stages share is the engine. A change of it could change any result, and hardly one does,
+so these stages depend not on its sources but on its version, which is raised when numbers change. ``engine.txt`` beside
+this file has the sources with which regression runs gave their numbers under that version. While those on disk are
+others, nothing is trained.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from pflcore import ENGINE_VERSION
+from pflcore.errors import UserError
+from pflcore.files import write_text
 from pflcore.registry import module_of
-from pipeline.compile.engine import STAGES as ENGINE_STAGES
-from pipeline.compile.engine import Engine, root_of
 from pipeline.compile.fingerprint import Code, text_hash
 from pipeline.ledger import Versions
-from pipeline.spec.catalog import Catalog
-from pipeline.spec.figures import figure_module, figure_names
+from pipeline.spec.catalog import Catalog, figure_module, figure_names
 from pipeline.spec.run import Run
 from pipeline.spec.table import ResolvedTable
 from pipeline.workspace import COUNTING
 
 ENGINE = "engine"
+STAGES = ("data", "partition", "train")
+RECORD = "pipeline/compile/engine.txt"  # in the folder of the packages
+TITLE = f"engine version {ENGINE_VERSION}"
+"""The first line of the record."""
+_NOT_MEASURED = {"title", "caption", "notes", "paper", "better", "decimals", "partitions", "claims", "derived"}
+"""What a table says of how its numbers are shown, which no measurement depends on."""
+
+
+def root_of(stage: str) -> str:
+    """Return the module that does the work of a stage; what it imports is the stage's code."""
+    return f"pipeline.stages.{stage}"
+
+
+@dataclass(frozen=True)
+class Engine:
+    """The sources of the engine that the regression runs have seen, under the version that `title` says.
+
+    `sources` has by module the hash of its meaning and the stages that import it: ``"6b55b6d078a4e7e8 train"``.
+    """
+
+    title: str
+    sources: Mapping[str, str]
+
+    @classmethod
+    def on_disk(cls, code: Code) -> Engine:
+        """Read the engine as its sources lie there."""
+        sources: dict[str, str] = {}
+        for stage in STAGES:
+            for name, hash_ in (line.split() for line in code.fingerprint(root_of(stage)).splitlines()):
+                sources[name] = f"{sources.get(name, hash_)} {stage}"
+        return cls(TITLE, dict(sorted(sources.items())))
+
+    @classmethod
+    def recorded(cls, code: Code) -> Engine:
+        """Read the record. Raises :class:`UserError` when it is missing or was edited."""
+        path = code.source / RECORD
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else []
+        engine = cls("".join(lines[:1]), {name: rest for name, _, rest in (line.partition(" ") for line in lines[2:])})
+        if not engine.sources or engine.text.splitlines() != lines:
+            remedy = "take one that was committed, then `make pins`"
+            raise UserError(f"{RECORD}: missing, merged or edited by hand; {remedy}")
+        return engine
+
+    @property
+    def text(self) -> str:
+        """The text of the record. Its second line stands for all others, so that merged edits meet there."""
+        lines = [f"{name} {rest}" for name, rest in self.sources.items()]
+        digest = text_hash("\n".join(lines))[:16]
+        return "\n".join([self.title, f"sources {digest}", *lines]) + "\n"
+
+    def write(self, code: Code) -> None:
+        """Write the record of the packages in `code`."""
+        write_text(code.source / RECORD, self.text)
+
+    def fingerprint(self, stage: str) -> str:
+        """Return the lines of what a stage of this kind imports, as :meth:`Code.fingerprint` has them."""
+        words = {name: rest.split() for name, rest in self.sources.items()}
+        return "".join(f"{name} {hash_}\n" for name, (hash_, *stages) in words.items() if stage in stages)
+
+
+def untested(code: Code) -> str | None:
+    """Return what to say while the engine on disk is not the one that regression runs have seen; None when it is."""
+    known, now = Engine.recorded(code), Engine.on_disk(code)
+    names = sorted({*now.sources, *known.sources})
+    edited = [name for name in names if now.sources.get(name) != known.sources.get(name)]
+    if known.title != TITLE:
+        edited = ["pflcore"]
+    return (
+        f"{edited[0]} was edited, and results may have changed: type `make pins`, which finds out" if edited else None
+    )
 
 
 class Part(NamedTuple):
@@ -40,7 +116,7 @@ class Part(NamedTuple):
 
 def code_of(kind: str) -> list[Part]:
     """Return the code that all stages of a kind share."""
-    return [Part(ENGINE if kind in ENGINE_STAGES else f"stage.{kind}", root_of(kind))]
+    return [Part(ENGINE if kind in STAGES else f"stage.{kind}", root_of(kind))]
 
 
 def code_of_run(kind: str, run: Run) -> list[Part]:
@@ -62,13 +138,8 @@ def code_of_evaluation(table: ResolvedTable, runs: Iterable[Run]) -> list[Part]:
 
 def code_of_report(table: ResolvedTable) -> list[Part]:
     """Return the code of a table's report, with that of its figures."""
-    figures = [name for name in table.drawn if name in figure_names()]
-    root = root_of("report")
-    return [*code_of("report"), *(Part(f"figure.{name}", figure_module(name), root) for name in figures)]
-
-
-_NOT_MEASURED = {"title", "caption", "notes", "paper", "better", "decimals", "partitions", "claims", "derived"}
-"""What a table says of how its numbers are shown, which no measurement depends on."""
+    names, root = figure_names(), root_of("report")
+    return code_of("report") + [Part(f"figure.{one}", figure_module(one), root) for one in table.drawn if one in names]
 
 
 def measured_content(table: ResolvedTable) -> str:
@@ -83,9 +154,9 @@ def shown_content(table: str) -> str:
 
 def versions(code: Code, catalog: Catalog, run: Run) -> Versions:
     """Return the versions of the code that a run's result depends on; of a study's own entries a digest."""
-    entries = {"dataset": run.dataset, "partition": run.partition, "method": run.method, "backbone": run.backbone}
     made_by = {"engine": str(ENGINE_VERSION)}
-    for kind, name in entries.items():
+    for kind in ("dataset", "partition", "method", "backbone"):
+        name = getattr(run, kind)
         own = code.outside(module_of(kind, name))
         version = text_hash(own)[:12] if own else str(catalog.entry(kind, name).facts["results_version"])
         made_by[f"{kind}.{name}"] = version

@@ -15,7 +15,7 @@ from typing import Any
 
 from pflcore.errors import UserError
 from pflcore.files import write_text
-from pipeline.compile.graph import Stage
+from pipeline.compile.compilation import Stage
 from pipeline.parsing import parse_yaml
 
 _IGNORE = "__pycache__/\n*.pyc\n/.pfl/\n/build/\n/.venv/\n"

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pflcore.errors import UserError
-from pipeline.compile.graph import Stage
+from pipeline.compile.compilation import Stage
 from pipeline.dvc.finished import Finished
 from pipeline.parsing import parse_yaml
 

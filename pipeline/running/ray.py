@@ -24,14 +24,14 @@ from typing import Any
 from pflcore import extensions
 from pflcore.errors import UserError
 from pflcore.files import atomic_path
+from pipeline.compile.compilation import Stage
 from pipeline.compile.compiler import source_folder
-from pipeline.compile.graph import Stage
-from pipeline.compile.serialise import to_json
+from pipeline.compile.generated import to_json
 from pipeline.dvc.finished import Finished
 from pipeline.dvc.program import executables
 from pipeline.running.jobs import Ended, Event, Job
 from pipeline.running.local import LocalPool, Slot
-from pipeline.spec.records import read_record
+from pipeline.spec.run import read_record
 from pipeline.spec.schema import Resources
 from pipeline.workspace import RECORDS
 

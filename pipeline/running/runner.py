@@ -14,8 +14,8 @@ from types import FrameType
 from filelock import FileLock, Timeout
 
 from pflcore.memory import memory_limit
+from pipeline.compile.compilation import Graph
 from pipeline.compile.generated import write
-from pipeline.compile.graph import Graph
 from pipeline.dvc.finished import Finished
 from pipeline.dvc.program import executables, initialise
 from pipeline.dvc.recorder import Recorder

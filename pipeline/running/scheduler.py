@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from pipeline.compile.graph import Graph
+from pipeline.compile.compilation import Graph
 from pipeline.dvc.recorder import CHANGED, Recorder, Verdict
 from pipeline.running.board import OVER, Board, State
 from pipeline.running.display import Display

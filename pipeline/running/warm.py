@@ -27,7 +27,7 @@ from pflcore.backbones import BACKBONES
 from pflcore.datasets import DATASETS
 from pflcore.methods import METHODS
 from pflcore.partitions import PARTITIONS
-from pipeline.spec.figures import figure_module, figure_names
+from pipeline.spec.catalog import figure_module, figure_names
 
 for name in figure_names():
     with suppress(Exception):  # which is for the stage that needs it

@@ -1,35 +1,54 @@
-"""Everything that specs can name, as plain data: entries of the registries with their options, and the settings.
+"""Everything that specs can name, as plain data: entries of the registries with their options, settings, and figures.
 
-Collecting it imports every method and backbone, and with them torch. The result is therefore stored as JSON under a
-name that is a hash of the sources of all entries: reading a spec or completing it in an editor does not wait for torch.
+Collecting entries imports every method and backbone, and with them torch. The result is therefore stored as JSON under
+a name that is a hash of the sources of all entries: reading a spec or completing it in an editor does not wait for
+torch. Figures are known by their files, in ``pipeline/report/figures`` and a study's ``figures/``, which are read and
+not imported; what an analysis found is a figure as well, called like the analysis.
 """
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import dataclasses
 import hashlib
 import inspect
+import json
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from pydantic import TypeAdapter
+from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError, create_model
 
 import pflcore
 from pflcore import extensions
+from pflcore.errors import UserError
 from pflcore.files import write_text
 from pflcore.options import OptionInfo, describe_options
-from pflcore.registry import KINDS, joined, registry_of, use_study
-from pipeline.spec.run import SETTINGS
+from pflcore.registry import KINDS, did_you_mean, joined, registry_of, use_study
+from pipeline.spec.metrics import Part
+from pipeline.spec.run import RUN_FIELDS, SETTINGS, options
+from pipeline.spec.schema import first_fault
+from pipeline.spec.yamlfile import show
 
 _HELP = """Use that many generated training samples of the dataset's shape, and a quarter as many test samples, \
 instead of the real data; null is the real data."""
 STAND_IN = OptionInfo("stand_in", "int", False, True, False, None, _HELP, None, {"ge": 4})
 """An option that every dataset has beside its own: whoever loads a dataset takes it off before creating the entry."""
+_FIGURES = Path(__file__).parents[1] / "report/figures"
+_TYPES: dict[str, type] = {"int": int, "float": float, "str": str, "bool": bool}
+
+
+@dataclass(eq=False)
+class Invalid(Exception):
+    """A part of a run that does not validate: the option at fault, its position in a list, and what is wrong."""
+
+    option: str | None  # None when one is missing or several contradict each other
+    index: int | None
+    message: str
 
 
 @dataclass(frozen=True)
@@ -62,8 +81,11 @@ class Catalog:
     settings: dict[str, EntryInfo]
 
     @cached_property
-    def memory(self) -> dict[Any, Any]:
-        """What :mod:`pipeline.spec.fields` has made of it, for all specs."""
+    def _models(self) -> dict[tuple[str, str], type[Part]]:
+        return {}
+
+    @cached_property
+    def _valid(self) -> dict[str, dict[str, Any]]:
         return {}
 
     def names(self, kind: str) -> list[str]:
@@ -78,6 +100,76 @@ class Catalog:
         """Return what a spec may say about an entry, or about a group of settings."""
         return self.entry(kind, name).options + ((STAND_IN,) if kind == "dataset" else ())
 
+    def all_options(self, kind: str) -> list[str]:
+        """Return the names of the options of all entries of a kind, or of a group of settings, sorted."""
+        return sorted({option.name for name in self.names(kind) for option in self.options(kind, name)})
+
+    def beside(self, kind: str) -> list[str]:
+        """Return the fields of a run that a value of this component's axis can set beside its own options.
+
+        One that is called like an option of any entry of the kind is none of them: there, that key is the option.
+        """
+        own = [kind, *self.all_options(kind)]
+        return [field for field in RUN_FIELDS if field not in own]
+
+    def figures(self) -> list[str]:
+        """Return the figures that a spec can list."""
+        return sorted({*figure_names(), *self.names("analysis")})
+
+    def model(self, kind: str, name: str) -> type[Part]:
+        """Return the options of an entry, or of a group of settings."""
+        if (kind, name) not in self._models:
+            fields: dict[str, Any] = {}
+            for info in self.options(kind, name):
+                item: Any = _TYPES[info.type]
+                if info.choices:  # Python would take true for 1
+                    item = Annotated[Literal[info.choices], BeforeValidator(_no_bool)]
+                bounds: Any = {key: int(bound) if item is int else bound for key, bound in info.bounds.items()}
+                item = Annotated[item, Field(**bounds)] if bounds else item
+                item = list[item] if info.many else item
+                field = Field(... if info.required else info.default, alias=info.name, description=info.help)
+                # Attributes of another name, since an option may be called like a method of models.
+                fields[f"of_{info.name}"] = (item | None if info.optional else item, field)
+            self._models[kind, name] = create_model(name, __base__=Part, **fields)
+        return self._models[kind, name]
+
+    def validate(self, kind: str, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a part of a run with defaults written out, as JSON data; raise :class:`Invalid`.
+
+        Equal parts are shared: do not modify it. `values` of an entry have a `name`.
+        """
+        key = json.dumps([kind, values], sort_keys=True)
+        if key not in self._valid:
+            self._valid[key] = self._validate(kind, values)
+        return self._valid[key]
+
+    def _validate(self, kind: str, values: Mapping[str, Any]) -> dict[str, Any]:
+        own = {} if kind in SETTINGS else {"name": values["name"]}
+        name = own.get("name", kind)
+        if not isinstance(name, str):
+            raise Invalid("name", None, f"{show(name)} is no {kind}'s name; quote it if it is one")
+        if name not in self.names(kind):
+            raise Invalid("name", None, f"unknown {kind} {show(name)}{did_you_mean(name, self.names(kind))}")
+        model = self.model(kind, name)
+        try:
+            stated = {option: value for option, value in values.items() if option not in own}
+            part = {**own, **model.model_validate(stated).model_dump(by_alias=True)}
+            if kind in SETTINGS:
+                SETTINGS[kind](**options(part))
+        except ValidationError as error:
+            loc, message = first_fault(error, model, "option")
+            index = next((step for step in loc[1:] if isinstance(step, int)), None)
+            raise Invalid(str(loc[0]) if loc else None, index, message) from None
+        except UserError as error:  # each option is right, but they contradict each other
+            raise Invalid(None, None, str(error)) from None
+        silent = [info.name for info in self.options(kind, name) if info.later and part[info.name] == info.default]
+        return {option: value for option, value in part.items() if option not in silent}
+
+    def stated(self, kind: str, part: Mapping[str, Any], option: str) -> Any:
+        """Return the value of an option in a part of a run, which leaves out defaults of options marked `later`."""
+        infos = self.options(kind, str(part.get("name", kind)))
+        return part.get(option, next(info.default for info in infos if info.name == option))
+
     def to_json(self) -> str:
         """Return JSON, which :meth:`from_json` reads."""
         return _ADAPTER.dump_json(self, indent=1).decode()
@@ -85,13 +177,16 @@ class Catalog:
     @classmethod
     def from_json(cls, text: str) -> Catalog:
         """Return the catalog of :meth:`to_json`. Raises ``ValueError`` for another text."""
-        catalog = _ADAPTER.validate_json(text)
-        if {*catalog.entries} != {*KINDS} or {*catalog.settings} != {*SETTINGS}:
-            raise ValueError("not a catalog of this version")
-        return catalog
+        return _ADAPTER.validate_json(text)
 
 
 _ADAPTER = TypeAdapter(Catalog)
+
+
+def _no_bool(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise ValueError(f"{show(value)} must be a number")
+    return value
 
 
 def load_catalog(root: Path) -> Catalog:
@@ -121,34 +216,30 @@ def build_catalog() -> Catalog:
 
 def describe_entry(name: str, cls: type, origin: str = "") -> EntryInfo:
     """Return one registered class, or one settings dataclass, as data; defaults are lists where options are tuples."""
-    options = [
+    infos = [
         dataclasses.replace(info, default=list(info.default) if isinstance(info.default, tuple) else info.default)
         for info in describe_options(cls)
     ]
-    known = {option.name for option in options} | {"name", "citation", "smoke"}
-    facts = {
-        attribute: _as_plain(inspect.getattr_static(cls, attribute))
-        for attribute in dir(cls)
-        if not attribute.startswith("_") and attribute not in known
-    }
+    known = {info.name for info in infos} | {"name", "citation", "smoke"}
+    names = [attribute for attribute in dir(cls) if not attribute.startswith("_") and attribute not in known]
+    facts = {attribute: _as_plain(inspect.getattr_static(cls, attribute)) for attribute in names}
     facts = {attribute: value for attribute, value in facts.items() if value is not None}
     citation, smoke = getattr(cls, "citation", ""), dict(getattr(cls, "smoke", {}))
-    return EntryInfo(name, inspect.getdoc(cls) or "", citation, smoke, tuple(options), facts, origin)
+    return EntryInfo(name, inspect.getdoc(cls) or "", citation, smoke, tuple(infos), facts, origin)
 
 
 def _as_plain(value: Any) -> Any:
     """Return plain JSON data, or None for what cannot be said in it (methods, properties, arrays)."""
-    if isinstance(value, str | bool | int | float):
-        return value
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        value = dataclasses.asdict(value)
-    if isinstance(value, Mapping):
-        plain = {str(key): _as_plain(item) for key, item in value.items()}
-        return None if None in plain.values() else plain
-    if isinstance(value, set | frozenset | list | tuple):
-        items = [_as_plain(item) for item in (sorted(value) if isinstance(value, set | frozenset) else value)]
-        return None if None in items else items
-    return None
+
+    def plain(one: Any) -> Any:
+        if dataclasses.is_dataclass(one) and not isinstance(one, type):
+            return dataclasses.asdict(one)
+        return dict(one) if isinstance(one, Mapping) else sorted(one)
+
+    try:
+        return json.loads(json.dumps(value, default=plain))
+    except (TypeError, ValueError):
+        return None
 
 
 def fingerprint() -> str:
@@ -161,3 +252,24 @@ def fingerprint() -> str:
         content = path.read_bytes()
         digest.update(f"\0{name}\0{len(content)}\0".encode() + content)
     return digest.hexdigest()
+
+
+def figure_names() -> list[str]:
+    """Return the figures that have a file, sorted. Raises :class:`UserError` when a name is taken twice."""
+    return sorted([*(path.stem for path in _FIGURES.glob("[!_]*.py")), *extensions.found("figures", _FIGURES)])
+
+
+def figure_module(name: str) -> str:
+    """Return the module of a figure that has a file, as a dotted name."""
+    own = extensions.found("figures", _FIGURES).get(name)
+    return own.module if own else f"pipeline.report.figures.{name}"
+
+
+def figure_needs(name: str) -> str:
+    """Return what a figure with a file reads beside rounds and analyses: "partitions", or "" for nothing."""
+    own = extensions.found("figures", _FIGURES).get(name)
+    for node in ast.parse((own.path if own else _FIGURES / f"{name}.py").read_bytes()).body:
+        match node:
+            case ast.Assign(targets=[ast.Name(id="NEEDS")], value=ast.Constant(value=str(needs))):
+                return needs
+    return ""

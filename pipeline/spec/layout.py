@@ -1,90 +1,29 @@
-"""The `table` and the `claims` of a spec against its grid: axes, single clients, quantities, ranks, statements."""
+"""A spec's `table` and `claims` against its grid: checked, and laid out as the resolved table that a report shows."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 
-from pipeline.spec.draft import validates
-from pipeline.spec.grid import Labels, Points, check_where
-from pipeline.spec.metrics import OF_ONE_ROUND, Quantity, Where
-from pipeline.spec.run import Run
+from pflcore.errors import UserError
+from pflcore.registry import did_you_mean
+from pipeline.spec.catalog import Catalog
+from pipeline.spec.grid import Labels, Points, check_where, validates
+from pipeline.spec.metrics import OF_ONE_ROUND, QUANTITIES, Quantity
+from pipeline.spec.published import PublishedRow, read_published
+from pipeline.spec.run import Run, describe_component, short_hash
 from pipeline.spec.schema import COMPARISONS, Claim, TableSection
-from pipeline.spec.table import TableClaim, TableRank
-from pipeline.spec.yamlfile import Address, Document, show
+from pipeline.spec.specs import Spec
+from pipeline.spec.table import ResolvedTable, TableCell, TableClaim, TablePartition, TableRank
+from pipeline.spec.yamlfile import Address, Document, inside, show, shown
 
 Clients = dict[str, dict[str, int]]
 """Of one axis, or none: the labels that stand for one client, and which."""
 
 
-def check_table(layout: TableSection, grid: Points, runs: list[Run], document: Document) -> None:
-    """Raise :class:`UserError` for axes, clients and quantities that are wrong, given each point's run as published."""
-    placed: dict[str, str] = {}
-    for place in ("rows", "columns", "average_over"):
-        for index, axis in enumerate(getattr(layout, place)):
-            address: Address = ("table", place, index)
-            document.check_known("axis", axis, grid.labels, address)
-            if axis in placed:
-                raise document.error(address, f"the axis {axis!r} is already in {placed[axis]}")
-            placed[axis] = place
-    for axis, labels in grid.labels.items():
-        if axis not in placed and len(labels) > 1:
-            raise document.error(("table",), f"the axis {axis!r} is in none of rows, columns and average_over")
-    of_cells: dict[str, Mapping[str, Mapping[str, object]]]
-    of_cells = {"clients": layout.clients, "quantities": layout.quantities}
-    for key, by_axis in of_cells.items():
-        for axis, own in by_axis.items():
-            document.check_known("axis", axis, grid.known, ("table", key, axis))
-            if axis not in (*layout.rows, *layout.columns):
-                message = "is in neither rows nor columns, so its labels have no cells of their own"
-                raise document.error(("table", key, axis), message)
-            for label in own:
-                document.check_known("label", label, grid.known[axis], ("table", key, axis, label))
-    _check_clients(layout, grid, runs, document)
-    _check_quantities(layout, grid, document)
-
-
-def check_choice(layout: TableSection, runs: list[Run], document: Document) -> None:
-    """Raise :class:`UserError` when a table chooses rounds by validation samples that a run lacks."""
-    lacking = next((run for run in runs if not validates(run)), None)
-    if layout.metric == "best_by_validation" and lacking:
-        where = f"the partition {lacking.partition!r} on {lacking.dataset}"
-        message = f"{layout.metric!r} needs validation samples, and {where} holds none back; set its validation_share"
-        raise document.error(("table", "metric"), message)
-
-
 def client_of(clients: Clients, labels: Mapping[str, str]) -> int | None:
     """Return the client that a run or a cell with these labels is shown for; None: all of them."""
     return next((own[labels[axis]] for axis, own in clients.items() if labels[axis] in own), None)
-
-
-def existing_clients(layout: TableSection, grid: Points, runs: list[Run]) -> Clients:
-    """Return the clients of a layout, given the run of every point of the grid under a profile.
-
-    The profile may have fewer clients than are published, and then one stands for several.
-    """
-    clients: Clients = {axis: {} for axis in layout.clients}
-    for axis, own in layout.clients.items():
-        for label in (label for label in own if label in grid.labels[axis]):
-            counts = [run.clients for at, run in zip(grid.points, runs, strict=True) if at.labels[axis] == label]
-            clients[axis][label] = own[label] % min(counts) if counts else own[label]
-    return clients
-
-
-def _check_clients(layout: TableSection, grid: Points, runs: list[Run], document: Document) -> None:
-    here: Address = ("table", "clients")
-    if len(layout.clients) > 1:
-        first, second = list(layout.clients)[:2]
-        raise document.error((*here, second), f"a second axis; cells are of one client already by {first!r}")
-    for axis, own in layout.clients.items():
-        for point, run in zip(grid.points, runs, strict=True):
-            label = point.labels[axis]
-            client, fault = own.get(label, 0), ""
-            if client >= run.clients:
-                fault = f"no client {client}: a run here has {run.clients} clients, counted from 0"
-            elif label in own and run.record["partition"].get("novel_share"):
-                fault = "could be a novel client, which is not measured like others; set novel_share to 0"
-            if fault:
-                raise document.error((*here, axis, label), fault)
 
 
 def quantity_of(layout: TableSection, labels: Mapping[str, str]) -> Quantity | None:
@@ -96,6 +35,47 @@ def quantity_of(layout: TableSection, labels: Mapping[str, str]) -> Quantity | N
     return quantity if quantity.known else None
 
 
+def check_table(layout: TableSection, grid: Points, runs: list[Run], document: Document) -> None:
+    """Raise :class:`UserError` for axes, clients and quantities that are wrong, given each point's run as published."""
+    placed: dict[str, str] = {}
+    for place in ("rows", "columns", "average_over"):
+        for index, axis in enumerate(getattr(layout, place)):
+            address: Address = ("table", place, index)
+            document.check_known("axis", axis, grid.labels, address)
+            document.check(axis not in placed, address, f"the axis {axis!r} is already in {placed.get(axis)}")
+            placed[axis] = place
+    for axis, labels in grid.labels.items():
+        message = f"the axis {axis!r} is in none of rows, columns and average_over"
+        document.check(axis in placed or len(labels) < 2, ("table",), message)
+    of_cells: dict[str, Mapping[str, Mapping[str, object]]]
+    of_cells = {"clients": layout.clients, "quantities": layout.quantities}
+    for key, by_axis in of_cells.items():
+        for axis, own in by_axis.items():
+            address = ("table", key, axis)
+            document.check_known("axis", axis, grid.known, address)
+            message = "is in neither rows nor columns, so its labels have no cells of their own"
+            document.check(axis in (*layout.rows, *layout.columns), address, message)
+            for label in own:
+                document.check_known("label", label, grid.known[axis], (*address, label))
+    _check_clients(layout, grid, runs, document)
+    _check_quantities(layout, grid, document)
+
+
+def _check_clients(layout: TableSection, grid: Points, runs: list[Run], document: Document) -> None:
+    here: Address = ("table", "clients")
+    for second in list(layout.clients)[1:]:
+        first = next(iter(layout.clients))
+        raise document.error((*here, second), f"a second axis; cells are of one client already by {first!r}")
+    for axis, own in layout.clients.items():
+        for point, run in zip(grid.points, runs, strict=True):
+            label = point.labels[axis]
+            message = f"no client {own.get(label)}: a run here has {run.clients} clients, counted from 0"
+            document.check(own.get(label, 0) < run.clients, (*here, axis, label), message)
+            message = "could be a novel client, which is not measured like others; set novel_share to 0"
+            novel = label in own and run.record["partition"].get("novel_share")
+            document.check(not novel, (*here, axis, label), message)
+
+
 def _check_quantities(layout: TableSection, grid: Points, document: Document) -> None:
     here: Address = ("table", "quantities")
     stated: list[tuple[Quantity, Address]] = [(layout.quantity, ("table", "quantity"))]
@@ -104,18 +84,107 @@ def _check_quantities(layout: TableSection, grid: Points, document: Document) ->
         for axis, label in quantity.row.items():
             document.check_known("axis", axis, [*layout.rows, *layout.columns], address)
             document.check_known("label", label, grid.labels[axis], address)
-    shown = [one for point in grid.points if (one := quantity_of(layout, point.labels))]
-    if 0 < len(shown) < len(grid.points):
-        raise document.error(here, "leave some cells with accuracies; make a table of its own for other quantities")
-    for one in shown or [layout.quantity.with_defaults(Quantity(metric=layout.metric))]:
+    found = [one for point in grid.points if (one := quantity_of(layout, point.labels))]
+    message = "leave some cells with accuracies; make a table of its own for other quantities"
+    document.check(len(found) in (0, len(grid.points)), here, message)
+    for one in found or [layout.quantity.with_defaults(Quantity(metric=layout.metric))]:
         if fault := one.fault():
             raise document.error(("table", "quantity"), fault)
-    if shown and layout.derived:
-        message = "columns are derived from accuracies, which this table has none of"
-        raise document.error(("table", "derived"), message)
+    message = "columns are derived from accuracies, which this table has none of"
+    document.check(not (found and layout.derived), ("table", "derived"), message)
 
 
-def resolve_ranks(layout: TableSection, document: Document) -> list[TableRank]:
+def check_choice(layout: TableSection, runs: list[Run], document: Document) -> None:
+    """Raise :class:`UserError` when a table chooses rounds by validation samples that a run lacks."""
+    for run in runs if layout.metric == "best_by_validation" else ():
+        where = f"the partition {run.partition!r} on {run.dataset}"
+        message = f"{layout.metric!r} needs validation samples, and {where} holds none back; set its validation_share"
+        document.check(validates(run), ("table", "metric"), message)
+
+
+def resolve_table(
+    spec: Spec, profile: str, layout: TableSection, grid: Points, runs: list[Run], catalog: Catalog
+) -> ResolvedTable:
+    """Return the table of a spec, given the run of every point of its grid under a profile."""
+    body, document, axes = spec.body, spec.document, [*layout.rows, *layout.columns]
+    published: list[PublishedRow] = []
+    if layout.published is not None:
+        path = inside(spec.specs_dir, document, ("table", "published"), layout.published)
+        units = bool(layout.quantities) or layout.metric in QUANTITIES
+        published = read_published(path, shown(path, spec.specs_dir), axes, units=units)
+    labels, clients = _labels(axes, grid, published), _clients(layout, grid, runs)
+    values = {tuple(row.labels.values()): row.value for row in published}
+    of_cell: dict[tuple[str, ...], dict[str, None]] = {}
+    for point, run in zip(grid.points, runs, strict=True):
+        of_cell.setdefault(tuple(point.labels[axis] for axis in axes), {})[run.id] = None
+    cells = []
+    for key in itertools.product(*(labels[axis] for axis in axes)):
+        here = dict(zip(axes, key, strict=True))
+        client, quantity = client_of(clients, here), quantity_of(layout, here)
+        found = list(of_cell.get(key, {}))
+        cells.append(TableCell(labels=here, runs=found, client=client, quantity=quantity, published=values.get(key)))
+    named = {*(body.figures or ()), *(name for run in runs for name in run.analyses)}
+    analyses = sorted(catalog.entries["analysis"].items())
+    by_id = {run.id: run for run in sorted(runs, key=lambda run: run.id)}
+    partitions: dict[str, TablePartition] = {}  # under the first seed that occurs
+    for run in runs:
+        words = describe_component(run.record["partition"])
+        words += f" on {run.dataset}, {run.clients:,} clients, seed {run.seed}"
+        one = TablePartition(federation=run.federation_id, words=words)
+        partitions.setdefault(short_hash({**run.federation, "seed": 0}), one)
+    claims = [_claim(index, claim, layout, labels, grid.left_out, document) for index, claim in enumerate(body.claims)]
+    return ResolvedTable(
+        spec=spec.id,
+        title=spec.title,
+        profile=profile,
+        paper=body.paper,
+        notes=body.notes,
+        **{name: getattr(layout, name) for name in ("caption", "rows", "columns", "metric", "better", "decimals")},
+        clients=clients,
+        quantities=list(layout.quantities),
+        labels=labels,
+        cells=cells,
+        runs={name: run.federation_id for name, run in by_id.items()},
+        tuned={name: run.tuned for name, run in by_id.items() if run.tuned},
+        partitions=list(partitions.values()),
+        claims=claims,
+        figures=body.figures,
+        analyses={name: info.facts.get("title", name) for name, info in analyses if name in named},
+        derived=_ranks(layout, document),
+    )
+
+
+def _labels(axes: list[str], grid: Points, published: list[PublishedRow]) -> Labels:
+    """Return labels in the order of the published table; each of them is known to the axis.
+
+    What the paper does not have stands behind the label that it stands behind in the spec.
+    """
+    labels: Labels = {}
+    for axis in axes:
+        known = grid.known[axis]
+        for row in published:
+            if (label := row.labels[axis]) not in known:
+                hint = did_you_mean(label, known)
+                raise UserError(f"{row.where}: {axis}: {show(label)} is no label of this axis{hint}")
+        order = list(dict.fromkeys(row.labels[axis] for row in published))
+        for before, label in zip([None, *known], known, strict=False):
+            if label not in order:
+                order.insert(order.index(before) + 1 if before else 0, label)
+        labels[axis] = [label for label in order if label not in grid.left_out[axis]]
+    return labels
+
+
+def _clients(layout: TableSection, grid: Points, runs: list[Run]) -> Clients:
+    """Return the single clients of a table; a profile may have fewer than are published: one stands for several."""
+    clients: Clients = {axis: {} for axis in layout.clients}
+    for axis, own in layout.clients.items():
+        for label in (label for label in own if label in grid.labels[axis]):
+            counts = [run.clients for at, run in zip(grid.points, runs, strict=True) if at.labels[axis] == label]
+            clients[axis][label] = own[label] % min(counts) if counts else own[label]
+    return clients
+
+
+def _ranks(layout: TableSection, document: Document) -> list[TableRank]:
     """Return the columns of ranks as the report works them out, axes in the order of the table's columns."""
     ranks: list[TableRank] = []
     for index, derived in enumerate(layout.derived):
@@ -129,13 +198,13 @@ def resolve_ranks(layout: TableSection, document: Document) -> list[TableRank]:
     return ranks
 
 
-def resolve_claim(
+def _claim(
     index: int, claim: Claim, layout: TableSection, labels: Labels, left_out: Labels, document: Document
 ) -> TableClaim:
     """Return a claim as the report judges it, in which `others` are named."""
     address: Address = ("claims", index)
-    form, side, than = claim.form, claim.side, dict(claim.than or {})
-    for key, named in ((form, side), ("than", than), ("where", claim.where)):
+    form, side, than, where = claim.form, claim.side, dict(claim.than or {}), claim.where
+    for key, named in ((form, side), ("than", than), ("where", where)):
         for axis, chosen in named.items():
             if absent := [label for label in chosen if label in left_out.get(axis, [])]:
                 message = f"{show(absent[0])} is left out by grid.only; restate the claims without it"
@@ -145,35 +214,24 @@ def resolve_claim(
         if chosen == ["others"] and "others" not in known:
             than[axis] = [label for label in known if label not in side.get(axis, [])]
     if form in COMPARISONS:
-        _check_sides(form, side, than, labels, document, address)
-    check_where(claim.where, labels, document, (*address, "where"))
-    for axis in claim.where:
-        if axis in side:
-            raise document.error((*address, "where", axis), "this axis is compared; restrict other axes")
+        check_where(side, labels, document, (*address, form))
+        check_where(than, labels, document, there := (*address, "than"))
+        document.check(side, (*address, form), f"names no axis; state which labels are {form}")
+        document.check({*than} == {*side}, there, f"must name the same axes as `{form}`: {', '.join(side)}")
+        for axis, chosen in than.items():
+            document.check(chosen, there, f"the axis {axis!r} has no other labels")
+    check_where(where, labels, document, (*address, "where"))
+    for axis in where:
+        document.check(axis not in side, (*address, "where", axis), "this axis is compared; restrict other axes")
     for position, axis in enumerate(claim.over):
         here = (*address, "over", position)
         document.check_known("axis", axis, labels, here)
-        if axis in side:
-            raise document.error(here, f"{axis!r} is compared; name other axes")
-        if axis in claim.over[:position]:
-            raise document.error(here, f"{axis!r} is named twice")
-    if claim.over and all(len(claim.where.get(axis, labels[axis])) < 2 for axis in claim.over):
-        raise document.error((*address, "over"), "leaves single cells, which have neither mean nor range")
-    if form == "steadier" and not claim.over and layout.metric in OF_ONE_ROUND and not layout.average_over:
-        message = f"a single run has no ± under the metric {layout.metric!r}; name axes in `over`"
-        raise document.error((*address, form), message)
-    margin = claim.margin if claim.within is None else claim.within
-    stated = {"text": claim.text, "form": form, "side": side, "than": than, "over": claim.over, "where": claim.where}
-    return TableClaim.model_validate({**stated, "margin": margin})
-
-
-def _check_sides(form: str, side: Where, than: Where, labels: Labels, document: Document, address: Address) -> None:
-    """Check that what is compared is there on both sides, on the same axes."""
-    check_where(side, labels, document, (*address, form))
-    check_where(than, labels, document, (*address, "than"))
-    if not side:
-        raise document.error((*address, form), f"names no axis; state which labels are {form}")
-    if set(than) != set(side):
-        raise document.error((*address, "than"), f"must name the same axes as `{form}`: {', '.join(side)}")
-    if alone := [axis for axis, chosen in than.items() if not chosen]:
-        raise document.error((*address, "than"), f"the axis {alone[0]!r} has no other labels")
+        document.check(axis not in side, here, f"{axis!r} is compared; name other axes")
+        document.check(axis not in claim.over[:position], here, f"{axis!r} is named twice")
+    single = claim.over and all(len(where.get(axis, labels[axis])) < 2 for axis in claim.over)
+    document.check(not single, (*address, "over"), "leaves single cells, which have neither mean nor range")
+    lacking = form == "steadier" and not claim.over and layout.metric in OF_ONE_ROUND and not layout.average_over
+    message = f"a single run has no ± under the metric {layout.metric!r}; name axes in `over`"
+    document.check(not lacking, (*address, form), message)
+    margin = float(claim.margin if claim.within is None else claim.within)
+    return TableClaim(text=claim.text, form=form, side=side, than=than, over=claim.over, where=where, margin=margin)

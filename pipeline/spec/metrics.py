@@ -62,14 +62,11 @@ BACKBONE = "backbone"
 
 
 class QuantityKind(NamedTuple):
-    """A kind of number that is no accuracy.
-
-    Its `source` is ``plan``: counted from what a run is, before anything is trained; ``run``: in what a run says of
-    itself; ``curve``: in its measurements; ``mixing``: what the analysis of that name found.
-    """
+    """A kind of number that is no accuracy."""
 
     words: str  # what a number is, to follow "each number is"
     heading: str  # the same in a few words, over a column
+    # Counted before anything is trained, in what a run says of itself, in its measurements, or found by that analysis.
     source: Literal["plan", "run", "curve", "mixing"]
     unit: str = COUNT
     takes: tuple[str, ...] = ()  # the options of :class:`Quantity` that it needs or may have

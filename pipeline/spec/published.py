@@ -10,6 +10,7 @@ import csv
 import io
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,8 +36,7 @@ class PublishedRow(NamedTuple):
 def read_published(path: Path, label: str, axes: list[str], *, units: bool = False) -> list[PublishedRow]:
     """Read published values; raise :class:`UserError`, with file and line, for anything else."""
     rows: dict[tuple[str, ...], PublishedRow] = {}
-    header: list[str] = []
-    columns = [*axes, *_VALUES]
+    header, columns = list[str](), [*axes, *_VALUES]
     for where, cells in csv_lines(path, label):
         if not header:
             _check_header(cells, columns, where)
@@ -46,10 +46,9 @@ def read_published(path: Path, label: str, axes: list[str], *, units: bool = Fal
             raise UserError(f"{where}: {len(cells)} cells under {len(header)} columns")
         by_column = dict(zip(header, cells, strict=True))
         key = tuple(by_column[axis] for axis in axes)
-        row = PublishedRow(dict(zip(axes, key, strict=True)), _value(by_column, where, units), where)
         if key in rows:
             raise UserError(f"{where}: a second value for {', '.join(key)}; the first is in {rows[key].where}")
-        rows[key] = row
+        rows[key] = PublishedRow(dict(zip(axes, key, strict=True)), _value(by_column, where, units), where)
     if not header:
         raise UserError(f"{label}:1: the file is empty; its first line names the columns {', '.join(columns)}")
     return list(rows.values())
@@ -79,33 +78,32 @@ def _check_header(cells: list[str], columns: list[str], where: str) -> None:
 
 
 def _value(cells: dict[str, str], where: str, units: bool) -> Published:
+    def check(right: object, column: str, message: str) -> None:
+        if not right:
+            raise UserError(f"{where}: {column}: {message}")
+
+    def number(column: str, printed: bool) -> tuple[float, float]:
+        """Return a number, and what one is worth in its last digit where it is printed with a unit."""
+        text = cells[column]
+        if not printed and _NUMBER.fullmatch(text):
+            return float(text), 0.0
+        with suppress(UserError):
+            if printed:
+                return read_printed(text)
+        raise UserError(f"{where}: {column}: {show(text)} is not a number{' such as 45.17 K' if printed else ''}")
+
     for column in ("quoted", "misprint"):
-        if cells.get(column, "") not in ("", "yes"):
-            raise UserError(f"{where}: {column}: {show(cells[column])} must be yes or empty")
-    printed, note = cells["mean"], cells["note"]
+        check(cells.get(column, "") in ("", "yes"), column, f"{show(cells.get(column))} must be yes or empty")
+    note, quoted, mean, std, step = cells["note"], bool(cells["quoted"]), None, None, 0.0
     if cells.get("misprint") == "yes":
         for column in ("mean", "note"):
-            if not cells[column]:
-                raise UserError(f"{where}: {column}: missing; a misprint has what is printed, and why it cannot be so")
-        return Published(mean=None, std=None, quoted=False, note=note, printed=printed, misprint=True)
-    std = _number(cells["std"], "std", where)[0] if cells["std"] else None
-    if std is not None and std < 0:
-        raise UserError(f"{where}: std: {show(cells['std'])} must not be negative")
-    # What cannot be read has a note and no mean.
-    mean, step = _number(printed, "mean", where, units) if printed or not note else (None, 0.0)
-    if mean is None and std is not None:
-        raise UserError(f"{where}: std: {show(cells['std'])} without a mean")
-    shown = {"printed": printed if units else "", "step": step, "explained": cells.get("explained", "")}
-    return Published.model_validate({"mean": mean, "std": std, "quoted": bool(cells["quoted"]), "note": note, **shown})
-
-
-def _number(text: str, column: str, where: str, units: bool = False) -> tuple[float, float]:
-    """Return a number, and what one is worth in its last digit where it is printed with a unit."""
-    if not units and _NUMBER.fullmatch(text):
-        return float(text), 0.0
-    try:
-        if units:
-            return read_printed(text)
-    except UserError:
-        pass
-    raise UserError(f"{where}: {column}: {show(text)} is not a number{' such as 45.17 K' if units else ''}")
+            check(cells[column], column, "missing; a misprint has what is printed, and why it cannot be so")
+        return Published(mean=None, std=None, quoted=False, note=note, printed=cells["mean"], misprint=True)
+    if cells["std"]:
+        std = number("std", False)[0]
+        check(std >= 0, "std", f"{show(cells['std'])} must not be negative")
+    if cells["mean"] or not note:  # what cannot be read has a note and no mean
+        mean, step = number("mean", units)
+    check(mean is not None or std is None, "std", f"{show(cells['std'])} without a mean")
+    printed, explained = cells["mean"] if units else "", cells.get("explained", "")
+    return Published(mean=mean, std=std, quoted=quoted, note=note, printed=printed, step=step, explained=explained)

@@ -1,17 +1,22 @@
 """A run: one method trained on one federation, fully resolved. Its id is a hash of all that it is.
 
-What trains a run imports this, so it holds no more than a run is.
+Stages read what a run is from records, a line each in ``stages/records.json``, under ids that are their hashes: whoever
+has an id, as every command of a stage does, can tell whether the record is the one that was compiled. What trains a run
+imports this, so it holds no more than that.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
+from pflcore.errors import UserError
+from pflcore.files import parse_json, read_file
 from pflcore.registry import KINDS
 from pflcore.settings import Evaluation, Training
 
@@ -20,18 +25,24 @@ LISTS = {"analyses": "analysis"}
 COMPONENTS = tuple(kind for kind in KINDS if kind not in LISTS.values())
 """The kinds of which a run has one entry, in a field that is called like the kind."""
 SETTINGS: dict[str, type] = {"training": Training, "evaluation": Evaluation}
-"""Its parts that have none, and what they are made of."""
+"""Its groups of settings, and what they are made of."""
 FEDERATION = ("dataset", "partition", "clients", "seed")
 """The fields of a run that say who holds which samples."""
 ABSENT = "absent:"
 """How the pretrained weights of a run begin whose file is not there."""
 RUN_FIELDS = (*FEDERATION, "backbone", "method", "training", "evaluation", *LISTS)
 """The fields of a run in the order in which it is written; an empty list is left out."""
+_MAX_BYTES = 1 << 28  # the records of 5,000 runs have a fortieth
 
 
 def canonical_json(value: Any) -> str:
     """Return JSON with sorted keys and no spaces: equal data, equal text. Raises ``ValueError`` for NaN, infinities."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+
+
+def short_hash(value: Any) -> str:
+    """Return eight hex digits of the SHA-256 of canonical JSON."""
+    return hashlib.sha256(canonical_json(value).encode()).hexdigest()[:8]
 
 
 def describe_component(record: dict[str, Any]) -> str:
@@ -45,17 +56,21 @@ def options(part: dict[str, Any]) -> dict[str, Any]:
     return {key: tuple(value) if isinstance(value, list) else value for key, value in part.items() if key != "name"}
 
 
-def short_hash(value: Any) -> str:
-    """Return eight hex digits of the SHA-256 of canonical JSON."""
-    return hashlib.sha256(canonical_json(value).encode()).hexdigest()[:8]
-
-
 def weights_id(content: str) -> str:
     """Return what pretrained weights are called, given :attr:`Run.pretrained`."""
     return short_hash({"pretrained": content})
 
 
-@dataclass(frozen=True, eq=False)
+def content_of(home: Path, path: str) -> str:
+    """Return ``sha256:<64 hex digits>`` of a file, given relative to `home`, or ``absent:<path>``."""
+    try:
+        with (home / path).open("rb") as file:
+            return f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
+    except OSError:
+        return f"{ABSENT}{path}"
+
+
+@dataclass(frozen=True)
 class Run:
     """A run, given by its record, which is not to be modified. Runs are equal when their records are.
 
@@ -154,8 +169,48 @@ class Run:
         """Return what it says of one of :data:`COMPONENTS` beside its name, less :attr:`pretrained`."""
         return {name: value for name, value in options(self.record[component]).items() if name != "pretrained"}
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Run) and self.record == other.record
 
-    def __hash__(self) -> int:
-        return hash(self.id)
+def read_records(path: Path, ids: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Return the records of runs, federations, datasets, selections and pretrained weights by their ids."""
+    if not path.is_file():
+        raise UserError(f"{path}: no such file; run `pfl compile`")
+    try:
+        records = parse_json(read_file(path, _MAX_BYTES).decode())
+        found = {id_: records.get(id_) for id_ in ids}
+    except (ValueError, AttributeError):
+        raise UserError(f"{path}: edited by hand; run `pfl compile`") from None
+    for id_, record in found.items():
+        if not isinstance(record, dict):
+            raise UserError(f"{path}: nothing of {id_}; run `pfl compile`")
+    return found
+
+
+def read_record(path: Path, id_: str) -> dict[str, Any]:
+    """Return one of the records; raise :class:`UserError` also when it is not the one that the id is a hash of."""
+    record = read_records(path, [id_])[id_]
+    try:
+        content: Any = record
+        if "trials" in record:
+            content = [record["space"], [[trial["chosen"], trial["runs"]] for trial in record["trials"]]]
+        if (weights_id(record["content"]) if "content" in record else short_hash(content)) == id_.rpartition("-")[2]:
+            return record
+    except (ValueError, KeyError, TypeError):
+        pass
+    raise UserError(f"{path}: {id_}: edited by hand; run `pfl compile`")
+
+
+def read_run(path: Path, id_: str) -> Run:
+    """Return a run; raise as :func:`read_record`."""
+    return Run(read_record(path, id_))
+
+
+def read_chosen(path: Path) -> dict[str, Any]:
+    """Return what a selection chose, ``training.lr`` → value; raise :class:`UserError` if it is missing or damaged."""
+    try:
+        chosen: dict[str, Any] = parse_json(read_file(path, _MAX_BYTES).decode())["chosen"]
+        if not all("." in name for name in chosen):
+            raise TypeError(chosen)
+    except (ValueError, KeyError, TypeError) as error:
+        fault = f"not what a select stage writes ({type(error).__name__})"
+        raise UserError(f"{path}: {fault}; delete it and run again") from None
+    return chosen

@@ -1,6 +1,6 @@
 """What a spec file may say: its structure as pydantic models.
 
-Runs and patches of runs are plain mappings here; :mod:`pipeline.spec.draft` checks them against the catalog.
+Runs and patches of runs are plain mappings here; :mod:`pipeline.spec.grid` checks them against the catalog.
 """
 
 from __future__ import annotations
@@ -185,30 +185,36 @@ class SpecFile(Part):
 
 
 _FAULTS = {  # pydantic's types of errors
-    **{"int_type": "a whole number", "float_type": "a number", "finite_number": "finite", "bool_type": "true or false"},
-    **{"string_type": "text; quote it", "list_type": "a list", "literal_error": "one of {expected}"},
-    **dict.fromkeys(("dict_type", "model_type"), "`key: value` lines"),
-    **{
-        "greater_than_equal": "at least {ge:g}",
-        "greater_than": "greater than {gt:g}",
-        "too_short": "a list with items",
-    },
-    **{"less_than_equal": "at most {le:g}", "less_than": "less than {lt:g}"},
+    "int_type": "a whole number",
+    "float_type": "a number",
+    "finite_number": "finite",
+    "bool_type": "true or false",
+    "string_type": "text; quote it",
+    "list_type": "a list",
+    "dict_type": "`key: value` lines",
+    "model_type": "`key: value` lines",
+    "literal_error": "one of {expected}",
+    "too_short": "a list with items",
+    "greater_than_equal": "at least {ge:g}",
+    "greater_than": "greater than {gt:g}",
+    "less_than_equal": "at most {le:g}",
+    "less_than": "less than {lt:g}",
 }
 
 
 def first_fault(error: ValidationError, model: type[Part], noun: str = "key") -> tuple[Address, str]:
     """Return where something is wrong, and what; what is misspelt says more than what is missing because of it."""
     details = min(error.errors(include_url=False), key=lambda item: item["type"] == "missing")
-    # Pydantic marks a bad key of a mapping by a last step of its own.
-    loc = tuple(part for part in details["loc"] if part != "[key]")
-    if details["type"] == "extra_forbidden":
+    kind = details["type"]
+    # Pydantic marks a bad key of a mapping, and an arm of a union, by a step of its own.
+    loc = tuple(part for part in details["loc"] if part != "[key]" and "(" not in str(part))
+    if kind == "extra_forbidden":
         return loc, f"unknown {noun}{did_you_mean(str(loc[-1]), _known_keys(model, loc)) or '; there are none'}"
-    if details["type"] == "missing":
+    if kind == "missing":
         return loc[:-1], f"{show(loc[-1])} is missing"
-    if details["type"] == "value_error":
+    if kind == "value_error":
         return loc, str(details["ctx"]["error"])
-    words = _FAULTS.get(details["type"], f"otherwise: {details['msg']}").format(**details.get("ctx", {}))
+    words = _FAULTS.get(kind, f"otherwise: {details['msg']}").format(**details.get("ctx", {}))
     return loc, f"{show(details['input'])} must be {words}"
 
 

@@ -1,4 +1,4 @@
-"""Finding and loading specs: ids, and validation of all that can be checked without making runs."""
+"""Specs as files: finding them, laying them over those that they extend, and validating all but their runs."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from pydantic import ValidationError
 
 from pflcore.errors import UserError
 from pipeline.spec.catalog import Catalog
-from pipeline.spec.draft import Patcher
-from pipeline.spec.editor_schema import figures_of
-from pipeline.spec.grid import labelled
-from pipeline.spec.inherit import inherit
+from pipeline.spec.grid import BASE, Patcher, labelled
+from pipeline.spec.run import COMPONENTS
 from pipeline.spec.schema import SpecFile, first_fault
-from pipeline.spec.yamlfile import Document, absolute, show, shown
+from pipeline.spec.yamlfile import Address, Document, Mark, Node, absolute, inside, load_yaml, show, shown
 
+ADD = "+"
+"""Behind the key of a list: its items are added to those that are inherited."""
 _ID_PART = re.compile(r"[a-z0-9][a-z0-9_.-]*")
 
 
@@ -41,11 +41,6 @@ class Spec:
         return self.body.title or self.id
 
 
-def flat_id(spec_id: str) -> str:
-    """Return the id as one word of letters, digits, ``_`` and ``-``, as names of stages have to be."""
-    return re.sub(r"[/.]", "-", spec_id)
-
-
 def find_specs(specs_dir: Path) -> dict[str, Path]:
     """Return all specs below a folder, abstract ones included, by id in sorted order; hidden files are skipped."""
     specs_dir = absolute(specs_dir)
@@ -55,22 +50,23 @@ def find_specs(specs_dir: Path) -> dict[str, Path]:
     for folder, folders, files in os.walk(specs_dir):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for path in (Path(folder, name) for name in sorted([*folders, *files]) if not name.startswith(".")):
-            if path.name in folders and path.is_symlink():
-                raise UserError(f"{shown(path, specs_dir)}: a linked folder; specs are not looked for in it")
-            if path.name in files and path.suffix == ".yml":
+            if path.name in folders:
+                if path.is_symlink():
+                    raise UserError(f"{shown(path, specs_dir)}: a linked folder; specs are not looked for in it")
+            elif path.suffix == ".yml":
                 raise UserError(f"{shown(path, specs_dir)}: specs end in .yaml; rename it")
-            if path.name in files and path.suffix == ".yaml":
-                paths[spec_id(path, specs_dir)] = path
-    paths = dict(sorted(paths.items()))
+            elif path.suffix == ".yaml":
+                paths[_spec_id(path, specs_dir)] = path
     flat: dict[str, str] = {}
-    for identity, path in paths.items():
-        if (other := flat.setdefault(flat_id(identity), identity)) != identity:
-            both = f"{flat_id(identity)!r}, as that of {shown(paths[other], specs_dir)}"
-            raise UserError(f"{shown(path, specs_dir)}: its stage would be called {both}; rename one of them")
-    return paths
+    for identity in sorted(paths):
+        name = re.sub(r"[/.]", "-", identity)  # one word, as names of stages have to be
+        if (other := flat.setdefault(name, identity)) != identity:
+            both = f"{name!r}, as that of {shown(paths[other], specs_dir)}"
+            raise UserError(f"{shown(paths[identity], specs_dir)}: its stage would be called {both}; rename one")
+    return dict(sorted(paths.items()))
 
 
-def spec_id(path: Path, specs_dir: Path) -> str:
+def _spec_id(path: Path, specs_dir: Path) -> str:
     """Return the id of a spec file. Raises :class:`UserError` for an unsafe name or one out of the folder."""
     label = shown(path, specs_dir)
     if not path.resolve().is_relative_to(specs_dir.resolve()):
@@ -85,7 +81,7 @@ def spec_id(path: Path, specs_dir: Path) -> str:
 def load_spec(path: Path, specs_dir: Path, catalog: Catalog) -> Spec:
     """Read a spec and what it extends, and validate its structure and each of its patches."""
     specs_dir = absolute(specs_dir)
-    identity = spec_id(path, specs_dir)
+    identity = _spec_id(path, specs_dir)
     document, files = inherit(path, specs_dir)
     try:
         body = SpecFile.model_validate(document.data)
@@ -93,15 +89,104 @@ def load_spec(path: Path, specs_dir: Path, catalog: Catalog) -> Spec:
         raise document.error(*first_fault(error, SpecFile)) from None
     patcher = Patcher(document, catalog)
     # Every patch once, so that mistakes show even where no run uses the patch, as in abstract specs.
-    patcher.read(body.grid.base, ("grid", "base"))
+    patcher.read(body.grid.base, BASE)
     for index, override in enumerate(body.grid.overrides):
         patcher.read(override.set, ("grid", "overrides", index, "set"))
     for axis, chosen in body.grid.only.items():  # a value that a file adds to an axis is not left out by its base
-        restricted, values = document.mark(("grid", "only", axis)), body.grid.axes.get(axis)
-        for label, _, here in labelled(values, ("grid", "axes", axis), document):
-            if label not in chosen and files.index(document.mark(here).file) < files.index(restricted.file):
-                hint = f"write `only: {{{axis}+: [{label}]}}` to have it"
-                raise document.error(here, f"is left out by grid.only in {restricted}; {hint}")
+        restricted = document.mark(("grid", "only", axis))
+        for label, _, here in labelled(body.grid.axes.get(axis), ("grid", "axes", axis), document):
+            added = label not in chosen and files.index(document.mark(here).file) < files.index(restricted.file)
+            hint = f"write `only: {{{axis}+: [{label}]}}` to have it"
+            document.check(not added, here, f"is left out by grid.only in {restricted}; {hint}")
     for index, name in enumerate(body.figures or ()):
-        document.check_known("figure", name, figures_of(catalog), ("figures", index))
+        document.check_known("figure", name, catalog.figures(), ("figures", index))
     return Spec(identity, body, document, specs_dir, files)
+
+
+def inherit(path: Path, specs_dir: Path) -> tuple[Document, tuple[str, ...]]:
+    """Return a spec merged with what it extends, and the files it was read from, its own first.
+
+    What a file extends is merged before it, of several files one after the other. One that is inherited in several ways
+    is merged once, where it is met first, so that it does not undo what others have changed. In a merge mappings are
+    merged, null removes, anything else replaces. Raises :class:`UserError`, also for files that inherit themselves or
+    are named against the order in which one inherits the other.
+    """
+    documents: dict[str, Document] = {}
+    _collect(path, specs_dir, (), documents)
+    root = Node({}, Mark("", 0))
+    for document in documents.values():
+        inherited = {key: node for key, node in root.value.items() if key not in ("extends", "abstract")}
+        root = Node(_merge(inherited, document.root.value, ()), document.root.mark)
+    return Document(root), tuple(reversed(documents))
+
+
+def _collect(path: Path, specs_dir: Path, chain: tuple[str, ...], documents: dict[str, Document]) -> None:
+    """Read a file after all that it inherits, as far as they have not been read."""
+    label = shown(path, specs_dir)
+    document = load_yaml(path, label)
+    chain, last, extends = (*chain, label), "", document.data.get("extends")
+    names = [] if extends is None else [extends] if isinstance(extends, str) else extends
+    listed = extends is None or (isinstance(names, list) and names)
+    document.check(listed, ("extends",), f"{show(extends)} must be the path of a spec, or a list of paths")
+    for index, name in enumerate(names):
+        address: Address = ("extends",) if isinstance(extends, str) else ("extends", index)
+        document.check(isinstance(name, str), address, f"{show(name)} must be the path of a spec")
+        try:
+            base = inside(specs_dir, document, address, name)
+        except UserError as error:
+            raise UserError(f"{error}; chain: {' -> '.join((*chain, name))}" if chain[1:] else str(error)) from None
+        here = shown(base, specs_dir)
+        cycle = f"a spec cannot inherit from itself: {' -> '.join((*chain, here))}"
+        document.check(here not in chain, address, cycle)
+        if here not in documents:
+            _collect(base, specs_dir, chain, documents)
+        elif last:
+            order, message = (
+                list(documents),
+                f"{show(name)} is inherited before: leave it out, or name it before {last}",
+            )
+            document.check(order.index(here) > order.index(last), address, message)
+        last = here
+    documents[label] = document
+
+
+def _merge(base: dict[str, Node], child: dict[str, Node], address: Address) -> dict[str, Node]:
+    """Return a mapping laid over the one that it inherits. Raises :class:`UserError` for what adds to no list."""
+    merged = dict(base)
+    for key, node in child.items():
+        here, name, before = (*address, key), key.removesuffix(ADD), merged.get(key)
+        labels = len(address) == 3 and address[:2] in (("grid", "axes"), ("table", "clients"))  # may end in anything
+        if name != key and not labels:
+            if name in child:
+                raise node.mark.error(here, f"stands beside {show(name)}, which replaces the list; keep one of them")
+            merged[name] = _added(merged.get(name), node, here)
+        elif node.value is None and before:
+            del merged[key]
+        elif isinstance(node.value, dict):
+            inherited = before.value if before else {}
+            if _is_component(here) and "name" in node.value:  # a component that is named anew
+                inherited = {}
+            elif _is_component(here) and isinstance(inherited, str):
+                inherited = {"name": before}
+            merged[key] = Node(_merge(inherited if isinstance(inherited, dict) else {}, node.value, here), node.mark)
+        else:
+            merged[key] = node
+    return merged
+
+
+def _added(before: Node | None, node: Node, address: Address) -> Node:
+    """Return an inherited list with further items."""
+    if not isinstance(node.value, list):
+        raise node.mark.error(address, f"{show(node.plain())} must be a list, whose items are added to those inherited")
+    if not before:
+        return node
+    if not isinstance(before.value, list):
+        raise node.mark.error(address, f"adds to a list, and what is inherited is none: {show(before.plain())}")
+    return Node([*before.value, *node.value], before.mark if before.value else node.mark)
+
+
+def _is_component(address: Address) -> bool:
+    """Return whether a component stands there: a run's field in a patch, or a value of an axis over that field."""
+    if address[:2] == ("grid", "axes"):
+        return (len(address) == 4 and address[2] in COMPONENTS) or (len(address) == 5 and address[4] in COMPONENTS)
+    return len(address) == 3 and address[2] in COMPONENTS and address[1] == "base"

@@ -10,8 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pflcore.errors import UserError
 from pflcore.files import read_file
 from pipeline.spec.metrics import Line, Metric, Part, Quantity
-from pipeline.spec.records import read_records
-from pipeline.spec.run import Run
+from pipeline.spec.run import Run, read_records
 from pipeline.workspace import RECORDS
 
 Better = Literal["higher", "lower"]
@@ -44,15 +43,12 @@ class Published(_Frozen):
 
 
 class TableCell(_Frozen):
-    """One cell: a label for each row and column axis. Without `runs` nothing can be obtained for it here.
-
-    Of the runs it shows all clients, or one `client`; and accuracy, or a `quantity`.
-    """
+    """One cell: a label for each row and column axis. Without `runs` nothing can be obtained for it here."""
 
     labels: dict[str, str]
     runs: list[str]
-    client: int | None = None
-    quantity: Quantity | None = None
+    client: int | None = None  # None: all clients
+    quantity: Quantity | None = None  # None: accuracy
     published: Published | None = None
 
 

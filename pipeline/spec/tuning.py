@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from pflcore.registry import did_you_mean
-from pipeline.spec.draft import Draft, Patch, Patcher, validates
-from pipeline.spec.grid import Points, check_option, check_where, matches
+from pipeline.spec.grid import Draft, Patch, Patcher, Points, check_option, check_where, matches, validates
 from pipeline.spec.metrics import Where
 from pipeline.spec.run import Run, canonical_json, short_hash
 from pipeline.spec.schema import Tune
@@ -71,30 +70,26 @@ class Selection:
 
 def check_tuned(wanted: Tune, grid: Points, runs: list[Run], document: Document) -> None:
     """Check that the labels of `tune` exist and pick a run, and that its seeds are no run's."""
-    points = [point.labels for point in grid.points]
-    _check_picks(wanted.where, points, grid, document, ("tune", "where"))
-    tuned = [labels for labels in points if matches(wanted.where, labels)]
+
+    def picked(where: Where, points: list[dict[str, str]], address: Address) -> list[dict[str, str]]:
+        """Return the runs that labels pick. What `only` leaves out may be named, and then picks nothing."""
+        check_where(where, grid.known, document, address)
+        absent = any({*chosen} <= {*grid.left_out[axis]} for axis, chosen in where.items())
+        found = [labels for labels in points if matches(where, labels)]
+        document.check(found or not points or absent, address, "picks no run that is tuned")
+        return found
+
+    tuned = picked(wanted.where, [point.labels for point in grid.points], ("tune", "where"))
     for index, more in enumerate(wanted.also):
-        address: Address = ("tune", "also", index)
-        _check_picks(more.when, tuned, grid, document, (*address, "when"))
-        if not more.space and not more.trial:
-            raise document.error(address, "says nothing of these runs; state a `space` or a `trial`")
+        picked(more.when, tuned, ("tune", "also", index, "when"))
+        message = "says nothing of these runs; state a `space` or a `trial`"
+        document.check(more.space or more.trial, ("tune", "also", index), message)
     taken = {run.seed for run in runs}
     for index, seed in enumerate(wanted.seeds):
-        twice = seed in wanted.seeds[:index]
-        if twice or seed in taken:
-            reason = "is there twice" if twice else "is the seed of a run that the trials choose for"
-            raise document.error(("tune", "seeds", index), f"{seed} {reason}; use another one")
-
-
-def _check_picks(
-    where: Where, points: list[dict[str, str]], grid: Points, document: Document, address: Address
-) -> None:
-    """Check that labels pick a run. What `only` leaves out may be named, and then picks nothing."""
-    check_where(where, grid.known, document, address)
-    absent = any({*chosen} <= {*grid.left_out[axis]} for axis, chosen in where.items())
-    if points and not absent and not any(matches(where, labels) for labels in points):
-        raise document.error(address, "picks no run that is tuned")
+        here = ("tune", "seeds", index)
+        document.check(seed not in wanted.seeds[:index], here, f"{seed} is there twice; use another one")
+        message = f"{seed} is the seed of a run that the trials choose for; use another one"
+        document.check(seed not in taken, here, message)
 
 
 def tuned_as(wanted: Tune | None, labels: Mapping[str, str]) -> tuple[bool, ...] | None:
@@ -113,22 +108,26 @@ def tune(
     patcher: Patcher,
 ) -> tuple[list[Run], dict[str, Selection]]:
     """Return the runs, those that are tuned naming their selection, and the selections by id."""
-    stated: list[tuple[Where, dict[str, list[Any]], dict[str, Any], Address]]
-    stated = [({}, wanted.space, wanted.trial, ("tune",))]
-    stated += [(one.when, one.space, one.trial, ("tune", "also", index)) for index, one in enumerate(wanted.also)]
+    check = patcher.document.check
     settings, patches = list[Setting](), list[tuple[Where, Patch]]()
+    also = ((one.when, one.space, one.trial, ("tune", "also", index)) for index, one in enumerate(wanted.also))
+    stated: list[tuple[Where, dict[str, list[Any]], dict[str, Any], Address]]
+    stated = [({}, wanted.space, wanted.trial, ("tune",)), *also]
     for when, space, trial, address in stated:
         for name, values in space.items():
-            part, _, option = name.partition(".")
-            settings.append(Setting(name, part, option, values, (*address, "space", name), when))
-            _check_setting(settings[-1], grid, patcher)
-        if "seed" in trial:
-            message = "trials have the `seeds` of `tune`; state them there"
-            raise patcher.document.error((*address, "trial", "seed"), message)
+            (part, _, option), here = name.partition("."), (*address, "space", name)
+            message = f"cannot be tuned; what can is training.…, method.… and backbone.…, but {', '.join(_FIXED)}"
+            message += "" if part in _PARTS else did_you_mean(part, list(_PARTS))
+            check(option and part in _PARTS and name not in _FIXED, here, message)
+            check_option(part, option, here, patcher)
+            check(name not in grid.labels, here, "is an axis of the grid, which states its values")
+            for index, value in enumerate(values):
+                check(value not in values[:index], (*here, index), f"{show(value)} is there twice")
+            settings.append(Setting(name, part, option, values, here, when))
+        message = "trials have the `seeds` of `tune`; state them there"
+        check("seed" not in trial, (*address, "trial", "seed"), message)
         patches.append((when, patcher.read(trial, (*address, "trial"))))
-    if not settings:
-        message = "names nothing to tune; state a `space`, such as {training.lr: [0.01, 0.1]}"
-        raise patcher.document.error(("tune",), message)
+    check(settings, ("tune",), "names nothing to tune; state a `space`, such as {training.lr: [0.01, 0.1]}")
     tuned, by_setting = list(runs), dict[str, Selection]()
     for index, (point, draft, run) in enumerate(zip(grid.points, drafts, runs, strict=True)):
         way = tuned_as(wanted, point.labels)
@@ -139,9 +138,9 @@ def tune(
             own = list({one.name: one for one in settings if matches(one.when, point.labels)}.values())
             changes = [patch for when, patch in patches if matches(when, point.labels)]
             for patch, setting in itertools.product(changes, own):
-                if setting.option in patch.values.get(setting.part, {}):
-                    place = patcher.place([patch], setting.part, setting.option)
-                    raise patcher.document.error(place, "is in the `space` of these trials; leave it to one of them")
+                place = patcher.place([patch], setting.part, setting.option)
+                twice = setting.option in patch.values.get(setting.part, {})
+                check(not twice, place, "is in the `space` of these trials; leave it to one of them")
             tried = [*point.draft, *changes]
             if run.record["profile"] != "paper":
                 tried += change(patcher.run(tried, "paper"))
@@ -150,33 +149,17 @@ def tune(
     return tuned, {selection.id: selection for selection in by_setting.values()}
 
 
-def _check_setting(setting: Setting, grid: Points, patcher: Patcher) -> None:
-    error, name = patcher.document.error, setting.name
-    if not setting.option or setting.part not in _PARTS or name in _FIXED:
-        hint = did_you_mean(setting.part, list(_PARTS)) if setting.part not in _PARTS else ""
-        can = f"training.…, method.… and backbone.…, but {', '.join(_FIXED)}"
-        raise error(setting.address, f"cannot be tuned; what can is {can}{hint}")
-    check_option(setting.part, setting.option, setting.address, patcher)
-    if name in grid.labels:
-        raise error(setting.address, "is an axis of the grid, which states its values")
-    for index, value in enumerate(setting.values):
-        if value in setting.values[:index]:
-            raise error((*setting.address, index), f"{show(value)} is there twice")
-
-
 def _selection(
     wanted: Tune, settings: list[Setting], trial: Draft, draft: Draft, run: Run, patcher: Patcher
 ) -> Selection:
     """Return the trials of a run, given the draft of a trial and its own."""
+    check, profile, trials = patcher.document.check, run.record["profile"], list[Trial]()
     size = math.prod(len(setting.values) for setting in settings)
-    budget = size if wanted.trials is None else min(size, wanted.trials)
-    if budget > _MAX_TRIALS:
-        message = f"{budget:,} trials for {run.id}; state `trials`, at most {_MAX_TRIALS:,}"
-        raise patcher.document.error(("tune",), message)
-    if size > sys.maxsize:
-        raise patcher.document.error(("tune",), f"{size:.0e} combinations for {run.id}; narrow the space")
+    budget = min(size, wanted.trials or size)
+    message = f"{budget:,} trials for {run.id}; state `trials`, at most {_MAX_TRIALS:,}"
+    check(budget <= _MAX_TRIALS, ("tune",), message)
+    check(size <= sys.maxsize, ("tune",), f"{size:.0e} combinations for {run.id}; narrow the space")
     seeds = [patcher.read_field("seed", seed, ("tune", "seeds", index)) for index, seed in enumerate(wanted.seeds)]
-    profile, trials = run.record["profile"], []
     numbers: Sequence[int] = range(size)
     if budget < size:  # equal spaces draw the same
         rng = random.Random(canonical_json([0, [[setting.name, setting.values] for setting in settings]]))
@@ -188,9 +171,8 @@ def _selection(
             values.insert(0, patcher.read_field(one.part, {one.option: one.values[index]}, (*one.address, index)))
         patcher.run([*draft, *values], profile)  # the run itself may turn out to have these
         runs = tuple(patcher.run([*trial, *values, seed], profile) for seed in seeds)
-        if not validates(runs[0]):
-            message = "chooses by accuracy on validation samples; set validation_share of the partition"
-            raise patcher.document.error(("tune",), message)
-        stated, record = patcher.fields.stated, runs[0].record
+        message = "chooses by accuracy on validation samples; set validation_share of the partition"
+        check(validates(runs[0]), ("tune",), message)
+        stated, record = patcher.catalog.stated, runs[0].record
         trials.append(Trial({one.name: stated(one.part, record[one.part], one.option) for one in settings}, runs))
     return Selection({setting.name: setting.values for setting in settings}, size, tuple(trials))

@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
@@ -56,6 +56,19 @@ class Node(NamedTuple):
     value: Any
     mark: Mark
 
+    def plain(self) -> Any:
+        """Return the value without positions."""
+        if isinstance(self.value, dict):
+            return {key: item.plain() for key, item in self.value.items()}
+        return [item.plain() for item in self.value] if isinstance(self.value, list) else self.value
+
+    def marks(self, address: Address = ()) -> Iterator[tuple[Address, Mark]]:
+        """Yield the address of every value in it, and where that is written."""
+        yield address, self.mark
+        if isinstance(self.value, dict | list):
+            for key, item in self.value.items() if isinstance(self.value, dict) else enumerate(self.value):
+                yield from item.marks((*address, key))
+
 
 @dataclass(frozen=True)
 class Document:
@@ -66,15 +79,13 @@ class Document:
     @cached_property
     def data(self) -> dict[str, Any]:
         """Dicts, lists, text, numbers, true, false and null."""
-        data: dict[str, Any] = plain(self.root)
+        data: dict[str, Any] = self.root.plain()
         return data
 
     @cached_property
     def marks(self) -> dict[Address, Mark]:
         """The position of every value by its address."""
-        marks: dict[Address, Mark] = {}
-        _collect_marks(self.root, (), marks)
-        return marks
+        return dict(self.root.marks())
 
     def mark(self, address: Address) -> Mark:
         """Return the position of a value, or of the nearest enclosing one that is written in a file."""
@@ -86,24 +97,15 @@ class Document:
         """Return the error `file:line: dotted.address: message`, to be raised."""
         return self.mark(address).error(address, message)
 
+    def check(self, right: object, address: Address, message: str) -> None:
+        """Raise the error `message` about an address unless something is right."""
+        if not right:
+            raise self.error(address, message)
+
     def check_known(self, what: str, name: Any, known: Iterable[str], address: Address) -> None:
         """Raise the error that there is no such thing, with the nearest name."""
         if name not in (names := list(known)):
             raise self.error(address, f"unknown {what} {show(name)}{did_you_mean(name, names)}")
-
-
-def _collect_marks(node: Node, address: Address, marks: dict[Address, Mark]) -> None:
-    marks[address] = node.mark
-    if isinstance(node.value, dict | list):
-        for key, item in node.value.items() if isinstance(node.value, dict) else enumerate(node.value):
-            _collect_marks(item, (*address, key), marks)
-
-
-def plain(node: Node) -> Any:
-    """Return the value of a node without positions."""
-    if isinstance(node.value, dict):
-        return {key: plain(item) for key, item in node.value.items()}
-    return [plain(item) for item in node.value] if isinstance(node.value, list) else node.value
 
 
 def dotted(address: Address) -> str:
@@ -152,10 +154,10 @@ def parse_yaml(text: str, label: str) -> Document:
         raise UserError(f"{label}:{line}: character 0x{code:02x} is not allowed in YAML") from None
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
+        problem = "not valid YAML: " + ", ".join(filter(None, (error.context, error.problem)))
         if re.match(r"\s*\t", "".join(text.splitlines()[line - 1 : line])):
-            raise UserError(f"{label}:{line}: a tab cannot indent YAML; use spaces") from None
-        problem = ", ".join(filter(None, (error.context, error.problem)))
-        raise UserError(f"{label}:{line}: not valid YAML: {problem}") from None
+            problem = "a tab cannot indent YAML; use spaces"
+        raise UserError(f"{label}:{line}: {problem}") from None
     if source is None:
         raise UserError(f"{label}:1: the file is empty")
     root = _read_node(source, label, 0, [0])
@@ -181,9 +183,8 @@ def _read_node(source: yaml.Node, label: str, depth: int, size: list[int]) -> No
         return Node(source.value if source.style else _scalar(source.value, mark), mark)
     entries: dict[str, Node] = {}
     for key, value in source.value:
-        text, here = key.value, Mark(label, key.start_mark.line + 1)
-        fault = ""
-        if not isinstance(key, yaml.ScalarNode) or key.tag not in _TAGS:
+        text, here, fault = key.value, Mark(label, key.start_mark.line + 1), ""
+        if not isinstance(key, yaml.ScalarNode) or key.tag not in _TAGS or not text.isprintable():
             fault = "a key must be plain text"
         elif not text.strip() or (not key.style and text in _NULL):
             fault = "a key must not be empty"
@@ -217,18 +218,14 @@ def _scalar(text: str, mark: Mark) -> Any:
 
 def inside(specs_dir: Path, document: Document, address: Address, name: str) -> Path:
     """Return the path of a file that a spec names, relative to the file that names it, within the specs folder."""
-    if PurePosixPath(name).is_absolute() or "\\" in name or "\0" in name:
-        raise document.error(address, f"{show(name)} must be a relative path with forward slashes")
     path = absolute((specs_dir.parent / document.mark(address).file).parent / name)
     try:
         stays = path.is_relative_to(specs_dir) and path.resolve().is_relative_to(specs_dir.resolve())
         exists = path.is_file()
-    except OSError as error:  # such as a name that is too long
-        raise document.error(address, f"{show(name)} cannot be read: {error.strerror}") from None
-    if not stays:
-        raise document.error(address, f"{show(name)} leads out of {specs_dir.name}/")
-    if not exists:
-        raise document.error(address, f"{show(name)} does not exist ({shown(path, specs_dir)})")
+    except (OSError, ValueError) as error:  # such as a name that is too long, or has a zero in it
+        raise document.error(address, f"{show(name)} cannot be read: {getattr(error, 'strerror', error)}") from None
+    document.check(stays, address, f"{show(name)} leads out of {specs_dir.name}/")
+    document.check(exists, address, f"{show(name)} does not exist ({shown(path, specs_dir)})")
     return path
 
 

@@ -18,8 +18,7 @@ from pflcore.registry import use_study
 from pipeline import workspace as paths
 from pipeline.compile import stage_code
 from pipeline.compile.seal import sealed, study_home
-from pipeline.spec.records import read_record, read_run
-from pipeline.spec.run import Run, weights_id
+from pipeline.spec.run import Run, read_record, read_run, weights_id
 
 stage = typer.Typer(help="What the stages of the pipeline call; not meant to be typed.", no_args_is_help=True)
 Id = Annotated[str, typer.Argument(help="A line of stages/records.json.", metavar="ID")]

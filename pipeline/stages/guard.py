@@ -15,8 +15,7 @@ from contextlib import closing
 
 from pflcore.errors import UserError
 from pflcore.files import write_text
-from pipeline.compile.compiler import compile_workspace
-from pipeline.compile.emitter import GUARD
+from pipeline.compile.compiler import GUARD, compile_workspace
 from pipeline.compile.generated import write
 from pipeline.dvc.program import in_cache
 from pipeline.workspace import Workspace

@@ -11,8 +11,7 @@ from pflcore.artifacts import read_table
 from pflcore.errors import UserError
 from pflcore.files import write_text
 from pflcore.protocols import rounds_trained, summarise
-from pipeline.spec.records import read_record, read_records
-from pipeline.spec.run import Run
+from pipeline.spec.run import Run, read_record, read_records
 
 
 def run(id_: str, records: Path, runs: Path, out: Path) -> str:

@@ -25,8 +25,7 @@ from pflcore.engine import Progress, Result, device_name, select_device, train, 
 from pflcore.engine.result import write_findings
 from pflcore.files import atomic_path, write_text
 from pflcore.methods import METHODS
-from pipeline.spec.records import read_chosen
-from pipeline.spec.run import Run
+from pipeline.spec.run import Run, read_chosen
 from pipeline.stages.identity import checkpoint_folder, describe_machine
 
 

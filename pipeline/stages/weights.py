@@ -10,8 +10,7 @@ from safetensors.torch import save_file
 from pflcore.backbones import read_weights
 from pflcore.errors import UserError
 from pflcore.files import atomic_path
-from pipeline.spec.pretrained import content_of
-from pipeline.spec.run import ABSENT
+from pipeline.spec.run import ABSENT, content_of
 
 
 def run(record: Mapping[str, str], out: Path, home: Path) -> str:

@@ -11,9 +11,8 @@ from pflcore.files import write_text
 from pipeline.compile.compiler import compile_workspace, source_folder
 from pipeline.compile.generated import write
 from pipeline.dvc.program import initialise
-from pipeline.spec.inherit import inherit
 from pipeline.spec.selection import named
-from pipeline.spec.specs import find_specs
+from pipeline.spec.specs import find_specs, inherit
 from pipeline.spec.yamlfile import absolute, inside
 from pipeline.study.parts import SCHEMA, write_schema
 from pipeline.workspace import Workspace

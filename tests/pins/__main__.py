@@ -8,8 +8,8 @@ import time
 
 from pins.pins import KINDS, compare, read_pins, record
 from pipeline.compile.compiler import source_folder
-from pipeline.compile.engine import Engine
 from pipeline.compile.fingerprint import Code
+from pipeline.compile.stage_code import Engine
 
 
 def main() -> int:

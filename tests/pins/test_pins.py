@@ -17,8 +17,8 @@ from pflcore.registry import registry_of
 from pins.cases import CASES, Case
 from pins.pins import changes, compare, differences, numbers_of, numbers_of_run, read_pins
 from pipeline.compile.compiler import source_folder
-from pipeline.compile.engine import untested
 from pipeline.compile.fingerprint import Code
+from pipeline.compile.stage_code import untested
 from pipeline.stages import train
 from pipeline.study.small_run import STACKED, same_everywhere
 

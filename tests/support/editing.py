@@ -14,7 +14,7 @@ import re
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,8 +23,8 @@ from typing import Any
 import yaml
 
 from pipeline.compile.compiler import source_folder
-from pipeline.compile.engine import Engine
 from pipeline.compile.fingerprint import Code
+from pipeline.compile.stage_code import Engine
 from pipeline.workspace import RECORDS
 from support.project import Project, make_project, spec
 
@@ -122,10 +122,6 @@ class Laboratory:
         """Write the method's code as in the first version."""
         self._replace(EDITED, *reversed(_WEIGHT))
 
-    def edit_engine(self) -> None:
-        """Add a constant to a module of the engine, and nothing else."""
-        self._replace("pflcore/engine/client.py", "\n\nclass ", "\n\nEDITED = 1\n\n\nclass ")
-
     def accept(self) -> None:
         """Record the engine as `make pins` does when it gives the numbers that are known."""
         code = Code(self.project.root)
@@ -133,10 +129,6 @@ class Laboratory:
 
     def compile(self) -> None:
         self.call("pfl", "compile")
-
-    def checkout(self) -> None:
-        """Check out the second version with its stage files."""
-        assert self.call("git", "checkout", "-q", "second").returncode == 0
 
     def tamper(self) -> None:
         """Write another learning rate into the record of FedProx's run."""
@@ -230,19 +222,6 @@ def _inputs(entry: Any) -> str:
 
 def _outputs(entry: Any) -> list[str]:
     return [out["md5"] for out in sorted(entry["outs"], key=lambda out: str(out["path"]))]
-
-
-Act = Callable[[Laboratory], None]
-
-
-def then(*acts: Act) -> Act:
-    """Return one after the other."""
-
-    def act(laboratory: Laboratory) -> None:
-        for one in acts:
-            one(laboratory)
-
-    return act
 
 
 def complaint(output: str) -> str:

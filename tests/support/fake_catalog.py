@@ -8,20 +8,18 @@ from typing import Any, ClassVar
 
 from pflcore.options import option
 from pflcore.registry import Entry
-from pipeline.spec.catalog import Catalog, describe_entry
+from pipeline.spec.catalog import Catalog, EntryInfo, describe_entry
 from pipeline.spec.resolve import Resolved, resolve
 from pipeline.spec.run import SETTINGS
 from pipeline.spec.specs import load_spec
 
 
-@dataclass(frozen=True, kw_only=True)
 class Ten(Entry):
     """Ten classes of small images."""
 
     class_names: ClassVar[tuple[str, ...]] = tuple(map(str, range(10)))
 
 
-@dataclass(frozen=True, kw_only=True)
 class Hundred(Entry):
     """A hundred classes of small images."""
 
@@ -29,7 +27,6 @@ class Hundred(Entry):
     source: str = option("original", help="Which distribution of the data is read.", choices=("original", "mirror"))
 
 
-@dataclass(frozen=True, kw_only=True)
 class Dirichlet(Entry):
     """Class shares drawn from a Dirichlet distribution."""
 
@@ -39,7 +36,6 @@ class Dirichlet(Entry):
     validation_share: float = option(0.0, help="Held back.", ge=0, lt=1, later=True)
 
 
-@dataclass(frozen=True, kw_only=True)
 class Pathological(Entry):
     """A few classes per client."""
 
@@ -47,7 +43,6 @@ class Pathological(Entry):
     shrink: float = option(1.0, help="Share that is kept.", gt=0, le=1, later=True)
 
 
-@dataclass(frozen=True, kw_only=True)
 class ConvNet(Entry):
     """Two convolutions."""
 
@@ -55,7 +50,6 @@ class ConvNet(Entry):
     pool: float = option(2.0, help="Pooling factor.", choices=(1.0, 2.0))
 
 
-@dataclass(frozen=True, kw_only=True)
 class Vit(Entry):
     """A vision Transformer."""
 
@@ -65,12 +59,10 @@ class Vit(Entry):
     dropout: float | None = option(None, help="Dropout; null is none.", ge=0, lt=1)
 
 
-@dataclass(frozen=True, kw_only=True)
 class FedAvg(Entry):
     """Averaging of everything."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class FedPer(Entry):
     """A personal head.
 
@@ -82,7 +74,6 @@ class FedPer(Entry):
     layers: int = option(help="How many layers are personal.", ge=1)
 
 
-@dataclass(frozen=True, kw_only=True)
 class FedTP(Entry):
     """Generated attention."""
 
@@ -93,7 +84,6 @@ class FedTP(Entry):
     variant: str = option("as_written", help="Reading of the paper.", choices=("as_written", "as_released"))
 
 
-@dataclass(frozen=True, kw_only=True)
 class Maps(Entry):
     """Where models look."""
 
@@ -104,23 +94,28 @@ class Maps(Entry):
     images: int = option(2, help="Images of each.", ge=1)
 
 
-@dataclass(frozen=True, kw_only=True)
 class Weights(Entry):
     """What was learned."""
 
     title: ClassVar[str] = "Learned weights"
 
 
-ENTRIES: dict[str, dict[str, type[Entry]]] = {
-    "dataset": {"ten": Ten, "hundred": Hundred},
-    "partition": {"dirichlet": Dirichlet, "pathological": Pathological},
-    "backbone": {"convnet": ConvNet, "vit": Vit},
-    "method": {"fedavg": FedAvg, "fedper": FedPer, "fedtp": FedTP},
-    "analysis": {"maps": Maps, "weights": Weights},
+ENTRIES: dict[str, tuple[type[Entry], ...]] = {
+    "dataset": (Ten, Hundred),
+    "partition": (Dirichlet, Pathological),
+    "backbone": (ConvNet, Vit),
+    "method": (FedAvg, FedPer, FedTP),
+    "analysis": (Maps, Weights),
 }
+
+
+def _described(kind: str) -> dict[str, EntryInfo]:
+    classes = {cls.__name__.lower(): dataclass(frozen=True, kw_only=True)(cls) for cls in ENTRIES[kind]}
+    return {name: describe_entry(name, cls) for name, cls in classes.items()}
+
+
 CATALOG = Catalog(
-    {kind: {name: describe_entry(name, cls) for name, cls in own.items()} for kind, own in ENTRIES.items()},
-    {name: describe_entry(name, cls) for name, cls in SETTINGS.items()},
+    {kind: _described(kind) for kind in ENTRIES}, {name: describe_entry(name, cls) for name, cls in SETTINGS.items()}
 )
 BASE = "{dataset: ten, partition: dirichlet, clients: 20, backbone: vit, method: fedtp}"
 """A complete run in flow style."""

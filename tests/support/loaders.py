@@ -23,7 +23,7 @@ from pflcore.datasets.voc import Voc2007
 from pipeline.papers.paper import read_contents
 from pipeline.running.board import Board, StageState
 from pipeline.spec.published import read_published
-from pipeline.spec.records import read_run
+from pipeline.spec.run import read_run
 from pipeline.spec.table import read_resolved
 from pipeline.spec.yamlfile import load_yaml
 from support import cifar_files, digit_files

@@ -19,7 +19,7 @@ from pflcore.errors import UserError
 from pflcore.files import write_text
 from pflcore.protocols import Figures, summarise
 from pflcore.settings import Evaluation
-from pipeline.compile.serialise import to_json
+from pipeline.compile.generated import to_json
 from pipeline.report.frame import ALL, Frame, collect_frame
 from pipeline.report.table.results import Results
 from pipeline.report.write import build_report

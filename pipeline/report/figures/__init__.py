@@ -1,7 +1,7 @@
 """Figures beside the table, one per file: the file's name is the figure's.
 
 A file has a ``TITLE``, unless it draws what the analysis of its name found, whose title it then has; what the figure
-``NEEDS`` beside the rounds of runs, if anything (:func:`pipeline.spec.figures.figure_needs`); and :data:`Draw`.
+``NEEDS`` beside the rounds of runs, if anything (:func:`pipeline.spec.catalog.figure_needs`); and :data:`Draw`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pipeline.report.drawing.sections import Picture, PlainTable, Section, count
 from pipeline.report.figures import _curves
 from pipeline.report.figures._data import TableData as TableData
 from pipeline.report.table.results import Results
-from pipeline.spec.figures import figure_module, figure_names
+from pipeline.spec.catalog import figure_module, figure_names
 
 Draw = Callable[[TableData], Section]
 """The function ``draw`` of a figure's file. Raises :class:`UserError` when an artifact that it needs is damaged."""

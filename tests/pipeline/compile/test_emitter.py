@@ -1,24 +1,41 @@
-"""Stages: what they depend on and write, as DVC reads them; nothing of this machine in a command."""
+"""From specs to stage files: the same bytes everywhere, as DVC reads them; only what differs is written."""
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
 import pytest
 import yaml
 from ruamel.yaml import YAML
-from support.project import Project, make_project, spec
+from support.project import Project, make_project, several, spec, tree
 
 from pflcore.errors import UserError
-from pipeline.compile.emitter import GUARD
-from pipeline.compile.serialise import Line, to_yaml
-from pipeline.spec.records import read_record, read_records, read_run
+from pipeline.compile import generated
+from pipeline.compile.compiler import GUARD
+from pipeline.compile.generated import Changes, Line, compare, to_yaml, write
+from pipeline.spec.run import read_record, read_records, read_run
 from pipeline.spec.table import read_resolved, read_runs
 from pipeline.workspace import CODE, RECORDS, run_path
 
 KINDS = "data|partition|describe|train|evaluate|report|index"
 COMMAND = re.compile(rf"pfl stage (guard|({KINDS})( [a-z0-9_./-]+)+ --seal [0-9a-f-]+)")
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """Several specs, compiled; not to be changed."""
+    made = make_project(tmp_path_factory.mktemp("several"), several(), default=["tiny", "hostile"])
+    made.compile()
+    return made
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> Project:
+    made = make_project(tmp_path)
+    made.compile()
+    return made
 
 
 def test_dvc_reads_the_stages_that_were_compiled_and_nothing_of_this_machine(project: Project) -> None:
@@ -34,8 +51,8 @@ def test_dvc_reads_the_stages_that_were_compiled_and_nothing_of_this_machine(pro
     assert str(project.root).encode() not in b"".join(project.generated().values())
 
 
-def test_every_output_has_one_stage_and_every_stage_comes_after_the_guard(project: Project) -> None:
-    stages = project.stages()
+def test_stages_come_after_the_guard_and_what_they_read(project: Project) -> None:
+    stages, compilation = project.stages(), project.compiled()
     maker = {out: name for name, stage in stages.items() for out in stage["outs"]}
     assert len(maker) == sum(len(stage["outs"]) for stage in stages.values())
     assert all(dep in maker or (project.root / dep).exists() for stage in stages.values() for dep in stage["deps"])
@@ -43,31 +60,16 @@ def test_every_output_has_one_stage_and_every_stage_comes_after_the_guard(projec
     for _ in range(6):  # data, partition, train, evaluate, report, index
         after |= {name for name, stage in stages.items() if {maker.get(dep) for dep in stage["deps"]} & after}
     assert after == {*stages}
-
-
-def test_a_table_is_evaluated_from_its_runs_and_shown_from_its_frame(project: Project) -> None:
-    compilation, stages = project.compiled(), project.stages()
     for name, table in compilation.tables.items():
         folder, _, stage = f"stages/{name}".rpartition("/")
         evaluate, report = stages[f"{folder}/dvc.yaml:evaluate-{stage}"], stages[f"{folder}/dvc.yaml:{stage}"]
         assert set(evaluate["deps"]) == {run_path(run, "rounds.parquet") for run in table.runs}
-        assert evaluate["outs"] == [f"artifacts/tables/{name}"]
         assert [dep for dep in report["deps"] if dep.startswith("artifacts/")] == evaluate["outs"]
         assert read_resolved(project.root / f"stages/tables/{name}.json") == table
         assert read_runs(table, project.root) == {run: compilation.runs[run] for run in table.runs}
-
-
-def test_a_stage_file_holds_one_federation(project: Project) -> None:
-    files: dict[str, set[str]] = {}
-    for run in project.compiled().runs.values():
-        files.setdefault(run.federation_id, {"partition"}).add(f"train@{run.id}")
-    for table in project.compiled().tables.values():
-        for shown in table.partitions:  # the first seed's
-            files[shown.federation].add("describe")
-    assert len(files) == 4 > sum("describe" in names for names in files.values())
-    stages = [name.rpartition("/dvc.yaml:") for name in project.stages() if "/federations/" in name]
-    expected = {(federation, name) for federation, names in files.items() for name in names}
-    assert {(Path(folder).name, name) for folder, _, name in stages} == expected
+    (shared,) = set(compilation.tables["tiny"].runs) & set(compilation.tables["paper/table2.v1"].runs)
+    assert compilation.slots == sum(len(table.runs) for table in compilation.tables.values()) > len(compilation.runs)
+    assert len([name for name in stages if name.endswith(f":train@{shared}")]) == 1  # a shared run is one stage
 
 
 def test_records_are_known_by_their_hashes(project: Project, tmp_path: Path) -> None:
@@ -100,23 +102,10 @@ def test_runs_that_read_or_write_more_are_groups_of_their_own(tmp_path: Path) ->
     for stage in trained.values():
         assert [Path(out).name for out in stage["outs"]] == ["rounds.parquet", "weights.safetensors"]
     (select,) = [stage for stage in stages.values() if stage["cmd"].startswith("pfl stage select ")]
-    assert trained["train-tuned-saved"]["deps"][-1:] == select["outs"] and len(select["deps"]) == 2
+    chosen = {*select["outs"]}
+    assert {*trained["train-tuned-saved"]["deps"][-1:]} == chosen < {*stages["evaluate-a"]["deps"]}
+    assert len(select["deps"]) == 2 and not chosen & {*trained["train-saved"]["deps"]}
     assert read_record(tmp_path / RECORDS, select["cmd"].split()[3])["rounds"] == 6
-
-
-def test_an_edited_method_changes_its_stage_and_what_is_shown_of_a_table_no_number(tmp_path: Path) -> None:
-    project = make_project(tmp_path, {"specs/a.yaml": spec()}, default=["a"])
-    project.compile()
-    stages, code = project.stages(), (tmp_path / CODE).read_text(encoding="utf-8")
-    digest = next(line for line in code.splitlines() if "fedper" in line)
-    project.write(CODE, code.replace(digest, "  fedper: '012345678901'"))
-    changed = [name for name, stage in project.stages().items() if stage != stages[name]]
-    assert len(changed) == 1 and "train@fedper-" in changed[0]
-    project.write("specs/a.yaml", spec().replace("title: Tiny", "title: Other\nnotes: [More]"))
-    project.compile()
-    assert [name for name, one in project.stages().items() if one["cmd"] != stages[name]["cmd"]] == [
-        "stages/dvc.yaml:a"
-    ]
 
 
 def test_the_root_file(project: Project, tmp_path: Path) -> None:
@@ -124,34 +113,112 @@ def test_the_root_file(project: Project, tmp_path: Path) -> None:
     deps = ["specs", "pyproject.toml", "stages/tables", "stages/code.yaml"]
     assert root["stages"]["guard"] == {"cmd": "pfl stage guard", "deps": deps, "outs": [GUARD]}
     assert root["stages"]["index"]["cmd"].startswith("pfl stage index tiny hostile --seal ")
-    assert root["stages"]["index"]["deps"] == ["reports/tiny/table.parquet", "reports/hostile/table.parquet"]
     assert root["params"] == ["specs/tiny.yaml", "specs/hostile.yaml"]
     assert root["metrics"] == [f"reports/{name}/metrics" for name in ("tiny", "hostile")]
     assert root["plots"] == [f"reports/{name}/figures/curves.png" for name in ("tiny", "hostile")]
     smoke = project.compiled("smoke")  # in a workspace of its own, without a guard
-    assert project.workspace("smoke").root == project.root / "build/smoke"
     assert set(yaml.safe_load(smoke.files["dvc.yaml"])["stages"]) == {"index"}
     other = make_project(tmp_path, {})  # without specs, with code that lies in the workspace
-    for package in ("pflcore", "pipeline"):
-        (tmp_path / package).mkdir()
+    (tmp_path / "pflcore").mkdir()
     other.compile()
-    assert {name: stage["deps"] for name, stage in other.stages().items()} == {
-        "dvc.yaml:guard": ["specs", "pflcore", "pipeline"]
-    }
-
-
-@pytest.mark.matrix
-def test_dvc_works_with_it(project: Project) -> None:
-    listed = project.call("dvc", "stage", "list", "--recursive", "--name-only", ".")
-    assert {name.removeprefix("dvc.yaml:") for name in project.stages()} == set(listed.stdout.split())
-    for command in (["dag", "stages/paper/dvc.yaml:table2.v1"], ["status"], ["plots", "show"]):
-        done = project.call("dvc", *command)
-        assert (done.returncode, "ERROR" in done.stderr) == (0, False), done.stderr
-
-
-def test_a_string_that_looks_like_a_number_stays_a_string_to_all_who_read_yaml() -> None:
-    """DVC reads YAML 1.2, others read 1.1."""
-    for name in ("12e45678", "00000008", "0e123456", "-.5E+3", "0o17", "0123abcd"):
+    stages = {name: stage["deps"] for name, stage in other.stages().items()}
+    assert stages == {"dvc.yaml:guard": ["specs", "pflcore"]}
+    for name in ("12e45678", "00000008", "0e123456", "-.5E+3", "0o17", "0123abcd"):  # DVC reads YAML 1.2, others 1.1
         text = to_yaml({name: Line({"a": name})})
         assert YAML(typ="safe", pure=True).load(text) == yaml.safe_load(text) == {name: {"a": name}}
-        assert text.count("\n") == 1
+
+
+# --- what is written --------------------------------------------------------------------------------------------------
+
+
+def test_the_same_bytes_whatever_the_folder_the_locale_and_the_order_of_files(project: Project, tmp_path: Path) -> None:
+    other = make_project(tmp_path / "other folder", dict(reversed(several().items())), default=["tiny", "hostile"])
+    done = other.call("pfl", "compile", cwd="specs/paper", PYTHONHASHSEED="1", LC_ALL="C", PYTHONUTF8="0")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert other.generated() == project.generated()
+
+
+def test_an_added_value_renames_nothing_and_a_caption_changes_a_report(tiny: Project) -> None:
+    before = tiny.stages()
+    tiny.write("specs/tiny.yaml", spec("{FedAvg: fedavg, FedPer: fedper, Local: local}"))
+    changes = tiny.compile()
+    assert changes.summary == "1 run and 1 code digest added, 1 report changed" and not changes.left
+    stages = tiny.stages()
+    assert [name.partition("@")[2][:6] for name in stages.keys() - before.keys()] == ["local-"] and before.keys() < {
+        *stages
+    }
+    code = (tiny.root / CODE).read_text(encoding="utf-8")
+    digest = next(line for line in code.splitlines() if "fedper" in line)
+    tiny.write(CODE, code.replace(digest, "  fedper: '012345678901'"))  # an edited method
+    changed = [name for name, stage in tiny.stages().items() if stage != stages[name]]
+    assert len(changed) == 1 and "train@fedper-" in changed[0]
+    tiny.write("specs/tiny.yaml", spec("{FedAvg: fedavg, FedPer: fedper, Local: local}", title="Other"))
+    tiny.compile()
+    assert [name for name, one in tiny.stages().items() if one["cmd"] != stages[name]["cmd"]] == [
+        "stages/dvc.yaml:tiny"
+    ]
+
+
+def test_a_removed_spec_takes_its_files_and_locks_along_but_for_shared_runs(project: Project, tmp_path: Path) -> None:
+    more = make_project(tmp_path, {**several(), "specs/more.yaml": spec("[fedavg, local]", partition="dirichlet")})
+    more.write("pyproject.toml", (project.root / "pyproject.toml").read_bytes())
+    more.compile()
+    locks = [path.with_name("dvc.lock") for path in (more.root / "dvc.yaml", *more.root.glob("stages/**/dvc.yaml"))]
+    mine = [more.write(name, "mine") for name in ("reports/README.md", "stages/.keep")]
+    for lock in locks:
+        lock.write_text("stages: {}\n", encoding="utf-8")
+    (more.root / "specs/more.yaml").unlink()
+    assert more.compile().summary == "1 report removed"
+    assert all(lock.exists() == lock.with_name("dvc.yaml").exists() for lock in locks) and all(map(Path.exists, mine))
+    for path in (*(lock for lock in locks if lock.exists()), mine[-1]):
+        path.unlink()
+    assert more.generated() == project.generated()
+
+
+def test_a_mistake_is_one_line_and_nothing_is_written(tmp_path: Path) -> None:
+    wrong: list[tuple[str, str | bytes, str]] = [
+        ("specs/z.yaml", "grid: {base: {method: fedpt}}\n", "specs/z.yaml:1: .*did you mean 'fedtp'"),
+        ("specs/data/a.yaml", spec(), "specs/data/a.yaml: a folder of specs cannot be called 'data'"),
+        ("specs/dvc.yaml", spec(), "specs/dvc.yaml: DVC takes"),
+        ("specs/tiny/a/b.yaml", spec("[local]"), "specs/tiny/a/b.yaml: its report would lie inside"),
+        ("pyproject.toml", b"\xff", "pyproject.toml: not readable as TOML"),
+    ]
+    for number, (name, text, message) in enumerate(wrong):
+        project = make_project(tmp_path / str(number), {"specs/tiny.yaml": spec("[local]"), name: ""})
+        project.write(name, text)
+        before = tree(project.root)
+        with pytest.raises(UserError, match=f"^{message}") as error:
+            project.compile()
+        assert "\n" not in str(error.value) and tree(project.root) == before
+
+
+def test_only_what_differs_is_written(tiny: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stats() -> dict[Path, tuple[int, int]]:
+        return {path: (path.stat().st_mtime_ns, path.stat().st_ino) for path in tiny.root.rglob("stages/**/*")}
+
+    before, right = stats(), tiny.generated()
+    assert not tiny.compile() and stats() == before
+    records = json.loads(right[RECORDS])
+    run = next(id_ for id_, record in records.items() if "method" in record)
+    tiny.write("stages/tables/tiny.json", "edited by hand")
+    tiny.write(RECORDS, json.dumps(records | {run: records[run] | {"seed": 7}, "gone": records[run]}))
+    tiny.write("stages/left/over.yaml", "x: 1\n")
+    summary = "1 run and 1 report changed, 1 run removed"
+    changes = Changes([RECORDS, "stages/tables/tiny.json"], ["stages/left/over.yaml"], summary)
+    assert compare(tiny.workspace(), tiny.compiled()) == changes and (tiny.root / "stages/left/over.yaml").exists()
+    assert write(tiny.workspace(), tiny.compiled()) == changes
+    assert tiny.generated() == right and not (tiny.root / "stages/left").exists()
+    original = generated.write_text
+
+    def stop_at_the_root_file(path: Path, text: str) -> None:
+        if path == tiny.root / "dvc.yaml":
+            raise KeyboardInterrupt
+        original(path, text)
+
+    tiny.write("dvc.yaml", "stages: {}\n")
+    (tiny.root / CODE).unlink()
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(generated, "write_text", stop_at_the_root_file)
+        tiny.compile()
+    done = tiny.compile()  # the root file is the last
+    assert (done.written, done.summary) == (["dvc.yaml"], "1 stage file changed")

@@ -16,8 +16,7 @@ from support.project import Project, make_project, spec, tree
 
 from pflcore.artifacts import read_table
 from pflcore.errors import UserError
-from pipeline.compile.compiler import source_folder
-from pipeline.compile.emitter import GUARD
+from pipeline.compile.compiler import GUARD, source_folder
 from pipeline.stages import guard
 
 MORE = "{FedAvg: fedavg, FedPer: fedper, FedProx: fedprox}"

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from pflcore.errors import UserError
-from pipeline.compile.graph import Stage
+from pipeline.compile.compilation import Stage
 from pipeline.dvc.finished import Finished
 from pipeline.dvc.recorder import CHANGED, Recorder, Verdict
 

@@ -340,7 +340,7 @@ def test_a_spec_says_which_figures_and_the_report_depends_on_what_they_read(tmp_
 
 
 def test_specs_and_the_compiler_do_not_wait_for_drawings() -> None:
-    code = "import sys, pipeline.compile.compiler, pipeline.spec.figures; pipeline.spec.figures.figure_names()"
+    code = "import sys, pipeline.compile.compiler, pipeline.spec.catalog; pipeline.spec.catalog.figure_names()"
     done = subprocess.run([sys.executable, "-c", f"{code}; print('matplotlib' in sys.modules)"], capture_output=True)
     assert done.stdout == b"False\n"
 

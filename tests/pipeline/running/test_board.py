@@ -11,7 +11,7 @@ from rich.console import Console
 from support.project import make_project
 
 from pflcore.errors import UserError
-from pipeline.compile.graph import Graph, Stage
+from pipeline.compile.compilation import Graph, Stage
 from pipeline.running import display
 from pipeline.running.board import Board, StageState
 from pipeline.running.display import Display, duration, show_status, sparkline, summary

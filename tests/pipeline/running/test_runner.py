@@ -24,7 +24,7 @@ from pipeline.running import local
 from pipeline.running.board import Board, status_path
 from pipeline.running.options import RunOptions
 from pipeline.running.runner import _alone, run_specs
-from pipeline.spec.records import read_run
+from pipeline.spec.run import read_run
 from pipeline.workspace import RECORDS, Workspace
 
 TRAINING = ".pfl/checkpoints/*/round-*"

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pflcore.errors import UserError
-from pipeline.compile.graph import Graph, Stage
+from pipeline.compile.compilation import Graph, Stage
 from pipeline.dvc.recorder import CHANGED, Verdict
 from pipeline.running import scheduler
 from pipeline.running.board import Board, StageState

@@ -6,16 +6,22 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from support.fake_catalog import BASE, CATALOG, resolved
+from support.figure_demo import record
+from support.report_demo import cell, results_of, table, with_records, write_evaluation
 
+from pflcore.artifacts import write_table
 from pflcore.errors import UserError
 from pflcore.options import describe_options
 from pflcore.settings import Training
+from pipeline.report.study import Study
+from pipeline.report.table.cells import Value
 from pipeline.spec.catalog import Catalog
-from pipeline.spec.fields import Fields
 from pipeline.spec.resolve import Resolved
 from pipeline.spec.run import Run
+from pipeline.spec.table import ResolvedTable
 
 Records = dict[tuple[str, ...], dict[str, Any]]
 
@@ -27,49 +33,30 @@ def records(result: Resolved) -> Records:
     return {tuple(cell.labels.values()): runs[cell.runs[0]] for cell in result.table.cells if cell.runs}
 
 
-# --- one table with all that a table has ------------------------------------------------------------------------------
-
 TABLE = """\
 title: Accuracy
 paper: {name: FedTP, citation: Somebody, table: Table II}
 notes: [A note.]
 grid:
-  base:
-    dataset: ten
-    partition: {name: dirichlet, alpha: 0.3}
-    clients: 50
-    backbone: {name: vit, depth: 4}
-    method: fedavg
-    training: {rounds: 100}
+  base: {dataset: ten, partition: {name: dirichlet, alpha: 0.3}, clients: 50, backbone: {name: vit, depth: 4},
+    method: fedavg, training: {rounds: 100}}
   axes:
-    method:
-      Avg: fedavg
-      FedTP: {name: fedtp, embedding: 16}
-      Big: {name: fedtp, embedding: 64, clients: 100}
+    method: {Avg: fedavg, FedTP: {name: fedtp, embedding: 16}, Big: {name: fedtp, embedding: 64, clients: 100}}
     dataset: [ten, hundred]
     seed: [0, 1]
-  exclude:
-    - {method: Avg, dataset: hundred, seed: 1}
-    - {method: Big, dataset: hundred}
-    - {method: Big, seed: 1}
-  overrides:
-    - when: {method: FedTP}
-      set: {training: {lr: 0.1}, method: {server_lr: 1}}
-table:
-  caption: Accuracy in percent.
-  rows: [method]
-  columns: [dataset]
-  average_over: [seed]
-  metric: clients
-  decimals: 1
-  published: t.csv
+  exclude: [{method: Avg, dataset: hundred, seed: 1}, {method: Big, dataset: hundred}, {method: Big, seed: 1}]
+  overrides: [{when: {method: FedTP}, set: {training: {lr: 0.1}, method: {server_lr: 1}}}]
+table: {caption: Accuracy in percent., rows: [method], columns: [dataset], average_over: [seed], metric: clients,
+  decimals: 1, published: t.csv}
 claims:
   - {text: t, better: {method: FedTP}, than: others, where: {dataset: ten}, margin: 2}
-  - {text: t, better: {method: FedTP}, than: others, over: [dataset]}
   - {text: t, steadier: {method: FedTP}, than: {method: Avg}}
   - {text: t, within: 3, over: [method, dataset], where: {method: [Avg, FedTP]}}
 """
 CSV = """\
+# specs/t.csv\r
+
+# of the paper's, "table 1
 dataset,method,mean,std,quoted,note
 hundred,Big,40.5,,yes,from elsewhere
 ten,FedTP,90.31,0.26,,
@@ -77,34 +64,20 @@ ten,Avg,50,1,,
 """
 
 
-def test_records_have_every_default_and_what_axes_and_overrides_say(tmp_path: Path) -> None:
+def test_runs_and_their_table(tmp_path: Path) -> None:
     result = resolved(tmp_path, TABLE, t_csv=CSV)
     found = records(result)
-    assert len(result.runs) == 8 and set(found) == {
-        ("Big", "ten"), ("FedTP", "hundred"), ("FedTP", "ten"), ("Avg", "hundred"), ("Avg", "ten"),
+    assert len(result.runs) == 8 and len(found) == 5
+    one = found["FedTP", "hundred"]
+    assert one["dataset"] == {"name": "hundred", "source": "original", "stand_in": None}
+    assert one["method"] == {
+        "name": "fedtp", "embedding": 16, "server_lr": 1.0, "normalised": False, "variant": "as_written",
     }  # fmt: skip
-    assert found["FedTP", "hundred"] == {
-        "dataset": {"name": "hundred", "source": "original", "stand_in": None},
-        "partition": {"name": "dirichlet", "alpha": 0.3, "min_samples": 10},
-        "clients": 50,
-        "seed": 0,
-        "backbone": {"name": "vit", "depth": 4, "dropout": None},
-        "method": {"name": "fedtp", "embedding": 16, "server_lr": 1.0, "normalised": False, "variant": "as_written"},
-        "training": {
-            "rounds": 100, "sample_rate": 0.1, "local_epochs": 5, "local_steps": None,
-            "batch_size": 64, "lr": 0.1, "momentum": 0.0,
-            "weight_decay": 0.0, "clip": None, "precision": "fp32", "save_weights": False,
-        },
-        "evaluation": {"every": 5, "window": 200, "curve_every": 50},
-        "profile": "paper",
-    }  # fmt: skip
+    assert one["evaluation"] == {"every": 5, "window": 200, "curve_every": 50}
+    stated = {"rounds": 100, "lr": 0.1, "sample_rate": 0.1, "momentum": 0.0, "clip": None, "precision": "fp32"}
+    assert stated.items() <= one["training"].items() and (one["clients"], one["seed"]) == (50, 0)
     big = found["Big", "ten"]
     assert (big["clients"], big["method"]["embedding"], big["training"]["lr"]) == (100, 64, 0.01)
-    assert resolved(tmp_path, "abstract: true\ngrid: {base: {seed: 1}}") == Resolved([], None)
-
-
-def test_the_table(tmp_path: Path) -> None:
-    result = resolved(tmp_path, TABLE, t_csv=CSV)
     assert result.table is not None
     dump = json.loads(json.dumps(result.table.model_dump(exclude_defaults=True)))
     cells = [(*cell["labels"].values(), len(cell["runs"]), cell.get("published")) for cell in dump.pop("cells")]
@@ -127,7 +100,6 @@ def test_the_table(tmp_path: Path) -> None:
     claim = {"text": "t", "form": "better", "side": ours, "than": others, "over": [], "where": {}, "margin": 0.0}
     assert dump.pop("claims") == [
         {**claim, "where": {"dataset": ["ten"]}, "margin": 2.0},
-        {**claim, "over": ["dataset"]},
         {**claim, "form": "steadier", "than": {"method": ["Avg"]}},
         {**claim, "form": "within", "side": {}, "than": {}, "over": ["method", "dataset"],
          "where": {"method": ["Avg", "FedTP"]}, "margin": 3.0},
@@ -138,37 +110,26 @@ def test_the_table(tmp_path: Path) -> None:
         "rows": ["method"], "columns": ["dataset"], "metric": "clients", "decimals": 1, "figures": None, "analyses": {},
         "labels": {"method": ["Big", "FedTP", "Avg"], "dataset": ["hundred", "ten"]},
     }  # fmt: skip
-
-
-def test_comments_on_top_of_published_values(tmp_path: Path) -> None:
-    commented = f"# specs/t.csv\r\n\n# of the paper's, \"table 1\n{CSV}"
-    assert resolved(tmp_path, TABLE, t_csv=commented) == resolved(tmp_path, TABLE, t_csv=CSV)
-    with pytest.raises(UserError, match=r"t\.csv:2: dataset: '# Avg'"):  # a label, further down
+    assert resolved(tmp_path, "abstract: true\ngrid: {base: {seed: 1}}") == Resolved([], None)
+    with pytest.raises(UserError, match=r"t\.csv:5: dataset: '# Avg'"):  # a label, further down
         resolved(tmp_path, TABLE, t_csv=CSV.replace("hundred,", "# Avg,"))
 
 
 def test_smoke_shrinks_everything_and_runs_what_becomes_equal_once(tmp_path: Path) -> None:
     whole = records(resolved(tmp_path, TABLE, t_csv=CSV))["FedTP", "hundred"]
-    result = resolved(tmp_path, TABLE, "smoke", t_csv=CSV)
-    found = records(result)
-    assert found["FedTP", "hundred"] == {
-        **whole,
-        "dataset": {**whole["dataset"], "stand_in": 1000},
-        "partition": {**whole["partition"], "min_samples": 1},
-        "clients": 8,
-        "backbone": {**whole["backbone"], "depth": 1},
-        "method": {**whole["method"], "embedding": 8},
-        "training": {**whole["training"], "rounds": 3, "sample_rate": 0.25, "local_epochs": 1, "batch_size": 16},
-        "evaluation": {"every": 1, "window": 2, "curve_every": 1},
-        "profile": "smoke",
-    }
+    found = records(resolved(tmp_path, TABLE, "smoke", t_csv=CSV))
+    changes = {
+        "dataset": {"stand_in": 1000}, "partition": {"min_samples": 1}, "backbone": {"depth": 1},
+        "method": {"embedding": 8}, "evaluation": {"every": 1, "window": 2, "curve_every": 1},
+        "training": {"rounds": 3, "sample_rate": 0.25, "local_epochs": 1, "batch_size": 16},
+    }  # fmt: skip
+    parts = {field: {**whole[field], **change} for field, change in changes.items()}
+    assert found["FedTP", "hundred"] == {**whole, **parts, "clients": 8, "profile": "smoke"}
     assert found["FedTP", "ten"]["dataset"]["stand_in"] == 320
     text = f"grid: {{base: {BASE}, axes: {{clients: [50, 100], method: [fedavg, fedtp]}}}}\n"
     text += "table: {rows: [method], average_over: [clients]}"
     assert [len(resolved(tmp_path, text, profile).runs) for profile in ("paper", "smoke")] == [4, 2]
 
-
-# --- a part of a table ------------------------------------------------------------------------------------------------
 
 WHOLE = f"""\
 grid:
@@ -177,11 +138,8 @@ grid:
     method: {{A: fedavg, B: {{name: fedtp, embedding: 4}}, C: fedtp,
       D: {{name: fedtp, embedding: 2}}, E: {{name: fedtp, embedding: 3}}}}
     clients: [5, 9, 20]
-  overrides:
-    - {{when: {{method: [A, B]}}, set: {{training: {{lr: 0.5}}}}}}
-  exclude:
-    - {{method: A, clients: 5}}
-    - {{method: [D, E], clients: [5, 20]}}
+  overrides: [{{when: {{method: [A, B]}}, set: {{training: {{lr: 0.5}}}}}}]
+  exclude: [{{method: A, clients: 5}}, {{method: [D, E], clients: [5, 20]}}]
 table: {{rows: [method], columns: [clients], published: t.csv, clients: {{clients: {{5: 0, 20: 1}}}}}}
 """
 VALUES = "method,clients,mean,std,quoted,note\nC,5,50,,,\nA,9,60,,,\nB,5,70,,,\n"
@@ -198,25 +156,19 @@ def test_what_only_leaves_is_as_in_the_whole_table(tmp_path: Path) -> None:
     kept = [cell for cell in whole.cells if cell.labels["method"] in "ACD" and cell.labels["clients"] in ("9", "20")]
     assert sorted(map(repr, part.cells)) == sorted(map(repr, kept)) and part.clients == {"clients": {"20": 1}}
     assert {run.id for run in result.runs} == {run for cell in kept for run in cell.runs} and len(result.runs) == 5
-
-
-def test_only_is_inherited_lifted_and_added_to(tmp_path: Path) -> None:
     middle = "extends: b.yaml\nabstract: true\ngrid: {only: {method: [A], clients: [9]}}\n"
-    for more, expected in (
+    for more, expected in (  # inherited, lifted and added to
         ("", ["A"]),
         ("grid: {only: {method: null}}\n", ["A", "B", "C", "D", "E"]),
         ("grid: {only: {method+: [F]}, axes: {method: {F: {name: fedtp, embedding: 8}}}}\n", ["A", "F"]),
     ):
         text = f"extends: c.yaml\n{more}table: {{clients: {{clients: null}}}}\n"
-        result = resolved(tmp_path, text, t_csv=VALUES, b_yaml=WHOLE, c_yaml=middle)
-        assert result.table and sorted(result.table.labels["method"]) == expected
-        assert result.table.labels["clients"] == ["9"]
-
-
-# --- what axes can be -------------------------------------------------------------------------------------------------
+        part = resolved(tmp_path, text, t_csv=VALUES, b_yaml=WHOLE, c_yaml=middle).table
+        assert part and sorted(part.labels["method"]) == expected and part.labels["clients"] == ["9"]
 
 
 def test_kinds_of_axes(tmp_path: Path) -> None:
+    own = "{name: fedtp, embedding: 16, training: {lr: 0.05}, evaluation: {window: 3}, seed: 6, analyses: [weights]}"
     text = f"""
 grid:
   base: {BASE}
@@ -225,79 +177,38 @@ grid:
     setting:
       few: {{clients: 5, training: {{rounds: 7}}}}
       noisy: {{partition: {{name: dirichlet, min_samples: 3}}}}
-      other: {{seed: 4}}
-      same: {{seed: 5}}
+      other: {{evaluation: {{every: 2}}}}
+      same: {{evaluation: {{every: 3}}}}
     backbone.dropout: {{none: null, some: 0.5}}
-    training: {{slow: {{lr: 0.001}}}}
+    method: {{plain: fedavg, own: {own}, as it is: {{backbone: {{depth: 2}}}}}}
   overrides:
     - {{when: {{setting: same}}, set: {{partition: {{name: dirichlet, alpha: 9}}}}}}
     - {{when: {{setting: other}}, set: {{partition: pathological}}}}
 """
     result = resolved(tmp_path, text)
     found = records(result)
-    assert result.table and (result.table.rows, len(result.table.columns), len(found)) == (["partition.alpha"], 3, 16)
-    few, noisy, other, same = (found["1", name, "some", "slow"] for name in ("few", "noisy", "other", "same"))
-    assert (few["backbone"]["dropout"], found["1", "few", "none", "slow"]["backbone"]["dropout"]) == (0.5, None)
-    assert few["training"] == {**noisy["training"], "rounds": 7} and few["training"]["lr"] == 0.001
+    assert result.table and (result.table.rows, len(result.table.columns), len(found)) == (["partition.alpha"], 3, 48)
+    few, noisy, other, same = (found["1", name, "some", "plain"] for name in ("few", "noisy", "other", "same"))
+    assert (few["backbone"]["dropout"], found["1", "few", "none", "plain"]["backbone"]["dropout"]) == (0.5, None)
+    assert few["training"] == {**noisy["training"], "rounds": 7} and few["clients"] == 5
     # The option of an axis of its own survives what replaces the partition, as far as that has and does not state it.
     assert noisy["partition"] == {"name": "dirichlet", "alpha": 1.0, "min_samples": 3}
     assert same["partition"] == {"name": "dirichlet", "alpha": 9.0, "min_samples": 10}
     assert other["partition"] == {"name": "pathological", "classes_per_client": 2}
-
-
-def test_a_row_has_settings_of_its_own(tmp_path: Path) -> None:
-    own = "{name: fedtp, embedding: 16, training: {lr: 0.05}, evaluation: {window: 3}, clients: 5, analyses: [weights]}"
-    methods = f"{{FedAvg: fedavg, FedTP: {own}, As it is: {{backbone: {{depth: 2}}}}}}"
-    text = f"grid: {{base: {BASE}, axes: {{method: {methods}, training.rounds: [7, 9]}}}}"
-    found = records(resolved(tmp_path, text))
-    plain, nameless = found["FedAvg", "7"], found["As it is", "7"]
-    assert found["FedTP", "9"] == {
-        **plain,
-        "method": {**nameless["method"], "embedding": 16},
-        "training": {**plain["training"], "lr": 0.05, "rounds": 9},
-        "evaluation": {**plain["evaluation"], "window": 3},
-        "clients": 5,
-        "analyses": [{"name": "weights"}],
-    }
+    nameless = found["1", "few", "some", "as it is"]
     assert nameless["method"]["name"] == "fedtp"  # of the base
-    assert (nameless["backbone"]["depth"], plain["backbone"]["depth"]) == (2, 8)
+    assert (nameless["backbone"]["depth"], few["backbone"]["depth"]) == (2, 8)
+    method, training = {**nameless["method"], "embedding": 16}, {**few["training"], "lr": 0.05}
+    more = {"evaluation": {**few["evaluation"], "window": 3}, "seed": 6, "analyses": [{"name": "weights"}]}
+    assert found["1", "few", "some", "own"] == {**few, "method": method, "training": training, **more}
 
-
-IN_VAIN = {
-    "alpha: 0.3": ("partition: [dirichlet, pathological]", "partition.alpha has no effect: grid.axes.partition set it"),
-    "name: dirichlet, alpha: 3": (
-        "where: {a: {partition: pathological}, b: {seed: 1}}\n"
-        "  overrides: [{when: {where: b}, set: {partition: {name: dirichlet}}}]",
-        "partition.name has no effect: grid.axes.where and grid.overrides[0] set it",
-    ),
-    "name: dirichlet, alpha: 0.4": ("where: {a: {partition: pathological}, b: {seed: 1}}", ""),  # not everywhere
-    "name: dirichlet, alpha: 0.5": ("partition: {a: {alpha: 0.1}, b: {}}", ""),
-}
-
-
-def test_what_the_base_says_in_vain(tmp_path: Path) -> None:
-    for said, (axes, expected) in IN_VAIN.items():
-        base = BASE.replace("partition: dirichlet", f"\n    partition: {{{said}}}")
-        idle = resolved(tmp_path, f"grid:\n  base: {base}\n  axes:\n    {axes}\n").idle
-        assert idle == ([f"specs/a.yaml:3: grid.base.{expected} everywhere"] if expected else [])
-    parent = f"abstract: true\ngrid:\n  base: {BASE}\n  axes: {{partition: [dirichlet, pathological]}}\n"
-    child = "extends: b.yaml\ngrid:\n  base: {training: {lr: 0.2}}\n  axes: {training.lr: [0.1], method: [fedavg]}\n"
-    idle = resolved(tmp_path, child, b_yaml=parent).idle  # of what is inherited, only what is in vain there
-    places = ["specs/b.yaml:3: grid.base.partition", "specs/a.yaml:3: grid.base.training.lr"]
-    assert [line.partition(" has")[0] for line in idle] == places
-
-
-# --- analyses ---------------------------------------------------------------------------------------------------------
 
 ANALYSED = f"""\
 grid:
   base: {BASE[:-1]}, analyses: [weights]}}
   axes:
     seed: [0, 1]
-    analyses:
-      none: []
-      both: [weights, {{name: maps, images: 3, clients: [0, 9, 7]}}]
-      base: [weights]
+    analyses: {{none: [], both: [weights, {{name: maps, images: 3, clients: [0, 9, 7]}}], base: [weights]}}
   overrides:
     - {{when: {{analyses: base, seed: 1}}, set: {{analyses: [{{name: maps, clients: [5]}}]}}}}
 table: {{rows: [analyses], columns: [seed]}}
@@ -308,8 +219,7 @@ def test_analyses_are_a_list_that_is_replaced(tmp_path: Path) -> None:
     result = resolved(tmp_path, ANALYSED)
     found = {labels: record.get("analyses") for labels, record in records(result).items()}
     maps, weights = {"name": "maps", "clients": [0, 9, 7], "images": 3}, {"name": "weights"}
-    assert found["none", "0"] is None
-    assert found["both", "1"] == [maps, weights] and found["base", "0"] == [weights]
+    assert (found["none", "0"], found["both", "1"], found["base", "0"]) == (None, [maps, weights], [weights])
     assert found["base", "1"] == [{**maps, "clients": [5], "images": 2}]
     assert result.table and result.table.analyses == {"maps": "Maps of attention", "weights": "Learned weights"}
     for clients, left in (("[0, 9, 7]", [0, 7]), ("[9, 8]", [0])):  # of eight clients
@@ -320,60 +230,88 @@ def test_analyses_are_a_list_that_is_replaced(tmp_path: Path) -> None:
 # --- ids --------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("catalog", [CATALOG, Catalog.from_json(CATALOG.to_json())], ids=["fresh", "cached"])
-def test_settings_that_came_later_are_in_no_record_at_their_defaults(catalog: Catalog) -> None:
-    """Lists among them, whether the catalog has been through JSON or not."""
+def test_settings_that_came_later_are_in_no_record_at_their_defaults() -> None:
     later = {option.name for option in describe_options(Training) if option.later}
-    assert "milestones" in later and not later & Fields(catalog).validate("training", {"rounds": 3}).keys()
-    given = Fields(catalog).validate("training", {"milestones": [2], "schedule": "step", "gamma": 0.5})
-    assert later & given.keys() == {"milestones", "schedule", "gamma"}
+    for catalog in (CATALOG, Catalog.from_json(CATALOG.to_json())):  # in which lists are no tuples
+        assert "milestones" in later and not later & catalog.validate("training", {"rounds": 3}).keys()
+        given = catalog.validate("training", {"milestones": [2], "schedule": "step", "gamma": 0.5})
+        assert later & given.keys() == {"milestones", "schedule", "gamma"}
 
 
 EQUAL = {
     "training: {lr: 1}": "training: {lr: 1.0}",
-    "training: {lr: 1e-2}": "evaluation: {}",
-    "partition: {name: dirichlet, alpha: 3}": "partition: {alpha: 3.0, name: dirichlet}",
     "backbone: {name: convnet, pool: 1}": "backbone: {name: convnet, pool: 1.0, channels: [16, 32]}",
     "seed: 0": "analyses: []",
     "analyses: [weights, maps]": "analyses: [{name: maps}, weights]",
 }
 
 
-def test_equal_settings_have_equal_ids(tmp_path: Path) -> None:
-    ids = []
+RECORD = {
+    "dataset": {"name": "digits", "stand_in": None}, "partition": {"name": "dirichlet", "alpha": 0.3},
+    "clients": 10, "seed": 0, "backbone": {"name": "convnet", "channels": [8, 16]}, "method": {"name": "fedavg"},
+    "training": {"rounds": 40, "lr": 0.1}, "evaluation": {"every": 1}, "profile": "paper",
+}  # fmt: skip
+
+
+def test_ids_never_change_and_depend_on_what_they_stand_for(tmp_path: Path) -> None:
     for pair in EQUAL.items():
         texts = (f"extends: b.yaml\ngrid: {{base: {{{setting}}}}}" for setting in pair)
         one, other = (resolved(tmp_path, text, b_yaml=f"grid: {{base: {BASE}}}").runs[0].id for text in texts)
         assert one == other, pair
-        ids.append(one)
-    assert len(set(ids)) == 5  # the defaults are there twice
-
-
-RECORD = {
-    "dataset": {"name": "digits", "stand_in": None},
-    "partition": {"name": "dirichlet", "alpha": 0.3},
-    "clients": 10,
-    "seed": 0,
-    "backbone": {"name": "convnet", "channels": [8, 16]},
-    "method": {"name": "fedavg"},
-    "training": {"rounds": 40, "lr": 0.1},
-    "evaluation": {"every": 1},
-    "profile": "paper",
-}
-
-
-def test_ids_never_change_and_depend_on_what_they_stand_for() -> None:
     names = ("id", "federation_id", "data_id")
     before = [getattr(Run(dict(reversed(RECORD.items()))), name) for name in names]
     assert before == ["fedavg-convnet-digits-c70697d7", "digits-dirichlet-n10-s0-d5a4b076", "digits-302ab2f1"]
     for field, value, differing in (
         ("profile", "smoke", 1),
-        ("method", {"name": "fedprox", "mu": 0.1}, 1),
         ("training", {"rounds": 41, "lr": 0.1}, 1),
         ("seed", 1, 2),
-        ("clients", 20, 2),
         ("partition", {"name": "dirichlet", "alpha": 1.0}, 2),
         ("dataset", {"name": "digits", "stand_in": 8}, 3),
     ):
         after = [getattr(Run({**RECORD, field: value}), name) for name in names]
         assert [one != other for one, other in zip(before, after, strict=True)] == [n < differing for n in range(3)]
+
+
+# --- cells of single clients ------------------------------------------------------------------------------------------
+
+SHARES = {"s0": [[50, 60, 80], [90, 80, 40]], "s1": [[10, 20, 60], [30, 40, 60]]}
+"""Correct per hundred test samples: run → client → after rounds 1, 2 and 3."""
+
+
+def study(root: Path, metric: str) -> ResolvedTable:
+    """Write the runs; return a table of one method with a column for each of two clients and one for all."""
+    for run, shares in SHARES.items():
+        rows = [(r + 1, c, right) for c, rounds in enumerate(shares) for r, right in enumerate(rounds)]
+        number, client, right = (pa.array(column, pa.int32()) for column in zip(*rows, strict=True))
+        same = {"population": "test", "moment": "after_aggregation", "total": 100, "loss": 1.0}
+        columns = {name: [value] * len(rows) for name, value in same.items()}
+        count = right.cast(pa.int64())
+        made = pa.table({"round": number, "client": client, **columns, "correct": count, "last_correct": count})
+        path = root / f"artifacts/runs/{run}/rounds.parquet"
+        write_table(path, made, "rounds/2", run=run, positions=1, diverged=None)
+        mean = sum(own[-1] for own in shares) / 2
+        write_evaluation(root, run, {name: {"mean": mean, "std": 1.0, "n": 2} for name in ("last_rounds", "clients")})
+    clients = {"A": 0, "B": 1}
+    cells = [
+        cell({"method": "M", "domain": x}, [*SHARES], (50.0, None), client=clients.get(x)) for x in ("A", "B", "*")
+    ]
+    settings = {"training": {"rounds": 3}, "evaluation": {"every": 1, "window": 1, "curve_every": 1}}
+    runs = {run: {**record("fedbn", seed=number, clients=2), **settings} for number, run in enumerate(SHARES)}
+    return with_records(root, table(cells, ["method"], ["domain"], metric=metric, clients={"domain": clients}), runs)
+
+
+def test_labels_of_clients_share_runs_and_values_are_of_the_client_alone(tmp_path: Path) -> None:
+    axes = "axes: {method: [fedavg, fedtp], domain: {A: {}, B: {}, All: {}}, seed: [0, 1]}"
+    layout = "table: {rows: [method], columns: [domain], average_over: [seed], clients: {domain: {A: 0, B: 15}}}"
+    result = resolved(tmp_path, f"grid: {{base: {BASE}, {axes}}}\n{layout}\n")
+    assert result.table is not None and len(result.runs) == 4
+    assert [(one.client, len(one.runs)) for one in result.table.cells] == [(0, 2), (15, 2), (None, 2)] * 2
+    for metric, first, second in (
+        ("clients", Value(70.0, 10.0), Value(50.0, 10.0)),  # after the last round 80 and 60, 40 and 60
+        ("last_rounds", Value(55.0, 15.0), Value(55.0, 5.0)),  # over the last two rounds 70 and 40, 60 and 50
+    ):
+        results = results_of(study(tmp_path / metric, metric), tmp_path / metric)
+        assert [one.obtained for one in results.cells[:2]] == [first, second]
+    curves = Study(results).sections[0]
+    found = [curves.data[name].tolist() for name in curves.data if name != "round"]
+    assert found == [[30.0, 40.0, 70.0], [60.0, 60.0, 50.0], [45.0, 50.0, 60.0]]
