@@ -14,22 +14,15 @@ from pflcore.errors import UserError
 
 PAPER = "paper"
 RESULTS = "results"
-COUNTING = "pipeline.report.counting"
-"""The module that counts what is known before a run is trained. It imports torch, so it is loaded when it is needed."""
-COUNTS = ".pfl/counts"
-"""What quantities have been counted, a file per run that differs."""
-KEPT_STAGES = "stages/kept/dvc.yaml"
-"""The stage file of what is taken from the ledger."""
+COUNTING = "pipeline.report.counting"  # counts what is known before a run is trained; loaded late, as it imports torch
+COUNTS = ".pfl/counts"  # what quantities have been counted, a file per run that differs
+KEPT_STAGES = "stages/kept/dvc.yaml"  # the stage file of what is taken from the ledger
 TABLES = "stages/tables"
-CODE = "stages/code.yaml"
-"""Digests of code, which stage files name."""
-RECORDS = "stages/records.json"
-"""The settings of runs, federations, datasets, selections and pretrained weights, a line each."""
+CODE = "stages/code.yaml"  # digests of code, which stage files name
+RECORDS = "stages/records.json"  # settings of runs, federations, datasets, selections and pretrained weights, by line
 PARTITION_REPORTS = "reports/partitions"
 PAPERS = "reports/papers"
 INDEX = "reports/index.html"
-_PARTITION_FILES = ("index.md", "index.html", "picture.svg", "clients.csv")
-_REPORT_FILES = ("report.md", "report.html", "report.tex", "table.csv", "table.parquet", "figures", "metrics")
 
 
 @dataclass(frozen=True)
@@ -87,10 +80,9 @@ class Workspace:
 
 
 def _is_marked(path: Path) -> bool:
-    """Whether a pyproject.toml is a study's. One that TOML cannot read is, and whoever reads its settings says so."""
-    if not path.is_file():
-        return False
-    return bool(re.search(r"^\s*\[\s*tool\s*\.\s*pfl\s*\]", path.read_text("utf-8", errors="replace"), re.MULTILINE))
+    """Return whether a pyproject.toml has the section of a study, also one that TOML cannot read."""
+    section = re.compile(r"^\s*\[\s*tool\s*\.\s*pfl\s*\]", re.MULTILINE)
+    return path.is_file() and bool(section.search(path.read_text("utf-8", errors="replace")))
 
 
 def raw_data_folder(root: Path) -> Path:
@@ -145,7 +137,8 @@ def partition_report_path(federation_id: str) -> str:
 
 def partition_report_files(federation_id: str) -> list[str]:
     """Return what a partition's page consists of. Not the folder, where anything of a person's own may lie."""
-    return [f"{partition_report_path(federation_id)}/{name}" for name in _PARTITION_FILES]
+    names = ("index.md", "index.html", "picture.svg", "clients.csv")
+    return [f"{partition_report_path(federation_id)}/{name}" for name in names]
 
 
 def report_path(spec_id: str) -> str:
@@ -154,7 +147,8 @@ def report_path(spec_id: str) -> str:
 
 def report_files(spec_id: str) -> list[str]:
     """Return what a spec's report consists of, the last two being folders; what else is there is a person's own."""
-    return [f"{report_path(spec_id)}/{name}" for name in _REPORT_FILES]
+    names = ("report.md", "report.html", "report.tex", "table.csv", "table.parquet", "figures", "metrics")
+    return [f"{report_path(spec_id)}/{name}" for name in names]
 
 
 def timings_path(spec_id: str) -> Path:

@@ -23,7 +23,9 @@ TITLE = f"engine version {ENGINE_VERSION}"
 
 def root_of(stage: str) -> str:
     """Return the module that does the work of a stage; what it imports is the stage's code."""
-    return f"pipeline.stages.{stage}"
+    return {"evaluate": "pipeline.report.frame", "report": "pipeline.report.write"}.get(
+        stage, f"pipeline.stages.{stage}"
+    )
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,8 @@
 """DVC's side of running stages: which are stale, what its run cache holds, what has been made.
 
-DVC's Python interface is used in place of its command line, since a process per stage costs a second. It is stable but
-undocumented, so what is used of it is little. The order of things and the locks are those of DVC's own ``repro``: a
-stage that is under way here is marked, so that a ``dvc repro`` beside it stops with one line, and what such a ``dvc
-repro`` has under way is left alone here. What has only been lost from the cache is put back there, and a report that a
-person has changed is set aside before it is made anew.
+DVC's Python interface is used in place of its command line, since a process per stage costs a second. The order of
+things and the locks are those of DVC's own ``repro``: a stage that is under way here is marked, so that a ``dvc repro``
+beside it stops with one line, and what such a ``dvc repro`` has under way is left alone here.
 
 A stage that has ended is entered into DVC's cache and run cache at once, which is what makes it last. The lock files
 follow every few seconds and at the end, since DVC rewrites a whole one, in place, for each entry; one that a kill has
@@ -18,20 +16,56 @@ import json
 import logging
 import shutil
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from pflcore.errors import UserError
+from pflcore.files import write_text
 from pipeline.compile.graph import Stage
-from pipeline.dvc.finished import Finished
 from pipeline.parsing import parse_yaml
 
-DUMP_EVERY = 10.0  # seconds between two versions of a lock file, or ten times what the last one took
+DUMP_EVERY = 10.0  # seconds between two versions of the lock files, or ten times what the last one took
 CHANGED = "what it depends on changed while it ran; nothing is recorded, run it again"
 _IN_THE_WAY = (NotADirectoryError, IsADirectoryError, PermissionError)  # of one stage's files, unlike a full disk
+
+
+@dataclass(frozen=True)
+class Finished:
+    """Notes of stages of the workspace `root` that are complete and not yet recorded, so that a kill loses nothing.
+
+    A worker notes as its last act the stage's inputs and what its outputs look like. If they still look like that when
+    the stage is due again with the same inputs, they are recorded instead of made anew.
+    """
+
+    root: Path
+
+    def note(self, address: str, key: str, outs: Sequence[str]) -> None:
+        """Note that the outputs of a stage are complete; `key` stands for its command and inputs."""
+        write_text(self._path(address), json.dumps([key, outs, self._stats(outs)]) + "\n")
+
+    def complete(self, address: str, key: str) -> bool:
+        """Return whether the outputs of a stage are there, complete, and made from these inputs."""
+        try:
+            made, outs, stats = json.loads(self._path(address).read_text(encoding="utf-8"))
+            return bool(made == key and stats == self._stats(outs))
+        except (OSError, ValueError, TypeError):
+            return False
+
+    def forget(self, address: str) -> None:
+        self._path(address).unlink(missing_ok=True)
+
+    def _path(self, address: str) -> Path:
+        return self.root / ".pfl/finished" / f"{hashlib.sha256(address.encode()).hexdigest()[:16]}.json"
+
+    def _stats(self, outs: Sequence[str]) -> list[list[object]]:
+        """Return every file with its size and time of change; raise ``OSError`` if an output is missing."""
+        paths = [self.root / out for out in outs]
+        files = [file for path in paths for file in (sorted(path.rglob("*")) if path.is_dir() else [path])]
+        stats = {file: file.stat() for file in files if not file.is_dir()}
+        return [[file.relative_to(self.root).as_posix(), one.st_size, one.st_mtime_ns] for file, one in stats.items()]
 
 
 @dataclass(frozen=True)
@@ -53,24 +87,19 @@ class Verdict:
 
 
 class Recorder:
-    """DVC's side of running stages. To be used from one thread.
-
-    Args:
-        root: The workspace, a DVC repository.
-        stages: All that will be asked about.
-        finished: Notes of complete outputs that were not recorded any more.
+    """DVC's side of running `stages` of the workspace `root`. To be used from one thread.
 
     Raises:
         UserError: `root` is no DVC repository, or its settings cannot be used.
     """
 
-    def __init__(self, root: Path, stages: Iterable[Stage], finished: Finished) -> None:
+    def __init__(self, root: Path, stages: Iterable[Stage]) -> None:
         from dvc.exceptions import DvcException
         from dvc.repo import Repo
 
         for library in ("dvc", "dvc_data", "dvc_objects"):  # errors are raised, and progress is shown otherwise
             logging.getLogger(library).setLevel(logging.CRITICAL)
-        self.root, self.finished = root, finished
+        self.root, self.finished = root, Finished(root)
         self.known = {stage.address: stage for stage in stages}
         self._error = DvcException
         with self._explained():
@@ -78,21 +107,17 @@ class Recorder:
         self._loaded: dict[str, Any] = {}
         self._held: dict[str, tuple[ExitStack, str]] = {}  # the mark on a stage that is executed, and its key
         self._undumped: dict[str, dict[str, Any]] = {}  # by stage file: stages that its lock file does not have yet
-        self._due: dict[str, float] = {}  # when each lock file may be written again
-        self._remove_cut_files({stage.file for stage in self.known.values()})
+        self._due = 0.0  # when lock files may be written again
+        self._remove_cut_files()
 
     def close(self) -> None:
-        """Complete the lock files, and release what is held.
-
-        What cannot be released is let go all the same: DVC would try it when the interpreter ends, and wait for ever.
-        """
+        """Complete the lock files, and release what is held."""
         try:
             with self._locked():
                 for address in list(self._held):
                     self._release(address)
-                for name in list(self._undumped):
-                    self._dump(name)
-        finally:
+                self._dump()
+        finally:  # what cannot be released is let go: DVC would try it when the interpreter ends, and wait for ever
             for address in list(self._held):
                 with suppress(self._error, OSError):
                     self._release(address)
@@ -119,9 +144,8 @@ class Recorder:
         problems: dict[str, str] = {}
         with self._locked():
             for address in addresses:
-                key = self._held[address][1]
+                key, stage = self._held[address][1], self._stage(address)
                 self._release(address)
-                stage = self._stage(address)
                 try:
                     stage.save_deps()
                     if self._key(stage) != key:
@@ -131,9 +155,8 @@ class Recorder:
                     self.repo.stage_cache.save(stage)
                 except (self._error, *_IN_THE_WAY) as error:
                     problems[address] = _line(error)
-            for name in list(self._undumped):
-                if time.monotonic() >= self._due.get(name, 0.0):
-                    self._dump(name)
+            if time.monotonic() >= self._due:
+                self._dump()
         return problems
 
     def give_up(self, address: str) -> None:
@@ -150,17 +173,16 @@ class Recorder:
                 return Verdict("fresh")
             with self._mark(stage):  # is anybody at work on it?
                 pass
-            return self._prepare(address)
+            return self._prepare(address, stage)
         except LockError as error:
             return Verdict("busy", why=_line(error))
         except (self._error, *_IN_THE_WAY) as error:
             return Verdict("broken", why=f"DVC: {_line(error)}")
 
-    def _prepare(self, address: str) -> Verdict:
+    def _prepare(self, address: str, stage: Any) -> Verdict:
         from dvc.stage.cache import RunCacheNotFoundError
         from dvc_data.hashfile.hash_info import HashInfo
 
-        stage = self._stage(address)
         if self._keep(stage):
             return Verdict("fresh")
         as_recorded = stage.deps_cached()
@@ -217,12 +239,14 @@ class Recorder:
         self._undumped.setdefault(self.known[address].file, {})[address] = stage
         self.finished.forget(address)
 
-    def _dump(self, name: str) -> None:
-        """Complete the lock file beside a stage file, if that has not been compiled away meanwhile."""
-        stages, began = list(self._undumped.pop(name).values()), time.monotonic()
-        if (self.root / name).is_file():
-            stages[0].dvcfile.dump_stages(stages, update_pipeline=False)
-        self._due[name] = (now := time.monotonic()) + max(DUMP_EVERY, 10 * (now - began))
+    def _dump(self) -> None:
+        """Complete the lock files, but beside stage files that have been compiled away meanwhile."""
+        began = time.monotonic()
+        while self._undumped:
+            name, stages = self._undumped.popitem()
+            if (self.root / name).is_file():
+                next(iter(stages.values())).dvcfile.dump_stages(list(stages.values()), update_pipeline=False)
+        self._due = (now := time.monotonic()) + max(DUMP_EVERY, 10 * (now - began))
 
     def _reason(self, stage: Any) -> str:
         """Return why DVC would execute a stage; empty when it would not."""
@@ -230,11 +254,10 @@ class Recorder:
             return "its command changed" if any(out.hash_info for out in stage.outs) else "not made yet"
         for entry in (*stage.deps, *stage.outs):
             try:
-                status: dict[str, str] = entry.status()
+                for path, what in entry.status().items():
+                    return f"{path} is {what}" if entry.hash_info else "not made yet"
             except _IN_THE_WAY as error:
                 return str(error)
-            for path, what in status.items():
-                return f"{path} is {what}" if entry.hash_info else "not made yet"
         return ""
 
     def _mark(self, stage: Any) -> Any:
@@ -277,28 +300,28 @@ class Recorder:
         except self._error as error:
             raise UserError(f"DVC: {_line(error)}") from None
         except OSError as error:  # such as a disk that is full
-            where = error.filename2 or error.filename or Path(".dvc")  # whose cache has copies of all outputs
+            where = error.filename2 or error.filename or ".dvc"  # whose cache has copies of all outputs
             why = error.strerror or error
             raise UserError(f"DVC: {where}: {why}; what is recorded so far stays, the same command goes on") from None
 
-    def _remove_cut_files(self, files: Iterable[str]) -> None:
+    def _remove_cut_files(self) -> None:
         """Remove lock files and marks that a kill has cut short; DVC itself would stop at them."""
         from dvc.dvcfile import Lockfile
         from voluptuous import Invalid
 
-        marks = Path(str(self.repo.tmp_dir)) / "rwlock"
-        try:
-            json.loads(marks.read_text(encoding="utf-8") if marks.is_file() else "{}")
-        except ValueError:
-            marks.unlink()
-        for lock in (self.root / name.replace("dvc.yaml", "dvc.lock") for name in files):
+        checks: dict[Path, Any] = {
+            (self.root / one.file).with_name("dvc.lock"): lambda text: Lockfile.SCHEMA(parse_yaml(text))["stages"]
+            for one in self.known.values()
+        }
+        checks[Path(str(self.repo.tmp_dir), "rwlock")] = lambda text: json.loads(text) is not None
+        for path, check in checks.items():
             with suppress(FileNotFoundError):
                 try:
-                    whole = bool(Lockfile.SCHEMA(parse_yaml(lock.read_bytes()))["stages"])
+                    whole = bool(check(path.read_bytes()))
                 except (ValueError, Invalid, KeyError, TypeError):
                     whole = False
                 if not whole:
-                    lock.unlink()
+                    path.unlink()
 
 
 def _line(error: BaseException) -> str:

@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from pflcore.errors import UserError
 from pflcore.files import write_text
@@ -20,7 +20,6 @@ State = Literal["queued", "waiting", "running", "done", "cached", "failed", "ski
 """`waiting` is held up by another process, `cached` needed no work, `skipped` depends on something that failed."""
 
 OVER = ("done", "cached", "failed", "skipped")
-SAVE_EVERY = 1.0  # seconds, or twenty times what the last time took
 MAX_BYTES = 1 << 26  # the state of 5,000 runs has some two million
 MAX_POINTS = 512  # of a curve
 _FACTS = ("title", "process", "began", "ended", "places")
@@ -63,15 +62,13 @@ class StageState:
             self.curve = [*self.curve, accuracy][-MAX_POINTS:]
 
     def elapsed(self, now: float) -> float:
-        """Seconds it has taken so far."""
+        """Return the seconds it has taken so far."""
         return now - self.began if self.state == "running" else self.seconds
 
     def left(self, now: float) -> float:
-        """Expected seconds until it is over, from its own rounds as soon as there are some."""
-        if self.state in OVER:
-            return 0.0
+        """Return the expected seconds until it is over, from its own rounds as soon as there are some."""
         if self.state != "running":
-            return self.expected
+            return 0.0 if self.state in OVER else self.expected
         first = self.resumed or 0
         if self.round > first:
             return self.elapsed(now) / (self.round - first) * (self.rounds - self.round)
@@ -95,7 +92,6 @@ class Board:
     _due: float = 0.0
 
     def counts(self) -> Counter[str]:
-        """Count stages by state."""
         return Counter(entry.state for entry in self.entries.values())
 
     def of_state(self, *states: State) -> list[StageState]:
@@ -125,10 +121,15 @@ class Board:
         """Write it, unless that happened less than a second ago, or took long, and need not be done `now`."""
         if self.path and (now or time.monotonic() > self._due):
             began = time.monotonic()
-            facts: dict[str, Any] = {name: getattr(self, name) for name in _FACTS}
-            facts["entries"] = [vars(entry) for entry in self.entries.values()]
-            write_text(self.path, json.dumps(facts) + "\n")
-            self._due = began + max(SAVE_EVERY, 20 * (time.monotonic() - began))
+            facts = {name: getattr(self, name) for name in _FACTS}
+            entries = [vars(entry) for entry in self.entries.values()]
+            write_text(self.path, json.dumps({**facts, "entries": entries}) + "\n")
+            self._due = began + max(1.0, 20 * (time.monotonic() - began))
+
+    def finish(self) -> None:
+        """Write that it is over."""
+        self.ended = time.time()
+        self.save(now=True)
 
     @classmethod
     def load(cls, path: Path) -> Board | None:
@@ -137,24 +138,22 @@ class Board:
             return None
         try:
             facts = parse_json(read_file(path, MAX_BYTES))
-            entries = [StageState(**entry) for entry in facts.pop("entries")]
-            facts = {name: facts[name] for name in _FACTS}
-            return cls(**facts, entries={entry.address: entry for entry in entries}, path=path)
+            entries = [StageState(**entry) for entry in facts["entries"]]
+            known = {name: facts[name] for name in _FACTS}
+            return cls(**known, entries={entry.address: entry for entry in entries}, path=path)
         except (ValueError, KeyError, TypeError, AttributeError):
             raise UserError(f"{path}: cannot be read; the next `pfl run` writes it anew") from None
 
     @property
     def alive(self) -> bool:
         """Whether the process that wrote it still works on it."""
-        if self.ended:
-            return False
         try:
             os.kill(self.process, 0)
-        except ProcessLookupError:
-            return False
         except PermissionError:
             pass
-        return True
+        except ProcessLookupError:
+            return False
+        return not self.ended
 
 
 def status_path(workspace: Workspace) -> Path:

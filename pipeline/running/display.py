@@ -27,18 +27,14 @@ class Display:
     """What is shown on standard error while a run goes on; a context manager."""
 
     def __init__(self, board: Board) -> None:
-        columns = (
+        self.board, self.next_line = board, time.monotonic() + LINE_EVERY
+        self.bars = Progress(
             TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis")),
             BarColumn(16),
             TextColumn("{task.fields[text]}", markup=False, table_column=Column(no_wrap=True)),
-        )
-        self.board, self.next_line = board, time.monotonic() + LINE_EVERY
-        # Standard output may be a file, in which nothing of a display belongs.
-        self.bars = Progress(
-            *columns,
             console=Console(stderr=True),
             transient=True,
-            redirect_stdout=sys.stdout.isatty(),
+            redirect_stdout=sys.stdout.isatty(),  # it may be a file, in which nothing of a display belongs
             disable=not sys.stderr.isatty(),
         )
         self.tasks: dict[str, TaskID] = {}
@@ -62,17 +58,19 @@ class Display:
 
     def tick(self) -> None:
         """Show the state as it is now."""
-        running = self.board.of_state("running")
+        running, now = self.board.of_state("running"), time.time()
         if not self.bars.disable:
             shown = {entry.address: entry for entry in running[:MAX_BARS]}
-            for address in [address for address in self.tasks if address and address not in shown]:
+            for address in self.tasks.keys() - shown.keys() - {""}:
                 self.bars.remove_task(self.tasks.pop(address))
             due = [entry for entry in self.board.entries.values() if entry.state != "cached"]
             over = sum(entry.state in OVER or entry.round / max(entry.rounds, 1) for entry in due)
             self._bar("", "", over, len(due), overall(self.board))
             for address, entry in shown.items():
-                text = _state(entry, self.bars.console.encoding)
-                self._bar(address, entry.name, entry.round, entry.rounds or None, text)
+                left = f"{duration(entry.left(now))} left" if entry.rounds else ""
+                curve = sparkline(entry.curve, self.bars.console.encoding)
+                words = (entry.place, _rounds(entry), curve, duration(entry.elapsed(now)), left)
+                self._bar(address, entry.name, entry.round, entry.rounds or None, "  ".join(filter(None, words)))
         elif time.monotonic() > self.next_line:
             self.next_line = time.monotonic() + LINE_EVERY
             names = "; ".join(f"{entry.name} {_rounds(entry)}".rstrip() for entry in running[:4])
@@ -87,14 +85,13 @@ class Display:
 def show_status(board: Board, console: Console, everything: bool) -> None:
     """Print what `pfl status` does: the whole in a line, then what runs, has failed or diverged; or every stage."""
     now, alive = time.time(), board.alive
-    state = datetime.fromtimestamp(board.began).strftime("%Y-%m-%d %H:%M:%S")
-    if alive:
-        state = f"since {state}, process {board.process}"
-    elif board.ended:
-        state += f", ended after {duration(board.ended - board.began)}"
-    else:
-        state += ", was killed; the same command goes on"
-    for line in (f"{board.title}: {state}", overall(board)):
+    since = datetime.fromtimestamp(board.began).strftime("%Y-%m-%d %H:%M:%S")
+    how = f"since {since}, process {board.process}"
+    if board.ended:
+        how = f"{since}, ended after {duration(board.ended - board.began)}"
+    elif not alive:
+        how = f"was stopped (it began {since}); type it again, it goes on where it was"
+    for line in (f"{board.title}: {how}", overall(board)):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
     table = Table(box=None, padding=(0, 1), header_style="bold")
     for column in ("stage", "state", "rounds", "accuracy", "curve", "time", "left", ""):
@@ -102,16 +99,15 @@ def show_status(board: Board, console: Console, everything: bool) -> None:
     for entry in board.entries.values():
         if not (everything or entry.diverged or entry.state in ("running", "failed", "waiting")):
             continue
-        running = entry.state == "running"
-        state = "stopped" if running and not alive else "diverged" if entry.diverged else entry.state
-        running &= alive
+        running, stopped = (entry.state == "running" and alive is one for one in (True, False))
+        state = "stopped" if stopped else "diverged" if entry.diverged else entry.state
         table.add_row(
             entry.name,
             Text(state, style=_STYLES.get(state, "magenta")),
             f"{entry.round}/{entry.rounds}" if entry.rounds else "",
             _accuracy(entry).removeprefix(", "),
-            _curve(entry, console.encoding) if entry.state == "running" else "",
-            duration(entry.elapsed(now)) if running or (entry.seconds and state != "stopped") else "",
+            sparkline(entry.curve, console.encoding),
+            duration(entry.elapsed(now)) if running or (entry.seconds and not stopped) else "",
             duration(entry.left(now)) if running else "",
             Text(entry.note or (entry.place if running else "")),
         )
@@ -122,16 +118,19 @@ def show_status(board: Board, console: Console, everything: bool) -> None:
 def summary(board: Board) -> list[str]:
     """Return the lines at the end: counts, then each failure with the last lines of its log, and how to try again."""
     counts, trains = board.counts(), board.of_kind("train")
-    missing = counts["skipped"] + counts["queued"] + counts["waiting"]
-    words = {"done": counts["done"], "cached": counts["cached"], "failed": counts["failed"], "not done": missing}
+    words = {state: counts[state] for state in ("done", "cached", "failed")}
+    words["not done"] = counts["skipped"] + counts["queued"] + counts["waiting"]
     words["runs trained"] = sum(entry.state == "done" for entry in trains)
     lines = [f"{len(board.entries)} stages in {duration(time.time() - board.began)}: {_counted(words)}"]
     if diverged := sorted(entry.subject for entry in trains if entry.diverged):
         lines.append(f"diverged: {', '.join(diverged)}")
     for entry in board.of_state("failed"):
         lines.append(f"FAILED {entry.name}: {entry.note}")
-        lines += [f"    {line}" for line in _tail(entry.log) if line != f"pfl: {entry.note}"]  # which has been said
-        lines += [f"    all of it: {os.path.relpath(entry.log)}"] if entry.log else []
+        if entry.log and Path(entry.log).is_file():
+            log = Path(entry.log).read_text(encoding="utf-8", errors="replace").splitlines()
+            last = [line for line in log if line.strip() and not line.startswith("---")][-5:]
+            lines += [f"    {line}" for line in last if line != f"pfl: {entry.note}"]  # which has been said
+            lines.append(f"    all of it: {os.path.relpath(entry.log)}")
     if counts["failed"]:
         lines.append(f"what is done stays done; to try the rest again: {board.title}")
     return lines
@@ -139,11 +138,15 @@ def summary(board: Board) -> list[str]:
 
 def overall(board: Board) -> str:
     """Return how far a run is, in a line."""
-    counts = board.counts()
-    words = _counted({state: counts[state] for state in (*_STYLES, "queued") if state != "cached"})
+    counts, alive = board.counts(), board.alive
+    words = {
+        "stopped" if state == "running" and not alive else state: counts[state]
+        for state in (*_STYLES, "queued")
+        if state != "cached"
+    }
     cached = f" ({counts['cached']} cached)" if counts["cached"] else ""
-    left = f", about {duration(board.left(time.time()))} left" if board.alive else ""
-    return f"{words or 'nothing to do'}{cached}{left}"
+    left = f", about {duration(board.left(time.time()))} left" if alive else ""
+    return f"{_counted(words) or 'nothing to do'}{cached}{left}"
 
 
 def duration(seconds: float) -> str:
@@ -158,29 +161,19 @@ def duration(seconds: float) -> str:
     return f"{whole // 86400} d {whole % 86400 // 3600} h"
 
 
-def sparkline(values: Sequence[float], width: int = 16) -> str:
+def sparkline(values: Sequence[float], encoding: str | None = "utf-8", width: int = 16) -> str:
     """Return a curve as a line of text, from its lowest value to its highest; "" for none."""
-    count = min(width, len(values))
+    if not values or not (encoding or "").lower().startswith("utf"):
+        return ""
+    count, low = min(width, len(values)), min(values)
     chosen = [values[round(at * (len(values) - 1) / max(count - 1, 1))] for at in range(count)]
-    low, high = min(chosen, default=0.0), max(chosen, default=0.0)
-    return "".join(_BLOCKS[round((value - low) / ((high - low) or 1.0) * (len(_BLOCKS) - 1))] for value in chosen)
+    scale = (len(_BLOCKS) - 1) / ((max(values) - low) or 1.0)
+    return "".join(_BLOCKS[round((value - low) * scale)] for value in chosen)
 
 
 def _counted(counts: dict[str, int]) -> str:
     """Return ``3 done, 1 failed``, without what there is none of."""
     return ", ".join(f"{count} {word}" for word, count in counts.items() if count)
-
-
-def _curve(entry: StageState, encoding: str | None) -> str:
-    return sparkline(entry.curve) if (encoding or "").lower().startswith("utf") else ""
-
-
-def _state(entry: StageState, encoding: str | None) -> str:
-    """Return what stands beside the bar of a running stage."""
-    now = time.time()
-    left = f"{duration(entry.left(now))} left" if entry.rounds else ""
-    parts = (entry.place, _rounds(entry), _curve(entry, encoding), duration(entry.elapsed(now)), left)
-    return "  ".join(filter(None, parts))
 
 
 def _rounds(entry: StageState) -> str:
@@ -189,12 +182,3 @@ def _rounds(entry: StageState) -> str:
 
 def _accuracy(entry: StageState) -> str:
     return "" if entry.accuracy is None else f", {100 * entry.accuracy:.2f} %"
-
-
-def _tail(log: str, lines: int = 5) -> list[str]:
-    """Return the last lines of a log, without those that only frame it."""
-    try:
-        text = Path(log).read_text(encoding="utf-8", errors="replace") if log else ""
-    except OSError:
-        return []
-    return [line for line in text.splitlines() if line.strip() and not line.startswith("---")][-lines:]

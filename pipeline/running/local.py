@@ -7,17 +7,18 @@ import os
 import signal
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import cast
 
 from pflcore.errors import UserError
-from pipeline.running.jobs import Ended, Event, Job
-from pipeline.running.worker import WorkerEnv, work
+from pflcore.memory import memory_limit
+from pipeline.running.worker import Ended, Event, Job, work
 
 GIB_PER_RUN = 4  # what a run on a CPU is expected to need, when nobody says how many there shall be at a time
 BESIDE = "beside them"  # where what takes moments runs when no slot is free
@@ -29,14 +30,14 @@ class Slot:
     """Room for one stage at a time; slots of one name are the same."""
 
     name: str  # ``cpu`` or ``gpu 1``
-    variables: dict[str, str] = field(default_factory=dict)  # of its processes
+    variables: Mapping[str, str] = field(default_factory=dict)  # of its processes
 
 
 class LocalPool:
-    """A :class:`~pipeline.running.jobs.Pool` of slots in the workspace `root`, with `variables` for all stages."""
+    """Who executes stages, in slots of the workspace `root`, with `variables` for all of them."""
 
-    def __init__(self, root: Path, notes: Path, slots: Sequence[Slot], variables: dict[str, str]) -> None:
-        self.root, self.notes, self.variables = root, notes, variables
+    def __init__(self, root: Path, slots: Sequence[Slot], variables: Mapping[str, str]) -> None:
+        self.root, self.variables = root, variables
         self.slots = {slot.name: slot for slot in slots}
         self.limits = Counter(slot.name for slot in slots)
         self.running: dict[Connection, tuple[str, str, BaseProcess]] = {}  # address, slot and process
@@ -44,56 +45,50 @@ class LocalPool:
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(["pipeline.running.warm"])
         _run_forkserver()  # it takes seconds, in which there is other work
-        self._alarm, self._bell = self._context.Pipe(duplex=False)
 
     @property
     def capacity(self) -> int:
         return self.limits.total()
 
-    def start(self, job: Job) -> str | None:
+    def room(self, address: str, brief: bool) -> str | None:
+        """Return where a stage could run now. What takes moments does not wait for trainings that occupy all slots."""
         busy = Counter(slot for _, slot, _ in self.running.values())
         free = [name for name, limit in self.limits.items() if busy[name] < limit]
-        if not free and not (job.brief and not busy[BESIDE]):
-            return None
-        name = min(free, key=lambda name: busy[name], default=BESIDE)
-        slot = self.slots.get(name) or next(iter(self.slots.values()))
+        return min(free, key=lambda name: busy[name], default=None if busy[BESIDE] or not brief else BESIDE)
+
+    def start(self, job: Job, place: str) -> None:
+        """Start a stage where there is room for it."""
+        slot = self.slots.get(place) or next(iter(self.slots.values()))
         here, there = self._context.Pipe()
-        env = WorkerEnv(self.root, self.notes, {**os.environ, **self.variables, **slot.variables})
-        self.running[here] = job.address, name, self._fork(job, env, there)
+        environment = {**os.environ, **self.variables, **slot.variables}
+        self.running[here] = job.address, place, self._fork(job, environment, there)
         there.close()
-        self.last[job.address] = name
-        return name
+        self.last[job.address] = place
 
     def events(self, timeout: float) -> list[Event]:
-        events: list[Event] = []
-        for ready in wait([*self.running, self._alarm], timeout):
-            if ready is self._alarm:
-                self._alarm.recv_bytes()
-            elif isinstance(ready, Connection):
-                events.append(self._receive(ready))
-        return events
+        """Return what has happened; wait for it up to `timeout` seconds."""
+        ready = cast(list[Connection], wait([*self.running], timeout))
+        return [self._receive(connection) for connection in ready]
 
     def shrink(self, address: str) -> str:
+        """Run fewer where memory did not suffice for a stage; return what was done about it."""
         name = self.last.get(address, "")
         if self.limits[name] <= 1:
             return ""
         self.limits[name] -= 1
         return f"at most {self.limits[name]} at a time on {name} from now on"
 
-    def wake(self) -> None:
-        with suppress(OSError):
-            self._bell.send_bytes(b"x")
-
     def close(self) -> None:
+        """End what is under way."""
         for connection, (_, _, process) in self.running.items():
             connection.close()
             _kill(process)
         self.running.clear()
 
-    def _fork(self, job: Job, env: WorkerEnv, connection: Connection) -> BaseProcess:
+    def _fork(self, job: Job, environment: dict[str, str], connection: Connection) -> BaseProcess:
         """Start a worker. If the process that workers are forked from has been killed, start that anew."""
         for pause in (0.1, 1.0, None):
-            process = self._context.Process(target=work, args=(job, env, connection), name=job.address)
+            process = self._context.Process(target=work, args=(job, self.root, environment, connection))
             try:
                 process.start()
                 return process
@@ -140,9 +135,7 @@ def _kill(process: BaseProcess) -> None:
     process.join()
 
 
-def slots(
-    jobs: int | None, gpus: list[str] | None, per_gpu: int, environment: dict[str, str], memory_gib: float
-) -> list[Slot]:
+def slots(jobs: int | None, gpus: list[str] | None, per_gpu: int) -> list[Slot]:
     """Return what can run at the same time on this machine.
 
     With GPUs, named as in ``CUDA_VISIBLE_DEVICES``, that is `per_gpu` on each. Without, it is `jobs` processes, by
@@ -152,9 +145,9 @@ def slots(
         on_gpus = [Slot(f"gpu {gpu}", {"CUDA_VISIBLE_DEVICES": gpu, "PFL_DEVICE": "cuda"}) for gpu in gpus] * per_gpu
         return on_gpus[:jobs]
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    count = jobs or max(1, min(cores, int(memory_gib // GIB_PER_RUN)))
+    count = jobs or max(1, min(cores, int(2 * memory_limit() / 2**30 // GIB_PER_RUN)))
     share = {"PFL_DEVICE": "cpu", "PFL_WORKERS": str(max(1, cores // count)), "PFL_THREADS": "1"}
-    return [Slot("cpu", {name: environment.get(name) or value for name, value in share.items()})] * count
+    return [Slot("cpu", {name: os.environ.get(name) or value for name, value in share.items()})] * count
 
 
 def visible_gpus(wanted: str | None) -> list[str] | None:
@@ -163,34 +156,30 @@ def visible_gpus(wanted: str | None) -> list[str] | None:
     Numbers count what ``CUDA_VISIBLE_DEVICES`` leaves, as everywhere in CUDA; what is returned are the names there.
     """
     has_driver = any(Path(path).exists() for path in _DRIVERS)
+    seen = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
+
+    def visible(number: str, option: str) -> str:
+        if "CUDA_VISIBLE_DEVICES" not in os.environ or not number.isdecimal():
+            return number
+        if int(number) >= len(seen):
+            left = f"CUDA_VISIBLE_DEVICES = {','.join(seen)!r} leaves {len(seen)}"
+            raise UserError(f"{option}: there is no GPU {number}, since {left}")
+        return seen[int(number)]
+
     if wanted is not None:
         names = [name.strip() for name in wanted.split(",")]
         if not all(name.isascii() and name.isdecimal() for name in names) or len(set(names)) < len(names):
             raise UserError(f"--gpus {wanted!r} must be numbers separated by commas, e.g. 0,1")
         if not has_driver:
             raise UserError(f"--gpus {wanted}: there is no GPU here; leave it out to run on the CPU")
-        return [_visible(name, f"--gpus {wanted}") for name in names]
+        return [visible(name, f"--gpus {wanted}") for name in names]
     device = os.environ.get("PFL_DEVICE") or "auto"
     if device.startswith("cuda:"):
-        return [_visible(device.removeprefix("cuda:"), f"PFL_DEVICE = {device!r}")]
+        return [visible(device.removeprefix("cuda:"), f"PFL_DEVICE = {device!r}")]
     if device not in ("auto", "cuda") or not has_driver:  # which spares the wait for PyTorch
         return None
     import torch
 
     if not torch.cuda.is_available():
         return None
-    seen = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return seen.split(",") if seen else [str(index) for index in range(torch.cuda.device_count())]
-
-
-def _visible(number: str, option: str) -> str:
-    """Return what ``CUDA_VISIBLE_DEVICES`` calls a GPU that CUDA counts as `number` there."""
-    names = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if names is None or not number.isdecimal():
-        return number
-    seen = [name.strip() for name in names.split(",") if name.strip()]
-    if int(number) >= len(seen):
-        raise UserError(
-            f"{option}: there is no GPU {number}, since CUDA_VISIBLE_DEVICES = {names!r} leaves {len(seen)}"
-        )
-    return seen[int(number)]
+    return seen or [str(index) for index in range(torch.cuda.device_count())]

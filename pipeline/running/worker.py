@@ -19,46 +19,75 @@ from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from pflcore.errors import UserError, in_words
 from pflcore.faults import in_a_line
 from pflcore.memory import is_memory
-from pipeline.dvc.finished import Finished
-from pipeline.running.jobs import Ended, Job, Outcome, Progressed
+from pipeline.dvc.recorder import Finished
 
 if TYPE_CHECKING:
     from pflcore.engine import Progress
 
-_OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.ENAMETOOLONG)
+Outcome = Literal["done", "failed", "lost", "memory"]
+"""How a stage ended: well; by an error in a spec, data or code; its process vanished; memory did not suffice.
+
+The last two are the machine's doing, and worth another try.
+"""
 SEND_EVERY = 0.2  # seconds between two messages about rounds
+_OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.ENAMETOOLONG)
 
 
 @dataclass(frozen=True)
-class WorkerEnv:
-    """Where a worker works: the workspace, its folder of notes, and its whole environment."""
+class Job:
+    """A stage to be executed."""
 
-    root: Path
-    notes: Path
-    environment: dict[str, str]
+    address: str
+    command: str  # ``pfl stage …``, as DVC would run it
+    key: str  # stands for the command and all inputs
+    outs: tuple[str, ...]  # relative to the workspace
+    log: Path
 
 
-def work(job: Job, env: WorkerEnv, connection: Connection) -> None:
+@dataclass(frozen=True)
+class Progressed:
+    """A round of a run is over. `accuracy` is a share of 1, the last one measured."""
+
+    address: str
+    round: int
+    rounds: int
+    accuracy: float | None
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A stage is over. `message` is one line; `diverged` says so of a run that ended well all the same."""
+
+    address: str
+    outcome: Outcome
+    message: str = ""
+    diverged: bool = False
+
+
+Event = Progressed | Ended
+
+
+def work(job: Job, root: Path, environment: dict[str, str], connection: Connection) -> None:
     """Execute a stage and send its events; never return with an exception. The process ends with its scheduler."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the scheduler decides what an interruption means
     with suppress(OSError):
         os.setpgid(0, 0)
     threading.Thread(target=_end_with, args=(connection,), daemon=True).start()
     os.environ.clear()
-    os.environ.update(env.environment)
-    os.chdir(env.root)
+    os.environ.update(environment)
+    os.chdir(root)
     _redirect(job.log)
     print(f"--- {time.strftime('%Y-%m-%d %H:%M:%S')}  {job.command}", flush=True)
     outcome, message = attempt(lambda: _execute(job, connection))
     if outcome == "done":  # noted before the scheduler hears of it, which may be gone by then
-        outcome, message = attempt(lambda: Finished(env.root, env.notes).note(job.address, job.key, job.outs))
+        outcome, message = attempt(lambda: Finished(root).note(job.address, job.key, job.outs))
     print(f"--- {time.strftime('%Y-%m-%d %H:%M:%S')}  {outcome}{': ' + message if message else ''}", flush=True)
-    connection.send(Ended(job.address, outcome, message, outcome == "done" and _diverged(job, env.root)))
+    connection.send(Ended(job.address, outcome, message, outcome == "done" and _diverged(job)))
 
 
 def attempt(act: Callable[[], object]) -> tuple[Outcome, str]:
@@ -68,20 +97,15 @@ def attempt(act: Callable[[], object]) -> tuple[Outcome, str]:
         return "done", ""
     except BaseException as error:
         memory: Outcome = "memory" if is_memory(error) else "failed"
-        if isinstance(error, UserError):
-            print(f"pfl: {error}", flush=True)
-            return memory, str(error)
-        if isinstance(error, OSError) and error.errno in _OF_THE_DISK:
-            print(f"pfl: {in_words(error)}", flush=True)
-            return "failed", in_words(error)
+        if isinstance(error, UserError) or (isinstance(error, OSError) and error.errno in _OF_THE_DISK):
+            line = in_words(error) if isinstance(error, OSError) else str(error)
+            print(f"pfl: {line}", flush=True)
+            return memory, line
         traceback.print_exception(error)
         return memory, in_a_line(error)
 
 
 def _execute(job: Job, connection: Connection) -> None:
-    """Run the command of a stage in this process."""
-    from typer.main import get_command
-
     from pipeline import progress
     from pipeline.stages.cli import stage
 
@@ -94,18 +118,19 @@ def _execute(job: Job, connection: Connection) -> None:
             connection.send(Progressed(job.address, latest.round, latest.rounds, latest.accuracy))
 
     progress.listener = send
-    program, group, *arguments = shlex.split(job.command)
-    if (program, group) != ("pfl", "stage"):
-        raise UserError(f"{job.address}: {job.command!r} is no stage of this pipeline; run `pfl compile`")
-    get_command(stage).main(args=arguments, prog_name="pfl stage", standalone_mode=False)
+    words, _, seal = job.command.partition(" --seal ")
+    match shlex.split(words):
+        case ["pfl", "stage", kind, *subjects]:
+            stage(kind, subjects, seal or None)
+        case _:
+            raise UserError(f"{job.address}: {job.command!r} is no stage of this pipeline; run `pfl compile`")
 
 
-def _diverged(job: Job, root: Path) -> bool:
-    """Return whether a run that has been trained diverged."""
+def _diverged(job: Job) -> bool:
     from pflcore.artifacts import read_meta
 
     rounds = next((out for out in job.outs if out.endswith("/rounds.parquet")), None)
-    return bool(rounds and read_meta(root / rounds, "rounds/2").get("diverged"))
+    return bool(rounds and read_meta(Path(rounds), "rounds/2").get("diverged"))
 
 
 def _redirect(log: Path) -> None:

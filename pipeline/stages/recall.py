@@ -9,7 +9,7 @@ from pathlib import Path
 from pflcore.artifacts import write_table
 from pflcore.errors import UserError
 from pflcore.files import write_text
-from pipeline.ledger import Entry, Ledger
+from pipeline.ledger import Ledger
 
 
 def run(root: Path, outs: Iterable[Path]) -> str:
@@ -20,12 +20,7 @@ def run(root: Path, outs: Iterable[Path]) -> str:
         if out.suffix == ".json" and (content := ledger.selection(name)) is not None:
             write_text(out, json.dumps(content, indent=1) + "\n")
         elif out.suffix != ".json" and (entry := ledger.get(name)):
-            write_rounds(entry, out)
+            write_table(out, entry.rounds(), "rounds/2", run=name, kept=entry.obtained, **entry.facts)
         else:
             raise UserError(f"{name}: dropped from the ledger; type the same again")
     return f"{len(outs)} kept results"
-
-
-def write_rounds(entry: Entry, out: Path) -> None:
-    """Write a kept run as the file ``rounds.parquet``. Raise :class:`UserError` if it is damaged."""
-    write_table(out, entry.rounds(), "rounds/2", run=entry.run.id, kept=entry.obtained, **entry.facts)

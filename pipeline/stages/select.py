@@ -29,21 +29,18 @@ def run(id_: str, records: Path, runs: Path, out: Path) -> str:
     tried = read_records(records, (name for trial in record["trials"] for name in trial["runs"]))
     trials: list[dict[str, Any]] = []
     for trial in record["trials"]:
-        accuracies = [_accuracy(runs / name / "rounds.parquet", Run(tried[name])) for name in trial["runs"]]
+        accuracies: list[float | None] = []
+        for name in trial["runs"]:
+            rounds, settings = read_table(runs / name / "rounds.parquet", "rounds/2")[0], Run(tried[name])
+            figures = summarise(rounds, settings.evaluation, rounds_trained(rounds, settings.training))
+            accuracies.append(figures["validation"]["mean"] if figures else None)  # it diverged
         known = [accuracy for accuracy in accuracies if accuracy is not None]
         mean = statistics.fmean(known) if len(known) == len(accuracies) else None
         trials.append({**trial, "accuracies": accuracies, "mean": mean})
     finished = [trial for trial in trials if trial["mean"] is not None]
     if not finished:
         raise UserError(f"{id_}: all {len(trials)} trials diverged; widen the space of `tune`")
-    best = max(finished, key=lambda trial: float(trial["mean"]))  # of equal ones the first
+    best = max(finished, key=lambda trial: float(trial["mean"]))
     write_text(out, json.dumps({**record, "trials": trials, "chosen": best["chosen"]}, indent=1) + "\n")
     words = ", ".join(f"{name} {value}" for name, value in best["chosen"].items())
     return f"{id_}: {words} ({best['mean']:.2f} % on validation samples, best of {len(trials)} trials)"
-
-
-def _accuracy(path: Path, run: Run) -> float | None:
-    """Return the accuracy of a trial in percent; None if it diverged."""
-    rounds, _ = read_table(path, "rounds/2")
-    figures = summarise(rounds, run.evaluation, rounds_trained(rounds, run.training))
-    return figures["validation"]["mean"] if figures else None

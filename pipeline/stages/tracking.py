@@ -85,9 +85,10 @@ def tracked(run: Run, private: Path, show: Callable[[Progress], None]) -> Iterat
     """
     trackers: dict[str, TensorBoard | MLflow] = {}
 
-    def attempt(name: str, call: Callable[[], None]) -> None:
+    @contextmanager
+    def attempt(name: str) -> Iterator[None]:
         try:
-            call()
+            yield
         except ImportError as error:
             raise UserError(f"{name} is not installed ({error}); pip install 'pfl-pipeline[track]'") from None
         except Exception as error:  # of a library or a server; training is worth more
@@ -101,14 +102,17 @@ def tracked(run: Run, private: Path, show: Callable[[Progress], None]) -> Iterat
         if run.evaluation.is_due(progress.round, progress.rounds) and progress.accuracy is not None:
             figures["accuracy"] = 100.0 * progress.accuracy
         for name, tracker in list(trackers.items()):
-            attempt(name, lambda tracker=tracker: tracker.log(progress.round, figures))  # type: ignore[misc]
+            with attempt(name):
+                tracker.log(progress.round, figures)
 
     for name in filter(None, map(str.strip, os.environ.get("PFL_TRACK", "").split(","))):
         if name not in TRACKERS:
             raise UserError(f"unknown viewer {name!r}{did_you_mean(name, list(TRACKERS))}")
-        attempt(name, lambda name=name: trackers.update({name: TRACKERS[name](run, private)}))  # type: ignore[misc]
+        with attempt(name):
+            trackers[name] = TRACKERS[name](run, private)
     try:
         yield on_round
     finally:
         for name, tracker in list(trackers.items()):
-            attempt(name, tracker.close)
+            with attempt(name):
+                tracker.close()

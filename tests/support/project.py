@@ -24,8 +24,10 @@ from pipeline.compile.compiler import compile_workspace, source_folder
 from pipeline.compile.fingerprint import Code
 from pipeline.compile.generated import Changes
 from pipeline.dvc.program import initialise
+from pipeline.report.frame import write_frame
+from pipeline.report.write import build_report
 from pipeline.spec.catalog import load_catalog
-from pipeline.stages import data, describe, evaluate, partition, report, select, train
+from pipeline.stages import data, describe, partition, select, train
 from pipeline.workspace import PAPER, RECORDS, Workspace
 
 BIN = Path(sys.executable).parent
@@ -166,8 +168,8 @@ class Project:
         for name, table in compilation.tables.items():
             for shown in table.partitions:
                 describe.run(*inputs[shown.federation], root / paths.partition_report_path(shown.federation))
-            evaluate.run(table, root, root / paths.frame_path(name))
-            report.run(table, root, root / paths.report_path(name))
+            write_frame(table, root, root / paths.frame_path(name))
+            build_report(table, root, root / paths.report_path(name))
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from pipeline.report.frame import Frame, read_frame
+from pipeline.report.frame import Frame, read_frame, write_frame
 from pipeline.spec.run import Run
-from pipeline.stages import data, evaluate, partition, train
+from pipeline.stages import data, partition, train
 from pipeline.workspace import frame_path
 from support.project import CONVNET, Project, make_project, spec
 
@@ -40,7 +40,7 @@ class Runner:
 
     def evaluate(self) -> Frame:
         (table,) = self.project.compiled().tables.values()
-        evaluate.run(table, self.project.root, self.project.root / frame_path("a"))
+        write_frame(table, self.project.root, self.project.root / frame_path("a"))
         return read_frame(self.project.root / frame_path("a"))
 
     def checkpoints(self) -> list[Path]:

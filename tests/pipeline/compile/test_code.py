@@ -216,7 +216,7 @@ def test_whom_a_module_concerns(copy: Copy, module: str, concerned: list[str]) -
     assert copy.concerned() == set(concerned)
 
 
-STAGE_MODULES = [f"pipeline.stages.{kind}" for kind in ("data", "train", "evaluate", "report")]
+STAGE_MODULES = [root_of(kind) for kind in ("data", "train", "evaluate", "report")]
 
 
 @pytest.mark.parametrize(

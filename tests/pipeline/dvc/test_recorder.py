@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 import yaml
+from pipeline.dvc.finished import Finished
 
 from pflcore.errors import UserError
 from pipeline.compile.graph import Stage
-from pipeline.dvc.finished import Finished
 from pipeline.dvc.recorder import CHANGED, Recorder, Verdict
 
 A, B, C = "dvc.yaml:a", "dvc.yaml:b", "other/dvc.yaml:c"

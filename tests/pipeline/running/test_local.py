@@ -11,13 +11,13 @@ from multiprocessing import forkserver
 from pathlib import Path
 
 import pytest
+from pipeline.dvc.finished import Finished
+from pipeline.running.jobs import Ended, Job
 from support import vandals
 
 from pflcore.errors import UserError
 from pflcore.memory import TooLittleMemory
-from pipeline.dvc.finished import Finished
 from pipeline.running import local
-from pipeline.running.jobs import Ended, Job
 from pipeline.running.local import LocalPool, Slot, slots, visible_gpus
 from pipeline.running.worker import attempt
 

@@ -10,13 +10,13 @@ from threading import Event as Flag
 from typing import Any
 
 import pytest
+from pipeline.running.jobs import Ended, Event, Job, Progressed
 
 from pflcore.errors import UserError
 from pipeline.compile.graph import Graph, Stage
 from pipeline.dvc.recorder import CHANGED, Verdict
 from pipeline.running import scheduler
 from pipeline.running.board import Board, StageState
-from pipeline.running.jobs import Ended, Event, Job, Progressed
 from pipeline.running.scheduler import Scheduler
 
 
