@@ -41,8 +41,8 @@ def initialise(root: Path, *, inside: bool = False) -> None:
         write_text(root / ".dvcignore", _IGNORE)
     in_git = any((folder / ".git").exists() for folder in (root, *root.parents))
     if not (root / ".dvc").is_dir():
-        nested = "--subdir" if inside and in_git else "--no-scm"
-        if nested == "--subdir" and shutil.which("git"):
+        nested = "--subdir" if inside and in_git and shutil.which("git") else "--no-scm"
+        if nested == "--subdir":
             command = ["git", "check-ignore", "-v", ".dvc/config"]
             if rule := subprocess.run(command, cwd=root, capture_output=True, text=True).stdout.partition("\t")[0]:
                 line = f"{root}: git ignores this folder, by {rule.strip()}; take the rule out, or begin elsewhere"
@@ -76,15 +76,16 @@ def locked_stages(root: Path, stages: Iterable[Stage]) -> dict[str, dict[str, An
     Raises:
         UserError: A lock file is damaged.
     """
-    wanted = list(stages)
-    locks = {stage.file: (root / stage.file).with_name("dvc.lock") for stage in wanted}
-    known = {file: _read_lock(lock) for file, lock in locks.items() if lock.is_file()}
-    recorded = {stage.address: known.get(stage.file, {}).get(stage.name) for stage in wanted}
-    return {address: entry for address, entry in recorded.items() if entry}
-
-
-def _read_lock(path: Path) -> dict[str, dict[str, Any]]:
-    try:
-        return {name: {**stage} for name, stage in parse_yaml(path.read_bytes())["stages"].items()}
-    except (ValueError, KeyError, AttributeError, TypeError):
-        raise UserError(f"{path}: damaged; restore it with `git checkout {path}` or delete it") from None
+    locks: dict[str, dict[str, dict[str, Any]]] = {}
+    recorded = {}
+    for stage in stages:
+        path = (root / stage.file).with_name("dvc.lock")
+        if stage.file not in locks:
+            try:
+                entries = parse_yaml(path.read_bytes())["stages"] if path.is_file() else {}
+                locks[stage.file] = {name: {**entry} for name, entry in entries.items()}
+            except (ValueError, KeyError, AttributeError, TypeError):
+                raise UserError(f"{path}: damaged; restore it with `git checkout {path}` or delete it") from None
+        if entry := locks[stage.file].get(stage.name):
+            recorded[stage.address] = entry
+    return recorded

@@ -129,10 +129,22 @@ class Recorder:
             reasons = {address: self._reason(self._stage(address)) for address in addresses}
         return {address: reason for address, reason in reasons.items() if reason}
 
-    def begin(self, addresses: Iterable[str]) -> dict[str, Verdict]:
-        """Decide about stages whose inputs are complete; those to be executed are held until recorded or given up."""
+    def begin(self, address: str) -> Verdict:
+        """Decide about a stage whose inputs are complete; to be executed, it is held until recorded or given up."""
+        from dvc.lock import LockError
+
         with self._locked():
-            return {address: self._begin(address) for address in addresses}
+            stage = self._stage(address)
+            try:
+                if not self._reason(stage):
+                    return Verdict("fresh")
+                with self._mark(stage):  # is anybody at work on it?
+                    pass
+                return self._prepare(address, stage)
+            except LockError as error:
+                return Verdict("busy", why=_line(error))
+            except (self._error, *_IN_THE_WAY) as error:
+                return Verdict("broken", why=f"DVC: {_line(error)}")
 
     def keep(self) -> int:
         """Put into the cache what is as recorded and has only been lost there; return the number of its stages."""
@@ -163,21 +175,6 @@ class Recorder:
         """Release a stage that was begun and will not be recorded."""
         with self._locked():
             self._release(address)
-
-    def _begin(self, address: str) -> Verdict:
-        from dvc.lock import LockError
-
-        stage = self._stage(address)
-        try:
-            if not self._reason(stage):
-                return Verdict("fresh")
-            with self._mark(stage):  # is anybody at work on it?
-                pass
-            return self._prepare(address, stage)
-        except LockError as error:
-            return Verdict("busy", why=_line(error))
-        except (self._error, *_IN_THE_WAY) as error:
-            return Verdict("broken", why=f"DVC: {_line(error)}")
 
     def _prepare(self, address: str, stage: Any) -> Verdict:
         from dvc.stage.cache import RunCacheNotFoundError

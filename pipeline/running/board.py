@@ -22,7 +22,6 @@ State = Literal["queued", "waiting", "running", "done", "cached", "failed", "ski
 OVER = ("done", "cached", "failed", "skipped")
 MAX_BYTES = 1 << 26  # the state of 5,000 runs has some two million
 MAX_POINTS = 512  # of a curve
-_FACTS = ("title", "process", "began", "ended", "places")
 
 
 @dataclass
@@ -53,7 +52,6 @@ class StageState:
         return self.subject if self.kind in ("train", self.subject) else f"{self.kind} {self.subject}"
 
     def progressed(self, round_: int, rounds: int, accuracy: float | None) -> None:
-        """Take in that a round is over."""
         if self.resumed is None:
             self.resumed = round_ - 1
         self.round, self.rounds = round_, rounds
@@ -62,7 +60,6 @@ class StageState:
             self.curve = [*self.curve, accuracy][-MAX_POINTS:]
 
     def elapsed(self, now: float) -> float:
-        """Return the seconds it has taken so far."""
         return now - self.began if self.state == "running" else self.seconds
 
     def left(self, now: float) -> float:
@@ -105,25 +102,20 @@ class Board:
 
         What is queued takes as much longer than expected as what has been trained so far.
         """
-        expected = took = 0.0
-        for entry in self.of_kind("train"):
-            if entry.state == "done" or (entry.state == "running" and entry.round > (entry.resumed or 0)):
-                expected += entry.expected * (1.0 - (entry.resumed or 0) / max(entry.rounds, 1))
-                took += entry.elapsed(now) + entry.left(now)
-        slower = took / expected if expected else 1.0
-        each = [
-            entry.left(now) * (slower if entry.kind == "train" and entry.state != "running" else 1.0)
-            for entry in self.entries.values()
+        known = [
+            one for one in self.of_kind("train") if one.round > (one.resumed or 0) and one.state in ("done", "running")
         ]
+        expected = sum(one.expected * (1.0 - (one.resumed or 0) / one.rounds) for one in known)
+        slower = sum(one.elapsed(now) + one.left(now) for one in known) / expected if expected else 1.0
+        each = [one.left(now) * (slower if one.state == "queued" else 1.0) for one in self.entries.values()]
         return max(sum(each) / max(self.places, 1), max(each, default=0.0))
 
     def save(self, now: bool = False) -> None:
         """Write it, unless that happened less than a second ago, or took long, and need not be done `now`."""
         if self.path and (now or time.monotonic() > self._due):
             began = time.monotonic()
-            facts = {name: getattr(self, name) for name in _FACTS}
-            entries = [vars(entry) for entry in self.entries.values()]
-            write_text(self.path, json.dumps({**facts, "entries": entries}) + "\n")
+            facts = {name: value for name, value in vars(self).items() if name not in ("path", "_due")}
+            write_text(self.path, json.dumps(facts, default=vars) + "\n")
             self._due = began + max(1.0, 20 * (time.monotonic() - began))
 
     def finish(self) -> None:
@@ -137,10 +129,9 @@ class Board:
         if not path.is_file():
             return None
         try:
-            facts = parse_json(read_file(path, MAX_BYTES))
-            entries = [StageState(**entry) for entry in facts["entries"]]
-            known = {name: facts[name] for name in _FACTS}
-            return cls(**known, entries={entry.address: entry for entry in entries}, path=path)
+            board = cls(**parse_json(read_file(path, MAX_BYTES)), path=path)
+            board.entries = {address: StageState(**entry) for address, entry in board.entries.items()}  # type: ignore[arg-type]
+            return board
         except (ValueError, KeyError, TypeError, AttributeError):
             raise UserError(f"{path}: cannot be read; the next `pfl run` writes it anew") from None
 

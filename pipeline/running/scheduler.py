@@ -102,7 +102,7 @@ class Scheduler:
     def _decide(self, address: str, place: str) -> None:
         """Do with a stage as DVC's side says."""
         entry, stage = self.entries[address], self.graph.stages[address]
-        verdict = self.recorder.begin([address])[address]
+        verdict = self.recorder.begin(address)
         for where in verdict.aside:
             self.display.say(f"{entry.name}: had been changed by hand; that version is kept as {where}")
         if verdict.what == "run":

@@ -6,7 +6,6 @@ and nothing that a stage does to its process can reach the next one.
 
 from __future__ import annotations
 
-import errno
 import os
 import shlex
 import signal
@@ -35,7 +34,6 @@ Outcome = Literal["done", "failed", "lost", "memory"]
 The last two are the machine's doing, and worth another try.
 """
 SEND_EVERY = 0.2  # seconds between two messages about rounds
-_OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.ENAMETOOLONG)
 
 
 @dataclass(frozen=True)
@@ -81,7 +79,11 @@ def work(job: Job, root: Path, environment: dict[str, str], connection: Connecti
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(root)
-    _redirect(job.log)
+    job.log.parent.mkdir(parents=True, exist_ok=True)
+    with job.log.open("ab") as file:  # takes all that this process and its children print
+        for stream in (1, 2):
+            os.dup2(file.fileno(), stream)
+    sys.stdout, sys.stderr = (open(one, "w", buffering=1, encoding="utf-8", closefd=False) for one in (1, 2))  # noqa: SIM115
     print(f"--- {time.strftime('%Y-%m-%d %H:%M:%S')}  {job.command}", flush=True)
     outcome, message = attempt(lambda: _execute(job, connection))
     if outcome == "done":  # noted before the scheduler hears of it, which may be gone by then
@@ -96,13 +98,13 @@ def attempt(act: Callable[[], object]) -> tuple[Outcome, str]:
         act()
         return "done", ""
     except BaseException as error:
-        memory: Outcome = "memory" if is_memory(error) else "failed"
-        if isinstance(error, UserError) or (isinstance(error, OSError) and error.errno in _OF_THE_DISK):
+        outcome: Outcome = "memory" if is_memory(error) else "failed"
+        if isinstance(error, UserError | OSError):
             line = in_words(error) if isinstance(error, OSError) else str(error)
             print(f"pfl: {line}", flush=True)
-            return memory, line
+            return outcome, line
         traceback.print_exception(error)
-        return memory, in_a_line(error)
+        return outcome, in_a_line(error)
 
 
 def _execute(job: Job, connection: Connection) -> None:
@@ -129,19 +131,8 @@ def _execute(job: Job, connection: Connection) -> None:
 def _diverged(job: Job) -> bool:
     from pflcore.artifacts import read_meta
 
-    rounds = next((out for out in job.outs if out.endswith("/rounds.parquet")), None)
-    return bool(rounds and read_meta(Path(rounds), "rounds/2").get("diverged"))
-
-
-def _redirect(log: Path) -> None:
-    """Append all that this process and its children print to a file."""
-    log.parent.mkdir(parents=True, exist_ok=True)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    with log.open("ab") as file:
-        os.dup2(file.fileno(), 1)
-        os.dup2(file.fileno(), 2)
-    sys.stdout, sys.stderr = (open(one, "w", buffering=1, encoding="utf-8", closefd=False) for one in (1, 2))  # noqa: SIM115
+    rounds = [out for out in job.outs if out.endswith("/rounds.parquet")]
+    return bool(rounds and read_meta(Path(rounds[0]), "rounds/2").get("diverged"))
 
 
 def _end_with(connection: Connection) -> None:

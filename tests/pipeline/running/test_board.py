@@ -23,7 +23,8 @@ def board() -> Board:
     made = Board(title="pfl run -j 2", places=2)
     for name, state in (("a", "done"), ("b", "running"), ("c", "failed"), ("d", "queued"), ("e", "cached")):
         made.entries[name] = StageState(name, "train", f"run-{name}", state, expected=10.0)  # type: ignore[arg-type]
-    made.entries["a"].seconds, made.entries["a"].diverged = 20.0, True
+    first = made.entries["a"]
+    first.seconds, first.diverged, first.round, first.rounds = 20.0, True, 9, 9
     running = made.entries["b"]
     running.began, running.place = time.time() - 30, "gpu 1"
     for round_, accuracy in ((1, 0.1), (2, None), (3, 0.5)):
@@ -39,14 +40,12 @@ def test_it_is_kept_in_a_file(board: Board, tmp_path: Path) -> None:
     board.save(now=True)
     again = Board.load(path)
     assert again and again.entries == board.entries and again.title == "pfl run -j 2" and again.alive
-    again.ended = 1.0
-    assert not again.alive
-    again.ended, again.process = 0.0, 2**22 + 1
-    assert not again.alive
-    for damaged in ("", "[]", '{"entries": [{"x": 1}]}'):
-        path.write_text(damaged)
-        with pytest.raises(UserError, match="cannot be read; the next `pfl run` writes it anew"):
-            Board.load(path)
+    board.finish()
+    again = Board.load(path)
+    assert again and again.ended and not again.alive
+    path.write_text('{"entries": [{"x": 1}]}')
+    with pytest.raises(UserError, match="cannot be read; the next `pfl run` writes it anew"):
+        Board.load(path)
 
 
 def test_time_left_comes_from_what_has_been_trained(board: Board) -> None:
@@ -62,20 +61,21 @@ def test_time_left_comes_from_what_has_been_trained(board: Board) -> None:
 
 
 def test_status_names_what_runs_and_what_went_wrong(board: Board) -> None:
-    console = Console(width=140, record=True, force_terminal=True, file=io.StringIO())
-    show_status(board, console, everything=False)
-    shown = console.export_text()
-    assert "pfl run -j 2: since" in shown and "1 done, 1 running, 1 failed, 1 queued (1 cached), about" in shown
-    lines = {line.split()[0]: line for line in shown.splitlines() if line.strip().startswith("run-")}
-    assert set(lines) == {"run-a", "run-b", "run-c"}
-    assert "diverged" in lines["run-a"] and "the reason" in lines["run-c"]
-    assert all(words in lines["run-b"] for words in ("3/9", "50.00 %", "gpu 1"))
-    show_status(board, console, everything=True)
-    assert "run-d" in console.export_text()
+    def shown(everything: bool) -> list[str]:
+        console = Console(width=140, record=True, force_terminal=True, file=io.StringIO())
+        show_status(board, console, everything)
+        return console.export_text().splitlines()
+
+    first, whole, _, *lines = shown(False)
+    assert first.startswith("pfl run -j 2: since")
+    assert whole.startswith("1 done, 1 running, 1 failed, 1 queued (1 cached), about")
+    assert [line.split()[:2] for line in lines] == [["run-a", "diverged"], ["run-b", "running"], ["run-c", "failed"]]
+    assert all(words in lines[1] for words in ("3/9", "50.00 %", "▁█", "gpu 1")) and "the reason" in lines[2]
+    assert len(shown(True)) == len(lines) + 5
     board.process = 2**22 + 1
-    show_status(board, console, everything=False)
-    shown = console.export_text()
-    assert "was killed; the same command goes on" in shown and "stopped" in shown
+    first, whole, _, *lines = shown(False)
+    assert "was stopped (it began" in first and first.endswith("type it again, it goes on where it was")
+    assert whole == "1 done, 1 stopped, 1 failed, 1 queued (1 cached)" and lines[1].split()[:2] == ["run-b", "stopped"]
 
 
 def test_bars_on_a_terminal_and_lines_elsewhere(
@@ -117,37 +117,24 @@ def test_the_end_names_failures_with_their_last_lines(board: Board, tmp_path: Pa
     board.entries["c"].log = str(log)
     lines = summary(board)
     assert "1 done, 1 cached, 1 failed, 1 not done, 1 runs trained" in lines[0] and lines[1] == "diverged: run-a"
-    assert lines[2:5] == ["FAILED run-c: the reason", "    line 4", "    line 5"]
+    assert lines[2:5] == ["FAILED run-c: the reason", "    line 4", "    line 5"] and "c.log" in lines[-2]
     assert lines[-1].endswith("to try the rest again: pfl run -j 2")
 
 
 def test_durations_and_curves() -> None:
     words = {0.04: "0.0 s", 42: "42 s", 187: "3:07 min", 7500: "2:05 h", 273_600: "3 d 4 h"}
     assert {seconds: duration(seconds) for seconds in words} == words
-    assert sparkline([]) == "" and sparkline([5.0, 5.0]) == "▁▁" and sparkline([0.0, 7.0, 3.5]) == "▁█▅"
+    assert sparkline([]) == sparkline([1.0], "latin-1") == "" and sparkline([0.0, 7.0, 3.5]) == "▁█▅"
     assert sparkline([float(n) for n in range(100)], width=8) == "▁▂▃▄▅▆▇█"
 
 
-NAMES = ["FedAvg, 50", "FedAvg, 100", "FedOFA*, 50", "k[N], 50"]
-
-
-@pytest.mark.parametrize(
-    ("patterns", "meant"),
-    [
-        ([], NAMES),
-        (["FedAvg, *"], NAMES[:2]),
-        (["FedOFA*, 50"], ["FedOFA*, 50"]),  # written out
-        (["k[N], 50", "FedAvg, 1??"], ["FedAvg, 100", "k[N], 50"]),
-    ],
-)
-def test_what_patterns_of_cells_mean(patterns: list[str], meant: list[str]) -> None:
-    assert sorted(cells_meant(patterns, NAMES)) == sorted(meant)
-    assert cell_name({"method": "FedOFA*", "clients": "50"}) in NAMES
-
-
-def test_a_pattern_that_means_no_cell() -> None:
+def test_what_patterns_of_cells_mean() -> None:
+    names = ["FedAvg, 50", "FedAvg, 100", "FedOFA*, 50", "k[N], 50"]
+    meant = {("FedAvg, *",): names[:2], ("FedOFA*, 50",): [names[2]], ("k[N], 50", "FedAvg, 1??"): names[1::2]}
+    assert {patterns: sorted(cells_meant(patterns, names), key=names.index) for patterns in meant} == meant
+    assert cells_meant([], names) == {*names} and cell_name({"method": "FedOFA*", "clients": "50"}) in names
     with pytest.raises(UserError, match=r"^no kept cell 'FedAgv, 50' .*; did you mean 'FedAvg, 50'\?$"):
-        cells_meant([NAMES[0], "FedAgv, 50"], NAMES, "kept cell")
+        cells_meant([names[0], "FedAgv, 50"], names, "kept cell")
     with pytest.raises(UserError, match=r"^no cell 'x' .*, 'n11' and 988 more$"):
         cells_meant(["x"], [f"n{number}" for number in range(1000)])
 
@@ -159,7 +146,5 @@ def test_stages_as_a_graph(tmp_path: Path) -> None:
     order = graph.needed(["f:d"])
     assert order == [f"f:{name}" for name in "abcd"] and graph.after("f:a") == {f"f:{name}" for name in "bcd"}
     assert graph.heights(order, {"f:a": 1, "f:b": 10, "f:c": 2, "f:d": 5}) == {"f:d": 5, "f:c": 7, "f:b": 15, "f:a": 16}
-    compilation = make_project(tmp_path).compiled()
-    kinds = {one.kind: one for one in compilation.stages}
-    assert set(kinds) == {"guard", "data", "partition", "describe", "train", "evaluate", "report", "index"}
-    assert kinds["train"].subject in compilation.runs and kinds["report"].subject == "tiny"
+    kinds = {one.kind for one in make_project(tmp_path).compiled().stages}
+    assert kinds == {"guard", "data", "partition", "describe", "train", "evaluate", "report", "index"}
