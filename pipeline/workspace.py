@@ -29,27 +29,21 @@ INDEX = "reports/index.html"
 class Workspace:
     """Paths of a workspace.
 
-    Attributes:
-        root: Where DVC runs and where all relative paths begin.
-        home: The folder with `specs/` and `pyproject.toml`. It is `root`, except that a profile other than ``paper``
-            has a workspace of its own below ``build/``, so that trial runs never mix with the real ones.
-        profile: The profile that this workspace is compiled for.
+    A profile other than ``paper`` has a workspace of its own below ``build/`` of the home, so that trial runs never mix
+    with the real ones; otherwise `root` and `home` are the same.
     """
 
-    root: Path
-    home: Path
+    root: Path  # where DVC runs and where all relative paths begin
+    home: Path  # with `specs/` and `pyproject.toml`
     profile: str = PAPER
 
     @classmethod
     def find(cls, start: Path | None = None, profile: str = PAPER) -> Workspace:
-        """Return the workspace around `start` (default: the current folder).
+        """Return the workspace around `start` (default: the current folder). Raise :class:`UserError` if there is none.
 
         Its home is the nearest folder whose pyproject.toml has a section ``[tool.pfl]``. Without any it is `start`, if
         that has `specs/`, or the nearest folder above with `specs/` in which pfl has been at work: others have folders
         of that name too, and nothing is to be written there.
-
-        Raises:
-            UserError: There is none, or it lies below a folder with braces in its name, which DVC cannot show.
         """
         start = (start or Path.cwd()).absolute()
         if set("{}") & set(str(start)):
@@ -58,10 +52,8 @@ class Workspace:
         marked = [folder for folder in above if _is_marked(folder / "pyproject.toml")]
         used = [one for one in above if (one == start or (one / ".pfl").is_dir()) and (one / "specs").is_dir()]
         if not marked + used:
-            raise UserError(
-                f"{start}: neither here nor above is a pyproject.toml with [tool.pfl] or a folder specs/; go to a "
-                "study, or make one with `pfl init NAME`"
-            )
+            what = "neither here nor above is a pyproject.toml with [tool.pfl] or a folder specs/"
+            raise UserError(f"{start}: {what}; go to a study, or make one with `pfl init NAME`")
         home = (marked + used)[0]
         return cls(home if profile == PAPER else home / "build" / profile, home, profile)
 

@@ -23,9 +23,9 @@ TITLE = f"engine version {ENGINE_VERSION}"
 
 def root_of(stage: str) -> str:
     """Return the module that does the work of a stage; what it imports is the stage's code."""
-    return {"evaluate": "pipeline.report.frame", "report": "pipeline.report.write"}.get(
-        stage, f"pipeline.stages.{stage}"
-    )
+    elsewhere = {"evaluate": "pipeline.report.frame", "report": "pipeline.report.write"}
+    elsewhere |= dict.fromkeys(("index", "recall", "select"), "pipeline.stages.results")
+    return elsewhere.get(stage, f"pipeline.stages.{stage}")
 
 
 @dataclass(frozen=True)

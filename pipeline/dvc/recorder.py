@@ -16,14 +16,13 @@ import json
 import logging
 import shutil
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from pflcore.errors import UserError
-from pflcore.files import write_text
 from pipeline.compile.graph import Stage
 from pipeline.parsing import parse_yaml
 
@@ -33,57 +32,16 @@ _IN_THE_WAY = (NotADirectoryError, IsADirectoryError, PermissionError)  # of one
 
 
 @dataclass(frozen=True)
-class Finished:
-    """Notes of stages of the workspace `root` that are complete and not yet recorded, so that a kill loses nothing.
-
-    A worker notes as its last act the stage's inputs and what its outputs look like. If they still look like that when
-    the stage is due again with the same inputs, they are recorded instead of made anew.
-    """
-
-    root: Path
-
-    def note(self, address: str, key: str, outs: Sequence[str]) -> None:
-        """Note that the outputs of a stage are complete; `key` stands for its command and inputs."""
-        write_text(self._path(address), json.dumps([key, outs, self._stats(outs)]) + "\n")
-
-    def complete(self, address: str, key: str) -> bool:
-        """Return whether the outputs of a stage are there, complete, and made from these inputs."""
-        try:
-            made, outs, stats = json.loads(self._path(address).read_text(encoding="utf-8"))
-            return bool(made == key and stats == self._stats(outs))
-        except (OSError, ValueError, TypeError):
-            return False
-
-    def forget(self, address: str) -> None:
-        self._path(address).unlink(missing_ok=True)
-
-    def _path(self, address: str) -> Path:
-        return self.root / ".pfl/finished" / f"{hashlib.sha256(address.encode()).hexdigest()[:16]}.json"
-
-    def _stats(self, outs: Sequence[str]) -> list[list[object]]:
-        """Return every file with its size and time of change; raise ``OSError`` if an output is missing."""
-        paths = [self.root / out for out in outs]
-        files = [file for path in paths for file in (sorted(path.rglob("*")) if path.is_dir() else [path])]
-        stats = {file: file.stat() for file in files if not file.is_dir()}
-        return [[file.relative_to(self.root).as_posix(), one.st_size, one.st_mtime_ns] for file, one in stats.items()]
-
-
-@dataclass(frozen=True)
 class Verdict:
     """What is to be done with a stage whose inputs are there.
 
-    Attributes:
-        what: ``fresh`` and ``cached`` need nothing, the latter was in the run cache; ``run`` has to be executed, and
-            what it wrote before has been removed; ``busy`` is held by another process; ``broken`` is beyond DVC.
-        key: Stands for the command and the content of all inputs.
-        why: For ``busy``, who holds it; for ``broken``, what DVC said.
-        aside: Where files went that a person had changed.
+    ``fresh`` and ``cached`` need nothing, the latter was in the run cache; ``run`` has to be executed, and what it
+    wrote before has been removed; ``busy`` is held by another process; ``broken`` is beyond DVC.
     """
 
     what: Literal["fresh", "cached", "run", "busy", "broken"]
-    key: str = ""
-    why: str = ""
-    aside: tuple[str, ...] = ()
+    why: str = ""  # who holds it, or what DVC said
+    aside: tuple[str, ...] = ()  # where files went that a person had changed
 
 
 class Recorder:
@@ -99,7 +57,7 @@ class Recorder:
 
         for library in ("dvc", "dvc_data", "dvc_objects"):  # errors are raised, and progress is shown otherwise
             logging.getLogger(library).setLevel(logging.CRITICAL)
-        self.root, self.finished = root, Finished(root)
+        self.root = root
         self.known = {stage.address: stage for stage in stages}
         self._error = DvcException
         with self._explained():
@@ -184,10 +142,6 @@ class Recorder:
             return Verdict("fresh")
         as_recorded = stage.deps_cached()
         stage.save_deps()
-        key = self._key(stage)
-        if self.finished.complete(address, key):
-            self._save(address)
-            return Verdict("cached")
         aside = self._set_aside(stage)
         stage.remove_outs(ignore_remove=False, force=False)
         if not as_recorded:  # or DVC, knowing the new inputs, would bring back what was made from the old ones
@@ -201,8 +155,8 @@ class Recorder:
             stage.save_deps()
         mark = ExitStack()
         mark.enter_context(self._mark(stage))
-        self._held[address] = mark, key
-        return Verdict("run", key, aside=aside)
+        self._held[address] = mark, self._key(stage)
+        return Verdict("run", aside=aside)
 
     def _keep(self, stage: Any) -> bool:
         """Put what a stage wrote into the cache, if it is not there and all else is as recorded; return whether so."""
@@ -234,7 +188,6 @@ class Recorder:
         stage.commit()
         stage.cmd_changed = False  # it was loaded with what was recorded then
         self._undumped.setdefault(self.known[address].file, {})[address] = stage
-        self.finished.forget(address)
 
     def _dump(self) -> None:
         """Complete the lock files, but beside stage files that have been compiled away meanwhile."""

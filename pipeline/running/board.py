@@ -21,12 +21,11 @@ State = Literal["queued", "waiting", "running", "done", "cached", "failed", "ski
 
 OVER = ("done", "cached", "failed", "skipped")
 MAX_BYTES = 1 << 26  # the state of 5,000 runs has some two million
-MAX_POINTS = 512  # of a curve
 
 
 @dataclass
 class StageState:
-    """One stage. Times are seconds, `began` since 1970; `accuracy` is a share of 1, and `curve` what it was so far."""
+    """One stage. Times are seconds, `began` since 1970; `accuracy` is a share of 1."""
 
     address: str
     kind: str
@@ -40,7 +39,6 @@ class StageState:
     round: int = 0
     rounds: int = 0
     accuracy: float | None = None
-    curve: list[float] = field(default_factory=list)
     diverged: bool = False
     note: str = ""
     log: str = ""
@@ -55,9 +53,7 @@ class StageState:
         if self.resumed is None:
             self.resumed = round_ - 1
         self.round, self.rounds = round_, rounds
-        if accuracy is not None:
-            self.accuracy = accuracy
-            self.curve = [*self.curve, accuracy][-MAX_POINTS:]
+        self.accuracy = self.accuracy if accuracy is None else accuracy
 
     def elapsed(self, now: float) -> float:
         return now - self.began if self.state == "running" else self.seconds

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
@@ -19,7 +18,6 @@ from pipeline.running.board import OVER, Board, StageState
 SHOWN = ("data", "partition", "train", "report")  # kinds of stages that are worth a line when they end
 LINE_EVERY = 30.0  # seconds between two lines about all, where there is no terminal
 MAX_BARS = 24
-_BLOCKS = "▁▂▃▄▅▆▇█"
 _STYLES = {"done": "green", "cached": "dim", "running": "cyan", "failed": "red", "waiting": "yellow", "skipped": "dim"}
 
 
@@ -68,8 +66,7 @@ class Display:
             self._bar("", "", over, len(due), overall(self.board))
             for address, entry in shown.items():
                 left = f"{duration(entry.left(now))} left" if entry.rounds else ""
-                curve = sparkline(entry.curve, self.bars.console.encoding)
-                words = (entry.place, _rounds(entry), curve, duration(entry.elapsed(now)), left)
+                words = (entry.place, _rounds(entry), duration(entry.elapsed(now)), left)
                 self._bar(address, entry.name, entry.round, entry.rounds or None, "  ".join(filter(None, words)))
         elif time.monotonic() > self.next_line:
             self.next_line = time.monotonic() + LINE_EVERY
@@ -94,8 +91,8 @@ def show_status(board: Board, console: Console, everything: bool) -> None:
     for line in (f"{board.title}: {how}", overall(board)):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
     table = Table(box=None, padding=(0, 1), header_style="bold")
-    for column in ("stage", "state", "rounds", "accuracy", "curve", "time", "left", ""):
-        table.add_column(column, no_wrap=column in ("state", "rounds", "curve", "time", "left"), overflow="fold")
+    for column in ("stage", "state", "rounds", "accuracy", "time", "left", ""):
+        table.add_column(column, no_wrap=column in ("state", "rounds", "time", "left"), overflow="fold")
     for entry in board.entries.values():
         if not (everything or entry.diverged or entry.state in ("running", "failed", "waiting")):
             continue
@@ -106,7 +103,6 @@ def show_status(board: Board, console: Console, everything: bool) -> None:
             Text(state, style=_STYLES.get(state, "magenta")),
             f"{entry.round}/{entry.rounds}" if entry.rounds else "",
             _accuracy(entry).removeprefix(", "),
-            sparkline(entry.curve, console.encoding),
             duration(entry.elapsed(now)) if running or (entry.seconds and not stopped) else "",
             duration(entry.left(now)) if running else "",
             Text(entry.note or (entry.place if running else "")),
@@ -159,16 +155,6 @@ def duration(seconds: float) -> str:
     if whole < 48 * 3600:
         return f"{whole // 3600}:{whole % 3600 // 60:02} h"
     return f"{whole // 86400} d {whole % 86400 // 3600} h"
-
-
-def sparkline(values: Sequence[float], encoding: str | None = "utf-8", width: int = 16) -> str:
-    """Return a curve as a line of text, from its lowest value to its highest; "" for none."""
-    if not values or not (encoding or "").lower().startswith("utf"):
-        return ""
-    count, low = min(width, len(values)), min(values)
-    chosen = [values[round(at * (len(values) - 1) / max(count - 1, 1))] for at in range(count)]
-    scale = (len(_BLOCKS) - 1) / ((max(values) - low) or 1.0)
-    return "".join(_BLOCKS[round((value - low) * scale)] for value in chosen)
 
 
 def _counted(counts: dict[str, int]) -> str:

@@ -21,7 +21,6 @@ from pflcore.memory import memory_limit
 from pipeline.running.worker import Ended, Event, Job, work
 
 GIB_PER_RUN = 4  # what a run on a CPU is expected to need, when nobody says how many there shall be at a time
-BESIDE = "beside them"  # where what takes moments runs when no slot is free
 _DRIVERS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
 
 
@@ -50,17 +49,16 @@ class LocalPool:
     def capacity(self) -> int:
         return self.limits.total()
 
-    def room(self, address: str, brief: bool) -> str | None:
-        """Return where a stage could run now. What takes moments does not wait for trainings that occupy all slots."""
+    def room(self, address: str) -> str | None:
+        """Return where a stage could run now."""
         busy = Counter(slot for _, slot, _ in self.running.values())
         free = [name for name, limit in self.limits.items() if busy[name] < limit]
-        return min(free, key=lambda name: busy[name], default=None if busy[BESIDE] or not brief else BESIDE)
+        return min(free, key=lambda name: busy[name], default=None)
 
     def start(self, job: Job, place: str) -> None:
         """Start a stage where there is room for it."""
-        slot = self.slots.get(place) or next(iter(self.slots.values()))
         here, there = self._context.Pipe()
-        environment = {**os.environ, **self.variables, **slot.variables}
+        environment = {**os.environ, **self.variables, **self.slots[place].variables}
         self.running[here] = job.address, place, self._fork(job, environment, there)
         there.close()
         self.last[job.address] = place
@@ -155,31 +153,29 @@ def visible_gpus(wanted: str | None) -> list[str] | None:
 
     Numbers count what ``CUDA_VISIBLE_DEVICES`` leaves, as everywhere in CUDA; what is returned are the names there.
     """
+    device, option = os.environ.get("PFL_DEVICE") or "auto", f"--gpus {wanted}"
+    names = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if wanted is None and device.startswith("cuda:"):
+        wanted, option = device.removeprefix("cuda:"), f"PFL_DEVICE = {device}"
     has_driver = any(Path(path).exists() for path in _DRIVERS)
-    seen = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
+    if wanted is None:
+        if device not in ("auto", "cuda") or not has_driver:  # which spares the wait for PyTorch
+            return None
+        import torch
 
-    def visible(number: str, option: str) -> str:
-        if "CUDA_VISIBLE_DEVICES" not in os.environ or not number.isdecimal():
-            return number
+        if not torch.cuda.is_available():
+            return None
+        return names.split(",") if names else [str(index) for index in range(torch.cuda.device_count())]
+    numbers = [number.strip() for number in wanted.split(",")]
+    if not all(number.isascii() and number.isdecimal() for number in numbers) or len(set(numbers)) < len(numbers):
+        raise UserError(f"{option} must be numbers separated by commas, e.g. 0,1")
+    if not has_driver:
+        raise UserError(f"{option}: there is no GPU here; leave it out to run on the CPU")
+    if names is None:
+        return numbers
+    seen = [name.strip() for name in names.split(",") if name.strip()]
+    for number in numbers:
         if int(number) >= len(seen):
-            left = f"CUDA_VISIBLE_DEVICES = {','.join(seen)!r} leaves {len(seen)}"
+            left = f"CUDA_VISIBLE_DEVICES = {names!r} leaves {len(seen)}"
             raise UserError(f"{option}: there is no GPU {number}, since {left}")
-        return seen[int(number)]
-
-    if wanted is not None:
-        names = [name.strip() for name in wanted.split(",")]
-        if not all(name.isascii() and name.isdecimal() for name in names) or len(set(names)) < len(names):
-            raise UserError(f"--gpus {wanted!r} must be numbers separated by commas, e.g. 0,1")
-        if not has_driver:
-            raise UserError(f"--gpus {wanted}: there is no GPU here; leave it out to run on the CPU")
-        return [visible(name, f"--gpus {wanted}") for name in names]
-    device = os.environ.get("PFL_DEVICE") or "auto"
-    if device.startswith("cuda:"):
-        return [visible(device.removeprefix("cuda:"), f"PFL_DEVICE = {device!r}")]
-    if device not in ("auto", "cuda") or not has_driver:  # which spares the wait for PyTorch
-        return None
-    import torch
-
-    if not torch.cuda.is_available():
-        return None
-    return seen or [str(index) for index in range(torch.cuda.device_count())]
+    return [seen[int(number)] for number in numbers]

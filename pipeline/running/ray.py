@@ -28,7 +28,6 @@ from pipeline.compile.compiler import source_folder
 from pipeline.compile.graph import Stage
 from pipeline.compile.serialise import to_json
 from pipeline.dvc.program import executables
-from pipeline.dvc.recorder import Finished
 from pipeline.running.local import LocalPool, Slot
 from pipeline.running.worker import Ended, Event, Job
 from pipeline.spec.records import read_record
@@ -51,13 +50,9 @@ class File:
 
 
 class RayPool(LocalPool):
-    """Trains on a Ray cluster; other stages have the slots of this machine.
+    """Trains on the Ray cluster at an address, at most `jobs` runs at a time; other stages have slots of this machine.
 
-    Args:
-        address: Of the cluster, as `ray.init` takes it.
-        stages: The train stages, by address.
-        needs: What each of them asks for, by address.
-        jobs: How many runs at a time at most.
+    `stages` are the train stages by address, `needs` what each of them asks for.
     """
 
     def __init__(
@@ -81,9 +76,9 @@ class RayPool(LocalPool):
     def capacity(self) -> int:
         return super().capacity + max(map(self._fitting, self.needs.values()), default=0)
 
-    def room(self, address: str, brief: bool) -> str | None:
+    def room(self, address: str) -> str | None:
         if address not in self.stages:
-            return super().room(address, brief)
+            return super().room(address)
         most = self._fitting(self.needs[address])
         return "cluster" if not most or len(self.tasks) < min(most, self.jobs or most) else None
 
@@ -124,7 +119,6 @@ class RayPool(LocalPool):
                 if isinstance(message, Ended):
                     self.tasks.remove((job, yields))
                     if message.outcome == "done":
-                        Finished(self.root).note(job.address, job.key, job.outs)
                         for path in self._checkpoints(job):
                             shutil.rmtree(path.parent, ignore_errors=True)
         return events

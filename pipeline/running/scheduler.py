@@ -15,7 +15,6 @@ from pipeline.running.local import LocalPool
 from pipeline.running.worker import Ended, Job, Progressed
 
 ATTEMPTS = 3  # of a stage that ends by the machine's doing
-BRIEF = ("recall", "evaluate", "select", "report", "index")  # what makes figures of runs that are over
 BUSY_PAUSE = 2.0  # seconds between two looks at a stage that another process holds
 TICK = 0.5  # seconds
 
@@ -23,12 +22,7 @@ TICK = 0.5  # seconds
 class Scheduler:
     """One call of ``pfl run``.
 
-    Args:
-        graph: All stages that there are.
-        board: Has an entry for each wanted stage, in an order in which they can be made.
-        stale: Those of them that are not as DVC recorded them.
-        logs: The folder of log files.
-        keep_going: After a failure, start what does not depend on it.
+    Of all stages in `graph`, `board` has the wanted ones, and `stale` those of them that are not as DVC recorded them.
     """
 
     def __init__(
@@ -62,7 +56,7 @@ class Scheduler:
             ending.callback(self.pool.close)
             for address in [address for address, count in self.waits.items() if not count]:
                 self._push(address)
-            while not self._over():
+            while self.board.of_state("running", *(() if self._stopped() else ("queued", "waiting"))):
                 for event in self.pool.events(0.0 if self._start() else TICK):
                     if isinstance(event, Progressed):
                         self.entries[event.address].progressed(event.round, event.rounds, event.accuracy)
@@ -73,9 +67,8 @@ class Scheduler:
                 self.board.save()
                 self.display.tick()
 
-    def _over(self) -> bool:
-        going_on = self.keep_going or not self.failed
-        return not self.board.of_state("running", *(("queued", "waiting") if going_on else ()))
+    def _stopped(self) -> bool:
+        return self.failed and not self.keep_going
 
     def _push(self, address: str) -> None:
         """Queue a stage whose inputs are complete; if nothing has touched it, it is known to be as recorded."""
@@ -86,16 +79,13 @@ class Scheduler:
 
     def _start(self) -> bool:
         """Decide about the next stage that there is room for; return whether there was one."""
-        now = time.monotonic()
-        for address in sorted((one for one, due in self.ready.items() if due <= now), key=self.rank.__getitem__):
-            kind = self.entries[address].kind
-            if self.failed and not self.keep_going:
-                break
-            if place := self.pool.room(address, kind in BRIEF):
+        due = [address for address, at in self.ready.items() if at <= time.monotonic() and not self._stopped()]
+        for address in sorted(due, key=self.rank.__getitem__):
+            if place := self.pool.room(address):
                 del self.ready[address]
                 self._decide(address, place)
                 return True
-            if kind == "train":  # in order: a run that needs more must not starve
+            if self.entries[address].kind == "train":  # in order: a run that needs more must not starve
                 break
         return False
 
@@ -107,7 +97,7 @@ class Scheduler:
             self.display.say(f"{entry.name}: had been changed by hand; that version is kept as {where}")
         if verdict.what == "run":
             log = self.logs / f"{entry.subject.replace('/', '-')}.{entry.kind}.log"
-            self.pool.start(Job(address, stage.command, verdict.key, stage.outs, log), place)
+            self.pool.start(Job(address, stage.command, stage.outs, log), place)
             entry.state, entry.place, entry.began, entry.log, entry.note = "running", place, time.time(), str(log), ""
             entry.attempts += 1
         elif verdict.what == "busy":
@@ -124,7 +114,7 @@ class Scheduler:
 
     def _ended(self, event: Ended) -> None:
         entry = self.entries[event.address]
-        entry.seconds, entry.curve = time.time() - entry.began, []
+        entry.seconds = time.time() - entry.began
         if event.outcome == "done":
             entry.diverged = event.diverged
             self.executed.append(event.address)

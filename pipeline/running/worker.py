@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Literal
 from pflcore.errors import UserError, in_words
 from pflcore.faults import in_a_line
 from pflcore.memory import is_memory
-from pipeline.dvc.recorder import Finished
 
 if TYPE_CHECKING:
     from pflcore.engine import Progress
@@ -42,7 +41,6 @@ class Job:
 
     address: str
     command: str  # ``pfl stage …``, as DVC would run it
-    key: str  # stands for the command and all inputs
     outs: tuple[str, ...]  # relative to the workspace
     log: Path
 
@@ -86,8 +84,6 @@ def work(job: Job, root: Path, environment: dict[str, str], connection: Connecti
     sys.stdout, sys.stderr = (open(one, "w", buffering=1, encoding="utf-8", closefd=False) for one in (1, 2))  # noqa: SIM115
     print(f"--- {time.strftime('%Y-%m-%d %H:%M:%S')}  {job.command}", flush=True)
     outcome, message = attempt(lambda: _execute(job, connection))
-    if outcome == "done":  # noted before the scheduler hears of it, which may be gone by then
-        outcome, message = attempt(lambda: Finished(root).note(job.address, job.key, job.outs))
     print(f"--- {time.strftime('%Y-%m-%d %H:%M:%S')}  {outcome}{': ' + message if message else ''}", flush=True)
     connection.send(Ended(job.address, outcome, message, outcome == "done" and _diverged(job)))
 

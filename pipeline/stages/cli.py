@@ -41,34 +41,34 @@ def stage(
     id_ = subjects[0] if subjects else ""
     match kind:
         case "guard":
-            print(_run(kind)(at.Workspace.find()))
+            print(_module(kind).run(at.Workspace.find()))
         case "data":
             record, raw = read_record(_RECORDS, id_), at.raw_data_folder(_ROOT)
             with sealed(code.code_of_run(kind, Run(record)), seal), show_preparation() as show:
-                print(_run(kind)(record["dataset"], Path(at.dataset_path(id_)), raw, _PRIVATE / "decoded", show))
+                print(_module(kind).run(record["dataset"], Path(at.dataset_path(id_)), raw, _PRIVATE / "decoded", show))
         case "weights":
             with sealed(code.code_of(kind), seal):
-                print(_run(kind)(read_record(_RECORDS, id_), Path(at.weights_path(id_)), study_home()))
+                print(_module(kind).run(read_record(_RECORDS, id_), Path(at.weights_path(id_)), study_home()))
         case "partition" | "describe":
             federation, clients = Run(read_record(_RECORDS, id_)), Path(at.partition_path(id_))
             dataset = Path(at.dataset_path(federation.data_id))
             if kind == "partition":
                 with sealed(code.code_of_run(kind, federation), seal, [dataset]):
-                    print(_run(kind)(federation, dataset, clients))
+                    print(_module(kind).run(federation, dataset, clients))
             else:
                 with sealed(code.code_of(kind), seal, [dataset, clients]):
-                    print(_run(kind)(federation, dataset, clients, Path(at.partition_report_path(id_))))
+                    print(_module(kind).run(federation, dataset, clients, Path(at.partition_report_path(id_))))
         case "train":
             _train(read_run(_RECORDS, id_), seal)
         case "recall":
             with sealed(code.code_of(kind), seal, [f"{at.RESULTS}/{id_}.jsonl"]):
                 stages = parse_yaml(Path(at.KEPT_STAGES).read_bytes())["stages"]
-                print(_run(kind)(_ROOT, map(Path, stages[id_.replace("/", "-")]["outs"])))
+                print(_module("results").recall(_ROOT, map(Path, stages[id_.replace("/", "-")]["outs"])))
         case "select":
             trials = read_record(_RECORDS, id_)["trials"]
             inputs = [at.run_path(one, "rounds.parquet") for trial in trials for one in trial["runs"]]
             with sealed(code.code_of(kind), seal, inputs):
-                print(_run(kind)(id_, _RECORDS, Path(at.run_path("", "")), Path(at.selection_path(id_))))
+                print(_module("results").select(id_, _RECORDS, Path(at.run_path("", "")), Path(at.selection_path(id_))))
         case "evaluate":
             from pipeline.report.frame import write_frame
 
@@ -88,13 +88,13 @@ def stage(
             specs = subjects or []
             tables = [read_resolved(Path(at.table_path(spec))) for spec in specs]
             with sealed(code.code_of(kind), seal, (f"{at.report_path(spec)}/table.parquet" for spec in specs)):
-                print(_run(kind)(tables, Path("reports")))
+                print(_module("results").index(tables, Path("reports")))
         case _:
             raise UserError(f"{kind} {id_} is no stage of this pipeline; run `pfl compile`")
 
 
-def _run(kind: str) -> Any:
-    return import_module(f"pipeline.stages.{kind}").run
+def _module(name: str) -> Any:
+    return import_module(f"pipeline.stages.{name}")
 
 
 def _train(asked: Run, seal: str | None) -> None:
@@ -109,7 +109,7 @@ def _train(asked: Run, seal: str | None) -> None:
         show_training(asked.id) as show,
         tracked(asked, _PRIVATE, show) as on_round,
     ):
-        _run("train")(
+        _module("train").run(
             asked,
             dataset=dataset,
             partition=clients,

@@ -53,15 +53,11 @@ def run(
     when the run diverged.
 
     Args:
-        asked: The run, before what was chosen for it.
-        selection: What was chosen, if it is tuned.
-        weights: Pretrained weights, if its backbone begins with some.
-        code: What stands for the code that this process has imported; part of a checkpoint's identity, and in the
-            header of ``rounds.parquet``.
+        asked: The run, before what was chosen for it in `selection`.
+        code: What stands for the code that this process has imported; part of a checkpoint's identity.
         private: The machine's own folder, for checkpoints, last states and timings.
         checkpoint_every: Seconds between checkpoints at least.
         confirm: Called when all is computed; when it raises, only a checkpoint is written.
-        say: Called with lines for the reader.
     """
     chosen = read_chosen(selection) if selection else {}
     run_id, resolved = asked.id, asked.with_chosen(chosen)

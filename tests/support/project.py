@@ -31,7 +31,8 @@ from pipeline.dvc.program import initialise
 from pipeline.report.frame import write_frame
 from pipeline.report.write import build_report
 from pipeline.spec.catalog import load_catalog
-from pipeline.stages import data, describe, partition, select, train
+from pipeline.stages import data, describe, partition, train
+from pipeline.stages.results import select
 from pipeline.workspace import PAPER, RECORDS, Workspace
 
 BIN = Path(sys.executable).parent
@@ -170,7 +171,7 @@ class Project:
         for run in sorted(compilation.runs.values(), key=lambda run: run.tuned is not None):
             choice = root / paths.selection_path(run.tuned) if run.tuned else None
             if run.tuned and choice and not choice.exists():
-                select.run(run.tuned, root / RECORDS, root / paths.run_path("", ""), choice)
+                select(run.tuned, root / RECORDS, root / paths.run_path("", ""), choice)
             dataset, federation = root / paths.dataset_path(run.data_id), root / paths.partition_path(run.federation_id)
             inputs[run.federation_id] = run, dataset, federation
             if not dataset.exists():

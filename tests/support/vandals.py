@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import signal
-from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import numpy as np
 import torch
 
 from pflcore import settings
-from pipeline.running.worker import Ended, Job, work
+from pipeline.running.worker import Ended, Job
 
 
 def state() -> dict[str, Any]:
@@ -56,38 +55,3 @@ def look(job: Job, root: Path, environment: dict[str, str], connection: Connecti
 def vanish(job: Job, root: Path, environment: dict[str, str], connection: Connection) -> None:
     """End without a word."""
     os.kill(os.getpid(), signal.SIGKILL)
-
-
-def vanish_once(job: Job, root: Path, environment: dict[str, str], connection: Connection) -> None:
-    """Training ends without a word the first time, and works the second."""
-    _once("lost", job, root) and os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[func-returns-value]
-    work(job, root, environment, connection)
-
-
-def exhaust_once(job: Job, root: Path, environment: dict[str, str], connection: Connection) -> None:
-    """Training runs out of memory the first time, and works the second."""
-    if _once("memory", job, root):
-        connection.send(Ended(job.address, "memory", "MemoryError: enough"))
-        return
-    work(job, root, environment, connection)
-
-
-def stop_after_training(job: Job, root: Path, environment: dict[str, str], connection: Connection) -> None:
-    """The first training writes its outputs and its note; then all is killed, before anybody hears of it."""
-    if _once("heard", job, root):
-        if not (child := os.fork()):
-            ends = Pipe()  # of which the other one stays open, too
-            work(job, root, environment, ends[1])
-            os._exit(0)
-        os.waitpid(child, 0)
-        os.kill(os.getpid(), signal.SIGKILL)
-    work(job, root, environment, connection)
-
-
-def _once(name: str, job: Job, root: Path) -> bool:
-    """True the first time that a train stage asks."""
-    mark = root / ".pfl" / name
-    if "stage train" not in job.command or mark.exists():
-        return False
-    mark.touch()
-    return True

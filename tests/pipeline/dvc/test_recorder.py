@@ -14,7 +14,7 @@ import yaml
 
 from pflcore.errors import UserError
 from pipeline.compile.graph import Stage
-from pipeline.dvc.recorder import CHANGED, Finished, Recorder, Verdict
+from pipeline.dvc.recorder import CHANGED, Recorder, Verdict
 
 A, B, C = "dvc.yaml:a", "dvc.yaml:b", "other/dvc.yaml:c"
 STAGES = {
@@ -28,7 +28,7 @@ class Study:
     """Stages a → b, which makes a report, and c in a file of its own; two recorders are two processes' one by one."""
 
     def __init__(self, root: Path) -> None:
-        self.root, self.notes = root, Finished(root)
+        self.root = root
         self.write(".dvc/config", "[core]\n    no_scm = true\n    analytics = false\n")
         self.write("in", "input")
         self.compile()
@@ -118,11 +118,9 @@ def test_why_a_stage_is_stale(study: Study) -> None:
 
 
 def test_what_was_made_is_found_again(study: Study) -> None:
-    first = study.make(A, "1")
-    assert first.what == "run" and study.begin(A).what == "fresh"
+    assert study.make(A, "1").what == "run" and study.begin(A).what == "fresh"
     study.again().write("in", "edited")
-    second = study.begin(A)
-    assert second.what == "run" and second.key != first.key
+    assert study.begin(A).what == "run"
     assert not (study.root / "out/a").exists(), "it would be taken for what is made now"
     study.write("out/a", "2")
     study.recorder.record([A])
@@ -134,25 +132,7 @@ def test_what_was_made_is_found_again(study: Study) -> None:
     assert study.begin(A).what == "cached" and study.read("out/a") == "1 out/a"
     assert study.again().locked() == ["a"]
     study.compile(a="pfl stage else")
-    assert study.begin(A).key not in (first.key, second.key)
-
-
-def test_what_was_complete_when_the_process_was_killed_is_recorded(study: Study) -> None:
-    key = study.begin(A).key
-    out = study.write("out/a", "made")
-    for change in (lambda: os.utime(out, ns=(1, 1)), out.unlink):
-        study.notes.note(A, key, ("out/a",))
-        assert study.notes.complete(A, key) and not study.notes.complete(A, "x") and not study.notes.complete(C, key)
-        change()
-        assert not study.notes.complete(A, key)
-    study.write("out/a", "made")
-    study.notes.note(A, key, ("out/a",))
-    study.again()
-    assert study.begin(A) == Verdict("cached") and study.read("out/a") == "made"
-    assert not study.notes.complete(A, key), "the note has been used"
-    assert study.again().locked() == ["a"]
-    study.notes.note(C, key, ("out/a",))
-    assert study.begin(C).what == "run", "it was made of other inputs"
+    assert study.begin(A).what == "run"
 
 
 def test_each_of_several_is_recorded_by_itself(study: Study) -> None:
@@ -188,32 +168,6 @@ def test_what_is_under_way_is_marked_until_it_ends_and_theirs_is_left_alone(stud
     study.write(".dvc/tmp/rwlock", json.dumps({"write": {str(theirs): mark}}))
     verdict = study.begin(A)
     assert verdict.what == "busy" and "dvc repro theirs" in verdict.why and study.read("out/a") == "theirs so far"
-
-
-def test_what_the_cache_has_lost_is_put_back(study: Study) -> None:
-    for address in (A, B, C):
-        study.make(address, "1")
-    assert study.recorder.keep() == 0
-    study.again()
-    shutil.rmtree(study.root / ".dvc/cache")
-    study.write("out/b", "edited")  # which is not what was made
-    assert study.recorder.keep() == 2
-    (study.root / "out/a").unlink()
-    assert study.begin(A).what == "cached" and study.read("out/a") == "1 out/a"
-
-
-def test_a_report_that_a_person_changed_is_moved_away(study: Study) -> None:
-    study.make(A, "1")
-    study.make(B, "1")
-    study.write("reports/b", "with a remark")
-    study.write("out/b", "damaged")
-    (place,) = study.begin(B).aside
-    assert place.startswith(".pfl/replaced/") and place.endswith("/reports/b")
-    assert study.read(place) == "with a remark" and study.read("reports/b") == "1 reports/b"
-    study.again().write("in", "edited")
-    study.make(A, "2")
-    verdict = study.begin(B)
-    assert (verdict.what, verdict.aside) == ("run", ()), "it is what a stage wrote, if not this time"
 
 
 def test_what_was_compiled_anew_or_away_meanwhile_is_stale_or_not_recorded(study: Study) -> None:
@@ -255,6 +209,5 @@ def test_what_the_disk_refuses_is_one_line(study: Study, monkeypatch: pytest.Mon
         with pytest.raises(UserError, match=r"^DVC: a: No space"):
             study.again()  # which lets go of C, or that would be tried when the interpreter ends
     study._recorder = None
-    assert study.begin(C).what == "run"
     with pytest.raises(UserError, match=r"DVC: .*not.* inside of a DVC repository"):
         Recorder(Path("/"), [])

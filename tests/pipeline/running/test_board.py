@@ -14,7 +14,7 @@ from pflcore.errors import UserError
 from pipeline.compile.graph import Graph, Stage
 from pipeline.running import display
 from pipeline.running.board import Board, StageState
-from pipeline.running.display import Display, duration, show_status, sparkline, summary
+from pipeline.running.display import Display, duration, show_status, summary
 from pipeline.running.options import cell_name, cells_meant
 
 
@@ -50,7 +50,7 @@ def test_it_is_kept_in_a_file(board: Board, tmp_path: Path) -> None:
 
 def test_time_left_comes_from_what_has_been_trained(board: Board) -> None:
     now, running = time.time(), board.entries["b"]
-    assert (running.resumed, running.accuracy, running.curve) == (0, 0.5, [0.1, 0.5])
+    assert (running.resumed, running.accuracy) == (0, 0.5)
     assert running.left(now) == pytest.approx(60, abs=1)
     # It took 110 s where 20 s were expected, so what is queued will take 55.
     assert board.left(now) == pytest.approx(60, abs=2)  # the other place has less to do
@@ -70,7 +70,7 @@ def test_status_names_what_runs_and_what_went_wrong(board: Board) -> None:
     assert first.startswith("pfl run -j 2: since")
     assert whole.startswith("1 done, 1 running, 1 failed, 1 queued (1 cached), about")
     assert [line.split()[:2] for line in lines] == [["run-a", "diverged"], ["run-b", "running"], ["run-c", "failed"]]
-    assert all(words in lines[1] for words in ("3/9", "50.00 %", "▁█", "gpu 1")) and "the reason" in lines[2]
+    assert all(words in lines[1] for words in ("3/9", "50.00 %", "gpu 1")) and "the reason" in lines[2]
     assert len(shown(True)) == len(lines) + 5
     board.process = 2**22 + 1
     first, whole, _, *lines = shown(False)
@@ -108,7 +108,7 @@ def test_bars_on_a_terminal_and_lines_elsewhere(
         bars.tick()
         assert len(bars.bars.tasks) == 1, "the bar of all"
     shown = terminal.getvalue()
-    assert "run-b" in shown and "round 3/9, 50.00 %  ▁█" in shown and "run-c" not in shown
+    assert "run-b" in shown and "round 3/9, 50.00 %" in shown and "run-c" not in shown
 
 
 def test_the_end_names_failures_with_their_last_lines(board: Board, tmp_path: Path) -> None:
@@ -121,11 +121,9 @@ def test_the_end_names_failures_with_their_last_lines(board: Board, tmp_path: Pa
     assert lines[-1].endswith("to try the rest again: pfl run -j 2")
 
 
-def test_durations_and_curves() -> None:
+def test_durations() -> None:
     words = {0.04: "0.0 s", 42: "42 s", 187: "3:07 min", 7500: "2:05 h", 273_600: "3 d 4 h"}
     assert {seconds: duration(seconds) for seconds in words} == words
-    assert sparkline([]) == sparkline([1.0], "latin-1") == "" and sparkline([0.0, 7.0, 3.5]) == "▁█▅"
-    assert sparkline([float(n) for n in range(100)], width=8) == "▁▂▃▄▅▆▇█"
 
 
 def test_what_patterns_of_cells_mean() -> None:

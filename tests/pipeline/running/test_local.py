@@ -16,7 +16,7 @@ from pflcore.errors import UserError
 from pflcore.memory import TooLittleMemory
 from pipeline.running import local
 from pipeline.running.local import LocalPool, Slot, slots, visible_gpus
-from pipeline.running.worker import Ended, Job, attempt
+from pipeline.running.worker import Ended, Job, attempt, work
 
 
 class Workers:
@@ -26,10 +26,10 @@ class Workers:
         self.root, self.monkeypatch = root, monkeypatch
         self.pool = LocalPool(root, [Slot("gpu 0"), Slot("gpu 1"), Slot("gpu 0")], {})
 
-    def start(self, name: str, what: object = vandals.look, command: str = "", brief: bool = False) -> str | None:
+    def start(self, name: str, what: object = vandals.look, command: str = "") -> str | None:
         self.monkeypatch.setattr(local, "work", what)
-        if place := self.pool.room(name, brief):
-            self.pool.start(Job(name, command, "key", (), self.root / f"{name}.log"), place)
+        if place := self.pool.room(name):
+            self.pool.start(Job(name, command, (), self.root / f"{name}.log"), place)
         return place
 
     def ends(self, count: int) -> dict[str, Ended]:
@@ -62,7 +62,7 @@ def test_one_stage_cannot_influence_the_next_and_one_that_vanishes_is_noticed(wo
         "pfl stage train none": "stages/records.json: no such file; run `pfl compile`",
         "rm -rf /": "is no stage of this pipeline",
     }.items():
-        workers.start("a", vandals.work, command)
+        workers.start("a", work, command)
         end = workers.ends(1)["a"]
         assert end.outcome == "failed" and line in end.message and "\n" not in end.message
         assert line in (workers.root / "a.log").read_text(encoding="utf-8")
@@ -70,13 +70,11 @@ def test_one_stage_cannot_influence_the_next_and_one_that_vanishes_is_noticed(wo
 
 def test_slots_are_shared_out_and_fewer_after_memory_did_not_suffice(workers: Workers) -> None:
     assert [workers.start(name) for name in "abcd"] == ["gpu 0", "gpu 1", "gpu 0", None]
-    # What takes moments does not wait for trainings, one at a time.
-    assert workers.start("e", brief=True) == "beside them" and workers.start("f", brief=True) is None
     assert workers.pool.shrink("b") == "", "one is left alone"
     assert workers.pool.shrink("a") == "at most 1 at a time on gpu 0 from now on" and workers.pool.capacity == 2
-    assert set(workers.ends(4)) == {"a", "b", "c", "e"}
-    assert [workers.start(name, brief=True) for name in "abc"] == ["gpu 0", "gpu 1", "beside them"]
-    workers.ends(3)
+    assert set(workers.ends(3)) == {"a", "b", "c"}
+    assert [workers.start(name) for name in "abc"] == ["gpu 0", "gpu 1", None]
+    workers.ends(2)
 
 
 @pytest.mark.matrix

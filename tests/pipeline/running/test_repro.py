@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import pty
-import re
 import select
 import signal
 import subprocess
 import sys
-import termios
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -18,7 +15,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from support.project import make_project, spec
 
 from pipeline.compile.compiler import source_folder
 
@@ -243,40 +239,3 @@ def test_one_that_was_killed_or_does_not_answer_is_not_waited_for(dvc: Dvc) -> N
     assert dvc.end().code in (130, -signal.SIGINT) and dvc.warm() == shared
     os.kill(shared, signal.SIGKILL)
     assert dvc.run("print('by itself')") == End(0, "by itself\n", "")
-
-
-@pytest.mark.matrix
-def test_a_terminal_sees_the_bar_and_interrupts(tmp_path: Path) -> None:
-    """Everything as it is: DVC, a short run, a long one that begins when all has been imported, and Ctrl-C."""
-    specs = {"specs/first.yaml": spec("[fedavg]"), "specs/second.yaml": spec("[fedper]", rounds=9999)}
-    project = make_project(tmp_path, specs, default=["first", "second"])
-    project.compile()
-    environment = project.environment(PFL_CHECKPOINT_SECONDS="0", PFL_DEVICE="cpu", TERM="xterm")
-    process, terminal = pty.fork()
-    if not process:
-        os.chdir(tmp_path)
-        os.execvpe("dvc", ["dvc", "repro", "stages/dvc.yaml:first", "stages/dvc.yaml:second"], environment)
-    termios.tcsetwinsize(terminal, (24, 87))
-    shown = ""
-
-    def read() -> bool:
-        nonlocal shown
-        assert select.select([terminal], [], [], 2 * PATIENCE)[0]
-        with suppress(OSError):
-            shown += os.read(terminal, 65536).decode(errors="replace")
-            return True
-        return False
-
-    while not list(tmp_path.glob(".pfl/checkpoints/fedper-*/round-*")) or not re.search(
-        r"fedper-[^\n]{,60}━[^\n]{,99}[1-9]\d*/9999\b", shown[-500:]
-    ):
-        assert read()
-    os.write(terminal, b"\x03")
-    while read():
-        pass
-    assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 255
-    os.close(terminal)
-    last = shown.rpartition("Running stage")[2]
-    # A shell that stands between is reached by the terminal's interruption too, and ends by it.
-    assert INTERRUPTED[:30] in last and re.search(r"exited with (130|-2)\b", last), last
-    wait_for(lambda: not list(tmp_path.glob(".pfl/warm/*")))

@@ -9,12 +9,10 @@ import time
 from pathlib import Path
 
 import pytest
-from support import vandals
 from support.project import PATIENCE, Project, at_work, kill, make_project, results, spec
 
 import pipeline
 from pflcore.errors import UserError
-from pipeline.running import local
 from pipeline.running.board import Board, status_path
 from pipeline.running.options import RunOptions
 from pipeline.running.runner import run_specs
@@ -104,27 +102,6 @@ def test_a_broken_spec_that_nobody_asked_for(project: Project, capsys: pytest.Ca
 
 
 @pytest.mark.matrix
-@pytest.mark.parametrize(
-    ("what", "message"),
-    [
-        (vandals.vanish_once, "its process was ended by SIGKILL; trying again"),
-        (vandals.exhaust_once, "MemoryError: enough; trying again, at most 1 at a time on cpu from now on"),
-        (vandals.stop_after_training, "its process was ended by SIGKILL; trying again"),
-    ],
-)
-def test_what_the_machine_did_is_tried_again(
-    project: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], what: object, message: str
-) -> None:
-    monkeypatch.setattr(local, "work", what)
-    project.write("specs/tiny.yaml", spec("[fedavg]"))
-    assert pfl_run(project, jobs=2) == 0 and message in capsys.readouterr().err
-    (train,) = board_of(project).of_kind("train")
-    # Outputs that were complete are not made again.
-    assert (train.state, train.attempts) == (("cached", 1) if what is vandals.stop_after_training else ("done", 2))
-    assert is_clean(project)
-
-
-@pytest.mark.matrix
 def test_others_at_work_in_the_same_workspace(project: Project) -> None:
     project.write("specs/tiny.yaml", spec("[fedavg]", rounds=150))
     with at_work(project, "pfl", "run", "-j", "1") as first:
@@ -139,18 +116,6 @@ def test_others_at_work_in_the_same_workspace(project: Project) -> None:
         assert "another pfl run is at work here (process" in second.stderr and "stages in" in second.stderr
         assert first.wait(60) == 0
     assert is_clean(project) and states(project) == {"cached"}
-
-
-@pytest.mark.matrix
-def test_it_waits_for_what_a_dvc_repro_is_making(project: Project) -> None:
-    project.write("specs/tiny.yaml", spec("[fedavg]", rounds=150))
-    project.compile()
-    with at_work(project, "dvc", "repro") as first:
-        beside = project.call("pfl", "run", "-j", "1")
-        assert beside.returncode == 0, beside.stderr
-        assert "waiting, '" in beside.stderr and "is busy" in beside.stderr and "dvc repro" in beside.stderr
-        first.communicate(timeout=60)
-    assert is_clean(project)
 
 
 @pytest.mark.parametrize("number", [pytest.param(signal.SIGTERM, marks=pytest.mark.matrix), signal.SIGKILL])

@@ -64,8 +64,7 @@ class Play:
         return turns.pop(0) if turns and isinstance(turns[0], kind) else None
 
     def begin(self, address: str) -> Verdict:
-        name = self.note("asked", address)
-        return self.turn(name, Verdict) or Verdict("run", f"key of {name}")
+        return self.turn(self.note("asked", address), Verdict) or Verdict("run")
 
     def record(self, addresses: list[str]) -> dict[str, str]:
         found = {address: self.turn(self.note("recorded", address), str) for address in addresses}
@@ -77,7 +76,7 @@ class Play:
     def close(self) -> None:
         self.log.setdefault("closed", []).append("")
 
-    def room(self, address: str, brief: bool) -> str | None:
+    def room(self, address: str) -> str | None:
         return "cpu" if len(self.running) < self.capacity else None
 
     def start(self, job: Job, place: str) -> None:
@@ -115,7 +114,7 @@ def test_what_takes_moments_goes_first_and_then_the_longest_way_to_the_end() -> 
     started = ["data x", "describe y", "train b", "report late", "train a", "train c"]
     assert play.log == dict.fromkeys(("asked", "started", "recorded", "ended"), started) | {"closed": ["", ""]}
     job = play.jobs[2]
-    assert (job.key, job.outs, job.log) == ("key of train b", ("train b",), Path("logs/b.train.log"))
+    assert (job.outs, job.log) == (("train b",), Path("logs/b.train.log"))
     entry = play.entry("train b")
     assert (entry.place, entry.attempts, entry.log) == ("cpu", 1, "logs/b.train.log") and 0 <= entry.seconds < 60
 

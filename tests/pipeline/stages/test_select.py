@@ -16,7 +16,7 @@ from pflcore.artifacts import read_meta, write_table
 from pflcore.errors import UserError
 from pipeline.report.figures.tuning import at_edge
 from pipeline.spec.run import Run, short_hash
-from pipeline.stages import select
+from pipeline.stages.results import select
 from pipeline.workspace import RECORDS, run_path, selection_path
 
 TUNE = """\
@@ -89,7 +89,7 @@ def choose(folder: Path, accuracies: dict[float, list[int | None]]) -> Any:
     record = {"space": {"training.lr": [1]}, "size": 3, "rounds": 9, "trials": trials}
     id_ = f"s-{short_hash([record['space'], [[one['chosen'], one['runs']] for one in trials]])}"
     write_records(folder, records | {id_: record})
-    select.run(id_, folder / RECORDS, folder, folder / "out.json")
+    select(id_, folder / RECORDS, folder, folder / "out.json")
     return json.loads((folder / "out.json").read_text())["chosen"]["training.lr"]
 
 

@@ -19,9 +19,9 @@ from pflcore.errors import UserError
 from pipeline.report.drawing.images import pixels
 from pipeline.report.frame import read_frame
 from pipeline.report.write import build_report
-from pipeline.spec.run import Run, options
-from pipeline.spec.table import read_resolved
-from pipeline.stages import data, index, partition
+from pipeline.spec.run import Run
+from pipeline.stages import data, partition
+from pipeline.stages.results import index
 from pipeline.workspace import frame_path
 
 
@@ -85,9 +85,9 @@ def test_what_a_run_leaves(tmp_path: Path) -> None:
     # The index has a row for it as soon as there is its report.
     (resolved,), reports = done.project.compiled().tables.values(), done.project.root / "reports"
     with pytest.raises(UserError, match=r"table\.parquet: no such table artifact"):
-        index.run([resolved], reports)
+        index([resolved], reports)
     build_report(resolved, done.project.root, reports / "a")
-    index.run([resolved.model_copy(update={"title": "<script>a|b*"})], reports)
+    index([resolved.model_copy(update={"title": "<script>a|b*"})], reports)
     assert r"| &lt;script&gt;a\|b\* | 1 | 1 | [md](a/report.md)" in (reports / "index.md").read_text(encoding="utf-8")
 
 
@@ -147,19 +147,6 @@ def test_what_cannot_be_trained_is_one_error_and_no_output(tmp_path: Path) -> No
     with pytest.raises(UserError, match="unknown dataset 'nothing'; known: "):
         data.run({"name": "nothing", "stand_in": None}, out, tmp_path / "data")
     assert not out.exists() and not whole.frame.exists()
-
-
-def test_records(tmp_path: Path) -> None:
-    said = data.run({"name": "digits", "stand_in": 80}, tmp_path / "out.parquet", tmp_path / "data")
-    assert said.startswith("digits: 100 samples, 10 classes, from stand-in")
-    assert read_table(tmp_path / "out.parquet", "dataset/2")[0].num_rows == 100
-    assert options({"name": "convnet", "channels": [2, 4], "kernel": 3}) == {"channels": (2, 4), "kernel": 3}
-    path = tmp_path / "table.json"
-    for text in (None, "{", "[]", '{"spec": "a"}', "\xff"):
-        if text is not None:
-            path.write_text(text, encoding="utf-8")
-        with pytest.raises(UserError, match=f"^{path}: .*pfl compile"):
-            read_resolved(path)
 
 
 SHAPES = """\
