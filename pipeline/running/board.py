@@ -94,16 +94,8 @@ class Board:
         return [entry for entry in self.entries.values() if entry.kind == kind]
 
     def left(self, now: float) -> float:
-        """Return the expected seconds until all is over: all work shared out evenly, or the longest of what runs.
-
-        What is queued takes as much longer than expected as what has been trained so far.
-        """
-        known = [
-            one for one in self.of_kind("train") if one.round > (one.resumed or 0) and one.state in ("done", "running")
-        ]
-        expected = sum(one.expected * (1.0 - (one.resumed or 0) / one.rounds) for one in known)
-        slower = sum(one.elapsed(now) + one.left(now) for one in known) / expected if expected else 1.0
-        each = [one.left(now) * (slower if one.state == "queued" else 1.0) for one in self.entries.values()]
+        """Return the expected seconds until all is over: all work shared out evenly, or the longest of what runs."""
+        each = [entry.left(now) for entry in self.entries.values()]
         return max(sum(each) / max(self.places, 1), max(each, default=0.0))
 
     def save(self, now: bool = False) -> None:

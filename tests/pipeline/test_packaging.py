@@ -21,7 +21,6 @@ BUILD = "import sys; from setuptools import build_meta; getattr(build_meta, sys.
 
 
 def files(folder: str, *patterns: str) -> set[str]:
-    """Files of the repository, relative to it."""
     paths = (path for pattern in patterns for path in (ROOT / folder).rglob(pattern))
     return {path.relative_to(ROOT).as_posix() for path in paths}
 

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -47,12 +46,7 @@ class RayCluster:
         self.temp = Path(tempfile.mkdtemp(prefix="r", dir="/tmp"))  # short: Ray keeps sockets there
         self._start("head", "--head", f"--port={self.port}", "--num-cpus=0", "--include-dashboard=false")
 
-        def answers() -> bool:
-            with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=1):
-                return True
-            return False
-
-        _wait_for(answers)
+        self.wait(0)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -66,14 +60,13 @@ class RayCluster:
 
     def wait(self, count: int) -> None:
         """Wait until so many nodes beside the head have registered."""
-
-        def registered() -> bool:
-            status = subprocess.run(
-                [*RAY, "status", f"--address={self.address}"], capture_output=True, text=True
-            ).stdout
-            return sum(line.strip().startswith("1 node_") for line in status.splitlines()) > count
-
-        _wait_for(registered)
+        end, found = time.monotonic() + 60, -1
+        while found < count:
+            assert time.monotonic() < end, "the cluster did not start"
+            time.sleep(0.2)
+            command = [*RAY, "status", f"--address={self.address}"]
+            status = subprocess.run(command, capture_output=True, text=True).stdout
+            found = sum(line.strip().startswith("1 node_") for line in status.splitlines()) - 1
 
     def _start(self, name: str, *arguments: str) -> None:
         home = self.folder / name
@@ -85,13 +78,6 @@ class RayCluster:
             streams = {"stdout": log, "stderr": subprocess.STDOUT}
             environment = {**os.environ, "PFL_THREADS": "1"}
             self.nodes.append(RayNode(command, cwd=home, env=environment, start_new_session=True, **streams))
-
-
-def _wait_for(what: Callable[[], bool]) -> None:
-    end = time.monotonic() + 60
-    while not what():
-        assert time.monotonic() < end, "the cluster did not start"
-        time.sleep(0.2)
 
 
 def free_port() -> int:

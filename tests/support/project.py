@@ -105,7 +105,6 @@ class Project:
     root: Path
 
     def write(self, name: str, content: str | bytes) -> Path:
-        """Write a file, given relative to the project."""
         path = self.root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
@@ -120,23 +119,18 @@ class Project:
             return compile_workspace(self.workspace(profile))
 
     def compile(self) -> Changes:
-        """Compile and write, in this process."""
         return generated.write(self.workspace(), self.compiled())
 
     def stages(self) -> dict[str, dict[str, Any]]:
         """``<file>:<stage>`` → command, inputs and outputs of all stages on disk, as DVC reads them."""
-        files = [self.root / "dvc.yaml", *self.root.glob("stages/**/dvc.yaml")]
+        found = {}
         with Repo(str(self.root)) as repo:
-            return {
-                f"{path.relative_to(self.root).as_posix()}:{name}": {
-                    "cmd": stage.cmd,
-                    "deps": [dep.def_path for dep in stage.deps],
-                    "outs": [out.def_path for out in stage.outs],
-                    "always_changed": stage.always_changed,
-                }
-                for path in files
-                for name, stage in load_file(repo, str(path)).stages.items()
-            }
+            for path in [self.root / "dvc.yaml", *self.root.glob("stages/**/dvc.yaml")]:
+                for name, stage in load_file(repo, str(path)).stages.items():
+                    deps, outs = ([one.def_path for one in some] for some in (stage.deps, stage.outs))
+                    facts = {"cmd": stage.cmd, "deps": deps, "outs": outs, "always_changed": stage.always_changed}
+                    found[f"{path.relative_to(self.root).as_posix()}:{name}"] = facts
+        return found
 
     def generated(self) -> dict[str, bytes]:
         """What the compiler and DVC keep beside the specs: stage files and locks."""
@@ -155,13 +149,12 @@ class Project:
         return {**os.environ, **own, **more}
 
     def repro(self, *targets: str, **environment: str) -> Reproduction:
-        """``dvc repro``."""
         done = self.call("dvc", "repro", *targets, **environment)
-        ran = re.findall(r"^Running stage '(.*)':$", done.stdout, re.MULTILINE)
-        cached = re.findall(r"^Stage '(.*)' is cached", done.stdout, re.MULTILINE)
-        return Reproduction(
-            done.returncode, [name.rpartition(":")[2] for name in ran], cached, done.stdout + done.stderr
+        ran, cached = (
+            re.findall(pattern, done.stdout, re.MULTILINE)
+            for pattern in (r"^Running stage '(?:.*:)?(.*?)':$", r"^Stage '(.*)' is cached")
         )
+        return Reproduction(done.returncode, ran, cached, done.stdout + done.stderr)
 
     def execute(self, compilation: Compilation, profile: str = PAPER) -> None:
         """Run all stages of a compilation in this process, without DVC; its files need to be on disk."""
@@ -190,21 +183,12 @@ class Project:
 @contextmanager
 def at_work(project: Project, *command: str, rounds: int = 1, **variables: str) -> Iterator[subprocess.Popen[str]]:
     """Yield a program in the project as soon as a run has so many rounds in a checkpoint; end it afterwards."""
-    environment, pipe = project.environment(PFL_CHECKPOINT_SECONDS="0", **variables), subprocess.PIPE
-    process = subprocess.Popen(
-        command,
-        cwd=project.root,
-        env=environment,
-        text=True,
-        stdout=pipe,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-    )
+    own = {"cwd": project.root, "env": project.environment(PFL_CHECKPOINT_SECONDS="0", **variables), "text": True}
+    streams: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "start_new_session": True}
+    process = subprocess.Popen(command, **own, **streams)
+    until, checkpoints = time.monotonic() + PATIENCE, ".pfl/checkpoints/*/round-*"
     try:
-        until = time.monotonic() + PATIENCE
-        while not any(
-            int(path.name.split("-")[1]) >= rounds for path in project.root.glob(".pfl/checkpoints/*/round-*")
-        ):
+        while not any(path.name >= f"round-{rounds:06}" for path in project.root.glob(checkpoints)):
             assert process.poll() is None and time.monotonic() < until, process.communicate()[0]
             time.sleep(0.01)
         yield process

@@ -23,8 +23,7 @@ def board() -> Board:
     made = Board(title="pfl run -j 2", places=2)
     for name, state in (("a", "done"), ("b", "running"), ("c", "failed"), ("d", "queued"), ("e", "cached")):
         made.entries[name] = StageState(name, "train", f"run-{name}", state, expected=10.0)  # type: ignore[arg-type]
-    first = made.entries["a"]
-    first.seconds, first.diverged, first.round, first.rounds = 20.0, True, 9, 9
+    made.entries["a"].seconds, made.entries["a"].diverged = 20.0, True
     running = made.entries["b"]
     running.began, running.place = time.time() - 30, "gpu 1"
     for round_, accuracy in ((1, 0.1), (2, None), (3, 0.5)):
@@ -52,10 +51,9 @@ def test_time_left_comes_from_what_has_been_trained(board: Board) -> None:
     now, running = time.time(), board.entries["b"]
     assert (running.resumed, running.accuracy) == (0, 0.5)
     assert running.left(now) == pytest.approx(60, abs=1)
-    # It took 110 s where 20 s were expected, so what is queued will take 55.
     assert board.left(now) == pytest.approx(60, abs=2)  # the other place has less to do
     board.places = 1
-    assert board.left(now) == pytest.approx(60 + 55, abs=2)
+    assert board.left(now) == pytest.approx(60 + 10, abs=2)
     running.resumed = 2
     assert running.left(now) == pytest.approx(180, abs=1)
 

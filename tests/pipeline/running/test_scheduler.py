@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,45 +18,45 @@ from pipeline.running.board import Board, StageState
 from pipeline.running.scheduler import Scheduler
 from pipeline.running.worker import Ended, Event, Job, Progressed
 
+FAILED = Ended("", "failed", "its line")
 
-@dataclass
+
 class Play:
     """A call of ``pfl run``; it is the recorder, the pool and the display, too.
 
-    Stages are named by kind and subject, such as ``train a``. What `then` lists of one happens to it in turn: verdicts,
-    ends, and problems when it is recorded; then everything goes well.
+    Stages, each with what it depends on, are named by kind and subject, such as ``train a``. What `then` lists of one
+    happens to it in turn: verdicts, ends, and problems when it is recorded; then everything goes well.
     """
 
-    stages: Mapping[str, tuple[str, ...]]  # with what each depends on
-    stale: set[str] | None = None  # None: all of them
-    seconds: Mapping[str, float] = field(default_factory=dict)
-    then: Mapping[str, list[Verdict | Event | str]] = field(default_factory=dict)
-    capacity: int = 1
-    keep_going: bool = True
-
-    def __post_init__(self) -> None:
-        self.graph = Graph([Stage("f", name, f"pfl stage {name}", deps, (name,)) for name, deps in self.stages.items()])
-        self.board, self.log, self.said = Board(), dict[str, list[str]](), list[str]()
-        for address in self.graph.needed(self.graph.stages):
-            one = self.graph.stages[address]
-            expected = self.seconds.get(one.name, 0.0)
+    def __init__(
+        self,
+        stages: Mapping[str, tuple[str, ...]],
+        then: Mapping[str, list[Any]] | None = None,
+        *,
+        stale: set[str] | None = None,
+        seconds: Mapping[str, float] | None = None,
+        capacity: int = 1,
+        keep_going: bool = True,
+    ) -> None:
+        graph = Graph([Stage("f", name, f"pfl stage {name}", deps, (name,)) for name, deps in stages.items()])
+        self.board, self.capacity, self.log = Board(), capacity, defaultdict[str, list[str]](list)
+        for address in graph.needed(graph.stages):
+            one, expected = graph.stages[address], (seconds or {}).get(address[2:], 0.0)
             self.board.entries[address] = StageState(address, one.kind, one.subject, expected=expected)
-        self.jobs: list[Job] = []
-        self.running: list[str] = []
-        self.turns = {name: list(values) for name, values in self.then.items()}
+        self.jobs, self.running = list[Job](), list[str]()
+        self.turns = {name: list(values) for name, values in (then or {}).items()}
+        due, me = [f"f:{name}" for name in (stages if stale is None else stale)], cast_any(self)
+        self.scheduler = Scheduler(graph, self.board, due, me, me, me, Path("logs"), keep_going)
 
     def run(self) -> dict[str, str]:
-        """Return how each stage ends."""
-        stale, me = [f"f:{name}" for name in (self.stages if self.stale is None else self.stale)], self
-        anything: Any = me
-        Scheduler(self.graph, self.board, stale, anything, anything, anything, Path("logs"), self.keep_going).run()
+        self.scheduler.run()
         return {address[2:]: entry.state for address, entry in self.board.entries.items()}
 
     def entry(self, name: str) -> StageState:
         return self.board.entries[f"f:{name}"]
 
     def note(self, what: str, address: str) -> str:
-        self.log.setdefault(what, []).append(address[2:])
+        self.log[what].append(address[2:])
         return address[2:]
 
     def turn(self, name: str, kind: Any) -> Any:
@@ -74,7 +75,7 @@ class Play:
         self.note("given up", address)
 
     def close(self) -> None:
-        self.log.setdefault("closed", []).append("")
+        self.note("closed", "")
 
     def room(self, address: str) -> str | None:
         return "cpu" if len(self.running) < self.capacity else None
@@ -95,16 +96,19 @@ class Play:
         return [*events, Ended(f"f:{name}", "done")]
 
     def shrink(self, address: str) -> str:
-        self.note("eased", address)
         return "fewer"
 
     def ended(self, entry: StageState) -> None:
         self.note("ended", entry.address)
 
     def say(self, line: str) -> None:
-        self.said.append(line)
+        self.log["said"].append(line)
 
     def tick(self) -> None: ...
+
+
+def cast_any(value: object) -> Any:
+    return value
 
 
 def test_what_takes_moments_goes_first_and_then_the_longest_way_to_the_end() -> None:
@@ -113,8 +117,7 @@ def test_what_takes_moments_goes_first_and_then_the_longest_way_to_the_end() -> 
     assert set(play.run().values()) == {"done"}
     started = ["data x", "describe y", "train b", "report late", "train a", "train c"]
     assert play.log == dict.fromkeys(("asked", "started", "recorded", "ended"), started) | {"closed": ["", ""]}
-    job = play.jobs[2]
-    assert (job.outs, job.log) == (("train b",), Path("logs/b.train.log"))
+    assert (play.jobs[2].outs, play.jobs[2].log) == (("train b",), Path("logs/b.train.log"))
     entry = play.entry("train b")
     assert (entry.place, entry.attempts, entry.log) == ("cpu", 1, "logs/b.train.log") and 0 <= entry.seconds < 60
 
@@ -126,36 +129,31 @@ def test_dvc_is_asked_of_what_is_stale_or_comes_after_what_was_made() -> None:
     assert play.log["asked"] == play.log["ended"] == ["train b", "evaluate c"]
     # What comes from the cache is new to what comes after it.
     stages = {"data a": (), "train b": ("data a",), "data c": (), "train d": ("data c",)}
-    play = Play(stages, {"data a", "data c"}, then={"data a": [Verdict("fresh")], "data c": [Verdict("cached")]})
+    play = Play(stages, {"data a": [Verdict("fresh")], "data c": [Verdict("cached")]}, stale={"data a", "data c"})
     assert play.run() == {"data a": "cached", "train b": "cached", "data c": "cached", "train d": "done"}
 
 
 def test_what_fails_takes_along_what_needs_it_and_nothing_else() -> None:
-    stages = {f"train {name}": () for name in "abc"} | {f"evaluate {name}": (f"train {name}",) for name in "abc"}
-    broken, failed = Verdict("broken", why="DVC: no"), Ended("", "failed", "its line")
-    stages |= {"train d": (), "report a": ("evaluate a",)}
-    play = Play(stages, then={"train a": [failed], "train b": [broken], "train c": [CHANGED]})
+    stages = {f"train {name}": () for name in "abcd"} | {f"evaluate {name}": (f"train {name}",) for name in "abc"}
+    then = {"train a": [FAILED], "train b": [Verdict("broken", why="DVC: no")], "train c": [CHANGED]}
+    play = Play({**stages, "report a": ("evaluate a",)}, then)
     states = play.run()
-    assert {name: states[f"train {name}"] for name in "abcd"} == {**dict.fromkeys("abc", "failed"), "d": "done"}
+    assert [states[f"train {name}"] for name in "abcd"] == ["failed", "failed", "failed", "done"]
     assert {states[f"evaluate {name}"] for name in "abc"} == {"skipped"}
     assert [play.entry(f"train {name}").note for name in "abc"] == ["its line", "DVC: no", CHANGED]
     assert play.entry("report a").note == "needs a" and play.log["given up"] == ["train a"]
-
-
-def test_after_a_failure_nothing_is_started_when_that_is_wanted() -> None:
-    stages: dict[str, tuple[str, ...]] = {f"train {name}": () for name in "abcde"}
-    play = Play(stages, then={"train a": [Ended("", "failed", "x")]}, keep_going=False, capacity=2)
-    assert list(play.run().values()) == ["failed", "done", "queued", "queued", "queued"]
-    assert play.log["started"] == ["train a", "train b"] and play.log["recorded"] == ["train b"]
+    # Or else nothing is started any more.
+    play = Play({f"train {name}": () for name in "abcd"}, {"train a": [FAILED]}, keep_going=False, capacity=2)
+    assert list(play.run().values()) == ["failed", "done", "queued", "queued"] and play.log["recorded"] == ["train b"]
 
 
 @pytest.mark.parametrize("times", [1, 3])
 def test_the_guard_compiles_again_when_something_was_written_meanwhile(times: int) -> None:
     """As by `pfl results keep` in another terminal: what it may not do is to end a night's training."""
-    play = Play({"guard guard": (), "train a": ("guard guard",)}, then={"guard guard": [CHANGED] * times})
+    play = Play({"guard guard": (), "train a": ("guard guard",)}, {"guard guard": [CHANGED] * times})
     assert list(play.run().values()) == (["done", "done"] if times < 3 else ["failed", "skipped"])
     assert play.log["started"] == ["guard guard"] * min(times + 1, 3) + ["train a"] * (times < 3)
-    assert play.said == ["guard: what it depends on changed while it ran; trying again"] * min(times, 2)
+    assert play.log["said"] == ["guard: what it depends on changed while it ran; trying again"] * min(times, 2)
 
 
 @pytest.mark.parametrize(
@@ -168,36 +166,32 @@ def test_the_guard_compiles_again_when_something_was_written_meanwhile(times: in
 )
 def test_what_the_machine_did_is_tried_three_times(outcomes: list[Any], more: list[str]) -> None:
     ends = [Progressed("", 3, 9, 0.5), *(Ended("", outcome, "gone") for outcome in outcomes)]
-    play = Play({"train a": (), "evaluate a": ("train a",)}, {"train a"}, then={"train a": ends})
-    well = len(outcomes) < 3
+    play, well = Play({"train a": (), "evaluate a": ("train a",)}, {"train a": ends}), len(outcomes) < 3
     assert list(play.run().values()) == (["done", "done"] if well else ["failed", "skipped"])
     entry = play.entry("train a")
     assert entry.attempts == len(more) + 1 == play.log["started"].count("train a")
-    assert play.said == [f"a: gone; trying again{words}" for words in more]
-    assert play.log["given up"] == ["train a"] * len(outcomes) and (entry.note, entry.resumed) == (
-        "" if well else "gone",
-        None,
-    )
+    assert play.log["said"] == [f"a: gone; trying again{words}" for words in more]
+    assert play.log["given up"] == ["train a"] * len(outcomes) and entry.note == ("" if well else "gone")
 
 
 def test_what_somebody_else_makes_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scheduler, "BUSY_PAUSE", 0.01)
     busy = Verdict("busy", why="held by dvc repro")
-    play = Play({"data a": (), "data b": ()}, then={"data a": [busy, busy, Verdict("fresh", aside=("there",))]})
+    play = Play({"data a": (), "data b": ()}, {"data a": [busy, busy, Verdict("fresh", aside=("there",))]})
     assert play.run() == {"data a": "cached", "data b": "done"}
     changed = "data a: had been changed by hand; that version is kept as there"
-    assert play.said == ["data a: waiting, held by dvc repro", changed] and play.entry("data a").note == ""
+    assert play.log["said"] == ["data a: waiting, held by dvc repro", changed] and play.entry("data a").note == ""
     assert play.log["asked"].count("data a") == 3 and play.log["started"] == ["data b"]
 
 
 def test_what_has_ended_is_recorded_although_something_breaks(monkeypatch: pytest.MonkeyPatch) -> None:
     play = Play({"train a": (), "train b": ()}, capacity=2)
 
-    def ended(entry: StageState) -> None:
+    def ended(event: Ended) -> None:
+        play.scheduler.executed.append(event.address)
         raise UserError("the disk is full")
 
-    monkeypatch.setattr(play, "ended", ended)
-    monkeypatch.setattr(play, "events", lambda timeout: [Ended(f"f:{one}", "done") for one in play.running if timeout])
+    monkeypatch.setattr(play.scheduler, "_ended", ended)
     with pytest.raises(UserError, match="the disk is full"):
         play.run()
-    assert play.log["recorded"] == ["train a", "train b"] and len(play.log["closed"]) == 2
+    assert play.log["recorded"] == ["train a"] and len(play.log["closed"]) == 2

@@ -28,7 +28,6 @@ LAST, CURVE, SECOND = (Evaluation(window=0, curve_every=every) for every in (0, 
 
 
 def record(entry: Method, settings: Training) -> dict[str, Any]:
-    """The part of a run's record that says how it is trained and measured."""
     return {
         "method": {"name": entry.name, **dataclasses.asdict(entry)},
         "training": dataclasses.asdict(settings),
@@ -166,7 +165,6 @@ def test_what_a_lineage_depends_on(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def rounds_trained(one: Runner) -> int:
-    """Train; return the rounds that it took."""
     one.train()
     timing = json.loads((one.project.root / f".pfl/timings/{one.run.id}.json").read_text(encoding="utf-8"))
     return int(timing["rounds"])
