@@ -56,7 +56,7 @@ class Display:
 
     def tick(self) -> None:
         """Show the state as it is now."""
-        running, now = self.board.of_state("running"), time.time()
+        running = self.board.of_state("running")
         if not self.bars.disable:
             shown = {entry.address: entry for entry in running[:MAX_BARS]}
             for address in self.tasks.keys() - shown.keys() - {""}:
@@ -65,9 +65,7 @@ class Display:
             over = sum(entry.state in OVER or entry.round / max(entry.rounds, 1) for entry in due)
             self._bar("", "", over, len(due), overall(self.board))
             for address, entry in shown.items():
-                left = f"{duration(entry.left(now))} left" if entry.rounds else ""
-                words = (entry.place, _rounds(entry), duration(entry.elapsed(now)), left)
-                self._bar(address, entry.name, entry.round, entry.rounds or None, "  ".join(filter(None, words)))
+                self._bar(address, entry.name, entry.round, entry.rounds or None, _text(entry))
         elif time.monotonic() > self.next_line:
             self.next_line = time.monotonic() + LINE_EVERY
             names = "; ".join(f"{entry.name} {_rounds(entry)}".rstrip() for entry in running[:4])
@@ -81,7 +79,7 @@ class Display:
 
 def show_status(board: Board, console: Console, everything: bool) -> None:
     """Print what `pfl status` does: the whole in a line, then what runs, has failed or diverged; or every stage."""
-    now, alive = time.time(), board.alive
+    alive = board.alive
     since = datetime.fromtimestamp(board.began).strftime("%Y-%m-%d %H:%M:%S")
     how = f"since {since}, process {board.process}"
     if board.ended:
@@ -90,23 +88,16 @@ def show_status(board: Board, console: Console, everything: bool) -> None:
         how = f"was stopped (it began {since}); type it again, it goes on where it was"
     for line in (f"{board.title}: {how}", overall(board)):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
-    table = Table(box=None, padding=(0, 1), header_style="bold")
-    for column in ("stage", "state", "rounds", "accuracy", "time", "left", ""):
-        table.add_column(column, no_wrap=column in ("state", "rounds", "time", "left"), overflow="fold")
+    table = Table("stage", "state", "", box=None, padding=(0, 1), header_style="bold")
     for entry in board.entries.values():
-        if not (everything or entry.diverged or entry.state in ("running", "failed", "waiting")):
-            continue
-        running, stopped = (entry.state == "running" and alive is one for one in (True, False))
-        state = "stopped" if stopped else "diverged" if entry.diverged else entry.state
-        table.add_row(
-            entry.name,
-            Text(state, style=_STYLES.get(state, "magenta")),
-            f"{entry.round}/{entry.rounds}" if entry.rounds else "",
-            _accuracy(entry).removeprefix(", "),
-            duration(entry.elapsed(now)) if running or (entry.seconds and not stopped) else "",
-            duration(entry.left(now)) if running else "",
-            Text(entry.note or (entry.place if running else "")),
-        )
+        if everything or entry.diverged or entry.state in ("running", "failed", "waiting"):
+            stopped = entry.state == "running" and not alive
+            state = "stopped" if stopped else "diverged" if entry.diverged else entry.state
+            table.add_row(
+                entry.name,
+                Text(state, _STYLES.get(state, "magenta")),
+                Text(_rounds(entry) if stopped else _text(entry)),
+            )
     if table.row_count:
         console.print(table)
 
@@ -160,6 +151,16 @@ def duration(seconds: float) -> str:
 def _counted(counts: dict[str, int]) -> str:
     """Return ``3 done, 1 failed``, without what there is none of."""
     return ", ".join(f"{count} {word}" for word, count in counts.items() if count)
+
+
+def _text(entry: StageState) -> str:
+    """Return what is to be said of a stage beside its name and state."""
+    now = time.time()
+    took = duration(entry.elapsed(now)) if entry.began else ""
+    if entry.state != "running":
+        return "  ".join(filter(None, (_rounds(entry), took, entry.note)))
+    left = f"{duration(entry.left(now))} left" if entry.rounds else ""
+    return "  ".join(filter(None, (entry.place, _rounds(entry), took, left)))
 
 
 def _rounds(entry: StageState) -> str:

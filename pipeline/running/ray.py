@@ -28,8 +28,7 @@ from pipeline.compile.compiler import source_folder
 from pipeline.compile.graph import Stage
 from pipeline.compile.serialise import to_json
 from pipeline.dvc.program import executables
-from pipeline.running.local import LocalPool, Slot
-from pipeline.running.worker import Ended, Event, Job
+from pipeline.running.local import Ended, Event, Job, LocalPool, Slot
 from pipeline.spec.records import read_record
 from pipeline.spec.schema import Resources
 from pipeline.workspace import RECORDS

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import chdir, contextmanager
 
@@ -78,14 +77,12 @@ def _bring_up_to_date(request: Request, gpus: list[str] | None) -> Board | None:
     if stale:
         pool = _pool(request, gpus, graph)
         board.places = pool.capacity
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGTERM, signal.SIGHUP):  # end a run like Ctrl-C: what is finished is recorded
-                if signal.getsignal(number) != signal.SIG_IGN:  # as of nohup
-                    signal.signal(number, signal.default_int_handler)
         logs = workspace.private / "logs"
         with Display(board) as display:
+            scheduler = Scheduler(graph, board, stale, recorder, pool, display, logs, options.keep_going)
             try:
-                Scheduler(graph, board, stale, recorder, pool, display, logs, options.keep_going).run()
+                with _interrupting(scheduler):
+                    scheduler.run()
             except BaseException:
                 for entry in board.of_state("running", "waiting"):
                     entry.state, entry.note = "queued", "interrupted"
@@ -142,6 +139,24 @@ def _pool(request: Request, gpus: list[str] | None, graph: Graph) -> LocalPool:
     trains = {address: stage for address, stage in graph.stages.items() if stage.kind == "train"}
     needs = {address: request.compilation.resources[stage.subject] for address, stage in trains.items()}
     return RayPool(*local, options.cluster, trains, needs, options.jobs)
+
+
+@contextmanager
+def _interrupting(scheduler: Scheduler) -> Iterator[None]:
+    """Let Ctrl-C and a request to terminate end a run between two steps, not within DVC; a second one ends it at once."""
+
+    def interrupt(*_: object) -> None:
+        if scheduler.interrupted:
+            raise KeyboardInterrupt
+        scheduler.interrupted = True
+
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {one: signal.signal(one, interrupt) for one in numbers if signal.getsignal(one) != signal.SIG_IGN}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextmanager

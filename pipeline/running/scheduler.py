@@ -11,8 +11,7 @@ from pipeline.compile.graph import Graph
 from pipeline.dvc.recorder import CHANGED, Recorder
 from pipeline.running.board import Board, State
 from pipeline.running.display import Display
-from pipeline.running.local import LocalPool
-from pipeline.running.worker import Ended, Job, Progressed
+from pipeline.running.local import Ended, Job, LocalPool, Progressed
 
 ATTEMPTS = 3  # of a stage that ends by the machine's doing
 BUSY_PAUSE = 2.0  # seconds between two looks at a stage that another process holds
@@ -46,7 +45,7 @@ class Scheduler:
         self.touched: set[str] = set()  # what was made anew, so that what depends on it must be looked at
         self.ready: dict[str, float] = {}  # what is to be decided about, and not before which instant
         self.executed: list[str] = []  # to be recorded
-        self.failed = False
+        self.failed = self.interrupted = False
 
     def run(self) -> None:
         """Work until everything is over, or as far as it goes after failures. What is complete then is recorded."""
@@ -66,6 +65,8 @@ class Scheduler:
                     self._record()
                 self.board.save()
                 self.display.tick()
+                if self.interrupted:
+                    raise KeyboardInterrupt
 
     def _stopped(self) -> bool:
         return self.failed and not self.keep_going

@@ -16,7 +16,7 @@ from pflcore.datasets import DATASETS
 from pflcore.methods import METHODS
 from pflcore.partitions import PARTITIONS
 from pipeline.report import write  # noqa: F401
-from pipeline.running import worker  # noqa: F401
+from pipeline.running import local  # noqa: F401
 from pipeline.spec.figures import figure_module, figure_names
 from pipeline.stages import cli, data, describe, partition, results, train  # noqa: F401
 

@@ -13,7 +13,7 @@ from support.tiny import backbone, method, result_bytes, run
 from pflcore.errors import UserError, bounded
 from pflcore.files import atomic_path
 from pipeline import cli
-from pipeline.running.worker import attempt
+from pipeline.running.local import attempt
 from pipeline.workspace import Workspace
 
 LONG = "k" * 5000

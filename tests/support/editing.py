@@ -93,7 +93,7 @@ class Laboratory:
 
     def copy(self, folder: Path) -> Laboratory:
         """Return the same in another place, with nothing trained yet."""
-        shutil.copytree(self.project.root, folder, ignore=shutil.ignore_patterns("tmp"), symlinks=True)
+        shutil.copytree(self.project.root, folder, ignore=shutil.ignore_patterns("tmp", "warm"), symlinks=True)
         return Laboratory.found(folder)
 
     @property

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from pflcore import settings
-from pipeline.running.worker import Ended, Job
+from pipeline.running.local import Ended, Job
 
 
 def state() -> dict[str, Any]:

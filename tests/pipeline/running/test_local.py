@@ -15,8 +15,7 @@ from support import vandals
 from pflcore.errors import UserError
 from pflcore.memory import TooLittleMemory
 from pipeline.running import local
-from pipeline.running.local import LocalPool, Slot, slots, visible_gpus
-from pipeline.running.worker import Ended, Job, attempt, work
+from pipeline.running.local import Ended, Job, LocalPool, Slot, attempt, slots, visible_gpus, work
 
 
 class Workers:
@@ -124,7 +123,7 @@ def test_gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         seen("0")
     monkeypatch.setattr(local, "_DRIVERS", (str(tmp_path),))
     for wanted in ("", "a", "0,0", "-1"):
-        with pytest.raises(UserError, match=r"--gpus .* must be numbers separated by commas"):
+        with pytest.raises(UserError, match=r"--gpus.* must be numbers separated by commas"):
             seen(wanted)
     some = {"CUDA_VISIBLE_DEVICES": "4,GPU-5f"}
     assert seen("0, 1") == ["0", "1"] and seen("1, 0", **some) == ["GPU-5f", "4"]

@@ -15,8 +15,8 @@ from pipeline.compile.graph import Graph, Stage
 from pipeline.dvc.recorder import CHANGED, Verdict
 from pipeline.running import scheduler
 from pipeline.running.board import Board, StageState
+from pipeline.running.local import Ended, Event, Job, Progressed
 from pipeline.running.scheduler import Scheduler
-from pipeline.running.worker import Ended, Event, Job, Progressed
 
 FAILED = Ended("", "failed", "its line")
 
