@@ -1,14 +1,21 @@
-"""The state of a ``pfl run``: what is done, running, queued, failed. Kept in a file for ``pfl status``."""
+"""The state of a ``pfl run``: kept in a file for ``pfl status``, shown by bars on a terminal and lines elsewhere."""
 
 from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 from collections import Counter
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Literal
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
+from rich.table import Column, Table
+from rich.text import Text
 
 from pflcore.errors import UserError
 from pflcore.files import write_text
@@ -21,6 +28,10 @@ State = Literal["queued", "waiting", "running", "done", "cached", "failed", "ski
 
 OVER = ("done", "cached", "failed", "skipped")
 MAX_BYTES = 1 << 26  # the state of 5,000 runs has some two million
+SHOWN = ("data", "partition", "train", "report")  # kinds of stages that are worth a line when they end
+LINE_EVERY = 30.0  # seconds between two lines about all, where there is no terminal
+MAX_BARS = 24
+_STYLES = {"done": "green", "cached": "dim", "running": "cyan", "failed": "red", "waiting": "yellow", "skipped": "dim"}
 
 
 @dataclass
@@ -138,3 +149,153 @@ class Board:
 def status_path(workspace: Workspace) -> Path:
     """Return where the state of the last `pfl run` is."""
     return workspace.private / "run.json"
+
+
+class Display:
+    """What is shown on standard error while a run goes on; a context manager."""
+
+    def __init__(self, board: Board) -> None:
+        self.board, self.next_line = board, time.monotonic() + LINE_EVERY
+        self.bars = Progress(
+            TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis")),
+            BarColumn(16),
+            TextColumn("{task.fields[text]}", markup=False, table_column=Column(no_wrap=True)),
+            console=Console(stderr=True),
+            transient=True,
+            redirect_stdout=sys.stdout.isatty(),  # it may be a file, in which nothing of a display belongs
+            disable=not sys.stderr.isatty(),
+        )
+        self.tasks: dict[str, TaskID] = {}
+
+    def __enter__(self) -> Display:
+        self.bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.bars.stop()
+
+    def say(self, line: str) -> None:
+        print(line, file=sys.stderr, flush=True)
+
+    def ended(self, entry: StageState) -> None:
+        """Say how a stage ended."""
+        if entry.state == "failed":
+            self.say(f"FAILED {entry.name}: {entry.note}")
+        elif entry.kind in SHOWN:
+            self.say(f"{entry.name}: {duration(entry.seconds)}{', diverged' if entry.diverged else _accuracy(entry)}")
+
+    def tick(self) -> None:
+        """Show the state as it is now."""
+        running = self.board.of_state("running")
+        if not self.bars.disable:
+            shown = {entry.address: entry for entry in running[:MAX_BARS]}
+            for address in self.tasks.keys() - shown.keys() - {""}:
+                self.bars.remove_task(self.tasks.pop(address))
+            due = [entry for entry in self.board.entries.values() if entry.state != "cached"]
+            over = sum(entry.state in OVER or entry.round / max(entry.rounds, 1) for entry in due)
+            self._bar("", "", over, len(due), overall(self.board))
+            for address, entry in shown.items():
+                self._bar(address, entry.name, entry.round, entry.rounds or None, _text(entry))
+        elif time.monotonic() > self.next_line:
+            self.next_line = time.monotonic() + LINE_EVERY
+            names = "; ".join(f"{entry.name} {_rounds(entry)}".rstrip() for entry in running[:4])
+            self.say(f"{overall(self.board)}{': ' + names if names else ''}")
+
+    def _bar(self, key: str, name: str, done: float, total: float | None, text: str) -> None:
+        if key not in self.tasks:
+            self.tasks[key] = self.bars.add_task(name, text="")
+        self.bars.update(self.tasks[key], completed=done, total=total, text=text)
+
+
+def show_status(board: Board, console: Console, everything: bool) -> None:
+    """Print what `pfl status` does: the whole in a line, then what runs, has failed or diverged; or every stage."""
+    alive = board.alive
+    since = datetime.fromtimestamp(board.began).strftime("%Y-%m-%d %H:%M:%S")
+    how = f"since {since}, process {board.process}"
+    if board.ended:
+        how = f"{since}, ended after {duration(board.ended - board.began)}"
+    elif not alive:
+        how = f"was stopped (it began {since}); type it again, it goes on where it was"
+    for line in (f"{board.title}: {how}", overall(board)):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    table = Table("stage", "state", "", box=None, padding=(0, 1), header_style="bold")
+    for entry in board.entries.values():
+        if everything or entry.diverged or entry.state in ("running", "failed", "waiting"):
+            stopped = entry.state == "running" and not alive
+            state = "stopped" if stopped else "diverged" if entry.diverged else entry.state
+            table.add_row(
+                entry.name,
+                Text(state, _STYLES.get(state, "magenta")),
+                Text(_rounds(entry) if stopped else _text(entry)),
+            )
+    if table.row_count:
+        console.print(table)
+
+
+def summary(board: Board) -> list[str]:
+    """Return the lines at the end: counts, then each failure with the last lines of its log, and how to try again."""
+    counts, trains = board.counts(), board.of_kind("train")
+    words = {state: counts[state] for state in ("done", "cached", "failed")}
+    words["not done"] = counts["skipped"] + counts["queued"] + counts["waiting"]
+    words["runs trained"] = sum(entry.state == "done" for entry in trains)
+    lines = [f"{len(board.entries)} stages in {duration(time.time() - board.began)}: {_counted(words)}"]
+    if diverged := sorted(entry.subject for entry in trains if entry.diverged):
+        lines.append(f"diverged: {', '.join(diverged)}")
+    for entry in board.of_state("failed"):
+        lines.append(f"FAILED {entry.name}: {entry.note}")
+        if entry.log and Path(entry.log).is_file():
+            log = Path(entry.log).read_text(encoding="utf-8", errors="replace").splitlines()
+            last = [line for line in log if line.strip() and not line.startswith("---")][-5:]
+            lines += [f"    {line}" for line in last if line != f"pfl: {entry.note}"]  # which has been said
+            lines.append(f"    all of it: {os.path.relpath(entry.log)}")
+    if counts["failed"]:
+        lines.append(f"what is done stays done; to try the rest again: {board.title}")
+    return lines
+
+
+def overall(board: Board) -> str:
+    """Return how far a run is, in a line."""
+    counts, alive = board.counts(), board.alive
+    words = {
+        "stopped" if state == "running" and not alive else state: counts[state]
+        for state in (*_STYLES, "queued")
+        if state != "cached"
+    }
+    cached = f" ({counts['cached']} cached)" if counts["cached"] else ""
+    left = f", about {duration(board.left(time.time()))} left" if alive else ""
+    return f"{_counted(words) or 'nothing to do'}{cached}{left}"
+
+
+def duration(seconds: float) -> str:
+    """Return seconds in words: ``42 s``, ``3:07 min``, ``2:05 h``, ``3 d 4 h``."""
+    whole = round(seconds)
+    if whole < 100:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60}:{whole % 60:02} min"
+    if whole < 48 * 3600:
+        return f"{whole // 3600}:{whole % 3600 // 60:02} h"
+    return f"{whole // 86400} d {whole % 86400 // 3600} h"
+
+
+def _counted(counts: dict[str, int]) -> str:
+    """Return ``3 done, 1 failed``, without what there is none of."""
+    return ", ".join(f"{count} {word}" for word, count in counts.items() if count)
+
+
+def _text(entry: StageState) -> str:
+    """Return what is to be said of a stage beside its name and state."""
+    now = time.time()
+    took = duration(entry.elapsed(now)) if entry.began else ""
+    if entry.state != "running":
+        return "  ".join(filter(None, (_rounds(entry), took, entry.note)))
+    left = f"{duration(entry.left(now))} left" if entry.rounds else ""
+    return "  ".join(filter(None, (entry.place, _rounds(entry), took, left)))
+
+
+def _rounds(entry: StageState) -> str:
+    return f"round {entry.round}/{entry.rounds}{_accuracy(entry)}" if entry.rounds else ""
+
+
+def _accuracy(entry: StageState) -> str:
+    return "" if entry.accuracy is None else f", {100 * entry.accuracy:.2f} %"

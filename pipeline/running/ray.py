@@ -16,7 +16,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -40,12 +40,8 @@ KEPT = 2  # checkpoints: the newest, and one to fall back to
 CHECKPOINTS = ".pfl/checkpoints/*/round-*"
 
 
-@dataclass(frozen=True)
-class File:
-    """A checkpoint, an output or a note of a node; its path is relative to the workspace."""
-
-    path: str
-    content: bytes
+File = tuple[str, bytes]
+"""A checkpoint, an output or a timing of a node: its path, relative to the workspace, and its content."""
 
 
 class RayPool(LocalPool):
@@ -93,8 +89,9 @@ class RayPool(LocalPool):
         options = {"num_cpus": need.cpus, "num_gpus": need.gpus, "memory": int(need.memory * GIB) or None}
         task = self.ray.remote(train_on_node).options(**options, num_returns="streaming", max_retries=0)
         variables = {"PFL_DEVICE": "cuda"} if need.gpus else {"PFL_DEVICE": "cpu", "PFL_THREADS": "1"}
-        variables |= {"PFL_WORKERS": str(max(1, int(need.cpus)))}
-        variables |= {name: value for name, value in os.environ.items() if name == "PFL_CHECKPOINT_SECONDS"}
+        variables["PFL_WORKERS"] = str(max(1, int(need.cpus)))
+        if seconds := os.environ.get("PFL_CHECKPOINT_SECONDS"):
+            variables["PFL_CHECKPOINT_SECONDS"] = seconds
         self.tasks.append((job, task.remote(job, self._files(job), variables)))
         return None
 
@@ -104,9 +101,9 @@ class RayPool(LocalPool):
         for job, yields in list(self.tasks):
             while (job, yields) in self.tasks and self.ray.wait([yields], timeout=0)[0]:
                 message = self._next(job, yields)
-                if isinstance(message, File):
-                    with atomic_path(self.root / message.path) as temporary:
-                        temporary.write_bytes(message.content)
+                if isinstance(message, tuple):
+                    with atomic_path(self.root / message[0]) as temporary:
+                        temporary.write_bytes(message[1])
                     for old in self._checkpoints(job)[KEPT:]:
                         old.unlink(missing_ok=True)
                 elif isinstance(message, str):
@@ -211,7 +208,7 @@ def train_on_node(job: Job, files: Mapping[str, Any], variables: Mapping[str, st
             (root / name).write_bytes(content if isinstance(content, bytes) else ray.get(content))
 
         def made(path: Path) -> File:
-            return File(path.relative_to(root).as_posix(), path.read_bytes())
+            return path.relative_to(root).as_posix(), path.read_bytes()
 
         sent, printed, log, pool = {*root.glob(CHECKPOINTS)}, 0, root / "log", _pool()
         pool.root = root

@@ -15,8 +15,7 @@ from pipeline.compile.graph import Graph
 from pipeline.dvc.program import executables, initialise
 from pipeline.dvc.recorder import Recorder
 from pipeline.papers.refresh import refresh
-from pipeline.running.board import Board, StageState, status_path
-from pipeline.running.display import Display, duration, summary
+from pipeline.running.board import Board, Display, StageState, duration, status_path, summary
 from pipeline.running.local import LocalPool, slots, visible_gpus
 from pipeline.running.options import Request, RunOptions
 from pipeline.running.scheduler import Scheduler
@@ -24,7 +23,6 @@ from pipeline.stages.guard import leave_output
 from pipeline.workspace import Workspace, raw_data_folder, report_path, run_path, timings_path
 
 MAX_SHOWN = 3  # reports that are printed; of more, only where they are
-SECONDS = 1.0  # expected of a stage other than training; only the time left depends on it
 
 
 def run_specs(workspace: Workspace, options: RunOptions) -> int:
@@ -63,7 +61,13 @@ def _bring_up_to_date(request: Request, gpus: list[str] | None) -> Board | None:
     order = _needed(request, graph)
     recorder = Recorder(workspace.root, (graph.stages[address] for address in order))
     stale = recorder.stale(order)
-    seconds = _seconds(request, graph, order) if stale else {}
+    seconds: dict[str, float] = {}
+    if stale:
+        from pipeline.plan.estimate import Speed  # with NumPy
+
+        runs = request.compilation.runs
+        speed, stages = Speed(runs.values(), workspace.private / "timings"), [graph.stages[at] for at in order]
+        seconds = {one.address: speed.seconds(runs[one.subject]) if one.kind == "train" else 1.0 for one in stages}
     if options.dry or not stale:
         recorder.close()
     if options.dry:
@@ -108,15 +112,6 @@ def _needed(request: Request, graph: Graph) -> list[str]:
     return [at for at in graph.needed(targets) if not (skipped and graph.stages[at].kind == "guard")]
 
 
-def _seconds(request: Request, graph: Graph, order: list[str]) -> dict[str, float]:
-    """Return how long each stage is expected to take."""
-    from pipeline.plan.estimate import Speed  # with NumPy
-
-    runs, stages = request.compilation.runs, [graph.stages[address] for address in order]
-    speed = Speed(runs.values(), request.workspace.private / "timings")
-    return {one.address: speed.seconds(runs[one.subject]) if one.kind == "train" else SECONDS for one in stages}
-
-
 def _explained(graph: Graph, order: list[str], stale: Mapping[str, str], seconds: Mapping[str, float]) -> str:
     """Return a line for each stage that is to be done, with the reason, and one about all of them."""
     due: dict[str, str] = {}
@@ -143,7 +138,7 @@ def _pool(request: Request, gpus: list[str] | None, graph: Graph) -> LocalPool:
 
 @contextmanager
 def _interrupting(scheduler: Scheduler) -> Iterator[None]:
-    """Let Ctrl-C and a request to terminate end a run between two steps, not within DVC; a second one ends it at once."""
+    """Let Ctrl-C and a request to terminate end a run between two steps, not within DVC; a second one at once."""
 
     def interrupt(*_: object) -> None:
         if scheduler.interrupted:

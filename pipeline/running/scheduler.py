@@ -9,8 +9,7 @@ from pathlib import Path
 
 from pipeline.compile.graph import Graph
 from pipeline.dvc.recorder import CHANGED, Recorder
-from pipeline.running.board import Board, State
-from pipeline.running.display import Display
+from pipeline.running.board import Board, Display, State
 from pipeline.running.local import Ended, Job, LocalPool, Progressed
 
 ATTEMPTS = 3  # of a stage that ends by the machine's doing

@@ -12,9 +12,8 @@ from support.project import make_project
 
 from pflcore.errors import UserError
 from pipeline.compile.graph import Graph, Stage
-from pipeline.running import display
-from pipeline.running.board import Board, StageState
-from pipeline.running.display import Display, duration, show_status, summary
+from pipeline.running import board as module
+from pipeline.running.board import Board, Display, StageState, duration, show_status, summary
 from pipeline.running.options import cell_name, cells_meant
 
 
@@ -96,7 +95,7 @@ def test_bars_on_a_terminal_and_lines_elsewhere(
             return True
 
     terminal = Terminal()
-    monkeypatch.setattr(display.sys, "stderr", terminal)
+    monkeypatch.setattr(module.sys, "stderr", terminal)
     for name, value in {"TERM": "xterm", "COLUMNS": "140"}.items():
         monkeypatch.setenv(name, value)
     with Display(board) as bars:
