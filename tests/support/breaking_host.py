@@ -42,22 +42,19 @@ def serving() -> Iterator[Host]:
             wanted = self.headers["Range"]
             state.asked.append(wanted)
             time.sleep(state.delay)
-            if state.refuse:
-                state.refuse -= 1
-                return self.send_error(503)
             start = int(wanted.removeprefix("bytes=").removesuffix("-")) if wanted and state.ranges else 0
-            if start and start >= len(CONTENT):
-                return self.send_error(416)
-            body = CONTENT[start:]
+            if state.refuse or start >= len(CONTENT):
+                self.send_error(503 if state.refuse else 416)
+                state.refuse = max(state.refuse - 1, 0)
+                return
             self.send_response(206 if start else 200)
-            self.send_header("Content-Length", str(len(body)))
+            self.send_header("Content-Length", str(len(CONTENT) - start))
             self.end_headers()
-            most = state.most.pop(0) if state.most else len(body)
-            self.wfile.write(body[:most])
-            state.sent += len(body[:most])
+            body = CONTENT[start:][: state.most.pop(0) if state.most else None]
+            self.wfile.write(body)
+            state.sent += len(body)
 
-        def log_message(self, *_: object) -> None:
-            """Quietly."""
+        def log_message(self, *_: object) -> None: ...
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         state.port = server.server_address[1]

@@ -16,8 +16,7 @@ from support.tiny import first_fitting, method, result_bytes, run, spied, traini
 
 from pflcore.engine import CheckpointFolder, Progress, Result
 from pflcore.engine.checkpoint import round_of, stored
-from pflcore.errors import UserError
-from pflcore.method import PROGRESS, Federation, Method, Update
+from pflcore.method import PROGRESS, Method, Update
 from pflcore.methods import METHODS
 from pflcore.settings import Evaluation, Training
 from pipeline.spec.run import Run
@@ -122,23 +121,6 @@ def test_which_state_is_taken_and_which_are_replaced(workshop: Workshop) -> None
         workshop.run("fedavg", 8, stop=7)
     result = workshop.run("fedavg", 8)
     assert (result.resumed_from, result.inherited) == (6, False)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Counting(METHODS.get("fedavg")):  # type: ignore[misc]
-    """Knows how many rounds there are, and has not asked."""
-
-    def init_server(self, initial: Any, roles: Any, federation: Federation) -> Any:
-        assert federation.rounds > 0
-        return super().init_server(initial, roles, federation)
-
-
-def test_a_method_that_uses_the_number_of_rounds_says_so() -> None:
-    told = r"test_longer.py:\d+: federation.rounds must be asked for: facts = \('progress',\)$"
-    with pytest.raises(UserError, match=told):
-        run(Counting(), first_fitting(method("fedavg")))
-    asking = type("Asking", (Counting,), {"facts": (PROGRESS,)})
-    assert run(asking(), first_fitting(method("fedavg"))).round[-1] == 2
 
 
 def test_what_a_lineage_depends_on(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,8 +39,8 @@ def rounds(project: Project, run: str) -> pd.DataFrame:
 def test_the_best_on_validation_samples_is_chosen_trained_and_reported(tmp_path: Path) -> None:
     project = make_project(tmp_path / "tuned", {"specs/tiny.yaml": SPEC}, default=["tiny"])
     project.compile()
-    project.execute(project.compiled())
-    (selection,) = project.compiled().selections.values()
+    project.execute(compilation := project.compiled())
+    (selection,) = compilation.selections.values()
     means = []
     for trial in selection.trials:
         tables = [rounds(project, run.id) for run in trial.runs]  # the window is of one round
@@ -55,9 +55,9 @@ def test_the_best_on_validation_samples_is_chosen_trained_and_reported(tmp_path:
     text = SPEC.partition("tune:")[0].replace(" lr: 0.1", f" lr: {chosen['training.lr']}")
     by_hand = make_project(tmp_path / "by_hand", {"specs/tiny.yaml": text})
     by_hand.compile()
-    by_hand.execute(by_hand.compiled())
-    runs = {(run.method, run.seed): run.id for run in by_hand.compiled().runs.values()}
-    tuned = [run for run in project.compiled().runs.values() if run.tuned]
+    by_hand.execute(plain := by_hand.compiled())
+    runs = {(run.method, run.seed): run.id for run in plain.runs.values()}
+    tuned = [run for run in compilation.runs.values() if run.tuned]
     assert len(tuned) == 2
     for run in tuned:
         assert rounds(project, run.id).equals(rounds(by_hand, runs["fedavg", run.seed]))
