@@ -90,7 +90,6 @@ class LocalPool:
         self.slots = {slot.name: slot for slot in slots}
         self.limits = Counter(slot.name for slot in slots)
         self.running: dict[Connection, tuple[str, str, BaseProcess]] = {}  # address, slot and process
-        self.last: dict[str, str] = {}  # the slot in which each stage ran last
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(["pipeline.running.warm"])
         _run_forkserver()  # it takes seconds, in which there is other work
@@ -111,20 +110,18 @@ class LocalPool:
         environment = {**os.environ, **self.variables, **self.slots[place].variables}
         self.running[here] = job.address, place, self._fork(job, environment, there)
         there.close()
-        self.last[job.address] = place
 
     def events(self, timeout: float) -> list[Event]:
         """Return what has happened; wait for it up to `timeout` seconds."""
         ready = cast(list[Connection], wait([*self.running], timeout))
         return [self._receive(connection) for connection in ready]
 
-    def shrink(self, address: str) -> str:
+    def shrink(self, place: str) -> str:
         """Run fewer where memory did not suffice for a stage; return what was done about it."""
-        name = self.last.get(address, "")
-        if self.limits[name] <= 1:
+        if self.limits[place] <= 1:
             return ""
-        self.limits[name] -= 1
-        return f"at most {self.limits[name]} at a time on {name} from now on"
+        self.limits[place] -= 1
+        return f"at most {self.limits[place]} at a time on {place} from now on"
 
     def close(self) -> None:
         """End what is under way."""

@@ -123,7 +123,7 @@ class Scheduler:
         if event.outcome == "failed" or entry.attempts >= ATTEMPTS:
             self._fail(event.address, event.message)
         else:
-            eased = self.pool.shrink(event.address) if event.outcome == "memory" or entry.attempts > 1 else ""
+            eased = self.pool.shrink(entry.place) if event.outcome == "memory" or entry.attempts > 1 else ""
             self._again(event.address, event.message, f", {eased}" if eased else "")
 
     def _record(self) -> None:

@@ -69,8 +69,8 @@ def test_one_stage_cannot_influence_the_next_and_one_that_vanishes_is_noticed(wo
 
 def test_slots_are_shared_out_and_fewer_after_memory_did_not_suffice(workers: Workers) -> None:
     assert [workers.start(name) for name in "abcd"] == ["gpu 0", "gpu 1", "gpu 0", None]
-    assert workers.pool.shrink("b") == "", "one is left alone"
-    assert workers.pool.shrink("a") == "at most 1 at a time on gpu 0 from now on" and workers.pool.capacity == 2
+    assert workers.pool.shrink("gpu 1") == "", "one is left alone"
+    assert workers.pool.shrink("gpu 0") == "at most 1 at a time on gpu 0 from now on" and workers.pool.capacity == 2
     assert set(workers.ends(3)) == {"a", "b", "c"}
     assert [workers.start(name) for name in "abc"] == ["gpu 0", "gpu 1", None]
     workers.ends(2)
