@@ -8,5 +8,5 @@ _MARKDOWN = str.maketrans(
 
 
 def escape_markdown(text: object) -> str:
-    """Text in which nothing is Markdown, HTML or mathematics."""
+    """Return text in which nothing is Markdown, HTML or mathematics."""
     return str(text).translate(_MARKDOWN)

@@ -36,24 +36,15 @@ FACTS: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Entry:
-    """A kept run.
-
-    Attributes:
-        made_by: The versions of the code that trained it.
-        obtained: The day, as ``2026-11-22``.
-        seconds: Duration on an accelerator, or seconds of work of CPU cores; None where that is not known.
-        facts: Those of :data:`FACTS`.
-        measurements: As :mod:`pipeline.measurements` makes them.
-        machine: Processor, instruction sets, threads and libraries; "" of results that were kept without them.
-    """
+    """A kept run."""
 
     run: Run
-    made_by: Versions
-    obtained: str
-    seconds: float | None
-    facts: dict[str, Any]
-    measurements: dict[str, Any]
-    machine: str = ""
+    made_by: Versions  # those of the code that trained it
+    obtained: str  # the day, as ``2026-11-22``
+    seconds: float | None  # on an accelerator, or of work of CPU cores; None where that is not known
+    facts: dict[str, Any]  # those of `FACTS`
+    measurements: dict[str, Any]  # as :mod:`pipeline.measurements` makes them
+    machine: str = ""  # processor, instruction sets, threads and libraries; "" of results that were kept without them
 
     def rounds(self) -> pa.Table:
         """Return the measurements as a ``rounds/2`` table. Raises :class:`UserError` if they are damaged."""
@@ -66,7 +57,7 @@ class Entry:
 
     def line(self) -> str:
         """Return the line of the ledger."""
-        content = {"obtained": self.obtained, "seconds": self.seconds, "made_by": self.made_by, "facts": self.facts}
+        content = {name: getattr(self, name) for name in ("obtained", "seconds", "made_by", "facts")}
         content |= {"machine": self.machine} if self.machine else {}
         return _line("run", self.run.id, {**content, "settings": self.run.record, "measurements": self.measurements})
 
@@ -77,15 +68,9 @@ class Entry:
         for name, value in facts.items():
             if not isinstance(value, FACTS[name]) or isinstance(value, bool):
                 raise TypeError(f"{name}: {value!r}")
-        return cls(
-            run=Run(content["settings"]),
-            made_by={str(name): str(version) for name, version in content["made_by"].items()},
-            obtained=str(content["obtained"]),
-            seconds=content["seconds"],
-            facts=facts,
-            measurements=dict(content["measurements"]),
-            machine=str(content.get("machine", "")),
-        )
+        own, seconds, measurements = content["made_by"], content["seconds"], dict(content["measurements"])
+        made_by, machine = {str(name): str(version) for name, version in own.items()}, str(content.get("machine", ""))
+        return cls(Run(content["settings"]), made_by, str(content["obtained"]), seconds, facts, measurements, machine)
 
 
 @dataclass(frozen=True)
@@ -112,7 +97,6 @@ class Ledger:
         return lines
 
     def files(self) -> list[Path]:
-        """Return the files of the ledger, sorted."""
         return sorted(path for path in (self.root / RESULTS).rglob("*.jsonl") if path.is_file())
 
     def path(self, id_: str) -> str | None:
@@ -124,8 +108,11 @@ class Ledger:
         return [entry for id_ in self.lines if (entry := self.get(id_))]
 
     def get(self, id_: str) -> Entry | None:
-        """Return what is kept of a run, current or not; None if it is not kept. Raises :class:`UserError`: the line
-        was edited by hand, or is cut."""
+        """Return what is kept of a run, current or not; None if it is not kept.
+
+        Raises:
+            UserError: The line was edited by hand, or is cut.
+        """
         content = self._content(id_, "run")
         if content is None:
             return None

@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 from pflcore.errors import UserError
 from pflcore.protocols import curve
 
-_POPULATIONS = ["test", "novel", "validation"]
-
 
 def from_table(rounds: pa.Table, positions: int) -> dict[str, Any]:
     """Return what a ``rounds/2`` table measures on test and validation samples, and which clients are novel.
@@ -64,10 +62,9 @@ def to_table(kept: dict[str, Any]) -> pa.Table:
 
     Raises ``ValueError``, ``KeyError``, ``TypeError`` or ``OverflowError`` for other data.
     """
-    if not kept:
-        kept = {"novel": [], "test": {"total": [], "round": [], "loss": [], "correct": []}}
+    kept = kept or {"novel": [], "test": {"total": [], "round": [], "loss": [], "correct": []}}
     clients = np.arange(len(kept["test"]["total"]), dtype=np.int32)
-    populations = _POPULATIONS if "validation" in kept else _POPULATIONS[:2]
+    populations = ["test", "novel", *(["validation"] if "validation" in kept else [])]
     table = _rows(kept["test"], clients, np.isin(clients, kept["novel"]).astype(np.int8), populations)
     if "validation" not in kept:
         return table

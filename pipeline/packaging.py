@@ -11,11 +11,9 @@ from pathlib import Path
 from setuptools.command.build_py import build_py
 from setuptools.command.sdist import sdist
 
-_KINDS = ("*.yaml", "*.csv", "*.md")
-
 
 def _specs() -> list[Path]:
-    return sorted(path for kind in _KINDS for path in Path("specs").rglob(kind))
+    return [path for kind in ("*.yaml", "*.csv", "*.md") for path in Path("specs").rglob(kind)]
 
 
 class BuildWithSpecs(build_py):  # type: ignore[misc]
@@ -23,9 +21,7 @@ class BuildWithSpecs(build_py):  # type: ignore[misc]
 
     def run(self) -> None:
         super().run()
-        if self.editable_mode:
-            return
-        for path in _specs():
+        for path in [] if self.editable_mode else _specs():
             place = Path(self.build_lib, "pipeline", path)
             place.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, place)
@@ -35,6 +31,5 @@ class SourcesWithSpecs(sdist):  # type: ignore[misc]
     """Adds them, and what the README links to or installs with, to an sdist."""
 
     def make_release_tree(self, base_dir: str, files: list[str]) -> None:
-        docs = sorted(Path("docs").glob("*.md"))
-        more = [str(path) for path in (*_specs(), *docs, Path("constraints.txt"))]
+        more = map(str, (*_specs(), *Path("docs").glob("*.md"), "constraints.txt"))
         super().make_release_tree(base_dir, sorted({*files, *more}))

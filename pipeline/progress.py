@@ -14,8 +14,7 @@ if TYPE_CHECKING:
 _INTERVAL = 20.0  # seconds between two lines when there is no terminal
 
 listener: Callable[[Progress], None] | None = None
-"""Who is told of each round beside the reader: in a worker of ``pfl run``, the scheduler."""
-
+"""Called with each round beside the reader's display: in a worker of ``pfl run``, for the scheduler."""
 
 Show = Callable[..., None]
 """Takes what is done, how many steps of it are done, how many there are, and what else there is to say of it."""
@@ -24,12 +23,11 @@ Show = Callable[..., None]
 @contextmanager
 def show_training(title: str) -> Iterator[Callable[[Progress], None]]:
     """Yield a function to call after each round."""
-    tell = listener
     with show_preparation(title) as show:
 
         def update(progress: Progress) -> None:
-            if tell:
-                tell(progress)
+            if listener:
+                listener(progress)
             accuracy = "" if progress.accuracy is None else f", accuracy {100 * progress.accuracy:.2f} %"
             show(title, progress.round, progress.rounds, f"loss {progress.loss:.3f}{accuracy}")
 
@@ -40,7 +38,7 @@ def show_training(title: str) -> Iterator[Callable[[Progress], None]]:
 def show_preparation(first: str = "") -> Iterator[Show]:
     """Yield a function to call after each step; what comes `first` has a bar before its first step."""
     if not sys.stderr.isatty():
-        yield _Lines()
+        yield _lines()
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -65,21 +63,21 @@ def show_preparation(first: str = "") -> Iterator[Show]:
         yield update
 
 
-class _Lines:
-    """Print a line at intervals, and one at the end of what has a state. What takes less says nothing else."""
+def _lines() -> Show:
+    """Return what prints a line at intervals, and one at the end of what has a state; what takes less has no other."""
+    task, start, began, shown, last = "", 0, 0.0, 0.0, time.monotonic()
 
-    def __init__(self) -> None:
-        self.what, self.last = "", time.monotonic()
-
-    def __call__(self, what: str, done: int, total: int, state: str = "") -> None:
-        before, self.last = self.last, time.monotonic()
-        if what != self.what:  # a resumed run starts in the middle
-            self.what, self.start = what, max(done - 1, 0)
-            self.began = self.shown = before if done else self.last
+    def update(what: str, done: int, total: int, state: str = "") -> None:
+        nonlocal task, start, began, shown, last
+        before, last = last, time.monotonic()
+        if what != task:  # a resumed run starts in the middle
+            task, start = what, max(done - 1, 0)
+            began = shown = before if done else last
         ends = done == total and state != ""
-        if not ends and (not done or self.last - self.shown < _INTERVAL):
-            return
-        self.shown = self.last
-        left = (self.last - self.began) / (done - self.start) * (total - done)
-        words = [f"{what}: {'round ' if state else ''}{done:,}/{total:,}", state, "" if ends else f"{left:.0f} s left"]
-        print(", ".join(filter(None, words)), flush=True)
+        if ends or (done and last - shown >= _INTERVAL):
+            shown = last
+            left = "" if ends else f"{(last - began) / (done - start) * (total - done):.0f} s left"
+            words = (f"{what}: {'round ' if state else ''}{done:,}/{total:,}", state, left)
+            print(", ".join(filter(None, words)), flush=True)
+
+    return update

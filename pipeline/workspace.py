@@ -14,49 +14,36 @@ from pflcore.errors import UserError
 
 PAPER = "paper"
 RESULTS = "results"
-COUNTING = "pipeline.report.counting"
-"""The module that counts what is known before a run is trained. It imports torch, so it is loaded when it is needed."""
-COUNTS = ".pfl/counts"
-"""What quantities have been counted, a file per run that differs."""
-KEPT_STAGES = "stages/kept/dvc.yaml"
-"""The stage file of what is taken from the ledger."""
+COUNTING = "pipeline.report.counting"  # counts what is known before a run is trained; loaded late, as it imports torch
+COUNTS = ".pfl/counts"  # what quantities have been counted, a file per run that differs
+KEPT_STAGES = "stages/kept/dvc.yaml"  # the stage file of what is taken from the ledger
 TABLES = "stages/tables"
-CODE = "stages/code.yaml"
-"""Digests of code, which stage files name."""
-RECORDS = "stages/records.json"
-"""The settings of runs, federations, datasets, selections and pretrained weights, a line each."""
+CODE = "stages/code.yaml"  # digests of code, which stage files name
+RECORDS = "stages/records.json"  # settings of runs, federations, datasets, selections and pretrained weights, by line
 PARTITION_REPORTS = "reports/partitions"
 PAPERS = "reports/papers"
 INDEX = "reports/index.html"
-_PARTITION_FILES = ("index.md", "index.html", "picture.svg", "clients.csv")
-_REPORT_FILES = ("report.md", "report.html", "report.tex", "table.csv", "table.parquet", "figures", "metrics")
 
 
 @dataclass(frozen=True)
 class Workspace:
     """Paths of a workspace.
 
-    Attributes:
-        root: Where DVC runs and where all relative paths begin.
-        home: The folder with `specs/` and `pyproject.toml`. It is `root`, except that a profile other than ``paper``
-            has a workspace of its own below ``build/``, so that trial runs never mix with the real ones.
-        profile: The profile that this workspace is compiled for.
+    A profile other than ``paper`` has a workspace of its own below ``build/`` of the home, so that trial runs never mix
+    with the real ones; otherwise `root` and `home` are the same.
     """
 
-    root: Path
-    home: Path
+    root: Path  # where DVC runs and where all relative paths begin
+    home: Path  # with `specs/` and `pyproject.toml`
     profile: str = PAPER
 
     @classmethod
     def find(cls, start: Path | None = None, profile: str = PAPER) -> Workspace:
-        """Return the workspace around `start` (default: the current folder).
+        """Return the workspace around `start` (default: the current folder). Raise :class:`UserError` if there is none.
 
         Its home is the nearest folder whose pyproject.toml has a section ``[tool.pfl]``. Without any it is `start`, if
         that has `specs/`, or the nearest folder above with `specs/` in which pfl has been at work: others have folders
         of that name too, and nothing is to be written there.
-
-        Raises:
-            UserError: There is none, or it lies below a folder with braces in its name, which DVC cannot show.
         """
         start = (start or Path.cwd()).absolute()
         if set("{}") & set(str(start)):
@@ -65,10 +52,8 @@ class Workspace:
         marked = [folder for folder in above if _is_marked(folder / "pyproject.toml")]
         used = [one for one in above if (one == start or (one / ".pfl").is_dir()) and (one / "specs").is_dir()]
         if not marked + used:
-            raise UserError(
-                f"{start}: neither here nor above is a pyproject.toml with [tool.pfl] or a folder specs/; go to a "
-                "study, or make one with `pfl init NAME`"
-            )
+            what = "neither here nor above is a pyproject.toml with [tool.pfl] or a folder specs/"
+            raise UserError(f"{start}: {what}; go to a study, or make one with `pfl init NAME`")
         home = (marked + used)[0]
         return cls(home if profile == PAPER else home / "build" / profile, home, profile)
 
@@ -87,10 +72,9 @@ class Workspace:
 
 
 def _is_marked(path: Path) -> bool:
-    """Whether a pyproject.toml is a study's. One that TOML cannot read is, and whoever reads its settings says so."""
-    if not path.is_file():
-        return False
-    return bool(re.search(r"^\s*\[\s*tool\s*\.\s*pfl\s*\]", path.read_text("utf-8", errors="replace"), re.MULTILINE))
+    """Return whether a pyproject.toml has the section of a study, also one that TOML cannot read."""
+    section = re.compile(r"^\s*\[\s*tool\s*\.\s*pfl\s*\]", re.MULTILINE)
+    return path.is_file() and bool(section.search(path.read_text("utf-8", errors="replace")))
 
 
 def raw_data_folder(root: Path) -> Path:
@@ -145,7 +129,8 @@ def partition_report_path(federation_id: str) -> str:
 
 def partition_report_files(federation_id: str) -> list[str]:
     """Return what a partition's page consists of. Not the folder, where anything of a person's own may lie."""
-    return [f"{partition_report_path(federation_id)}/{name}" for name in _PARTITION_FILES]
+    names = ("index.md", "index.html", "picture.svg", "clients.csv")
+    return [f"{partition_report_path(federation_id)}/{name}" for name in names]
 
 
 def report_path(spec_id: str) -> str:
@@ -154,7 +139,8 @@ def report_path(spec_id: str) -> str:
 
 def report_files(spec_id: str) -> list[str]:
     """Return what a spec's report consists of, the last two being folders; what else is there is a person's own."""
-    return [f"{report_path(spec_id)}/{name}" for name in _REPORT_FILES]
+    names = ("report.md", "report.html", "report.tex", "table.csv", "table.parquet", "figures", "metrics")
+    return [f"{report_path(spec_id)}/{name}" for name in names]
 
 
 def timings_path(spec_id: str) -> Path:

@@ -34,5 +34,5 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Project:
 @pytest.fixture
 def reproduced(original: Project, tmp_path: Path) -> Project:
     """A copy of the reproduced project in another place."""
-    shutil.copytree(original.root, tmp_path / "copy", ignore=shutil.ignore_patterns("tmp"), symlinks=True)
+    shutil.copytree(original.root, tmp_path / "copy", ignore=shutil.ignore_patterns("tmp", "warm"), symlinks=True)
     return Project(tmp_path / "copy")

@@ -26,7 +26,7 @@ from pflcore.data.preparation import allocate, track
 from pflcore.data.samples import SPLITS, Bytes, Mask, Rows
 from pflcore.datasets._files import Read, describe, reading
 from pflcore.errors import UserError
-from pflcore.json_text import parse_json
+from pflcore.files import parse_json
 
 FORMATS = ("PNG", "JPEG", "BMP", "WEBP", "PPM", "TIFF", "GIF")
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")

@@ -56,7 +56,7 @@ for panel, commands in COMMANDS.items():
 for example, command in KEPT.items():
     results.command(example.split()[2], epilog=f"Example: {example}")(command)
 app.add_typer(results, name="results", rich_help_panel="Keep", epilog="Example: pfl results keep fedofa/table_s1")
-app.add_typer(stage, name="stage", hidden=True)
+app.command("stage", hidden=True)(stage)
 
 
 def _version(wanted: bool) -> None:

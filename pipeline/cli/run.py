@@ -133,8 +133,7 @@ def status(
     profile: Profile = PAPER,
 ) -> None:
     """Say how far the `pfl run` of this workspace is, or how the last one ended."""
-    from pipeline.running.board import Board, status_path
-    from pipeline.running.display import show_status
+    from pipeline.running.board import Board, show_status, status_path
 
     board = Board.load(status_path(Workspace.find(profile=profile)))
     if board is None:

@@ -34,7 +34,9 @@ _NOT_MEASURED = {"title", "caption", "notes", "paper", "better", "decimals", "pa
 
 def root_of(stage: str) -> str:
     """Return the module that does the work of a stage; what it imports is the stage's code."""
-    return f"pipeline.stages.{stage}"
+    elsewhere = {"evaluate": "pipeline.report.frame", "report": "pipeline.report.write"}
+    elsewhere |= dict.fromkeys(("index", "recall", "select"), "pipeline.stages.results")
+    return elsewhere.get(stage, f"pipeline.stages.{stage}")
 
 
 @dataclass(frozen=True)

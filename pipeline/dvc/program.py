@@ -21,14 +21,12 @@ from pipeline.parsing import parse_yaml
 _IGNORE = "__pycache__/\n*.pyc\n/.pfl/\n/build/\n/.venv/\n"
 
 
-def dvc(root: Path, *arguments: str, quiet: bool = False) -> int:
+def dvc(root: Path, *arguments: str) -> int:
     """Run the `dvc` beside this Python, or on the path, in `root`; return its exit code."""
     program = shutil.which("dvc", path=executables())
     if not program:
         raise UserError("dvc is not installed in this environment; run `make setup`")
-    hide, environment = subprocess.DEVNULL if quiet else None, {**os.environ, "PATH": executables()}
-    command = [program, *arguments]
-    return subprocess.run(command, cwd=root, stdout=hide, stderr=hide, env=environment, check=False).returncode
+    return subprocess.run([program, *arguments], cwd=root, env={**os.environ, "PATH": executables()}).returncode
 
 
 def executables() -> str:
@@ -43,25 +41,18 @@ def initialise(root: Path, *, inside: bool = False) -> None:
         write_text(root / ".dvcignore", _IGNORE)
     in_git = any((folder / ".git").exists() for folder in (root, *root.parents))
     if not (root / ".dvc").is_dir():
-        if rule := _ignoring(root) if inside and in_git else "":  # else DVC takes no notice of git
-            raise UserError(f"{root}: git ignores this folder, by {rule}; take the rule out, or begin elsewhere")
-        nested = ["--subdir"] if inside and in_git else ["--no-scm"]
-        if dvc(root, "init", "--quiet", *([] if (root / ".git").exists() else nested)):
+        nested = "--subdir" if inside and in_git and shutil.which("git") else "--no-scm"
+        if nested == "--subdir":
+            command = ["git", "check-ignore", "-v", ".dvc/config"]
+            if rule := subprocess.run(command, cwd=root, capture_output=True, text=True).stdout.partition("\t")[0]:
+                line = f"{root}: git ignores this folder, by {rule.strip()}; take the rule out, or begin elsewhere"
+                raise UserError(line)  # DVC would take no notice of git
+        if dvc(root, "init", "--quiet", *([] if (root / ".git").exists() else [nested])):
             raise UserError(f"{root}: `dvc init` failed; see above")
-        dvc(root, "config", "--quiet", "core.analytics", "false", quiet=True)
+        dvc(root, "config", "--quiet", "core.analytics", "false")
     elif not in_git and _settings(root).get("core", "no_scm", fallback="").lower() != "true":
         # A copy of the tree without .git: DVC would refuse to start.
-        dvc(root, "config", "--quiet", "--local", "core.no_scm", "true", quiet=True)
-
-
-def _ignoring(root: Path) -> str:
-    """Return the rule by which git ignores what DVC would write, with its file and line, if there is one."""
-    if not shutil.which("git"):
-        return ""
-    command = ["git", "check-ignore", "-v", ".dvc/config"]
-    return (
-        subprocess.run(command, cwd=root, capture_output=True, text=True, check=False).stdout.partition("\t")[0].strip()
-    )
+        dvc(root, "config", "--quiet", "--local", "core.no_scm", "true")
 
 
 def _settings(root: Path) -> configparser.ConfigParser:
@@ -80,17 +71,21 @@ def in_cache(root: Path, content: str) -> bool:
 
 
 def locked_stages(root: Path, stages: Iterable[Stage]) -> dict[str, dict[str, Any]]:
-    """Return address → what DVC recorded when a stage last ran, of those that did. Raise as :func:`read_lock`."""
-    wanted = list(stages)
-    locks = {stage.file: (root / stage.file).with_name("dvc.lock") for stage in wanted}
-    known = {file: read_lock(lock) for file, lock in locks.items() if lock.is_file()}
-    recorded = {stage.address: known.get(stage.file, {}).get(stage.name) for stage in wanted}
-    return {address: entry for address, entry in recorded.items() if entry}
+    """Return address → what DVC recorded when a stage last ran, of those that did.
 
-
-def read_lock(path: Path) -> dict[str, dict[str, Any]]:
-    """Return the stages of a lock file by name. Raise :class:`UserError` for a damaged one."""
-    try:
-        return {name: {**stage} for name, stage in parse_yaml(path.read_bytes())["stages"].items()}
-    except (ValueError, KeyError, AttributeError, TypeError):
-        raise UserError(f"{path}: damaged; restore it with `git checkout {path}` or delete it") from None
+    Raises:
+        UserError: A lock file is damaged.
+    """
+    locks: dict[str, dict[str, dict[str, Any]]] = {}
+    recorded = {}
+    for stage in stages:
+        path = (root / stage.file).with_name("dvc.lock")
+        if stage.file not in locks:
+            try:
+                entries = parse_yaml(path.read_bytes())["stages"] if path.is_file() else {}
+                locks[stage.file] = {name: {**entry} for name, entry in entries.items()}
+            except (ValueError, KeyError, AttributeError, TypeError):
+                raise UserError(f"{path}: damaged; restore it with `git checkout {path}` or delete it") from None
+        if entry := locks[stage.file].get(stage.name):
+            recorded[stage.address] = entry
+    return recorded

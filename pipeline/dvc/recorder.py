@@ -1,10 +1,8 @@
 """DVC's side of running stages: which are stale, what its run cache holds, what has been made.
 
-DVC's Python interface is used in place of its command line, since a process per stage costs a second. It is stable but
-undocumented, so what is used of it is little. The order of things and the locks are those of DVC's own ``repro``: a
-stage that is under way here is marked, so that a ``dvc repro`` beside it stops with one line, and what such a ``dvc
-repro`` has under way is left alone here. What has only been lost from the cache is put back there, and a report that a
-person has changed is set aside before it is made anew.
+DVC's Python interface is used in place of its command line, since a process per stage costs a second. The order of
+things and the locks are those of DVC's own ``repro``: a stage that is under way here is marked, so that a ``dvc repro``
+beside it stops with one line, and what such a ``dvc repro`` has under way is left alone here.
 
 A stage that has ended is entered into DVC's cache and run cache at once, which is what makes it last. The lock files
 follow every few seconds and at the end, since DVC rewrites a whole one, in place, for each entry; one that a kill has
@@ -26,10 +24,9 @@ from typing import Any, Literal
 
 from pflcore.errors import UserError
 from pipeline.compile.compilation import Stage
-from pipeline.dvc.finished import Finished
 from pipeline.parsing import parse_yaml
 
-DUMP_EVERY = 10.0  # seconds between two versions of a lock file, or ten times what the last one took
+DUMP_EVERY = 10.0  # seconds between two versions of the lock files, or ten times what the last one took
 CHANGED = "what it depends on changed while it ran; nothing is recorded, run it again"
 _IN_THE_WAY = (NotADirectoryError, IsADirectoryError, PermissionError)  # of one stage's files, unlike a full disk
 
@@ -38,39 +35,29 @@ _IN_THE_WAY = (NotADirectoryError, IsADirectoryError, PermissionError)  # of one
 class Verdict:
     """What is to be done with a stage whose inputs are there.
 
-    Attributes:
-        what: ``fresh`` and ``cached`` need nothing, the latter was in the run cache; ``run`` has to be executed, and
-            what it wrote before has been removed; ``busy`` is held by another process; ``broken`` is beyond DVC.
-        key: Stands for the command and the content of all inputs.
-        why: For ``busy``, who holds it; for ``broken``, what DVC said.
-        aside: Where files went that a person had changed.
+    ``fresh`` and ``cached`` need nothing, the latter was in the run cache; ``run`` has to be executed, and what it
+    wrote before has been removed; ``busy`` is held by another process; ``broken`` is beyond DVC.
     """
 
     what: Literal["fresh", "cached", "run", "busy", "broken"]
-    key: str = ""
-    why: str = ""
-    aside: tuple[str, ...] = ()
+    why: str = ""  # who holds it, or what DVC said
+    aside: tuple[str, ...] = ()  # where files went that a person had changed
 
 
 class Recorder:
-    """DVC's side of running stages. To be used from one thread.
-
-    Args:
-        root: The workspace, a DVC repository.
-        stages: All that will be asked about.
-        finished: Notes of complete outputs that were not recorded any more.
+    """DVC's side of running `stages` of the workspace `root`. To be used from one thread.
 
     Raises:
         UserError: `root` is no DVC repository, or its settings cannot be used.
     """
 
-    def __init__(self, root: Path, stages: Iterable[Stage], finished: Finished) -> None:
+    def __init__(self, root: Path, stages: Iterable[Stage]) -> None:
         from dvc.exceptions import DvcException
         from dvc.repo import Repo
 
         for library in ("dvc", "dvc_data", "dvc_objects"):  # errors are raised, and progress is shown otherwise
             logging.getLogger(library).setLevel(logging.CRITICAL)
-        self.root, self.finished = root, finished
+        self.root = root
         self.known = {stage.address: stage for stage in stages}
         self._error = DvcException
         with self._explained():
@@ -78,21 +65,17 @@ class Recorder:
         self._loaded: dict[str, Any] = {}
         self._held: dict[str, tuple[ExitStack, str]] = {}  # the mark on a stage that is executed, and its key
         self._undumped: dict[str, dict[str, Any]] = {}  # by stage file: stages that its lock file does not have yet
-        self._due: dict[str, float] = {}  # when each lock file may be written again
-        self._remove_cut_files({stage.file for stage in self.known.values()})
+        self._due = 0.0  # when lock files may be written again
+        self._remove_cut_files()
 
     def close(self) -> None:
-        """Complete the lock files, and release what is held.
-
-        What cannot be released is let go all the same: DVC would try it when the interpreter ends, and wait for ever.
-        """
+        """Complete the lock files, and release what is held."""
         try:
             with self._locked():
                 for address in list(self._held):
                     self._release(address)
-                for name in list(self._undumped):
-                    self._dump(name)
-        finally:
+                self._dump()
+        finally:  # what cannot be released is let go: DVC would try it when the interpreter ends, and wait for ever
             for address in list(self._held):
                 with suppress(self._error, OSError):
                     self._release(address)
@@ -104,10 +87,22 @@ class Recorder:
             reasons = {address: self._reason(self._stage(address)) for address in addresses}
         return {address: reason for address, reason in reasons.items() if reason}
 
-    def begin(self, addresses: Iterable[str]) -> dict[str, Verdict]:
-        """Decide about stages whose inputs are complete; those to be executed are held until recorded or given up."""
+    def begin(self, address: str) -> Verdict:
+        """Decide about a stage whose inputs are complete; to be executed, it is held until recorded or given up."""
+        from dvc.lock import LockError
+
         with self._locked():
-            return {address: self._begin(address) for address in addresses}
+            stage = self._stage(address)
+            try:
+                if not self._reason(stage):
+                    return Verdict("fresh")
+                with self._mark(stage):  # is anybody at work on it?
+                    pass
+                return self._prepare(address, stage)
+            except LockError as error:
+                return Verdict("busy", why=_line(error))
+            except (self._error, *_IN_THE_WAY) as error:
+                return Verdict("broken", why=f"DVC: {_line(error)}")
 
     def keep(self) -> int:
         """Put into the cache what is as recorded and has only been lost there; return the number of its stages."""
@@ -119,9 +114,8 @@ class Recorder:
         problems: dict[str, str] = {}
         with self._locked():
             for address in addresses:
-                key = self._held[address][1]
+                key, stage = self._held[address][1], self._stage(address)
                 self._release(address)
-                stage = self._stage(address)
                 try:
                     stage.save_deps()
                     if self._key(stage) != key:
@@ -131,9 +125,8 @@ class Recorder:
                     self.repo.stage_cache.save(stage)
                 except (self._error, *_IN_THE_WAY) as error:
                     problems[address] = _line(error)
-            for name in list(self._undumped):
-                if time.monotonic() >= self._due.get(name, 0.0):
-                    self._dump(name)
+            if time.monotonic() >= self._due:
+                self._dump()
         return problems
 
     def give_up(self, address: str) -> None:
@@ -141,34 +134,14 @@ class Recorder:
         with self._locked():
             self._release(address)
 
-    def _begin(self, address: str) -> Verdict:
-        from dvc.lock import LockError
-
-        stage = self._stage(address)
-        try:
-            if not self._reason(stage):
-                return Verdict("fresh")
-            with self._mark(stage):  # is anybody at work on it?
-                pass
-            return self._prepare(address)
-        except LockError as error:
-            return Verdict("busy", why=_line(error))
-        except (self._error, *_IN_THE_WAY) as error:
-            return Verdict("broken", why=f"DVC: {_line(error)}")
-
-    def _prepare(self, address: str) -> Verdict:
+    def _prepare(self, address: str, stage: Any) -> Verdict:
         from dvc.stage.cache import RunCacheNotFoundError
         from dvc_data.hashfile.hash_info import HashInfo
 
-        stage = self._stage(address)
         if self._keep(stage):
             return Verdict("fresh")
         as_recorded = stage.deps_cached()
         stage.save_deps()
-        key = self._key(stage)
-        if self.finished.complete(address, key):
-            self._save(address)
-            return Verdict("cached")
         aside = self._set_aside(stage)
         stage.remove_outs(ignore_remove=False, force=False)
         if not as_recorded:  # or DVC, knowing the new inputs, would bring back what was made from the old ones
@@ -182,8 +155,8 @@ class Recorder:
             stage.save_deps()
         mark = ExitStack()
         mark.enter_context(self._mark(stage))
-        self._held[address] = mark, key
-        return Verdict("run", key, aside=aside)
+        self._held[address] = mark, self._key(stage)
+        return Verdict("run", aside=aside)
 
     def _keep(self, stage: Any) -> bool:
         """Put what a stage wrote into the cache, if it is not there and all else is as recorded; return whether so."""
@@ -215,14 +188,15 @@ class Recorder:
         stage.commit()
         stage.cmd_changed = False  # it was loaded with what was recorded then
         self._undumped.setdefault(self.known[address].file, {})[address] = stage
-        self.finished.forget(address)
 
-    def _dump(self, name: str) -> None:
-        """Complete the lock file beside a stage file, if that has not been compiled away meanwhile."""
-        stages, began = list(self._undumped.pop(name).values()), time.monotonic()
-        if (self.root / name).is_file():
-            stages[0].dvcfile.dump_stages(stages, update_pipeline=False)
-        self._due[name] = (now := time.monotonic()) + max(DUMP_EVERY, 10 * (now - began))
+    def _dump(self) -> None:
+        """Complete the lock files, but beside stage files that have been compiled away meanwhile."""
+        began = time.monotonic()
+        while self._undumped:
+            name, stages = self._undumped.popitem()
+            if (self.root / name).is_file():
+                next(iter(stages.values())).dvcfile.dump_stages(list(stages.values()), update_pipeline=False)
+        self._due = (now := time.monotonic()) + max(DUMP_EVERY, 10 * (now - began))
 
     def _reason(self, stage: Any) -> str:
         """Return why DVC would execute a stage; empty when it would not."""
@@ -230,11 +204,10 @@ class Recorder:
             return "its command changed" if any(out.hash_info for out in stage.outs) else "not made yet"
         for entry in (*stage.deps, *stage.outs):
             try:
-                status: dict[str, str] = entry.status()
+                for path, what in entry.status().items():
+                    return f"{path} is {what}" if entry.hash_info else "not made yet"
             except _IN_THE_WAY as error:
                 return str(error)
-            for path, what in status.items():
-                return f"{path} is {what}" if entry.hash_info else "not made yet"
         return ""
 
     def _mark(self, stage: Any) -> Any:
@@ -277,28 +250,28 @@ class Recorder:
         except self._error as error:
             raise UserError(f"DVC: {_line(error)}") from None
         except OSError as error:  # such as a disk that is full
-            where = error.filename2 or error.filename or Path(".dvc")  # whose cache has copies of all outputs
+            where = error.filename2 or error.filename or ".dvc"  # whose cache has copies of all outputs
             why = error.strerror or error
             raise UserError(f"DVC: {where}: {why}; what is recorded so far stays, the same command goes on") from None
 
-    def _remove_cut_files(self, files: Iterable[str]) -> None:
+    def _remove_cut_files(self) -> None:
         """Remove lock files and marks that a kill has cut short; DVC itself would stop at them."""
         from dvc.dvcfile import Lockfile
         from voluptuous import Invalid
 
-        marks = Path(str(self.repo.tmp_dir)) / "rwlock"
-        try:
-            json.loads(marks.read_text(encoding="utf-8") if marks.is_file() else "{}")
-        except ValueError:
-            marks.unlink()
-        for lock in (self.root / name.replace("dvc.yaml", "dvc.lock") for name in files):
+        checks: dict[Path, Any] = {
+            (self.root / one.file).with_name("dvc.lock"): lambda text: Lockfile.SCHEMA(parse_yaml(text))["stages"]
+            for one in self.known.values()
+        }
+        checks[Path(str(self.repo.tmp_dir), "rwlock")] = lambda text: json.loads(text) is not None
+        for path, check in checks.items():
             with suppress(FileNotFoundError):
                 try:
-                    whole = bool(Lockfile.SCHEMA(parse_yaml(lock.read_bytes()))["stages"])
+                    whole = bool(check(path.read_bytes()))
                 except (ValueError, Invalid, KeyError, TypeError):
                     whole = False
                 if not whole:
-                    lock.unlink()
+                    path.unlink()
 
 
 def _line(error: BaseException) -> str:

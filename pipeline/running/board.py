@@ -1,14 +1,21 @@
-"""The state of a ``pfl run``: what is done, running, queued, failed. Kept in a file for ``pfl status``."""
+"""The state of a ``pfl run``: kept in a file for ``pfl status``, shown by bars on a terminal and lines elsewhere."""
 
 from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 from collections import Counter
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
+from rich.table import Column, Table
+from rich.text import Text
 
 from pflcore.errors import UserError
 from pflcore.files import parse_json, read_file, write_text
@@ -18,15 +25,16 @@ State = Literal["queued", "waiting", "running", "done", "cached", "failed", "ski
 """`waiting` is held up by another process, `cached` needed no work, `skipped` depends on something that failed."""
 
 OVER = ("done", "cached", "failed", "skipped")
-SAVE_EVERY = 1.0  # seconds, or twenty times what the last time took
 MAX_BYTES = 1 << 26  # the state of 5,000 runs has some two million
-MAX_POINTS = 512  # of a curve
-_FACTS = ("title", "process", "began", "ended", "places")
+SHOWN = ("data", "partition", "train", "report")  # kinds of stages that are worth a line when they end
+LINE_EVERY = 30.0  # seconds between two lines about all, where there is no terminal
+MAX_BARS = 24
+_STYLES = {"done": "green", "cached": "dim", "running": "cyan", "failed": "red", "waiting": "yellow", "skipped": "dim"}
 
 
 @dataclass
 class StageState:
-    """One stage. Times are seconds, `began` since 1970; `accuracy` is a share of 1, and `curve` what it was so far."""
+    """One stage. Times are seconds, `began` since 1970; `accuracy` is a share of 1."""
 
     address: str
     kind: str
@@ -40,7 +48,6 @@ class StageState:
     round: int = 0
     rounds: int = 0
     accuracy: float | None = None
-    curve: list[float] = field(default_factory=list)
     diverged: bool = False
     note: str = ""
     log: str = ""
@@ -52,24 +59,18 @@ class StageState:
         return self.subject if self.kind in ("train", self.subject) else f"{self.kind} {self.subject}"
 
     def progressed(self, round_: int, rounds: int, accuracy: float | None) -> None:
-        """Take in that a round is over."""
         if self.resumed is None:
             self.resumed = round_ - 1
         self.round, self.rounds = round_, rounds
-        if accuracy is not None:
-            self.accuracy = accuracy
-            self.curve = [*self.curve, accuracy][-MAX_POINTS:]
+        self.accuracy = self.accuracy if accuracy is None else accuracy
 
     def elapsed(self, now: float) -> float:
-        """Seconds it has taken so far."""
         return now - self.began if self.state == "running" else self.seconds
 
     def left(self, now: float) -> float:
-        """Expected seconds until it is over, from its own rounds as soon as there are some."""
-        if self.state in OVER:
-            return 0.0
+        """Return the expected seconds until it is over, from its own rounds as soon as there are some."""
         if self.state != "running":
-            return self.expected
+            return 0.0 if self.state in OVER else self.expected
         first = self.resumed or 0
         if self.round > first:
             return self.elapsed(now) / (self.round - first) * (self.rounds - self.round)
@@ -93,7 +94,6 @@ class Board:
     _due: float = 0.0
 
     def counts(self) -> Counter[str]:
-        """Count stages by state."""
         return Counter(entry.state for entry in self.entries.values())
 
     def of_state(self, *states: State) -> list[StageState]:
@@ -103,30 +103,22 @@ class Board:
         return [entry for entry in self.entries.values() if entry.kind == kind]
 
     def left(self, now: float) -> float:
-        """Return the expected seconds until all is over: all work shared out evenly, or the longest of what runs.
-
-        What is queued takes as much longer than expected as what has been trained so far.
-        """
-        expected = took = 0.0
-        for entry in self.of_kind("train"):
-            if entry.state == "done" or (entry.state == "running" and entry.round > (entry.resumed or 0)):
-                expected += entry.expected * (1.0 - (entry.resumed or 0) / max(entry.rounds, 1))
-                took += entry.elapsed(now) + entry.left(now)
-        slower = took / expected if expected else 1.0
-        each = [
-            entry.left(now) * (slower if entry.kind == "train" and entry.state != "running" else 1.0)
-            for entry in self.entries.values()
-        ]
+        """Return the expected seconds until all is over: all work shared out evenly, or the longest of what runs."""
+        each = [entry.left(now) for entry in self.entries.values()]
         return max(sum(each) / max(self.places, 1), max(each, default=0.0))
 
     def save(self, now: bool = False) -> None:
         """Write it, unless that happened less than a second ago, or took long, and need not be done `now`."""
         if self.path and (now or time.monotonic() > self._due):
             began = time.monotonic()
-            facts: dict[str, Any] = {name: getattr(self, name) for name in _FACTS}
-            facts["entries"] = [vars(entry) for entry in self.entries.values()]
-            write_text(self.path, json.dumps(facts) + "\n")
-            self._due = began + max(SAVE_EVERY, 20 * (time.monotonic() - began))
+            facts = {name: value for name, value in vars(self).items() if name not in ("path", "_due")}
+            write_text(self.path, json.dumps(facts, default=vars) + "\n")
+            self._due = began + max(1.0, 20 * (time.monotonic() - began))
+
+    def finish(self) -> None:
+        """Write that it is over."""
+        self.ended = time.time()
+        self.save(now=True)
 
     @classmethod
     def load(cls, path: Path) -> Board | None:
@@ -134,27 +126,174 @@ class Board:
         if not path.is_file():
             return None
         try:
-            facts = parse_json(read_file(path, MAX_BYTES))
-            entries = [StageState(**entry) for entry in facts.pop("entries")]
-            facts = {name: facts[name] for name in _FACTS}
-            return cls(**facts, entries={entry.address: entry for entry in entries}, path=path)
+            board = cls(**parse_json(read_file(path, MAX_BYTES)), path=path)
+            board.entries = {address: StageState(**entry) for address, entry in board.entries.items()}  # type: ignore[arg-type]
+            return board
         except (ValueError, KeyError, TypeError, AttributeError):
             raise UserError(f"{path}: cannot be read; the next `pfl run` writes it anew") from None
 
     @property
     def alive(self) -> bool:
         """Whether the process that wrote it still works on it."""
-        if self.ended:
-            return False
         try:
             os.kill(self.process, 0)
-        except ProcessLookupError:
-            return False
         except PermissionError:
             pass
-        return True
+        except ProcessLookupError:
+            return False
+        return not self.ended
 
 
 def status_path(workspace: Workspace) -> Path:
     """Return where the state of the last `pfl run` is."""
     return workspace.private / "run.json"
+
+
+class Display:
+    """What is shown on standard error while a run goes on; a context manager."""
+
+    def __init__(self, board: Board) -> None:
+        self.board, self.next_line = board, time.monotonic() + LINE_EVERY
+        self.bars = Progress(
+            TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis")),
+            BarColumn(16),
+            TextColumn("{task.fields[text]}", markup=False, table_column=Column(no_wrap=True)),
+            console=Console(stderr=True),
+            transient=True,
+            redirect_stdout=sys.stdout.isatty(),  # it may be a file, in which nothing of a display belongs
+            disable=not sys.stderr.isatty(),
+        )
+        self.tasks: dict[str, TaskID] = {}
+
+    def __enter__(self) -> Display:
+        self.bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.bars.stop()
+
+    def say(self, line: str) -> None:
+        print(line, file=sys.stderr, flush=True)
+
+    def ended(self, entry: StageState) -> None:
+        """Say how a stage ended."""
+        if entry.state == "failed":
+            self.say(f"FAILED {entry.name}: {entry.note}")
+        elif entry.kind in SHOWN:
+            self.say(f"{entry.name}: {duration(entry.seconds)}{', diverged' if entry.diverged else _accuracy(entry)}")
+
+    def tick(self) -> None:
+        """Show the state as it is now."""
+        running = self.board.of_state("running")
+        if not self.bars.disable:
+            shown = {entry.address: entry for entry in running[:MAX_BARS]}
+            for address in self.tasks.keys() - shown.keys() - {""}:
+                self.bars.remove_task(self.tasks.pop(address))
+            due = [entry for entry in self.board.entries.values() if entry.state != "cached"]
+            over = sum(entry.state in OVER or entry.round / max(entry.rounds, 1) for entry in due)
+            self._bar("", "", over, len(due), overall(self.board))
+            for address, entry in shown.items():
+                self._bar(address, entry.name, entry.round, entry.rounds or None, _text(entry))
+        elif time.monotonic() > self.next_line:
+            self.next_line = time.monotonic() + LINE_EVERY
+            names = "; ".join(f"{entry.name} {_rounds(entry)}".rstrip() for entry in running[:4])
+            self.say(f"{overall(self.board)}{': ' + names if names else ''}")
+
+    def _bar(self, key: str, name: str, done: float, total: float | None, text: str) -> None:
+        if key not in self.tasks:
+            self.tasks[key] = self.bars.add_task(name, text="")
+        self.bars.update(self.tasks[key], completed=done, total=total, text=text)
+
+
+def show_status(board: Board, console: Console, everything: bool) -> None:
+    """Print what `pfl status` does: the whole in a line, then what runs, has failed or diverged; or every stage."""
+    alive = board.alive
+    since = datetime.fromtimestamp(board.began).strftime("%Y-%m-%d %H:%M:%S")
+    how = f"since {since}, process {board.process}"
+    if board.ended:
+        how = f"{since}, ended after {duration(board.ended - board.began)}"
+    elif not alive:
+        how = f"was stopped (it began {since}); type it again, it goes on where it was"
+    for line in (f"{board.title}: {how}", overall(board)):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    table = Table("stage", "state", "", box=None, padding=(0, 1), header_style="bold")
+    for entry in board.entries.values():
+        if everything or entry.diverged or entry.state in ("running", "failed", "waiting"):
+            stopped = entry.state == "running" and not alive
+            state = "stopped" if stopped else "diverged" if entry.diverged else entry.state
+            table.add_row(
+                entry.name,
+                Text(state, _STYLES.get(state, "magenta")),
+                Text(_rounds(entry) if stopped else _text(entry)),
+            )
+    if table.row_count:
+        console.print(table)
+
+
+def summary(board: Board) -> list[str]:
+    """Return the lines at the end: counts, then each failure with the last lines of its log, and how to try again."""
+    counts, trains = board.counts(), board.of_kind("train")
+    words = {state: counts[state] for state in ("done", "cached", "failed")}
+    words["not done"] = counts["skipped"] + counts["queued"] + counts["waiting"]
+    words["runs trained"] = sum(entry.state == "done" for entry in trains)
+    lines = [f"{len(board.entries)} stages in {duration(time.time() - board.began)}: {_counted(words)}"]
+    if diverged := sorted(entry.subject for entry in trains if entry.diverged):
+        lines.append(f"diverged: {', '.join(diverged)}")
+    for entry in board.of_state("failed"):
+        lines.append(f"FAILED {entry.name}: {entry.note}")
+        if entry.log and Path(entry.log).is_file():
+            log = Path(entry.log).read_text(encoding="utf-8", errors="replace").splitlines()
+            last = [line for line in log if line.strip() and not line.startswith("---")][-5:]
+            lines += [f"    {line}" for line in last if line != f"pfl: {entry.note}"]  # which has been said
+            lines.append(f"    all of it: {os.path.relpath(entry.log)}")
+    if counts["failed"]:
+        lines.append(f"what is done stays done; to try the rest again: {board.title}")
+    return lines
+
+
+def overall(board: Board) -> str:
+    """Return how far a run is, in a line."""
+    counts, alive = board.counts(), board.alive
+    words = {
+        "stopped" if state == "running" and not alive else state: counts[state]
+        for state in (*_STYLES, "queued")
+        if state != "cached"
+    }
+    cached = f" ({counts['cached']} cached)" if counts["cached"] else ""
+    left = f", about {duration(board.left(time.time()))} left" if alive else ""
+    return f"{_counted(words) or 'nothing to do'}{cached}{left}"
+
+
+def duration(seconds: float) -> str:
+    """Return seconds in words: ``42 s``, ``3:07 min``, ``2:05 h``, ``3 d 4 h``."""
+    whole = round(seconds)
+    if whole < 100:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60}:{whole % 60:02} min"
+    if whole < 48 * 3600:
+        return f"{whole // 3600}:{whole % 3600 // 60:02} h"
+    return f"{whole // 86400} d {whole % 86400 // 3600} h"
+
+
+def _counted(counts: dict[str, int]) -> str:
+    """Return ``3 done, 1 failed``, without what there is none of."""
+    return ", ".join(f"{count} {word}" for word, count in counts.items() if count)
+
+
+def _text(entry: StageState) -> str:
+    """Return what is to be said of a stage beside its name and state."""
+    now = time.time()
+    took = duration(entry.elapsed(now)) if entry.began else ""
+    if entry.state != "running":
+        return "  ".join(filter(None, (_rounds(entry), took, entry.note)))
+    left = f"{duration(entry.left(now))} left" if entry.rounds else ""
+    return "  ".join(filter(None, (entry.place, _rounds(entry), took, left)))
+
+
+def _rounds(entry: StageState) -> str:
+    return f"round {entry.round}/{entry.rounds}{_accuracy(entry)}" if entry.rounds else ""
+
+
+def _accuracy(entry: StageState) -> str:
+    return "" if entry.accuracy is None else f", {100 * entry.accuracy:.2f} %"

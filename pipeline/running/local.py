@@ -1,27 +1,77 @@
-"""Executing stages on this machine: a process per stage, forked from one that has imported everything."""
+"""Executing stages on this machine: a process per stage, its output into a log file, its progress and end to a pool.
+
+A process is a fork of one that has imported everything and done nothing, so it starts in a few hundredths of a second
+and nothing that a stage does to its process can reach the next one.
+"""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
+import shlex
 import signal
+import sys
+import threading
 import time
+import traceback
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import TYPE_CHECKING, Literal, cast
 
-from pflcore.errors import UserError
-from pipeline.running.jobs import Ended, Event, Job
-from pipeline.running.worker import WorkerEnv, work
+from pflcore.errors import UserError, in_words
+from pflcore.faults import in_a_line
+from pflcore.memory import is_memory, memory_limit
+
+if TYPE_CHECKING:
+    from pflcore.engine import Progress
 
 GIB_PER_RUN = 4  # what a run on a CPU is expected to need, when nobody says how many there shall be at a time
-BESIDE = "beside them"  # where what takes moments runs when no slot is free
+SEND_EVERY = 0.2  # seconds between two messages about rounds
 _DRIVERS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
+Outcome = Literal["done", "failed", "lost", "memory"]
+"""How a stage ended: well; by an error in a spec, data or code; its process vanished; memory did not suffice.
+
+The last two are the machine's doing, and worth another try.
+"""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A stage to be executed."""
+
+    address: str
+    command: str  # ``pfl stage …``, as DVC would run it
+    outs: tuple[str, ...]  # relative to the workspace
+    log: Path
+
+
+@dataclass(frozen=True)
+class Progressed:
+    """A round of a run is over. `accuracy` is a share of 1, the last one measured."""
+
+    address: str
+    round: int
+    rounds: int
+    accuracy: float | None
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A stage is over. `message` is one line; `diverged` says so of a run that ended well all the same."""
+
+    address: str
+    outcome: Outcome
+    message: str = ""
+    diverged: bool = False
+
+
+Event = Progressed | Ended
 
 
 @dataclass(frozen=True)
@@ -29,71 +79,61 @@ class Slot:
     """Room for one stage at a time; slots of one name are the same."""
 
     name: str  # ``cpu`` or ``gpu 1``
-    variables: dict[str, str] = field(default_factory=dict)  # of its processes
+    variables: Mapping[str, str] = field(default_factory=dict)  # of its processes
 
 
 class LocalPool:
-    """A :class:`~pipeline.running.jobs.Pool` of slots in the workspace `root`, with `variables` for all stages."""
+    """Who executes stages, in slots of the workspace `root`, with `variables` for all of them."""
 
-    def __init__(self, root: Path, notes: Path, slots: Sequence[Slot], variables: dict[str, str]) -> None:
-        self.root, self.notes, self.variables = root, notes, variables
+    def __init__(self, root: Path, slots: Sequence[Slot], variables: Mapping[str, str]) -> None:
+        self.root, self.variables = root, variables
         self.slots = {slot.name: slot for slot in slots}
         self.limits = Counter(slot.name for slot in slots)
         self.running: dict[Connection, tuple[str, str, BaseProcess]] = {}  # address, slot and process
-        self.last: dict[str, str] = {}  # the slot in which each stage ran last
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(["pipeline.running.warm"])
         _run_forkserver()  # it takes seconds, in which there is other work
-        self._alarm, self._bell = self._context.Pipe(duplex=False)
 
     @property
     def capacity(self) -> int:
         return self.limits.total()
 
-    def start(self, job: Job) -> str | None:
+    def room(self, address: str) -> str | None:
+        """Return where a stage could run now."""
         busy = Counter(slot for _, slot, _ in self.running.values())
         free = [name for name, limit in self.limits.items() if busy[name] < limit]
-        if not free and not (job.brief and not busy[BESIDE]):
-            return None
-        name = min(free, key=lambda name: busy[name], default=BESIDE)
-        slot = self.slots.get(name) or next(iter(self.slots.values()))
+        return min(free, key=lambda name: busy[name], default=None)
+
+    def start(self, job: Job, place: str) -> None:
+        """Start a stage where there is room for it."""
         here, there = self._context.Pipe()
-        env = WorkerEnv(self.root, self.notes, {**os.environ, **self.variables, **slot.variables})
-        self.running[here] = job.address, name, self._fork(job, env, there)
+        environment = {**os.environ, **self.variables, **self.slots[place].variables}
+        self.running[here] = job.address, place, self._fork(job, environment, there)
         there.close()
-        self.last[job.address] = name
-        return name
 
     def events(self, timeout: float) -> list[Event]:
-        events: list[Event] = []
-        for ready in wait([*self.running, self._alarm], timeout):
-            if ready is self._alarm:
-                self._alarm.recv_bytes()
-            elif isinstance(ready, Connection):
-                events.append(self._receive(ready))
-        return events
+        """Return what has happened; wait for it up to `timeout` seconds."""
+        ready = cast(list[Connection], wait([*self.running], timeout))
+        return [self._receive(connection) for connection in ready]
 
-    def shrink(self, address: str) -> str:
-        name = self.last.get(address, "")
-        if self.limits[name] <= 1:
+    def shrink(self, place: str) -> str:
+        """Run fewer where memory did not suffice for a stage; return what was done about it."""
+        if self.limits[place] <= 1:
             return ""
-        self.limits[name] -= 1
-        return f"at most {self.limits[name]} at a time on {name} from now on"
-
-    def wake(self) -> None:
-        with suppress(OSError):
-            self._bell.send_bytes(b"x")
+        self.limits[place] -= 1
+        return f"at most {self.limits[place]} at a time on {place} from now on"
 
     def close(self) -> None:
+        """End what is under way."""
         for connection, (_, _, process) in self.running.items():
             connection.close()
             _kill(process)
         self.running.clear()
 
-    def _fork(self, job: Job, env: WorkerEnv, connection: Connection) -> BaseProcess:
+    def _fork(self, job: Job, environment: dict[str, str], connection: Connection) -> BaseProcess:
         """Start a worker. If the process that workers are forked from has been killed, start that anew."""
         for pause in (0.1, 1.0, None):
-            process = self._context.Process(target=work, args=(job, env, connection), name=job.address)
+            process = self._context.Process(target=work, args=(job, self.root, environment, connection))
             try:
                 process.start()
                 return process
@@ -140,9 +180,7 @@ def _kill(process: BaseProcess) -> None:
     process.join()
 
 
-def slots(
-    jobs: int | None, gpus: list[str] | None, per_gpu: int, environment: dict[str, str], memory_gib: float
-) -> list[Slot]:
+def slots(jobs: int | None, gpus: list[str] | None, per_gpu: int) -> list[Slot]:
     """Return what can run at the same time on this machine.
 
     With GPUs, named as in ``CUDA_VISIBLE_DEVICES``, that is `per_gpu` on each. Without, it is `jobs` processes, by
@@ -152,9 +190,9 @@ def slots(
         on_gpus = [Slot(f"gpu {gpu}", {"CUDA_VISIBLE_DEVICES": gpu, "PFL_DEVICE": "cuda"}) for gpu in gpus] * per_gpu
         return on_gpus[:jobs]
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    count = jobs or max(1, min(cores, int(memory_gib // GIB_PER_RUN)))
+    count = jobs or max(1, min(cores, int(2 * memory_limit() / 2**30 // GIB_PER_RUN)))
     share = {"PFL_DEVICE": "cpu", "PFL_WORKERS": str(max(1, cores // count)), "PFL_THREADS": "1"}
-    return [Slot("cpu", {name: environment.get(name) or value for name, value in share.items()})] * count
+    return [Slot("cpu", {name: os.environ.get(name) or value for name, value in share.items()})] * count
 
 
 def visible_gpus(wanted: str | None) -> list[str] | None:
@@ -162,35 +200,101 @@ def visible_gpus(wanted: str | None) -> list[str] | None:
 
     Numbers count what ``CUDA_VISIBLE_DEVICES`` leaves, as everywhere in CUDA; what is returned are the names there.
     """
-    has_driver = any(Path(path).exists() for path in _DRIVERS)
-    if wanted is not None:
-        names = [name.strip() for name in wanted.split(",")]
-        if not all(name.isascii() and name.isdecimal() for name in names) or len(set(names)) < len(names):
-            raise UserError(f"--gpus {wanted!r} must be numbers separated by commas, e.g. 0,1")
-        if not has_driver:
-            raise UserError(f"--gpus {wanted}: there is no GPU here; leave it out to run on the CPU")
-        return [_visible(name, f"--gpus {wanted}") for name in names]
-    device = os.environ.get("PFL_DEVICE") or "auto"
-    if device.startswith("cuda:"):
-        return [_visible(device.removeprefix("cuda:"), f"PFL_DEVICE = {device!r}")]
-    if device not in ("auto", "cuda") or not has_driver:  # which spares the wait for PyTorch
-        return None
-    import torch
-
-    if not torch.cuda.is_available():
-        return None
-    seen = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return seen.split(",") if seen else [str(index) for index in range(torch.cuda.device_count())]
-
-
-def _visible(number: str, option: str) -> str:
-    """Return what ``CUDA_VISIBLE_DEVICES`` calls a GPU that CUDA counts as `number` there."""
+    device, option = os.environ.get("PFL_DEVICE") or "auto", f"--gpus {wanted}"
     names = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if names is None or not number.isdecimal():
-        return number
+    if wanted is None and device.startswith("cuda:"):
+        wanted, option = device.removeprefix("cuda:"), f"PFL_DEVICE = {device}"
+    has_driver = any(Path(path).exists() for path in _DRIVERS)
+    if wanted is None:
+        if device not in ("auto", "cuda") or not has_driver:  # which spares the wait for PyTorch
+            return None
+        import torch
+
+        if not torch.cuda.is_available():
+            return None
+        return names.split(",") if names else [str(index) for index in range(torch.cuda.device_count())]
+    numbers = [number.strip() for number in wanted.split(",")]
+    if not all(number.isascii() and number.isdecimal() for number in numbers) or len(set(numbers)) < len(numbers):
+        raise UserError(f"{option} must be numbers separated by commas, e.g. 0,1")
+    if not has_driver:
+        raise UserError(f"{option}: there is no GPU here; leave it out to run on the CPU")
+    if names is None:
+        return numbers
     seen = [name.strip() for name in names.split(",") if name.strip()]
-    if int(number) >= len(seen):
-        raise UserError(
-            f"{option}: there is no GPU {number}, since CUDA_VISIBLE_DEVICES = {names!r} leaves {len(seen)}"
-        )
-    return seen[int(number)]
+    for number in numbers:
+        if int(number) >= len(seen):
+            left = f"CUDA_VISIBLE_DEVICES = {names!r} leaves {len(seen)}"
+            raise UserError(f"{option}: there is no GPU {number}, since {left}")
+    return [seen[int(number)] for number in numbers]
+
+
+def work(job: Job, root: Path, environment: dict[str, str], connection: Connection) -> None:
+    """Execute a stage and send its events; never return with an exception. The process ends with its scheduler."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the scheduler decides what an interruption means
+    with suppress(OSError):
+        os.setpgid(0, 0)
+    threading.Thread(target=_end_with, args=(connection,), daemon=True).start()
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(root)
+    job.log.parent.mkdir(parents=True, exist_ok=True)
+    with job.log.open("ab") as file:  # takes all that this process and its children print
+        for stream in (1, 2):
+            os.dup2(file.fileno(), stream)
+    sys.stdout, sys.stderr = (open(one, "w", buffering=1, encoding="utf-8", closefd=False) for one in (1, 2))  # noqa: SIM115
+    print(f"--- {time.strftime('%Y-%m-%d %H:%M:%S')}  {job.command}", flush=True)
+    outcome, message = attempt(lambda: _execute(job, connection))
+    print(f"--- {time.strftime('%Y-%m-%d %H:%M:%S')}  {outcome}{': ' + message if message else ''}", flush=True)
+    connection.send(Ended(job.address, outcome, message, outcome == "done" and _diverged(job)))
+
+
+def attempt(act: Callable[[], object]) -> tuple[Outcome, str]:
+    """Call a function; return how that ended, and the line to say of it. What is more goes to standard output."""
+    try:
+        act()
+        return "done", ""
+    except BaseException as error:
+        outcome: Outcome = "memory" if is_memory(error) else "failed"
+        if isinstance(error, UserError | OSError):
+            line = in_words(error) if isinstance(error, OSError) else str(error)
+            print(f"pfl: {line}", flush=True)
+            return outcome, line
+        traceback.print_exception(error)
+        return outcome, in_a_line(error)
+
+
+def _execute(job: Job, connection: Connection) -> None:
+    from pipeline import progress
+    from pipeline.stages.cli import stage
+
+    last = 0.0
+
+    def send(latest: Progress) -> None:
+        nonlocal last
+        if latest.round == latest.rounds or time.monotonic() - last > SEND_EVERY:
+            last = time.monotonic()
+            connection.send(Progressed(job.address, latest.round, latest.rounds, latest.accuracy))
+
+    progress.listener = send
+    words, _, seal = job.command.partition(" --seal ")
+    match shlex.split(words):
+        case ["pfl", "stage", kind, *subjects]:
+            stage(kind, subjects, seal or None)
+        case _:
+            raise UserError(f"{job.address}: {job.command!r} is no stage of this pipeline; run `pfl compile`")
+
+
+def _diverged(job: Job) -> bool:
+    from pflcore.artifacts import read_meta
+
+    rounds = [out for out in job.outs if out.endswith("/rounds.parquet")]
+    return bool(rounds and read_meta(Path(rounds[0]), "rounds/2").get("diverged"))
+
+
+def _end_with(connection: Connection) -> None:
+    """Wait until nobody is at the other end any more, and take this process and its children along."""
+    with suppress(EOFError, OSError):
+        connection.recv()
+    with suppress(OSError):
+        os.killpg(0, signal.SIGKILL)
+    os._exit(1)

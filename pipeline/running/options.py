@@ -40,19 +40,13 @@ class RunOptions:
 
 @dataclass(frozen=True)
 class Request:
-    """Options in a workspace, compiled.
-
-    Attributes:
-        specs: Those whose reports are wanted.
-        compilation: They, and whatever else is selected in the workspace.
-        runs: Of the specs only these, and no reports; None for all that reports need.
-    """
+    """Options in a workspace, compiled."""
 
     workspace: Workspace
     options: RunOptions
-    specs: list[str]
-    compilation: Compilation
-    runs: list[str] | None = None
+    specs: list[str]  # those whose reports are wanted
+    compilation: Compilation  # they, and whatever else is selected in the workspace
+    runs: list[str] | None = None  # of the specs only these, and no reports; None for all that reports need
 
     @classmethod
     def compiled(cls, workspace: Workspace, options: RunOptions) -> Request:
@@ -62,11 +56,9 @@ class Request:
         wanted = list(options.specs) or (known if options.everything else selection.default)
         if not wanted:
             raise UserError("nothing to run: there are no specs")
-        main = workspace.root == workspace.home
-        # A profile's own workspace holds what has been asked of it so far.
-        selected = (
-            selection.compiled if main else [name for name in known if (workspace.root / table_path(name)).is_file()]
-        )
+        selected = selection.compiled
+        if workspace.root != workspace.home:  # a profile's own workspace holds what has been asked of it so far
+            selected = [name for name in known if (workspace.root / table_path(name)).is_file()]
         compilation = compile_workspace(workspace, sorted({*selected, *wanted}), wanted=wanted)
         compilation.check_tested()
         specs = [name for name in wanted if name in compilation.tables]
@@ -74,7 +66,7 @@ class Request:
             compilation.table(wanted[0])
         runs = _chosen_runs(options, specs, compilation)
         new = [name for name in specs if name not in selected]
-        if main and new:
+        if workspace.root == workspace.home and new:
             if options.dry:
                 line = f"DVC does not see the stages of {new[0]} yet; ask `pfl plan`, or `pfl add {new[0]}` first"
                 raise UserError(line)
@@ -116,11 +108,10 @@ def cells_meant(patterns: Sequence[str], names: Sequence[str], kind: str = "cell
     for pattern in patterns:
         meant = {pattern} & set(names) or {name for name in names if fnmatchcase(name, pattern)}
         if not meant:
-            near = difflib.get_close_matches(pattern, names, n=1, cutoff=0.6)
             more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
-            there = (
-                f"did you mean {near[0]!r}?" if near else f"there are {', '.join(map(repr, names[:MAX_NAMES]))}{more}"
-            )
+            there = f"there are {', '.join(map(repr, names[:MAX_NAMES]))}{more}"
+            if near := difflib.get_close_matches(pattern, names, n=1):
+                there = f"did you mean {near[0]!r}?"
             how = "labels are joined by a comma and a space, * stands for any"
             raise UserError(f"no {kind} {pattern!r} ({how}); {there}")
         found |= meant

@@ -14,9 +14,9 @@ import shutil
 import socket
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -27,10 +27,8 @@ from pflcore.files import atomic_path
 from pipeline.compile.compilation import Stage
 from pipeline.compile.compiler import source_folder
 from pipeline.compile.generated import to_json
-from pipeline.dvc.finished import Finished
 from pipeline.dvc.program import executables
-from pipeline.running.jobs import Ended, Event, Job
-from pipeline.running.local import LocalPool, Slot
+from pipeline.running.local import Ended, Event, Job, LocalPool, Slot
 from pipeline.spec.run import read_record
 from pipeline.spec.schema import Resources
 from pipeline.workspace import RECORDS
@@ -39,36 +37,31 @@ CONNECT_WITHIN = 10.0  # seconds
 POLL_EVERY = 0.1  # seconds between two looks for what nodes have yielded
 GIB = 2**30
 KEPT = 2  # checkpoints: the newest, and one to fall back to
+CHECKPOINTS = ".pfl/checkpoints/*/round-*"
 
 
-@dataclass(frozen=True)
-class File:
-    """A checkpoint, an output or a note of a node; its path is relative to the workspace."""
-
-    path: str
-    content: bytes
+File = tuple[str, bytes]
+"""A checkpoint, an output or a timing of a node: its path, relative to the workspace, and its content."""
 
 
-class RayPool:
-    """A :class:`~pipeline.running.jobs.Pool` that trains on a Ray cluster.
+class RayPool(LocalPool):
+    """Trains on the Ray cluster at an address, at most `jobs` runs at a time; other stages have slots of this machine.
 
-    Args:
-        address: Of the cluster, as `ray.init` takes it.
-        local: Takes the other stages.
-        stages: The train stages, by address.
-        needs: What each of them asks for, by address.
-        jobs: How many runs at a time at most.
+    `stages` are the train stages by address, `needs` what each of them asks for.
     """
 
     def __init__(
         self,
+        root: Path,
+        slots: Sequence[Slot],
+        variables: Mapping[str, str],
         address: str,
-        local: LocalPool,
         stages: Mapping[str, Stage],
         needs: Mapping[str, Resources],
-        jobs: int | None = None,
+        jobs: int | None,
     ) -> None:
-        self.local, self.stages, self.needs, self.jobs = local, stages, needs, jobs
+        super().__init__(root, slots, variables)
+        self.stages, self.needs, self.jobs = stages, needs, jobs
         self.ray = connect(address)
         self.tasks: list[tuple[Job, Any]] = []  # those under way, with what they yield
         self.refused: list[Event] = []
@@ -76,37 +69,41 @@ class RayPool:
 
     @property
     def capacity(self) -> int:
-        return self.local.capacity + max(map(self._fitting, self.needs.values()), default=0)
+        return super().capacity + max(map(self._fitting, self.needs.values()), default=0)
 
-    def start(self, job: Job) -> str | None:
+    def room(self, address: str) -> str | None:
+        if address not in self.stages:
+            return super().room(address)
+        most = self._fitting(self.needs[address])
+        return "cluster" if not most or len(self.tasks) < min(most, self.jobs or most) else None
+
+    def start(self, job: Job, place: str) -> None:
         if job.address not in self.stages:
-            return self.local.start(job)
+            return super().start(job, place)
         need = self.needs[job.address]
-        most = self._fitting(need)
-        if not most:
+        if not self._fitting(need):
             asked = f"it asks for {need.cpus:g} CPUs, {need.gpus:g} GPUs and {need.memory:g} GiB"
             line = f"{asked}, and no node of the cluster has as much; see `resources` in the spec"
             self.refused.append(Ended(job.address, "failed", line))
-            return "nowhere"
-        if len(self.tasks) >= min(most, self.jobs or most):
             return None
         options = {"num_cpus": need.cpus, "num_gpus": need.gpus, "memory": int(need.memory * GIB) or None}
         task = self.ray.remote(train_on_node).options(**options, num_returns="streaming", max_retries=0)
         variables = {"PFL_DEVICE": "cuda"} if need.gpus else {"PFL_DEVICE": "cpu", "PFL_THREADS": "1"}
-        variables |= {"PFL_WORKERS": str(max(1, int(need.cpus)))}
-        variables |= {name: value for name, value in os.environ.items() if name == "PFL_CHECKPOINT_SECONDS"}
+        variables["PFL_WORKERS"] = str(max(1, int(need.cpus)))
+        if seconds := os.environ.get("PFL_CHECKPOINT_SECONDS"):
+            variables["PFL_CHECKPOINT_SECONDS"] = seconds
         self.tasks.append((job, task.remote(job, self._files(job), variables)))
-        return "cluster"
+        return None
 
     def events(self, timeout: float) -> list[Event]:
         events, self.refused = self.refused, []
-        events += self.local.events(min(timeout, POLL_EVERY) if self.tasks else timeout)
+        events += super().events(min(timeout, POLL_EVERY) if self.tasks else timeout)
         for job, yields in list(self.tasks):
-            while self.ray.wait([yields], timeout=0)[0]:
+            while (job, yields) in self.tasks and self.ray.wait([yields], timeout=0)[0]:
                 message = self._next(job, yields)
-                if isinstance(message, File):
-                    with atomic_path(self.local.root / message.path) as temporary:
-                        temporary.write_bytes(message.content)
+                if isinstance(message, tuple):
+                    with atomic_path(self.root / message[0]) as temporary:
+                        temporary.write_bytes(message[1])
                     for old in self._checkpoints(job)[KEPT:]:
                         old.unlink(missing_ok=True)
                 elif isinstance(message, str):
@@ -118,21 +115,13 @@ class RayPool:
                 if isinstance(message, Ended):
                     self.tasks.remove((job, yields))
                     if message.outcome == "done":
-                        Finished(self.local.root, self.local.notes).note(job.address, job.key, job.outs)
                         for path in self._checkpoints(job):
                             shutil.rmtree(path.parent, ignore_errors=True)
-                    break
         return events
-
-    def shrink(self, address: str) -> str:
-        return self.local.shrink(address)
-
-    def wake(self) -> None:
-        self.local.wake()
 
     def close(self) -> None:
         self.ray.shutdown()  # which ends what the nodes do for this process
-        self.local.close()
+        super().close()
 
     def _fitting(self, need: Resources) -> int:
         """Return how many such runs the nodes can hold when they are empty."""
@@ -142,18 +131,17 @@ class RayPool:
 
     def _files(self, job: Job) -> dict[str, Any]:
         """Return what a node needs to train a run: path → content, or a reference to it."""
-        root, run = self.local.root, self.stages[job.address].subject
-        files: dict[str, Any] = {
-            str(extensions.place(path)): path.read_bytes() for path in extensions.modules().values()
-        }
+        stage = self.stages[job.address]
+        files: dict[str, Any] = {str(extensions.place(one)): one.read_bytes() for one in extensions.modules().values()}
         files["pyproject.toml"] = b"[tool.pfl]\n"  # lets a stage take its folder for its study, and none above
-        files[RECORDS] = to_json({run: read_record(root / RECORDS, run)}, 1).encode()
+        record = read_record(self.root / RECORDS, stage.subject)
+        files[RECORDS] = to_json({stage.subject: record}, 1).encode()
         for path in self._checkpoints(job):
-            files[path.relative_to(root).as_posix()] = path.read_bytes()
-        for name in self.stages[job.address].deps:
-            key = name, (root / name).stat().st_mtime_ns
+            files[path.relative_to(self.root).as_posix()] = path.read_bytes()
+        for name in stage.deps:
+            key = name, (self.root / name).stat().st_mtime_ns
             if key not in self.inputs:
-                self.inputs[key] = self.ray.put((root / name).read_bytes())
+                self.inputs[key] = self.ray.put((self.root / name).read_bytes())
             files[name] = self.inputs[key]
         return files
 
@@ -173,7 +161,7 @@ class RayPool:
     def _checkpoints(self, job: Job) -> list[Path]:
         """Return a run's checkpoints here, newest first."""
         run = self.stages[job.address].subject
-        found = self.local.root.glob(f".pfl/checkpoints/{run}-????????/round-*.safetensors")
+        found = self.root.glob(f".pfl/checkpoints/{run}-????????/round-*.safetensors")
         return sorted(found, key=lambda path: path.name, reverse=True)
 
 
@@ -218,31 +206,30 @@ def train_on_node(job: Job, files: Mapping[str, Any], variables: Mapping[str, st
         for name, content in files.items():
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             (root / name).write_bytes(content if isinstance(content, bytes) else ray.get(content))
-        sent, printed, log = {*root.glob(".pfl/checkpoints/*/round-*")}, 0, root / "log"
-        pool = _pool()
-        pool.root, pool.notes = root, root / ".pfl/finished"
+
+        def made(path: Path) -> File:
+            return path.relative_to(root).as_posix(), path.read_bytes()
+
+        sent, printed, log, pool = {*root.glob(CHECKPOINTS)}, 0, root / "log", _pool()
+        pool.root = root
         pool.variables = {"PATH": executables(), **{name: os.environ.get(name, variables[name]) for name in variables}}
-        pool.start(replace(job, log=log))
+        pool.start(replace(job, log=log), "node")
         ended = None
         while not ended:
-            for event in pool.events(1.0):
-                if isinstance(event, Ended):
-                    ended = event
-                else:
-                    yield event
+            events = pool.events(1.0)
+            ended = next((event for event in events if isinstance(event, Ended)), None)
+            yield from (event for event in events if event is not ended)
             with suppress(OSError), log.open("rb") as file:
                 file.seek(printed)
                 text = file.read()
                 printed += len(text)
                 yield text.decode("utf-8", errors="replace")
-            new = sorted({*root.glob(".pfl/checkpoints/*/round-*")} - sent, key=lambda path: path.name)
-            sent.update(new)
-            for path in new[-1:]:
+            if new := {*root.glob(CHECKPOINTS)} - sent:
+                sent |= new
                 with suppress(FileNotFoundError):  # training has gone on, and there is a newer one
-                    yield File(path.relative_to(root).as_posix(), path.read_bytes())
+                    yield made(max(new, key=lambda path: path.name))
         if ended.outcome == "done":
-            for path in (*(root / out for out in job.outs), *root.glob(".pfl/timings/*.json")):
-                yield File(path.relative_to(root).as_posix(), path.read_bytes())
+            yield from map(made, (*(root / out for out in job.outs), *root.glob(".pfl/timings/*.json")))
         yield ended
 
 
@@ -252,7 +239,7 @@ def _pool() -> LocalPool:
     # A child would first import the file that this process was started from, which is a part of Ray.
     with suppress(AttributeError):
         del sys.modules["__main__"].__file__
-    return LocalPool(Path(), Path(), [Slot("node")], {})
+    return LocalPool(Path(), [Slot("node")], {})
 
 
 def _last_line(error: BaseException) -> str:

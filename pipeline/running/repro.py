@@ -1,8 +1,8 @@
 """What the stages of one ``dvc repro`` share: a process that has imported everything, and that they are forked from.
 
 DVC runs a command per stage, and each would spend seconds importing PyTorch. So the first one forks such a process,
-which imports :mod:`pipeline.running.warm` while the stage is at work. The commands after it hand over all that makes a
-process this very command (arguments, folder, environment, umask, streams, group), wait for it, and end as it ends.
+which imports :mod:`pipeline.running.warm` while the stage is at work. The commands after it hand over what makes a
+process this very command (arguments, environment, streams, group), wait for it, and end as it ends.
 
 It belongs to one ``dvc`` and ends with it; the name of its socket says which, and what has to be the same in a command
 that asks. When a module is not on disk any more as it was imported, it forks nothing and ends. Whenever something is
@@ -57,15 +57,10 @@ def _become_fork() -> bool:
     unwanted = "DVC_STAGE" not in os.environ or os.environ.get("PFL_WARM") == "0" or not hasattr(os, "pidfd_open")
     if unwanted or sys.argv[2:3] == ["guard"]:  # which compiles, and needs nothing of this
         return False
-    # An interruption at the terminal reaches a fork too, and is for this process only as long as there is none.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        path = _path()
-        return path is not None and not _ask(path) and _start(path)
-    except OSError:
-        return False
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    with suppress(OSError):
+        if (path := _path()) and not _ask(path):
+            return _start(path)
+    return False
 
 
 def _path() -> Path | None:
@@ -87,8 +82,8 @@ def _path() -> Path | None:
         return None
     variables = sorted((name, value) for name, value in os.environ.items() if name not in _OWN)
     packages = [Path(folder).stat().st_mtime_ns for folder in sys.path if folder.endswith("-packages")]
-    same = (variables, sys.executable, sys.version, sys.path, packages, os.getsid(0))
-    return FOLDER / f"{pid}-{_facts(pid)[19]}-{hashlib.sha256(repr(same).encode()).hexdigest()[:16]}"
+    same = repr((variables, sys.executable, sys.path, packages))
+    return FOLDER / f"{pid}-{_facts(pid)[19]}-{hashlib.sha256(same.encode()).hexdigest()[:16]}"
 
 
 def _facts(pid: int) -> list[str]:
@@ -104,15 +99,15 @@ def _ask(path: Path) -> bool:
             connection.connect(str(path))
         except FileNotFoundError:
             return False
-        os.umask(umask := os.umask(0))
-        request = marshal.dumps((sys.argv, os.getcwd(), dict(os.environ), umask, os.getpgrp()))  # noqa: PTH109
+        request = marshal.dumps((sys.argv, dict(os.environ), os.getpgrp()))
         socket.send_fds(connection, [request], [0, 1, 2])
         if connection.recv(len(_BEGUN)) == _BEGUN:
-            if signal.SIGINT in signal.sigpending():  # it came before the fork could be reached by it
-                connection.send(bytes([signal.SIGINT]))
+            # From now on an interruption at the terminal reaches the fork too, and is for it alone.
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
             connection.settimeout(None)
             if code := connection.recv(16):
                 _end(int(code))
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     return True
 
 
@@ -179,38 +174,25 @@ def _serve(listening: socket.socket, owner: int) -> None:
                 return
             for stream in streams:
                 os.close(stream)
-            _watch(connection, child)
-
-
-def _watch(connection: socket.socket, child: int) -> None:
-    """Say to a command how its fork has ended; pass on its signal, and let the fork not outlive it."""
-    connection.settimeout(None)
-    end = os.pidfd_open(child)
-    while end not in select.select([end, connection.fileno()], [], [])[0]:
-        signals = b""
-        with suppress(ConnectionResetError):  # it was killed before it had read all
-            signals = connection.recv(1)
-        os.kill(child, signals[0] if signals else signal.SIGKILL)
-        if not signals:
-            break
-    os.close(end)
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    connection.send(str(code).encode())
+            connection.settimeout(None)
+            end = os.pidfd_open(child)
+            if end not in select.select([end, connection.fileno()], [], [])[0]:  # the command was killed
+                os.kill(child, signal.SIGKILL)
+            os.close(end)
+            code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            connection.send(str(code).encode())
 
 
 def _become(connection: socket.socket, request: bytes, streams: list[int]) -> None:
     """Be the command that has asked for this fork."""
     try:
-        arguments, folder, environment, umask, group = marshal.loads(request)
+        sys.argv, environment, group = marshal.loads(request)
         os.setpgid(0, group)
-        os.chdir(folder)
-        os.umask(umask)
         for number, stream in enumerate(streams):
             os.dup2(stream, number)
             os.close(stream)
         os.environ.clear()
         os.environ.update(environment)
-        sys.argv = arguments
         sys.stdout.reconfigure(line_buffering=sys.stdout.isatty())  # type: ignore[union-attr]
         connection.send(_BEGUN)
         connection.detach()  # it stays open: the command goes on by itself only when nobody is at this end

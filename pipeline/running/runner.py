@@ -5,24 +5,17 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import threading
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import chdir, contextmanager
-from types import FrameType
 
 from filelock import FileLock, Timeout
 
-from pflcore.memory import memory_limit
 from pipeline.compile.compilation import Graph
 from pipeline.compile.generated import write
-from pipeline.dvc.finished import Finished
 from pipeline.dvc.program import executables, initialise
 from pipeline.dvc.recorder import Recorder
 from pipeline.papers.refresh import refresh
-from pipeline.running.board import Board, StageState, status_path
-from pipeline.running.display import Display, duration, summary
-from pipeline.running.jobs import Pool
+from pipeline.running.board import Board, Display, StageState, duration, status_path, summary
 from pipeline.running.local import LocalPool, slots, visible_gpus
 from pipeline.running.options import Request, RunOptions
 from pipeline.running.scheduler import Scheduler
@@ -30,7 +23,6 @@ from pipeline.stages.guard import leave_output
 from pipeline.workspace import Workspace, raw_data_folder, report_path, run_path, timings_path
 
 MAX_SHOWN = 3  # reports that are printed; of more, only where they are
-SECONDS = 1.0  # expected of a stage other than training; only the time left depends on it
 
 
 def run_specs(workspace: Workspace, options: RunOptions) -> int:
@@ -41,13 +33,14 @@ def run_specs(workspace: Workspace, options: RunOptions) -> int:
     gpus = None if options.cluster else visible_gpus(options.gpus)
     request = Request.compiled(workspace, options)
     with _alone(workspace) as waited:
-        if waited:  # others may have edited them meanwhile
+        if waited:  # others may have edited specs meanwhile
             request = Request.compiled(workspace, options)
         initialise(workspace.root)
         write(workspace, request.compilation)
-        if request.compilation.skipped or workspace.root != workspace.home:  # the guard has to wait, or there is none
+        own = workspace.root != workspace.home  # a profile's workspace, which has no guard, nor raw data
+        if request.compilation.skipped or own:  # the guard has to wait
             leave_output(workspace)
-        if workspace.root != workspace.home:  # the raw data of the project, not of the profile's workspace
+        if own:
             os.environ.setdefault("PFL_DATA", str(raw_data_folder(workspace.home)))
         with chdir(workspace.root):  # DVC takes a few paths from there
             board = _bring_up_to_date(request, gpus)
@@ -66,10 +59,15 @@ def _bring_up_to_date(request: Request, gpus: list[str] | None) -> Board | None:
     """Execute what is stale of what a request needs; return how that went, or None when it was only to be listed."""
     workspace, options, graph = request.workspace, request.options, Graph(request.compilation.stages)
     order = _needed(request, graph)
-    finished = Finished(workspace.root, workspace.private / "finished")
-    recorder = Recorder(workspace.root, (graph.stages[address] for address in order), finished)
+    recorder = Recorder(workspace.root, (graph.stages[address] for address in order))
     stale = recorder.stale(order)
-    seconds = _seconds(request, graph, order) if stale else {}
+    seconds: dict[str, float] = {}
+    if stale:
+        from pipeline.plan.estimate import Speed  # with NumPy
+
+        runs = request.compilation.runs
+        speed, stages = Speed(runs.values(), workspace.private / "timings"), [graph.stages[at] for at in order]
+        seconds = {one.address: speed.seconds(runs[one.subject]) if one.kind == "train" else 1.0 for one in stages}
     if options.dry or not stale:
         recorder.close()
     if options.dry:
@@ -77,25 +75,24 @@ def _bring_up_to_date(request: Request, gpus: list[str] | None) -> Board | None:
         return None
     board = Board(options.command, path=status_path(workspace))
     for address in order:
-        stage = graph.stages[address]
-        expected = seconds.get(address, 0.0)
+        stage, expected = graph.stages[address], seconds.get(address, 0.0)
         state = "queued" if stale else "cached"
         board.entries[address] = StageState(address, stage.kind, stage.subject, state, expected)  # type: ignore[arg-type]
     if stale:
-        pool = _pool(request, gpus, graph, recorder)
+        pool = _pool(request, gpus, graph)
         board.places = pool.capacity
         logs = workspace.private / "logs"
-        with Display(board) as display, _terminable():
+        with Display(board) as display:
+            scheduler = Scheduler(graph, board, stale, recorder, pool, display, logs, options.keep_going)
             try:
-                Scheduler(graph, board, stale, recorder, pool, display, logs, keep_going=options.keep_going).run()
+                with _interrupting(scheduler):
+                    scheduler.run()
             except BaseException:
                 for entry in board.of_state("running", "waiting"):
                     entry.state, entry.note = "queued", "interrupted"
-                board.ended = time.time()
-                board.save(now=True)
+                board.finish()
                 raise
-    board.ended = time.time()
-    board.save(now=True)
+    board.finish()
     return board
 
 
@@ -111,46 +108,50 @@ def _needed(request: Request, graph: Graph) -> list[str]:
         targets = [makers[f"{report_path(name)}/table.parquet"] for name in request.specs]
         if not request.options.specs:
             targets += [address for address, stage in graph.stages.items() if stage.kind == "index"]
-    order, skipped = graph.needed(targets), request.compilation.skipped
-    return [address for address in order if not (skipped and graph.stages[address].kind == "guard")]
-
-
-def _seconds(request: Request, graph: Graph, order: list[str]) -> dict[str, float]:
-    """Return how long each stage is expected to take."""
-    from pipeline.plan.estimate import Speed  # with NumPy
-
-    runs, stages = request.compilation.runs, [graph.stages[address] for address in order]
-    speed = Speed(runs.values(), request.workspace.private / "timings")
-    return {one.address: speed.seconds(runs[one.subject]) if one.kind == "train" else SECONDS for one in stages}
+    skipped = request.compilation.skipped
+    return [at for at in graph.needed(targets) if not (skipped and graph.stages[at].kind == "guard")]
 
 
 def _explained(graph: Graph, order: list[str], stale: Mapping[str, str], seconds: Mapping[str, float]) -> str:
     """Return a line for each stage that is to be done, with the reason, and one about all of them."""
     due: dict[str, str] = {}
-    names = {
-        at: one.kind if one.kind == one.subject else f"{one.kind} {one.subject}" for at, one in graph.stages.items()
-    }
+    names = {at: StageState(at, one.kind, one.subject) for at, one in graph.stages.items()}
     for address in order:
-        before = next((other for other in graph.upstream[address] if other in due), None)
-        if address in stale or before:
-            due[address] = stale.get(address) or f"depends on {names[before or '']}"
-    lines = [f"{names[address]}: {why}" for address, why in due.items()]
-    total = sum(seconds[address] for address in due)
-    time = f"; about {duration(total)} of work for one process" if due else ""
-    return "\n".join([*lines, f"{len(due)} of {len(order)} stages are to be done, at most{time}"])
+        before = next((f"depends on {names[other].name}" for other in graph.upstream[address] if other in due), "")
+        if why := stale.get(address) or before:
+            due[address] = f"{names[address].name}: {why}"
+    time = f"; about {duration(sum(seconds[address] for address in due))} of work for one process" if due else ""
+    return "\n".join([*due.values(), f"{len(due)} of {len(order)} stages are to be done, at most{time}"])
 
 
-def _pool(request: Request, gpus: list[str] | None, graph: Graph, recorder: Recorder) -> Pool:
+def _pool(request: Request, gpus: list[str] | None, graph: Graph) -> LocalPool:
     root, options = request.workspace.root, request.options
-    places = slots(options.jobs, gpus, options.per_gpu, dict(os.environ), 2 * memory_limit() / 2**30)
-    local = LocalPool(root, recorder.finished.folder, places, {"PATH": executables()})
+    local = root, slots(options.jobs, gpus, options.per_gpu), {"PATH": executables()}
     if not options.cluster:
-        return local
+        return LocalPool(*local)
     from pipeline.running.ray import RayPool
 
     trains = {address: stage for address, stage in graph.stages.items() if stage.kind == "train"}
     needs = {address: request.compilation.resources[stage.subject] for address, stage in trains.items()}
-    return RayPool(options.cluster, local, trains, needs, options.jobs)
+    return RayPool(*local, options.cluster, trains, needs, options.jobs)
+
+
+@contextmanager
+def _interrupting(scheduler: Scheduler) -> Iterator[None]:
+    """Let Ctrl-C and a request to terminate end a run between two steps, not within DVC; a second one at once."""
+
+    def interrupt(*_: object) -> None:
+        if scheduler.interrupted:
+            raise KeyboardInterrupt
+        scheduler.interrupted = True
+
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {one: signal.signal(one, interrupt) for one in numbers if signal.getsignal(one) != signal.SIG_IGN}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextmanager
@@ -159,36 +160,15 @@ def _alone(workspace: Workspace) -> Iterator[bool]:
     workspace.private.mkdir(parents=True, exist_ok=True)
     lock, waited = FileLock(workspace.private / "run.lock"), False
     try:
-        lock.acquire(timeout=0)
+        held = lock.acquire(timeout=0)
     except Timeout:
         board = Board.load(status_path(workspace))
         who = f" (process {board.process}: {board.title})" if board and board.alive else ""
         line = f"another pfl run is at work here{who}; waiting for its end, see `pfl status`"
         print(line, file=sys.stderr, flush=True)
-        lock.acquire()
-        waited = True
-    try:
+        held, waited = lock.acquire(), True
+    with held:
         yield waited
-    finally:
-        lock.release()
-
-
-@contextmanager
-def _terminable() -> Iterator[None]:
-    """Let a request to terminate end the run like Ctrl-C does: what is finished is recorded, the rest is stopped."""
-
-    def interrupt(signum: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _print_reports(workspace: Workspace, names: list[str]) -> None:

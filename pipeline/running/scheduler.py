@@ -1,41 +1,26 @@
-"""The scheduler: stages whose inputs are complete are decided about, started, followed and recorded, highest first.
-
-DVC's side (:mod:`pipeline.dvc.recorder`) is slow compared with a small stage, so it works in a thread of its own:
-it decides about a few stages ahead of the workers, and records what they have finished in batches, while they go on.
-"""
+"""The scheduler: stages whose inputs are complete are decided about, started, followed and recorded, highest first."""
 
 from __future__ import annotations
 
-import heapq
 import time
-from collections.abc import Callable, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 from pipeline.compile.compilation import Graph
-from pipeline.dvc.recorder import CHANGED, Recorder, Verdict
-from pipeline.running.board import OVER, Board, State
-from pipeline.running.display import Display
-from pipeline.running.jobs import Ended, Job, Pool, Progressed
+from pipeline.dvc.recorder import CHANGED, Recorder
+from pipeline.running.board import Board, Display, State
+from pipeline.running.local import Ended, Job, LocalPool, Progressed
 
 ATTEMPTS = 3  # of a stage that ends by the machine's doing
-BRIEF = ("recall", "evaluate", "select", "report", "index")  # what makes figures of runs that are over
 BUSY_PAUSE = 2.0  # seconds between two looks at a stage that another process holds
-AHEAD = 2  # stages that are decided about per place, beyond those that run
-_TICK = 0.5  # seconds
+TICK = 0.5  # seconds
 
 
 class Scheduler:
     """One call of ``pfl run``.
 
-    Args:
-        graph: All stages that there are.
-        board: Has an entry for each wanted stage, in an order in which they can be made.
-        stale: Those of them that are not as DVC recorded them.
-        logs: The folder of log files.
-        keep_going: After a failure, start what does not depend on it.
+    Of all stages in `graph`, `board` has the wanted ones, and `stale` those of them that are not as DVC recorded them.
     """
 
     def __init__(
@@ -44,155 +29,115 @@ class Scheduler:
         board: Board,
         stale: Iterable[str],
         recorder: Recorder,
-        pool: Pool,
+        pool: LocalPool,
         display: Display,
         logs: Path,
-        *,
         keep_going: bool = True,
     ) -> None:
-        entries = board.entries
-        self.graph, self.entries, self.stale, self.logs, self.keep_going = graph, entries, set(stale), logs, keep_going
-        self.recorder, self.pool, self.board, self.display = recorder, pool, board, display
-        self.position = {address: index for index, address in enumerate(entries)}
-        self.heights = graph.heights([*entries], {address: entry.expected for address, entry in entries.items()})
+        self.graph, self.board, self.entries, self.stale = graph, board, board.entries, set(stale)
+        self.recorder, self.pool, self.display, self.logs, self.keep_going = recorder, pool, display, logs, keep_going
+        heights = graph.heights([*self.entries], {at: entry.expected for at, entry in self.entries.items()})
+        # What takes moments goes first, so that figures are there as early as can be; then by critical path.
+        order = sorted(self.entries, key=lambda at: (self.entries[at].kind == "train", -heights[at]))
+        self.rank = {address: rank for rank, address in enumerate(order)}
+        self.waits = {at: sum(other in self.entries for other in graph.upstream[at]) for at in self.entries}
         self.touched: set[str] = set()  # what was made anew, so that what depends on it must be looked at
-        self.ready: list[tuple[bool, float, int, str]] = []
-        self.waits = {at: sum(other in entries for other in graph.upstream[at]) for at in entries}
-        self.prepared: list[tuple[str, Verdict]] = []  # to be started when there is room
-        self.blocked: dict[str, float] = {}  # held by another process, and when to look again
+        self.ready: dict[str, float] = {}  # what is to be decided about, and not before which instant
         self.executed: list[str] = []  # to be recorded
-        self.thread = ThreadPoolExecutor(1, "recorder")
-        self.deciding: Future[dict[str, Verdict]] | None = None
-        self.recording: tuple[list[str], Future[dict[str, str]]] | None = None
-        self.failed = False
+        self.failed = self.interrupted = False
 
     def run(self) -> None:
         """Work until everything is over, or as far as it goes after failures. What is complete then is recorded."""
         with ExitStack() as ending:  # each of it, in the order from below, whatever goes wrong with another
-            ending.callback(self.thread.shutdown)
-            ending.callback(lambda: self.thread.submit(self.recorder.close).result())
-            ending.callback(lambda: self.executed and self.thread.submit(self.recorder.record, self.executed).result())
+            ending.callback(self.recorder.close)
+            ending.callback(lambda: self.executed and self.recorder.record(self.executed))
             ending.callback(self.pool.close)
-            for address, count in self.waits.items():
-                if not count:
-                    self._push(address)
-            while not self._over():
-                self._decide_ahead()
-                self._start()
-                for event in self.pool.events(_TICK):
+            for address in [address for address, count in self.waits.items() if not count]:
+                self._push(address)
+            while self.board.of_state("running", *(() if self._stopped() else ("queued", "waiting"))):
+                for event in self.pool.events(0.0 if self._start() else TICK):
                     if isinstance(event, Progressed):
                         self.entries[event.address].progressed(event.round, event.rounds, event.accuracy)
                     else:
                         self._ended(event)
-                self._collect()
+                if self.executed:
+                    self._record()
                 self.board.save()
                 self.display.tick()
+                if self.interrupted:
+                    raise KeyboardInterrupt
 
-    def _over(self) -> bool:
-        busy = self.deciding or self.recording or self.executed or self.board.of_state("running")
-        return not busy and (self.stopped or all(entry.state in OVER for entry in self.entries.values()))
-
-    @property
-    def stopped(self) -> bool:
+    def _stopped(self) -> bool:
         return self.failed and not self.keep_going
 
-    def _submit(self, call: Callable[..., Any], addresses: list[str]) -> Future[Any]:
-        """Let the recorder do something, and look for what became of it as soon as that is known."""
-        future = self.thread.submit(call, addresses)
-        future.add_done_callback(lambda _: self.pool.wake())
-        return future
+    def _push(self, address: str) -> None:
+        """Queue a stage whose inputs are complete; if nothing has touched it, it is known to be as recorded."""
+        if address in self.stale or self.touched.intersection(self.graph.upstream[address]):
+            self.ready[address] = 0.0
+        else:
+            self._settle(address, "cached")
 
-    def _decide_ahead(self) -> None:
-        """Let the recorder decide about the next stages; those that nothing has touched are known to be fresh."""
-        for address in [address for address, due in self.blocked.items() if due <= time.monotonic()]:
-            del self.blocked[address]
-            self._push(address)
-        if self.deciding or self.stopped:
-            return
-        chosen: list[str] = []
-        room = AHEAD * self.pool.capacity - len(self.prepared)
-        # What is no training takes moments, and does not wait behind runs that have no place yet.
-        while self.ready and (len(chosen) < room or not self.ready[0][0]):
-            *_, address = heapq.heappop(self.ready)
-            if address in self.stale or self.touched.intersection(self.graph.upstream[address]):
-                chosen.append(address)
-            else:
-                self._settle(address, "cached")
-        if chosen:
-            self.deciding = self._submit(self.recorder.begin, chosen)
+    def _start(self) -> bool:
+        """Decide about the next stage that there is room for; return whether there was one."""
+        due = [address for address, at in self.ready.items() if at <= time.monotonic() and not self._stopped()]
+        for address in sorted(due, key=self.rank.__getitem__):
+            if place := self.pool.room(address):
+                del self.ready[address]
+                self._decide(address, place)
+                return True
+            if self.entries[address].kind == "train":  # in order: a run that needs more must not starve
+                break
+        return False
 
-    def _start(self) -> None:
-        """Start what is prepared, as far as there is room for it."""
-        prepared, self.prepared = self.prepared, []
-        for address, verdict in prepared:
-            if self.stopped:
-                self.thread.submit(self.recorder.give_up, address)
-                continue
-            entry, stage = self.entries[address], self.graph.stages[address]
+    def _decide(self, address: str, place: str) -> None:
+        """Do with a stage as DVC's side says."""
+        entry, stage = self.entries[address], self.graph.stages[address]
+        verdict = self.recorder.begin(address)
+        for where in verdict.aside:
+            self.display.say(f"{entry.name}: had been changed by hand; that version is kept as {where}")
+        if verdict.what == "run":
             log = self.logs / f"{entry.subject.replace('/', '-')}.{entry.kind}.log"
-            job = Job(address, stage.command, verdict.key, stage.outs, log, entry.kind in BRIEF)
-            # In order: a run that needs more must not starve.
-            place = None if self.prepared and entry.kind == "train" else self.pool.start(job)
-            if place is None:
-                self.prepared.append((address, verdict))
-                continue
+            self.pool.start(Job(address, stage.command, stage.outs, log), place)
             entry.state, entry.place, entry.began, entry.log, entry.note = "running", place, time.time(), str(log), ""
             entry.attempts += 1
+        elif verdict.what == "busy":
+            if entry.state != "waiting":
+                self.display.say(f"{entry.name}: waiting, {verdict.why}")
+            entry.state, entry.note = "waiting", verdict.why
+            self.ready[address] = time.monotonic() + BUSY_PAUSE
+        elif verdict.what == "broken":
+            self._fail(address, verdict.why)
+        else:
+            if verdict.what == "cached":
+                self.touched.add(address)
+            self._settle(address, "cached")
 
     def _ended(self, event: Ended) -> None:
         entry = self.entries[event.address]
-        entry.seconds, entry.curve = time.time() - entry.began, []
+        entry.seconds = time.time() - entry.began
         if event.outcome == "done":
             entry.diverged = event.diverged
             self.executed.append(event.address)
             return
-        self.thread.submit(self.recorder.give_up, event.address)
+        self.recorder.give_up(event.address)
         if event.outcome == "failed" or entry.attempts >= ATTEMPTS:
             self._fail(event.address, event.message)
         else:
-            eased = self.pool.shrink(event.address) if event.outcome == "memory" or entry.attempts > 1 else ""
+            eased = self.pool.shrink(entry.place) if event.outcome == "memory" or entry.attempts > 1 else ""
             self._again(event.address, event.message, f", {eased}" if eased else "")
 
-    def _collect(self) -> None:
-        """Take what the recorder has done, and give it what has been executed."""
-        if self.deciding and self.deciding.done():
-            verdicts, self.deciding = self.deciding.result(), None
-            for address, verdict in verdicts.items():
-                self._take(address, verdict)
-        if self.recording and self.recording[1].done():
-            (addresses, future), self.recording = self.recording, None
-            problems = future.result()
-            for address in addresses:
-                entry, problem = self.entries[address], problems.get(address)
-                if problem == CHANGED and entry.kind == "guard" and entry.attempts < ATTEMPTS:
-                    self._again(address, problem.partition(";")[0])  # it compiles, and says what that changes
-                elif problem:
-                    self._fail(address, problem)
-                else:
-                    self._settle(address, "done")
-        if self.executed and not self.recording:
-            batch, self.executed = self.executed, []
-            self.recording = batch, self._submit(self.recorder.record, batch)
-
-    def _take(self, address: str, verdict: Verdict) -> None:
-        """Do as the recorder has decided about a stage."""
-        entry = self.entries[address]
-        for place in verdict.aside:
-            self.display.say(f"{entry.name}: had been changed by hand; that version is kept as {place}")
-        match verdict.what:
-            case "run":
-                self.prepared.append((address, verdict))
-            case "busy":
-                if entry.state != "waiting":
-                    self.display.say(f"{entry.name}: waiting, {verdict.why}")
-                entry.state, entry.note = "waiting", verdict.why
-                self.blocked[address] = time.monotonic() + BUSY_PAUSE
-            case "broken":
-                self._fail(address, verdict.why)
-            case "cached" | "fresh":
-                if verdict.what == "cached":
-                    self.touched.add(address)
-                self._settle(address, "cached")
+    def _record(self) -> None:
+        """Let DVC know of what has been executed."""
+        problems = self.recorder.record(self.executed)
+        executed, self.executed = self.executed, []
+        for address in executed:
+            entry, problem = self.entries[address], problems.get(address)
+            if problem == CHANGED and entry.kind == "guard" and entry.attempts < ATTEMPTS:
+                self._again(address, problem.partition(";")[0])  # it compiles, and says what that changes
+            elif problem:
+                self._fail(address, problem)
+            else:
+                self._settle(address, "done")
 
     def _settle(self, address: str, state: State) -> None:
         """A stage is over, and what depends on it may be ready."""
@@ -209,12 +154,10 @@ class Scheduler:
 
     def _fail(self, address: str, why: str) -> None:
         entry = self.entries[address]
-        entry.state, entry.note = "failed", why
-        self.failed = True
+        entry.state, entry.note, self.failed = "failed", why, True
         self.display.ended(entry)
-        for other in self.graph.after(address) & self.waits.keys():
-            skipped = self.entries[other]
-            skipped.state, skipped.note = "skipped", f"needs {entry.name}"
+        for other in self.graph.after(address) & self.entries.keys():
+            self.entries[other].state, self.entries[other].note = "skipped", f"needs {entry.name}"
 
     def _again(self, address: str, why: str, how: str = "") -> None:
         """Queue a stage once more that has been executed in vain."""
@@ -223,8 +166,3 @@ class Scheduler:
         entry.state, entry.note, entry.resumed = "queued", why, None
         self.stale.add(address)
         self._push(address)
-
-    def _push(self, address: str) -> None:
-        """What takes moments goes first, so that figures are there as early as can be; then by critical path."""
-        training = self.entries[address].kind == "train"
-        heapq.heappush(self.ready, (training, -self.heights[address], self.position[address], address))

@@ -1,103 +1,121 @@
 """``pfl stage …``: what the stages of the pipeline call. Paths are relative to the workspace, where DVC runs them.
 
-Nothing that differs between machines is an argument, since DVC's run cache goes by the command's text.
+Nothing that differs between machines is an argument, since DVC's run cache goes by the command's text. What a stage
+does is imported when it is known to be wanted.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from pflcore.errors import UserError
 from pflcore.memory import number_of
 from pflcore.registry import use_study
-from pipeline import workspace as paths
-from pipeline.compile import stage_code
+from pipeline import workspace as at
+from pipeline.compile import stage_code as code
 from pipeline.compile.seal import sealed, study_home
+from pipeline.parsing import parse_yaml
+from pipeline.progress import show_preparation, show_training
 from pipeline.spec.run import Run, read_record, read_run, weights_id
+from pipeline.spec.table import read_resolved, read_runs
+from pipeline.stages.tracking import tracked
 
-stage = typer.Typer(help="What the stages of the pipeline call; not meant to be typed.", no_args_is_help=True)
-Id = Annotated[str, typer.Argument(help="A line of stages/records.json.", metavar="ID")]
-Spec = Annotated[str, typer.Argument(help="A spec, as its file below specs/ is called.")]
-Seal = Annotated[str | None, typer.Option(help="The digests of the code that the stage was compiled for.")]
-_RECORDS, _PRIVATE = Path(paths.RECORDS), Path(".pfl")
+_ROOT, _RECORDS, _PRIVATE = Path(), Path(at.RECORDS), Path(".pfl")
 
 
-def _run(kind: str) -> Callable[..., object]:
-    """Import what a stage does when it is known to be wanted; return it."""
-    return import_module(f"pipeline.stages.{kind}").run  # type: ignore[no-any-return]
-
-
-@stage.callback()
-def begin() -> None:
-    """Let a study's own entries be found."""
+def stage(
+    kind: Annotated[str, typer.Argument(help="Such as train.")],
+    subjects: Annotated[list[str] | None, typer.Argument(help="A line of stages/records.json, or specs.")] = None,
+    seal: Annotated[str | None, typer.Option(help="The digests of the code that the stage was compiled for.")] = None,
+) -> None:
+    """Execute a stage of the pipeline, as DVC does; not meant to be typed."""
     use_study(study_home())
+    if (kind == "guard") == bool(subjects):
+        raise UserError(f"pfl stage {kind}: {'takes no name' if subjects else 'of what? A name is missing'}")
+    id_ = subjects[0] if subjects else ""
+    match kind:
+        case "guard":
+            print(_module(kind).run(at.Workspace.find()))
+        case "data":
+            record, raw = read_record(_RECORDS, id_), at.raw_data_folder(_ROOT)
+            with sealed(code.code_of_run(kind, Run(record)), seal), show_preparation() as show:
+                print(_module(kind).run(record["dataset"], Path(at.dataset_path(id_)), raw, _PRIVATE / "decoded", show))
+        case "weights":
+            with sealed(code.code_of(kind), seal):
+                print(_module(kind).run(read_record(_RECORDS, id_), Path(at.weights_path(id_)), study_home()))
+        case "partition" | "describe":
+            federation, clients = Run(read_record(_RECORDS, id_)), Path(at.partition_path(id_))
+            dataset = Path(at.dataset_path(federation.data_id))
+            if kind == "partition":
+                with sealed(code.code_of_run(kind, federation), seal, [dataset]):
+                    print(_module(kind).run(federation, dataset, clients))
+            else:
+                with sealed(code.code_of(kind), seal, [dataset, clients]):
+                    print(_module(kind).run(federation, dataset, clients, Path(at.partition_report_path(id_))))
+        case "train":
+            _train(read_run(_RECORDS, id_), seal)
+        case "recall":
+            with sealed(code.code_of(kind), seal, [f"{at.RESULTS}/{id_}.jsonl"]):
+                stages = parse_yaml(Path(at.KEPT_STAGES).read_bytes())["stages"]
+                print(_module("results").recall(_ROOT, map(Path, stages[id_.replace("/", "-")]["outs"])))
+        case "select":
+            trials = read_record(_RECORDS, id_)["trials"]
+            inputs = [at.run_path(one, "rounds.parquet") for trial in trials for one in trial["runs"]]
+            with sealed(code.code_of(kind), seal, inputs):
+                print(_module("results").select(id_, _RECORDS, Path(at.run_path("", "")), Path(at.selection_path(id_))))
+        case "evaluate":
+            from pipeline.report.frame import write_frame
+
+            table = read_resolved(Path(at.table_path(id_)))
+            parts = code.code_of_evaluation(table, read_runs(table, _ROOT).values())
+            inputs = [at.run_path(one, "rounds.parquet") for one in table.runs]
+            with sealed(parts, seal, inputs, code.measured_content(table)):
+                write_frame(table, _ROOT, Path(at.frame_path(id_)))
+        case "report":
+            from pipeline.report.write import build_report
+
+            path = Path(at.table_path(id_))
+            table, shown = read_resolved(path), code.shown_content(path.read_text(encoding="utf-8"))
+            with sealed(code.code_of_report(table), seal, [at.frame_path(id_)], shown):
+                build_report(table, _ROOT, Path(at.report_path(id_)))
+        case "index":
+            specs = subjects or []
+            tables = [read_resolved(Path(at.table_path(spec))) for spec in specs]
+            with sealed(code.code_of(kind), seal, (f"{at.report_path(spec)}/table.parquet" for spec in specs)):
+                print(_module("results").index(tables, Path("reports")))
+        case _:
+            raise UserError(f"{kind} {id_} is no stage of this pipeline; run `pfl compile`")
 
 
-@stage.command()
-def data(id_: Id, seal: Seal = None) -> None:
-    """Make a dataset artifact."""
-    from pipeline.progress import show_preparation
-
-    record, out, raw = read_record(_RECORDS, id_), Path(paths.dataset_path(id_)), paths.raw_data_folder(Path())
-    with sealed(stage_code.code_of_run("data", Run(record)), seal), show_preparation() as show:
-        print(_run("data")(record["dataset"], out, raw, _PRIVATE / "decoded", show))
+def _module(name: str) -> Any:
+    return import_module(f"pipeline.stages.{name}")
 
 
-@stage.command()
-def weights(id_: Id, seal: Seal = None) -> None:
-    """Read a file of pretrained weights."""
-    with sealed(stage_code.code_of("weights"), seal):
-        print(_run("weights")(read_record(_RECORDS, id_), Path(paths.weights_path(id_)), study_home()))
-
-
-@stage.command()
-def partition(id_: Id, seal: Seal = None) -> None:
-    """Make a partition artifact."""
-    federation = Run(read_record(_RECORDS, id_))
-    dataset = Path(paths.dataset_path(federation.data_id))
-    with sealed(stage_code.code_of_run("partition", federation), seal, [dataset]):
-        print(_run("partition")(federation, dataset, Path(paths.partition_path(id_))))
-
-
-@stage.command()
-def describe(id_: Id, seal: Seal = None) -> None:
-    """Make the page of a partition."""
-    federation = Run(read_record(_RECORDS, id_))
-    dataset, clients = Path(paths.dataset_path(federation.data_id)), Path(paths.partition_path(id_))
-    with sealed(stage_code.code_of("describe"), seal, [dataset, clients]):
-        print(_run("describe")(federation, dataset, clients, Path(paths.partition_report_path(id_))))
-
-
-@stage.command()
-def train(id_: Id, seal: Seal = None) -> None:
+def _train(asked: Run, seal: str | None) -> None:
     """Train one run, from its last checkpoint if there is one."""
-    from pipeline.progress import show_training
-    from pipeline.stages.tracking import tracked
-
-    asked = read_run(_RECORDS, id_)
-    dataset, clients = Path(paths.dataset_path(asked.data_id)), Path(paths.partition_path(asked.federation_id))
-    chosen = Path(paths.selection_path(asked.tuned)) if asked.tuned else None
-    pretrained = Path(paths.weights_path(weights_id(asked.pretrained))) if asked.pretrained else None
+    dataset, clients = Path(at.dataset_path(asked.data_id)), Path(at.partition_path(asked.federation_id))
+    chosen = Path(at.selection_path(asked.tuned)) if asked.tuned else None
+    pretrained = Path(at.weights_path(weights_id(asked.pretrained))) if asked.pretrained else None
     inputs = [path for path in (dataset, clients, chosen, pretrained) if path]
     seconds = number_of("seconds", "PFL_CHECKPOINT_SECONDS")
     with (
-        sealed(stage_code.code_of_run("train", asked), seal, inputs) as work,
-        show_training(id_) as show,
+        sealed(code.code_of_run("train", asked), seal, inputs) as work,
+        show_training(asked.id) as show,
         tracked(asked, _PRIVATE, show) as on_round,
     ):
-        _run("train")(
+        _module("train").run(
             asked,
             dataset=dataset,
             partition=clients,
             selection=chosen,
             weights=pretrained,
             code=work.seal,
-            out=Path(paths.run_path(id_, "")),
+            out=Path(at.run_path(asked.id, "")),
             private=_PRIVATE,
             device=os.environ.get("PFL_DEVICE", "auto"),
             executor=os.environ.get("PFL_EXECUTOR") or "auto",
@@ -105,61 +123,3 @@ def train(id_: Id, seal: Seal = None) -> None:
             on_round=on_round,
             confirm=work.confirm,
         )
-
-
-@stage.command()
-def recall(name: Annotated[str, typer.Argument(help="A file below results/.")], seal: Seal = None) -> None:
-    """Take results from a file of the ledger."""
-    from pipeline.parsing import parse_yaml
-
-    with sealed(stage_code.code_of("recall"), seal, [f"{paths.RESULTS}/{name}.jsonl"]):
-        stages = parse_yaml(Path(paths.KEPT_STAGES).read_bytes())["stages"]
-        print(_run("recall")(Path(), map(Path, stages[name.replace("/", "-")]["outs"])))
-
-
-@stage.command()
-def select(id_: Id, seal: Seal = None) -> None:
-    """Choose settings by what trials gave on validation samples."""
-    trials = read_record(_RECORDS, id_)["trials"]
-    inputs = [paths.run_path(one, "rounds.parquet") for trial in trials for one in trial["runs"]]
-    with sealed(stage_code.code_of("select"), seal, inputs):
-        print(_run("select")(id_, _RECORDS, Path("artifacts/runs"), Path(paths.selection_path(id_))))
-
-
-@stage.command()
-def evaluate(spec: Spec, seal: Seal = None) -> None:
-    """Turn the measurements of a spec's runs into figures."""
-    from pipeline.spec.table import read_resolved, read_runs
-
-    table = read_resolved(Path(paths.table_path(spec)))
-    code = stage_code.code_of_evaluation(table, read_runs(table, Path()).values())
-    inputs = [paths.run_path(one, "rounds.parquet") for one in table.runs]
-    with sealed(code, seal, inputs, stage_code.measured_content(table)):
-        print(_run("evaluate")(table, Path(), Path(paths.frame_path(spec))))
-
-
-@stage.command()
-def report(spec: Spec, seal: Seal = None) -> None:
-    """Render a spec's report."""
-    from pipeline.spec.table import read_resolved
-
-    path = Path(paths.table_path(spec))
-    table, shown = read_resolved(path), stage_code.shown_content(path.read_text(encoding="utf-8"))
-    with sealed(stage_code.code_of_report(table), seal, [paths.frame_path(spec)], shown):
-        print(_run("report")(table, Path(), Path(paths.report_path(spec))))
-
-
-@stage.command()
-def index(specs: Annotated[list[str], typer.Argument(help="Specs.")], seal: Seal = None) -> None:
-    """Write the page that links the default reports."""
-    from pipeline.spec.table import read_resolved
-
-    tables = [read_resolved(Path(paths.table_path(spec))) for spec in specs]
-    with sealed(stage_code.code_of("index"), seal, (f"{paths.report_path(spec)}/table.parquet" for spec in specs)):
-        print(_run("index")(tables, Path("reports")))
-
-
-@stage.command()
-def guard() -> None:
-    """Compile, and stop when that changed anything."""
-    print(_run("guard")(paths.Workspace.find()))

@@ -21,10 +21,8 @@ def run(
 ) -> str:
     """Load a dataset from its folder below `raw` and write it to `out`; return a line to show.
 
-    Args:
-        record: Its name and options, and how many samples a generated stand-in has, if it is to be one.
-        scratch: Where arrays go that do not fit into memory; None keeps them there all the same.
-        show: Called with what is being done, how many steps of it are done, and how many there are.
+    Arrays that do not fit into memory go to `scratch`; None keeps them there all the same. `show` is called with what
+    is being done, how many steps of it are done, and how many there are.
     """
     chosen, name = options(dict(record)), record["name"]
     size = chosen.pop("stand_in")

@@ -37,10 +37,9 @@ def run(workspace: Workspace) -> str:
     made = [stage for stage in locked if stage.kind != "guard"]  # which DVC has in hand
     if in_cache(workspace.root, _TOKEN) or not made:
         return line
-    from pipeline.dvc.finished import Finished  # with DVC, which takes a second
-    from pipeline.dvc.recorder import Recorder
+    from pipeline.dvc.recorder import Recorder  # with DVC, which takes a second
 
-    with closing(Recorder(workspace.root, made, Finished(workspace.root, workspace.private / "finished"))) as recorder:
+    with closing(Recorder(workspace.root, made)) as recorder:
         count = recorder.keep()
     return f"{line}; {count} of them were lost from DVC's cache and are in it again" if count else line
 

@@ -18,8 +18,6 @@ from pflcore.method import PROGRESS
 from pflcore.methods import METHODS
 from pipeline.spec.run import Run
 
-_LIBRARIES = {"Math Kernel Library": "MKL", "MKL-DNN": "oneDNN"}
-
 
 def checkpoint_folder(
     run: Run,
@@ -73,21 +71,17 @@ def describe_machine(device: torch.device) -> str:
     sets = [name for name in ("avx2", "avx512_f", "avx512_bf16", "amx_bf16") if can.get(name)]
     libraries = re.findall(r"(Math Kernel Library|MKL-DNN) (?:Version )?v?([\d.]+)", torch.__config__.show())
     chosen = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "MKL_CBWR")
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text(encoding="utf-8").partition("\n\n")[0].splitlines() if cpuinfo.is_file() else []
+    facts = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    processor = platform.processor() or platform.machine()
+    if "vendor_id" in facts:  # as Linux names them
+        processor = f"{facts['vendor_id']} family {facts.get('cpu family')} model {facts.get('model')}"
     parts = [
-        _processor(),
+        processor,
         " ".join(sets) or torch.backends.cpu.get_cpu_capability(),
         f"{torch.get_num_threads()} threads",
-        *(f"{_LIBRARIES[name]} {version}" for name, version in libraries),
+        *(f"{'MKL' if 'Math' in name else 'oneDNN'} {version}" for name, version in libraries),
         *(f"{name}={os.environ[name]}" for name in chosen if name in os.environ),
     ]
     return ", ".join(parts)
-
-
-def _processor() -> str:
-    """Return vendor, family and model as Linux names them, or else what Python knows."""
-    path = Path("/proc/cpuinfo")
-    lines = path.read_text(encoding="utf-8").partition("\n\n")[0].splitlines() if path.is_file() else []
-    facts = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-    if "vendor_id" in facts:
-        return f"{facts['vendor_id']} family {facts.get('cpu family')} model {facts.get('model')}"
-    return platform.processor() or platform.machine()

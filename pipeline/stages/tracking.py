@@ -20,60 +20,55 @@ if TYPE_CHECKING:
     from pflcore.engine import Progress
 
 
-class TensorBoard:
-    """Event files below ``.pfl/tensorboard/<run>``."""
+Log = Callable[[int, Mapping[str, float]], None]
 
-    def __init__(self, run: Run, private: Path) -> None:
-        from torch.utils.tensorboard import SummaryWriter
 
-        from pipeline.report.settings import settings_of
+def tensorboard(run: Run, private: Path) -> tuple[Log, Callable[[], None]]:
+    """Return what logs a round into event files below ``.pfl/tensorboard/<run>``, and what closes them."""
+    from torch.utils.tensorboard import SummaryWriter
 
-        self.writer = SummaryWriter(str(private / "tensorboard" / run.id))
-        self.writer.add_text("settings", "\n".join(f"    {key}: {value}" for key, value in settings_of(run).items()))
+    from pipeline.report.settings import settings_of
 
-    def log(self, round_: int, figures: Mapping[str, float]) -> None:
+    writer = SummaryWriter(str(private / "tensorboard" / run.id))
+    writer.add_text("settings", "\n".join(f"    {key}: {value}" for key, value in settings_of(run).items()))
+
+    def log(round_: int, figures: Mapping[str, float]) -> None:
         for name, value in figures.items():
-            self.writer.add_scalar(name, value, round_)
-        self.writer.flush()
+            writer.add_scalar(name, value, round_)
+        writer.flush()
 
-    def close(self) -> None:
-        self.writer.close()
+    return log, writer.close
 
 
-class MLflow:
-    """A run of the experiment with the name of its dataset, at ``$MLFLOW_TRACKING_URI`` or else in ``.pfl/mlflow``.
+def mlflow(run: Run, private: Path) -> tuple[Log, Callable[[], None]]:
+    """Return the same for a run at ``$MLFLOW_TRACKING_URI`` or else in ``.pfl/mlflow``; one that is there goes on.
 
-    A run that is there already goes on.
+    It belongs to the experiment with the name of its dataset.
     """
+    where = os.environ.get("MLFLOW_TRACKING_URI")
+    if not where:  # which newer versions have to be allowed
+        os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
+    from mlflow.tracking import MlflowClient
 
-    def __init__(self, run: Run, private: Path) -> None:
-        where = os.environ.get("MLFLOW_TRACKING_URI")
-        if not where:  # which newer versions have to be allowed
-            os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
-        from mlflow.tracking import MlflowClient
+    from pipeline.report.settings import settings_of
 
-        from pipeline.report.settings import settings_of
+    client = MlflowClient(where or (private / "mlflow").absolute().as_uri())
+    found = client.get_experiment_by_name(run.dataset)
+    experiment = found.experiment_id if found else client.create_experiment(run.dataset)
+    known = client.search_runs([experiment], f"tags.`pfl.run` = '{run.id}'")
+    tags = {"pfl.run": run.id, "mlflow.runName": run.id}
+    own = (known[0] if known else client.create_run(experiment, run_name=run.id, tags=tags)).info.run_id
+    for name, value in ({} if known else {**settings_of(run), "seed": run.seed}).items():
+        client.log_param(own, name, value)
 
-        self.client = MlflowClient(where or (private / "mlflow").absolute().as_uri())
-        found = self.client.get_experiment_by_name(run.dataset)
-        experiment = found.experiment_id if found else self.client.create_experiment(run.dataset)
-        if known := self.client.search_runs([experiment], f"tags.`pfl.run` = '{run.id}'"):
-            self.run = known[0].info.run_id
-            return
-        tags = {"pfl.run": run.id, "mlflow.runName": run.id}
-        self.run = self.client.create_run(experiment, run_name=run.id, tags=tags).info.run_id
-        for name, value in {**settings_of(run), "seed": run.seed}.items():
-            self.client.log_param(self.run, name, value)
-
-    def log(self, round_: int, figures: Mapping[str, float]) -> None:
+    def log(round_: int, figures: Mapping[str, float]) -> None:
         for name, value in figures.items():
-            self.client.log_metric(self.run, name, value, step=round_)
+            client.log_metric(own, name, value, step=round_)
 
-    def close(self) -> None:
-        self.client.set_terminated(self.run)
+    return log, lambda: client.set_terminated(own)
 
 
-TRACKERS: dict[str, type[TensorBoard | MLflow]] = {"tensorboard": TensorBoard, "mlflow": MLflow}
+TRACKERS = {"tensorboard": tensorboard, "mlflow": mlflow}
 
 
 @contextmanager
@@ -83,11 +78,12 @@ def tracked(run: Run, private: Path, show: Callable[[Progress], None]) -> Iterat
     Raises:
         UserError: There is no such viewer, or it is not installed.
     """
-    trackers: dict[str, TensorBoard | MLflow] = {}
+    trackers: dict[str, tuple[Log, Callable[[], None]]] = {}
 
-    def attempt(name: str, call: Callable[[], None]) -> None:
+    @contextmanager
+    def attempt(name: str) -> Iterator[None]:
         try:
-            call()
+            yield
         except ImportError as error:
             raise UserError(f"{name} is not installed ({error}); pip install 'pfl-pipeline[track]'") from None
         except Exception as error:  # of a library or a server; training is worth more
@@ -100,15 +96,18 @@ def tracked(run: Run, private: Path, show: Callable[[Progress], None]) -> Iterat
         figures = {"loss": progress.loss}
         if run.evaluation.is_due(progress.round, progress.rounds) and progress.accuracy is not None:
             figures["accuracy"] = 100.0 * progress.accuracy
-        for name, tracker in list(trackers.items()):
-            attempt(name, lambda tracker=tracker: tracker.log(progress.round, figures))  # type: ignore[misc]
+        for name, (log, _) in list(trackers.items()):
+            with attempt(name):
+                log(progress.round, figures)
 
     for name in filter(None, map(str.strip, os.environ.get("PFL_TRACK", "").split(","))):
         if name not in TRACKERS:
             raise UserError(f"unknown viewer {name!r}{did_you_mean(name, list(TRACKERS))}")
-        attempt(name, lambda name=name: trackers.update({name: TRACKERS[name](run, private)}))  # type: ignore[misc]
+        with attempt(name):
+            trackers[name] = TRACKERS[name](run, private)
     try:
         yield on_round
     finally:
-        for name, tracker in list(trackers.items()):
-            attempt(name, tracker.close)
+        for name, (_, close) in list(trackers.items()):
+            with attempt(name):
+                close()

@@ -52,15 +52,11 @@ def run(
     when the run diverged.
 
     Args:
-        asked: The run, before what was chosen for it.
-        selection: What was chosen, if it is tuned.
-        weights: Pretrained weights, if its backbone begins with some.
-        code: What stands for the code that this process has imported; part of a checkpoint's identity, and in the
-            header of ``rounds.parquet``.
+        asked: The run, before what was chosen for it in `selection`.
+        code: What stands for the code that this process has imported; part of a checkpoint's identity.
         private: The machine's own folder, for checkpoints, last states and timings.
         checkpoint_every: Seconds between checkpoints at least.
         confirm: Called when all is computed; when it raises, only a checkpoint is written.
-        say: Called with lines for the reader.
     """
     chosen = read_chosen(selection) if selection else {}
     run_id, resolved = asked.id, asked.with_chosen(chosen)
@@ -69,7 +65,6 @@ def run(
     data = FederatedData.from_samples(samples, assignment, place)
     use_threads(place, data.shape)
     coarse = samples.attributes.get("coarse")  # of a client, that of most of its training samples
-    kinds = [int(np.bincount(coarse.values[rows]).argmax()) for rows in assignment.train] if coarse else None
     hashes = {"dataset_hash": _sha256(dataset), "partition_hash": _sha256(partition)}
     started, worked = time.monotonic(), _worked()
     pretrained = {"pretrained": str(weights)} if weights else {}
@@ -88,7 +83,7 @@ def run(
             checkpoint_every=checkpoint_every,
             on_round=on_round,
             confirm=confirm,
-            kinds=kinds,
+            kinds=[int(np.bincount(coarse.values[rows]).argmax()) for rows in assignment.train] if coarse else None,
         )
         facts: dict[str, Any] = {"run": run_id, "device": device_name(place), "torch": torch.__version__, **hashes}
         facts |= {"chosen": chosen} if chosen else {}
@@ -114,8 +109,7 @@ def run(
 
 def _worked() -> float:
     """Return for how many seconds cores have worked for this process and those that it started and that have ended."""
-    times = os.times()
-    return times.user + times.system + times.children_user + times.children_system
+    return sum(os.times()[:4])
 
 
 def _lines(result: Result, rounds: int, chosen: Mapping[str, Any]) -> Iterator[str]:
@@ -150,25 +144,16 @@ def write_rounds(path: Path, result: Result, novel: frozenset[int], **facts: Any
     }
     if result.precision is not None:
         columns["precision"] = pa.array(result.precision, pa.float64())
+        facts["figure"] = "mAP"
     table = pa.table(columns)
     if result.validation.any():  # nothing is chosen by that of clients that never train
         table = table.filter(pa.array(~(result.validation & is_novel)))
-    write_table(
-        path,
-        table,
-        "rounds/2",
-        parameters=result.parameters,
-        communicated_up=result.cost.sent_up,
-        communicated_down=result.cost.sent_down,
-        stored=result.cost.stored,
-        received=result.cost.received,
-        server=result.cost.server,
-        macs=result.cost.macs,
-        positions=result.positions,
-        **({} if result.precision is None else {"figure": "mAP"}),
-        diverged={"round": result.diverged.round, "client": result.diverged.client} if result.diverged else None,
-        **facts,
-    )
+    names = ("stored", "received", "server", "macs")
+    diverged = {"round": result.diverged.round, "client": result.diverged.client} if result.diverged else None
+    facts |= {"communicated_up": result.cost.sent_up, "communicated_down": result.cost.sent_down}
+    facts |= {name: getattr(result.cost, name) for name in names}
+    facts |= {"parameters": result.parameters, "positions": result.positions, "diverged": diverged}
+    write_table(path, table, "rounds/2", **facts)
 
 
 def _sha256(path: Path) -> str:

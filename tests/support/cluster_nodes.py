@@ -18,23 +18,19 @@ import psutil
 RAY = (sys.executable, "-m", "ray.scripts.scripts")
 
 
-@dataclass
-class RayNode:
+class RayNode(subprocess.Popen[bytes]):
     """One ``ray start`` and what it started."""
-
-    process: subprocess.Popen[bytes]
 
     def kill(self) -> None:
         """End everything at once, as when the machine loses power."""
-        everyone: list[psutil.Process] = []
         with suppress(psutil.NoSuchProcess):
-            me = psutil.Process(self.process.pid)
+            me = psutil.Process(self.pid)
             everyone = [me, *me.children(recursive=True)]
-        for member in everyone:
-            with suppress(psutil.NoSuchProcess):
-                member.kill()
-        psutil.wait_procs(everyone, timeout=10)
-        self.process.wait()
+            for member in everyone:
+                with suppress(psutil.NoSuchProcess):
+                    member.kill()
+            psutil.wait_procs(everyone, timeout=10)
+        self.wait()
 
 
 @dataclass
@@ -49,12 +45,9 @@ class RayCluster:
         self.address = f"127.0.0.1:{self.port}"
         self.temp = Path(tempfile.mkdtemp(prefix="r", dir="/tmp"))  # short: Ray keeps sockets there
         self._start("head", "--head", f"--port={self.port}", "--num-cpus=0", "--include-dashboard=false")
-        end = time.monotonic() + 60
-        while time.monotonic() < end:
-            with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=1):
-                return self
-            time.sleep(0.1)
-        raise AssertionError("the cluster's head did not start")
+
+        self.wait(0)
+        return self
 
     def __exit__(self, *_: object) -> None:
         for node in reversed(self.nodes):
@@ -67,30 +60,24 @@ class RayCluster:
 
     def wait(self, count: int) -> None:
         """Wait until so many nodes beside the head have registered."""
-        end = time.monotonic() + 60
-        while time.monotonic() < end:
+        end, found = time.monotonic() + 60, -1
+        while found < count:
+            assert time.monotonic() < end, "the cluster did not start"
+            time.sleep(0.2)
             command = [*RAY, "status", f"--address={self.address}"]
-            status = subprocess.run(command, capture_output=True, text=True, check=False).stdout
-            if sum(line.strip().startswith("1 node_") for line in status.splitlines()) > count:
-                return
-            time.sleep(0.5)
-        raise AssertionError("the cluster did not start")
+            status = subprocess.run(command, capture_output=True, text=True).stdout
+            found = sum(line.strip().startswith("1 node_") for line in status.splitlines()) - 1
 
     def _start(self, name: str, *arguments: str) -> None:
         home = self.folder / name
         home.mkdir(parents=True)
         # Of nodes on one machine that start at once, those that shared a folder of Ray's would take each other's names.
         own = ["--num-gpus=0", "--block", "--disable-usage-stats", "--object-store-memory=80000000"]
+        command = [*RAY, "start", *arguments, *own, f"--temp-dir={self.temp / name}", f"--node-name={name}"]
         with (home / "ray.log").open("wb") as log:
-            process = subprocess.Popen(
-                [*RAY, "start", *arguments, *own, f"--temp-dir={self.temp / name}", f"--node-name={name}"],
-                cwd=home,
-                env={**os.environ, "PFL_THREADS": "1"},
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        self.nodes.append(RayNode(process))
+            streams = {"stdout": log, "stderr": subprocess.STDOUT}
+            environment = {**os.environ, "PFL_THREADS": "1"}
+            self.nodes.append(RayNode(command, cwd=home, env=environment, start_new_session=True, **streams))
 
 
 def free_port() -> int:

@@ -26,9 +26,9 @@ from pipeline.compile.compiler import source_folder
 from pipeline.compile.fingerprint import Code
 from pipeline.compile.stage_code import Engine
 from pipeline.workspace import RECORDS
-from support.project import Project, make_project, spec
+from support.project import PATIENCE, Project, make_project, spec
 
-EDITED = "pflcore/methods/corrections.py"
+EDITED, ENGINE = "pflcore/methods/corrections.py", "pflcore/engine/run.py"
 # Where a round begins, and how it is held there.
 _ROUND = "        round_, members = self.round + 1, self._members\n"
 _HOLD = """\
@@ -37,36 +37,29 @@ _HOLD = """\
             time.sleep(0.01)
 """
 _WEIGHT = ("0.5 * self.mu", "50 * self.mu")  # in the two versions of FedProx
-PATIENCE = 300.0  # seconds that nothing here needs
+Act = Callable[["Laboratory"], None]
 
 
 @dataclass
 class Laboratory:
-    """A project whose code can be edited.
-
-    Attributes:
-        truth: Version → run's method → hash of its measurements.
-        commands: Command of a stage → the versions that it belongs to.
-        made_from: Command and inputs of a stage → hashes of its outputs.
-    """
+    """A project whose code can be edited."""
 
     project: Project
-    truth: dict[str, dict[str, str]] = field(default_factory=dict)
-    commands: dict[str, list[str]] = field(default_factory=dict)
-    made_from: dict[str, list[str]] = field(default_factory=dict)
+    truth: dict[str, dict[str, str]] = field(default_factory=dict)  # version → run's method → hash of measurements
+    commands: dict[str, list[str]] = field(default_factory=dict)  # command of a stage → versions that it belongs to
+    made_from: dict[str, list[str]] = field(default_factory=dict)  # command and inputs of a stage → hashes of outputs
 
     @classmethod
-    def make(cls, folder: Path, rounds: int, source: Path | None = None) -> Laboratory:
+    def make(cls, folder: Path, rounds: int) -> Laboratory:
         """Return a project with two runs, trained under both versions of the packages; the first lies there."""
-        project = make_project(folder, {"specs/tiny.yaml": spec("{FedAvg: fedavg, FedProx: fedprox}", rounds=rounds)})
-        project.write("pyproject.toml", '[tool.pfl]\ndefault = ["tiny"]\n')
+        project = make_project(
+            folder, {"specs/tiny.yaml": spec("{FedAvg: fedavg, FedProx: fedprox}", rounds=rounds)}, ["tiny"]
+        )
         project.write(".gitignore", "__pycache__/\n/artifacts/\n/reports/\n.pfl/\n.dvc/\ndvc.lock\n")
         for package in ("pflcore", "pipeline"):
-            ignored = shutil.ignore_patterns("__pycache__")
-            shutil.copytree((source or source_folder()) / package, folder / package, ignore=ignored)
+            shutil.copytree(source_folder() / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
         made = cls(project)
-        assert _ROUND in (folder / "pflcore/engine/run.py").read_text(encoding="utf-8")
-        made._replace("pflcore/engine/run.py", _ROUND, _HOLD + _ROUND)
+        made._replace(ENGINE, _ROUND, _HOLD + _ROUND)
         made.accept()
         made.call("git", "init", "-q", "-b", "first")
         for version, change in (("first", lambda: None), ("second", made.edit)):
@@ -100,7 +93,7 @@ class Laboratory:
 
     def copy(self, folder: Path) -> Laboratory:
         """Return the same in another place, with nothing trained yet."""
-        shutil.copytree(self.project.root, folder, ignore=shutil.ignore_patterns("tmp"), symlinks=True)
+        shutil.copytree(self.project.root, folder, ignore=shutil.ignore_patterns("tmp", "warm"), symlinks=True)
         return Laboratory.found(folder)
 
     @property
@@ -112,7 +105,9 @@ class Laboratory:
 
     def _replace(self, name: str, before: str, after: str) -> None:
         path = self.project.root / name
-        path.write_text(path.read_text(encoding="utf-8").replace(before, after, 1), encoding="utf-8")
+        text = path.read_text(encoding="utf-8")
+        assert before in text, f"{name} has no {before!r}"
+        path.write_text(text.replace(before, after, 1), encoding="utf-8")
 
     def edit(self) -> None:
         """Write the method's code as in the second version, and nothing else."""
@@ -143,11 +138,9 @@ class Laboratory:
 
     def results(self) -> dict[str, str]:
         """Return run's method → hash of its measurements, of the runs that are there."""
-        found = self.project.root.glob("artifacts/runs/*/rounds.parquet")
-        return {
-            path.parent.name.split("-")[0]: hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest()
-            for path in found
-        }
+        found = {path.parent.name: path for path in self.project.root.glob("artifacts/runs/*/rounds.parquet")}
+        md5 = {name: hashlib.md5(path.read_bytes(), usedforsecurity=False) for name, path in found.items()}
+        return {name.split("-")[0]: hash_.hexdigest() for name, hash_ in md5.items()}
 
     def stages(self, *names: str) -> list[str]:
         """Return the addresses of the federation's stages whose names begin so."""
@@ -187,8 +180,8 @@ class Laboratory:
         """Return what DVC has recorded of stages, in lock files and the run cache."""
         root = self.project.root
         locks = [yaml.safe_load(path.read_text(encoding="utf-8")) for path in root.glob("stages/**/dvc.lock")]
-        cached = [path for path in root.glob(".dvc/cache/runs/*/*/*") if path.is_file()]
         entries = [entry for lock in locks for entry in lock["stages"].values()]
+        cached = [path for path in root.glob(".dvc/cache/runs/*/*/*") if path.is_file()]
         entries += [yaml.safe_load(path.read_text(encoding="utf-8")) for path in cached]
         return [entry for entry in entries if entry["cmd"] != "pfl stage guard"]
 
@@ -222,6 +215,11 @@ def _inputs(entry: Any) -> str:
 
 def _outputs(entry: Any) -> list[str]:
     return [out["md5"] for out in sorted(entry["outs"], key=lambda out: str(out["path"]))]
+
+
+def then(*acts: Act) -> Act:
+    """Return one after the other."""
+    return lambda laboratory: [act(laboratory) for act in acts][-1]  # type: ignore[func-returns-value]
 
 
 def complaint(output: str) -> str:

@@ -5,9 +5,13 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -24,11 +28,15 @@ from pipeline.compile.compiler import compile_workspace, source_folder
 from pipeline.compile.fingerprint import Code
 from pipeline.compile.generated import Changes
 from pipeline.dvc.program import initialise
+from pipeline.report.frame import write_frame
+from pipeline.report.write import build_report
 from pipeline.spec.catalog import load_catalog
-from pipeline.stages import data, describe, evaluate, partition, report, select, train
+from pipeline.stages import data, describe, partition, train
+from pipeline.stages.results import select
 from pipeline.workspace import PAPER, RECORDS, Workspace
 
 BIN = Path(sys.executable).parent
+PATIENCE = 240.0  # seconds that nothing here needs
 CONVNET = "{name: convnet, kernel: 3, padding: 1, channels: [2, 4], hidden: [8]}"
 VIT = "{name: tiny_vit, depth: 1, dim: 8, heads: 1, head_dim: 8, mlp_dim: 8, patch: 4}"
 HOSTILE = '$(reboot); `id` & "a" | <b> ${x} \\${y} %s \'\n#'
@@ -70,15 +78,24 @@ def hostile() -> str:
 
 def several() -> dict[str, str]:
     """Specs in folders, with dots, sharing runs, over several federations."""
+    axes = "    partition: [iid, dirichlet]\n    seed: [0, 1]\n"
     return {
         "specs/tiny.yaml": spec(),
-        "specs/paper/table2.v1.yaml": spec(
-            "[fedavg, local]", more="    partition: [iid, dirichlet]\n    seed: [0, 1]\n"
-        ),
+        "specs/paper/table2.v1.yaml": spec("[fedavg, local]", more=axes),
         "specs/paper/base.yaml": "abstract: true\ntitle: Base\n",
         "specs/paper/child.yaml": f"extends: ../tiny.yaml\ngrid: {{base: {{backbone: {VIT}}}}}\n",
         "specs/hostile.yaml": hostile(),
     }
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """What ``dvc repro`` did: its exit code, the stages that ran and that came from the run cache, its output."""
+
+    code: int
+    ran: list[str]
+    cached: list[str]
+    output: str
 
 
 @dataclass(frozen=True)
@@ -88,7 +105,6 @@ class Project:
     root: Path
 
     def write(self, name: str, content: str | bytes) -> Path:
-        """Write a file, given relative to the project."""
         path = self.root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
@@ -99,27 +115,22 @@ class Project:
 
     def compiled(self, profile: str = PAPER) -> Compilation:
         """What the specs compile to; nothing is written. The code is parsed once for all tests."""
-        with patch.object(compiler, "Code", _code):
+        with patch.object(compiler, "Code", lambda source, known: _parsed(source)):
             return compile_workspace(self.workspace(profile))
 
     def compile(self) -> Changes:
-        """Compile and write, in this process."""
         return generated.write(self.workspace(), self.compiled())
 
     def stages(self) -> dict[str, dict[str, Any]]:
         """``<file>:<stage>`` → command, inputs and outputs of all stages on disk, as DVC reads them."""
-        files = [self.root / "dvc.yaml", *self.root.glob("stages/**/dvc.yaml")]
+        found = {}
         with Repo(str(self.root)) as repo:
-            return {
-                f"{path.relative_to(self.root).as_posix()}:{name}": {
-                    "cmd": stage.cmd,
-                    "deps": [dep.def_path for dep in stage.deps],
-                    "outs": [out.def_path for out in stage.outs],
-                    "always_changed": stage.always_changed,
-                }
-                for path in files
-                for name, stage in load_file(repo, str(path)).stages.items()
-            }
+            for path in [self.root / "dvc.yaml", *self.root.glob("stages/**/dvc.yaml")]:
+                for name, stage in load_file(repo, str(path)).stages.items():
+                    deps, outs = ([one.def_path for one in some] for some in (stage.deps, stage.outs))
+                    facts = {"cmd": stage.cmd, "deps": deps, "outs": outs, "always_changed": stage.always_changed}
+                    found[f"{path.relative_to(self.root).as_posix()}:{name}"] = facts
+        return found
 
     def generated(self) -> dict[str, bytes]:
         """What the compiler and DVC keep beside the specs: stage files and locks."""
@@ -138,12 +149,12 @@ class Project:
         return {**os.environ, **own, **more}
 
     def repro(self, *targets: str, **environment: str) -> Reproduction:
-        """``dvc repro``."""
         done = self.call("dvc", "repro", *targets, **environment)
-        output = done.stdout + done.stderr
-        ran = re.findall(r"^Running stage '(.*)':$", done.stdout, re.MULTILINE)
-        cached = re.findall(r"^Stage '(.*)' is cached", done.stdout, re.MULTILINE)
-        return Reproduction(done.returncode, [name.rpartition(":")[2] for name in ran], cached, output)
+        ran, cached = (
+            re.findall(pattern, done.stdout, re.MULTILINE)
+            for pattern in (r"^Running stage '(?:.*:)?(.*?)':$", r"^Stage '(.*)' is cached")
+        )
+        return Reproduction(done.returncode, ran, cached, done.stdout + done.stderr)
 
     def execute(self, compilation: Compilation, profile: str = PAPER) -> None:
         """Run all stages of a compilation in this process, without DVC; its files need to be on disk."""
@@ -153,9 +164,8 @@ class Project:
         for run in sorted(compilation.runs.values(), key=lambda run: run.tuned is not None):
             choice = root / paths.selection_path(run.tuned) if run.tuned else None
             if run.tuned and choice and not choice.exists():
-                select.run(run.tuned, root / RECORDS, root / paths.run_path("", ""), choice)
-            dataset = root / paths.dataset_path(run.data_id)
-            federation = root / paths.partition_path(run.federation_id)
+                select(run.tuned, root / RECORDS, root / paths.run_path("", ""), choice)
+            dataset, federation = root / paths.dataset_path(run.data_id), root / paths.partition_path(run.federation_id)
             inputs[run.federation_id] = run, dataset, federation
             if not dataset.exists():
                 data.run(run.record["dataset"], dataset, root / "data")
@@ -166,29 +176,40 @@ class Project:
         for name, table in compilation.tables.items():
             for shown in table.partitions:
                 describe.run(*inputs[shown.federation], root / paths.partition_report_path(shown.federation))
-            evaluate.run(table, root, root / paths.frame_path(name))
-            report.run(table, root, root / paths.report_path(name))
+            write_frame(table, root, root / paths.frame_path(name))
+            build_report(table, root, root / paths.report_path(name))
 
 
-@dataclass(frozen=True)
-class Reproduction:
-    """What ``dvc repro`` did: its exit code, the stages that ran and that came from the run cache, its output."""
+@contextmanager
+def at_work(project: Project, *command: str, rounds: int = 1, **variables: str) -> Iterator[subprocess.Popen[str]]:
+    """Yield a program in the project as soon as a run has so many rounds in a checkpoint; end it afterwards."""
+    own = {"cwd": project.root, "env": project.environment(PFL_CHECKPOINT_SECONDS="0", **variables), "text": True}
+    streams: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "start_new_session": True}
+    process = subprocess.Popen(command, **own, **streams)
+    until, checkpoints = time.monotonic() + PATIENCE, ".pfl/checkpoints/*/round-*"
+    try:
+        while not any(path.name >= f"round-{rounds:06}" for path in project.root.glob(checkpoints)):
+            assert process.poll() is None and time.monotonic() < until, process.communicate()[0]
+            time.sleep(0.01)
+        yield process
+    finally:
+        if process.poll() is None:
+            kill(process)
+        process.communicate()
 
-    code: int
-    ran: list[str]
-    cached: list[str]
-    output: str
+
+def kill(process: subprocess.Popen[str]) -> None:
+    """End a program and all that it started, at once."""
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 def make_project(folder: Path, files: dict[str, str] | None = None, default: list[str] | None = None) -> Project:
     """A project with the given specs, by default one called tiny; `default` goes to pyproject.toml."""
-    specs = {"specs/tiny.yaml": spec()} if files is None else files
     project = Project(folder)
-    for name, content in _prepared().items():
+    (folder / "specs").mkdir(parents=True, exist_ok=True)
+    for name, content in {**_prepared(), **({"specs/tiny.yaml": spec()} if files is None else files)}.items():
         project.write(name, content)
-    (folder / "specs").mkdir(exist_ok=True)
-    for name, text in specs.items():
-        project.write(name, text)
     if default is not None:
         project.write("pyproject.toml", f"[tool.pfl]\ndefault = {default}\n")
     return project
@@ -197,10 +218,6 @@ def make_project(folder: Path, files: dict[str, str] | None = None, default: lis
 @cache
 def _parsed(source: Path) -> Code:
     return Code(source)
-
-
-def _code(source: Path, known: Path) -> Code:
-    return _parsed(source)
 
 
 @cache
@@ -219,6 +236,11 @@ def _prepared() -> dict[str, bytes]:
 
 def tree(folder: Path) -> dict[str, bytes]:
     """All files below a folder by their path in it."""
-    return {
-        path.relative_to(folder).as_posix(): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()
-    }
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
+
+
+def results(project: Project) -> dict[str, bytes]:
+    """What stages have made; pages of papers are `pfl run`'s own."""
+    made = {name: text for name, text in tree(project.root).items() if name.startswith(("artifacts/", "reports/"))}
+    return {name: text for name, text in made.items() if not name.startswith(("reports/papers/", "reports/index.html"))}

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from pipeline.report.frame import Frame, read_frame
+from pipeline.report.frame import Frame, read_frame, write_frame
 from pipeline.spec.run import Run
-from pipeline.stages import data, evaluate, partition, train
+from pipeline.stages import data, partition, train
 from pipeline.workspace import frame_path
-from support.project import CONVNET, Project, make_project, spec
+from support.project import CONVNET, make_project, spec
 
 ROUNDS = 4
 
@@ -17,14 +17,15 @@ ROUNDS = 4
 class Runner:
     """The stages of a project with a single run, one by one; data and partition have been made."""
 
-    def __init__(self, project: Project) -> None:
-        self.project, root = project, project.root
-        (self.run,) = project.compiled().runs.values()
-        project.compile()
-        self.dataset, self.partition = root / "artifacts/dataset.parquet", root / "artifacts/partition.parquet"
-        self.out = root / "artifacts/runs" / self.run.id
+    def __init__(self, folder: Path, method: str, backbone: str, training: str) -> None:
+        text = spec(f"[{method}]", backbone=backbone, rounds=ROUNDS, training=training)
+        self.project = make_project(folder, {"specs/a.yaml": text})
+        (self.run,) = self.project.compiled().runs.values()
+        self.project.compile()
+        self.dataset, self.partition = folder / "artifacts/dataset.parquet", folder / "artifacts/partition.parquet"
+        self.out, self.frame = folder / "artifacts/runs" / self.run.id, folder / frame_path("a")
         self.said: list[str] = []
-        data.run(self.run.record["dataset"], self.dataset, root / "data")
+        data.run(self.run.record["dataset"], self.dataset, folder / "data")
         partition.run(self.run, self.dataset, self.partition)
 
     def change(self, **parts: dict[str, Any]) -> None:
@@ -40,8 +41,8 @@ class Runner:
 
     def evaluate(self) -> Frame:
         (table,) = self.project.compiled().tables.values()
-        evaluate.run(table, self.project.root, self.project.root / frame_path("a"))
-        return read_frame(self.project.root / frame_path("a"))
+        write_frame(table, self.project.root, self.frame)
+        return read_frame(self.frame)
 
     def checkpoints(self) -> list[Path]:
         return sorted(self.project.root.glob(".pfl/checkpoints/*/round-*"))
@@ -50,5 +51,4 @@ class Runner:
 def runner(
     folder: Path, method: str = "fedper", backbone: str = CONVNET, training: str = ", save_weights: true"
 ) -> Runner:
-    text = spec(f"[{method}]", backbone=backbone, rounds=ROUNDS, training=training)
-    return Runner(make_project(folder, {"specs/a.yaml": text}))
+    return Runner(folder, method, backbone, training)

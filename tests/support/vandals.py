@@ -5,16 +5,15 @@ from __future__ import annotations
 import os
 import random
 import signal
-from multiprocessing import Pipe
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
 from pflcore import settings
-from pipeline.running.jobs import Ended, Job
-from pipeline.running.worker import WorkerEnv, work
+from pipeline.running.local import Ended, Job
 
 
 def state() -> dict[str, Any]:
@@ -33,7 +32,7 @@ def state() -> dict[str, Any]:
     }
 
 
-def vandalise(job: Job, env: WorkerEnv, connection: Connection) -> None:
+def vandalise(job: Job, root: Path, environment: dict[str, str], connection: Connection) -> None:
     """Change everything in :func:`state`."""
     random.seed(1)
     np.random.seed(123)
@@ -48,46 +47,11 @@ def vandalise(job: Job, env: WorkerEnv, connection: Connection) -> None:
     connection.send(Ended(job.address, "done", repr(state())))
 
 
-def look(job: Job, env: WorkerEnv, connection: Connection) -> None:
+def look(job: Job, root: Path, environment: dict[str, str], connection: Connection) -> None:
     """Say what the process looks like."""
     connection.send(Ended(job.address, "done", repr(state())))
 
 
-def vanish(job: Job, env: WorkerEnv, connection: Connection) -> None:
+def vanish(job: Job, root: Path, environment: dict[str, str], connection: Connection) -> None:
     """End without a word."""
     os.kill(os.getpid(), signal.SIGKILL)
-
-
-def vanish_once(job: Job, env: WorkerEnv, connection: Connection) -> None:
-    """Training ends without a word the first time, and works the second."""
-    _once("lost", job, env) and os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[func-returns-value]
-    work(job, env, connection)
-
-
-def exhaust_once(job: Job, env: WorkerEnv, connection: Connection) -> None:
-    """Training runs out of memory the first time, and works the second."""
-    if _once("memory", job, env):
-        connection.send(Ended(job.address, "memory", "MemoryError: enough"))
-        return
-    work(job, env, connection)
-
-
-def stop_after_training(job: Job, env: WorkerEnv, connection: Connection) -> None:
-    """The first training writes its outputs and its note; then all is killed, before anybody hears of it."""
-    if _once("heard", job, env):
-        if not (child := os.fork()):
-            ends = Pipe()  # of which the other one stays open, too
-            work(job, env, ends[1])
-            os._exit(0)
-        os.waitpid(child, 0)
-        os.kill(os.getpid(), signal.SIGKILL)
-    work(job, env, connection)
-
-
-def _once(name: str, job: Job, env: WorkerEnv) -> bool:
-    """True the first time that a train stage asks."""
-    mark = env.root / ".pfl" / name
-    if "stage train" not in job.command or mark.exists():
-        return False
-    mark.touch()
-    return True

@@ -7,31 +7,28 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
-from itertools import chain, repeat
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
 from pflcore.errors import UserError
 from pipeline.compile.compilation import Stage
-from pipeline.dvc.finished import Finished
 from pipeline.dvc.recorder import CHANGED, Recorder, Verdict
 
 A, B, C = "dvc.yaml:a", "dvc.yaml:b", "other/dvc.yaml:c"
-STAGES = [
-    Stage("dvc.yaml", "a", "pfl stage a", ("in",), ("out/a",)),
-    Stage("dvc.yaml", "b", "pfl stage b", ("out/a",), ("reports/b", "out/b")),
-    Stage("other/dvc.yaml", "c", "pfl stage c", ("in",), ("out/c",)),
-]
+STAGES = {
+    A: Stage("dvc.yaml", "a", "pfl stage a", ("in",), ("out/a",)),
+    B: Stage("dvc.yaml", "b", "pfl stage b", ("out/a",), ("reports/b", "out/b")),
+    C: Stage("other/dvc.yaml", "c", "pfl stage c", ("in",), ("out/c",)),
+}
 
 
 class Study:
     """Stages a → b, which makes a report, and c in a file of its own; two recorders are two processes' one by one."""
 
     def __init__(self, root: Path) -> None:
-        self.root, self.notes = root, Finished(root, root / "notes")
+        self.root = root
         self.write(".dvc/config", "[core]\n    no_scm = true\n    analytics = false\n")
         self.write("in", "input")
         self.compile()
@@ -49,18 +46,23 @@ class Study:
 
     def compile(self, **commands: str) -> None:
         """Write the stage files, some of them with other commands."""
-        files: dict[str, dict[str, Any]] = {}
-        for one in STAGES:
-            place = {"wdir": ".."} if "/" in one.file else {}
-            entry = {"cmd": commands.get(one.name, one.command), "deps": [*one.deps], "outs": [*one.outs], **place}
-            files.setdefault(one.file, {})[one.name] = entry
-        for name, stages in files.items():
+        for name in ("dvc.yaml", "other/dvc.yaml"):
+            place = {"wdir": ".."} if "/" in name else {}
+            stages = {
+                one.name: {
+                    "cmd": commands.get(one.name, one.command),
+                    "deps": [*one.deps],
+                    "outs": [*one.outs],
+                    **place,
+                }
+                for one in STAGES.values()
+                if one.file == name
+            }
             self.write(name, yaml.safe_dump({"stages": stages}))
 
     @property
     def recorder(self) -> Recorder:
-        if self._recorder is None:
-            self._recorder = Recorder(self.root, STAGES, self.notes)
+        self._recorder = self._recorder or Recorder(self.root, STAGES.values())
         return self._recorder
 
     def again(self) -> Study:
@@ -71,13 +73,13 @@ class Study:
         return self
 
     def begin(self, address: str) -> Verdict:
-        return self.recorder.begin([address])[address]
+        return self.recorder.begin(address)
 
     def make(self, address: str, text: str) -> Verdict:
         """Begin a stage, write its outputs and record it."""
         verdict = self.begin(address)
         if verdict.what == "run":
-            for out in next(one.outs for one in STAGES if one.address == address):
+            for out in STAGES[address].outs:
                 self.write(out, f"{text} {out}")
             assert self.recorder.record([address]) == {}
         return verdict
@@ -105,6 +107,10 @@ def test_why_a_stage_is_stale(study: Study) -> None:
     assert study.recorder.stale([A, B]) == {A: "out/a is modified", B: "out/a is modified"}
     shutil.rmtree(study.root / "out")
     assert study.recorder.stale([A])[A] == "out/a is deleted"
+    study.write("out", "a file in the place of a folder")
+    verdict = study.begin(A)
+    assert verdict.what == "broken" and verdict.why.startswith("DVC: ") and "\n" not in verdict.why
+    (study.root / "out").unlink()
     study.again().write("in", "edited")
     assert study.recorder.stale([A]) == {A: "in is modified"}
     study.again().compile(a="pfl stage other", c="pfl stage other")
@@ -112,37 +118,21 @@ def test_why_a_stage_is_stale(study: Study) -> None:
 
 
 def test_what_was_made_is_found_again(study: Study) -> None:
-    first = study.make(A, "1")
-    assert first.what == "run" and len(first.key) == 64 and study.begin(A).what == "fresh"
+    assert study.make(A, "1").what == "run" and study.begin(A).what == "fresh"
     study.again().write("in", "edited")
-    second = study.begin(A)
-    assert second.what == "run" and second.key != first.key
+    assert study.begin(A).what == "run"
     assert not (study.root / "out/a").exists(), "it would be taken for what is made now"
     study.write("out/a", "2")
     study.recorder.record([A])
     study.again().write("in", "input")
     assert study.begin(A) == Verdict("cached") and study.read("out/a") == "1 out/a"
-    assert study.begin(A).what == "fresh" and study.recorder.stale([A]) == {}
-    # The lock file is of no need for it.
     study.again()
-    (study.root / "dvc.lock").unlink()
+    (study.root / "dvc.lock").unlink()  # of no need for it
     (study.root / "out/a").unlink()
     assert study.begin(A).what == "cached" and study.read("out/a") == "1 out/a"
     assert study.again().locked() == ["a"]
-    study.again().compile(a="pfl stage else")
-    assert study.begin(A).key not in (first.key, second.key) and study.begin(C).key != first.key
-
-
-def test_what_was_complete_when_the_process_was_killed_is_recorded(study: Study) -> None:
-    key = study.begin(A).key
-    study.write("out/a", "made")
-    study.notes.note(A, key, ("out/a",))
-    study.again()
-    assert study.begin(A) == Verdict("cached") and study.read("out/a") == "made"
-    assert not study.notes.complete(A, key), "the note has been used"
-    assert study.again().locked() == ["a"]
-    study.notes.note(C, key, ("out/a",))
-    assert study.begin(C).what == "run", "it was made of other inputs"
+    study.compile(a="pfl stage else")
+    assert study.begin(A).what == "run"
 
 
 def test_each_of_several_is_recorded_by_itself(study: Study) -> None:
@@ -177,47 +167,7 @@ def test_what_is_under_way_is_marked_until_it_ends_and_theirs_is_left_alone(stud
     mark = {"pid": os.getppid(), "cmd": "dvc repro theirs"}
     study.write(".dvc/tmp/rwlock", json.dumps({"write": {str(theirs): mark}}))
     verdict = study.begin(A)
-    assert verdict.what == "busy" and "dvc repro theirs" in verdict.why and not verdict.key
-    assert study.read("out/a") == "theirs so far"
-
-
-def test_what_the_cache_has_lost_is_put_back(study: Study) -> None:
-    for address in (A, B, C):
-        study.make(address, "1")
-    assert study.recorder.keep() == 0
-    study.again()
-    shutil.rmtree(study.root / ".dvc/cache")
-    study.write("out/b", "edited")  # which is not what was made
-    assert study.recorder.keep() == 2
-    (study.root / "out/a").unlink()
-    assert study.begin(A).what == "cached" and study.read("out/a") == "1 out/a"
-    study.again()
-    shutil.rmtree(study.root / ".dvc/cache")
-    assert study.begin(C).what == "fresh" and list((study.root / ".dvc/cache/runs").rglob("*"))
-
-
-def test_a_report_that_a_person_changed_is_moved_away(study: Study) -> None:
-    study.make(A, "1")
-    study.make(B, "1")
-    study.write("reports/b", "with a remark")
-    study.write("out/b", "damaged")
-    (place,) = study.begin(B).aside
-    assert place.startswith(".pfl/replaced/") and place.endswith("/reports/b")
-    assert study.read(place) == "with a remark" and study.read("reports/b") == "1 reports/b"
-    assert study.read("out/b") == "1 out/b"
-    study.again().write("in", "edited")
-    study.make(A, "2")
-    verdict = study.begin(B)
-    assert (verdict.what, verdict.aside) == ("run", ()), "it is what a stage wrote, if not this time"
-
-
-def test_what_is_in_the_way_of_one_stage(study: Study) -> None:
-    study.make(A, "1")
-    shutil.rmtree(study.root / "out")
-    study.write("out", "a file in the place of a folder")
-    verdict = study.begin(A)
-    assert verdict.what == "broken" and verdict.why.startswith("DVC: ") and "\n" not in verdict.why
-    assert study.recorder.stale([A])[A]
+    assert verdict.what == "busy" and "dvc repro theirs" in verdict.why and study.read("out/a") == "theirs so far"
 
 
 def test_what_was_compiled_anew_or_away_meanwhile_is_stale_or_not_recorded(study: Study) -> None:
@@ -246,21 +196,18 @@ def test_files_that_a_kill_has_cut_are_made_anew(study: Study, damage: str) -> N
 
 
 def test_what_the_disk_refuses_is_one_line(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
-    lock, which = type(study.recorder.repo.lock), chain([("a",), ("a", None, "b")], repeat(()))
+    lock = type(study.recorder.repo.lock)
     study.begin(C)
 
     def fail(_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device", *next(which))
+        raise OSError(errno.ENOSPC, "No space left on device", "a")
 
     with monkeypatch.context() as patch:
         patch.setattr(lock, "__enter__", fail)
-        for where in ("a", "b"):
-            with pytest.raises(UserError) as error:
-                study.begin(A)
-            line = f"DVC: {where}: No space left on device; what is recorded so far stays, the same command goes on"
-            assert str(error.value) == line
-        with pytest.raises(UserError, match=r"^DVC: \.dvc: No space"):
-            study.again()
-    assert not study.recorder._held, "or it would be released when the interpreter ends"
+        with pytest.raises(UserError, match=r"^DVC: a: No space left on device; what is recorded so far stays"):
+            study.begin(A)
+        with pytest.raises(UserError, match=r"^DVC: a: No space"):
+            study.again()  # which lets go of C, or that would be tried when the interpreter ends
+    study._recorder = None
     with pytest.raises(UserError, match=r"DVC: .*not.* inside of a DVC repository"):
-        Recorder(Path("/"), [], study.notes)
+        Recorder(Path("/"), [])

@@ -1,11 +1,10 @@
-"""Workers of this machine, which cannot influence each other, and how many there are; notes of what they finished."""
+"""Workers of this machine, which cannot influence each other, and how many there are."""
 
 from __future__ import annotations
 
 import ast
 import os
 import signal
-import time
 from collections.abc import Iterator
 from multiprocessing import forkserver
 from pathlib import Path
@@ -15,11 +14,8 @@ from support import vandals
 
 from pflcore.errors import UserError
 from pflcore.memory import TooLittleMemory
-from pipeline.dvc.finished import Finished
 from pipeline.running import local
-from pipeline.running.jobs import Ended, Job
-from pipeline.running.local import LocalPool, Slot, slots, visible_gpus
-from pipeline.running.worker import attempt
+from pipeline.running.local import Ended, Job, LocalPool, Slot, attempt, slots, visible_gpus, work
 
 
 class Workers:
@@ -27,20 +23,22 @@ class Workers:
 
     def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.root, self.monkeypatch = root, monkeypatch
-        self.pool = LocalPool(root, root / "notes", [Slot("gpu 0"), Slot("gpu 1"), Slot("gpu 0")], {})
+        self.pool = LocalPool(root, [Slot("gpu 0"), Slot("gpu 1"), Slot("gpu 0")], {})
 
-    def start(self, name: str, what: object = vandals.look, command: str = "", brief: bool = False) -> str | None:
+    def start(self, name: str, what: object = vandals.look, command: str = "") -> str | None:
         self.monkeypatch.setattr(local, "work", what)
-        return self.pool.start(Job(name, command, "key", (), self.root / f"{name}.log", brief))
+        if place := self.pool.room(name):
+            self.pool.start(Job(name, command, (), self.root / f"{name}.log"), place)
+        return place
 
     def ends(self, count: int) -> dict[str, Ended]:
         """The ends of so many stages."""
         found: dict[str, Ended] = {}
-        until = time.monotonic() + 60.0
-        while len(found) < count:
-            found |= {event.address: event for event in self.pool.events(1.0) if isinstance(event, Ended)}
-            assert time.monotonic() < until, "no stage has ended"
-        return found
+        for _ in range(600):
+            found |= {event.address: event for event in self.pool.events(0.1) if isinstance(event, Ended)}
+            if len(found) == count:
+                return found
+        raise AssertionError("no stage has ended")
 
 
 @pytest.fixture
@@ -59,17 +57,23 @@ def test_one_stage_cannot_influence_the_next_and_one_that_vanishes_is_noticed(wo
     assert all(vandalised[name] != before[name] for name in before) and after == before
     workers.start("a", vandals.vanish)
     assert workers.ends(1)["a"] == Ended("a", "lost", "its process was ended by SIGKILL")
+    for command, line in {
+        "pfl stage train none": "stages/records.json: no such file; run `pfl compile`",
+        "rm -rf /": "is no stage of this pipeline",
+    }.items():
+        workers.start("a", work, command)
+        end = workers.ends(1)["a"]
+        assert end.outcome == "failed" and line in end.message and "\n" not in end.message
+        assert line in (workers.root / "a.log").read_text(encoding="utf-8")
 
 
 def test_slots_are_shared_out_and_fewer_after_memory_did_not_suffice(workers: Workers) -> None:
     assert [workers.start(name) for name in "abcd"] == ["gpu 0", "gpu 1", "gpu 0", None]
-    # What takes moments does not wait for trainings, one at a time.
-    assert workers.start("e", brief=True) == "beside them" and workers.start("f", brief=True) is None
-    assert workers.pool.shrink("b") == "", "one is left alone"
-    assert workers.pool.shrink("a") == "at most 1 at a time on gpu 0 from now on" and workers.pool.capacity == 2
-    assert set(workers.ends(4)) == {"a", "b", "c", "e"}
-    assert [workers.start(name, brief=True) for name in "abc"] == ["gpu 0", "gpu 1", "beside them"]
-    workers.ends(3)
+    assert workers.pool.shrink("gpu 1") == "", "one is left alone"
+    assert workers.pool.shrink("gpu 0") == "at most 1 at a time on gpu 0 from now on" and workers.pool.capacity == 2
+    assert set(workers.ends(3)) == {"a", "b", "c"}
+    assert [workers.start(name) for name in "abc"] == ["gpu 0", "gpu 1", None]
+    workers.ends(2)
 
 
 @pytest.mark.matrix
@@ -79,42 +83,31 @@ def test_the_process_that_workers_are_forked_from_may_be_killed(workers: Workers
         assert workers.start("a") and workers.ends(1)["a"].outcome == "done"
 
 
-def test_what_a_stage_complains_of_is_one_line_and_in_its_log(workers: Workers, tmp_path: Path) -> None:
-    for command, line in {
-        "pfl stage train none": "stages/records.json: no such file; run `pfl compile`",
-        "rm -rf /": "is no stage of this pipeline",
-    }.items():
-        workers.start("a", local.work, command)
-        end = workers.ends(1)["a"]
-        assert end.outcome == "failed" and line in end.message and "\n" not in end.message
-        assert line in (tmp_path / "a.log").read_text(encoding="utf-8")
-
-
-@pytest.mark.parametrize(
-    ("error", "outcome"),
-    [
-        (TooLittleMemory("not enough memory on cuda:0 for one client"), "memory"),
-        (RuntimeError("CUDA error: out of memory"), "memory"),
-        (MemoryError(), "memory"),
-        (UserError("no such file"), "failed"),
-        (RuntimeError("CUDA error: an illegal memory access was encountered"), "failed"),
-    ],
-)
-def test_what_counts_as_memory_that_did_not_suffice(error: Exception, outcome: str) -> None:
-    def act() -> None:
+def test_what_counts_as_memory_that_did_not_suffice() -> None:
+    def act(error: Exception) -> None:
         raise error
 
-    assert attempt(act)[0] == outcome
+    errors = {
+        TooLittleMemory("not enough memory on cuda:0 for one client"): "memory",
+        RuntimeError("CUDA error: out of memory"): "memory",
+        MemoryError(): "memory",
+        UserError("no such file"): "failed",
+        RuntimeError("CUDA error: an illegal memory access was encountered"): "failed",
+    }
+    assert {error: attempt(lambda error=error: act(error))[0] for error in errors} == errors  # type: ignore[misc]
 
 
 def test_slots(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PFL_THREADS", raising=False)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    monkeypatch.setattr(local, "memory_limit", lambda: 32 << 30)
     shared = {"PFL_DEVICE": "cpu", "PFL_WORKERS": "2", "PFL_THREADS": "1"}
-    assert [slot.variables for slot in slots(3, None, 1, {}, 64)] == [shared] * 3
-    assert len(slots(None, None, 1, {}, 64)) == 8 and len(slots(None, None, 1, {}, 9)) == 2  # memory for two
-    assert slots(1, None, 1, {"PFL_THREADS": "4"}, 9)[0].variables["PFL_THREADS"] == "4"
-    on_gpus = slots(None, ["0", "2"], 2, {}, 64)
-    assert [slot.name for slot in on_gpus] == ["gpu 0", "gpu 2"] * 2 and len(slots(3, ["0", "2"], 2, {}, 64)) == 3
+    assert [slot.variables for slot in slots(3, None, 1)] == [shared] * 3 and len(slots(None, None, 1)) == 8
+    monkeypatch.setattr(local, "memory_limit", lambda: 9 << 29)
+    monkeypatch.setenv("PFL_THREADS", "4")
+    assert len(found := slots(None, None, 1)) == 2 and found[0].variables["PFL_THREADS"] == "4"  # memory for two
+    on_gpus = slots(None, ["0", "2"], 2)
+    assert [slot.name for slot in on_gpus] == ["gpu 0", "gpu 2"] * 2 and len(slots(3, ["0", "2"], 2)) == 3
     assert on_gpus[1].variables == {"CUDA_VISIBLE_DEVICES": "2", "PFL_DEVICE": "cuda"}
 
 
@@ -130,7 +123,7 @@ def test_gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         seen("0")
     monkeypatch.setattr(local, "_DRIVERS", (str(tmp_path),))
     for wanted in ("", "a", "0,0", "-1"):
-        with pytest.raises(UserError, match=r"--gpus .* must be numbers separated by commas"):
+        with pytest.raises(UserError, match=r"--gpus.* must be numbers separated by commas"):
             seen(wanted)
     some = {"CUDA_VISIBLE_DEVICES": "4,GPU-5f"}
     assert seen("0, 1") == ["0", "1"] and seen("1, 0", **some) == ["GPU-5f", "4"]
@@ -138,22 +131,3 @@ def test_gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert seen(None, PFL_DEVICE="cpu") is None
     with pytest.raises(UserError, match=r"^--gpus 0,4: there is no GPU 4, since CUDA_VISIBLE_DEVICES = '4,GPU-5f'"):
         seen("0,4", **some)
-
-
-def test_complete_outputs_are_known_by_their_inputs_and_looks(tmp_path: Path) -> None:
-    notes, out = Finished(tmp_path, tmp_path / "notes"), tmp_path / "out"
-    out.mkdir()
-    (out / "a").write_text("1")
-    assert not notes.complete("x", "key")
-    for change in (
-        lambda: (out / "c").write_text("3"),
-        lambda: os.utime(out / "a", ns=(1, 1)),
-        lambda: (out / "a").unlink(),
-        lambda: next((tmp_path / "notes").iterdir()).write_text('{"key": "key"}'),
-    ):
-        notes.note("x", "key", ("out",))
-        assert notes.complete("x", "key") and not notes.complete("x", "other") and not notes.complete("y", "key")
-        change()
-        assert not notes.complete("x", "key")
-    for _ in range(2):
-        notes.forget("x")

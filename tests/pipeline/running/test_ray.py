@@ -10,12 +10,10 @@ from pathlib import Path
 
 import pytest
 from support.own_parts import own_parts
-from support.project import Project, make_project, spec, tree
+from support.project import PATIENCE, Project, at_work, make_project, results, spec
 
 pytest.importorskip("ray")
 from support.cluster_nodes import RayCluster, free_port
-
-PATIENCE = 240.0  # seconds that nothing here needs
 
 
 def project_at(folder: Path, rounds: int = 200, more: str = "") -> Project:
@@ -24,26 +22,11 @@ def project_at(folder: Path, rounds: int = 200, more: str = "") -> Project:
     return make_project(folder, {"specs/tiny.yaml": text + more})
 
 
-def begin(project: Project, cluster: RayCluster) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        ["pfl", "run", "--cluster", cluster.address],
-        cwd=project.root,
-        env=project.environment(PFL_CHECKPOINT_SECONDS="0"),
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    )
-
-
 def wait_for(found: Callable[[], object], head: subprocess.Popen[str]) -> None:
     end = time.monotonic() + PATIENCE
     while not found():
         assert time.monotonic() < end and head.poll() is None, head.communicate()[0]
         time.sleep(0.05)
-
-
-def made(project: Project) -> dict[str, bytes]:
-    return {path: text for path, text in tree(project.root).items() if path.startswith(("artifacts/", "reports/"))}
 
 
 def logs(project: Project) -> str:
@@ -61,36 +44,35 @@ def test_lost_machines_change_nothing(tmp_path: Path) -> None:
         for name in ("one", "two"):
             cluster.add(name)
         cluster.wait(2)
-        head = begin(project, cluster)
-        wait_for(lambda: {path.parent for path in checkpoints()}.__len__() == 2, head)
-        head.kill()  # a lost head: what nodes do for it ends, what came home remains
-        head.communicate()
+        command = ("pfl", "run", "--cluster", cluster.address)
+        with at_work(project, *command) as head:
+            wait_for(lambda: len({path.parent for path in checkpoints()}) == 2, head)
+            head.kill()  # a lost head: what nodes do for it ends, what came home remains
         known = checkpoints()
-        head = begin(project, cluster)
-        wait_for(lambda: checkpoints() - known, head)
-        cluster.nodes[-1].kill()  # a lost node
-        output, _ = head.communicate(timeout=PATIENCE)
+        with at_work(project, *command) as head:
+            wait_for(lambda: checkpoints() - known, head)
+            cluster.nodes[-1].kill()  # a lost node
+            output, _ = head.communicate(timeout=PATIENCE)
         assert head.returncode == 0, output
         assert "trying again" in output and "continued from the checkpoint after round" in logs(project)
         assert not checkpoints()
         assert alone.call("pfl", "run").returncode == 0
-        assert made(project) == made(alone)
+        assert results(project) == results(alone)
         assert "up to date" in project.call("dvc", "status").stdout
         # What fits nowhere does not wait for ever.
-        large = project_at(tmp_path / "c", more="resources: {cpus: 64, memory: 1}\n")
-        done = large.call("pfl", "run", "--cluster", cluster.address)
+        done = project_at(tmp_path / "c", more="resources: {cpus: 64, memory: 1}\n").call(*command)
         assert done.returncode == 1 and "it asks for 64 CPUs" in done.stderr
         # A study's own parts travel with a run: two studies with another method under the same name.
-        parts, results = own_parts(), []
+        parts, own = own_parts(), []
         for number, factor in enumerate(("1.0", "2.0")):
             files = parts | {"methods/_scaling.py": parts["methods/_scaling.py"].replace("1.0", factor)}
             there, here = (make_project(tmp_path / f"{place}{number}", files) for place in ("there", "here"))
-            done = there.call("pfl", "run", "--cluster", cluster.address)
+            done = there.call(*command)
             assert done.returncode == 0, done.stdout + done.stderr
             assert "--- on " in logs(there) and here.call("pfl", "run").returncode == 0
-            assert made(there) == made(here)
-            results.append({path: text for path, text in made(there).items() if "/mine-" in path})
-        assert results[0].keys() == results[1].keys() and results[0] != results[1]
+            assert results(there) == results(here)
+            own.append({path: text for path, text in results(there).items() if "/mine-" in path})
+        assert own[0].keys() == own[1].keys() and own[0] != own[1]
     shutil.rmtree(tmp_path / "nodes", ignore_errors=True)
 
 

@@ -16,7 +16,7 @@ from pflcore.artifacts import read_meta, write_table
 from pflcore.errors import UserError
 from pipeline.report.figures.tuning import at_edge
 from pipeline.spec.run import Run, short_hash
-from pipeline.stages import select
+from pipeline.stages.results import select
 from pipeline.workspace import RECORDS, run_path, selection_path
 
 TUNE = """\
@@ -39,8 +39,8 @@ def rounds(project: Project, run: str) -> pd.DataFrame:
 def test_the_best_on_validation_samples_is_chosen_trained_and_reported(tmp_path: Path) -> None:
     project = make_project(tmp_path / "tuned", {"specs/tiny.yaml": SPEC}, default=["tiny"])
     project.compile()
-    project.execute(project.compiled())
-    (selection,) = project.compiled().selections.values()
+    project.execute(compilation := project.compiled())
+    (selection,) = compilation.selections.values()
     means = []
     for trial in selection.trials:
         tables = [rounds(project, run.id) for run in trial.runs]  # the window is of one round
@@ -55,9 +55,9 @@ def test_the_best_on_validation_samples_is_chosen_trained_and_reported(tmp_path:
     text = SPEC.partition("tune:")[0].replace(" lr: 0.1", f" lr: {chosen['training.lr']}")
     by_hand = make_project(tmp_path / "by_hand", {"specs/tiny.yaml": text})
     by_hand.compile()
-    by_hand.execute(by_hand.compiled())
-    runs = {(run.method, run.seed): run.id for run in by_hand.compiled().runs.values()}
-    tuned = [run for run in project.compiled().runs.values() if run.tuned]
+    by_hand.execute(plain := by_hand.compiled())
+    runs = {(run.method, run.seed): run.id for run in plain.runs.values()}
+    tuned = [run for run in compilation.runs.values() if run.tuned]
     assert len(tuned) == 2
     for run in tuned:
         assert rounds(project, run.id).equals(rounds(by_hand, runs["fedavg", run.seed]))
@@ -89,7 +89,7 @@ def choose(folder: Path, accuracies: dict[float, list[int | None]]) -> Any:
     record = {"space": {"training.lr": [1]}, "size": 3, "rounds": 9, "trials": trials}
     id_ = f"s-{short_hash([record['space'], [[one['chosen'], one['runs']] for one in trials]])}"
     write_records(folder, records | {id_: record})
-    select.run(id_, folder / RECORDS, folder, folder / "out.json")
+    select(id_, folder / RECORDS, folder, folder / "out.json")
     return json.loads((folder / "out.json").read_text())["chosen"]["training.lr"]
 
 

@@ -1,4 +1,4 @@
-"""What single stages do, called as the command line calls them: resumed runs, damaged inputs, odd records."""
+"""What single stages do, called as the command line calls them: resumed runs, damaged inputs, detection."""
 
 from __future__ import annotations
 
@@ -6,18 +6,22 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from safetensors.torch import load_file
-from support.project import CONVNET, VIT, tree
+from support.project import CONVNET, VIT, make_project, tree
 from support.runner import ROUNDS, runner
 
 from pflcore.artifacts import read_table
 from pflcore.engine import Progress
 from pflcore.errors import UserError
-from pipeline.spec.run import Run, options
-from pipeline.spec.table import read_resolved
-from pipeline.stages import data, index, partition, report
+from pipeline.report.drawing.images import pixels
+from pipeline.report.frame import read_frame
+from pipeline.report.write import build_report
+from pipeline.spec.run import Run
+from pipeline.stages import data, partition
+from pipeline.stages.results import index
 from pipeline.workspace import frame_path
 
 
@@ -32,7 +36,7 @@ def stop_after(round_: int) -> Callable[[Progress], None]:
 # What can lie between two rounds: personal parts, what the server keeps, nothing but the shared model.
 KINDS = [
     ("fedper", CONVNET),
-    *(pytest.param(*one, marks=pytest.mark.matrix) for one in (("fedtp", VIT), ("local", CONVNET), ("fedavg", VIT))),
+    *(pytest.param(*one, marks=pytest.mark.matrix) for one in (("fedtp", VIT), ("fedavg", VIT))),
 ]
 
 
@@ -55,15 +59,11 @@ def test_a_resumed_run_ends_with_the_same_bytes(tmp_path: Path, method: str, bac
     assert calm.said == [] and torn.checkpoints() == []
     timing = json.loads((tmp_path / f"torn/.pfl/timings/{torn.run.id}.json").read_text(encoding="utf-8"))
     assert timing["rounds"] == ROUNDS - 3 and timing["seconds"] > 0 and timing["device"].startswith("cpu (")
-
-
-def test_other_code_does_not_continue_a_run(tmp_path: Path) -> None:
-    changed = runner(tmp_path, training="")
     with pytest.raises(InterruptedError):
-        changed.train(checkpoint_every=0.0, on_round=stop_after(3))
-    assert changed.checkpoints()
-    changed.train(code="other")
-    assert changed.said == [] and set(tree(changed.out)) == {"rounds.parquet"}, "no weights unless they are wanted"
+        torn.train(checkpoint_every=0.0, on_round=stop_after(2), code="other")
+    torn.said.clear()
+    torn.train(code="third")
+    assert torn.said == [], "other code does not continue a run"
 
 
 def test_what_a_run_leaves(tmp_path: Path) -> None:
@@ -85,23 +85,25 @@ def test_what_a_run_leaves(tmp_path: Path) -> None:
     # The index has a row for it as soon as there is its report.
     (resolved,), reports = done.project.compiled().tables.values(), done.project.root / "reports"
     with pytest.raises(UserError, match=r"table\.parquet: no such table artifact"):
-        index.run([resolved], reports)
-    report.run(resolved, done.project.root, reports / "a")
-    index.run([resolved.model_copy(update={"title": "<script>a|b*"})], reports)
+        index([resolved], reports)
+    build_report(resolved, done.project.root, reports / "a")
+    index([resolved.model_copy(update={"title": "<script>a|b*"})], reports)
     assert r"| &lt;script&gt;a\|b\* | 1 | 1 | [md](a/report.md)" in (reports / "index.md").read_text(encoding="utf-8")
 
 
 def test_a_diverging_run_ends_and_is_reported(tmp_path: Path) -> None:
-    wild = runner(tmp_path)
+    wild = runner(tmp_path, training="")
     wild.change(training={"lr": 1e30})
-    wild.train()
+    wild.train(checkpoint_every=0.0)
     assert len(wild.said) == 1 and "diverged" in wild.said[0]
+    assert set(tree(wild.out)) == {"rounds.parquet"}, "no weights unless they are wanted"
+    assert wild.checkpoints() == [] and not list(tmp_path.glob(".pfl/states/*"))
     _, meta = read_table(wild.out / "rounds.parquet", "rounds/2")
     assert set(meta["diverged"]) == {"round", "client"}
     frame = wild.evaluate()
     assert frame.runs["state"].to_list() == ["diverged"] and frame.values.empty
     (table,) = wild.project.compiled().tables.values()
-    report.run(table, wild.project.root, tmp_path / "report")
+    build_report(table, wild.project.root, tmp_path / "report")
     assert "diverged" in (tmp_path / "report/report.md").read_text(encoding="utf-8")
 
 
@@ -121,12 +123,11 @@ DAMAGE: list[tuple[str, Callable[[Path], object], str]] = [
     ("dataset", another_schema, "expected the artifact schema dataset/2, found dataset/9"),
     ("dataset", Path.unlink, "no such dataset artifact; run the stage that makes it"),
     ("partition", rows_outside, "is outside the dataset of 1797 samples"),
-    ("partition", Path.unlink, "no such partition artifact"),
 ]
 
 
 def test_what_cannot_be_trained_is_one_error_and_no_output(tmp_path: Path) -> None:
-    whole = runner(tmp_path)
+    whole, out = runner(tmp_path), tmp_path / "out.parquet"
     for what, damage, message in DAMAGE:
         path: Path = getattr(whole, what)
         content = path.read_bytes()
@@ -137,26 +138,60 @@ def test_what_cannot_be_trained_is_one_error_and_no_output(tmp_path: Path) -> No
     with pytest.raises(UserError, match="device 'tpu9' cannot be used"):
         whole.train(device="tpu9")
     assert tree(whole.out) == {}
-    whole.train()
-    rounds, out = whole.out / "rounds.parquet", tmp_path / "out.parquet"
-    rounds.write_bytes(b"PAR1 nothing of it PAR1")
-    with pytest.raises(UserError, match=f"^{rounds}"):
+    whole.out.mkdir(parents=True)
+    (whole.out / "rounds.parquet").write_bytes(b"PAR1 nothing of it PAR1")
+    with pytest.raises(UserError, match=f"^{whole.out}/rounds.parquet"):
         whole.evaluate()
     with pytest.raises(UserError, match="clients get none of the"):
         partition.run(Run({"partition": {"name": "iid"}, "clients": 1000, "seed": 0}), whole.dataset, out)
     with pytest.raises(UserError, match="unknown dataset 'nothing'; known: "):
         data.run({"name": "nothing", "stand_in": None}, out, tmp_path / "data")
-    assert not out.exists() and not (whole.project.root / frame_path("a")).exists()
+    assert not out.exists() and not whole.frame.exists()
 
 
-def test_records(tmp_path: Path) -> None:
-    said = data.run({"name": "digits", "stand_in": 80}, tmp_path / "out.parquet", tmp_path / "data")
-    assert said.startswith("digits: 100 samples, 10 classes, from stand-in")
-    assert read_table(tmp_path / "out.parquet", "dataset/2")[0].num_rows == 100
-    assert options({"name": "convnet", "channels": [2, 4], "kernel": 3}) == {"channels": (2, 4), "kernel": 3}
-    path = tmp_path / "table.json"
-    for text in (None, "{", "[]", '{"spec": "a"}', "\xff"):
-        if text is not None:
-            path.write_text(text, encoding="utf-8")
-        with pytest.raises(UserError, match=f"^{path}: .*pfl compile"):
-            read_resolved(path)
+SHAPES = """\
+title: Shapes
+grid:
+  base:
+    dataset: {name: detection_folder, size: 32, class_list: [box, disc], stand_in: 24}
+    partition: iid
+    clients: 2
+    backbone: {name: mobilenetv2_ssd, width: 35}
+    training: {rounds: 2, sample_rate: 1.0, local_epochs: 1, batch_size: 6, lr: 0.01}
+    evaluation: {window: 0, curve_every: 1}
+    analyses: [{name: detections, images: 1, least: 0.0}]
+  axes: {method: {FedPer: {name: fedper, also_personal: [local_attention]}}}
+  overrides:
+    - {when: {method: FedPer}, set: {backbone: {attention: se}}}
+table: {rows: [method], columns: [], metric: clients}
+"""
+
+
+def test_detection_from_a_spec_to_its_report(tmp_path: Path) -> None:
+    """Precision in the artifacts, mAP in the words, boxes in a picture."""
+    project = make_project(tmp_path / "shapes", {"specs/shapes.yaml": SHAPES})
+    project.compile()
+    project.execute(project.compiled())
+    frame = read_frame(project.root / frame_path("shapes"))
+    (folder,) = (project.root / "artifacts/runs").iterdir()
+    rounds, meta = read_table(folder / "rounds.parquet", "rounds/2")
+    precision = rounds["precision"].to_numpy()
+    last = precision[rounds["round"].to_numpy() == 2]
+    assert len(precision) == 4 and ((precision >= 0) & (precision <= 1)).all() and meta["figure"] == "mAP"
+    assert (frame.clients["accuracy"] / 100).to_list() == pytest.approx(last.tolist())
+    assert frame.values.set_index("metric")["mean"]["clients"] == pytest.approx(100 * last.mean())
+    text = (project.root / "reports/shapes/report.md").read_text(encoding="utf-8")
+    assert "mAP (%)" in text and "average precision at an overlap of one half" in text and "accuracy (%)" not in text
+    assert "## Detections" in text and (project.root / "reports/shapes/figures/detections.svg").is_file()
+    rows = read_table(folder / "analysis.parquet", "analysis/1")[0].to_pandas()
+    for client in (0, 1):
+        own = rows[rows["client"] == client].groupby("item", sort=False)["value"].apply(np.array)
+        kinds = {item.partition(".")[0]: values for item, values in own.items()}
+        assert len(kinds["image"]) == 3 * 32 * 32 and pixels(kinds["image"]).shape == (32, 32, 3)
+        objects, found = (kinds[kind].reshape(-1, 6) for kind in ("there", "found"))
+        assert 1 <= len(objects) <= 3 and set(objects[:, 0]) <= {0, 1} and (np.diff(found[:, 5]) <= 0).all()
+        assert (objects[:, 1:5] >= 0).all() and (objects[:, 3:5] > objects[:, 1:3]).all()
+    project.write("specs/shapes.yaml", SHAPES.replace("mobilenetv2_ssd, width: 35", "lenet_bn"))
+    project.compile()
+    with pytest.raises(UserError, match="'detections' needs a detector"):
+        project.execute(project.compiled())
