@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import ast
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from pipeline.report.legend import PROTOCOLS
 from pipeline.spec.catalog import Catalog
 from pipeline.spec.editor_schema import figures_of
+from pipeline.spec.figures import figure_title
 from pipeline.spec.metrics import QUANTITIES
 from pipeline.spec.run import COMPONENTS, SETTINGS
 from pipeline.spec.schema import SCALARS, SpecFile
@@ -33,7 +32,6 @@ PARTS = {
 
 _OPTIONS = {"bool": "true or false", "int": "whole number", "float": "number", "str": "text"}
 _TYPES = {"boolean": "true or false", "integer": "whole number", "number": "number", "string": "text", "null": "null"}
-_FIGURES = Path(__file__).parents[1] / "report/figures"
 
 
 @dataclass(frozen=True)
@@ -84,7 +82,7 @@ def metrics() -> list[tuple[str, str]]:
 
 def figures(catalog: Catalog) -> list[tuple[str, str]]:
     """Return what `figures` can name, and what it shows."""
-    return [(name, _title(name) or catalog.entry("analysis", name).summary) for name in figures_of(catalog)]
+    return [(name, figure_title(name) or catalog.entry("analysis", name).summary) for name in figures_of(catalog)]
 
 
 def page(text: str, catalog: Catalog) -> str:
@@ -154,12 +152,3 @@ def _shown(value: Any) -> str:
     if value in ("", (), []) or isinstance(value, dict):
         return ""
     return value if isinstance(value, str) else json.dumps(value)
-
-
-def _title(figure: str) -> str:
-    path = _FIGURES / f"{figure}.py"
-    for node in ast.parse(path.read_bytes()).body if path.exists() else []:
-        match node:
-            case ast.Assign(targets=[ast.Name(id="TITLE")], value=ast.Constant(value=str(title))):
-                return title
-    return ""

@@ -6,7 +6,7 @@ import statistics
 from dataclasses import dataclass
 
 from pipeline.report.agreement import compared_cells
-from pipeline.report.figures.protocols import NAMES
+from pipeline.report.figures._comparisons import PROTOCOLS
 from pipeline.report.frame import LAST, LAST_TEN
 from pipeline.report.statistics import NO_VERDICT
 from pipeline.report.table.cells import Cell
@@ -97,5 +97,5 @@ def _elsewhere(runs: list[Measured], client: int | None, metric: str) -> dict[st
         curve = run.curve(client)
         more = {"best_by_test": float(curve.max()), LAST_TEN: float(curve.iloc[-LAST:].mean())}
         found.append({name: value.mean for name, value in run.values_of(client).items()} | more)
-    names = [name for name in NAMES if name not in shown and all(name in own for own in found)]
-    return {NAMES[name]: round(statistics.fmean(own[name] for own in found), 6) for name in names}
+    names = [name for name in PROTOCOLS if name not in shown and all(name in own for own in found)]
+    return {PROTOCOLS[name]: round(statistics.fmean(own[name] for own in found), 6) for name in names}

@@ -21,7 +21,7 @@ from pipeline.papers.paper import Brief, Paper, Summary, papers_of, read_content
 from pipeline.report.agreement import LEGEND as AGREEMENT_LEGEND
 from pipeline.report.agreement import WITHIN_POINTS, Agreement, count_within
 from pipeline.report.drawing.sections import Picture, counted
-from pipeline.report.figures import draw_curves
+from pipeline.report.figures import curves_of
 from pipeline.report.formats import aligned
 from pipeline.report.frame import collect_frame
 from pipeline.report.legend import TWO_NUMBERS, facts
@@ -74,7 +74,7 @@ class Section:
 
     @cached_property
     def curves(self) -> Picture | None:
-        return draw_curves(self.study.results)
+        return curves_of(self.study.results)
 
 
 def _picture(spec: str) -> str:

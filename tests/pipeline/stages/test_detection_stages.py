@@ -10,7 +10,7 @@ from support.project import make_project
 
 from pflcore.artifacts import read_table
 from pflcore.errors import UserError
-from pipeline.report.drawing.images import pixels
+from pipeline.report.figures._pictures import pixels
 from pipeline.report.frame import read_frame
 from pipeline.workspace import frame_path
 
