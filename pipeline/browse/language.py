@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from pflcore.options import OptionInfo
 from pipeline.report.legend import PROTOCOLS
 from pipeline.spec.catalog import Catalog
 from pipeline.spec.editor_schema import figures_of
@@ -49,29 +50,15 @@ def keys_of(part: str, catalog: Catalog) -> list[Key]:
     if part == "run":
         return list(_keys_of_runs())
     if part in SETTINGS:
-        return [
-            Key(
-                option.name,
-                ("list of " if option.many else "")
-                + ", ".join(map(str, option.choices or [_OPTIONS[option.type]]))
-                + (" or null" if option.optional else ""),
-                "required" if option.required else _shown(option.default),
-                option.help,
-            )
-            for option in catalog.settings[part].options
-        ]
+        options = catalog.settings[part].options
+        return [Key(one.name, _values(one), _default(one.required, one.default), one.help) for one in options]
     whole = SpecFile.model_json_schema()
     model = whole if part == "spec" else whole["$defs"][PARTS[part]]
-    needed = model.get("required", [])
-    return [
-        Key(
-            name,
-            _takes(schema),
-            "required" if name in needed else _shown(schema.get("default", "")),
-            schema.get("description", "") or _summary(schema, whole),
-        )
-        for name, schema in model["properties"].items()
-    ]
+    needed, keys = model.get("required", []), list[Key]()
+    for name, schema in model["properties"].items():
+        meaning = schema.get("description", "") or _summary(schema, whole)
+        keys.append(Key(name, _takes(schema), _default(name in needed, schema.get("default", "")), meaning))
+    return keys
 
 
 def metrics() -> list[tuple[str, str]]:
@@ -83,24 +70,6 @@ def metrics() -> list[tuple[str, str]]:
 def figures(catalog: Catalog) -> list[tuple[str, str]]:
     """Return what `figures` can name, and what it shows."""
     return [(name, figure_title(name) or catalog.entry("analysis", name).summary) for name in figures_of(catalog)]
-
-
-def page(text: str, catalog: Catalog) -> str:
-    """Return a Markdown page with a table of keys between each `<!-- keys: PART -->` and `<!-- end -->`."""
-    lines: list[str] = []
-    inside = False
-    for line in text.splitlines():
-        inside = inside and line != "<!-- end -->"
-        if not inside:
-            lines.append(line)
-        if line.startswith("<!-- keys: "):
-            inside = True
-            part = line.removeprefix("<!-- keys: ").removesuffix(" -->")
-            lines += ["| key | takes | default | meaning |", "|---|---|---|---|"]
-            for key in keys_of(part, catalog):
-                default = f"`{key.default}`" if key.default not in ("", "required") else key.default
-                lines.append(f"| `{key.name}` | {key.takes} | {default} | {key.meaning} |".replace("  ", " "))
-    return "\n".join(lines) + "\n"
 
 
 def _keys_of_runs() -> Iterator[Key]:
@@ -148,7 +117,15 @@ def _summary(schema: dict[str, Any], whole: dict[str, Any]) -> str:
     return ""
 
 
-def _shown(value: Any) -> str:
+def _values(option: OptionInfo) -> str:
+    """Return what an option of settings takes."""
+    values = ", ".join(map(str, option.choices or [_OPTIONS[option.type]]))
+    return f"{'list of ' if option.many else ''}{values}{' or null' if option.optional else ''}"
+
+
+def _default(required: bool, value: Any) -> str:
+    if required:
+        return "required"
     if value in ("", (), []) or isinstance(value, dict):
         return ""
     return value if isinstance(value, str) else json.dumps(value)

@@ -103,11 +103,9 @@ class Recorded:
     def holds(self, path: str) -> bool:
         """Return whether a file, given relative to the workspace, is what its stage left, and so on for its inputs."""
         made, file = self._made(path), self.root / path
-        return (
-            made is not None
-            and file.is_file()
-            and hashlib.md5(file.read_bytes(), usedforsecurity=False).hexdigest() == made
-        )
+        if made is None or not file.is_file():
+            return False
+        return hashlib.md5(file.read_bytes(), usedforsecurity=False).hexdigest() == made
 
     def _made(self, out: str) -> str | None:
         """Return the recorded hash of an output if its stage, and all before it, were recorded with these commands."""

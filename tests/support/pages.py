@@ -19,9 +19,7 @@ class Document(HTMLParser):
 
     def __init__(self, text: str) -> None:
         super().__init__()
-        self.open: list[str] = []
-        self.tags: list[str] = []
-        self.text = ""
+        self.open, self.tags, self.text = list[str](), list[str](), ""
         self.feed(text)
         self.close()
         assert not self.open

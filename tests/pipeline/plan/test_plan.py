@@ -83,20 +83,17 @@ def test_each_spec_has_its_share_and_what_is_cached_takes_no_time(project: Proje
     assert more.bytes + tiny.bytes > figures.total.bytes > max(more.bytes, tiny.bytes)  # which share their data
 
 
-@pytest.mark.parametrize(
-    ("new", "seconds", "untimed", "size", "shown"),
-    [
-        (0, 0.0, 0, 999, ["none", "999 bytes"]),
-        (2, 0.0, 2, 1_500_000, ["unknown", "1.5 MB"]),
-        (2, 5400.0, 0, 2_340_000_000, ["about 1.5 h", "2.3 GB"]),
-        (2, 5399.0, 1, 1000, ["over 90 min", "1.0 kB"]),
-        (2, 89.0, 0, 1000, ["about 89 s", "1.0 kB"]),
-    ],
-)
-def test_time_and_disk_in_words(new: int, seconds: float, untimed: int, size: int, shown: list[str]) -> None:
-    share = Share("a", 3, new, seconds, untimed, size)
-    line = list(plan_lines(Plan(1, 1, 0, share, (share,))))[3]
-    assert [cell.strip() for cell in line.split("  ") if cell.strip()] == ["a", "3", str(new), *shown]
+def test_time_and_disk_in_words() -> None:
+    for (new, seconds, untimed, size), shown in {
+        (0, 0.0, 0, 999): ["none", "999 bytes"],
+        (2, 0.0, 2, 1_500_000): ["unknown", "1.5 MB"],
+        (2, 5400.0, 0, 2_340_000_000): ["about 1.5 h", "2.3 GB"],
+        (2, 5399.0, 1, 1000): ["over 90 min", "1.0 kB"],
+        (2, 89.0, 0, 1000): ["about 89 s", "1.0 kB"],
+    }.items():
+        share = Share("a", 3, new, seconds, untimed, size)
+        line = list(plan_lines(Plan(1, 1, 0, share, (share,))))[3]
+        assert [cell.strip() for cell in line.split("  ") if cell.strip()] == ["a", "3", str(new), *shown]
 
 
 def test_what_is_cached(project: Project) -> None:
@@ -136,9 +133,8 @@ def run_with(*, clients: int = 20, method: Any = None, partition: Any = None, **
     return Run({**record, "partition": partition or {"name": "iid"}, "method": method or {"name": "fedavg"}})
 
 
-@pytest.mark.parametrize(
-    ("run", "expected"),
-    [
+def test_visits() -> None:
+    for run, expected in (
         (run_with(), 10 * 5 * 2 * 20),
         (run_with(sample_rate=0.01), 10 * 5 * 1 * 20),  # at least one client
         (run_with(clients=100, sample_rate=0.29), 10 * 5 * 29 * 4),
@@ -148,7 +144,5 @@ def run_with(*, clients: int = 20, method: Any = None, partition: Any = None, **
         (run_with(partition={"name": "iid", "train_limit": 7}), 10 * 5 * 2 * 7),
         (run_with(partition={"name": "iid", "train_share": 0.25}), 10 * 5 * 2 * 5),
         (run_with(partition={"name": "iid", "test_share": 0.2}), 10 * 5 * 2 * 20),  # of 500, 400 are left
-    ],
-)
-def test_visits(run: Run, expected: int) -> None:
-    assert visits(run) == expected
+    ):
+        assert visits(run) == expected
