@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from pflcore.options import OptionInfo
 from pipeline.report.legend import PROTOCOLS
@@ -17,16 +16,8 @@ from pipeline.spec.run import COMPONENTS, SETTINGS
 from pipeline.spec.schema import SCALARS, SpecFile
 
 PARTS = {
-    "spec": "SpecFile",
-    "run": "",
-    "paper": "Publication",
-    "grid": "Grid",
-    "override": "Override",
-    "tune": "Tune",
-    "table": "TableSection",
-    "quantity": "Quantity",
-    "derived": "Derived",
-    "claim": "Claim",
+    **{"spec": "SpecFile", "run": "", "paper": "Publication", "grid": "Grid", "override": "Override", "tune": "Tune"},
+    **{"table": "TableSection", "quantity": "Quantity", "derived": "Derived", "claim": "Claim"},
     "resources": "Resources",
 }
 """What `pfl describe` calls a part of a spec, and the model that says what is in it; of a run the catalog does."""
@@ -35,8 +26,7 @@ _OPTIONS = {"bool": "true or false", "int": "whole number", "float": "number", "
 _TYPES = {"boolean": "true or false", "integer": "whole number", "number": "number", "string": "text", "null": "null"}
 
 
-@dataclass(frozen=True)
-class Key:
+class Key(NamedTuple):
     """A key of a part of a spec; `default` is "required" where there is none."""
 
     name: str
@@ -86,7 +76,7 @@ def _keys_of_runs() -> Iterator[Key]:
 def _takes(schema: dict[str, Any]) -> str:
     if "anyOf" in schema:
         return " or ".join(dict.fromkeys(_takes(arm) for arm in schema["anyOf"]))
-    if names := schema.get("enum") or [schema[key] for key in ("const",) if key in schema]:
+    if names := schema.get("enum") or [schema["const"]] * ("const" in schema):
         return ", ".join(names) if len(names) < 8 else "a name"
     if "$ref" in schema:
         name = schema["$ref"].rpartition("/")[2]

@@ -43,14 +43,9 @@ def draw_spec(name: str, workspace: Workspace, catalog: Catalog, console: Consol
 
 
 def example_record(name: str, catalog: Catalog, **chosen: Any) -> dict[str, Any]:
-    """Return the record of a federation to show a partition with: the one that its entry suggests, with changes.
-
-    Args:
-        chosen: dataset (a name), clients and seed, each None to take the suggestion; options, as ``key=value`` words.
-
-    Raises:
-        UserError: An unknown dataset or option, or a value that does not suit it.
-    """
+    """Return the record of a federation to show a partition with: the one that its entry suggests, with what is chosen,
+    which are a dataset (its name), clients and a seed, or None, and options as ``key=value`` words. Raises
+    :class:`UserError`: an unknown dataset or option, or a value that does not suit it."""
     fields, at = Fields(catalog), ""
     suggested, clients = catalog.entry("partition", name).facts["example"]
     values, dataset = {"name": name, **given_options(chosen["options"], name)}, chosen["dataset"] or suggested
@@ -102,8 +97,8 @@ class Drawing:
         console.print(_picture(samples, self.assignment, measures))
         width = -(-samples.classes // _MAX_COLUMNS)
         each = "a class" if width == 1 else f"{width} classes"
-        first, last = (escape(legible(samples.class_names[end])) for end in (0, -1))
-        console.print(f"[dim]a column is {each}, from {first} to {last}[/]")
+        ends = " to ".join(escape(legible(samples.class_names[end])) for end in (0, -1))
+        console.print(f"[dim]a column is {each}, from {ends}[/]")
         figures = plain_table("over clients", "smallest", "median", "mean", "largest", right=1)
         for row in summarise(client_frame(measures, self.assignment)):
             figures.add_row(*row)

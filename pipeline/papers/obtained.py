@@ -22,14 +22,11 @@ class Obtained:
     Attributes:
         labels: Of the cell, in the order in which ``--cell`` takes them.
         last: What was obtained after the last round, where `obtained` is the mean over the last measurements; else "".
-        verdict, noise: See :class:`~pipeline.report.table.cells.Cell`.
         runs: How many there are, of how many that are planned.
         quoted: The paper has the value from an earlier one.
-        elsewhere: The number under other protocols, by their names; ``last ten`` is that of the last measurements.
+        elsewhere: The number under other protocols, by their names.
         explained: Why they differ; "" where nobody knows, or where they do not.
-        ids: Of the runs that the number is made of.
-        reached: The first measured round in which a run is at the published number or above, the mean over runs; None
-            where one of them never is.
+        reached: The mean over runs of the first round at the published number or above; None where one never is.
     """
 
     labels: tuple[str, ...]

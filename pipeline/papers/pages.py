@@ -79,10 +79,6 @@ class Papers:
             papers[name] = replace(paper, places=tuple(read_contents(specs, name, known)))
         return papers
 
-    @cached_property
-    def ledger(self) -> Ledger:
-        return Ledger(self.workspace.root)
-
     def chosen(self, names: Iterable[str]) -> list[str]:
         """Return the papers that are meant by their names or by specs of theirs; all for no names. Raises
         :class:`UserError`: there is no such paper or spec."""
@@ -101,25 +97,23 @@ class Papers:
         return self.workspace.root / INDEX
 
     def write(self, names: Iterable[str]) -> list[str]:
-        """Bring the pages of some papers and the index up to date; return the papers whose pages were made anew.
-
-        A page is made anew when any of its inputs is another file than last time. Of other papers only the index tells.
-
-        Raises:
-            UserError: An artifact is damaged.
-        """
+        """Bring the pages of some papers and the index, which tells of all, up to date; return the papers of which an
+        input is another file than last time, so that their pages were made anew. Raises :class:`UserError`: an artifact
+        is damaged."""
         path, wanted, written = self.workspace.private / "papers.json", set(names), list[str]()
         try:
             known = _REMEMBERED.validate_json(path.read_bytes())
         except (OSError, ValidationError):  # which costs no more than time
             known = {}
         now = dict(known) if self.partial else {}
+        ledger = Ledger(self.workspace.root)
         for name, paper in self.papers.items():
-            state, before = self._state(paper), known.get(name)
+            ids = sorted({run for table in paper.tables.values() for run in table.runs} & self.compilation.kept)
+            state, before = self._state(paper, [*ids, *map(_stamp, ledger.files())]), known.get(name)
             if before and before.state == state and (name not in wanted or (before.page and self.page(name).is_file())):
                 now[name] = before
                 continue
-            kept = {run: entry for run in self._kept(paper) if (entry := self.ledger.get(run))}
+            kept = {run: entry for run in ids if (entry := ledger.get(run))}
             studies = studies_of(paper, self.workspace.root, kept)
             if name in wanted:
                 write_paper(paper, studies, self.workspace.root)
@@ -130,8 +124,8 @@ class Papers:
         return written
 
     def _write_index(self, summaries: list[Summary]) -> None:
-        published, profile = sum(entry.published for entry in summaries), self.workspace.profile
-        agreement = Agreement.total((entry.agreement for entry in summaries), published)
+        profile = self.workspace.profile
+        agreement = Agreement.total((one.agreement for one in summaries), sum(one.published for one in summaries))
         text = html(
             "index.html.j2",
             numbers=agreement.numbers() if agreement.differences else [],
@@ -144,11 +138,7 @@ class Papers:
         )
         put(self.index, text)
 
-    def _kept(self, paper: Paper) -> list[str]:
-        """Return the runs of a paper that stand in the ledger for artifacts."""
-        return sorted({run for table in paper.tables.values() for run in table.runs} & self.compilation.kept)
-
-    def _state(self, paper: Paper) -> str:
+    def _state(self, paper: Paper, kept: list[str]) -> str:
         """Return what the page of a paper depends on, as a hash: specs, code, kept results, and files."""
         files = set[str]()
         for spec, table in paper.tables.items():
@@ -157,19 +147,16 @@ class Papers:
             files |= {at.run_path(run, name) for run in table.runs for name in ("rounds.parquet", "analysis.parquet")}
             files |= set(map(at.partition_path, table.runs.values()))
         code = [path for kind in ("*.py", "*.j2") for path in Path(pipeline.__file__).parent.rglob(kind)]
-        inputs = [*sorted(code), *self.ledger.files(), *(self.workspace.root / file for file in sorted(files))]
+        inputs = [*sorted(code), *(self.workspace.root / file for file in sorted(files))]
         tables = [table.model_dump_json() for table in paper.tables.values()]
-        parts = [*tables, *(place.words for place in paper.places), *self._kept(paper), *map(_stamp, inputs)]
+        parts = [*tables, *(place.words for place in paper.places), *kept, *map(_stamp, inputs)]
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
 def _stamp(path: Path) -> str:
     """Return which file there is, by when it was written, its size and its number; a dash where there is none."""
-    try:
-        stat = path.stat()
-    except OSError:
-        return "-"
-    return f"{stat.st_mtime_ns} {stat.st_size} {stat.st_ino}"
+    stat = path.stat() if path.exists() else None
+    return f"{stat.st_mtime_ns} {stat.st_size} {stat.st_ino}" if stat else "-"
 
 
 def summary_of(paper: Paper, studies: Iterable[Study]) -> Summary:
@@ -178,14 +165,8 @@ def summary_of(paper: Paper, studies: Iterable[Study]) -> Summary:
 
 
 def studies_of(paper: Paper, root: Path, kept: Mapping[str, Entry] | None = None) -> list[Study]:
-    """Return the specs of a paper with their results in the workspace `root`.
-
-    Args:
-        kept: By run id what stands for artifacts that are not there.
-
-    Raises:
-        UserError: An artifact is damaged.
-    """
+    """Return the specs of a paper with their results in the workspace `root`, where what is `kept` stands by run id for
+    artifacts that are not there. Raises :class:`UserError`: an artifact is damaged."""
     studies = []
     for number, (spec, table) in enumerate(paper.tables.items(), start=1):
         folder, report = paper.folder(spec), f"{at.report_path(spec)}/report.html"

@@ -31,8 +31,7 @@ PLACES = {"done": "done", "partly": "partly done", "missing": "not run yet", "un
 
 @dataclass(frozen=True)
 class Place:
-    """A table, a figure or a statement of a paper (`where`: ``Table 6``, or a section), what it `holds`, the specs that
-    are about it, and else the reason why none is."""
+    """A table, a figure or a statement of a paper, what it holds, the specs that are about it, or why none is."""
 
     where: str
     holds: str
@@ -67,16 +66,9 @@ def read_contents(folder: Path, paper: str, known: Collection[str]) -> list[Plac
 
 @dataclass(frozen=True)
 class Paper:
-    """A folder of specs, or a spec that lies in no folder.
-
-    Attributes:
-        name: Of the folder, or of the spec.
-        title: What all its specs call the paper; else the title of its only spec, else the name.
-        citation: "" for a study of one's own.
-        tables: Spec id → resolved table: the paper's tables first, then its figures, then the rest, by their numbers.
-        runs: Run id → run, of all these tables and maybe others.
-        places: The tables, figures and statements of the paper, as far as a file lists them.
-    """
+    """A folder of specs, or a spec that lies in no folder: its tables in the order of :func:`_reading`, the runs of
+    these and maybe others, and the places that a file lists. Of one's own the citation is "", and the title that of its
+    only spec, else the name."""
 
     name: str
     title: str

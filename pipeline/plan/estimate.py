@@ -31,14 +31,9 @@ _ROW_BYTES = 14  # per row of rounds.parquet, from the quickstart's artifacts
 
 @dataclass(frozen=True)
 class Share:
-    """What a spec has of a plan; trials of what it tunes are among its runs.
-
-    Attributes:
-        new: Runs to train: DVC has not recorded them with the present specs and code, and the ledger has none of them.
-        seconds: Estimated time for the new runs whose method and backbone have been timed.
-        untimed: New runs of others.
-        bytes: Estimated size of all artifacts.
-    """
+    """What a spec has of a plan: its runs, trials included; those that neither DVC nor the ledger has with the present
+    specs and code; the estimated time for these, as far as their method and backbone have been timed; how many have
+    not; and the estimated size of all artifacts."""
 
     spec: str
     runs: int
@@ -89,8 +84,7 @@ def visits(run: Run) -> int:
     if partition.get("test_share") is not None:
         train = (train + test) * (1 - partition["test_share"])
     each = train * partition.get("train_share", 1.0) / run.clients
-    limit = partition.get("train_limit")
-    each = each if limit is None else min(each, limit)
+    each = min(each, partition.get("train_limit") or math.inf)
     steps = training.local_steps
     visited = steps * min(each, training.batch_size) if steps else training.local_epochs * each
     return int(training.rounds * (run.clients if everyone else training.cohort_size(run.clients)) * visited)

@@ -1,7 +1,7 @@
 """Whether the parts of runs go together: what training would refuse, found before anything is trained.
 
-A model is built without memory behind its numbers, with what its method has on clients and at the server; a partition
-is drawn with labels in the dataset's number, its classes alike. What was found is remembered by what it depends on.
+A model is built without memory behind its numbers; a partition is drawn with labels in the dataset's number, its
+classes alike. What was found is remembered by what it depends on.
 """
 
 from __future__ import annotations

@@ -29,23 +29,17 @@ class CellPair:
 
 
 def compare(workspace: Workspace, first: str, second: str) -> list[CellPair]:
-    """Compare the cells of two reports that have the same labels on the axes that both tables have.
-
-    A difference is beyond chance by paired tests over the seeds of both, at 5 % over all cells together.
-
-    Raises:
-        UserError: A report has not been made, no cells have the same labels, or several cells of one table have.
-    """
+    """Compare the cells of two reports that have the same labels on the axes that both tables have. A difference is
+    beyond chance by paired tests over the seeds of both, at 5 % over all cells together. Raises :class:`UserError`: a
+    report has not been made, no cells have the same labels, or several cells of one table have."""
     tables = [_table(workspace, spec) for spec in (first, second)]
     shape, other = ([*meta["rows"], *meta["columns"]] for _, meta in tables)
     axes, sides = [axis for axis in shape if axis in other], list[dict[tuple[str, ...], Row]]()
     for spec, (rows, _) in zip((first, second), tables, strict=True):
-        cells = {tuple(row[axis] for axis in axes): row for row in rows}
-        if len(cells) < len(rows):
-            keys = [tuple(row[axis] for axis in axes) for row in rows]
-            twice = next(key for key in keys if keys.count(key) > 1)
+        keys = [tuple(row[axis] for axis in axes) for row in rows]
+        if twice := next((key for key in keys if keys.count(key) > 1), None):
             raise UserError(f"{spec}: several cells for {', '.join(twice)}; the other table lacks one of its axes")
-        sides.append(cells)
+        sides.append(dict(zip(keys, rows, strict=True)))
     left, right = sides
     pairs = {labels: (left[labels], right[labels]) for labels in left if labels in right}
     if not pairs:

@@ -34,13 +34,9 @@ class Kept:
 
 
 def keep(workspace: Workspace, spec: str) -> Kept:
-    """Add to the ledger each run of a spec that DVC has recorded with the present specs and code.
-
-    Of what is tuned the selection is kept, with its trials' figures, and not the trials.
-
-    Raises:
-        UserError: A spec is invalid, or an artifact or a lock file is damaged.
-    """
+    """Add to the ledger each run of a spec that DVC has recorded with the present specs and code; of what is tuned the
+    selection, with its trials' figures, and not the trials. Raises :class:`UserError`: a spec is invalid, or an
+    artifact or a lock file is damaged."""
     compilation = compile_workspace(workspace, [spec])
     recorded, ledger, kept, new = Recorded(workspace.root, compilation), Ledger(workspace.root), Kept(), list[Entry]()
     shown = {run for table in compilation.tables.values() for run in table.runs}

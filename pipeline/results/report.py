@@ -57,13 +57,9 @@ def _picture(spec: str) -> str:
 
 
 def write_report(workspace: Workspace) -> list[Path]:
-    """Write ``docs/results.md``, its pictures, and tables that ``README.md`` has a place for, between the lines
-    ``<!-- results: SPEC -->`` and ``<!-- end -->``; return what changed.
-
-    Raises:
-        UserError: A spec is invalid, the README has a place for a spec of which nothing is kept, or the page is
-            somebody's own.
-    """
+    """Write ``docs/results.md``, its pictures, and tables that ``README.md`` has a place for, between the lines ``<!--
+    results: SPEC -->`` and ``<!-- end -->``; return what changed. Raises :class:`UserError`: a spec is invalid, a place
+    is for a spec of which nothing is kept, or the page is somebody's own."""
     page, readme = workspace.root / PAGE, workspace.root / "README.md"
     if page.is_file() and not page.read_text(encoding="utf-8", errors="replace").startswith(_WRITTEN):
         raise UserError(f"{PAGE}: was not written by this command; move it away")

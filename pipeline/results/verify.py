@@ -40,18 +40,9 @@ class Comparison:
 
 
 def verify(workspace: Workspace, spec: str, cells: int, named: list[str]) -> list[Comparison]:
-    """Train the kept runs of some cells of a spec again and compare every count.
-
-    Of a cell these may be some of its seeds. It works in ``build/verify``, so that nothing is recorded in the workspace
-    or in its ledger.
-
-    Args:
-        cells: How many to draw at random, where none are `named`.
-        named: Cells or patterns of them (:func:`cells_meant`).
-
-    Raises:
-        UserError: No cell of the spec is kept, or there is no such cell, or a run failed.
-    """
+    """Train the kept runs of some cells of a spec again, in ``build/verify``, and compare every count: of the cells
+    that are `named` (:func:`cells_meant`), or else of so many that are drawn at random. Raises :class:`UserError`: no
+    cell of the spec is kept, or there is no such cell, or a run failed."""
     compilation, ledger = compile_workspace(workspace, [spec]), Ledger(workspace.root)
     in_table = {cell_name(cell.labels): cell.runs for cell in compilation.table(spec).cells}
     kept = {name: own for name, runs in in_table.items() if (own := [run for run in runs if run in compilation.kept])}
@@ -59,18 +50,19 @@ def verify(workspace: Workspace, spec: str, cells: int, named: list[str]) -> lis
         raise UserError(f"{spec}: none of its cells is kept and current; see `pfl results list`")
     drawn = random.SystemRandom().sample(sorted(kept), min(cells, len(kept)))
     meant = cells_meant(named, list(kept), "kept cell") if named else drawn
+    chosen = {name: runs for name, runs in kept.items() if name in meant}
     scratch = Workspace(workspace.home / "build" / "verify", workspace.home, workspace.profile)
     for folder in ("artifacts", "stages", "reports", ".dvc", ".pfl/states"):  # not checkpoints, to be resumed from
         shutil.rmtree(scratch.root / folder, ignore_errors=True)
     by_seeds: dict[tuple[int, ...], list[str]] = {}  # cells of which the same seeds are kept are trained together
-    for name in (name for name in kept if name in meant):
-        by_seeds.setdefault(tuple(compilation.runs[run].seed for run in kept[name]), []).append(name)
+    for name, runs in chosen.items():
+        by_seeds.setdefault(tuple(compilation.runs[run].seed for run in runs), []).append(name)
     for seeds, names in by_seeds.items():
         if run_specs(scratch, RunOptions((spec,), cells=tuple(names), seeds=seeds)):
             raise UserError(f"{spec}: a run failed; see above")
     found = []
-    for name in (name for name in kept if name in meant):
-        entries = [entry for entry in map(ledger.get, kept[name]) if entry]
+    for name, runs in chosen.items():
+        entries = [entry for entry in map(ledger.get, runs) if entry]
         found += compare(name, entries, [_again(scratch, entry) for entry in entries])
     return found
 

@@ -1,7 +1,6 @@
 """The cells of a table as a chart: one axis to the right, the others as series and panels, published values beside.
 
-Papers often draw bars. The length of a bar is its message, so it has to begin at 0, where a point or two between
-methods cannot be seen; a mark has no length, and its axis may begin where the values do.
+Bars there are none: they have to begin at 0, where a point or two between methods cannot be seen.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ _HOLLOW: Style = {"linestyle": "none", "markerfacecolor": "none", "alpha": 0.8}
 _LETTER, _MARK, _WIDEST = 0.075, 0.2, 9.0  # inches: of a tick's label, of a mark with its neighbour, of panels
 _SLANT = 35.0  # degrees, of labels that are too long to lie side by side
 _BOXES = (
-    "A box shows the runs of a cell: their median, the first and the third quartile, and with its whiskers the least"
-    " and the greatest of their numbers; of five runs, these are the five. The mark is their mean."
+    "A box shows the runs of a cell: their median and quartiles, and with its whiskers the least and the greatest of "
+    "their numbers; of five runs, these are the five. The mark is their mean."
 )
 _NAMES = {"min": "least", "25%": "first quartile", "50%": "median", "75%": "third quartile", "max": "greatest"}
 
@@ -53,8 +52,13 @@ def draw_boxes(data: TableData) -> Section:
 
     def draw(panel: Axes, cells: pd.DataFrame, style: Style, slot: float) -> None:
         for at, *key in cells[["at", *axes]].itertuples(index=False, name=None):
-            if tuple(key) in spreads:
-                _box(panel, spreads[tuple(key)], at, 0.55 * slot, style["color"])  # beside it the published value
+            numbers, line = spreads.get(tuple(key), []), {"color": style["color"], "linewidth": 0.9}
+            if len(numbers) < FEWEST_RUNS:
+                panel.plot([at] * len(numbers), numbers, ".", color=style["color"], markersize=3.0)
+                continue
+            parts = {f"{part}props": line for part in ("box", "whisker", "cap")}
+            parts |= {"medianprops": {**line, "linewidth": 1.8}}  # beside the box is space for the published value
+            panel.boxplot([numbers], positions=[at], widths=0.55 * slot, whis=(0, 100), manage_ticks=False, **parts)
         _marks(panel, cells.assign(std=np.nan), {**style, "linewidth": 0.9})
 
     five = by_cell.describe()
@@ -68,16 +72,6 @@ def draw_boxes(data: TableData) -> Section:
     return _chart(data, section, draw, boxed=True)
 
 
-def _box(axes: Axes, numbers: np.ndarray, at: float, width: float, color: str) -> None:
-    if len(numbers) < FEWEST_RUNS:
-        axes.plot([at] * len(numbers), numbers, linestyle="none", marker=".", markersize=3.0, color=color)
-        return
-    line: Style = {"color": color, "linewidth": 0.9}
-    parts: Style = dict.fromkeys(("boxprops", "whiskerprops", "capprops"), line)
-    parts["medianprops"] = {**line, "linewidth": 1.8}
-    axes.boxplot([numbers], positions=[at], widths=width, whis=(0, 100), manage_ticks=False, **parts)
-
-
 def _marks(axes: Axes, cells: pd.DataFrame, style: Style, side: str = "") -> None:
     """Draw means with their deviations; the line, if the style has one, breaks where a mean is missing."""
     marks = {"linewidth": 1.3, "elinewidth": 0.9, "capsize": 2.0, "markersize": 4.5, **style}
@@ -85,17 +79,11 @@ def _marks(axes: Axes, cells: pd.DataFrame, style: Style, side: str = "") -> Non
 
 
 def _chart(
-    data: TableData,
-    section: Section,
-    draw: Callable[[Axes, pd.DataFrame, Style, float], None],
-    boxed: bool = False,
+    data: TableData, section: Section, draw: Callable[[Axes, pd.DataFrame, Style, float], None], boxed: bool = False
 ) -> Section:
-    """Return a section with a picture of the table and what has to be said of it; one line where nothing is obtained.
-
-    Args:
-        draw: Draws the cells of a series, which are ``at`` a position, and takes the width that each has.
-        boxed: What is drawn of a cell is wide, so that series must not lie over one another.
-    """
+    """Return a section with a picture of the table, by what draws the cells of a series ``at`` their positions, with
+    the width that each has, and with what has to be said of it; one line where nothing is obtained. What is `boxed` is
+    wide, so that series must not lie over one another."""
     axis, cells = _laid_out(data)
     if cells.empty:
         return Section("No number of this table has been obtained yet.")
@@ -136,12 +124,11 @@ def _chart(
 
 
 def _laid_out(data: TableData) -> tuple[str, pd.DataFrame]:
-    """Return the axis that runs to the right, and the cells by series and panels; without series that have no numbers
-    and panels in which none is obtained.
+    """Return the axis that runs to the right, and the cells by series and panels, without empty ones.
 
-    It is the innermost column axis of numbers, or the innermost such row axis, or, where no axis has numbers only, the
-    innermost column axis or row axis that has several labels. The other rows are series and the other columns panels;
-    where that would be a single series in panels by several axes, the innermost of these are series as well.
+    It is the innermost column axis of numbers, else such a row axis, else the innermost axis that has several labels.
+    The other rows are series and the other columns panels; where that would be a single series in panels by several
+    axes, the innermost of these are series as well.
     """
     cells, inward = data.cells, [*reversed(data.columns), *reversed(data.rows)]
     several = [axis for axis in inward if cells[axis].nunique() > 1]

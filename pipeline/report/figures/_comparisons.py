@@ -22,43 +22,35 @@ from pipeline.report.table.layout import short
 from pipeline.report.table.printed import NO_VALUE, TIED, format_value, printed_rank, signed
 
 PROTOCOLS = {
-    "last_rounds": "window",
-    "last_ten": "last ten",
-    "final": "last round",
-    "clients": "mean of clients",
-    "worst_tenth": "worst tenth",
-    "last_position": "last position",
-    "best_by_validation": "best by validation",
+    **{"last_rounds": "window", "last_ten": "last ten", "final": "last round", "clients": "mean of clients"},
+    **{"worst_tenth": "worst tenth", "last_position": "last position", "best_by_validation": "best by validation"},
     "best_by_test": "best by test",
 }
 """Protocols in the order in which they are shown, after the table's own; others follow under their own names."""
 
 FEWEST_COLUMNS = 5  # for ranks: of fewer, next to no ranks differ by more than the critical difference
-RISES, FALLS = "↑", "↓"
-_POINTS = 256
 _GAIN = (
-    "Accuracy of a method on a client less that of Local on the same client, after the last round, in percentage points"
-    ": the same partition and seed, and the same backbone. The curves are Gaussian kernel densities over the clients of"
-    " all runs of a cell; a vertical line is a method that gives all clients the same."
+    "Accuracy of a method on a client less that of Local on the same client, after the last round, in percentage "
+    "points: the same partition, seed and backbone. Gaussian kernel densities over the clients of all runs of a cell."
 )
 _NOISE = (
     "A point is a client: its test accuracy after the last round against the standard deviation of the noise on its "
-    "images, as its partition says. Dotted: the mean of a method over its clients, all counting the same. Least and "
-    "most noise: the mean accuracy of the clients of a cell that have it."
+    "images. Dotted: the mean of a method over its clients. Least and most noise: the mean over the clients that have "
+    "it."
 )
 _PROTOCOLS = (
     "The same runs, nothing trained anew. In parentheses the rank within the column, rows that tie as printed sharing "
-    f"the mean of their ranks; {RISES} a better, {FALLS} a worse rank than under the first, the table's own protocol. "
-    f"{TIED}: cannot be told apart from the best of its column under the protocol, by seeds. Window: pooled over all "
-    "test samples, the mean of the last measured rounds; last ten: of the last ten measurements; last round, best by "
-    "validation: pooled, after this round; mean of clients: every client counts the same; worst tenth: the mean of the "
-    "tenth of the clients that fare worst, rounded up; last position: as window, but of texts the last character alone."
+    f"the mean of their ranks; ↑ a better, ↓ a worse rank than under the first, the table's own protocol. {TIED}: "
+    "cannot be told apart from the best of its column under the protocol, by seeds. Window: pooled over all test "
+    "samples, the mean of the last measured rounds; last round, best by validation: pooled, after this round; mean of "
+    "clients: every client counts the same; worst tenth: the clients that fare worst; last position: as window, but of"
+    " texts the last character alone."
 )
 
 
 def draw_gain(data: TableData) -> Section:
-    """Draw the densities of the clients' gain over Local; one line when there is no Local to compare with. CSV: run,
-    local (the run that it is compared with), client, gain."""
+    """Draw densities of the clients' gain over Local; one line where there is none. CSV: run, local (the run that it is
+    compared with), client, gain."""
     alone = data.runs["method"] == "local"
     others, accuracies = data.runs[~alone], data.accuracies
     local = closest(others, data.runs[alone], "federation")["run"].rename("local")
@@ -86,22 +78,22 @@ def draw_gain(data: TableData) -> Section:
 
 
 def density(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
-    """Return a Gaussian kernel density with Scott's bandwidth, up to three bandwidths beyond the outermost values:
-    evenly spaced positions, and the density per unit there. None when all values are the same."""
+    """Return positions up to three bandwidths beyond the outermost values, and a Gaussian kernel density with Scott's
+    bandwidth there. None when all values are the same."""
     from scipy.stats import gaussian_kde  # takes longer to import than most reports to write
 
     if np.ptp(values) < 1e-9 * max(1.0, float(np.abs(values).max())):
         return None
     estimate = gaussian_kde(values)
     reach = 3.0 * float(np.sqrt(estimate.covariance[0, 0]))
-    at = np.linspace(values.min() - reach, values.max() + reach, _POINTS)
+    at = np.linspace(values.min() - reach, values.max() + reach, 256)
     return at, estimate(at)
 
 
 def _density(axes: Axes, gains: pd.DataFrame, style: Style) -> None:
     line = {"linewidth": 1.3, "markersize": 3.5, **style}
     if curve := density(gains["gain"].to_numpy()):
-        axes.plot(*curve, markevery=(_POINTS // 12, _POINTS // 6), **line)
+        axes.plot(*curve, markevery=(21, 42), **line)
     else:
         axes.axvline(gains["gain"].mean(), **line)
 
@@ -197,18 +189,16 @@ def _by_protocol(data: TableData, frame: pd.DataFrame, names: list[str]) -> Plai
 def _printed(ranks: pd.DataFrame) -> pd.DataFrame:
     """Print ranks, with marks where they differ from that under the first protocol."""
     first = ranks.iloc[:, 0]
-    marks = ranks.apply(lambda own: np.select([own < first, own > first], [RISES, FALLS], ""))
+    marks = ranks.apply(lambda own: np.select([own < first, own > first], ["↑", "↓"], ""))
     return ranks.map(printed_rank, na_action="ignore") + marks
 
 
 def _claims(verdicts: pd.DataFrame) -> list[str]:
     """Return a sentence per claim (a column) whose verdict depends on the protocol (a row), or one on all of them."""
-    sentences = []
-    for claim, own in verdicts.items():
-        words = [f"{verdict} under {', '.join(same.index)}" for verdict, same in own.groupby(own, sort=False)]
-        if len(words) > 1:
-            sentences.append(f"Claim “{claim}”: {'; '.join(words)}.")
-    return sentences or ["Every claim has the same verdict under all protocols."] * (not verdicts.empty)
+    words = {claim: [f"{verdict} under {', '.join(same.index)}" for verdict, same in own.groupby(own, sort=False)]
+             for claim, own in verdicts.items()}  # fmt: skip
+    sentences = [f"Claim “{claim}”: {'; '.join(several)}." for claim, several in words.items() if len(several) > 1]
+    return sentences or ["Every claim has the same verdict under all protocols."] * bool(words)
 
 
 def draw_ranks(data: TableData) -> Section:
@@ -232,11 +222,10 @@ def draw_ranks(data: TableData) -> Section:
     printed = labels.assign(rank=lines["mean_rank"].map("{:.2f}".format), group=letters)
     printed = printed.rename(columns={"rank": "mean rank"})
     text = (
-        f"Ranks of the numbers as printed, 1 the best, their mean over {columns} columns; rows that tie"
-        f" share the mean of theirs. Friedman's test that all are alike: p = {ranking.p:.2g}. By Nemenyi's test at 5 %"
-        f" two rows differ when their mean ranks are more than {ranking.critical:.2f} apart (critical difference)."
-        " Columns count as independent of each other, whatever they share. Lines join and letters name rows that cannot"
-        f" be told apart{'' if ranking.groups else '; here, all can'}."
+        f"Ranks of the numbers as printed, 1 the best, ties sharing the mean of theirs; their mean over {columns} "
+        f"columns, which count as independent. Friedman's test that all are alike: p = {ranking.p:.2g}. By Nemenyi's "
+        f"test at 5 % two rows differ when their mean ranks are more than {ranking.critical:.2f} apart. Lines join and "
+        f"letters name rows that cannot be told apart{'' if ranking.groups else '; here, all can'}."
     )
     if lacking := [str(row) for row in every.index if row not in whole.index]:
         text += f" Left out, as they lack a number: {', '.join(lacking)}."

@@ -13,23 +13,19 @@ from pipeline.report.table.layout import short
 from pipeline.report.table.printed import NO_VALUE
 
 _RESOURCES = (
-    "All are counts of numbers, but for the bytes. Model: parameters of the backbone. Stored: what a client "
-    "holds during a round, what it keeps between its rounds and what it receives; kept: the former alone. Sent up and "
-    "down: by and to one sampled client in a round, in numbers of 4 bytes and in bytes. Multiply-adds: of one local "
-    "step, forward and backward, per sample. Server: parameters that the server holds. Relative: multiply-adds against "
-    "FedAvg on the same backbone; with a star, where there is no FedAvg, against the cheapest method."
+    "Counts of numbers, but for the bytes. Model: parameters of the backbone. Stored: what a client holds during a "
+    "round, kept and received; kept: between its rounds. Sent: by and to one sampled client in a round. Multiply-adds:"
+    " of one local step, forward and backward, per sample. Server: parameters that it holds. Relative: multiply-adds "
+    "against FedAvg on the same backbone; with a star, where there is no FedAvg, against the cheapest method."
 )
-_HEADS = {
-    **{"model": "model", "stored": "stored", "kept": "kept", "up": "sent up", "down": "sent down"},
-    **{"bytes_up": "bytes up", "bytes_down": "bytes down", "macs": "multiply-adds", "relative": "relative"},
-    "server": "server",
-}
+_PRINTED = ["model", "stored", "kept", "up", "down", "bytes_up", "bytes_down", "macs", "relative"]
+_HEADS = ["model", "stored", "kept", "sent up", "sent down", "bytes up", "bytes down", "multiply-adds", "relative"]
 _IN_DATA = ["model", "stored", "kept", "bytes_up", "bytes_down", "macs", "server", "relative"]
 _TUNING = (
-    "Values chosen before the runs of the table were trained, by accuracy on validation samples, which clients neither "
-    "train on nor are tested on, under other seeds. Tried: how many combinations, of how many; rounds: of all these "
-    "trials, and how many times the rounds of one run that is; validation: accuracy (%) of the chosen trial, and the "
-    "range over all trials. *: at the edge of what there was to choose from, so a wider choice might do better."
+    "Values chosen before the runs of the table were trained, by accuracy on validation samples, under other seeds. "
+    "Tried: how many combinations, of how many; rounds: of all trials, and how many times the rounds of one run that "
+    "is; validation: accuracy (%) of the chosen trial, and the range over all. *: at the edge of what there was to "
+    "choose from, so a wider choice might do better."
 )
 
 
@@ -55,14 +51,14 @@ def draw_resources(data: TableData) -> Section:
     ratios = costs["relative"].map("{:.2f}".format) + cells["star"].first()
     printed["relative"] = ratios.where(costs["relative"].notna(), NO_VALUE)
     lines = costs[_IN_DATA].astype(dict.fromkeys(_IN_DATA[:-1], "Int64")).reset_index()
-    table = _merged(printed[[*_HEADS]].rename(columns=_HEADS).reset_index(), data)
+    table = _merged(printed[[*_PRINTED, "server"]].set_axis([*_HEADS, "server"], axis="columns").reset_index(), data)
     return Section(_RESOURCES, table=table, data=lines[[*axes, *_IN_DATA]])
 
 
 def _merged(printed: pd.DataFrame, data: TableData) -> PlainTable:
     """Make one line of the columns of a row that have the same costs."""
     rows, every = [axis for axis in data.rows if axis in printed], len(printed["panel"].cat.categories)
-    same = printed.groupby([*rows, *_HEADS.values()], observed=True, sort=False)["panel"].agg(list).reset_index()
+    same = printed.groupby([*rows, *_HEADS, "server"], observed=True, sort=False)["panel"].agg(list).reset_index()
     head, panels = " · ".join(map(short, data.columns)), same.pop("panel")
     same.insert(len(rows), head, ["all" if len(own) == every else "; ".join(own) for own in panels])
     same = same.sort_values(rows, kind="stable") if rows else same

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -19,9 +17,8 @@ _CLOSE = 95.0  # percent that most curves reach: on an even axis their differenc
 _FULL = 100.1  # percent; a little more than all, so that 100 has a place on an axis of errors
 _TICKS = (0, 50, 80, 90, 95, 98, 99, 99.5, 99.9, 100)
 _ADAPTATION = (
-    "The share of the novel clients' test samples that are classified correctly while one part of the model is tuned "
-    "on their training samples and the rest stays as it was trained; epoch 0 is before. Of several runs the "
-    "mean is shown."
+    "Accuracy on the novel clients' test samples while one part of the model is tuned on their training samples and "
+    "the rest stays as it was trained; epoch 0 is before. Of several runs the mean is shown."
 )
 
 
@@ -68,25 +65,15 @@ def _choose_scales(panel: Axes, close: bool) -> None:
     if close:
         low, high = min(np.median(own) for own in values), max(own.max() for own in values)
         bottom, top = max(tick for tick in _TICKS if tick <= low), min(tick for tick in _TICKS if tick >= high)
-        panel.set_yscale("function", functions=(_log_error, _accuracy))
+        log_error = lambda accuracy: -np.log10(np.maximum(_FULL - np.asarray(accuracy), 1e-3))  # noqa: E731
+        panel.set_yscale("function", functions=(log_error, lambda error: _FULL - 10.0 ** -np.asarray(error)))
         panel.set_ylim(bottom, top)
         panel.set_yticks([tick for tick in _TICKS if bottom <= tick <= top])
 
 
-def _log_error(accuracy: Any) -> Any:
-    return -np.log10(np.maximum(_FULL - np.asarray(accuracy), 1e-3))
-
-
-def _accuracy(log_error: Any) -> Any:
-    return _FULL - 10.0 ** -np.asarray(log_error)
-
-
 def draw_adaptation(data: TableData) -> Section:
-    """Draw how clients that took no part in training fare while a part of the model is tuned for them: a curve per
-    method and tuned part, pooled over clients, the mean over runs. CSV: tuned, epoch, accuracy.
-
-    Items are called ``<part>.correct`` and ``<part>.total``, and their index is the epoch.
-    """
+    """Draw a curve per method and tuned part, pooled over clients, the mean over runs, of items ``<part>.correct`` and
+    ``<part>.total`` by epoch. CSV: tuned, epoch, accuracy."""
     found = data.findings("adaptation").rename(columns={"index": "epoch"})
     axes, names = data.axes(found), found["item"].str.rpartition(".")
     found = found.assign(tuned=pd.Categorical(names[0], names[0].unique(), ordered=True), count=names[2])

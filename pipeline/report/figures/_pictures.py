@@ -23,17 +23,17 @@ _MAX_NAMED = 40  # groups that a legend is made for
 _LUMA = np.array([0.299, 0.587, 0.114])  # of red, green and blue in the lightness of a pixel (ITU-R BT.601)
 _EMBEDDINGS = (
     "What the server has learned about each client, in two dimensions (t-SNE): a point is a client, its colour and "
-    "marker the class, or coarse class, that most of its training samples are of. Only who is near whom means "
-    "anything. Same group: the share of clients whose nearest neighbour in the picture has the same; by chance: what "
-    "that would be if positions were dealt out at random. Of several runs of a cell the first is shown."
+    "marker the class that most of its training samples are of. Only who is near whom means anything. Same group: the "
+    "share of clients whose nearest neighbour has the same; by chance: what that would be if positions were dealt out "
+    "at random. Of several runs of a cell the first is shown."
 )
 _MIXING = (
     "The weights that clients give to the kinds of attention at each position in the network; those of a position sum "
     "to one. Mean and population standard deviation over the clients of all runs of a cell."
 )
 _ROLLOUT = (
-    "Test images of some clients, and over the same images in grey what the class token of the client's own model "
-    "attends to (attention rollout, relative to its strongest patch): dark is nothing, light is most."
+    "Test images of some clients, and over them in grey what the class token of the client's own model attends to "
+    "(attention rollout, relative to its strongest patch): dark is nothing, light is most."
 )
 _DETECTIONS = (
     "Test images of some clients: above with the objects that are there, below with what a client's own model finds, "
@@ -89,10 +89,8 @@ def _neighbours(points: pd.DataFrame) -> pd.Series[str]:
 
 
 def draw_mixing(data: TableData) -> Section:
-    """Print a line per cell and position and a column per kind of attention. CSV: position, kind, mean, std, clients.
-
-    Items are called ``<position>.<kind>``.
-    """
+    """Print a line per cell and position and a column per kind of attention, of items ``<position>.<kind>``. CSV:
+    position, kind, mean, std, clients."""
     found = data.findings("mixing")
     axes, names = data.axes(found), found["item"].str.rpartition(".")
     for name, at in (("position", 0), ("kind", 2)):
@@ -105,11 +103,8 @@ def draw_mixing(data: TableData) -> Section:
 
 
 def draw_rollout(data: TableData) -> Section:
-    """Draw test images once, then a line of what each method's models attend to.
-
-    The item ``image.<row>`` holds the pixels 0..255 of an image, channels first, ``mask.<row>`` the attention of its
-    patches, 0 to 1, rows first; `index` counts both.
-    """
+    """Draw test images once, then a line of what each method's models attend to: ``image.<row>`` holds the pixels
+    0..255 of an image, channels first, ``mask.<row>`` the attention of its patches, 0 to 1, rows first."""
 
     def show(panel: Axes, kinds: Kinds, first: bool) -> None:
         image = pixels(kinds["image"])
@@ -129,11 +124,8 @@ def overlaid(image: NDArray[np.uint8], mask: NDArray[np.float64]) -> NDArray[np.
 
 
 def draw_detections(data: TableData) -> Section:
-    """Draw test images with their objects once, then a line of what each method's detectors find.
-
-    The item ``image.<row>`` holds the pixels 0..255 of an image, channels first, ``found.<row>`` and ``there.<row>``
-    six numbers per box: class, left, top, right, bottom, and the score, or whether the object is difficult.
-    """
+    """Draw test images with their objects once, then a line of what each method's detectors find: ``found.<row>`` and
+    ``there.<row>`` hold six numbers per box, class, left, top, right, bottom, and score or whether it is difficult."""
 
     def show(panel: Axes, kinds: Kinds, first: bool) -> None:
         image = pixels(kinds["image"])
@@ -152,14 +144,9 @@ def draw_detections(data: TableData) -> Section:
 def _draw_images(
     found: pd.DataFrame, text: str, first: str, show: Callable[[Axes, Kinds, bool], None], *, most: int, inches: float
 ) -> Section:
-    """Draw at most `most` images, evenly chosen: a line called `first` of the images, then a line per row of the table.
-
-    Items are called ``<kind>.<row of the image in the dataset>``. Of columns the first is shown, and of a cell the
-    first run.
-
-    Args:
-        show: Called with a panel, what is known of its image by kind, and whether the panel is in the first line.
-    """
+    """Draw at most `most` images, evenly chosen: a line called `first` of the images, then a line per row of the table,
+    of its first column; `show` also gets whether a panel is in the first line. Items are called ``<kind>.<row>``, the
+    row of the image in the dataset."""
     panels = found["panel"].unique()
     own = found[found["panel"] == panels[0]].sort_values(["series", "client", "item", "index"])
     lines: dict[str, dict[tuple[int, int], Kinds]] = {}  # by series, client and row
@@ -173,10 +160,10 @@ def _draw_images(
     every = {place: kinds for items in reversed(lines.values()) for place, kinds in items.items()}
     places = sorted(every)
     shown = [places[at] for at in np.linspace(0, len(places) - 1, min(len(places), most)).round().astype(int)]
-    text += f" Shown for {panels[0]}, the first of {len(panels)} columns." if len(panels) > 1 else ""
-    if (found.groupby(["series", "panel"], observed=True)["run"].nunique() > 1).any():
-        text += " Of several runs of a cell the first is shown."
-    text += f" {len(shown)} of {len(places)} images." if len(shown) < len(places) else ""
+    several = (found.groupby(["series", "panel"], observed=True)["run"].nunique() > 1).any()
+    text += f" Shown for {panels[0]}, the first of {len(panels)} columns." * (len(panels) > 1)
+    text += " Of several runs of a cell the first is shown." * bool(several)
+    text += f" {len(shown)} of {len(places)} images." * (len(shown) < len(places))
     alt = f"{counted(len(shown), 'test image')}, and the same for {counted(len(lines), 'method')}."
     lines = {first: every} | lines
     width = 0.075 * max(map(len, lines)) + inches * len(shown)
