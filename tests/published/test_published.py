@@ -15,7 +15,6 @@ import pytest
 import yaml
 from support.paper_specs import SPECS, resolve_spec
 
-from pflcore.datasets import DATASETS
 from pflcore.settings import Training
 from pipeline.report.claims import judge_claims
 from pipeline.report.frame import collect_frame
@@ -117,35 +116,6 @@ def test_settings_are_the_papers(spec: str) -> None:
         for name, value in expected.items():
             found = {key: run[name].get(key) for key in value} if isinstance(value, dict) else run[name]
             assert found == value, (labels, name)
-
-
-def test_cells_that_are_the_same_runs() -> None:
-    for spec, labels, other, others in (
-        ("fedtp/table2", "FedTP, CIFAR-10, Pathological, 50", "fedtp/table3", "FedTP, CIFAR-10, Pathological, 50"),
-        ("fedtp/table7", "FedBN, CIFAR-100, 0.3", "fedtp/table3", "FedBN, CIFAR-100, Dirichlet, 100"),
-        ("fedofa/fig3", "8, CIFAR-10, InterFA", "fedofa/table3", "InterFA, CIFAR-10, 50"),
-        ("fedperfix/table1", "Self-attention, Combined", "fedperfix/table2", "Vanilla Attention, CIFAR-100"),
-        ("pfedla/table5", "Art, SE, Layer 1", "pfedla/table3_officehome", "FedBN, pFedLA_h, Art"),
-    ):
-        assert cell(spec, labels).runs == cell(other, others).runs
-
-
-@pytest.mark.parametrize("name", ["table1", "table3_office31", "table6"])
-def test_attention_is_local_in_every_host_and_columns_are_clients(name: str) -> None:
-    kinds = dict(zip(table(f"pfedla/{name}").labels["attention"], ("none", "se", "eca", "ca", "hybrid"), strict=True))
-    for cell in table(f"pfedla/{name}").cells:
-        run, kind = record(f"pfedla/{name}", cell.runs), kinds[cell.labels["attention"]]
-        assert (run["method"]["name"], run["backbone"]["attention"]) == (cell.labels["method"].lower(), kind)
-        assert run["method"]["also_personal"] == ([] if kind == "none" else ["local_attention"])
-        assert run["method"]["averaging"] == "uniform" and len(cell.runs) == 5
-        if name == "table6":
-            assert (cell.labels["client"] == "Average") == (cell.client is None)
-            continue
-        domains = [
-            domain.replace(" ", "-").casefold() for domain in DATASETS.get(run["dataset"]["name"]).attributes["domain"]
-        ]
-        domain = cell.labels["domain"].replace(" ", "-").casefold()
-        assert cell.client == (domains.index(domain) if domain in domains else None)
 
 
 @pytest.mark.parametrize("spec", ["fedofa/table1", "fedofa/table_s1"])

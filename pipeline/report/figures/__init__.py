@@ -25,8 +25,8 @@ MAX_LINES = 40
 
 
 def build_sections(results: Results) -> list[Section]:
-    """Return the convergence curves, if there are any, and the figures that a table's spec lists, in its order, or else
-    the analyses that its runs made. Raises :class:`UserError` if an artifact that a figure needs is damaged."""
+    """Return the convergence curves, if there are any, and the figures that a table's spec lists, or else the analyses
+    that its runs made. Raises :class:`UserError` if an artifact that a figure needs is damaged."""
     data, analyses = TableData(results), results.table.analyses
     names = results.table.drawn
     if results.table.figures is None:

@@ -122,8 +122,7 @@ def draw_noise(data: TableData) -> Section:
 
 def _cloud(axes: Axes, clients: pd.DataFrame, style: Style) -> None:
     style = {**style, "markersize": 4.0}
-    # Hollow, so that points over one another can be seen.
-    hollow = {"markerfacecolor": "none", "markeredgewidth": 1.0, "linestyle": "none"}
+    hollow = {"markerfacecolor": "none", "linestyle": "none"}  # so that points over one another can be seen
     axes.plot(clients["noise"], clients["accuracy"], **{**style, **hollow})
     ends, mean = [clients["noise"].min(), clients["noise"].max()], clients["accuracy"].mean()
     axes.plot(ends, [mean] * 2, **{**style, "linestyle": ":", "linewidth": 1.3})
@@ -168,29 +167,30 @@ def _ranks(axes: Axes, cells: pd.DataFrame, style: Style) -> None:
 
 
 def _by_protocol(data: TableData, frame: pd.DataFrame, names: list[str]) -> PlainTable:
-    """Print a line per cell, column by column, and where there are several columns the rows' mean ranks below."""
+    """Print a line per cell, column by column, with marks where a rank differs from that under the first protocol, and
+    where there are several columns the rows' mean ranks below."""
+
+    def printed(ranks: pd.DataFrame) -> pd.DataFrame:
+        first = ranks.iloc[:, 0]
+        marks = ranks.apply(lambda own: np.select([own < first, own > first], ["↑", "↓"], ""))
+        return ranks.map(printed_rank, na_action="ignore") + marks
+
     columns = frame["panel"].nunique()
-    values = zip(frame["mean"], frame["std"].replace(np.nan, None), strict=True)
-    printed = [format_value(Value(mean, std), data.table.decimals) for mean, std in values]
-    marks = frame["tied"].map(lambda tied: TIED if tied is True else "")
-    frame, place = frame.assign(printed=printed + marks), ["panel", "series"]
-    ranks, cells = (frame.pivot(index=place, columns="protocol", values=name) for name in ("rank", "printed"))
-    lines = cells + " (" + _printed(ranks) + ")"
+    values = zip(frame["mean"], frame["std"].replace(np.nan, None), frame["tied"], strict=True)
+    frame["text"] = [
+        format_value(Value(mean, std), data.table.decimals) + TIED * (tied is True) for mean, std, tied in values
+    ]
+    place = ["panel", "series"]
+    ranks, cells = (frame.pivot(index=place, columns="protocol", values=name) for name in ("rank", "text"))
+    lines = cells + " (" + printed(ranks) + ")"
     if columns > 1:
         by_row = ranks.groupby("series", observed=True)
-        below = _printed(by_row.mean().where(by_row.count() == columns).dropna(how="all"))
+        below = printed(by_row.mean().where(by_row.count() == columns).dropna(how="all"))
         lines = pd.concat([lines, pd.concat({"mean rank": below}, names=["panel"])])
     rows = [(*map(str, key), *own) for key, own in zip(lines.index, lines.fillna(NO_VALUE).to_numpy(), strict=True)]
     heads = (" · ".join(map(short, axes)) for axes in (data.columns, data.rows))
     table = PlainTable((*heads, *names), rows, labels=2)
     return table if columns > 1 else table.select(range(1, len(table.header)))
-
-
-def _printed(ranks: pd.DataFrame) -> pd.DataFrame:
-    """Print ranks, with marks where they differ from that under the first protocol."""
-    first = ranks.iloc[:, 0]
-    marks = ranks.apply(lambda own: np.select([own < first, own > first], ["↑", "↓"], ""))
-    return ranks.map(printed_rank, na_action="ignore") + marks
 
 
 def _claims(verdicts: pd.DataFrame) -> list[str]:
@@ -202,8 +202,8 @@ def _claims(verdicts: pd.DataFrame) -> list[str]:
 
 
 def draw_ranks(data: TableData) -> Section:
-    """Draw the mean ranks of rows that have a number in every column, by the numbers as printed, and join those that
-    Nemenyi's test cannot tell apart (Demšar, 2006, figure 1); one line when there are too few. CSV: mean_rank."""
+    """Draw mean ranks of rows that have a number in every column, and join those that Nemenyi's test cannot tell apart
+    (Demšar, 2006, figure 1); one line when there are too few. CSV: mean_rank."""
     cells = data.cells
     scores = data.sign * cells["mean"].where(cells["complete"]).round(data.table.decimals)
     every = cells.assign(score=scores).pivot(index="series", columns="panel", values="score")
@@ -234,16 +234,15 @@ def draw_ranks(data: TableData) -> Section:
 
 
 def _rank_lines(ranking: Ranking, order: list[int], names: list[str]) -> Figure:
-    figure = Figure(figsize=(6.0, 1.1 + 0.28 * len(order)), layout="constrained")
-    axes = figure.subplots()
-    styles = styles_of(range(len(names)))
+    count, groups = len(order), ranking.groups
+    figure = Figure(figsize=(6.0, 1.1 + 0.28 * count), layout="constrained")
+    axes, styles = figure.subplots(), styles_of(range(count))
     for down, at in enumerate(order):
         axes.plot(ranking.mean_ranks[at], down, **{**styles[at], "linestyle": "none", "markersize": 6})
-    for across, group in enumerate(ranking.groups):
+    for across, group in enumerate(groups):
         ends = [order.index(group[0]), order.index(group[-1])]
-        axes.plot([len(order) + 0.4 + 0.25 * across] * 2, ends, color="#444444", linewidth=3, solid_capstyle="round")
-    axes.set_yticks(range(len(order)), names, parse_math=False)
-    axes.set_xticks(range(1, len(order) + 1))
-    axes.set(xlim=(0.7, len(order) + 0.7 + 0.25 * len(ranking.groups)), ylim=(len(order) - 0.5, -0.5))
-    axes.set_xlabel("mean rank")
+        axes.plot([count + 0.4 + 0.25 * across] * 2, ends, color="#444444", linewidth=3, solid_capstyle="round")
+    axes.set_yticks(range(count), names, parse_math=False)
+    axes.set_xticks(range(1, count + 1))
+    axes.set(xlim=(0.7, count + 0.7 + 0.25 * len(groups)), ylim=(count - 0.5, -0.5), xlabel="mean rank")
     return figure

@@ -13,6 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
+from scipy.spatial.distance import cdist
 
 from pipeline.report.drawing.panels import COLOURS, MAX_PANELS, add_legend, mark_series, panel_grid, styles_of
 from pipeline.report.drawing.sections import Picture, PlainTable, Section, counted
@@ -77,14 +78,12 @@ def _neighbours(points: pd.DataFrame) -> pd.Series[str]:
     """Return how many clients and groups there are, the share of clients in percent whose nearest neighbour is of their
     group, and what that is on average when positions are permuted."""
     at, group, count = points[["x", "y"]].to_numpy(), points["group"].to_numpy(), len(points)
-    same = chance = NO_VALUE
+    sizes, same, chance = np.unique(group, return_counts=True)[1], NO_VALUE, NO_VALUE
     if count > 1:
-        distance = np.square(at[:, None] - at[None]).sum(-1)
-        np.fill_diagonal(distance, np.inf)
-        sizes = np.unique(group, return_counts=True)[1]
-        same = f"{100.0 * (group[distance.argmin(1)] == group).mean():.1f}"
+        nearest = (cdist(at, at) + np.diag([np.inf] * count)).argmin(1)
+        same = f"{100.0 * (group[nearest] == group).mean():.1f}"
         chance = f"{100.0 * (sizes * (sizes - 1)).sum() / (count * (count - 1)):.1f}"
-    numbers = {"clients": f"{count:,}", "groups": f"{len(set(group)):,}"}
+    numbers = {"clients": f"{count:,}", "groups": f"{len(sizes):,}"}
     return pd.Series({**numbers, "same group (%)": same, "by chance (%)": chance})
 
 
@@ -107,8 +106,8 @@ def draw_rollout(data: TableData) -> Section:
     0..255 of an image, channels first, ``mask.<row>`` the attention of its patches, 0 to 1, rows first."""
 
     def show(panel: Axes, kinds: Kinds, first: bool) -> None:
-        image = pixels(kinds["image"])
-        panel.imshow(image if first else overlaid(image, _square(kinds["mask"])), interpolation="none")
+        image, side = pixels(kinds["image"]), math.isqrt(len(kinds.get("mask", ())))
+        panel.imshow(image if first else overlaid(image, kinds["mask"].reshape(side, -1)), interpolation="none")
 
     return _draw_images(data.findings("rollout"), _ROLLOUT, "image", show, most=10, inches=0.95)
 
@@ -184,12 +183,8 @@ def _draw_images(
     return Section(text, Picture(figure, alt, photos=True))
 
 
-def _square(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    return values.reshape(math.isqrt(len(values)), -1)
-
-
 def pixels(values: NDArray[np.float64]) -> NDArray[np.uint8]:
     """Return a square image [H, W, 3] of numbers 0..255, channels first: three, or one where they are a square."""
     channels = 1 if math.isqrt(len(values)) ** 2 == len(values) else 3
-    planes = [_square(plane) for plane in np.array_split(values, channels)]
-    return np.asarray(np.stack(planes * (3 // len(planes)), axis=-1).clip(0, 255).round(), np.uint8)
+    planes = values.reshape(channels, math.isqrt(len(values) // channels), -1)
+    return np.repeat(np.moveaxis(planes, 0, -1), 3 // channels, axis=-1).clip(0, 255).round().astype(np.uint8)
