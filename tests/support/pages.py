@@ -51,4 +51,4 @@ def with_keys(text: str, catalog: Catalog) -> str:
             lines.append(f"| `{key.name}` | {key.takes} | {default} | {key.meaning} |".replace("  ", " "))
         return "\n".join([f"<!-- keys: {place[1]} -->", *lines, "<!-- end -->"])
 
-    return re.sub(r"<!-- keys: (.*) -->\n.*?<!-- end -->", table, text, flags=re.DOTALL)
+    return re.sub(r"<!-- keys: (\S+) -->\n.*?<!-- end -->", table, text, flags=re.DOTALL)

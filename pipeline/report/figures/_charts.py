@@ -52,13 +52,13 @@ def draw_boxes(data: TableData) -> Section:
 
     def draw(panel: Axes, cells: pd.DataFrame, style: Style, slot: float) -> None:
         for at, *key in cells[["at", *axes]].itertuples(index=False, name=None):
-            numbers, line = spreads.get(tuple(key), []), {"color": style["color"], "linewidth": 0.9}
-            if len(numbers) < FEWEST_RUNS:
+            numbers, line = spreads.get(tuple(key), np.empty(0)), {"color": style["color"], "linewidth": 0.9}
+            parts: Style = {f"{part}props": line for part in ("box", "whisker", "cap")}
+            parts |= {"medianprops": {**line, "linewidth": 1.8}, "whis": (0, 100), "manage_ticks": False}
+            if len(numbers) >= FEWEST_RUNS:  # beside the box is space for the published value
+                panel.boxplot([numbers], positions=[at], widths=0.55 * slot, **parts)
+            elif len(numbers):
                 panel.plot([at] * len(numbers), numbers, ".", color=style["color"], markersize=3.0)
-                continue
-            parts = {f"{part}props": line for part in ("box", "whisker", "cap")}
-            parts |= {"medianprops": {**line, "linewidth": 1.8}}  # beside the box is space for the published value
-            panel.boxplot([numbers], positions=[at], widths=0.55 * slot, whis=(0, 100), manage_ticks=False, **parts)
         _marks(panel, cells.assign(std=np.nan), {**style, "linewidth": 0.9})
 
     five = by_cell.describe()
