@@ -25,6 +25,7 @@ FEWEST_RUNS = 5  # that a box needs: the five numbers that it shows are then tho
 _HOLLOW: Style = {"linestyle": "none", "markerfacecolor": "none", "alpha": 0.8}
 _LETTER, _MARK, _WIDEST = 0.075, 0.2, 9.0  # inches: of a tick's label, of a mark with its neighbour, of panels
 _SLANT = 35.0  # degrees, of labels that are too long to lie side by side
+_NOTHING = Section("No number of this table has been obtained yet.")
 _BOXES = (
     "A box shows the runs of a cell: their median and quartiles, and with its whiskers the least and the greatest of "
     "their numbers; of five runs, these are the five. The mark is their mean."
@@ -46,6 +47,8 @@ def draw_boxes(data: TableData) -> Section:
     """Draw how the runs of each cell spread, as box plots beside their means. CSV: a line per run."""
     values = data.results.frame.values
     runs = data.place(values[values["metric"] == data.table.metric], single=True).rename(columns={"mean": "accuracy"})
+    if runs.empty:
+        return _NOTHING
     axes = data.axes(runs)
     by_cell = runs.groupby(axes, observed=True)["accuracy"]
     spreads = {key: own.to_numpy() for key, own in by_cell}
@@ -86,7 +89,7 @@ def _chart(
     wide, so that series must not lie over one another."""
     axis, cells = _laid_out(data)
     if cells.empty:
-        return Section("No number of this table has been obtained yet.")
+        return _NOTHING
     labels = list(data.cells[axis].sort_values().unique()) if axis else [""]
     numeric, ticks = _are_numbers(labels), [float(at) for at in range(len(labels))]
     if numeric:
