@@ -325,7 +325,7 @@ def test_a_rank_that_turns_over_is_marked_and_claims_decided_otherwise_are_named
 
 def test_without_a_run_every_figure_is_a_sentence(tmp_path: Path) -> None:
     cells = [cell({"method": m, "set": s}, [f"{m}{s}"], (70.0, 0.5)) for m in "AB" for s in "xy"]
-    figures = [*FIGURES, *HEADINGS, "tuning", "detections"]
+    figures = [*FIGURES, *HEADINGS, "tuning"]
     sections = sections_of(table(cells, ["method"], ["set"], figures=figures), tmp_path)
     assert [*sections] == figures
     assert all(one.text and not one.picture and not one.table and one.data.empty for one in sections.values())
