@@ -52,9 +52,8 @@ def show_facts(name: str, home: Path, console: Console, options: Mapping[str, An
 
 
 def fetch(name: str, home: Path, console: Console, options: Mapping[str, Any]) -> None:
-    """Download what a dataset needs with some options, as far as its address and its hash are known; say what is
-    not. Raises :class:`UserError`: an unknown dataset or option, a download that fails, or parts that a person has
-    to get."""
+    """Download what a dataset needs with some options, as far as its address and its hash are known. Raises
+    :class:`UserError`: an unknown dataset or option, a download that fails, or parts that a person has to get."""
     by_hand = []
     for part in DATASETS.create(name, **options).data_files(raw_data_folder(home) / name):
         if part.here is None and part.source and part.source.direct:
@@ -64,9 +63,8 @@ def fetch(name: str, home: Path, console: Console, options: Mapping[str, Any]) -
             by_hand.append(part.what)
         console.print(escape(f"{part.what}: {part.state()}"), highlight=False)
     if by_hand:
-        raise UserError(
-            f"{name}: a person has to get {', '.join(by_hand)}; the lines above say from where and to where"
-        )
+        wanted = ", ".join(by_hand)
+        raise UserError(f"{name}: a person has to get {wanted}; the lines above say from where and to where")
 
 
 def _state(dataset: Dataset, home: Path) -> str:
@@ -76,6 +74,5 @@ def _state(dataset: Dataset, home: Path) -> str:
 
 
 def _size(dataset: Dataset) -> str:
-    counts = dataset.expected
-    samples = "" if counts is None else f"{counts[0]:,}" + (f" + {counts[1]:,}" if counts[1] else "")
+    samples = " + ".join(f"{count:,}" for count in dataset.expected or () if count)
     return " · ".join(filter(None, [samples, dataset.download_size.partition(":")[0]]))

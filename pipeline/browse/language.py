@@ -2,41 +2,30 @@
 
 from __future__ import annotations
 
-import ast
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from pflcore.options import OptionInfo
 from pipeline.report.legend import PROTOCOLS
 from pipeline.spec.catalog import Catalog
+from pipeline.spec.figures import figure_title
 from pipeline.spec.metrics import QUANTITIES
 from pipeline.spec.run import COMPONENTS, SETTINGS
 from pipeline.spec.schema import SCALARS, SpecFile
 
 PARTS = {
-    "spec": "SpecFile",
-    "run": "",
-    "paper": "Publication",
-    "grid": "Grid",
-    "override": "Override",
-    "tune": "Tune",
-    "table": "TableSection",
-    "quantity": "Quantity",
-    "derived": "Derived",
-    "claim": "Claim",
+    **{"spec": "SpecFile", "run": "", "paper": "Publication", "grid": "Grid", "override": "Override", "tune": "Tune"},
+    **{"table": "TableSection", "quantity": "Quantity", "derived": "Derived", "claim": "Claim"},
     "resources": "Resources",
 }
 """What `pfl describe` calls a part of a spec, and the model that says what is in it; of a run the catalog does."""
 
 _OPTIONS = {"bool": "true or false", "int": "whole number", "float": "number", "str": "text"}
 _TYPES = {"boolean": "true or false", "integer": "whole number", "number": "number", "string": "text", "null": "null"}
-_FIGURES = Path(__file__).parents[1] / "report/figures"
 
 
-@dataclass(frozen=True)
-class Key:
+class Key(NamedTuple):
     """A key of a part of a spec; `default` is "required" where there is none."""
 
     name: str
@@ -50,29 +39,15 @@ def keys_of(part: str, catalog: Catalog) -> list[Key]:
     if part == "run":
         return list(_keys_of_runs())
     if part in SETTINGS:
-        return [
-            Key(
-                option.name,
-                ("list of " if option.many else "")
-                + ", ".join(map(str, option.choices or [_OPTIONS[option.type]]))
-                + (" or null" if option.optional else ""),
-                "required" if option.required else _shown(option.default),
-                option.help,
-            )
-            for option in catalog.settings[part].options
-        ]
+        options = catalog.settings[part].options
+        return [Key(one.name, _values(one), _default(one.required, one.default), one.help) for one in options]
     whole = SpecFile.model_json_schema()
     model = whole if part == "spec" else whole["$defs"][PARTS[part]]
-    needed = model.get("required", [])
-    return [
-        Key(
-            name,
-            _takes(schema),
-            "required" if name in needed else _shown(schema.get("default", "")),
-            schema.get("description", "") or _summary(schema, whole),
-        )
-        for name, schema in model["properties"].items()
-    ]
+    needed, keys = model.get("required", []), list[Key]()
+    for name, schema in model["properties"].items():
+        meaning = schema.get("description", "") or _summary(schema, whole)
+        keys.append(Key(name, _takes(schema), _default(name in needed, schema.get("default", "")), meaning))
+    return keys
 
 
 def metrics() -> list[tuple[str, str]]:
@@ -83,25 +58,7 @@ def metrics() -> list[tuple[str, str]]:
 
 def figures(catalog: Catalog) -> list[tuple[str, str]]:
     """Return what `figures` can name, and what it shows."""
-    return [(name, _title(name) or catalog.entry("analysis", name).summary) for name in catalog.figures()]
-
-
-def page(text: str, catalog: Catalog) -> str:
-    """Return a Markdown page with a table of keys between each `<!-- keys: PART -->` and `<!-- end -->`."""
-    lines: list[str] = []
-    inside = False
-    for line in text.splitlines():
-        inside = inside and line != "<!-- end -->"
-        if not inside:
-            lines.append(line)
-        if line.startswith("<!-- keys: "):
-            inside = True
-            part = line.removeprefix("<!-- keys: ").removesuffix(" -->")
-            lines += ["| key | takes | default | meaning |", "|---|---|---|---|"]
-            for key in keys_of(part, catalog):
-                default = f"`{key.default}`" if key.default not in ("", "required") else key.default
-                lines.append(f"| `{key.name}` | {key.takes} | {default} | {key.meaning} |".replace("  ", " "))
-    return "\n".join(lines) + "\n"
+    return [(name, figure_title(name) or catalog.entry("analysis", name).summary) for name in catalog.figures()]
 
 
 def _keys_of_runs() -> Iterator[Key]:
@@ -118,7 +75,7 @@ def _keys_of_runs() -> Iterator[Key]:
 def _takes(schema: dict[str, Any]) -> str:
     if "anyOf" in schema:
         return " or ".join(dict.fromkeys(_takes(arm) for arm in schema["anyOf"]))
-    if names := schema.get("enum") or [schema[key] for key in ("const",) if key in schema]:
+    if names := schema.get("enum") or [schema["const"]] * ("const" in schema):
         return ", ".join(names) if len(names) < 8 else "a name"
     if "$ref" in schema:
         name = schema["$ref"].rpartition("/")[2]
@@ -149,16 +106,15 @@ def _summary(schema: dict[str, Any], whole: dict[str, Any]) -> str:
     return ""
 
 
-def _shown(value: Any) -> str:
+def _values(option: OptionInfo) -> str:
+    """Return what an option of settings takes."""
+    values = ", ".join(map(str, option.choices or [_OPTIONS[option.type]]))
+    return f"{'list of ' if option.many else ''}{values}{' or null' if option.optional else ''}"
+
+
+def _default(required: bool, value: Any) -> str:
+    if required:
+        return "required"
     if value in ("", (), []) or isinstance(value, dict):
         return ""
     return value if isinstance(value, str) else json.dumps(value)
-
-
-def _title(figure: str) -> str:
-    path = _FIGURES / f"{figure}.py"
-    for node in ast.parse(path.read_bytes()).body if path.exists() else []:
-        match node:
-            case ast.Assign(targets=[ast.Name(id="TITLE")], value=ast.Constant(value=str(title))):
-                return title
-    return ""

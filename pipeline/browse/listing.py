@@ -21,21 +21,18 @@ PLURALS = {package.rpartition(".")[2]: kind for kind, (package, _) in KINDS.item
 
 def list_kind(what: str, workspace: Workspace, catalog: Catalog, console: Console) -> None:
     """Print the specs, or all entries of a kind (in the plural). Raises :class:`UserError` for anything else."""
+    kind = PLURALS.get(what, "")
+    if kind == "dataset":
+        from pipeline.browse.dataset_view import list_datasets
+
+        return list_datasets(workspace, catalog, console)
     if what in ("metrics", "figures"):
         from pipeline.browse import language
 
         table = plain_table("name", "what it is")
         for row in language.metrics() if what == "metrics" else language.figures(catalog):
             table.add_row(*map(escape, row))
-        return console.print(table)
-    if what != "specs" and what not in PLURALS:
-        raise UserError(f"cannot list {what!r}{did_you_mean(what, ['specs', 'metrics', 'figures', *PLURALS])}")
-    kind = PLURALS.get(what, "")
-    if kind == "dataset":
-        from pipeline.browse.dataset_view import list_datasets
-
-        return list_datasets(workspace, catalog, console)
-    if what == "specs":
+    elif what == "specs":
         table = plain_table("spec", "title", "paper")
         for name, path in find_specs(workspace.specs).items():
             spec = load_spec(path, workspace.specs, catalog)
@@ -43,33 +40,27 @@ def list_kind(what: str, workspace: Workspace, catalog: Catalog, console: Consol
             where = ", ".join(filter(None, (paper.name, paper.table))) if paper else ""
             title = "(to be extended)" if spec.abstract else escape(spec.title)
             table.add_row(f"[cyan]{name}[/]", title, escape(where))
-    else:
+    elif kind:
         own = {"method": "parts", "backbone": "groups"}.get(kind, "options")
         table = plain_table("name", "what it is", own, "source")
         for name in catalog.names(kind):
             entry = catalog.entry(kind, name)
-            facts = {fact: text for fact, text in _facts(kind, entry).items() if text}
-            about = ", ".join(option.name for option in entry.options) or "none"
+            facts, about = _facts(kind, entry), ", ".join(option.name for option in entry.options) or "none"
             if kind == "method":
-                about = "; ".join(f"{fact}: {text}" for fact, text in facts.items()) or "shares all"
-            about = facts["groups"] if kind == "backbone" else about
+                about = "; ".join(f"{fact}: {text}" for fact, text in facts.items() if text) or "shares all"
+            about = facts.get("groups", about)
             table.add_row(name, *map(escape, (entry.summary, about, _source(entry))))
+    else:
+        raise UserError(f"cannot list {what!r}{did_you_mean(what, ['specs', 'metrics', 'figures', *PLURALS])}")
     console.print(table)
 
 
 def describe(
-    name: str,
-    workspace: Workspace,
-    catalog: Catalog,
-    console: Console,
-    kind: str | None = None,
+    name: str, workspace: Workspace, catalog: Catalog, console: Console, kind: str | None = None,
     options: Mapping[str, Any] | None = None,
-) -> None:
-    """Print what a registered name, a group of settings or a part of specs is. Raises :class:`UserError` for others.
-
-    Args:
-        options: Of a dataset, of which other options need other files.
-    """
+) -> None:  # fmt: skip
+    """Print what a registered name, a group of settings or a part of specs is, or a dataset with some options, which
+    may need other files. Raises :class:`UserError` for others."""
     if not kind and name in catalog.settings:
         console.print(f"[bold cyan]{name}[/] · settings\n\n{escape(catalog.settings[name].summary)}", highlight=False)
         return _print_options(catalog, name, name, console)
@@ -78,16 +69,14 @@ def describe(
     if not kinds:
         from pipeline.browse import language
 
-        if not kind and name in language.PARTS:
-            table = plain_table("name", "takes", "default", "meaning")
-            for key in language.keys_of(name, catalog):
-                table.add_row(*map(escape, (key.name, key.takes, key.default, key.meaning)))
-            console.print(f"[bold cyan]{name}[/] · a part of specs\n", highlight=False)
-            return console.print(table)
-        known = sorted(
-            {*(known for one in possible for known in catalog.names(one)), *(() if kind else language.PARTS)}
-        )
-        raise UserError(f"nothing is called {name!r}{did_you_mean(name, sorted(set(known)))}")
+        known = {*(known for one in possible for known in catalog.names(one)), *(() if kind else language.PARTS)}
+        if name not in known:
+            raise UserError(f"nothing is called {name!r}{did_you_mean(name, sorted(known))}")
+        table = plain_table("name", "takes", "default", "meaning")
+        for key in language.keys_of(name, catalog):
+            table.add_row(*map(escape, key))
+        console.print(f"[bold cyan]{name}[/] · a part of specs\n", highlight=False)
+        return console.print(table)
     if options is not None:
         from pflcore.datasets import DATASETS
 
@@ -108,11 +97,10 @@ def describe(
 def _print_options(catalog: Catalog, kind: str, name: str, console: Console) -> None:
     table = plain_table("option", "type", "default", "meaning")
     for option in catalog.options(kind, name):
-        type_ = f"list of {option.type}" if option.many else option.type
+        type_ = ("list of " if option.many else "") + option.type + (" or null" if option.optional else "")
         choices = f" One of {', '.join(map(str, option.choices))}." if option.choices else ""
         default = "required" if option.required else "null" if option.default is None else str(option.default)
-        cells = (option.name, type_ + (" or null" if option.optional else ""), default, option.help + choices)
-        table.add_row(*map(escape, cells))
+        table.add_row(*map(escape, (option.name, type_, default, option.help + choices)))
     if table.row_count:
         console.print("", table)
 
@@ -126,14 +114,12 @@ def _source(entry: EntryInfo) -> str:
 def _facts(kind: str, entry: EntryInfo) -> dict[str, str]:
     """Return what there is to say of a method or a backbone beside its docstring and its options."""
     facts = entry.facts
-    if kind == "method":
-        found = {
-            "stays on the client": [*facts.get("personal", []), *facts.get("keeps", [])],
-            "generated by the server": facts.get("generated") or [],
-            "also exchanged": facts.get("exchanges") or [],
-        }
-        return {fact: ", ".join(map(str, groups)) for fact, groups in found.items()}
-    return {"groups": ", ".join(facts["groups"]), "takes": str(facts["takes"])} if kind == "backbone" else {}
+    if kind == "backbone":
+        return {"groups": ", ".join(facts["groups"]), "takes": str(facts["takes"])}
+    stays = [*facts.get("personal", []), *facts.get("keeps", [])]
+    found = {"stays on the client": stays, "generated by the server": facts.get("generated")}
+    found |= {"also exchanged": facts.get("exchanges")}
+    return {fact: ", ".join(map(str, groups or [])) for fact, groups in found.items()} if kind == "method" else {}
 
 
 def _flowing(doc: str) -> str:

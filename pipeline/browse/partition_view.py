@@ -18,8 +18,7 @@ from pflcore.data.samples import Samples
 from pflcore.datasets import DATASETS, stand_in, stand_in_counts
 from pflcore.errors import UserError
 from pflcore.partitions import PARTITIONS, partition
-from pipeline.browse import plain_table
-from pipeline.browse.given import given_options
+from pipeline.browse import given_options, plain_table
 from pipeline.report.formats import legible
 from pipeline.spec.catalog import Catalog, Invalid
 from pipeline.spec.resolve import resolve
@@ -43,14 +42,9 @@ def draw_spec(name: str, workspace: Workspace, catalog: Catalog, console: Consol
 
 
 def example_record(name: str, catalog: Catalog, **chosen: Any) -> dict[str, Any]:
-    """Return the record of a federation to show a partition with: the one that its entry suggests, with changes.
-
-    Args:
-        chosen: dataset (a name), clients and seed, each None to take the suggestion; options, as ``key=value`` words.
-
-    Raises:
-        UserError: An unknown dataset or option, or a value that does not suit it.
-    """
+    """Return the record of a federation to show a partition with: the one that its entry suggests, with what is chosen,
+    which are a dataset (its name), clients and a seed, or None, and options as ``key=value`` words. Raises
+    :class:`UserError`: an unknown dataset or option, or a value that does not suit it."""
     at = ""
     dataset, clients = catalog.entry("partition", name).facts["example"]
     values = {"name": name, **given_options(chosen["options"], name)}
@@ -69,12 +63,7 @@ def example_record(name: str, catalog: Catalog, **chosen: Any) -> dict[str, Any]
 
 @dataclass(frozen=True)
 class Drawing:
-    """A partition that can be shown.
-
-    Attributes:
-        record: The federation.
-        real: Whether the samples are the dataset's own, not generated ones.
-    """
+    """A partition that can be shown: the record of the federation, and whether the samples are the dataset's own."""
 
     record: dict[str, Any]
     samples: Samples
@@ -83,14 +72,9 @@ class Drawing:
 
     @classmethod
     def make(cls, record: dict[str, Any], root: Path) -> Drawing:
-        """Make the partition of a record.
-
-        The dataset's artifact is used when it is there; otherwise samples are generated in the dataset's size, which
-        have its classes and attributes, evenly.
-
-        Raises:
-            UserError: The partition does not suit the dataset.
-        """
+        """Make the partition of a record, of the dataset's artifact where it is there, else of samples generated in the
+        dataset's size, which have its classes and attributes, evenly. Raises :class:`UserError`: the partition does not
+        suit the dataset."""
         artifact = root / dataset_path(Run(record).data_id)
         if real := artifact.is_file():
             samples = read_facts(artifact)
@@ -105,17 +89,17 @@ class Drawing:
 
     def show(self, console: Console) -> None:
         """Print the picture and, below it, a few figures over all clients."""
+        from pipeline.report.partitions import client_frame, summarise  # with matplotlib, which takes time to import
+
         samples, measures = self.samples, heterogeneity(self.samples, self.assignment)
         title = f"{describe_component(self.record['partition'])} on {samples.name}, seed {self.record['seed']}"
         console.print(f"\n[bold]{escape(title)}[/]")
         console.print(_picture(samples, self.assignment, measures))
         width = -(-samples.classes // _MAX_COLUMNS)
         each = "a class" if width == 1 else f"{width} classes"
-        first, last = (escape(legible(samples.class_names[end])) for end in (0, -1))
-        console.print(f"[dim]a column is {each}, from {first} to {last}[/]")
+        ends = " to ".join(escape(legible(samples.class_names[end])) for end in (0, -1))
+        console.print(f"[dim]a column is {each}, from {ends}[/]")
         figures = plain_table("over clients", "smallest", "median", "mean", "largest", right=1)
-        from pipeline.report.partitions import client_frame, summarise  # with matplotlib, which takes time to import
-
         for row in summarise(client_frame(measures, self.assignment)):
             figures.add_row(*row)
         console.print(figures)

@@ -55,7 +55,7 @@ def check(
     ] = None,
 ) -> None:
     """Try a method or a backbone on small data: does it do what every such entry has to do?"""
-    from pipeline.browse.given import given_options
+    from pipeline.browse import given_options
     from pipeline.spec.catalog import load_catalog
 
     catalog, (*asked, name) = load_catalog(Workspace.find().home), names
@@ -78,8 +78,8 @@ def check(
 
 def fetch(name: Annotated[str, typer.Argument(help="A dataset.")], set_: Set = None) -> None:
     """Download what a dataset needs and is not here, as far as a hash is known; say what a person has to get."""
+    from pipeline.browse import given_options
     from pipeline.browse.dataset_view import fetch as fetch_dataset
-    from pipeline.browse.given import given_options
 
     home = Workspace.find().home
     use_study(home)

@@ -36,7 +36,7 @@ def describe(
 ) -> None:
     """Explain an entry, a group of settings or a part of specs (spec, grid, table, ...). A partition is also drawn."""
     from pflcore.registry import KINDS
-    from pipeline.browse.given import given_options
+    from pipeline.browse import given_options
     from pipeline.browse.listing import describe as describe_entry
     from pipeline.spec.catalog import load_catalog
 

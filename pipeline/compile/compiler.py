@@ -20,7 +20,8 @@ from pipeline.compile.compilation import Compilation, Stage
 from pipeline.compile.fingerprint import PACKAGES, Code
 from pipeline.compile.generated import Line, to_json, to_yaml
 from pipeline.ledger import Ledger
-from pipeline.spec.catalog import Catalog, figure_names, figure_needs, load_catalog
+from pipeline.spec.catalog import Catalog, load_catalog
+from pipeline.spec.figures import figure_names, figure_needs
 from pipeline.spec.resolve import resolve
 from pipeline.spec.run import ABSENT, Run, weights_id
 from pipeline.spec.selection import read_selection

@@ -18,7 +18,8 @@ from pflcore.files import write_text
 from pflcore.registry import module_of
 from pipeline.compile.fingerprint import Code, text_hash
 from pipeline.ledger import Versions
-from pipeline.spec.catalog import Catalog, figure_module, figure_names
+from pipeline.spec.catalog import Catalog
+from pipeline.spec.figures import figure_module, figure_names
 from pipeline.spec.run import Run
 from pipeline.spec.table import ResolvedTable
 from pipeline.workspace import COUNTING

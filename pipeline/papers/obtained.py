@@ -6,7 +6,7 @@ import statistics
 from dataclasses import dataclass
 
 from pipeline.report.agreement import compared_cells
-from pipeline.report.figures.protocols import NAMES
+from pipeline.report.figures._comparisons import PROTOCOLS
 from pipeline.report.frame import LAST, LAST_TEN
 from pipeline.report.statistics import NO_VERDICT
 from pipeline.report.table.cells import Cell
@@ -22,14 +22,11 @@ class Obtained:
     Attributes:
         labels: Of the cell, in the order in which ``--cell`` takes them.
         last: What was obtained after the last round, where `obtained` is the mean over the last measurements; else "".
-        verdict, noise: See :class:`~pipeline.report.table.cells.Cell`.
         runs: How many there are, of how many that are planned.
         quoted: The paper has the value from an earlier one.
-        elsewhere: The number under other protocols, by their names; ``last ten`` is that of the last measurements.
+        elsewhere: The number under other protocols, by their names.
         explained: Why they differ; "" where nobody knows, or where they do not.
-        ids: Of the runs that the number is made of.
-        reached: The first measured round in which a run is at the published number or above, the mean over runs; None
-            where one of them never is.
+        reached: The mean over runs of the first round at the published number or above; None where one never is.
     """
 
     labels: tuple[str, ...]
@@ -97,5 +94,5 @@ def _elsewhere(runs: list[Measured], client: int | None, metric: str) -> dict[st
         curve = run.curve(client)
         more = {"best_by_test": float(curve.max()), LAST_TEN: float(curve.iloc[-LAST:].mean())}
         found.append({name: value.mean for name, value in run.values_of(client).items()} | more)
-    names = [name for name in NAMES if name not in shown and all(name in own for own in found)]
-    return {NAMES[name]: round(statistics.fmean(own[name] for own in found), 6) for name in names}
+    names = [name for name in PROTOCOLS if name not in shown and all(name in own for own in found)]
+    return {PROTOCOLS[name]: round(statistics.fmean(own[name] for own in found), 6) for name in names}

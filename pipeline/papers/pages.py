@@ -9,8 +9,9 @@ from __future__ import annotations
 import hashlib
 import posixpath
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
@@ -19,6 +20,7 @@ import pipeline
 from pflcore.errors import UserError
 from pflcore.files import write_text
 from pflcore.registry import did_you_mean
+from pipeline import workspace as at
 from pipeline.compile.compilation import Compilation
 from pipeline.compile.compiler import compile_workspace
 from pipeline.ledger import Entry, Ledger
@@ -31,16 +33,7 @@ from pipeline.report.study import Study, banner
 from pipeline.report.table.results import Results
 from pipeline.report.write import put, write_pictures
 from pipeline.spec.specs import find_specs
-from pipeline.workspace import (
-    INDEX,
-    PAPERS,
-    Workspace,
-    partition_path,
-    partition_report_path,
-    report_path,
-    run_path,
-    selection_path,
-)
+from pipeline.workspace import INDEX, PAPERS, Workspace
 
 MOST_TABLES = 4
 """On one HTML page."""
@@ -63,31 +56,27 @@ class Papers:
     """The papers of a workspace, as compiled; if `partial` there are more, of which the index says what was known."""
 
     workspace: Workspace
-    papers: dict[str, Paper]
     compilation: Compilation
     partial: bool = False
-    ledger: Ledger = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.ledger = Ledger(self.workspace.root)
 
     @classmethod
-    def of(cls, workspace: Workspace, compilation: Compilation) -> Papers:
-        """Return those of a compilation, of which nothing needs to have been written."""
-        specs, papers = list(find_specs(workspace.specs)), papers_of(compilation.tables, compilation.every_run)
-        for name, paper in papers.items():
-            known = [spec.removeprefix(f"{name}/") for spec in specs if spec.startswith(f"{name}/")]
-            papers[name] = replace(paper, places=tuple(read_contents(workspace.specs, name, known)))
-        return cls(workspace, papers, compilation)
-
-    @classmethod
-    def compiled(cls, workspace: Workspace, only: Iterable[str] = ()) -> Papers:
+    def compiled(cls, workspace: Workspace, only: Collection[str] = (), compiled: Compilation | None = None) -> Papers:
         """Return all papers of a workspace, or `only` some of them, compiled in memory. Raises :class:`UserError`: a
-        spec is invalid."""
-        wanted = set(only)
-        names = [name for name in find_specs(workspace.specs) if not wanted or name.split("/")[0] in wanted]
-        papers = cls.of(workspace, compile_workspace(workspace, names))
-        papers.partial = bool(wanted)
+        spec is invalid; then what is `compiled` already is taken instead, if there is any."""
+        names = [name for name in find_specs(workspace.specs) if not only or name.split("/")[0] in only]
+        try:
+            compiled = compile_workspace(workspace, names)
+        except UserError:
+            if compiled is None:
+                raise
+        return cls(workspace, compiled, partial=bool(only))
+
+    @cached_property
+    def papers(self) -> dict[str, Paper]:
+        papers, specs = papers_of(self.compilation.tables, self.compilation.every_run), self.workspace.specs
+        for name, paper in papers.items():
+            known = [spec.removeprefix(f"{name}/") for spec in find_specs(specs) if spec.startswith(f"{name}/")]
+            papers[name] = replace(paper, places=tuple(read_contents(specs, name, known)))
         return papers
 
     def chosen(self, names: Iterable[str]) -> list[str]:
@@ -108,36 +97,35 @@ class Papers:
         return self.workspace.root / INDEX
 
     def write(self, names: Iterable[str]) -> list[str]:
-        """Bring the pages of some papers and the index up to date; return the papers whose pages were made anew.
-
-        A page is made anew when any of its inputs is another file than last time. Of other papers only the index tells.
-
-        Raises:
-            UserError: An artifact is damaged.
-        """
+        """Bring the pages of some papers and the index, which tells of all, up to date; return the papers of which an
+        input is another file than last time, so that their pages were made anew. Raises :class:`UserError`: an artifact
+        is damaged."""
         path, wanted, written = self.workspace.private / "papers.json", set(names), list[str]()
         try:
             known = _REMEMBERED.validate_json(path.read_bytes())
         except (OSError, ValidationError):  # which costs no more than time
             known = {}
         now = dict(known) if self.partial else {}
+        ledger = Ledger(self.workspace.root)
         for name, paper in self.papers.items():
-            state, before = self._state(paper), known.get(name)
+            ids = sorted({run for table in paper.tables.values() for run in table.runs} & self.compilation.kept)
+            state, before = self._state(paper, [*ids, *map(_stamp, ledger.files())]), known.get(name)
             if before and before.state == state and (name not in wanted or (before.page and self.page(name).is_file())):
                 now[name] = before
                 continue
-            ids = {run for table in paper.tables.values() for run in table.runs} & self.compilation.kept
-            kept = {run: entry for run in sorted(ids) if (entry := self.ledger.get(run))}
-            make = write_paper if name in wanted else summarise
-            now[name] = Known(state, name in wanted, make(paper, self.workspace.root, kept))
-            written += [name] if name in wanted else []
+            kept = {run: entry for run in ids if (entry := ledger.get(run))}
+            studies = studies_of(paper, self.workspace.root, kept)
+            if name in wanted:
+                write_paper(paper, studies, self.workspace.root)
+                written.append(name)
+            now[name] = Known(state, name in wanted, summary_of(paper, studies))
         write_text(path, _REMEMBERED.dump_json(now).decode())
         self._write_index(sorted((entry.summary for entry in now.values()), key=in_order))
         return written
 
     def _write_index(self, summaries: list[Summary]) -> None:
-        published = sum(entry.published for entry in summaries)
-        agreement = Agreement.total((entry.agreement for entry in summaries), published)
+        profile = self.workspace.profile
+        agreement = Agreement.total((one.agreement for one in summaries), sum(one.published for one in summaries))
         text = html(
             "index.html.j2",
             numbers=agreement.numbers() if agreement.differences else [],
@@ -145,41 +133,61 @@ class Papers:
             papers=[(entry, self.page(entry.name).is_file()) for entry in summaries],
             total=sum((entry.of_paper for entry in summaries), Counter[str]()),
             places=PLACES,
-            banner=banner(self.workspace.profile),
-            mark=mark_of(self.workspace.profile),
+            banner=banner(profile),
+            mark=mark_of(profile),
         )
         put(self.index, text)
 
-    def _state(self, paper: Paper) -> str:
+    def _state(self, paper: Paper, kept: list[str]) -> str:
         """Return what the page of a paper depends on, as a hash: specs, code, kept results, and files."""
+        files = set[str]()
+        for spec, table in paper.tables.items():
+            files |= {f"{at.report_path(spec)}/report.html", *map(at.selection_path, table.tuned.values())}
+            files |= {f"{at.partition_report_path(one.federation)}/index.html" for one in table.partitions}
+            files |= {at.run_path(run, name) for run in table.runs for name in ("rounds.parquet", "analysis.parquet")}
+            files |= set(map(at.partition_path, table.runs.values()))
         code = [path for kind in ("*.py", "*.j2") for path in Path(pipeline.__file__).parent.rglob(kind)]
-        inputs = [self.workspace.root / file for file in sorted(set(_inputs(paper)))]
-        kept = {run for table in paper.tables.values() for run in table.runs} & self.compilation.kept
-        parts = [
-            *(table.model_dump_json() for table in paper.tables.values()),
-            *(place.words for place in paper.places),
-            *sorted(kept),
-            *map(_stamp, [*sorted(code), *self.ledger.files(), *inputs]),
-        ]
+        inputs = [*sorted(code), *(self.workspace.root / file for file in sorted(files))]
+        tables = [table.model_dump_json() for table in paper.tables.values()]
+        parts = [*tables, *(place.words for place in paper.places), *kept, *map(_stamp, inputs)]
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
-def summarise(paper: Paper, root: Path, kept: Mapping[str, Entry] | None = None) -> Summary:
-    """Return what an index says about a paper; arguments and errors are those of :func:`write_paper`."""
-    return _summary(paper, _studies(paper, root, kept))
+def _stamp(path: Path) -> str:
+    """Return which file there is, by when it was written, its size and its number; a dash where there is none."""
+    stat = path.stat() if path.exists() else None
+    return f"{stat.st_mtime_ns} {stat.st_size} {stat.st_ino}" if stat else "-"
 
 
-def write_paper(paper: Paper, root: Path, kept: Mapping[str, Entry] | None = None) -> Summary:
+def summary_of(paper: Paper, studies: Iterable[Study]) -> Summary:
+    """Return what an index says about a paper."""
+    return Summary(paper.name, paper.title, paper.citation, list(map(Brief.of, studies)), list(paper.places))
+
+
+def studies_of(paper: Paper, root: Path, kept: Mapping[str, Entry] | None = None) -> list[Study]:
+    """Return the specs of a paper with their results in the workspace `root`, where what is `kept` stands by run id for
+    artifacts that are not there. Raises :class:`UserError`: an artifact is damaged."""
+    studies = []
+    for number, (spec, table) in enumerate(paper.tables.items(), start=1):
+        folder, report = paper.folder(spec), f"{at.report_path(spec)}/report.html"
+        pages = {one.federation: f"{at.partition_report_path(one.federation)}/index" for one in table.partitions}
+        there = {name: page for name, page in pages.items() if (root / f"{page}.html").is_file()}
+        study = Study(
+            Results.of(table, collect_frame(table, paper.runs, root, kept)),
+            key=f"s{number}",
+            folder=f"{folder}/",
+            pages={name: posixpath.relpath(page, PAPERS) for name, page in there.items()},
+            href=f"{folder}.html" if len(paper.tables) > MOST_TABLES else f"#{folder.removeprefix(f'{paper.name}/')}",
+            report=posixpath.relpath(report, PAPERS) if (root / report).is_file() else "",
+        )
+        studies.append(study)
+    return studies
+
+
+def write_paper(paper: Paper, studies: list[Study], root: Path) -> None:
     """Write ``reports/papers/<name>.md .tex .html``, ``<name>/<spec>.html`` if there are more than :data:`MOST_TABLES`,
-    and the pictures they need; a file that would not change is left.
-
-    Args:
-        kept: By run id what stands for artifacts that are not there.
-
-    Raises:
-        UserError: An artifact is damaged.
-    """
-    out, studies = root / PAPERS, _studies(paper, root, kept)
+    and the pictures they need; a file that would not change is left."""
+    out = root / PAPERS
     notes = [note for note in studies[0].notes if all(note in study.notes for study in studies[1:])]
     whole = Document(
         paper.title,
@@ -196,52 +204,10 @@ def write_paper(paper: Paper, root: Path, kept: Mapping[str, Entry] | None = Non
     put(out / f"{paper.name}.tex", latex("page.tex.j2", page=whole))
     parts = {study.href: study for study in studies if not study.href.startswith("#")}
     put(out / f"{paper.name}.html", html("page.html.j2", page=replace(whole, studies=[]) if parts else whole))
-    for at, (href, study) in enumerate(parts.items()):
+    for number, (href, study) in enumerate(parts.items()):
         home = f"{paper.name}.html", paper.title
-        alone = replace(whole, title=study.heading, citation="", studies=[study], notes=[], here=at, home=home)
+        alone = replace(whole, title=study.heading, citation="", studies=[study], notes=[], here=number, home=home)
         put(out / href, html("page.html.j2", page=replace(alone, up="../" * href.count("/"))))
     for path in (out / paper.name).rglob("*.html"):
         if path.relative_to(out).as_posix() not in parts:
             path.unlink(missing_ok=True)
-    return _summary(paper, studies)
-
-
-def _summary(paper: Paper, studies: Iterable[Study]) -> Summary:
-    return Summary(paper.name, paper.title, paper.citation, list(map(Brief.of, studies)), list(paper.places))
-
-
-def _studies(paper: Paper, root: Path, kept: Mapping[str, Entry] | None) -> list[Study]:
-    studies = []
-    for number, (spec, table) in enumerate(paper.tables.items(), start=1):
-        folder, report = paper.folder(spec), f"{report_path(spec)}/report.html"
-        pages = {one.federation: f"{partition_report_path(one.federation)}/index" for one in table.partitions}
-        there = {name: page for name, page in pages.items() if (root / f"{page}.html").is_file()}
-        study = Study(
-            Results.of(table, collect_frame(table, paper.runs, root, kept)),
-            key=f"s{number}",
-            folder=f"{folder}/",
-            pages={name: posixpath.relpath(page, PAPERS) for name, page in there.items()},
-            href=f"{folder}.html" if len(paper.tables) > MOST_TABLES else f"#{folder.removeprefix(f'{paper.name}/')}",
-            report=posixpath.relpath(report, PAPERS) if (root / report).is_file() else "",
-        )
-        studies.append(study)
-    return studies
-
-
-def _inputs(paper: Paper) -> Iterator[str]:
-    for spec, table in paper.tables.items():
-        yield f"{report_path(spec)}/report.html"
-        yield from (f"{partition_report_path(partition.federation)}/index.html" for partition in table.partitions)
-        yield from map(selection_path, table.tuned.values())
-        for run, federation in table.runs.items():
-            yield from (run_path(run, name) for name in ("rounds.parquet", "analysis.parquet"))
-            yield partition_path(federation)
-
-
-def _stamp(path: Path) -> str:
-    """Return which file there is, by when it was written, its size and its number; a dash where there is none."""
-    try:
-        stat = path.stat()
-    except OSError:
-        return "-"
-    return f"{stat.st_mtime_ns} {stat.st_size} {stat.st_ino}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,12 +31,7 @@ PLACES = {"done": "done", "partly": "partly done", "missing": "not run yet", "un
 
 @dataclass(frozen=True)
 class Place:
-    """A table, a figure or a statement of a paper, the specs that are about it, and else the reason why none is.
-
-    Attributes:
-        where: ``Table 6``, or the section of a statement.
-        holds: What it shows, or states.
-    """
+    """A table, a figure or a statement of a paper, what it holds, the specs that are about it, or why none is."""
 
     where: str
     holds: str
@@ -45,7 +40,6 @@ class Place:
 
     @property
     def shows_results(self) -> bool:
-        """Whether it is a table or a figure, not a statement."""
         return self.where.startswith(("Table", "Figure"))
 
     @property
@@ -55,58 +49,26 @@ class Place:
 
 
 def read_contents(folder: Path, paper: str, known: Collection[str]) -> list[Place]:
-    """Return what the paper of a folder of specs holds; [] where no file says it.
-
-    Args:
-        known: The names of the paper's specs within the folder, as ``table1``.
-
-    Raises:
-        UserError: A line is not whole, or names no spec of the paper.
-    """
-    path = folder / paper / "contents.csv"
-    if not path.is_file():
-        return []
-    label, places = f"specs/{paper}/contents.csv", []
-    lines = csv_lines(path, label)
+    """Return what the paper of a folder of specs holds, by the names of its specs, as ``table1``; [] where no file says
+    it. Raises :class:`UserError`: a line is not whole, or names no spec of the paper."""
+    path, label = folder / paper / "contents.csv", f"specs/{paper}/contents.csv"
+    lines, places = csv_lines(path, label) if path.is_file() else iter([("", _COLUMNS)]), list[Place]()
     if next(lines, ("", []))[1] != _COLUMNS:
         raise UserError(f"{label}:1: the columns are {', '.join(_COLUMNS)}")
     for where, cells in lines:
         if len(cells) != len(_COLUMNS) or not (cells[0] and cells[1]) or bool(cells[2].split()) == bool(cells[3]):
-            raise UserError(
-                f"{where}: a line has a place, what it holds, and either specs or a reason why there is none"
-            )
+            raise UserError(f"{where}: a line has a place, what it holds, and either specs or a reason for none")
         places.append(Place(cells[0], cells[1], tuple(cells[2].split()), cells[3]))
         if unknown := [name for name in places[-1].specs if name not in known]:
             raise UserError(f"{where}: {unknown[0]!r} is no spec of this paper{did_you_mean(unknown[0], list(known))}")
     return places
 
 
-def cover_places(places: Iterable[Place], by_spec: Mapping[str, Counter[str]]) -> Counter[str]:
-    """Count the tables and figures by state, given the cells of each compiled spec by state.
-
-    Of specs that a profile leaves out nothing is known, so they are not run yet.
-    """
-    found: Counter[str] = Counter()
-    for place in (place for place in places if place.shows_results):
-        cells = sum((by_spec.get(spec, Counter(missing=1)) for spec in place.specs), Counter[str]())
-        left = cells["missing"] + cells["partly"] + cells["diverged"]
-        begun = cells["done"] + cells["partly"] + cells["diverged"]
-        found["unplanned" if not place.specs else "done" if not left else "partly" if begun else "missing"] += 1
-    return found
-
-
 @dataclass(frozen=True)
 class Paper:
-    """A folder of specs, or a spec that lies in no folder.
-
-    Attributes:
-        name: Of the folder, or of the spec.
-        title: What all its specs call the paper; else the title of its only spec, else the name.
-        citation: "" for a study of one's own.
-        tables: Spec id → resolved table: the paper's tables first, then its figures, then the rest, by their numbers.
-        runs: Run id → run, of all these tables and maybe others.
-        places: The tables, figures and statements of the paper, as far as a file lists them.
-    """
+    """A folder of specs, or a spec that lies in no folder: its tables in the order of :func:`_reading`, the runs of
+    these and maybe others, and the places that a file lists. Of one's own the citation is "", and the title that of its
+    only spec, else the name."""
 
     name: str
     title: str
@@ -122,13 +84,7 @@ class Paper:
 
 @dataclass(frozen=True)
 class Brief:
-    """What an index says about one spec.
-
-    Attributes:
-        coverage, claims: Cells and claims by state.
-        published: How many accuracies are published of it.
-        agreement: How the obtained ones agree with the paper, as a whole.
-    """
+    """What an index says about one spec: its cells and claims by state, and how many accuracies are published of it."""
 
     spec: str
     heading: str
@@ -141,9 +97,8 @@ class Brief:
     @classmethod
     def of(cls, study: Study) -> Brief:
         """Return what an index says about a study."""
-        table, obtained = study.table, tuple(collect_obtained(study.results))
-        counts = study.coverage, study.verdicts, count_published(table)
-        return cls(table.spec, study.heading, *counts, obtained, study.agreement)
+        counts = study.coverage, study.verdicts, count_published(study.table)
+        return cls(study.table.spec, study.heading, *counts, tuple(collect_obtained(study.results)), study.agreement)
 
 
 @dataclass(frozen=True)
@@ -158,9 +113,17 @@ class Summary:
 
     @property
     def of_paper(self) -> Counter[str]:
-        """Its tables and figures by state; of one's own, and where nothing lists them, those that have a spec."""
+        """Its tables and figures by state; of one's own, and where nothing lists them, those that have a spec. Of specs
+        that a profile leaves out nothing is known, so they are not run yet."""
         by_spec = {brief.spec.removeprefix(f"{self.name}/"): brief.coverage for brief in self.briefs}
-        return cover_places(self.places or [Place("Table", "", (spec,)) for spec in by_spec], by_spec)
+        found = Counter[str]()
+        for place in self.places or [Place("Table", "", (spec,)) for spec in by_spec]:
+            cells = sum((by_spec.get(spec, Counter(missing=1)) for spec in place.specs), Counter[str]())
+            left = cells["missing"] + cells["partly"] + cells["diverged"]
+            begun = cells["done"] + cells["partly"] + cells["diverged"]
+            state = "unplanned" if not place.specs else "done" if not left else "partly" if begun else "missing"
+            found[state] += place.shows_results
+        return +found
 
     @property
     def lacking(self) -> list[Place]:
@@ -182,10 +145,6 @@ class Summary:
         return sum(brief.published for brief in self.briefs if not first or brief.spec.partition("/")[2] in first)
 
     @property
-    def obtained(self) -> list[Obtained]:
-        return [one for brief in self.briefs for one in brief.obtained]
-
-    @property
     def agreement(self) -> Agreement:
         return Agreement.total((brief.agreement for brief in self.briefs), self.published)
 
@@ -193,7 +152,7 @@ class Summary:
 def papers_of(tables: Mapping[str, ResolvedTable], runs: Mapping[str, Run]) -> dict[str, Paper]:
     """Group resolved tables and their runs by paper: those that are published first, then one's own, by name. Raises
     :class:`UserError`: a folder has the name of something else that lies in ``reports/``."""
-    groups: dict[str, dict[str, ResolvedTable]] = {}
+    groups = dict[str, dict[str, ResolvedTable]]()
     for spec in sorted(tables, key=_reading):
         groups.setdefault(spec.split("/")[0], {})[spec] = tables[spec]
     papers = sorted((_paper(name, group, runs) for name, group in groups.items()), key=in_order)
@@ -216,12 +175,12 @@ def _paper(name: str, tables: dict[str, ResolvedTable], runs: Mapping[str, Run])
     return Paper(name, titles.pop() if len(titles) == 1 else name, "", tables, runs)
 
 
-def _reading(spec: str) -> tuple[int, list[tuple[bool, int, str]]]:
+def _reading(spec: str) -> Any:
     """Return a key that sorts what is named like a table or a figure of the paper before what is about it."""
     name = spec.partition("/")[2]
     return 0 if name.startswith("table") else 1 if name.startswith("fig") else 2, _natural(spec)
 
 
-def _natural(spec: str) -> list[tuple[bool, int, str]]:
+def _natural(spec: str) -> Any:
     """Return a key that sorts table10 after table2."""
     return [(part.isdigit(), int(part) if part.isdigit() else 0, part) for part in re.split(r"(\d+)", spec)]

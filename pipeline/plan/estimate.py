@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import statistics
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -30,14 +31,9 @@ _ROW_BYTES = 14  # per row of rounds.parquet, from the quickstart's artifacts
 
 @dataclass(frozen=True)
 class Share:
-    """What a spec has of a plan; trials of what it tunes are among its runs.
-
-    Attributes:
-        new: Runs to train: DVC has not recorded them with the present specs and code, and the ledger has none of them.
-        seconds: Estimated time for the new runs whose method and backbone have been timed.
-        untimed: New runs of others.
-        bytes: Estimated size of all artifacts.
-    """
+    """What a spec has of a plan: its runs, trials included; those that neither DVC nor the ledger has with the present
+    specs and code; the estimated time for these, as far as their method and backbone have been timed; how many have
+    not; and the estimated size of all artifacts."""
 
     spec: str
     runs: int
@@ -59,13 +55,8 @@ class Plan:
 
 
 class Speed:
-    """Sample visits per second, by method and backbone: on this machine, or where kept results were obtained.
-
-    Args:
-        runs: Those whose timings count, as far as there are any.
-        timings: The folder of timings that training leaves behind.
-        kept: Results of the ledger, which count where nothing alike was timed here.
-    """
+    """Sample visits per second, by method and backbone: of `runs` that left their timings in a folder of this machine,
+    or, where nothing alike was timed here, of kept results of the ledger."""
 
     def __init__(self, runs: Iterable[Run], timings: Path, kept: Iterable[Entry] = ()) -> None:
         there = [(one.run, visits(one.run), one.seconds) for one in kept if one.seconds and not one.facts["diverged"]]
@@ -78,11 +69,10 @@ class Speed:
         self.usual = statistics.median(self.rates.values()) if self.rates else _GUESS
 
     def knows(self, run: Run) -> bool:
-        """Whether a run of this method and backbone has been timed."""
         return _kind(run) in self.rates
 
     def seconds(self, run: Run) -> float:
-        """Expected seconds of training; a guess when no run like it has been timed."""
+        """Return the expected seconds of training; a guess when no run like it has been timed."""
         return visits(run) / self.rates.get(_kind(run), self.usual)
 
 
@@ -94,8 +84,7 @@ def visits(run: Run) -> int:
     if partition.get("test_share") is not None:
         train = (train + test) * (1 - partition["test_share"])
     each = train * partition.get("train_share", 1.0) / run.clients
-    limit = partition.get("train_limit")
-    each = each if limit is None else min(each, limit)
+    each = min(each, partition.get("train_limit") or math.inf)
     steps = training.local_steps
     visited = steps * min(each, training.batch_size) if steps else training.local_epochs * each
     return int(training.rounds * (run.clients if everyone else training.cohort_size(run.clients)) * visited)
@@ -130,18 +119,17 @@ def make_plan(workspace: Workspace, compilation: Compilation) -> Plan:
 
 def plan_lines(plan: Plan) -> Iterator[str]:
     """Yield ``36 of 96 runs are new (about 2 h here); 40 MB of artifacts``, then a line per spec, then the rest."""
-    total = plan.total
-    time = _time(total)
+    total, time = plan.total, _time(plan.total)
     here = f" ({'time unknown' if time == 'unknown' else f'{time} here'})" if total.new else ""
     are = "is" if total.new == 1 else "are"
     yield f"{total.new:,} of {total.runs:,} runs {are} new{here}; {decimal(total.bytes)} of artifacts"
     yield ""
-    shares = [*plan.specs, *([total] if len(plan.specs) > 1 else [])]
     rows = [("spec", "runs", "new", "time here", "disk")]
-    rows += [(one.spec, f"{one.runs:,}", f"{one.new:,}", _time(one), decimal(one.bytes)) for one in shares]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for first, *rest in rows:
-        yield "  ".join([first.ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(rest, widths[1:], strict=True))])
+    for one in (*plan.specs, total)[: None if len(plan.specs) > 1 else -1]:
+        rows.append((one.spec, f"{one.runs:,}", f"{one.new:,}", _time(one), decimal(one.bytes)))
+    first, *others = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for spec, *cells in rows:
+        yield "  ".join([spec.ljust(first), *(cell.rjust(width) for cell, width in zip(cells, others, strict=True))])
     yield ""
     yield f"{plan.stages:,} stages; {plan.slots:,} runs if specs shared none; {plan.visits:.3g} sample visits to train"
     if total.untimed:
@@ -171,10 +159,9 @@ def _recorded(workspace: Workspace, timings: Path, compilation: Compilation) -> 
 
 def _rates(timed: Iterable[tuple[Run, float, float]]) -> dict[str, float]:
     """Return sample visits per second by kind, of runs with their visits and seconds."""
-    sums: dict[str, tuple[float, float]] = {}
-    for run, visited, seconds in timed:
-        before = sums.get(_kind(run), (0.0, 0.0))
-        sums[_kind(run)] = before[0] + visited, before[1] + seconds
+    sums = defaultdict[str, list[float]](lambda: [0.0, 0.0])
+    for run, *more in timed:
+        sums[_kind(run)] = [a + b for a, b in zip(sums[_kind(run)], more, strict=True)]
     return {kind: visited / seconds for kind, (visited, seconds) in sums.items() if visited}
 
 
@@ -201,11 +188,5 @@ def _time(share: Share) -> str:
     if not share.new or share.untimed == share.new:
         return "unknown" if share.new else "none"
     minutes = share.seconds / 60
-    words = (
-        f"{minutes / 60:.1f} h"
-        if minutes >= 90
-        else f"{minutes:.0f} min"
-        if minutes >= 1.5
-        else f"{share.seconds:.0f} s"
-    )
-    return f"over {words}" if share.untimed else f"about {words}"
+    words = f"{minutes:.0f} min" if minutes >= 1.5 else f"{share.seconds:.0f} s"
+    return f"{'over' if share.untimed else 'about'} {f'{minutes / 60:.1f} h' if minutes >= 90 else words}"

@@ -1,7 +1,7 @@
 """Whether the parts of runs go together: what training would refuse, found before anything is trained.
 
-A model is built without memory behind its numbers, with what its method has on clients and at the server; a partition
-is drawn with labels in the dataset's number, its classes alike. What was found is remembered by what it depends on.
+A model is built without memory behind its numbers; a partition is drawn with labels in the dataset's number, its
+classes alike. What was found is remembered by what it depends on.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -20,7 +21,6 @@ from pipeline.progress import show_preparation
 from pipeline.spec.catalog import fingerprint, load_catalog
 from pipeline.spec.run import Run, options
 from pipeline.spec.specs import find_specs, load_spec
-from pipeline.spec.table import TableCell
 from pipeline.spec.yamlfile import Address
 from pipeline.workspace import Workspace, partition_path
 
@@ -39,12 +39,16 @@ def misfits(workspace: Workspace, compilation: Compilation, runs: Iterable[str])
     new = {key: (ask, compilation.runs[run]) for run, some in asked.items() for _, key, ask in some if key not in known}
     if new:
         with show_preparation() as show:
-            for done, (key, (ask, of)) in enumerate(new.items(), 1):
-                known[key] = _answer(ask, of)
+            for done, (key, (ask, run)) in enumerate(new.items(), 1):
+                known[key] = ""
+                try:
+                    ask(run)
+                except UserError as error:
+                    known[key] = " ".join(str(error).split())
                 show("checking what goes together", done, len(new))
         with contextlib.suppress(OSError):  # what cannot be written is asked again the next time
             write_text(path, json.dumps({"code": fingerprint(), "answers": known}))
-    faults = {run: [(kind, known[key]) for kind, key, _ in some if known[key]] for run, some in asked.items()}
+    faults = {run: [(part, known[key]) for part, key, _ in some if known[key]] for run, some in asked.items()}
     return _lines(workspace, compilation, faults) if any(faults.values()) else []
 
 
@@ -61,14 +65,6 @@ def _questions(run: Run, workspace: Workspace) -> Iterator[Question]:
 
 def _key(parts: Any) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def _answer(ask: Callable[[Run], None], run: Run) -> str:
-    try:
-        ask(run)
-    except UserError as error:
-        return " ".join(str(error).split())
-    return ""
 
 
 def _build(run: Run) -> None:
@@ -116,18 +112,16 @@ def _lines(workspace: Workspace, compilation: Compilation, faults: Mapping[str, 
     """Return ``specs/a.yaml:12: FedTP, IID and 3 more: method fedtp: …``, a line per spec and reason."""
     catalog, paths, lines = load_catalog(workspace.home), find_specs(workspace.specs), []
     for spec, table in compilation.tables.items():
-        cells: dict[tuple[str, str], list[TableCell]] = {}
+        cells = defaultdict[tuple[str, str], list[dict[str, str]]](list)
         for cell in table.cells:
             for fault in dict.fromkeys(fault for run in cell.runs for fault in faults.get(run, [])):
-                cells.setdefault(fault, []).append(cell)
-        if not cells:
-            continue
-        document = load_spec(paths[spec], workspace.specs, catalog).document
-        for (kind, why), several in cells.items():
-            labels = several[0].labels
-            part = "backbone" if "backbone" in why.split()[:2] else kind
+                cells[fault].append(cell.labels)
+        document = load_spec(paths[spec], workspace.specs, catalog).document if cells else None
+        for (part, why), (labels, *others) in cells.items():
+            part = "backbone" if "backbone" in why.split()[:2] else part
             axis = next((axis for axis in labels if axis.split(".")[0] == part), "")
             address: Address = ("grid", "axes", axis, labels[axis]) if axis else ("grid", "base", part)
-            more = f" and {len(several) - 1} more" if several[1:] else ""
+            more = f" and {len(others)} more" if others else ""
+            assert document
             lines.append(f"{document.mark(address)}: {', '.join(labels.values())}{more}: {why}")
     return lines

@@ -29,32 +29,24 @@ class CellPair:
 
 
 def compare(workspace: Workspace, first: str, second: str) -> list[CellPair]:
-    """Compare the cells of two reports that have the same labels on the axes that both tables have.
-
-    A difference is beyond chance by paired tests over the seeds of both, at 5 % over all cells together.
-
-    Raises:
-        UserError: A report has not been made, no cells have the same labels, or several cells of one table have.
-    """
+    """Compare the cells of two reports that have the same labels on the axes that both tables have. A difference is
+    beyond chance by paired tests over the seeds of both, at 5 % over all cells together. Raises :class:`UserError`: a
+    report has not been made, no cells have the same labels, or several cells of one table have."""
     tables = [_table(workspace, spec) for spec in (first, second)]
-    (_, meta), (_, other) = tables
-    axes = [axis for axis in (*meta["rows"], *meta["columns"]) if axis in (*other["rows"], *other["columns"])]
-    sides = []
+    shape, other = ([*meta["rows"], *meta["columns"]] for _, meta in tables)
+    axes, sides = [axis for axis in shape if axis in other], list[dict[tuple[str, ...], Row]]()
     for spec, (rows, _) in zip((first, second), tables, strict=True):
-        sides.append(cells := dict[tuple[str, ...], Row]())
-        for row in rows:
-            if (labels := tuple(row[axis] for axis in axes)) in cells:
-                raise UserError(f"{spec}: several cells for {', '.join(labels)}; the other table lacks one of its axes")
-            cells[labels] = row
+        keys = [tuple(row[axis] for axis in axes) for row in rows]
+        if twice := next((key for key in keys if keys.count(key) > 1), None):
+            raise UserError(f"{spec}: several cells for {', '.join(twice)}; the other table lacks one of its axes")
+        sides.append(dict(zip(keys, rows, strict=True)))
     left, right = sides
     pairs = {labels: (left[labels], right[labels]) for labels in left if labels in right}
     if not pairs:
         raise UserError(f"{first} and {second} have no cells with the same labels")
     differ = significant([(_by_seed(one), _by_seed(other)) for one, other in pairs.values()])
-    return [
-        _pair(", ".join(labels), one, other, beyond, meta["decimals"])
-        for (labels, (one, other)), beyond in zip(pairs.items(), differ, strict=True)
-    ]
+    decimals = tables[0][1]["decimals"]
+    return [_pair(", ".join(at), *pairs[at], beyond, decimals) for at, beyond in zip(pairs, differ, strict=True)]
 
 
 def _table(workspace: Workspace, spec: str) -> tuple[list[Row], Row]:
@@ -69,13 +61,10 @@ def _by_seed(row: Row) -> dict[int, float]:
     return {one["seed"]: one["value"] for one in row["by_seed"]}
 
 
-def _value(row: Row) -> Value | None:
-    return None if row["obtained_mean"] is None else Value(row["obtained_mean"], row["obtained_std"])
-
-
 def _pair(labels: str, one: Row, other: Row, beyond: bool | None, decimals: int) -> CellPair:
-    before, after = (_value(row) for row in (one, other))
-    first, second = (format_value(value, decimals) if value else NO_VALUE for value in (before, after))
+    rows = [(row["obtained_mean"], row["obtained_std"]) for row in (one, other)]
+    before, after = (None if mean is None else Value(mean, std) for mean, std in rows)
+    first, second = (format_value(value, decimals) or NO_VALUE for value in (before, after))
     if before is None or after is None:
         return CellPair(labels, first, second, "", NOT_RUN)
     same = before == after and _by_seed(one) == _by_seed(other)

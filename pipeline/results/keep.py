@@ -34,13 +34,9 @@ class Kept:
 
 
 def keep(workspace: Workspace, spec: str) -> Kept:
-    """Add to the ledger each run of a spec that DVC has recorded with the present specs and code.
-
-    Of what is tuned the selection is kept, with its trials' figures, and not the trials.
-
-    Raises:
-        UserError: A spec is invalid, or an artifact or a lock file is damaged.
-    """
+    """Add to the ledger each run of a spec that DVC has recorded with the present specs and code; of what is tuned the
+    selection, with its trials' figures, and not the trials. Raises :class:`UserError`: a spec is invalid, or an
+    artifact or a lock file is damaged."""
     compilation = compile_workspace(workspace, [spec])
     recorded, ledger, kept, new = Recorded(workspace.root, compilation), Ledger(workspace.root), Kept(), list[Entry]()
     shown = {run for table in compilation.tables.values() for run in table.runs}
@@ -103,11 +99,9 @@ class Recorded:
     def holds(self, path: str) -> bool:
         """Return whether a file, given relative to the workspace, is what its stage left, and so on for its inputs."""
         made, file = self._made(path), self.root / path
-        return (
-            made is not None
-            and file.is_file()
-            and hashlib.md5(file.read_bytes(), usedforsecurity=False).hexdigest() == made
-        )
+        if made is None or not file.is_file():
+            return False
+        return hashlib.md5(file.read_bytes(), usedforsecurity=False).hexdigest() == made
 
     def _made(self, out: str) -> str | None:
         """Return the recorded hash of an output if its stage, and all before it, were recorded with these commands."""

@@ -39,10 +39,9 @@ def lines(ledger: Ledger, compilation: Compilation) -> list[Line]:
 
 def find(ledger: Ledger, id_: str) -> Entry:
     """Return a kept result by the id of its run. Raises :class:`UserError`, also when it is damaged."""
-    entry = ledger.get(id_)
-    if entry is None:
-        raise UserError(f"no kept result {id_!r}{did_you_mean(id_, list(ledger.lines))}; see `pfl results list`")
-    return entry
+    if entry := ledger.get(id_):
+        return entry
+    raise UserError(f"no kept result {id_!r}{did_you_mean(id_, list(ledger.lines))}; see `pfl results list`")
 
 
 def curve_of(entry: Entry) -> list[tuple[int, float, float]]:

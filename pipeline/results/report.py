@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from pflcore.errors import UserError
 from pipeline.compile.compiler import compile_workspace
@@ -20,8 +19,8 @@ from pipeline.papers.obtained import Obtained, count_published
 from pipeline.papers.paper import Brief, Paper, Summary, papers_of, read_contents
 from pipeline.report.agreement import LEGEND as AGREEMENT_LEGEND
 from pipeline.report.agreement import WITHIN_POINTS, Agreement, count_within
-from pipeline.report.drawing.sections import Picture, counted
-from pipeline.report.figures import draw_curves
+from pipeline.report.drawing.sections import counted
+from pipeline.report.figures import curves_of
 from pipeline.report.formats import aligned
 from pipeline.report.frame import collect_frame
 from pipeline.report.legend import TWO_NUMBERS, facts
@@ -47,34 +46,10 @@ Numbers = dict[str, str]
 """What heads a number → the number, as printed."""
 
 
-@dataclass(frozen=True)
-class Section:
-    """What the page says about a spec, its tables in Markdown.
-
-    Attributes:
-        facts: How many numbers there are, or what they are for; from which runs, and by which protocol.
-        cells: A line per number.
-        elsewhere: Those beside published ones under other protocols, likewise; "" where there are none.
-        why: A line per explanation.
-        small: The cells as rows and columns of the paper's table.
-    """
-
-    study: Study
-    words: list[str]
-    facts: list[tuple[str, str]]
-    cells: str
-    small: str
-    elsewhere: str = ""
-    why: Sequence[str] = ()
-
-    @property
-    def picture(self) -> str:
-        """The address of its curves, relative to the page."""
-        return _picture(self.study.table.spec)
-
-    @cached_property
-    def curves(self) -> Picture | None:
-        return draw_curves(self.study.results)
+Section = dict[str, Any]
+"""What the page says of a spec: ``study``, ``words``, ``facts``; ``curves`` and their address, ``picture``; ``why``, a
+line per explanation of differences; tables in Markdown: ``cells``, a line per number, ``elsewhere``, those under other
+protocols, and ``small``, laid out as the paper's table is."""
 
 
 def _picture(spec: str) -> str:
@@ -82,15 +57,10 @@ def _picture(spec: str) -> str:
 
 
 def write_report(workspace: Workspace) -> list[Path]:
-    """Write ``docs/results.md``, its pictures, and tables that ``README.md`` has a place for; return what changed.
-
-    A place is between the lines ``<!-- results: SPEC -->`` and ``<!-- end -->``.
-
-    Raises:
-        UserError: A spec is invalid, the README has a place for a spec of which nothing is kept, or the page is
-            somebody's own.
-    """
-    page = workspace.root / PAGE
+    """Write ``docs/results.md``, its pictures, and tables that ``README.md`` has a place for, between the lines ``<!--
+    results: SPEC -->`` and ``<!-- end -->``; return what changed. Raises :class:`UserError`: a spec is invalid, a place
+    is for a spec of which nothing is kept, or the page is somebody's own."""
+    page, readme = workspace.root / PAGE, workspace.root / "README.md"
     if page.is_file() and not page.read_text(encoding="utf-8", errors="replace").startswith(_WRITTEN):
         raise UserError(f"{PAGE}: was not written by this command; move it away")
     compilation = compile_workspace(workspace, list(find_specs(workspace.specs)), ledger=False)
@@ -98,12 +68,17 @@ def write_report(workspace: Workspace) -> list[Path]:
     old = {run for run, entry in entries.items() if difference(entry.made_by, compilation.made_by.get(run, {}))}
     published = [paper for paper in papers_of(compilation.tables, compilation.every_run).values() if paper.citation]
     papers = [_paper(paper, workspace, entries, old) for paper in published]
-    sections = {section.study.table.spec: section for _, several in papers for section in several}
+    sections = {section["study"].table.spec: section for _, several in papers for section in several}
     files = {page: _page(papers, sum(entry.seconds or 0.0 for entry in entries.values()))}
-    files |= {page.parent / one.picture: one.curves.svg for one in sections.values() if one.curves}
-    readme = workspace.root / "README.md"
+    files |= {page.parent / one["picture"]: one["curves"].svg for one in sections.values() if one["curves"]}
+
+    def table(place: re.Match[str]) -> str:
+        if place[2] not in sections:
+            raise UserError(f"README.md: a place for the results of {place[2]!r}, of which no published number is kept")
+        return f"{place[1]}{sections[place[2]]['small']}\n{place[3]}"
+
     if readme.is_file():
-        files[readme] = _filled(readme.read_text(encoding="utf-8"), sections)
+        files[readme] = _PLACE.sub(table, readme.read_text(encoding="utf-8"))
     for spec in compilation.tables:
         if (left := page.parent / _picture(spec)) not in files:
             left.unlink(missing_ok=True)
@@ -135,43 +110,49 @@ def _paper(
 
 def _section(study: Study, obtained: Sequence[Obtained], entries: Mapping[str, Entry], old: set[str]) -> Section:
     """Return a table beside its published values, or, where none is obtained, one that nothing is published of."""
-    results, layout = study.results, study.results.layout
+    results, layout, decimals = study.results, study.results.layout, study.table.decimals
     runs = list(dict.fromkeys(run for one in obtained for run in one.ids)) or [r for r in results.runs if r in entries]
-    about = [("obtained from", _made([entries[run] for run in runs]))]
+    about = [*study.agreement.numbers(), ("obtained from", _made([entries[run] for run in runs]))]
     about += [fact for fact in facts(results) if fact[0] != "kept results"]
-    about = [*study.agreement.numbers(), *about]
-    words = [f"{EARLIER}: by an earlier state of the code, see `pfl results list`."] if old.intersection(runs) else []
+    earlier = [f"{EARLIER}: by an earlier state of the code, see `pfl results list`."] * bool(old.intersection(runs))
+    by_labels = {one.labels: one for one in obtained}
+    small = dict[tuple[Key, Key], Numbers]()
+    for place in layout.places:
+        cell = layout.cell(*place)
+        if cell and (one := by_labels.get(tuple(cell.labels.values()))):
+            small[place] = {**_numbers(one), "difference": one.compared}
+        elif cell and cell.obtained and not obtained:
+            last = f" {BESIDE} {format_value(cell.last, decimals)}" if cell.last else ""
+            done = "" if cell.complete else f" [{cell.n}/{len(cell.runs)}]"
+            small[place] = {
+                "": format_value(cell.obtained, decimals) + last + done + EARLIER * bool(old & {*cell.runs})
+            }
+    section = {"study": study, "facts": about, "picture": _picture(study.table.spec), "curves": curves_of(results)}
     if not obtained:
-        words = [study.table.caption, *([TWO_NUMBERS] if any(cell.last for cell in results.cells) else []), *words]
-        cells = _grid(layout, _plain(results, old), NO_VALUE)
-        return Section(study, words, about, cells, cells)
-    words += ["*: the paper quotes this value from an earlier paper."] if any(one.quoted for one in obtained) else []
-    axes, by_labels = study.table.axes, {one.labels: one for one in obtained}
-    small = {
-        place: {**_numbers(one), "difference": one.compared}
-        for place in layout.places
-        if (cell := layout.cell(*place)) and (one := by_labels.get(tuple(cell.labels.values())))
-    }
+        two = [TWO_NUMBERS] * any(cell.last for cell in results.cells)
+        cells = _grid(layout, small, NO_VALUE)
+        more = {"cells": cells, "small": cells, "elsewhere": "", "why": []}
+        return {**section, "words": [study.table.caption, *two, *earlier], **more}
     lines, others, why = list[Numbers](), list[Numbers](), dict[str, list[str]]()
     names = dict.fromkeys(name for one in obtained for name in one.elsewhere)
     for one in obtained:
-        labels = _labels(axes, one.labels)
-        numbers = _numbers(one, EARLIER if old.intersection(one.ids) else "", "\\*")
+        labels = _labels(study.table.axes, one.labels)
+        numbers = _numbers(one, EARLIER * bool(old.intersection(one.ids)), "\\*")
         lines.append({**labels, **numbers, "difference": one.compared, "runs": f"{one.runs[0]} of {one.runs[1]}"})
         under = {name: f"{one.elsewhere[name]:.2f}" if name in one.elsewhere else NO_VALUE for name in names}
         reached = NO_VALUE if one.reached is None else str(one.reached)
         others.append({**labels, "published": one.published, **under, "reached in round": reached})
         if one.explained:
             why.setdefault(one.explained, []).append(", ".join(one.labels))
-    return Section(
-        study,
-        words,
-        about,
-        cells=_markdown(lines, len(axes)),
-        small=_grid(layout, small),
-        elsewhere=_markdown(others, len(axes)),
-        why=[f"{'; '.join(several)}: {reason}" for reason, several in why.items()],
-    )
+    quoted = ["*: the paper quotes this value from an earlier paper."] * any(one.quoted for one in obtained)
+    return {
+        **section,
+        "words": [*earlier, *quoted],
+        "cells": _markdown(lines, len(study.table.axes)),
+        "small": _grid(layout, small),
+        "elsewhere": _markdown(others, len(study.table.axes)),
+        "why": [f"{'; '.join(several)}: {reason}" for reason, several in why.items()],
+    }
 
 
 def _made(runs: list[Entry]) -> str:
@@ -181,19 +162,6 @@ def _made(runs: list[Entry]) -> str:
     first, last = min(run.obtained for run in runs), max(run.obtained for run in runs)
     when = f"on {first}" if first == last else f"from {first} to {last}"
     return f"{counted(len(runs), 'run')}, {hours:.1f} hours on {devices}, {when}"
-
-
-def _plain(results: Results, old: set[str]) -> dict[tuple[Key, Key], Numbers]:
-    """Return what is obtained, by row and column of the table."""
-    numbers, decimals = dict[tuple[Key, Key], Numbers](), results.table.decimals
-    for place in results.layout.places:
-        cell = results.layout.cell(*place)
-        if cell and cell.obtained:
-            last = f" {BESIDE} {format_value(cell.last, decimals)}" if cell.last else ""
-            done = "" if cell.complete else f" [{cell.n}/{len(cell.runs)}]"
-            mark = EARLIER if old & set(cell.runs) else ""
-            numbers[place] = {"": format_value(cell.obtained, decimals) + last + done + mark}
-    return numbers
 
 
 def _grid(layout: Layout, numbers: Mapping[tuple[Key, Key], Numbers], lacking: str = "") -> str:
@@ -209,8 +177,8 @@ def _grid(layout: Layout, numbers: Mapping[tuple[Key, Key], Numbers], lacking: s
         for column in columns:
             own = numbers.get((row, column)) or dict.fromkeys(heads, lacking if layout.cell(row, column) else "")
             title = " · ".join(headed(layout.column_axes[at], column[at]) for at in differing)
-            names = {head: ": ".join(filter(None, (title, head))) or layout.figure for head in heads}
-            line |= {escape_markdown(names[head]): own[head] for head in heads}
+            for head in heads:
+                line[escape_markdown(": ".join(filter(None, (title, head))) or layout.figure)] = own[head]
         rows.append(line)
     return _markdown(rows, len(layout.row_axes))
 
@@ -220,11 +188,10 @@ def _labels(axes: list[str], labels: Sequence[str]) -> Numbers:
 
 
 def _numbers(one: Obtained, mark: str = "", star: str = "") -> Numbers:
-    """Return the numbers of a cell, by what heads them."""
-    published = one.published + (star if one.quoted else "")
+    published = {"published": one.published + star * one.quoted}
     if one.last:
-        return {"published": published, "last ten": one.obtained + mark, "last round": one.last}
-    return {"published": published, "obtained": one.obtained + mark}
+        return published | {"last ten": one.obtained + mark, "last round": one.last}
+    return published | {"obtained": one.obtained + mark}
 
 
 def _markdown(rows: Sequence[Numbers], labels: int) -> str:
@@ -237,7 +204,8 @@ def _page(papers: list[tuple[Summary, list[Section]]], seconds: float) -> str:
     agreement = Agreement.total((summary.agreement for summary, _ in papers), published)
     overview = [["paper", "published", "obtained", *(f"within {points:g}" for points in WITHIN_POINTS), "explained"]]
     for summary, _ in papers:
-        differences, explained = summary.agreement.differences, sum(bool(one.explained) for one in summary.obtained)
+        differences = summary.agreement.differences
+        explained = sum(bool(one.explained) for brief in summary.briefs for one in brief.obtained)
         numbers = [summary.published, len(differences), *count_within(differences), explained]
         overview.append([escape_markdown(summary.title), *(f"{number:,}" for number in numbers)])
     return markdown(
@@ -249,14 +217,3 @@ def _page(papers: list[tuple[Summary, list[Section]]], seconds: float) -> str:
         legend=f"{LEGEND} {AGREEMENT_LEGEND}",
         papers=[(summary, sections) for summary, sections in papers if sections],
     )
-
-
-def _filled(readme: str, sections: Mapping[str, Section]) -> str:
-    """Return a README whose places for tables have them."""
-
-    def table(place: re.Match[str]) -> str:
-        if place[2] not in sections:
-            raise UserError(f"README.md: a place for the results of {place[2]!r}, of which no published number is kept")
-        return f"{place[1]}{sections[place[2]].small}\n{place[3]}"
-
-    return _PLACE.sub(table, readme)

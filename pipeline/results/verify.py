@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,13 +29,7 @@ _FEWEST = 10  # measurements that are averaged at least
 
 @dataclass(frozen=True)
 class Comparison:
-    """A kept run and the same run trained again.
-
-    Attributes:
-        cell: In words.
-        kept, again: Pooled accuracy in percent, mean over the last measurements.
-        verdict: In words.
-    """
+    """A kept run and the same run trained again: pooled accuracies in percent, means over the last measurements."""
 
     cell: str
     run: str
@@ -45,29 +39,10 @@ class Comparison:
     good: bool
 
 
-@dataclass(frozen=True)
-class Again:
-    """A kept run that was trained again: its measurements and facts, as the ledger has them, and on which machine."""
-
-    entry: Entry
-    measurements: dict[str, Any]
-    facts: dict[str, Any]
-    machine: str
-
-
 def verify(workspace: Workspace, spec: str, cells: int, named: list[str]) -> list[Comparison]:
-    """Train the kept runs of some cells of a spec again and compare every count.
-
-    Of a cell these may be some of its seeds. It works in ``build/verify``, so that nothing is recorded in the workspace
-    or in its ledger.
-
-    Args:
-        cells: How many to draw at random, where none are `named`.
-        named: Cells or patterns of them (:func:`cells_meant`).
-
-    Raises:
-        UserError: No cell of the spec is kept, or there is no such cell, or a run failed.
-    """
+    """Train the kept runs of some cells of a spec again, in ``build/verify``, and compare every count: of the cells
+    that are `named` (:func:`cells_meant`), or else of so many that are drawn at random. Raises :class:`UserError`: no
+    cell of the spec is kept, or there is no such cell, or a run failed."""
     compilation, ledger = compile_workspace(workspace, [spec]), Ledger(workspace.root)
     in_table = {cell_name(cell.labels): cell.runs for cell in compilation.table(spec).cells}
     kept = {name: own for name, runs in in_table.items() if (own := [run for run in runs if run in compilation.kept])}
@@ -85,21 +60,23 @@ def verify(workspace: Workspace, spec: str, cells: int, named: list[str]) -> lis
     for seeds, names in by_seeds.items():
         if run_specs(scratch, RunOptions((spec,), cells=tuple(names), seeds=seeds)):
             raise UserError(f"{spec}: a run failed; see above")
-    return [
-        one
-        for name, runs in chosen.items()
-        for one in compare(name, [_again(scratch, entry) for entry in map(ledger.get, runs) if entry])
-    ]
+    found = []
+    for name, runs in chosen.items():
+        entries = [entry for entry in map(ledger.get, runs) if entry]
+        found += compare(name, entries, [_again(scratch, entry) for entry in entries])
+    return found
 
 
-def _again(scratch: Workspace, entry: Entry) -> Again:
+def _again(scratch: Workspace, entry: Entry) -> Entry:
+    """Return what a kept run is that was trained again."""
     rounds, facts = read_table(scratch.root / run_path(entry.run.id, "rounds.parquet"), "rounds/2")
     entry.rounds()  # refuses what is damaged
     timing = read_timing(scratch.private / "timings" / f"{entry.run.id}.json")
-    return Again(entry, from_table(rounds, facts["positions"]), facts, timing.machine if timing else "")
+    measurements = from_table(rounds, facts["positions"])
+    return replace(entry, measurements=measurements, facts=facts, machine=timing.machine if timing else "")
 
 
-def compare(cell: str, runs: Sequence[Again]) -> list[Comparison]:
+def compare(cell: str, kept: Sequence[Entry], again: Sequence[Entry]) -> list[Comparison]:
     """Compare the kept runs of a cell with the same runs trained again.
 
     On the same kind of machine all counts have to agree. On another one sums round differently, and training carries
@@ -107,31 +84,30 @@ def compare(cell: str, runs: Sequence[Again]) -> list[Comparison]:
     differs by no more than three standard deviations, over its seeds or over a run's measurements, whichever is larger,
     and three standard errors of the clients' paired differences. Half a point is never too much.
     """
-    before = [_last(run.entry, run.entry.measurements) for run in runs]
-    now = [_last(run.entry, run.measurements) for run in runs]
-    difference = abs(float(np.mean([a.mean - b.mean for a, b in zip(now, before, strict=True)])))
+    before, now = (list(map(_last, runs)) for runs in (kept, again))
+    difference = abs(float(np.mean([b.mean - a.mean for a, b in zip(before, now, strict=True)])))
     seeds = float(np.std([one.mean for one in before])) if len(before) >= FEWEST_SEEDS else 0.0
     spread = max(seeds, float(np.mean([one.deviation for one in before])))
     allowed = max(_LEAST, _DEVIATIONS * min(spread, _standard_error(before, now)))
     found = []
-    for run, kept, again in zip(runs, before, now, strict=True):
-        verdict, good = _verdict(run)
+    for old, new, first, second in zip(kept, again, before, now, strict=True):
+        verdict, good = _verdict(old, new)
         if not verdict and (good := difference <= allowed):
-            where = run.entry.machine or f"{run.entry.facts['device']}, torch {run.entry.facts['torch']}"
+            where = old.machine or f"{old.facts['device']}, torch {old.facts['torch']}"
             verdict = f"the cell agrees, on another kind of machine (kept: {where})"
         verdict = verdict or f"the cell DIFFERS by {difference:.2f} points, more than {allowed:.2f}"
-        found.append(Comparison(cell, run.entry.run.id, kept.mean, again.mean, verdict, good))
+        found.append(Comparison(cell, old.run.id, first.mean, second.mean, verdict, good))
     return found
 
 
-def _verdict(run: Again) -> tuple[str, bool]:
+def _verdict(kept: Entry, again: Entry) -> tuple[str, bool]:
     """Return what can be said of one run alone; "" where its cell decides."""
-    same = {name for name, value in run.entry.facts.items() if value == run.facts.get(name)}
+    same = {name for name, value in kept.facts.items() if value == again.facts.get(name)}
     if other := [data for data in ("dataset", "partition") if f"{data}_hash" not in same]:
         return f"made on other data ({other[0]})", False
-    if _counts(run.entry.measurements) == _counts(run.measurements):
+    if _counts(kept.measurements) == _counts(again.measurements):
         return "the same, every count", True
-    if run.entry.machine == run.machine and {"device", "torch"} <= same:
+    if kept.machine == again.machine and {"device", "torch"} <= same:
         return "DIFFERS, on the same kind of machine", False
     return "", False
 
@@ -142,8 +118,7 @@ def _counts(measurements: dict[str, Any]) -> dict[str, Any]:
     return {name: {key: own[key] for key in own if key != "loss"} for name, own in populations.items()}
 
 
-@dataclass(frozen=True)
-class _Last:
+class _Last(NamedTuple):
     """The last measurements of a run: accuracies in percent, pooled over clients and per client [clients]."""
 
     mean: float
@@ -152,11 +127,11 @@ class _Last:
     total: NDArray[np.float64]
 
 
-def _last(entry: Entry, measurements: dict[str, Any]) -> _Last:
+def _last(entry: Entry) -> _Last:
     """Return the measurements in the window of the run's evaluation, and ten at least."""
-    if not measurements:
+    if not entry.measurements:
         return _Last(float("nan"), 0.0, np.zeros(0), np.zeros(0))
-    test = measurements["test"]
+    test = entry.measurements["test"]
     window = sum(entry.run.evaluation.in_window(one, test["round"][-1]) for one in test["round"])
     correct, total = np.array(test["correct"][-max(window, _FEWEST) :], float), np.array(test["total"], float)
     pooled = 100.0 * correct.sum(axis=1) / total.sum()

@@ -17,7 +17,7 @@ from pflcore.methods import METHODS
 from pflcore.partitions import PARTITIONS
 from pipeline.report import write  # noqa: F401
 from pipeline.running import local  # noqa: F401
-from pipeline.spec.catalog import figure_module, figure_names
+from pipeline.spec.figures import figure_module, figure_names
 from pipeline.stages import cli, data, describe, partition, results, train  # noqa: F401
 
 for name in figure_names():

@@ -2,13 +2,11 @@
 
 Collecting entries imports every method and backbone, and with them torch. The result is therefore stored as JSON under
 a name that is a hash of the sources of all entries: reading a spec or completing it in an editor does not wait for
-torch. Figures are known by their files, in ``pipeline/report/figures`` and a study's ``figures/``, which are read and
-not imported; what an analysis found is a figure as well, called like the analysis.
+torch.
 """
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import dataclasses
 import hashlib
@@ -29,6 +27,7 @@ from pflcore.errors import UserError
 from pflcore.files import write_text
 from pflcore.options import OptionInfo, describe_options
 from pflcore.registry import KINDS, did_you_mean, joined, registry_of, use_study
+from pipeline.spec.figures import figure_names
 from pipeline.spec.metrics import Part
 from pipeline.spec.run import RUN_FIELDS, SETTINGS, options
 from pipeline.spec.schema import first_fault
@@ -38,7 +37,6 @@ _HELP = """Use that many generated training samples of the dataset's shape, and 
 instead of the real data; null is the real data."""
 STAND_IN = OptionInfo("stand_in", "int", False, True, False, None, _HELP, None, {"ge": 4})
 """An option that every dataset has beside its own: whoever loads a dataset takes it off before creating the entry."""
-_FIGURES = Path(__file__).parents[1] / "report/figures"
 _TYPES: dict[str, type] = {"int": int, "float": float, "str": str, "bool": bool}
 
 
@@ -252,24 +250,3 @@ def fingerprint() -> str:
         content = path.read_bytes()
         digest.update(f"\0{name}\0{len(content)}\0".encode() + content)
     return digest.hexdigest()
-
-
-def figure_names() -> list[str]:
-    """Return the figures that have a file, sorted. Raises :class:`UserError` when a name is taken twice."""
-    return sorted([*(path.stem for path in _FIGURES.glob("[!_]*.py")), *extensions.found("figures", _FIGURES)])
-
-
-def figure_module(name: str) -> str:
-    """Return the module of a figure that has a file, as a dotted name."""
-    own = extensions.found("figures", _FIGURES).get(name)
-    return own.module if own else f"pipeline.report.figures.{name}"
-
-
-def figure_needs(name: str) -> str:
-    """Return what a figure with a file reads beside rounds and analyses: "partitions", or "" for nothing."""
-    own = extensions.found("figures", _FIGURES).get(name)
-    for node in ast.parse((own.path if own else _FIGURES / f"{name}.py").read_bytes()).body:
-        match node:
-            case ast.Assign(targets=[ast.Name(id="NEEDS")], value=ast.Constant(value=str(needs))):
-                return needs
-    return ""

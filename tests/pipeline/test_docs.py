@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from dvc.cli.parser import get_main_parser
 from support.markdown import PAGES, ROOT, Page
+from support.pages import with_keys
 from typer.main import get_command
 
 from pflcore.options import describe_options
 from pflcore.settings import Training
-from pipeline.browse.language import page
 from pipeline.cli.commands import app
 from pipeline.results.report import write_report
 from pipeline.spec.catalog import load_catalog
@@ -45,7 +45,7 @@ def command(words: list[str]) -> tuple[object, list[str]]:
 
 def test_the_language_page_has_all_keys_of_specs() -> None:
     path = ROOT / "docs/language.md"
-    assert path.read_text(encoding="utf-8") == page(path.read_text(encoding="utf-8"), load_catalog(ROOT))
+    assert path.read_text(encoding="utf-8") == with_keys(path.read_text(encoding="utf-8"), load_catalog(ROOT))
 
 
 @pages

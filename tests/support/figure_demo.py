@@ -19,28 +19,14 @@ from pflcore.settings import Evaluation
 from pipeline.spec.run import Run
 from pipeline.spec.table import ResolvedTable
 from pipeline.workspace import partition_path
-from support.report_demo import (
-    CODE,
-    HEADINGS,
-    cell,
-    rounds_table,
-    table,
-    with_records,
-    write_evaluation,
-    write_metrics,
-)
+from support.report_demo import CODE, HEADINGS, cell, rounds_table, table, with_records, write_evaluation, write_metrics
 
 TOTAL = 200
 """Test samples of every client, so that 1 correct sample is half a percent."""
-
 FIGURES = {
-    "resources": "Resources",
-    "gain": "Gain of the clients over Local",
-    "noise": "Accuracy and noise",
-    "values": "The table as a figure",
-    "boxes": "Spread over the runs",
-    "protocols": "Under other protocols",
-    "ranks": "Mean ranks",
+    **{"resources": "Resources", "gain": "Gain of the clients over Local", "noise": "Accuracy and noise"},
+    **{"values": "The table as a figure", "boxes": "Spread over the runs"},
+    **{"protocols": "Under other protocols", "ranks": "Mean ranks"},
 }
 """Those that are no analyses, and their headings."""
 Rows = Iterable[tuple[str, int, str, int, float]]
@@ -53,13 +39,8 @@ def record(
 ) -> dict[str, Any]:
     """What a run is, as far as figures look at it."""
     return {
-        "dataset": {"name": "cifar10"},
-        "partition": {"name": setting},
-        "clients": clients,
-        "seed": seed,
-        "backbone": {"name": "tiny_vit", **backbone},
-        "method": {"name": method},
-        "training": {"rounds": 1},
+        **{"dataset": {"name": "cifar10"}, "partition": {"name": setting}, "clients": clients, "seed": seed},
+        **{"backbone": {"name": "tiny_vit", **backbone}, "method": {"name": method}, "training": {"rounds": 1}},
         "evaluation": {"every": 1, "window": 0, "curve_every": 0},
     }
 
@@ -109,45 +90,36 @@ def study(root: Path, runs: Runs, **changes: Any) -> ResolvedTable:
 def demo(root: Path, clients: int = 40) -> ResolvedTable:
     """Three methods in two settings with noise, resources that differ, and every analysis."""
     random, runs = np.random.default_rng(0), Runs()
-    for at, (label, method, shift) in enumerate(
-        (("Local", "local", 0), ("FedAvg", "fedavg", -12), ("FedTP", "fedtp", 14))
-    ):
-        for setting, classes in (("dirichlet", 10), ("pathological", 100)):
-            run, of, noise = (
-                f"{method}-{setting}",
-                record(method, clients=clients, setting=setting),
-                np.linspace(0, 60, clients),
-            )
+    for at, (label, shift) in enumerate({"Local": 0, "FedAvg": -12, "FedTP": 14}.items()):
+        for setting, classes in {"dirichlet": 10, "pathological": 100}.items():
+            method, noise = label.lower(), np.linspace(0, 60, clients)
+            run, of = f"{method}-{setting}", record(method, clients=clients, setting=setting)
             runs[label, setting] = {run: of}
-            correct = random.normal(140 + shift, 13, clients) - 0.4 * noise
+            correct = (random.normal(140 + shift, 13, clients) - 0.4 * noise).clip(0, TOTAL).round()
             whole, kept = 1_000_000 + 128 * classes, [1_000_000 + 128 * classes, 0, 400_000][at]
             sent = {"communicated_up": 4 * (whole - kept), "communicated_down": 4 * (whole - kept)}
             facts = {"parameters": whole, "stored": kept, "received": whole - kept, "macs": 3 * whole + 50_000 * at}
-            write_rounds(
-                root, run, correct.clip(0, TOTAL).round().astype(int).tolist(), **sent, **facts, server=at * whole
-            )
+            write_rounds(root, run, correct.tolist(), **sent, **facts, server=at * whole)
             write_noise(root, of, noise.tolist() if setting == "dirichlet" else None)
             write_analysis(root, run, [*(_analyses(random) if method == "fedtp" else []), *_rollout(at)])
     return study(root, runs, title="Figures", figures=[*FIGURES, *HEADINGS])
 
 
-def _analyses(random: np.random.Generator) -> Iterable[tuple[str, int, str, int, float]]:
+def _analyses(random: np.random.Generator) -> Rows:
     for client in range(100):
         x, y = random.normal(client // 5, 1.0, 2)
-        yield from (
-            ("embeddings", client, name, 0, float(v)) for name, v in (("x", x), ("y", y), ("group", client // 5))
-        )
+        for name, value in (("x", x), ("y", y), ("group", client // 5)):
+            yield "embeddings", client, name, 0, float(value)
     for part, ceiling in {"embedding": 70, "head": 78, "all": 86}.items():
         for client, epoch in np.ndindex(4, 11):
-            correct = int(TOTAL / 100 * (ceiling - (ceiling - 30) * np.exp(-epoch / 3)))
-            yield "adaptation", client, f"{part}.correct", epoch, correct
+            yield "adaptation", client, f"{part}.correct", epoch, int(2 * ceiling - 80 * np.exp(-epoch / 3))
             yield "adaptation", client, f"{part}.total", epoch, TOTAL
     for client, stage in np.ndindex(5, 2):
         for kind, weight in zip(("se", "eca", "ca"), random.dirichlet([5, 5, 5]), strict=True):
             yield "mixing", client, f"conv{stage}_attention.{kind}", 0, float(weight)
 
 
-def _rollout(shift: int) -> Iterable[tuple[str, int, str, int, float]]:
+def _rollout(shift: int) -> Rows:
     down, across = np.mgrid[:8, :8]
     for client in (0, 4, 5):
         image = np.stack([30 * down, 120 + 3 * down, 220 - 4 * across]).astype(float)

@@ -23,7 +23,6 @@ K = TypeVar("K")
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#E69F00", "#56B4E9")
 _STYLES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
-_LEGEND_LINES, _LEGEND_LINE = 3, 0.2  # lines that a figure has space for; inches of one more
 
 
 def draw_panels(
@@ -44,15 +43,14 @@ def draw_panels(
         legend: What is different from these styles in the legend.
         more: Labels and styles that the legend has beside series.
     """
-    titles = [str(panel) for panel in data["panel"].cat.categories if (data["panel"] == panel).any()]
+    titles = [str(panel) for panel in data["panel"].cat.categories if (data["panel"] == panel).any()][:MAX_PANELS]
     styles = styles_of(map(str, data["series"].cat.categories))
-    figure, all_axes = panel_grid(titles[:MAX_PANELS], xlabel, ylabel)
-    drawn: set[str] = set()
-    for axes, title in zip(all_axes, titles, strict=False):
+    figure, panels = panel_grid(titles, xlabel, ylabel)
+    for axes, title in zip(panels, titles, strict=True):
         for name, own in data[data["panel"] == title].groupby("series", observed=True):
             with mark_series(axes, str(name)):
                 draw(axes, own, styles[str(name)])
-            drawn.add(str(name))
+    drawn = set(data.loc[data["panel"].isin(titles), "series"])
     entries = [(name, {**style, **(legend or {})}) for name, style in styles.items() if name in drawn and name]
     if entries or more:
         add_legend(figure, [*entries, *more])
@@ -111,8 +109,8 @@ def add_legend(figure: Figure, entries: Sequence[tuple[str, Style]], title: str 
     # Labels are set afterwards: matplotlib drops those that begin with an underscore and reads $ as mathematics.
     blank = ["x" * len(label) for label, _ in entries]
     ncols = max(1, int(12 * figure.get_figwidth() / (7 + max(map(len, blank)))))  # at about 12 characters per inch
-    more = math.ceil(len(entries) / ncols) - _LEGEND_LINES  # make the figure higher, not its panels lower
-    figure.set_figheight(figure.get_figheight() + _LEGEND_LINE * max(0, more))
+    more = max(0, math.ceil(len(entries) / ncols) - 3)  # make the figure higher than for three lines, not panels lower
+    figure.set_figheight(figure.get_figheight() + 0.2 * more)
     legend = figure.legend(handles, blank, loc="outside lower center", ncols=ncols, frameon=False, title=title or None)
     for text, (label, _) in zip(legend.get_texts(), entries, strict=True):
         text.set_parse_math(False)

@@ -14,19 +14,10 @@ import matplotlib.style
 import pandas as pd
 from matplotlib.figure import Figure
 
-from pipeline.report.table.printed import NO_VALUE as NO_VALUE
-
 _STYLE = {
-    "svg.hashsalt": "pfl",
-    "svg.fonttype": "path",
-    "path.simplify": False,  # the page reads values off the lines
-    "font.size": 9,
-    "axes.titlesize": 9,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "grid.color": "#dddddd",
-    "grid.linewidth": 0.6,
+    **{"svg.hashsalt": "pfl", "svg.fonttype": "path", "path.simplify": False},  # the page reads values off the lines
+    **{"font.size": 9, "axes.titlesize": 9, "axes.spines.top": False, "axes.spines.right": False},
+    **{"axes.grid": True, "grid.color": "#dddddd", "grid.linewidth": 0.6},
 }
 _NO_DATES = {"Date": None, "Creator": None, "Format": None, "Type": None}
 
@@ -90,7 +81,7 @@ class PlainTable:
         then its other columns. Axes are headed by the last part of their dotted names."""
         several = [axis for axis in axes if len(frame[axis].cat.categories) > 1]
         several = several or [axis for axis in axes[:1] if axis != "series"]
-        shown = frame[[*several, *more, *(str(name) for name in frame if name not in (*axes, *more))]]
+        shown = frame[[*several, *more, *(name for name in frame if name not in (*axes, *more))]]
         heads = [name.rpartition(".")[2].replace("_", " ") if name in axes else name for name in map(str, shown)]
         lines = [tuple(map(str, line)) for line in shown.itertuples(index=False, name=None)]
         return cls(tuple(heads), lines, labels=len(several) + len(more))

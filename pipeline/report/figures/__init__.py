@@ -1,7 +1,7 @@
-"""Figures beside the table, one per file: the file's name is the figure's.
+"""Figures beside the table: :data:`pipeline.spec.figures.BUILT_IN`, and those of studies and packages, a file each.
 
-A file has a ``TITLE``, unless it draws what the analysis of its name found, whose title it then has; what the figure
-``NEEDS`` beside the rounds of runs, if anything (:func:`pipeline.spec.catalog.figure_needs`); and :data:`Draw`.
+Such a file has a ``TITLE``, unless it draws what the analysis of its name found, whose title it then has; what the
+figure ``NEEDS`` beside the rounds of runs, if anything; and :data:`Draw`, called ``draw``.
 """
 
 from __future__ import annotations
@@ -13,33 +13,33 @@ from importlib import import_module
 import pandas as pd
 
 from pipeline.report.drawing.sections import Picture, PlainTable, Section, counted, figure_style
-from pipeline.report.figures import _curves
+from pipeline.report.figures._curves import draw_curves
 from pipeline.report.figures._data import TableData as TableData
 from pipeline.report.table.results import Results
-from pipeline.spec.catalog import figure_module, figure_names
+from pipeline.spec.figures import BUILT_IN, figure_module, figure_names, figure_title
 
 Draw = Callable[[TableData], Section]
-"""The function ``draw`` of a figure's file. Raises :class:`UserError` when an artifact that it needs is damaged."""
+"""What draws a figure. Raises :class:`UserError` when an artifact that it needs is damaged."""
 
 MAX_LINES = 40
 
 
 def build_sections(results: Results) -> list[Section]:
-    """Return the convergence curves, if there are any, and the figures that a table's spec lists, in its order, or else
-    the analyses that its runs made. Raises :class:`UserError` if an artifact that a figure needs is damaged."""
+    """Return the convergence curves, if there are any, and the figures that a table's spec lists, or else the analyses
+    that its runs made. Raises :class:`UserError` if an artifact that a figure needs is damaged."""
     data, analyses = TableData(results), results.table.analyses
     names = results.table.drawn
     if results.table.figures is None:
         names = [name for name in names if name not in analyses or not data.findings(name).empty]
     with figure_style():
-        curves = replace(_curves.draw(data), name="curves", title=_curves.TITLE)
+        curves = replace(draw_curves(data), name="curves", title="Convergence")
         return [*([curves] if curves.picture else []), *(_section(name, data) for name in names)]
 
 
-def draw_curves(results: Results) -> Picture | None:
+def curves_of(results: Results) -> Picture | None:
     """Return the convergence curves alone; None where there are none."""
     with figure_style():
-        return _curves.draw(TableData(results)).picture
+        return draw_curves(TableData(results)).picture
 
 
 def _section(name: str, data: TableData) -> Section:
@@ -47,9 +47,8 @@ def _section(name: str, data: TableData) -> Section:
     if title and data.findings(name).empty:
         section = Section(f"No run of this table has made this analysis; runs with analyses: [{name}] make it.")
     elif name in figure_names():
-        file = import_module(figure_module(name))
-        draw: Draw = file.draw
-        section, title = draw(data), title or file.TITLE
+        draw: Draw = getattr(import_module(figure_module(name)), f"draw_{name}" if name in BUILT_IN else "draw")
+        section, title = draw(data), title or figure_title(name)
     else:
         section = _numbers(name, data)
     lines = section.data.drop(columns="series", errors="ignore").rename(columns=lambda n: str(n).removeprefix("axis."))

@@ -11,19 +11,14 @@ import pandas as pd
 
 from pflcore.files import parse_json
 from pipeline.report.frame import ALL
-from pipeline.report.table.cells import Key, Value
-from pipeline.report.table.layout import Layout, headed, short
+from pipeline.report.table.cells import Key
+from pipeline.report.table.layout import Layout, headed
 from pipeline.report.table.results import Results
 from pipeline.spec.run import Run
 
 COSTS = {
-    "model": "parameters",
-    "kept": "stored",
-    "received": "received",
-    "bytes_up": "communicated_up",
-    "bytes_down": "communicated_down",
-    "macs": "macs",
-    "server": "server",
+    **{"model": "parameters", "kept": "stored", "received": "received"},
+    **{"bytes_up": "communicated_up", "bytes_down": "communicated_down", "macs": "macs", "server": "server"},
 }
 """Costs of a run, in numbers but for the bytes, and the columns that the frame has for them."""
 
@@ -56,10 +51,10 @@ class TableData:
         """A line per cell: mean, std, n (runs), complete (all that are planned), tied (with the best of its column by
         seeds), published_mean, published_std."""
         axes, numbers = self.table.axes, ("mean", "std", "published_mean", "published_std")
-        lines = [
-            (*cell.key(axes), *_numbers(cell.obtained), *_numbers(cell.published), cell.n, cell.complete, cell.tied)
-            for cell in self.results.layout.cells
-        ]
+        lines = []
+        for cell in self.results.layout.cells:
+            values = [getattr(of, name, None) for of in (cell.obtained, cell.published) for name in ("mean", "std")]
+            lines.append((*cell.key(axes), *values, cell.n, cell.complete, cell.tied))
         frame = pd.DataFrame(lines, columns=[*(f"axis.{axis}" for axis in axes), *numbers, "n", "complete", "tied"])
         return self._in_order(frame.astype(dict.fromkeys(numbers, float) | {"complete": bool}), self.results.layout)
 
@@ -71,19 +66,12 @@ class TableData:
                 differ in their client or quantity are one.
             diverged: Include cells of which a run diverged; those left would flatter it.
         """
-        layout = self.results.layout if single else self.results.of_runs.layout
-        runs = self.results.runs
-        out = set() if diverged else {run.id for run in runs.values() if run.diverged}
+        layout, runs = (self.results if single else self.results.of_runs).layout, self.results.runs
         axes = [*layout.row_axes, *layout.column_axes]
         lines = [
-            (
-                *cell.key(axes),
-                run,
-                ALL if cell.client is None else cell.client,
-                sum(runs[own].made for own in cell.runs),
-            )
+            (*cell.key(axes), run, ALL if cell.client is None else cell.client, sum(runs[of].made for of in cell.runs))
             for cell in layout.cells
-            if not out.intersection(cell.runs)
+            if diverged or not any(runs[run].diverged for run in cell.runs)
             for run in cell.runs
         ]
         columns = [*(f"axis.{axis}" for axis in axes), "run", "client", "made"]
@@ -151,23 +139,10 @@ def closest(runs: pd.DataFrame, others: pd.DataFrame, on: str) -> pd.DataFrame:
     return pairs.assign(**unlike).sort_values([*unlike, "run"]).drop_duplicates("index").set_index("index")
 
 
-def heading(axes: Sequence[str]) -> str:
-    """Return what heads labels on some axes in one."""
-    return " · ".join(map(short, axes))
-
-
 def joined(frame: pd.DataFrame, axes: Sequence[str], keys: Iterable[Key] | None = None) -> pd.Categorical[Any]:
-    """Return the labels of some axes as one text per line, ordered.
-
-    Args:
-        keys: All labels that there may be, in their order; by default those that the frame has.
-    """
+    """Return the labels of some axes as one text per line, ordered as `keys`, all that there may be, or sorted."""
     own = list(zip(*(frame[axis] for axis in axes), strict=True)) if axes else [()] * len(frame)
     if keys is None:
         keys = frame.sort_values([*axes])[[*axes]].itertuples(index=False, name=None) if axes else [()]
     texts = {key: " · ".join(map(headed, axes, key)) for key in keys}
     return pd.Categorical([texts[key] for key in own], list(dict.fromkeys(texts.values())), ordered=True)
-
-
-def _numbers(value: Value | None) -> tuple[float | None, float | None]:
-    return (value.mean, value.std) if value else (None, None)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from support.breaking_host import CONTENT, Host, serving
+from support.breaking_host import CONTENT, serving
 from support.digit_files import write_mnist, write_usps_hdf5
 from support.official import write_files, write_zip
 
@@ -42,12 +42,9 @@ def facts(tmp_path: Path) -> Facts:
     return show
 
 
-def test_only_what_is_included_needs_nothing(facts: Facts) -> None:
+def test_which_parts_are_here_and_how_others_are_got(facts: Facts, data: Path) -> None:
     for name in DATASETS.names():
         assert (facts(name)["needs"] == "nothing: it comes with a library") == (name == "digits")
-
-
-def test_which_parts_are_here_and_how_others_are_got(facts: Facts, data: Path) -> None:
     write_mnist(data / "mnist")
     write_usps_hdf5(data / "usps" / "usps.h5")
     shown = facts("digits5")
@@ -70,9 +67,14 @@ def test_what_has_an_address_and_a_hash_is_fetched_and_the_rest_is_a_persons(
     tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_download, "PAUSE_SECONDS", 0.0)
-    said = io.StringIO()
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    said, archives = io.StringIO(), []
     with serving() as host:
-        _serve_domainnet(host, monkeypatch)
+        for archive in domainnet.DomainNet.archives:
+            address = f"http://127.0.0.1:{host.port}/{archive.source.name}"
+            archives.append(archive._replace(source=Source(address, "md5", hashlib.md5(CONTENT).hexdigest())))
+        monkeypatch.setattr(domainnet.DomainNet, "archives", tuple(archives))
         host.most = [1_000_000]  # the first transfer breaks off
         fetch("domainnet", tmp_path, Console(file=said, width=10_000), {})
         expected = {f"{domain}.zip" for domain in domainnet.DomainNet.domains}
@@ -83,14 +85,3 @@ def test_what_has_an_address_and_a_hash_is_fetched_and_the_rest_is_a_persons(
         assert len(host.asked) == 7, "what is here is not fetched again"
     assert f"infograph: here, {data}/domainnet/infograph.zip ({len(CONTENT):,} bytes;" in said.getvalue()
     assert "unverified, from https://huggingface.co/datasets/Jemary/FedBN_Dataset/resolve/main/" in said.getvalue()
-
-
-def _serve_domainnet(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
-        monkeypatch.delenv(name, raising=False)
-    digest = hashlib.md5(CONTENT).hexdigest()
-    archives = tuple(
-        archive._replace(source=Source(f"http://127.0.0.1:{host.port}/{archive.source.name}", "md5", digest))
-        for archive in domainnet.DomainNet.archives
-    )
-    monkeypatch.setattr(domainnet.DomainNet, "archives", archives)

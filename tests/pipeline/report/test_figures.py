@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 import sys
@@ -12,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 from matplotlib import colormaps
 from support.figure_demo import (
     FIGURES,
@@ -27,15 +25,14 @@ from support.figure_demo import (
     write_rounds,
 )
 from support.pages import HOSTILE, Document
-from support.project import CONVNET, make_project, spec
+from support.project import make_project, spec
 from support.report_demo import HEADINGS, RECORD, cell, claim, results_of, table, with_records, write_metrics, write_run
 from support.report_demo import demo as table_demo
 from support.report_demo import report as write_report
 
 from pipeline.report.drawing.sections import PlainTable, Section
 from pipeline.report.figures import build_sections
-from pipeline.report.figures.gain import density
-from pipeline.report.figures.rollout import overlaid
+from pipeline.report.figures._pictures import overlaid
 from pipeline.report.render import escape_latex
 from pipeline.spec.table import ResolvedTable
 
@@ -57,58 +54,45 @@ def drawn(root: Path, runs: Runs, figure: str, **changes: Any) -> tuple[PlainTab
 def test_every_format_has_every_figure_and_the_same_artifacts_give_the_same_bytes(tmp_path: Path) -> None:
     resolved, pages = demo(tmp_path), tmp_path / "report"
     write_report(resolved, tmp_path, pages)
-    for name, section in sections_of(resolved, tmp_path).items():
-        assert section.picture is None or section.picture.svg == (pages / f"figures/{name}.svg").read_text("utf-8")
+    again = sections_of(resolved, tmp_path)
+    for name in ("curves", "gain", "boxes", "rollout"):
+        picture = again[name].picture
+        assert picture and picture.svg == (pages / f"figures/{name}.svg").read_text("utf-8")
     markdown, tex, page = ((pages / f"report.{kind}").read_text(encoding="utf-8") for kind in ("md", "tex", "html"))
     document = Document(page)
-    for title in HEADING.values():
-        assert f"\n## {title}\n" in markdown and rf"\section*{{{title}}}" in tex and title in document.text
+    order = [markdown.index(f"\n## {title}\n") for title in HEADING.values()]
+    assert order == sorted(order)
+    assert all(rf"\section*{{{title}}}" in tex and title in document.text for title in HEADING.values())
     for name in DRAWN:
         assert re.search(rf"^!\[[^]]+\]\(figures/{name}\.svg\)$", markdown, re.MULTILINE)
         assert rf"\includegraphics{{figures/{name}.png}}" in tex
         ET.fromstring((pages / f"figures/{name}.svg").read_text(encoding="utf-8"))
         assert (pages / f"figures/{name}.png").read_bytes().startswith(b"\x89PNG")
-    order = [markdown.index(f"## {title}") for title in HEADING.values()]
-    assert order == sorted(order)
-    for words in ("multiply-adds", "mean gain", "least noise", "by chance", "position", "tuned"):
-        assert words in markdown and words in tex and words in document.text
     with_data = {f"{name}.csv" for name in HEADING if name not in ("rollout", "ranks")}
-    assert {path.name for path in pages.rglob("*.csv")} == {"table.csv", "curves.csv"} | with_data
+    assert {path.name for path in (pages / "figures").glob("*.csv")} == {"curves.csv"} | with_data
 
 
 def test_resources_are_those_of_fedperfix_table_2(tmp_path: Path) -> None:
     # ViT-S with 1000 classes; of it FedPerfix keeps the head (385,000), and adapters (3,551,232) beside it.
     vit, head, adapters, runs = 22_050_664, 385_000, 3_551_232, Runs()
-    costs = {"fedavg": (0, vit, 46), "fedperfix": (head + adapters, vit - head, 53), "apfl": (vit, vit, 92)}
-    for method, (kept, received, macs) in costs.items():
+    kinds = {"fedavg": (0, vit, 46), "fedperfix": (head + adapters, vit - head, 53), "apfl": (vit, vit, 92)}
+    for method, (kept, received, macs) in kinds.items():
         runs[method, "x"] = {method: record(method)}
         sent = {"communicated_up": 4 * received, "communicated_down": 4 * received}
         facts = {"parameters": vit, "stored": kept, "received": received, "macs": macs * 100_000, "server": received}
         write_rounds(tmp_path, method, [1], **sent, **facts)
     printed, data, _ = drawn(tmp_path, runs, "resources")
-    assert printed.header == (
-        *("method", "model", "stored", "kept", "sent up", "sent down", "bytes up", "bytes down"),
-        *("multiply-adds", "relative", "server"),
-    )
-    fedavg, fedperfix, apfl = printed.rows
-    assert fedavg[1:] == (
-        *("22,050,664", "22,050,664", "0", "22,050,664", "22,050,664", "88,202,656", "88,202,656"),
-        *("4,600,000", "1.00", "22,050,664"),
-    )
-    in_millions = [round(int(fedperfix[at].replace(",", "")) / 2**20, 2) for at in (2, 4)]
-    assert (in_millions, fedperfix[9], apfl[9]) == ([24.42, 20.66], "1.15", "2.00")
+    fedavg, fedperfix, apfl = (dict(zip(printed.header, row, strict=True)) for row in printed.rows)
+    assert (fedavg["kept"], fedavg["sent up"], fedavg["bytes down"]) == ("0", "22,050,664", "88,202,656")
+    in_millions = [round(int(fedperfix[name].replace(",", "")) / 2**20, 2) for name in ("stored", "sent up")]
+    assert (in_millions, fedperfix["relative"], apfl["relative"]) == ([24.42, 20.66], "1.15", "2.00")
     assert data["stored"] == [22050664, 25601896, 44101328] and data["relative"] == pytest.approx([1, 53 / 46, 2])
-
-
-def test_resources_without_fedavg_are_relative_to_the_cheapest_and_other_columns_have_lines(tmp_path: Path) -> None:
-    runs: Runs = {}
-    for method, macs in {"fedper": 500, "ditto": 1000}.items():
-        for setting in ("x", "y"):
-            run = f"{method}-{setting}"
-            runs[method, setting] = {run: record(method, setting=setting)}
-            write_rounds(tmp_path, run, [1], macs=macs + 100 * (setting == "y"))
-    printed, _, _ = drawn(tmp_path, runs, "resources")
-    lines = [(*row[:2], row[-3], row[-2]) for row in printed.rows]
+    # Without FedAvg they are relative to the cheapest, and columns that differ have lines.
+    runs, costs = Runs(), {"fedper": (500, 600), "ditto": (1000, 1100)}
+    for method, setting in [("fedper", "x"), ("fedper", "y"), ("ditto", "x"), ("ditto", "y")]:
+        runs[method, setting] = {f"{method}-{setting}": record(method, setting=setting)}
+        write_rounds(tmp_path, f"{method}-{setting}", [1], macs=costs[method][setting == "y"])
+    lines = [(*row[:2], row[-3], row[-2]) for row in drawn(tmp_path, runs, "resources")[0].rows]
     assert lines == [
         *(("fedper", "x", "500", "1.00*"), ("fedper", "y", "600", "1.00*")),
         *(("ditto", "x", "1,000", "2.00*"), ("ditto", "y", "1,100", "1.83*")),
@@ -116,159 +100,73 @@ def test_resources_without_fedavg_are_relative_to_the_cheapest_and_other_columns
 
 
 def test_gain_over_local_pools_the_clients_of_all_seeds(tmp_path: Path) -> None:
-    counts = {("local", 0): [100, 100, 100], ("local", 1): [50, 60, 70]}
-    counts |= {("fedtp", 0): [110, 90, 120], ("fedtp", 1): [60, 60, 60]}
+    counts = {("Local", 0): [100, 100, 100], ("Local", 1): [50, 60, 70], ("FedTP", 0): [110, 90, 120]}
     runs: Runs = {("Local", "x"): {}, ("FedTP", "x"): {}}
-    for (method, seed), correct in counts.items():
-        runs["Local" if method == "local" else "FedTP", "x"][f"{method}-{seed}"] = record(method, seed=seed)
-        write_rounds(tmp_path, f"{method}-{seed}", correct)
+    for (label, seed), correct in (counts | {("FedTP", 1): [60, 60, 60]}).items():
+        run = f"{label.lower()}-{seed}"
+        runs[label, "x"][run] = record(label.lower(), seed=seed)
+        write_rounds(tmp_path, run, correct)
     # Of other Locals the one with the backbone's options is taken, and none with another backbone.
     runs["Local", "x"]["a-deeper"] = record("local", depth=9)
     write_rounds(tmp_path, "a-deeper", [1, 1, 1])
     printed, data, _ = drawn(tmp_path, runs, "gain", decimals=3)
     gains = np.array([10, -10, 20, 10, 0, -10]) * 100 / TOTAL
     assert printed.rows == [("FedTP", f"+{gains.mean():.3f}", f"{100 * (gains > 0).mean():.1f}", "6")]
-    assert data["gain"] == pytest.approx(gains.tolist()) and data["client"] == [0, 1, 2] * 2
-    assert data["local"] == ["local-0"] * 3 + ["local-1"] * 3  # each with Local of its own seed
-
-
-def test_a_density_is_a_sum_of_normal_ones() -> None:
-    values = np.array([-3.0, 1.0, 2.0, 6.5])
-    found = density(values)
-    assert found is not None
-    at, height = found
-    width = values.std(ddof=1) * len(values) ** -0.2
-    plain = np.exp(-(((at[:, None] - values) / width) ** 2) / 2).sum(1) / (len(values) * width * np.sqrt(2 * np.pi))
-    np.testing.assert_allclose(height, plain, rtol=1e-9)
-    np.testing.assert_allclose([at[0], at[-1]], [-3 - 3 * width, 6.5 + 3 * width])
-    assert density(np.full(5, 2.5)) is None and density(np.array([7.0])) is None
+    assert data["gain"] == pytest.approx(gains.tolist()) and data["local"] == ["local-0"] * 3 + ["local-1"] * 3
 
 
 def test_accuracy_against_noise(tmp_path: Path) -> None:
-    counts = {("A", "noisy", 0): [200, 100, 60], ("A", "noisy", 1): [180, 120, 20], ("A", "clean", 0): [10, 10, 10]}
-    runs: Runs = {}
-    for (method, setting, seed), correct in counts.items():
-        run, of = f"{setting}-{seed}", record("fedavg", clients=3, setting=setting, seed=seed)
-        runs.setdefault((method, setting), {})[run] = of
+    runs: Runs = {("A", "noisy"): {}, ("A", "clean"): {}}
+    for run, correct in {"noisy-0": [200, 100, 60], "noisy-1": [180, 120, 20], "clean-0": [10, 10, 10]}.items():
+        setting, seed = run.split("-")
+        runs["A", setting][run] = record("fedavg", clients=3, setting=setting, seed=int(seed))
         write_rounds(tmp_path, run, correct)
     text = sections_of(study(tmp_path, runs, figures=["noise"]), tmp_path)["noise"].text
     assert text == "No measured run of this table has clients with noise on their images."  # no partition is there
-    for own in runs.values():
+    for (_, setting), own in runs.items():
         for of in own.values():
-            write_noise(tmp_path, of, [0.0, 12.5, 25.0] if of["partition"]["name"] == "noisy" else None)
+            write_noise(tmp_path, of, [0.0, 12.5, 25.0] if setting == "noisy" else None)
     printed, data, _ = drawn(tmp_path, runs, "noise")
     accuracy = np.array([200, 100, 60, 180, 120, 20]) * 100 / TOTAL
     assert printed.rows == [("noisy", f"{accuracy.mean():.2f}", "95.00", "20.00", "6")]
     assert data["accuracy"] == accuracy.tolist() and data["noise"] == [0, 12.5, 25] * 2
 
 
-def test_embeddings_and_their_neighbours(tmp_path: Path) -> None:
-    # Two pairs that lie together and one client that lies with the wrong group.
+def test_what_analyses_found(tmp_path: Path) -> None:
+    # Embeddings: two pairs that lie together and one client that lies with the wrong group.
     at = {3: (0.0, 0.0, 4), 1: (0.0, 1.0, 4), 7: (9.0, 9.0, 6), 5: (9.0, 8.0, 6), 8: (0.0, -2.0, 6)}
-    write_rounds(tmp_path, "a", [100])
-    items = ("x", "y", "group")
-    write_analysis(
-        tmp_path,
-        "a",
-        [
-            ("embeddings", client, item, 0, float(v))
-            for client, own in at.items()
-            for item, v in zip(items, own, strict=True)
-        ],
-    )
-    printed, data, _ = drawn(tmp_path, {("A", "x"): {"a": record("fedtp")}}, "embeddings")
+    rows = [("embeddings", client, item, 0, float(value)) for client, own in at.items()
+            for item, value in zip(("x", "y", "group"), own, strict=True)]  # fmt: skip
+    weights = {"conv2": [(0.2, 0.3, 0.5), (0.4, 0.3, 0.3)], "conv10": [(1.0, 0.0, 0.0)] * 2}
+    rows += [("mixing", client, f"{position}.{kind}", 0, weight) for position, clients in weights.items()
+             for client, own in enumerate(clients)
+             for kind, weight in zip(("se", "eca", "ca"), own, strict=True)]  # fmt: skip
+    # Adaptation: clients with 10 and 90 test samples; the second seed has one client and is averaged as a run.
+    first = {8: [(1, 10), (5, 10), (10, 10)], 9: [(9, 90), (45, 90), (80, 90)]}
+    for run, novel in {"a": first, "b": {9: [(20, 100), (40, 100), (60, 100)]}}.items():
+        write_rounds(tmp_path, run, [100])
+        counts = [("adaptation", client, f"head.{item}", epoch, float(pair[item == "total"]))
+                  for client, series in novel.items() for epoch, pair in enumerate(series)
+                  for item in ("correct", "total")]  # fmt: skip
+        write_analysis(tmp_path, run, [*rows, *counts])
+    runs = {("A", "x"): {"a": record("fedtp"), "b": record("fedtp", seed=1)}}
+    printed, data, _ = drawn(tmp_path, runs, "embeddings")
     assert printed.rows == [("A", "5", "2", "80.0", f"{100 * (2 * 1 + 3 * 2) / (5 * 4):.1f}")]
     assert (data["client"], data["y"], data["group"]) == ([1, 3, 5, 7, 8], [1, 0, 8, 9, -2], [4, 4, 6, 6, 6])
-
-
-def test_weights_of_mixed_attention(tmp_path: Path) -> None:
-    weights = {"conv2": [(0.2, 0.3, 0.5), (0.4, 0.3, 0.3)], "conv10": [(1.0, 0.0, 0.0)] * 2}
-    rows = [
-        ("mixing", client, f"{position}.{kind}", 0, weight)
-        for position, clients in weights.items()
-        for client, own in enumerate(clients)
-        for kind, weight in zip(("se", "eca", "ca"), own, strict=True)
+    printed, data, _ = drawn(tmp_path, runs, "mixing")
+    assert printed.header == ("method", "position", "se", "eca", "ca") and data["clients"] == [4] * 6
+    assert printed.rows == [
+        ("A", "conv2", "0.300±0.100", "0.300±0.000", "0.400±0.100"),
+        ("A", "conv10", "1.000±0.000", "0.000±0.000", "0.000±0.000"),
     ]
-    for run in ("a", "b"):  # two seeds with the same numbers
-        write_rounds(tmp_path, run, [100])
-        write_analysis(tmp_path, run, rows)
-    printed, data, _ = drawn(tmp_path, {("A", "x"): {"a": record("fedavg"), "b": record("fedavg", seed=1)}}, "mixing")
-    assert (printed.header, printed.rows) == (
-        ("method", "position", "se", "eca", "ca"),
-        [
-            ("A", "conv2", "0.300±0.100", "0.300±0.000", "0.400±0.100"),
-            ("A", "conv10", "1.000±0.000", "0.000±0.000", "0.000±0.000"),
-        ],
-    )
-    assert data["clients"] == [4] * 6
-
-
-@pytest.mark.parametrize(
-    ("runs", "scales"),
-    [
-        ({"a": (99.2, 1000), "b": (98.0, 100)}, ("log", "function")),
-        ({"a": (99.2, 100), "b": (98.0, 100)}, ("linear", "function")),
-        ({"a": (60.0, 1000), "b": (98.0, 100), "c": (70.0, 100)}, ("log", "linear")),
-    ],
-)
-def test_axes_of_curves_show_what_differs(
-    tmp_path: Path, runs: dict[str, tuple[float, int]], scales: tuple[str, str]
-) -> None:
-    for run, (target, rounds) in runs.items():
-        write_run(tmp_path, run, target, rounds=rounds)
-    resolved = table([cell({"method": run.upper()}, [run]) for run in runs], ["method"], [], figures=[])
-    section = sections_of(resolved, tmp_path)["curves"]
-    assert section.picture is not None
-    (axes,) = section.picture.figure.axes
-    assert (axes.get_xscale(), axes.get_yscale()) == scales
-    assert [len(line.get_xdata()) for line in axes.lines] == [section.data[run.upper()].notna().sum() for run in runs]
-    assert (axes.get_ylim()[1] <= 100) == (scales[1] == "function")
-
-
-def test_the_page_can_read_values_off_the_curves(tmp_path: Path) -> None:
-    curves, path = sections_of(table_demo(tmp_path), tmp_path)["curves"], "{http://www.w3.org/2000/svg}path"
-    assert curves.picture is not None
-
-    def points(group: ET.Element) -> list[tuple[float, float]]:
-        numbers = [float(number) for number in re.findall(r"[\d.]+", next(group.iter(path)).attrib["d"])]
-        return list(zip(numbers[::2], numbers[1::2], strict=True))
-
-    groups = ET.fromstring(curves.picture.svg).iter("{http://www.w3.org/2000/svg}g")
-    panels = [group for group in groups if group.get("id", "").startswith("panel,")]
-    _, _, *scales, label = str(panels[2].get("id")).split(",")
-    assert (len(panels), *scales[:2], label) == (4, "linear", "linear", "round")
-    x0, x1, y0, y1 = map(float, scales[2:])
-    across, down = zip(*points(panels[2]), strict=True)
-    (line,) = [group for group in panels[2] if re.fullmatch("line,.*,FedTP", group.get("id", ""))]
-    x, y = points(line)[-1]
-    share, height = (x - min(across)) / np.ptp(across), (y - min(down)) / np.ptp(down)
-    assert x0 + share * (x1 - x0) == pytest.approx(curves.data["round"].iloc[-1], abs=1e-3)
-    value = curves.data["FedTP / CIFAR-10 / Dirichlet / 50"].iloc[-1]
-    assert y1 - height * (y1 - y0) == pytest.approx(value, abs=1e-3)
-
-
-def test_adaptation_pools_novel_clients(tmp_path: Path) -> None:
-    # Of clients with 10 and 90 test samples; the second seed has one client and is averaged as a run.
-    first = {8: [(1, 10), (5, 10), (10, 10)], 9: [(9, 90), (45, 90), (80, 90)]}
-    for run, clients in {"a": first, "b": {9: [(20, 100), (40, 100), (60, 100)]}}.items():
-        write_rounds(tmp_path, run, [100])
-        rows = [
-            ("adaptation", client, f"head.{item}", epoch, float(counts[at]))
-            for client, series in clients.items()
-            for epoch, counts in enumerate(series)
-            for at, item in enumerate(("correct", "total"))
-        ]
-        write_analysis(tmp_path, run, rows)
-    runs = {("A", "x"): {"a": record("fedtp"), "b": record("fedtp", seed=1)}}
     printed, data, _ = drawn(tmp_path, runs, "adaptation")
     assert printed.rows == [("A", "head", "2", "15.00", "75.00")] and data["accuracy"] == [15, 45, 75]
 
 
 def test_attention_over_an_image() -> None:
-    low, high = (np.array(colormaps["inferno"](x)[:3]) * 255 for x in (0.0, 1.0))
+    low = np.array(colormaps["inferno"](0.0)[:3]) * 255
     green, black = np.zeros((4, 4, 3), np.uint8), np.zeros((4, 4, 3), np.uint8)
     green[..., 1] = 200
-    np.testing.assert_allclose(overlaid(black, np.ones((2, 2)))[1, 2], high / 2, atol=0.5)
     np.testing.assert_allclose(overlaid(green, np.zeros((1, 1)))[0, 0], (0.587 * 200 + low) / 2, atol=0.5)
     # Between the centres of two patches, at 1 and 3 of 4 pixels, the mask is interpolated; beyond them it is level.
     line = overlaid(black, np.array([[0.0, 1.0], [0.0, 1.0]]))[0]
@@ -276,11 +174,44 @@ def test_attention_over_an_image() -> None:
     np.testing.assert_allclose(line, expected, atol=0.5)
 
 
+def test_axes_of_curves_show_what_differs(tmp_path: Path) -> None:
+    for runs, scales in (
+        ({"a": (99.2, 1000), "b": (98.0, 100)}, ("log", "function")),
+        ({"c": (60.0, 1000), "d": (98.0, 900), "e": (70.0, 900)}, ("linear", "linear")),
+    ):
+        for run, (target, rounds) in runs.items():
+            write_run(tmp_path, run, target, rounds=rounds)
+        resolved = table([cell({"method": run}, [run]) for run in runs], ["method"], [], figures=[])
+        section = sections_of(resolved, tmp_path)["curves"]
+        assert section.picture is not None
+        (axes,) = section.picture.figure.axes
+        assert (axes.get_xscale(), axes.get_yscale()) == scales
+        assert [len(line.get_xdata()) for line in axes.lines] == [section.data[run].notna().sum() for run in runs]
+
+
+def test_the_page_can_read_values_off_the_curves(tmp_path: Path) -> None:
+    curves, path = sections_of(table_demo(tmp_path), tmp_path)["curves"], "{http://www.w3.org/2000/svg}path"
+    assert curves.picture is not None
+
+    def points(group: ET.Element) -> np.ndarray:
+        return np.array(re.findall(r"[\d.]+", next(group.iter(path)).attrib["d"]), float).reshape(-1, 2)
+
+    groups = ET.fromstring(curves.picture.svg).iter("{http://www.w3.org/2000/svg}g")
+    panels = [group for group in groups if group.get("id", "").startswith("panel,")]
+    _, _, *scales, label = str(panels[2].get("id")).split(",")
+    assert (len(panels), *scales[:2], label) == (4, "linear", "linear", "round")
+    x0, x1, y0, y1 = map(float, scales[2:])
+    frame = points(panels[2])
+    (line,) = [group for group in panels[2] if re.fullmatch("line,.*,FedTP", group.get("id", ""))]
+    share, depth = (points(line)[-1] - frame.min(0)) / np.ptp(frame, axis=0)
+    assert x0 + share * (x1 - x0) == pytest.approx(curves.data["round"].iloc[-1], abs=1e-3)
+    value = curves.data["FedTP / CIFAR-10 / Dirichlet / 50"].iloc[-1]
+    assert y1 - depth * (y1 - y0) == pytest.approx(value, abs=1e-3)
+
+
 def test_what_is_listed_is_shown_or_else_what_runs_found(tmp_path: Path) -> None:
-    runs: Runs = {
-        ("A", "x"): {"a0": record("fedtp"), "a1": record("fedtp", seed=1)},
-        ("B", "x"): {"b": record("fedper")},
-    }
+    a, b = {"a0": record("fedtp"), "a1": record("fedtp", seed=1)}, {"b": record("fedper")}
+    runs: Runs = {("A", "x"): a, ("B", "x"): b}
     for run, shift in {"a0": 0, "a1": 10}.items():
         write_rounds(tmp_path, run, [100, 120])
         rows = [("odd", client, "norm", 0, shift + value) for client, value in enumerate((1.0, 4.0))]
@@ -295,13 +226,11 @@ def test_what_is_listed_is_shown_or_else_what_runs_found(tmp_path: Path) -> None
     assert [*sections_of(study(tmp_path, runs, analyses=known, figures=[]), tmp_path)] == ["curves"]
     # One without a drawing of its own is shown as its numbers.
     printed, data, text = drawn(tmp_path, runs, "odd", analyses=known)
-    assert printed.header == ("method", "item", "numbers", "mean", "std", "least", "greatest")
     assert printed.rows[:2] == [
         ("A", "norm", "4", "7.5", "5.22", "1", "14"),
         ("A", "rank", "4", "1.5", "1", "0.5", "2.5"),
     ]
-    assert len(printed.rows) == 40 and printed.rows[-1][1:4] == ("item 37", "1", "37")
-    assert text.endswith("The first 40 of 62 lines; the others are in odd.csv.")
+    assert len(printed.rows) == 40 and text.endswith("The first 40 of 62 lines; the others are in odd.csv.")
     assert len(data["value"]) == 68 and (data["value"][5], data["run"][5]) == (14, "a1")
 
 
@@ -321,80 +250,71 @@ def test_hostile_labels_stay_text_in_figures(tmp_path: Path) -> None:
         ET.fromstring((tmp_path / f"out/figures/{name}.svg").read_text(encoding="utf-8"))
 
 
-def test_a_spec_says_which_figures_and_the_report_depends_on_what_they_read(tmp_path: Path) -> None:
+def test_a_report_depends_on_what_its_figures_read(tmp_path: Path) -> None:
     more = "table: {rows: [method], columns: []}\nfigures: %s\n"
-    base = spec("[fedavg, local]", backbone=CONVNET)
-    asked = base.replace("curve_every: 1}", "curve_every: 1}\n    analyses: [mixing]")
-    texts = {"a": base + more % "[noise, resources]", "b": base, "c": asked, "d": asked + more % "[gain, mixing]"}
+    asked = spec("[fedavg, local]").replace("curve_every: 1}", "curve_every: 1}\n    analyses: [mixing]")
+    texts = {"a": spec("[fedavg, local]") + more % "[noise, resources]", "b": spec("[fedavg, local]"), "c": asked}
     project = make_project(tmp_path, {f"specs/{name}.yaml": text for name, text in texts.items()})
     project.compile()
-    tables = {name: json.loads((tmp_path / f"stages/tables/{name}.json").read_text("utf-8")) for name in texts}
-    assert [one["figures"] for one in tables.values()] == [["noise", "resources"], None, None, ["gain", "mixing"]]
     stages = project.stages()
     reads = {name: " ".join(stages[f"stages/dvc.yaml:evaluate-{name}"]["deps"]) for name in texts}
     data = {name: len(re.findall("artifacts/partitions/|/analysis.parquet", deps)) for name, deps in reads.items()}
-    assert data == {"a": 1, "b": 0, "c": 2, "d": 2}
-    shown = yaml.safe_load((tmp_path / "stages/dvc.yaml").read_text("utf-8"))["stages"]
-    code = {name: re.findall(r"\$\{figure\.(\w+)\}", shown[name]["cmd"]) for name in texts}
-    assert code == {"a": ["noise", "resources"], "b": [], "c": ["mixing"], "d": ["gain", "mixing"]}
+    assert data == {"a": 1, "b": 0, "c": 2}
 
 
 def test_specs_and_the_compiler_do_not_wait_for_drawings() -> None:
-    code = "import sys, pipeline.compile.compiler, pipeline.spec.catalog; pipeline.spec.catalog.figure_names()"
+    code = "import sys, pipeline.compile.compiler, pipeline.spec.figures; pipeline.spec.figures.figure_names()"
     done = subprocess.run([sys.executable, "-c", f"{code}; print('matplotlib' in sys.modules)"], capture_output=True)
     assert done.stdout == b"False\n"
 
 
-@pytest.mark.parametrize("columns", [6, 4, 1])
-def test_mean_ranks_and_groups(tmp_path: Path, columns: int) -> None:
+def test_mean_ranks_and_groups(tmp_path: Path) -> None:
     """Three methods that all columns rank alike, and one that lacks a number in the last."""
-    cells = []
-    for method, base in {"Bad_$x$": 50.0, "Good": 70.0, "Fair": 60.0, "Rare": 99.0}.items():
-        for column in range(columns):
-            cells.append(cell({"method": method, "set": f"s{column}"}, [f"{base}-{column}"]))
-            if method != "Rare" or column < columns - 1:
-                write_metrics(tmp_path, f"{base}-{column}", base + column)
-    section = sections_of(table(cells, ["method"], ["set"], figures=["ranks"]), tmp_path)["ranks"]
-    if columns < 6:
-        assert section.text.endswith(f"here: {columns} column{'s' * (columns > 1)} and 3 such rows.")
-        assert section.picture is None and section.table is None
-        return
-    assert section.table and section.table.rows == [
-        *(("Good", "1.00", "a"), ("Fair", "2.00", "ab"), ("Bad_$x$", "3.00", "b")),
-    ]
+
+    def ranks(columns: int) -> Section:
+        cells = []
+        for method, base in {"Bad_$x$": 50.0, "Good": 70.0, "Fair": 60.0, "Rare": 99.0}.items():
+            for column in range(columns):
+                cells.append(cell({"method": method, "set": f"s{column}"}, [f"{base}-{columns}-{column}"]))
+                if method != "Rare" or column < columns - 1:
+                    write_metrics(tmp_path, f"{base}-{columns}-{column}", base + column)
+        return sections_of(table(cells, ["method"], ["set"], figures=["ranks"]), tmp_path)["ranks"]
+
+    few = ranks(4)
+    assert few.text.endswith("here: 4 columns and 3 such rows.") and few.picture is None
+    section = ranks(6)
+    assert section.table
+    assert section.table.rows == [("Good", "1.00", "a"), ("Fair", "2.00", "ab"), ("Bad_$x$", "3.00", "b")]
     # q·√(k(k+1)/6N) for k = 3 and N = 6, with q = 2.3437; Friedman's χ² of 12 with two degrees of freedom is exp(-6).
     assert "more than 1.35 apart" in section.text and "p = 0.0025." in section.text
     assert "Left out, as they lack a number: Rare." in section.text
     assert section.data["mean_rank"].tolist() == [1, 2, 3]
 
 
-def uneven(root: Path) -> ResolvedTable:
+def test_a_rank_that_turns_over_is_marked_and_claims_decided_otherwise_are_named(tmp_path: Path) -> None:
     """Of three seeds: Uneven is at 90 % on nine clients and at 10 % on one, Even is at 80 % on all. A seed adds half a
     percent to all but the worst. In the second column Even is at 5 % and ahead nowhere."""
     cells, records = [], {}
+    chosen = {"mean": 60.0, "std": 0.0, "n": 1}  # accuracy on validation samples is no protocol
     for setting, even in {"hard": 160, "easy": 10}.items():
         for method in ("Uneven", "Even"):
             runs = [f"{method}-{setting}-{seed}" for seed in range(3)]
             for seed, run in enumerate(runs):
-                write_counts(root, run, [180 + seed] * 9 + [20] if method == "Uneven" else [even + seed] * 10)
+                counts = [180 + seed] * 9 + [20] if method == "Uneven" else [even + seed] * 10
+                write_counts(tmp_path, run, counts, validation=chosen)
                 records[run] = RECORD | {"seed": seed}
             cells.append(cell({"method": method, "setting": setting}, runs))
     ahead = claim({"method": ["Uneven"]}, {"method": ["Even"]}, text="Uneven is ahead.", where={"setting": ["hard"]})
     resolved = table(cells, ["method"], ["setting"], metric="clients", figures=["protocols"], claims=[ahead])
-    return with_records(root, resolved, records)
-
-
-def test_a_rank_that_turns_over_is_marked_and_claims_decided_otherwise_are_named(tmp_path: Path) -> None:
-    section = sections_of(uneven(tmp_path), tmp_path)["protocols"]
-    assert section.table and section.table.header == (
-        *("setting", "method", "mean of clients", "window", "last round", "worst tenth"),
-    )
+    section = sections_of(with_records(tmp_path, resolved, records), tmp_path)["protocols"]
+    assert section.table
+    assert section.table.header[2:] == ("mean of clients", "window", "last round", "worst tenth")
     # (9 · 90 + 10) / 10 = 82, 82.45 and 82.9; the deviation of three numbers that lie evenly is step · √(2/3)
-    even, other = ["82.45±0.37 (1)"] * 3, ["5.50±0.41 (2)"] * 4
+    even_rows, other = ["82.45±0.37 (1)"] * 3, ["5.50±0.41 (2)"] * 4
     assert section.table.rows == [
-        ("hard", "Uneven", *even, "10.00±0.00 (2↓)"),
+        ("hard", "Uneven", *even_rows, "10.00±0.00 (2↓)"),
         ("hard", "Even", *["80.50±0.41 (2)"] * 3, "80.50±0.41 (1↑)"),
-        ("easy", "Uneven", *even, "10.00±0.00 (1)"),
+        ("easy", "Uneven", *even_rows, "10.00±0.00 (1)"),
         ("easy", "Even", *other),
         ("mean rank", "Uneven", "1", "1", "1", "1.5↓"),
         ("mean rank", "Even", "2", "2", "2", "1.5↑"),
@@ -405,11 +325,9 @@ def test_a_rank_that_turns_over_is_marked_and_claims_decided_otherwise_are_named
     assert ranks["Even", "hard", "worst_tenth"] == 1 and ranks["Even", "hard", "clients"] == 2 and len(ranks) == 16
 
 
-def test_accuracy_on_validation_samples_is_no_protocol(tmp_path: Path) -> None:
-    chosen = {"mean": 60.0, "std": 0.0, "n": 1}
-    write_counts(tmp_path, "a", [100] * 10, validation=chosen, best_by_validation=chosen)
-    resolved = table([cell({"method": "A"}, ["a"])], ["method"], [], figures=["protocols"], metric="best_by_validation")
-    section = sections_of(resolved, tmp_path)["protocols"]
-    assert section.table and section.table.header[1:] == (
-        *("best by validation", "window", "last round", "mean of clients", "worst tenth"),
-    )
+def test_without_a_run_every_figure_is_a_sentence(tmp_path: Path) -> None:
+    cells = [cell({"method": m, "set": s}, [f"{m}{s}"], (70.0, 0.5)) for m in "AB" for s in "xy"]
+    figures = [*FIGURES, *HEADINGS, "tuning"]
+    sections = sections_of(table(cells, ["method"], ["set"], figures=figures), tmp_path)
+    assert [*sections] == figures
+    assert all(one.text and not one.picture and not one.table and one.data.empty for one in sections.values())

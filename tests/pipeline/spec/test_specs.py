@@ -16,8 +16,9 @@ from pflcore.registry import KINDS, registry_of
 from pipeline.compile.compiler import compile_workspace
 from pipeline.compile.generated import write
 from pipeline.spec import catalog as module
-from pipeline.spec.catalog import Catalog, figure_names, load_catalog
+from pipeline.spec.catalog import Catalog, load_catalog
 from pipeline.spec.editor_schema import json_schema
+from pipeline.spec.figures import figure_names
 from pipeline.spec.selection import SpecSelection, add, drop, named, read_selection
 from pipeline.spec.specs import find_specs, inherit, load_spec
 from pipeline.spec.yamlfile import MAX_NODES, Document, Mark, dotted, load_yaml, parse_yaml

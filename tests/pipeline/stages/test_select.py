@@ -14,7 +14,7 @@ from support.report_demo import RECORD, rounds_table, write_records
 
 from pflcore.artifacts import read_meta, write_table
 from pflcore.errors import UserError
-from pipeline.report.figures.tuning import at_edge
+from pipeline.report.figures._costs import at_edge
 from pipeline.spec.run import Run, short_hash
 from pipeline.stages.results import select
 from pipeline.workspace import RECORDS, run_path, selection_path

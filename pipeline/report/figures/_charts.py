@@ -1,0 +1,170 @@
+"""The cells of a table as a chart: one axis to the right, the others as series and panels, published values beside.
+
+Bars there are none: they have to begin at 0, where a point or two between methods cannot be seen.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from pipeline.report.drawing.panels import MAX_PANELS, Style, draw_panels, grid_shape, left_out
+from pipeline.report.drawing.sections import Picture, PlainTable, Section, counted
+from pipeline.report.figures._data import TableData, joined
+from pipeline.report.table.layout import headed, short
+from pipeline.report.table.printed import NO_VALUE
+
+FEWEST_RUNS = 5  # that a box needs: the five numbers that it shows are then those of the runs
+_HOLLOW: Style = {"linestyle": "none", "markerfacecolor": "none", "alpha": 0.8}
+_LETTER, _MARK, _WIDEST = 0.075, 0.2, 9.0  # inches: of a tick's label, of a mark with its neighbour, of panels
+_SLANT = 35.0  # degrees, of labels that are too long to lie side by side
+_NOTHING = Section("No number of this table has been obtained yet.")
+_BOXES = (
+    "A box shows the runs of a cell: their median and quartiles, and with its whiskers the least and the greatest of "
+    "their numbers; of five runs, these are the five. The mark is their mean."
+)
+_NAMES = {"min": "least", "25%": "first quartile", "50%": "median", "75%": "third quartile", "max": "greatest"}
+
+
+def draw_values(data: TableData) -> Section:
+    """Draw the cells. CSV: both means and deviations, and of how many runs."""
+    cells = data.cells.dropna(subset=["mean", "published_mean"], how="all")
+    cells = cells.rename(columns={"mean": "obtained_mean", "std": "obtained_std"})
+    columns = ["obtained_mean", "obtained_std", "published_mean", "published_std", "n"]
+    text = "The numbers of the table; error bars are their ±."
+    section = Section(text, data=cells[[*data.axes(cells), *columns]], name="values")
+    return _chart(data, section, lambda axes, own, style, _: _marks(axes, own, style))
+
+
+def draw_boxes(data: TableData) -> Section:
+    """Draw how the runs of each cell spread, as box plots beside their means. CSV: a line per run."""
+    values = data.results.frame.values
+    runs = data.place(values[values["metric"] == data.table.metric], single=True).rename(columns={"mean": "accuracy"})
+    if runs.empty:
+        return _NOTHING
+    axes = data.axes(runs)
+    by_cell = runs.groupby(axes, observed=True)["accuracy"]
+    spreads = {key: own.to_numpy() for key, own in by_cell}
+
+    def draw(panel: Axes, cells: pd.DataFrame, style: Style, slot: float) -> None:
+        for at, *key in cells[["at", *axes]].itertuples(index=False, name=None):
+            numbers, line = spreads.get(tuple(key), np.empty(0)), {"color": style["color"], "linewidth": 0.9}
+            parts: Style = {f"{part}props": line for part in ("box", "whisker", "cap")}
+            parts |= {"medianprops": {**line, "linewidth": 1.8}, "whis": (0, 100), "manage_ticks": False}
+            if len(numbers) >= FEWEST_RUNS:  # beside the box is space for the published value
+                panel.boxplot([numbers], positions=[at], widths=0.55 * slot, **parts)
+            elif len(numbers):
+                panel.plot([at] * len(numbers), numbers, ".", color=style["color"], markersize=3.0)
+        _marks(panel, cells.assign(std=np.nan), {**style, "linewidth": 0.9})
+
+    five = by_cell.describe()
+    few = five["count"] < FEWEST_RUNS
+    printed = five.drop(columns=["count", "std"]).map(f"{{:.{data.table.decimals}f}}".format).rename(columns=_NAMES)
+    printed.loc[few, list(_NAMES.values())[1:4]] = NO_VALUE
+    printed.insert(0, "runs", five["count"].astype(int))
+    text = _BOXES + f" Of a cell of fewer than {FEWEST_RUNS} runs, dots show them one by one." * any(few)
+    table = PlainTable.of(printed.reset_index(), axes)
+    section = Section(text, table=table, data=runs[[*axes, "run", "accuracy"]], name="boxes")
+    return _chart(data, section, draw, boxed=True)
+
+
+def _marks(axes: Axes, cells: pd.DataFrame, style: Style, side: str = "") -> None:
+    """Draw means with their deviations; the line, if the style has one, breaks where a mean is missing."""
+    marks = {"linewidth": 1.3, "elinewidth": 0.9, "capsize": 2.0, "markersize": 4.5, **style}
+    axes.errorbar(cells["at"], cells[f"{side}mean"], yerr=cells[f"{side}std"], **marks)
+
+
+def _chart(
+    data: TableData, section: Section, draw: Callable[[Axes, pd.DataFrame, Style, float], None], boxed: bool = False
+) -> Section:
+    """Return a section with a picture of the table, by what draws the cells of a series ``at`` their positions, with
+    the width that each has, and with what has to be said of it; one line where nothing is obtained. What is `boxed` is
+    wide, so that series must not lie over one another."""
+    axis, cells = _laid_out(data)
+    if cells.empty:
+        return _NOTHING
+    labels = list(data.cells[axis].sort_values().unique()) if axis else [""]
+    numeric, ticks = _are_numbers(labels), [float(at) for at in range(len(labels))]
+    if numeric:
+        labels.sort(key=float)
+        numbers = list(map(float, labels))  # on a true scale, if all can be read there
+        ticks = numbers if min(np.diff(numbers)) >= (0.1 - 1e-9) * (numbers[-1] - numbers[0]) else ticks
+    positions = dict(zip(labels, ticks, strict=True))
+    present = [str(one) for one in cells["series"].cat.categories if (cells["series"] == one).any()]
+    slot = 0.8 * min(np.diff(ticks), default=1.0) / len(present) if boxed or not numeric else 0.0
+    beside = 0.4 * slot if slot else 0.02 * (ticks[-1] - ticks[0])
+    cells = cells.assign(at=cells[axis].map(positions).astype(float) if axis else 0.0).sort_values("at", kind="stable")
+
+    def series(axes: Axes, own: pd.DataFrame, style: Style) -> None:
+        style = style if numeric else {**style, "linestyle": "none"}
+        own = own.assign(at=own["at"] + slot * (present.index(str(own["series"].iloc[0])) - (len(present) - 1) / 2))
+        draw(axes, own, style, slot)
+        if len(there := own.dropna(subset="published_mean")):
+            _marks(axes, there.assign(at=there["at"] + beside), {**style, **_HOLLOW}, "published_")
+
+    published = bool(cells["published_mean"].notna().any())
+    more = [("published", {"color": "#666666", "marker": "o", **_HOLLOW})] * published
+    legend = {} if numeric else {"linestyle": "none"}
+    figure = draw_panels(cells, short(axis) if numeric else "", data.measure, series, legend, more)
+    _set_ticks(figure, ticks, [label if numeric else headed(axis, label) for label in labels], len(present), slot)
+    panels, means = cells["panel"].nunique(), cells["mean"]
+    words = " The axis upwards does not begin at 0: compare where marks lie."
+    words += " Each panel has a scale of its own." * (panels > 1)
+    words += " A line breaks where a number is missing." * numeric
+    words += " To the right labels are evenly spaced." * (numeric and ticks != list(map(float, labels)))
+    words += " Hollow, beside it: the published value." * published
+    shown = f"{len(present)} series in {counted(min(MAX_PANELS, panels), 'panel')}"
+    alt = f"Test {data.measure}{f' over {short(axis)}' if axis else ''}, {shown}: "
+    picture = Picture(figure, f"{alt}from {means.min():.2f} to {means.max():.2f}.")
+    return replace(section, text=section.text + words + left_out(cells, section.name), picture=picture)
+
+
+def _laid_out(data: TableData) -> tuple[str, pd.DataFrame]:
+    """Return the axis that runs to the right, and the cells by series and panels, without empty ones.
+
+    It is the innermost column axis of numbers, else such a row axis, else the innermost axis that has several labels.
+    The other rows are series and the other columns panels; where that would be a single series in panels by several
+    axes, the innermost of these are series as well.
+    """
+    cells, inward = data.cells, [*reversed(data.columns), *reversed(data.rows)]
+    several = [axis for axis in inward if cells[axis].nunique() > 1]
+    axis = [*(axis for axis in several if _are_numbers(list(cells[axis].unique()))), *several, *inward, ""][0]
+    rows, columns = ([name for name in axes if name != axis] for axes in (data.rows, data.columns))
+    if len(columns) > 1 and (not rows or len(cells[rows].drop_duplicates()) < 2):
+        rows.append(columns.pop())
+    cells = cells.assign(series=joined(cells, rows), panel=joined(cells, columns))
+    cells = cells[cells["panel"].isin(cells.dropna(subset="mean")["panel"])]
+    return axis, cells[cells["series"].isin(cells.dropna(subset=["mean", "published_mean"], how="all")["series"])]
+
+
+def _are_numbers(labels: Sequence[str]) -> bool:
+    """Return whether these are two or more different numbers."""
+    numbers = pd.to_numeric(pd.Series(labels, dtype=object), errors="coerce")
+    return len(labels) > 1 and bool(np.isfinite(numbers).all()) and numbers.is_unique
+
+
+def _set_ticks(figure: Figure, ticks: list[float], labels: list[str], series: int, slot: float) -> None:
+    """Label positions, slanted where they are long; series lie beside one another if they have a `slot`."""
+    across, down = grid_shape(len(figure.axes))
+    if slot:
+        figure.set_figwidth(max(figure.get_figwidth(), min(_WIDEST, _MARK * series * len(ticks)) * across))
+    longest = _LETTER * max(map(len, labels))
+    slant = _SLANT if longest > 0.8 * figure.get_figwidth() / across / len(ticks) else 0.0
+    figure.set_figheight(figure.get_figheight() + longest * math.sin(math.radians(slant)) * down)
+    edge = min(np.diff(ticks), default=1.0) / 2 if slot else 0.05 * (ticks[-1] - ticks[0])
+    style: Style = {"rotation": slant, "ha": "right", "rotation_mode": "anchor"} if slant else {}
+    for axes in figure.axes:
+        axes.margins(y=0.1)
+        axes.set_xlim(ticks[0] - edge, ticks[-1] + edge)
+        if slot and series > 1:  # lines between ticks show what belongs to which
+            axes.grid(visible=False, axis="x")
+            for one, other in itertools.pairwise(ticks):
+                axes.axvline((one + other) / 2, color="#dddddd", linewidth=0.6)
+        axes.set_xticks(ticks, labels, parse_math=False, **style)

@@ -1,0 +1,248 @@
+"""Methods against one another: gains over training alone, accuracy under noise, other protocols, mean ranks."""
+
+from __future__ import annotations
+
+import json
+from string import ascii_lowercase
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
+
+from pipeline.report.claims import judge_claims
+from pipeline.report.drawing.panels import Style, draw_panels, left_out, styles_of
+from pipeline.report.drawing.sections import Picture, PlainTable, Section, counted
+from pipeline.report.figures._data import TableData, closest
+from pipeline.report.statistics import Ranking, rank_methods
+from pipeline.report.table.cells import ACCURACY, Value
+from pipeline.report.table.layout import short
+from pipeline.report.table.printed import NO_VALUE, TIED, format_value, printed_rank, signed
+
+PROTOCOLS = {
+    **{"last_rounds": "window", "last_ten": "last ten", "final": "last round", "clients": "mean of clients"},
+    **{"worst_tenth": "worst tenth", "last_position": "last position", "best_by_validation": "best by validation"},
+    "best_by_test": "best by test",
+}
+"""Protocols in the order in which they are shown, after the table's own; others follow under their own names."""
+
+FEWEST_COLUMNS = 5  # for ranks: of fewer, next to no ranks differ by more than the critical difference
+_GAIN = (
+    "Accuracy of a method on a client less that of Local on the same client, after the last round, in percentage "
+    "points: the same partition, seed and backbone. Gaussian kernel densities over the clients of all runs of a cell."
+)
+_NOISE = (
+    "A point is a client: its test accuracy after the last round against the standard deviation of the noise on its "
+    "images. Dotted: the mean of a method over its clients. Least and most noise: the mean over the clients that have "
+    "it."
+)
+_PROTOCOLS = (
+    "The same runs, nothing trained anew. In parentheses the rank within the column, rows that tie as printed sharing "
+    f"the mean of their ranks; ↑ a better, ↓ a worse rank than under the first, the table's own protocol. {TIED}: "
+    "cannot be told apart from the best of its column under the protocol, by seeds. Window: pooled over all test "
+    "samples, the mean of the last measured rounds; last round, best by validation: pooled, after this round; mean of "
+    "clients: every client counts the same; worst tenth: the clients that fare worst; last position: as window, but of"
+    " texts the last character alone."
+)
+
+
+def draw_gain(data: TableData) -> Section:
+    """Draw densities of the clients' gain over Local; one line where there is none. CSV: run, local (the run that it is
+    compared with), client, gain."""
+    alone = data.runs["method"] == "local"
+    others, accuracies = data.runs[~alone], data.accuracies
+    local = closest(others, data.runs[alone], "federation")["run"].rename("local")
+    gains = others.join(local, how="inner").merge(accuracies, on="run")
+    gains = gains.merge(accuracies.rename(columns={"run": "local", "accuracy": "alone"}), on=["local", "client"])
+    if gains.empty:
+        return Section("Nothing to compare: no measured run of Local shares partition and backbone with others.")
+    axes = data.axes(gains)
+    gains = gains.assign(gain=gains["accuracy"] - gains["alone"]).sort_values(axes, kind="stable")
+    by_cell = gains.groupby(axes, observed=True)["gain"]
+    means = by_cell.mean()
+    summary = {
+        "mean gain": means.map(lambda mean: signed(mean, data.table.decimals)),
+        "clients that gain (%)": by_cell.agg(lambda own: 100.0 * (own > 0).mean()).map("{:.1f}".format),
+        "clients": by_cell.size().map("{:,}".format),
+    }
+    figure = draw_panels(gains, "gain over Local (points)", "density of clients", _density)
+    for panel in figure.axes:
+        panel.axvline(0.0, color="#888888", linewidth=0.8)
+        panel.set_ylim(bottom=0.0)
+    what = f"Densities of the clients' gain over Local, {counted(gains['series'].nunique(), 'method')}"
+    picture = Picture(figure, f"{what}: mean gains from {signed(means.min(), 2)} to {signed(means.max(), 2)} points.")
+    table = PlainTable.of(pd.DataFrame(summary).reset_index(), axes)
+    return Section(_GAIN + left_out(gains, "gain"), picture, table, gains[[*axes, "run", "local", "client", "gain"]])
+
+
+def density(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
+    """Return positions up to three bandwidths beyond the outermost values, and a Gaussian kernel density with Scott's
+    bandwidth there. None when all values are the same."""
+    from scipy.stats import gaussian_kde  # takes longer to import than most reports to write
+
+    if np.ptp(values) < 1e-9 * max(1.0, float(np.abs(values).max())):
+        return None
+    estimate = gaussian_kde(values)
+    reach = 3.0 * float(np.sqrt(estimate.covariance[0, 0]))
+    at = np.linspace(values.min() - reach, values.max() + reach, 256)
+    return at, estimate(at)
+
+
+def _density(axes: Axes, gains: pd.DataFrame, style: Style) -> None:
+    line = {"linewidth": 1.3, "markersize": 3.5, **style}
+    if curve := density(gains["gain"].to_numpy()):
+        axes.plot(*curve, markevery=(21, 42), **line)
+    else:
+        axes.axvline(gains["gain"].mean(), **line)
+
+
+def draw_noise(data: TableData) -> Section:
+    """Draw a point per client; one line when no partition has noise. CSV: run, client, noise, accuracy."""
+    noisy = data.runs.dropna(subset="noise")
+    noise = {run: pd.Series(json.loads(of)) for run, of in zip(noisy["run"], noisy["noise"], strict=True)}
+    clients = noisy.drop(columns="noise").merge(data.accuracies, on="run")
+    if clients.empty:
+        return Section("No measured run of this table has clients with noise on their images.")
+    clients["noise"] = [noise[run][client] for run, client in zip(clients["run"], clients["client"], strict=True)]
+    axes = data.axes(clients)
+    by_cell = clients.groupby(axes, observed=True)
+    ends = {name: clients["noise"] == by_cell["noise"].transform(name) for name in ("min", "max")}
+    least, most = (clients[at].groupby(axes, observed=True)["accuracy"].mean() for at in ends.values())
+    summary = pd.DataFrame({"mean": by_cell["accuracy"].mean(), "least noise": least, "most noise": most})
+    printed = summary.map(f"{{:.{data.table.decimals}f}}".format).assign(clients=by_cell.size().map("{:,}".format))
+    figure = draw_panels(clients, "noise of the client (std)", ACCURACY, _cloud, {"linestyle": ":"})
+    means, what = summary["mean"], f"Accuracy against noise, {counted(clients['series'].nunique(), 'method')}"
+    picture = Picture(figure, f"{what}: mean accuracies from {means.min():.2f} to {means.max():.2f} percent.")
+    lines = clients.sort_values(axes, kind="stable")[[*axes, "run", "client", "noise", "accuracy"]]
+    table = PlainTable.of(printed.reset_index(), axes)
+    return Section(_NOISE + left_out(clients, "noise"), picture, table, lines)
+
+
+def _cloud(axes: Axes, clients: pd.DataFrame, style: Style) -> None:
+    style = {**style, "markersize": 4.0}
+    hollow = {"markerfacecolor": "none", "linestyle": "none"}  # so that points over one another can be seen
+    axes.plot(clients["noise"], clients["accuracy"], **{**style, **hollow})
+    ends, mean = [clients["noise"].min(), clients["noise"].max()], clients["accuracy"].mean()
+    axes.plot(ends, [mean] * 2, **{**style, "linestyle": ":", "linewidth": 1.3})
+
+
+def draw_protocols(data: TableData) -> Section:
+    """Draw ranks under each protocol; one line when nothing has been measured. CSV: protocol, mean, std, rank, tied."""
+    measured = {name for run in data.results.runs.values() for name in run.values} - {"validation"}
+    order = dict.fromkeys((data.table.metric, *PROTOCOLS, *sorted(measured)))
+    under = {name: data.results.under(name) for name in order if name in measured}
+    frames = dict[str, pd.DataFrame]()
+    for name, results in under.items():
+        cells = TableData(results).cells
+        cells = cells[cells["complete"] & cells["mean"].notna()].assign(protocol=name)
+        # Of images the last position is the whole, so there it is left out.
+        whole = frames.get("last_rounds") if name == "last_position" else None
+        if len(cells) and (whole is None or not cells["mean"].equals(whole["mean"])):
+            frames[name] = cells
+    if not frames:
+        return Section("No run of this table has been measured yet.")
+    names = {name: PROTOCOLS.get(name, name.replace("_", " ")) for name in frames}
+    frame = pd.concat(frames.values(), ignore_index=True)
+    frame["protocol"] = pd.Categorical(frame["protocol"], list(names), ordered=True)
+    scores = data.sign * frame["mean"].round(data.table.decimals)
+    frame["rank"] = scores.groupby([frame["panel"], frame["protocol"]], observed=True).rank(ascending=False)
+    frame = frame.sort_values(["panel", "series", "protocol"])
+    figure = draw_panels(frame, "", "rank", _ranks)
+    for panel in figure.axes:
+        panel.set_xticks(range(len(names)), names.values(), rotation=35, ha="right", rotation_mode="anchor")
+        panel.yaxis.set_major_locator(MaxNLocator(integer=True))
+        panel.invert_yaxis()
+    verdicts = [{one.claim.text: one.obtained.verdict for one in judge_claims(under[name])} for name in names]
+    text = " ".join([_PROTOCOLS, *_claims(pd.DataFrame(verdicts, list(names.values())))])
+    rows, columns = counted(frame["series"].nunique(), "row"), counted(frame["panel"].nunique(), "column")
+    picture = Picture(figure, f"Ranks of {rows} in {columns} under each protocol.")
+    lines = frame[[*data.axes(frame), "protocol", "mean", "std", "rank", "tied"]]
+    return Section(text + left_out(frame, "protocols"), picture, _by_protocol(data, frame, list(names.values())), lines)
+
+
+def _ranks(axes: Axes, cells: pd.DataFrame, style: Style) -> None:
+    axes.plot(cells["protocol"].cat.codes, cells["rank"], linewidth=1.3, **{**style, "markersize": 4})
+
+
+def _by_protocol(data: TableData, frame: pd.DataFrame, names: list[str]) -> PlainTable:
+    """Print a line per cell, column by column, with marks where a rank differs from that under the first protocol, and
+    where there are several columns the rows' mean ranks below."""
+
+    def printed(ranks: pd.DataFrame) -> pd.DataFrame:
+        first = ranks.iloc[:, 0]
+        marks = ranks.apply(lambda own: np.select([own < first, own > first], ["↑", "↓"], ""))
+        return ranks.map(printed_rank, na_action="ignore") + marks
+
+    columns = frame["panel"].nunique()
+    values = zip(frame["mean"], frame["std"].replace(np.nan, None), frame["tied"], strict=True)
+    frame["text"] = [
+        format_value(Value(mean, std), data.table.decimals) + TIED * (tied is True) for mean, std, tied in values
+    ]
+    place = ["panel", "series"]
+    ranks, cells = (frame.pivot(index=place, columns="protocol", values=name) for name in ("rank", "text"))
+    lines = cells + " (" + printed(ranks) + ")"
+    if columns > 1:
+        by_row = ranks.groupby("series", observed=True)
+        below = printed(by_row.mean().where(by_row.count() == columns).dropna(how="all"))
+        lines = pd.concat([lines, pd.concat({"mean rank": below}, names=["panel"])])
+    rows = [(*map(str, key), *own) for key, own in zip(lines.index, lines.fillna(NO_VALUE).to_numpy(), strict=True)]
+    heads = (" · ".join(map(short, axes)) for axes in (data.columns, data.rows))
+    table = PlainTable((*heads, *names), rows, labels=2)
+    return table if columns > 1 else table.select(range(1, len(table.header)))
+
+
+def _claims(verdicts: pd.DataFrame) -> list[str]:
+    """Return a sentence per claim (a column) whose verdict depends on the protocol (a row), or one on all of them."""
+    words = {claim: [f"{verdict} under {', '.join(same.index)}" for verdict, same in own.groupby(own, sort=False)]
+             for claim, own in verdicts.items()}  # fmt: skip
+    sentences = [f"Claim “{claim}”: {'; '.join(several)}." for claim, several in words.items() if len(several) > 1]
+    return sentences or ["Every claim has the same verdict under all protocols."] * bool(words)
+
+
+def draw_ranks(data: TableData) -> Section:
+    """Draw mean ranks of rows that have a number in every column, and join those that Nemenyi's test cannot tell apart
+    (Demšar, 2006, figure 1); one line when there are too few. CSV: mean_rank."""
+    cells = data.cells
+    scores = data.sign * cells["mean"].where(cells["complete"]).round(data.table.decimals)
+    every = cells.assign(score=scores).pivot(index="series", columns="panel", values="score")
+    whole = every.dropna()
+    columns, rows = len(whole.columns), len(whole)
+    if columns < FEWEST_COLUMNS or rows < 2:
+        needs = f"Mean ranks need {FEWEST_COLUMNS} columns and two rows that have numbers in all of them"
+        return Section(f"{needs}; here: {counted(columns, 'column')} and {counted(rows, 'such row')}.")
+    ranking = rank_methods(whole.to_numpy().T)
+    order = [int(at) for at in np.argsort(ranking.mean_ranks, kind="stable")]
+    names = [str(whole.index[at]) for at in order]
+    groups = list(zip(ascii_lowercase, ranking.groups, strict=False))
+    letters = ["".join(letter for letter, group in groups if at in group) for at in order]
+    labels = cells.drop_duplicates("series").set_index("series").loc[names, data.rows].reset_index(drop=True)
+    lines = labels.assign(mean_rank=ranking.mean_ranks[order])
+    printed = labels.assign(rank=lines["mean_rank"].map("{:.2f}".format), group=letters)
+    printed = printed.rename(columns={"rank": "mean rank"})
+    text = (
+        f"Ranks of the numbers as printed, 1 the best, ties sharing the mean of theirs; their mean over {columns} "
+        f"columns, which count as independent. Friedman's test that all are alike: p = {ranking.p:.2g}. By Nemenyi's "
+        f"test at 5 % two rows differ when their mean ranks are more than {ranking.critical:.2f} apart. Lines join and "
+        f"letters name rows that cannot be told apart{'' if ranking.groups else '; here, all can'}."
+    )
+    if lacking := [str(row) for row in every.index if row not in whole.index]:
+        text += f" Left out, as they lack a number: {', '.join(lacking)}."
+    alt = f"Mean ranks of {counted(rows, 'row')}, from {names[0]} to {names[-1]}."
+    return Section(text, Picture(_rank_lines(ranking, order, names), alt), PlainTable.of(printed, data.rows), lines)
+
+
+def _rank_lines(ranking: Ranking, order: list[int], names: list[str]) -> Figure:
+    count, groups = len(order), ranking.groups
+    figure = Figure(figsize=(6.0, 1.1 + 0.28 * count), layout="constrained")
+    axes, styles = figure.subplots(), styles_of(range(count))
+    for down, at in enumerate(order):
+        axes.plot(ranking.mean_ranks[at], down, **{**styles[at], "linestyle": "none", "markersize": 6})
+    for across, group in enumerate(groups):
+        ends = [order.index(group[0]), order.index(group[-1])]
+        axes.plot([count + 0.4 + 0.25 * across] * 2, ends, color="#444444", linewidth=3, solid_capstyle="round")
+    axes.set_yticks(range(count), names, parse_math=False)
+    axes.set_xticks(range(1, count + 1))
+    axes.set(xlim=(0.7, count + 0.7 + 0.25 * len(groups)), ylim=(count - 0.5, -0.5), xlabel="mean rank")
+    return figure

@@ -1,0 +1,126 @@
+"""What the runs of a table cost: resources of each method, and what was tried before the runs were trained."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pandas as pd
+
+from pipeline.report.drawing.sections import PlainTable, Section, drop_constant_columns
+from pipeline.report.figures._data import COSTS, TableData, closest
+from pipeline.report.table.layout import short
+from pipeline.report.table.printed import NO_VALUE
+
+_RESOURCES = (
+    "Counts of numbers, but for the bytes. Model: parameters of the backbone. Stored: what a client holds during a "
+    "round, kept and received; kept: between its rounds. Sent: by and to one sampled client in a round. Multiply-adds:"
+    " of one local step, forward and backward, per sample. Server: parameters that it holds. Relative: multiply-adds "
+    "against FedAvg on the same backbone; with a star, where there is no FedAvg, against the cheapest method."
+)
+_PRINTED = ["model", "stored", "kept", "up", "down", "bytes_up", "bytes_down", "macs", "relative"]
+_HEADS = ["model", "stored", "kept", "sent up", "sent down", "bytes up", "bytes down", "multiply-adds", "relative"]
+_IN_DATA = ["model", "stored", "kept", "bytes_up", "bytes_down", "macs", "server", "relative"]
+_TUNING = (
+    "Values chosen before the runs of the table were trained, by accuracy on validation samples, under other seeds. "
+    "Tried: how many combinations, of how many; rounds: of all trials, and how many times the rounds of one run that "
+    "is; validation: accuracy (%) of the chosen trial, and the range over all. *: at the edge of what there was to "
+    "choose from, so a wider choice might do better."
+)
+
+
+def draw_resources(data: TableData) -> Section:
+    """Print a line per row and, where they differ, the columns that have the same costs; without a table while no run
+    has been made. Costs are means over the runs of a cell; no times, which do not repeat."""
+    runs = data.runs.astype(dict.fromkeys(COSTS, float))
+    if runs.empty:
+        return Section("No run has been made yet.")
+    axes = data.axes(runs)
+    rivals = runs[runs["macs"] > 0]
+    cheapest = rivals.groupby(["panel", "backbone"], observed=True)["macs"].min().rename("cheapest")
+    runs = runs.join(cheapest, on=["panel", "backbone"])
+    runs["of"] = closest(runs, rivals[rivals["method"] == "fedavg"], "panel")["macs"]
+    runs["star"] = runs["of"].isna().map({True: "*", False: ""})
+    runs["of"] = runs["of"].fillna(runs["cheapest"])
+    cells = runs.groupby([*axes, "panel"], observed=True)
+    costs = cells[[*COSTS]].mean().round()
+    costs["stored"] = costs["kept"] + costs["received"]
+    costs["up"], costs["down"] = (costs["bytes_up"] / 4).round(), (costs["bytes_down"] / 4).round()
+    printed = costs.map(lambda count: NO_VALUE if pd.isna(count) else f"{int(count):,}")
+    costs["relative"] = costs["macs"] / cells["of"].first()
+    ratios = costs["relative"].map("{:.2f}".format) + cells["star"].first()
+    printed["relative"] = ratios.where(costs["relative"].notna(), NO_VALUE)
+    lines = costs[_IN_DATA].astype(dict.fromkeys(_IN_DATA[:-1], "Int64")).reset_index()
+    table = _merged(printed[[*_PRINTED, "server"]].set_axis([*_HEADS, "server"], axis="columns").reset_index(), data)
+    return Section(_RESOURCES, table=table, data=lines[[*axes, *_IN_DATA]])
+
+
+def _merged(printed: pd.DataFrame, data: TableData) -> PlainTable:
+    """Make one line of the columns of a row that have the same costs."""
+    rows, every = [axis for axis in data.rows if axis in printed], len(printed["panel"].cat.categories)
+    same = printed.groupby([*rows, *_HEADS, "server"], observed=True, sort=False)["panel"].agg(list).reset_index()
+    head, panels = " · ".join(map(short, data.columns)), same.pop("panel")
+    same.insert(len(rows), head, ["all" if len(own) == every else "; ".join(own) for own in panels])
+    same = same.sort_values(rows, kind="stable") if rows else same
+    if (same[head] == "all").all():
+        return PlainTable.of(same.drop(columns=head), rows)
+    return PlainTable.of(same, rows, head)
+
+
+def draw_tuning(data: TableData) -> Section:
+    """Print the selection of each cell; no table while nothing has been chosen. CSV: a line per trial and seed."""
+    cells = data.selections
+    if cells.empty:
+        return Section("Nothing has been chosen yet.")
+    axes, spaces = data.axes(cells), dict[str, dict[str, None]]()
+    for selection in cells["selection"]:
+        for option, values in selection["space"].items():
+            spaces.setdefault(option, {})[", ".join(map(_word, values))] = None
+    same = {option: next(iter(several)) for option, several in spaces.items() if len(several) == 1}
+    lines = [
+        {option: _chosen(one, option, option not in same) for option in spaces} | _cost(one, rounds)
+        for one, rounds in cells[["selection", "rounds"]].itertuples(index=False)
+    ]
+    table = PlainTable.of(pd.concat([cells[axes], pd.DataFrame(lines, cells.index)], axis=1), axes)
+    table, constant = drop_constant_columns(table, keep=table.labels + len(spaces))
+    choice = "; ".join(f"{option} {values}" for option, values in same.items())
+    text = _TUNING + f" To choose from: {choice}." * bool(same) + f" In every line: {constant}." * bool(constant)
+    trials = [
+        cell | {option: json.dumps(value) for option, value in trial["chosen"].items()}
+        | {"run": run, "validation_accuracy": accuracy, "chosen": trial["chosen"] == cell["selection"]["chosen"]}
+        for cell in cells[[*axes, "selection"]].to_dict("records")
+        for trial in cell["selection"]["trials"]
+        for run, accuracy in zip(trial["runs"], trial["accuracies"], strict=True)
+    ]  # fmt: skip
+    return Section(text, table=table, data=pd.DataFrame(trials).drop(columns="selection"))
+
+
+def _cost(selection: dict[str, Any], rounds: int) -> dict[str, str]:
+    trials = selection["trials"]
+    means = [trial["mean"] for trial in trials if trial["mean"] is not None]
+    best = next(trial["mean"] for trial in trials if trial["chosen"] == selection["chosen"])
+    diverged = f", {len(trials) - len(means)} diverged" if len(means) < len(trials) else ""
+    return {
+        "tried": f"{len(trials)} of {selection['size']}{diverged}",
+        "rounds": f"{selection['rounds']:,} ({selection['rounds'] / rounds:.1f}×)",
+        "validation": f"{best:.2f} ({min(means):.2f} to {max(means):.2f})" if means else NO_VALUE,
+    }
+
+
+def _chosen(selection: dict[str, Any], option: str, differs: bool) -> str:
+    """Print the chosen value; with what there was to choose from, where that is not the same in all cells."""
+    if option not in selection["space"]:
+        return ""
+    value, values = selection["chosen"][option], selection["space"][option]
+    among = f" of {', '.join(map(_word, values))}" if differs else ""
+    return f"{_word(value)}{'*' if at_edge(value, values) else ''}{among}"
+
+
+def at_edge(value: Any, values: list[Any]) -> bool:
+    """Return whether a number is the smallest or largest of those that there were to choose from."""
+    numbers = [one for one in values if isinstance(one, int | float) and not isinstance(one, bool)]
+    return len(numbers) == len(values) > 1 and value in (min(numbers), max(numbers))
+
+
+def _word(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)

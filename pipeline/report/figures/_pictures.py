@@ -1,0 +1,190 @@
+"""What analyses found of models: maps of embeddings, weights of attention, test images with what is seen there."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from numpy.typing import NDArray
+from scipy.spatial.distance import cdist
+
+from pipeline.report.drawing.panels import COLOURS, MAX_PANELS, add_legend, mark_series, panel_grid, styles_of
+from pipeline.report.drawing.sections import Picture, PlainTable, Section, counted
+from pipeline.report.figures._data import TableData
+from pipeline.report.table.printed import NO_VALUE
+
+_MAX_NAMED = 40  # groups that a legend is made for
+_LUMA = np.array([0.299, 0.587, 0.114])  # of red, green and blue in the lightness of a pixel (ITU-R BT.601)
+_EMBEDDINGS = (
+    "What the server has learned about each client, in two dimensions (t-SNE): a point is a client, its colour and "
+    "marker the class that most of its training samples are of. Only who is near whom means anything. Same group: the "
+    "share of clients whose nearest neighbour has the same; by chance: what that would be if positions were dealt out "
+    "at random. Of several runs of a cell the first is shown."
+)
+_MIXING = (
+    "The weights that clients give to the kinds of attention at each position in the network; those of a position sum "
+    "to one. Mean and population standard deviation over the clients of all runs of a cell."
+)
+_ROLLOUT = (
+    "Test images of some clients, and over them in grey what the class token of the client's own model attends to "
+    "(attention rollout, relative to its strongest patch): dark is nothing, light is most."
+)
+_DETECTIONS = (
+    "Test images of some clients: above with the objects that are there, below with what a client's own model finds, "
+    "if its score reaches the analysis's `least`. A colour is a class; difficult objects are dashed."
+)
+Kinds = dict[str, NDArray[np.float64]]
+"""What is known of an image, by kind."""
+
+
+def draw_embeddings(data: TableData) -> Section:
+    """Draw a map of the clients per cell. CSV: client, x, y (of no unit), group (whole number)."""
+    found = data.findings("embeddings")
+    axes = data.axes(found)
+    first = found[found["run"] == found.groupby(axes, observed=True)["run"].transform("first")]
+    place = list(dict.fromkeys([*axes, "series", "panel", "client"]))
+    points = first.pivot(index=place, columns="item", values="value").reset_index()
+    points = points.sort_values([*axes, "client"]).astype({"group": int})
+    cells = points.groupby(axes, observed=True)
+    table = cells[["x", "y", "group"]].apply(_neighbours).reset_index()
+    maps = [own for _, own in cells][:MAX_PANELS]
+    titles = [" · ".join(filter(None, own.iloc[0][["series", "panel"]])) for own in maps]
+    figure, panels = panel_grid(titles, "", "", height=3.0)
+    groups = sorted(points["group"].unique())
+    styles = {group: {**style, "linestyle": "none"} for group, style in styles_of(groups).items()}
+    for panel, own in zip(panels, maps, strict=True):
+        for group, clients in own.groupby("group"):
+            with mark_series(panel, f"group {group}"):
+                panel.plot(clients["x"], clients["y"], markersize=4.5, **styles[group])
+        panel.set(xticks=[], yticks=[])
+        panel.set_aspect("equal", adjustable="datalim")
+        panel.spines[:].set(visible=True, color="#bbbbbb")
+    if len(groups) <= _MAX_NAMED:
+        add_legend(figure, [(str(group), styles[group]) for group in groups], "group")
+    more = len(table) - MAX_PANELS
+    text = _EMBEDDINGS + (f" Cells without a panel: {more}; see embeddings.csv." if more > 0 else "")
+    alt = f"Embeddings of {counted(len(maps[0]), 'client')} in the plane, for {counted(len(table), 'cell')}."
+    return Section(text, Picture(figure, alt), PlainTable.of(table, axes), points[[*axes, "client", "x", "y", "group"]])
+
+
+def _neighbours(points: pd.DataFrame) -> pd.Series[str]:
+    """Return how many clients and groups there are, the share of clients in percent whose nearest neighbour is of their
+    group, and what that is on average when positions are permuted."""
+    at, group, count = points[["x", "y"]].to_numpy(), points["group"].to_numpy(), len(points)
+    sizes, same, chance = np.unique(group, return_counts=True)[1], NO_VALUE, NO_VALUE
+    if count > 1:
+        nearest = (cdist(at, at) + np.diag([np.inf] * count)).argmin(1)
+        same = f"{100.0 * (group[nearest] == group).mean():.1f}"
+        chance = f"{100.0 * (sizes * (sizes - 1)).sum() / (count * (count - 1)):.1f}"
+    numbers = {"clients": f"{count:,}", "groups": f"{len(sizes):,}"}
+    return pd.Series({**numbers, "same group (%)": same, "by chance (%)": chance})
+
+
+def draw_mixing(data: TableData) -> Section:
+    """Print a line per cell and position and a column per kind of attention, of items ``<position>.<kind>``. CSV:
+    position, kind, mean, std, clients."""
+    found = data.findings("mixing")
+    axes, names = data.axes(found), found["item"].str.rpartition(".")
+    for name, at in (("position", 0), ("kind", 2)):
+        found[name] = pd.Categorical(names[at], names[at].unique(), ordered=True)
+    weights = found.groupby([*axes, "position", "kind"], observed=True)["value"]
+    summary = pd.DataFrame({"mean": weights.mean(), "std": weights.std(ddof=0), "clients": weights.size()})
+    printed = summary["mean"].map("{:.3f}".format) + summary["std"].map("±{:.3f}".format)
+    wide = printed.unstack("kind").astype(object).fillna(NO_VALUE).rename(columns=str)
+    return Section(_MIXING, table=PlainTable.of(wide.reset_index(), axes, "position"), data=summary.reset_index())
+
+
+def draw_rollout(data: TableData) -> Section:
+    """Draw test images once, then a line of what each method's models attend to: ``image.<row>`` holds the pixels
+    0..255 of an image, channels first, ``mask.<row>`` the attention of its patches, 0 to 1, rows first."""
+
+    def show(panel: Axes, kinds: Kinds, first: bool) -> None:
+        image, side = pixels(kinds["image"]), math.isqrt(len(kinds.get("mask", ())))
+        panel.imshow(image if first else overlaid(image, kinds["mask"].reshape(side, -1)), interpolation="none")
+
+    return _draw_images(data.findings("rollout"), _ROLLOUT, "image", show, most=10, inches=0.95)
+
+
+def overlaid(image: NDArray[np.uint8], mask: NDArray[np.float64]) -> NDArray[np.uint8]:
+    """Return half the image [H, W, 3] in grey and half the mask [h, w], 0 to 1, as heat, smoothed between patches."""
+    for axis, size in enumerate(image.shape[:2]):
+        centres = (np.arange(mask.shape[axis]) + 0.5) * size / mask.shape[axis]
+        at = np.arange(size) + 0.5
+        mask = np.apply_along_axis(lambda own, at, xp: np.interp(at, xp, own), axis, mask, at, centres)
+    heat = 255.0 * colormaps["inferno"](mask)[..., :3]
+    return np.asarray(np.rint(((image @ _LUMA)[..., None] + heat) / 2), np.uint8)
+
+
+def draw_detections(data: TableData) -> Section:
+    """Draw test images with their objects once, then a line of what each method's detectors find: ``found.<row>`` and
+    ``there.<row>`` hold six numbers per box, class, left, top, right, bottom, and score or whether it is difficult."""
+
+    def show(panel: Axes, kinds: Kinds, first: bool) -> None:
+        image = pixels(kinds["image"])
+        height, width = image.shape[:2]
+        panel.imshow(image, interpolation="none")
+        for label, left, top, right, bottom, last in kinds.get("there" if first else "found", np.empty(0)).reshape(
+            -1, 6
+        ):
+            at, across, down = (left * width - 0.5, top * height - 0.5), (right - left) * width, (bottom - top) * height
+            style: dict[str, Any] = {"linestyle": "--" if first and last else "-", "linewidth": 1.0, "fill": False}
+            panel.add_patch(Rectangle(at, across, down, edgecolor=COLOURS[int(label) % len(COLOURS)], **style))
+
+    return _draw_images(data.findings("detections"), _DETECTIONS, "objects", show, most=6, inches=1.5)
+
+
+def _draw_images(
+    found: pd.DataFrame, text: str, first: str, show: Callable[[Axes, Kinds, bool], None], *, most: int, inches: float
+) -> Section:
+    """Draw at most `most` images, evenly chosen: a line called `first` of the images, then a line per row of the table,
+    of its first column; `show` also gets whether a panel is in the first line. Items are called ``<kind>.<row>``, the
+    row of the image in the dataset."""
+    panels = found["panel"].unique()
+    own = found[found["panel"] == panels[0]].sort_values(["series", "client", "item", "index"])
+    lines: dict[str, dict[tuple[int, int], Kinds]] = {}  # by series, client and row
+    for name, of_row in own.groupby("series", observed=True):
+        one_run = of_row[of_row["run"] == of_row["run"].iloc[0]]
+        for (client, item), values in one_run.groupby(["client", "item"])["value"]:
+            kind, _, row = str(item).partition(".")
+            kinds = lines.setdefault(str(name), {}).setdefault((int(client), int(row)), {})
+            kinds[kind] = values.to_numpy(np.float64)
+    # Methods on one partition share their images; where one lacks them, another has them.
+    every = {place: kinds for items in reversed(lines.values()) for place, kinds in items.items()}
+    places = sorted(every)
+    shown = [places[at] for at in np.linspace(0, len(places) - 1, min(len(places), most)).round().astype(int)]
+    several = (found.groupby(["series", "panel"], observed=True)["run"].nunique() > 1).any()
+    text += f" Shown for {panels[0]}, the first of {len(panels)} columns." * (len(panels) > 1)
+    text += " Of several runs of a cell the first is shown." * bool(several)
+    text += f" {len(shown)} of {len(places)} images." * (len(shown) < len(places))
+    alt = f"{counted(len(shown), 'test image')}, and the same for {counted(len(lines), 'method')}."
+    lines = {first: every} | lines
+    width = 0.075 * max(map(len, lines)) + inches * len(shown)
+    figure = Figure(figsize=(width, inches * len(lines) + 0.3), layout="constrained")
+    figure.get_layout_engine().set(h_pad=0.02, w_pad=0.02)  # type: ignore[union-attr, call-arg]
+    grid: Any = figure.subplots(len(lines), len(shown), squeeze=False)
+    for panel in grid.flat:
+        panel.grid(visible=False)
+        panel.set(xticks=[], yticks=[])
+        panel.spines[:].set_visible(False)
+    for at, (row, (name, items)) in enumerate(zip(grid, lines.items(), strict=True)):
+        row[0].set_ylabel(name, rotation=0, ha="right", va="center", parse_math=False)
+        for panel, place in zip(row, shown, strict=True):
+            if place in items:
+                show(panel, items[place], at == 0)
+    for panel, (client, _) in zip(grid[0], shown, strict=True):
+        panel.set_title(f"client {client}")
+    return Section(text, Picture(figure, alt, photos=True))
+
+
+def pixels(values: NDArray[np.float64]) -> NDArray[np.uint8]:
+    """Return a square image [H, W, 3] of numbers 0..255, channels first: three, or one where they are a square."""
+    channels = 1 if math.isqrt(len(values)) ** 2 == len(values) else 3
+    planes = values.reshape(channels, math.isqrt(len(values) // channels), -1)
+    return np.repeat(np.moveaxis(planes, 0, -1), 3 // channels, axis=-1).clip(0, 255).round().astype(np.uint8)
