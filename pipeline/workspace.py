@@ -29,7 +29,8 @@ PARTITION_REPORTS = "reports/partitions"
 PAPERS = "reports/papers"
 INDEX = "reports/index.html"
 _PARTITION_FILES = ("index.md", "index.html", "picture.svg", "clients.csv")
-_REPORT_FILES = ("report.md", "report.html", "report.tex", "table.csv", "table.parquet", "figures", "metrics")
+_TABLES = ("table.csv", "table.parquet", "results.csv", "results.parquet")
+_REPORT_FILES = ("report.md", "report.html", "report.tex", *_TABLES, "figures", "metrics")
 
 
 @dataclass(frozen=True)

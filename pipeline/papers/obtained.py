@@ -5,13 +5,11 @@ from __future__ import annotations
 import statistics
 from dataclasses import dataclass
 
-from pipeline.report.agreement import compared_cells
 from pipeline.report.figures.protocols import NAMES
 from pipeline.report.frame import LAST, LAST_TEN
 from pipeline.report.statistics import NO_VERDICT
-from pipeline.report.table.cells import Cell
-from pipeline.report.table.printed import format_value, signed
-from pipeline.report.table.results import Measured, Results
+from pipeline.report.study import compared_cells
+from pipeline.report.table import Cell, Measured, Results, format_value, signed
 from pipeline.spec.table import ResolvedTable
 
 
@@ -22,7 +20,7 @@ class Obtained:
     Attributes:
         labels: Of the cell, in the order in which ``--cell`` takes them.
         last: What was obtained after the last round, where `obtained` is the mean over the last measurements; else "".
-        verdict, noise: See :class:`~pipeline.report.table.cells.Cell`.
+        verdict, noise: See :class:`~pipeline.report.table.Cell`.
         runs: How many there are, of how many that are planned.
         quoted: The paper has the value from an earlier one.
         elsewhere: The number under other protocols, by their names; ``last ten`` is that of the last measurements.

@@ -34,7 +34,6 @@ from pipeline.workspace import COUNTING, COUNTS, partition_path, run_path, selec
 
 ALL = -1
 """In the column `client`: all clients of a run together."""
-
 LAST_TEN, LAST = "last_ten", 10
 """The protocol of papers that name no round: the mean over so many measurements at the end of a run."""
 
@@ -55,6 +54,7 @@ _SCHEMAS = {
     "findings": pa.schema({"run": _TEXT, **_FINDING}),
     "selections": pa.schema({"selection": _TEXT, "content": _TEXT}),
 }
+_TIDY = ["client", "round", "population", "accuracy", "loss", "correct", "total"]
 Row = dict[Any, Any]
 
 
@@ -157,15 +157,20 @@ class Frame:
 
 
 def write_frame(table: ResolvedTable, root: Path, folder: Path) -> None:
-    """Write the frame of a table's runs into a folder, a Parquet file per attribute of :class:`Frame`.
+    """Write the frame of a table's runs into a folder, a Parquet file per attribute of :class:`Frame`, and what
+    :func:`tidy` makes of them as ``results.parquet``.
 
-    The same artifacts give the same bytes. Runs that have not been made are there as missing.
-
-    Raises:
-        UserError: A record of a run or an artifact, which lie in the workspace `root`, is damaged.
+    The same artifacts give the same bytes. Runs that have not been made are there as missing. Raises
+    :class:`UserError`: a record of a run or an artifact, which lie in the workspace `root`, is damaged.
     """
-    for name, rows in _collect(table, read_runs(table, root), root, {}).items():
+    runs = read_runs(table, root)
+    for name, rows in _collect(table, runs, root, {}).items():
         write_table(folder / f"{name}.parquet", rows, f"frame.{name}/1", spec=table.spec)
+    ids = [] if table.counted else dict.fromkeys(run for cell in table.cells for run in cell.runs)
+    there = [(id_, path) for id_ in ids if (path := root / run_path(id_, "rounds.parquet")).is_file()]
+    parts = [tidy(table, id_, runs[id_].seed, *read_table(path, "rounds/2")) for id_, path in there]
+    frame = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=["run", "seed", *_TIDY])
+    write_table(folder / "results.parquet", pa.Table.from_pandas(frame, preserve_index=False), "results/1")
 
 
 def read_frame(folder: Path) -> Frame:
@@ -179,14 +184,35 @@ def collect_frame(
 ) -> Frame:
     """Return the frame of a table's runs as far as they have been made in the workspace `root`.
 
-    Args:
-        runs: These and maybe more, by id.
-        kept: By run id what stands for artifacts that are not there.
-
-    Raises:
-        UserError: An artifact is damaged.
+    `kept` has by run id what stands for artifacts that are not there. Raises :class:`UserError`: one is damaged.
     """
     return _frame(_collect(table, runs, root, kept or {}))
+
+
+def tidy(table: ResolvedTable, run: str, seed: int, rounds: pa.Table, facts: Mapping[str, Any]) -> pd.DataFrame:
+    """Return what was measured of a run, a row per place in the table, round, client and population."""
+    frame = pd.DataFrame(rounds.to_pandas())
+    frame["population"] = frame["population"].astype(str)
+    frame["accuracy"] = frame["correct"] / frame["total"].where(frame["total"] > 0)
+    if facts.get("kept"):  # which has the mean over all clients in the place of theirs
+        frame["loss"] = math.nan
+    columns = [*_TIDY, *(["last_correct"] if facts.get("positions", 1) != 1 else [])]
+    about: dict[str, Any]
+    frame, parts = frame[columns + (["precision"] if "precision" in frame else [])], []
+    for labels in places_of(table, run):
+        place = frame.copy()
+        about = {name: label for name, label in labels.items() if name != "seed"} | {"run": run, "seed": seed}
+        for at, (name, value) in enumerate(about.items()):
+            place.insert(at, name if name not in frame else f"{name} (axis)", value)
+        parts.append(place)
+    return pd.concat(parts)
+
+
+def places_of(table: ResolvedTable, run: str) -> list[dict[str, str]]:
+    """Return a run's label on each axis of settings, at each of its places in the table."""
+    axes = [axis for axis in table.axes if axis not in (*table.clients, *table.quantities)]
+    places = [tuple(cell.labels[axis] for axis in axes) for cell in table.cells if run in cell.runs]
+    return [dict(zip(axes, place, strict=True)) for place in dict.fromkeys(places)]
 
 
 def _frame(tables: Mapping[str, pa.Table]) -> Frame:
@@ -203,8 +229,7 @@ def _collect(
         for name, own in _of_run(table, id_, runs[id_], root, kept.get(id_)).items():
             rows[name] += own
     for name in sorted(set(table.tuned.values())):
-        path = root / selection_path(name)
-        if path.is_file():
+        if (path := root / selection_path(name)).is_file():
             rows["selections"].append({"selection": name, "content": path.read_text(encoding="utf-8")})
     return {name: pa.Table.from_pylist(rows[name], schema=schema) for name, schema in _SCHEMAS.items()}
 
@@ -229,7 +254,10 @@ def _of_run(table: ResolvedTable, id_: str, run: Run, root: Path, kept: Entry | 
     for client in [ALL, *sorted(single)]:
         points, figures, at = pd.DataFrame(columns=["round", *_SCORES]), Figures(), {"run": id_, "client": client}
         if measured is not None:
-            shown = measured if client == ALL else _of_client(measured, client)
+            shown = measured
+            if client != ALL:  # and the validation samples of all, by which rounds are chosen
+                held_back = pc.equal(measured["population"].cast(pa.string()), "validation")
+                shown = measured.filter(pc.or_(pc.equal(measured["client"], client), held_back))
             points = pd.DataFrame(dict(zip(points.columns, curve(shown), strict=True)))
             if state == "measured" and len(points):
                 figures = summarise(shown, run.evaluation, rounds_trained(measured, run.training))
@@ -237,9 +265,8 @@ def _of_run(table: ResolvedTable, id_: str, run: Run, root: Path, kept: Entry | 
                 if table.metric == LAST_TEN:  # no other table needs it
                     figures[LAST_TEN] = {"mean": float(last.mean()), "std": float(last.std()), "n": len(last)}
         if client == ALL or len(points):
-            mixing = findings[findings["analysis"] == "mixing"]
-            own = None if mixing.empty else mixing if client == ALL else mixing[mixing["client"] == client]
-            counted = _quantities(table, run, root, facts, points.set_index("round")["accuracy"], own)
+            mixing = findings[(findings["analysis"] == "mixing") & ((client == ALL) | (findings["client"] == client))]
+            counted = _quantities(table, run, root, facts, points, mixing)
             figures |= {key: {"mean": value, "std": 0.0, "n": 1} for key, value in counted.items()}
         rows["rounds"] += [at | point for point in points.to_dict("records")]
         rows["values"] += [
@@ -251,12 +278,6 @@ def _of_run(table: ResolvedTable, id_: str, run: Run, root: Path, kept: Entry | 
         clients = final_clients(measured).to_pandas()
         rows["clients"] = clients.assign(run=id_, accuracy=100.0 * clients["accuracy"]).to_dict("records")
     return rows
-
-
-def _of_client(rounds: pa.Table, client: int) -> pa.Table:
-    """Return the rows of one client, with the validation samples of all, by which rounds are chosen."""
-    own = pc.equal(rounds["client"], client)
-    return rounds.filter(pc.or_(own, pc.equal(rounds["population"].cast(pa.string()), "validation")))
 
 
 def _findings(table: ResolvedTable, run: str, root: Path) -> pd.DataFrame:
@@ -278,24 +299,11 @@ def _noise(run: Run, root: Path) -> list[float] | None:
     return None if noise is None else [float(std) for std in noise["std"]]
 
 
-# Numbers of runs that are no accuracies: counted from what a run is, told by it, or found in its measurements.
-
-
 def _quantities(
-    table: ResolvedTable,
-    run: Run,
-    root: Path,
-    facts: Mapping[str, Any],
-    accuracy: pd.Series[float],
-    mixing: pd.DataFrame | None,
+    table: ResolvedTable, run: Run, root: Path, facts: Mapping[str, Any], points: pd.DataFrame, mixing: pd.DataFrame
 ) -> dict[str, float]:
-    """Return a run's value of every quantity that the cells of a table show, under the quantity's key.
-
-    Args:
-        facts: Those of the run's artifact; empty while there is none.
-        accuracy: In percent, indexed by round.
-        mixing: Rows of the analysis ``mixing``, those of one client or all; None where there are none.
-    """
+    """Return a run's value of every quantity that the cells of a table show, under its key: counted before it is
+    trained, one of its facts, or found in points of its curve or rows of the analysis ``mixing``."""
     wanted = {cell.quantity.key: cell.quantity for cell in table.cells if cell.quantity}
     flops = any((quantity.metric or "").endswith("flops") for quantity in wanted.values())
     values: dict[str, float | None] = {}
@@ -307,10 +315,10 @@ def _quantities(
             case "run":
                 values[key] = facts.get({"bytes_up": "communicated_up", "bytes_down": "communicated_down"}[key])
             case "curve":
-                reached = accuracy.index[accuracy >= (quantity.accuracy or 0.0)]
-                values[key] = reached[0] if facts and len(reached) else None
+                reached = points["round"][points["accuracy"] >= (quantity.accuracy or 0.0)].tolist()
+                values[key] = reached[0] if facts and reached else None
             case "mixing":
-                values[key] = None if mixing is None else _weight(mixing, quantity, run)
+                values[key] = _weight(mixing, quantity, run) if len(mixing) else None
     return {key: float(value) for key, value in values.items() if value is not None}
 
 

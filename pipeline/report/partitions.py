@@ -36,11 +36,8 @@ _NOTES = {
 
 
 def write_partition_page(record: dict[str, Any], samples: Samples, assignment: Assignment, out: Path) -> None:
-    """Write ``index.md``, ``index.html``, ``picture.svg`` and ``clients.csv`` into the folder `out`.
-
-    Args:
-        record: The federation: dataset, partition, clients and seed.
-    """
+    """Write ``index.md``, ``index.html``, ``picture.svg`` and ``clients.csv`` into the folder `out`; the record has the
+    federation's dataset, partition, clients and seed."""
     measures = heterogeneity(samples, assignment)
     clients = client_frame(measures, assignment)
     count, shown = len(clients), _shown_clients(len(clients))

@@ -20,7 +20,7 @@ from pflcore.datasets import DATASETS
 from pflcore.settings import Evaluation, Training
 from pipeline.report.claims import Judgement, judge_claims
 from pipeline.report.frame import collect_frame
-from pipeline.report.table.results import Results
+from pipeline.report.table import Results
 from pipeline.spec.table import ResolvedTable, TableCell
 
 HERE = Path(__file__).parent

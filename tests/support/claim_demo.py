@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pipeline.report.claims import Judgement, judge_claims
-from pipeline.report.claims_table import weakest_pairs
+from pipeline.report.claims import Judgement, judge_claims, weakest_pairs
 from pipeline.spec.table import ResolvedTable, TableClaim
 from support.report_demo import RECORD, cell, claim, results_of, table, with_records, write_metrics
 

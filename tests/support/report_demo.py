@@ -20,12 +20,12 @@ from pflcore.files import write_text
 from pflcore.protocols import Figures, summarise
 from pflcore.settings import Evaluation
 from pipeline.compile.serialise import to_json
-from pipeline.report.frame import ALL, Frame, collect_frame
-from pipeline.report.table.results import Results
+from pipeline.report.frame import ALL, Frame, collect_frame, write_frame
+from pipeline.report.table import Results
 from pipeline.report.write import build_report
 from pipeline.spec.run import Run
 from pipeline.spec.table import Published, ResolvedTable, TableCell, TableClaim, read_runs
-from pipeline.workspace import RECORDS, run_path
+from pipeline.workspace import RECORDS, frame_path, run_path
 
 PUBLISHED = {  # FedTP, Table II, CIFAR-10
     "Local-T": [(84.55, 0.15), (82.21, 0.08), (69.94, 0.13), (66.68, 0.13)],
@@ -148,6 +148,8 @@ def results_of(resolved: ResolvedTable, root: Path) -> Results:
 def report(resolved: ResolvedTable, root: Path, out: Path) -> None:
     """The report of a table."""
     frame = frame_of(resolved, root)
+    with patch("pipeline.report.frame.summarise", _summarised):
+        write_frame(resolved, root, root / frame_path(resolved.spec))
     with patch("pipeline.report.write.read_frame", lambda folder: frame):
         build_report(resolved, root, out)
 

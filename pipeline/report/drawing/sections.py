@@ -14,7 +14,7 @@ import matplotlib.style
 import pandas as pd
 from matplotlib.figure import Figure
 
-from pipeline.report.table.printed import NO_VALUE as NO_VALUE
+from pipeline.report.table import NO_VALUE as NO_VALUE
 
 _STYLE = {
     "svg.hashsalt": "pfl",

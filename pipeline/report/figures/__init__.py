@@ -15,7 +15,7 @@ import pandas as pd
 from pipeline.report.drawing.sections import Picture, PlainTable, Section, counted, figure_style
 from pipeline.report.figures import _curves
 from pipeline.report.figures._data import TableData as TableData
-from pipeline.report.table.results import Results
+from pipeline.report.table import Results
 from pipeline.spec.figures import figure_module, figure_names
 
 Draw = Callable[[TableData], Section]

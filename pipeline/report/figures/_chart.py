@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from pipeline.report.drawing.panels import MAX_PANELS, Style, draw_panels, grid_shape, left_out
 from pipeline.report.drawing.sections import Picture, Section, counted
 from pipeline.report.figures._data import TableData, joined
-from pipeline.report.table.layout import headed, short
+from pipeline.report.table import headed, short
 
 NOTHING = Section("No number of this table has been obtained yet.")
 _HOLLOW: Style = {"linestyle": "none", "markerfacecolor": "none", "alpha": 0.8}

@@ -12,7 +12,7 @@ from matplotlib.ticker import ScalarFormatter
 from pipeline.report.drawing.panels import Style, draw_panels, left_out
 from pipeline.report.drawing.sections import Picture, Section, counted
 from pipeline.report.figures._data import TableData
-from pipeline.report.table.cells import ACCURACY
+from pipeline.report.table import ACCURACY
 
 TITLE = "Convergence"
 

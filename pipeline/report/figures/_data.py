@@ -11,9 +11,7 @@ import pandas as pd
 
 from pflcore.json_text import parse_json
 from pipeline.report.frame import ALL
-from pipeline.report.table.cells import Key, Value
-from pipeline.report.table.layout import Layout, headed, short
-from pipeline.report.table.results import Results
+from pipeline.report.table import Key, Layout, Results, Value, headed, short
 from pipeline.spec.run import Run
 
 COSTS = {

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from pipeline.report.drawing.panels import Style, draw_panels, left_out
 from pipeline.report.drawing.sections import Picture, PlainTable, Section, counted
 from pipeline.report.figures._data import TableData, closest
-from pipeline.report.table.printed import signed
+from pipeline.report.table import signed
 
 TITLE = "Gain of the clients over Local"
 

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from pipeline.report.drawing.panels import Style, draw_panels, left_out
 from pipeline.report.drawing.sections import Picture, PlainTable, Section, counted
 from pipeline.report.figures._data import TableData
-from pipeline.report.table.cells import ACCURACY
+from pipeline.report.table import ACCURACY
 
 TITLE = "Accuracy and noise"
 NEEDS = "partitions"

@@ -17,8 +17,7 @@ from pipeline.report.claims import judge_claims
 from pipeline.report.drawing.panels import Style, draw_panels, left_out
 from pipeline.report.drawing.sections import NO_VALUE, Picture, PlainTable, Section, counted
 from pipeline.report.figures._data import TableData, heading
-from pipeline.report.table.cells import Value
-from pipeline.report.table.printed import TIED, format_value, printed_rank
+from pipeline.report.table import TIED, Value, format_value, printed_rank
 
 TITLE = "Under other protocols"
 

@@ -12,8 +12,8 @@ from scipy import stats
 from support.claim_demo import Rows, a_and_b, by_seed, judge
 from support.report_demo import RECORD, cell, changed, claim, report, results_of, table, with_records, write_metrics
 
-from pipeline.report.agreement import Agreement, count_within
 from pipeline.report.claims import Evidence, Pair, judge_claims
+from pipeline.report.study import Agreement, count_within
 from pipeline.spec.table import ResolvedTable, TableClaim
 
 A_BEATS = claim({"method": ["A"]}, {"method": ["B", "C"]})

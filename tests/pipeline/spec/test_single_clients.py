@@ -12,7 +12,7 @@ from support.report_demo import cell, results_of, table, with_records, write_eva
 
 from pflcore.artifacts import write_table
 from pipeline.report.study import Study
-from pipeline.report.table.cells import Value
+from pipeline.report.table import Value
 from pipeline.spec.table import ResolvedTable
 
 SHARES = {"s0": [[50, 60, 80], [90, 80, 40]], "s1": [[10, 20, 60], [30, 40, 60]]}
