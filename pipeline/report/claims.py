@@ -55,8 +55,7 @@ class Pair:
     """What a claim compares once: two cells, the means or the ranges of two groups, or the ends of one range.
 
     Attributes:
-        better: The labels that the claim speaks for; of one range those of its highest cell.
-        than: Those they are compared with; of one range those of its lowest cell.
+        better, than: The labels that are compared; of one range those of its highest and of its lowest cell.
         labels: The labels that are shared.
         values: Of either side; where ranges are compared, how wide they are, and where spreads are, the spreads.
         effect: How much better, or narrower, the first is, in percentage points; of one range how wide it is.
@@ -136,13 +135,8 @@ class Judgement:
 
 @dataclass(frozen=True)
 class _Values:
-    """Values of cells that claims are judged on, and what their differences are worth.
-
-    Attributes:
-        pick: The value that a cell is judged on; None while there is none.
-        paired: Whether they are compared seed by seed; else all that is known is their ±, and those of several cells
-            count as independent.
-    """
+    """The values that cells are judged on, `paired` seed by seed; else all that is known is their ±, and those of
+    several cells count as independent."""
 
     pick: Callable[[Cell], Value | None]
     paired: bool = False
@@ -327,18 +321,18 @@ def all_pairs(judgements: Iterable[Judgement]) -> pd.DataFrame:
     for judgement in judgements:
         for kind, evidence in judgement.kinds.items():
             about = {"claim": judgement.claim.text, "values": kind, "claim_verdict": evidence.verdict}
-            rows += [about | _numbers(pair) for pair in evidence.judged] or [about]
+            rows += [
+                about
+                | {name: getattr(pair, name) for name in ("compared", "at", "verdict")}
+                | {name: getattr(pair.effect, name) for name in ("difference", "low", "high", "detectable")}
+                | {"first": pair.values[0].mean, "second": pair.values[1].mean, "p_sign_flip": pair.effect.flipped}
+                | (
+                    {}
+                    if (n := pair.effect.n) is None
+                    else {"p": pair.effect.p, "p_corrected": pair.corrected, "seeds": n}
+                )
+                for pair in evidence.judged
+            ] or [about]
     columns = "claim values claim_verdict compared at first second difference low high p p_corrected seeds verdict"
     frame = pd.DataFrame(rows, columns=[*columns.split(), "p_sign_flip", "detectable"])
     return frame.replace([math.inf, -math.inf], math.nan).astype({"seeds": "Int64"})
-
-
-def _numbers(pair: Pair) -> dict[str, Any]:
-    effect, (first, second) = pair.effect, pair.values
-    p, corrected = (None, None) if effect.n is None else (effect.p, pair.corrected)
-    return {
-        **{"compared": pair.compared, "at": pair.at, "first": first.mean, "second": second.mean},
-        **{"difference": effect.difference, "low": effect.low, "high": effect.high, "verdict": pair.verdict},
-        **{"p": p, "p_corrected": corrected, "seeds": effect.n},
-        **{"p_sign_flip": effect.flipped, "detectable": effect.detectable},
-    }

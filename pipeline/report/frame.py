@@ -60,12 +60,8 @@ Row = dict[Any, Any]
 
 @dataclass(frozen=True)
 class Value:
-    """A mean and, where one is defined, a standard deviation, in percent or another unit of `pipeline.spec.metrics`.
-
-    Attributes:
-        n: Of a run's value: how many measurements, or clients, both are taken over.
-        printed: What is written in its place: a published quantity as the paper has it.
-    """
+    """A mean and, where one is defined, a standard deviation, in percent or another unit of `pipeline.spec.metrics`; of
+    a run over `n` measurements or clients, of a published quantity as it is `printed`."""
 
     mean: float
     std: float | None = None
@@ -117,9 +113,8 @@ class Frame:
 
     Attributes:
         runs: A row per run: run, seed, state (``measured``, ``diverged`` or ``missing``), settings (the resolved run as
-            JSON), and facts: device, torch, dataset_hash, partition_hash, code, figure (``mAP`` of detectors), kept
-            (the day, if it is from the ledger), parameters, communicated_up, communicated_down (bytes per client and
-            round), stored, received, server (numbers), macs, positions; diverged, chosen and noise as JSON.
+            JSON), and facts, among them figure (``mAP`` of detectors), kept (the day, if it is from the ledger), and
+            communicated_up and _down (bytes per client and round); diverged, chosen and noise are JSON.
         values: A row per run, client (:data:`ALL`, or one that the table shows) and metric, which is a protocol or the
             key of a quantity: mean, std, and the n that these are taken over; no std where n is 1.
         rounds: The pooled test accuracy and loss per run, client and measured round.
@@ -239,8 +234,13 @@ def _of_run(table: ResolvedTable, id_: str, run: Run, root: Path, kept: Entry | 
     path, measured, facts = root / run_path(id_, "rounds.parquet"), None, dict[str, Any]()
     findings = pd.DataFrame(columns=[*_FINDING])
     if path.is_file() and not table.counted:
-        measured, facts = read_table(path, "rounds/2")
-        findings = _findings(table, id_, root)
+        (measured, facts), found = read_table(path, "rounds/2"), root / run_path(id_, "analysis.parquet")
+        shown = table.analyses.keys() & set(table.drawn) or any(cell.quantity for cell in table.cells)
+        if shown and found.is_file():
+            rows_found = read_table(found, "analysis/1")[0]
+            if not set(_FINDING) <= set(rows_found.column_names):
+                raise UserError(f"{found}: expected the columns {', '.join(_FINDING)}; delete it and run `dvc repro`")
+            findings = pd.DataFrame(rows_found.select([*_FINDING]).to_pandas())
     elif kept and not table.counted:
         facts = {**kept.facts, "kept": kept.obtained}
         measured = kept.rounds().replace_schema_metadata({b"pfl": json.dumps(facts).encode()})  # for protocols
@@ -254,13 +254,13 @@ def _of_run(table: ResolvedTable, id_: str, run: Run, root: Path, kept: Entry | 
     for client in [ALL, *sorted(single)]:
         points, figures, at = pd.DataFrame(columns=["round", *_SCORES]), Figures(), {"run": id_, "client": client}
         if measured is not None:
-            shown = measured
+            own = measured
             if client != ALL:  # and the validation samples of all, by which rounds are chosen
                 held_back = pc.equal(measured["population"].cast(pa.string()), "validation")
-                shown = measured.filter(pc.or_(pc.equal(measured["client"], client), held_back))
-            points = pd.DataFrame(dict(zip(points.columns, curve(shown), strict=True)))
+                own = measured.filter(pc.or_(pc.equal(measured["client"], client), held_back))
+            points = pd.DataFrame(dict(zip(points.columns, curve(own), strict=True)))
             if state == "measured" and len(points):
-                figures = summarise(shown, run.evaluation, rounds_trained(measured, run.training))
+                figures = summarise(own, run.evaluation, rounds_trained(measured, run.training))
                 last = points["accuracy"].to_numpy()[-LAST:]
                 if table.metric == LAST_TEN:  # no other table needs it
                     figures[LAST_TEN] = {"mean": float(last.mean()), "std": float(last.std()), "n": len(last)}
@@ -278,18 +278,6 @@ def _of_run(table: ResolvedTable, id_: str, run: Run, root: Path, kept: Entry | 
         clients = final_clients(measured).to_pandas()
         rows["clients"] = clients.assign(run=id_, accuracy=100.0 * clients["accuracy"]).to_dict("records")
     return rows
-
-
-def _findings(table: ResolvedTable, run: str, root: Path) -> pd.DataFrame:
-    """Return what a run's analyses found, where the table shows any of it."""
-    path = root / run_path(run, "analysis.parquet")
-    shown = table.analyses.keys() & set(table.drawn) or any(cell.quantity for cell in table.cells)
-    if not shown or not path.is_file():
-        return pd.DataFrame(columns=[*_FINDING])
-    found = read_table(path, "analysis/1")[0]
-    if not set(_FINDING) <= set(found.column_names):
-        raise UserError(f"{path}: expected the columns {', '.join(_FINDING)}; delete it and run `dvc repro`")
-    return pd.DataFrame(found.select([*_FINDING]).to_pandas())
 
 
 def _noise(run: Run, root: Path) -> list[float] | None:

@@ -38,14 +38,10 @@ from pipeline.spec.metrics import PERCENT
 from pipeline.spec.table import ResolvedTable
 from pipeline.workspace import PAPER
 
-STATES = {
-    **{"done": "done", "partly": "partly done", "missing": "missing", "diverged": "diverged", "quoted": "quoted"},
-    "unplanned": "not planned",
-}
-"""States of a cell, in their order, and their names in print.
-
-``partly``: some of its runs are done; ``quoted``: no run is planned, and the paper has the value from an earlier one.
-"""
+STATES = {name: name for name in ("done", "partly", "missing", "diverged", "quoted", "unplanned")}
+STATES |= {"partly": "partly done", "unplanned": "not planned"}
+"""States of a cell, in their order, and their names in print. ``partly``: some of its runs are done; ``quoted``: no run
+is planned, and the paper has the value from an earlier one."""
 CLAIM_STATES = (*CLAIM_VERDICTS, "contradicted")
 """Verdicts on obtained values, and ``contradicted``, how many of all claims the paper's own table contradicts."""
 WITHIN_POINTS = (1.0, 2.5, 5.0)
@@ -55,6 +51,7 @@ LEGEND = (
     "seeds of ours or more; order of rows: rank correlations of the obtained with the published values of a column, "
     "Spearman / Kendall (τ-b); comparisons are those that claims make, as far as cells are obtained."
 )
+_HOLE = Cell({}, (), None, 0)
 Facts = list[tuple[str, str]]
 
 
@@ -98,10 +95,10 @@ class Agreement:
     Attributes:
         published: How many accuracies are published.
         differences: Obtained minus published accuracy of each cell that has both, in percentage points.
-        verdicts: Verdict → how many of these cells have it; of the others fewer than three seeds are there.
+        verdicts: Of these cells; of the others fewer than three seeds are there.
         claims: ``stated``; ``compared``: those with obtained values to compare; ``agree``: those of which every such
             comparison comes out as the claim says, whatever chance explains; ``comparisons``, and ``agreeing`` of them.
-        decided: Verdict → how many claims have it, with three seeds of ours or more in every comparison.
+        decided: Verdicts of claims with three seeds of ours or more in every comparison.
     """
 
     published: int = 0
@@ -114,21 +111,16 @@ class Agreement:
     @classmethod
     def of(cls, results: Results, judgements: Sequence[Judgement]) -> Agreement:
         """Return that of one table."""
-        cells, so_far = compared_cells(results), [judgement.so_far for judgement in judgements]
-        claims = {
-            "stated": len(judgements),
-            "compared": sum(pairs > 0 for _, pairs in so_far),
-            "agree": sum(agree == pairs > 0 for agree, pairs in so_far),
-            "comparisons": sum(pairs for _, pairs in so_far),
-            "agreeing": sum(agree for agree, _ in so_far),
-        }
+        cells, claims = compared_cells(results), Counter(stated=len(judgements))
+        for agree, pairs in (judgement.so_far for judgement in judgements):
+            claims.update(compared=pairs > 0, agree=agree == pairs > 0, comparisons=pairs, agreeing=agree)
         return cls(
-            published=sum(cell.published is not None and cell.quantity is None for cell in results.cells),
-            differences=[round(cell.difference, 6) for cell in cells if cell.difference is not None],
-            verdicts=Counter(cell.verdict for cell in cells if cell.verdict != NO_VERDICT),
-            orders=_orders(results, cells),
-            claims=Counter(claims),
-            decided=Counter(judgement.obtained.verdict for judgement in judgements if judgement.decided),
+            sum(cell.published is not None and cell.quantity is None for cell in results.cells),
+            [round(cell.difference, 6) for cell in cells if cell.difference is not None],
+            Counter(cell.verdict for cell in cells if cell.verdict != NO_VERDICT),
+            _orders(results, cells),
+            claims,
+            Counter(judgement.obtained.verdict for judgement in judgements if judgement.decided),
         )
 
     @classmethod
@@ -252,11 +244,11 @@ class Study:
                 counts["quoted" if cell.published and cell.quoted else "unplanned"] += 1
         return counts
 
-    @cached_property
+    @property
     def verdicts(self) -> Counter[str]:
         """Claims by :data:`CLAIM_STATES`."""
-        against = sum(judgement.contradicted_by_paper for judgement in self.judgements)
-        return Counter(one.obtained.verdict for one in self.judgements) + Counter(contradicted=against)
+        against = ["contradicted" for one in self.judgements if one.contradicted_by_paper]
+        return Counter([*(one.obtained.verdict for one in self.judgements), *against])
 
     @cached_property
     def sections(self) -> list[Section]:
@@ -277,7 +269,7 @@ class Study:
         for row in layout.rows:
             ranks = [one.values.get((row, at)) for one in self.results.derived for at in range(len(one.groups))]
             printed = [(NO_VALUE, "") if rank is None else (printed_rank(rank), f"{rank:.6g}") for rank in ranks]
-            cells = [texts(layout.cell(row, column), self.table.decimals) for column in layout.columns]
+            cells = [texts(layout.cell(row, column) or _HOLE, self.table.decimals) for column in layout.columns]
             rows.append({"labels": row, "cells": cells, "ranks": printed})
         return rows
 
@@ -339,28 +331,19 @@ def heading(table: ResolvedTable) -> str:
 
 def banner(profile: str) -> str:
     """Return what stands over every page of a profile other than ``paper``."""
-    words = (
-        "SMOKE PROFILE: a trial of the machinery with shrunk models, a few rounds and stand-in data. "
-        "These numbers say nothing about any method."
+    trial = (
+        "a trial of the machinery with shrunk models, a few rounds and stand-in data. These numbers say nothing about"
     )
-    return "" if profile == PAPER else words
+    return "" if profile == PAPER else f"SMOKE PROFILE: {trial} any method."
 
 
-_NOTHING: dict[str, Any] = {
-    **dict.fromkeys(("obtained", "published", "tied", "dagger", "partial", "last", "compared", "verdict"), ""),
-    **{"quoted": False, "best_obtained": False, "best_published": False, "sort": ("", "", "")},
-}
-
-
-def texts(cell: Cell | None, decimals: int) -> dict[str, Any]:
+def texts(cell: Cell, decimals: int) -> dict[str, Any]:
     """Return a cell as it is printed; "" for what there is not.
 
     Partial is ``2/3`` where 2 of 3 runs are done; last is the value after the last round beside a mean over the last
     measurements; compared is ``+1.53 beyond noise (0.90)``, by how much the two may differ by chance; sort has the
     obtained and the published mean and the difference as numbers.
     """
-    if cell is None:
-        return _NOTHING
     placeholder = "" if not cell.runs else DIVERGED if cell.verdict == DIVERGED else NO_VALUE
     difference, unit = cell.difference if cell.compared else None, cell.quantity.unit if cell.quantity else PERCENT
     numbers = (cell.obtained and cell.obtained.mean, cell.published and cell.published.mean, difference)

@@ -48,17 +48,14 @@ _LAST = "last_round"
 
 @dataclass
 class Cell:
-    """One cell.
+    """One cell, of all clients or one, showing an accuracy or a quantity.
 
     Attributes:
         runs: Ids of its runs, one per combination of the averaged axes; empty: none is planned.
-        n: How many runs the obtained value is made of.
+        n: How many runs the obtained value is made of; `by_seed` is the mean over those of each seed.
         noise: By how much obtained and published value may differ by chance; None where there is no verdict on that.
         last: The obtained value after the last round, where it is the mean of the last ten measurements.
-        client: The one client of the runs that it is about; None: all of them.
-        by_seed: What the obtained value is made of: the mean over the runs of each seed.
         tied: Whether seeds cannot distinguish it from the best of its column; None: it is that, or shares no two seeds.
-        quantity: What it shows in place of an accuracy.
         misprint: What is printed in the paper though it cannot be so; there is no published value then.
         explained: Why what is obtained differs from what is published, as far as that is known.
     """

@@ -36,7 +36,7 @@ from pipeline.report.drawing.sections import PlainTable, Section
 from pipeline.report.figures import build_sections
 from pipeline.report.figures.gain import density
 from pipeline.report.figures.rollout import overlaid
-from pipeline.report.render import escape_latex
+from pipeline.report.formats import escape_latex
 from pipeline.spec.table import ResolvedTable
 
 HEADING = {**FIGURES, **HEADINGS}
@@ -73,7 +73,7 @@ def test_every_format_has_every_figure_and_the_same_artifacts_give_the_same_byte
     for words in ("multiply-adds", "mean gain", "least noise", "by chance", "position", "tuned"):
         assert words in markdown and words in tex and words in document.text
     with_data = {f"{name}.csv" for name in HEADING if name not in ("rollout", "ranks")}
-    assert {path.name for path in pages.rglob("*.csv")} == {"table.csv", "curves.csv"} | with_data
+    assert {path.name for path in pages.rglob("*.csv")} == {"table.csv", "results.csv", "curves.csv"} | with_data
 
 
 def test_resources_are_those_of_fedperfix_table_2(tmp_path: Path) -> None:

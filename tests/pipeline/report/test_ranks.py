@@ -7,10 +7,9 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from support.claim_demo import by_seed
 from support.figure_demo import record, write_counts
 from support.pages import squeezed
-from support.report_demo import cell, changed, report, results_of, table, with_records
+from support.report_demo import by_seed, cell, changed, report, results_of, table, with_records
 
 from pipeline.spec.table import ResolvedTable
 
@@ -102,14 +101,12 @@ def test_numbers_of_a_trial_are_neither_best_nor_compared(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("rows", "by_seeds", "printed"),
+    ("rows", "expected"),
     [
-        (SEEDS, [2, 2, 2, 4], [1, 3, 2, 4]),
-        ({"A": [80.0], "B": [70.0], "C": [80.001]}, [1.5, 3, 1.5], [1.5, 3, 1.5]),
-        ({"A": SEEDS["D"], "B": SEEDS["B"], "C": [None, None, 5.0], "D": SEEDS["A"]}, [3, 1.5, 1.5], [3, 2, 1]),
+        (SEEDS, [2, 2, 2, 4]),
+        ({"A": [80.0], "B": [70.0], "C": [80.001]}, [1.5, 3, 1.5]),  # equal as printed
+        ({"A": SEEDS["D"], "B": SEEDS["B"], "C": [None, None, 5.0], "D": SEEDS["A"]}, [3, 1.5, 1.5]),
     ],
 )
-def test_ranks(tmp_path: Path, rows: dict[str, Any], by_seeds: list[float], printed: list[float]) -> None:
-    found = results_of(one_column(tmp_path, rows), tmp_path)
-    assert list(found.ranks(("here",)).values()) == by_seeds
-    assert list(found.ranks(("here",), by_seeds=False).values()) == printed
+def test_ranks(tmp_path: Path, rows: dict[str, Any], expected: list[float]) -> None:
+    assert list(results_of(one_column(tmp_path, rows), tmp_path).ranks(("here",)).values()) == expected

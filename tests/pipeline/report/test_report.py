@@ -36,10 +36,10 @@ from pflcore.artifacts import read_table
 from pflcore.errors import UserError
 from pflcore.files import write_text
 from pflcore.protocols import summarise
+from pipeline.escape import escape_markdown
 from pipeline.report.claims import judge_claims
-from pipeline.report.formats import csv_text
+from pipeline.report.formats import csv_text, escape_latex
 from pipeline.report.legend import PROTOCOLS, facts, legend
-from pipeline.report.render import escape_latex, escape_markdown
 from pipeline.report.settings import confounded_settings
 from pipeline.spec.table import Published, ResolvedTable, read_resolved
 from pipeline.workspace import report_files
@@ -99,6 +99,12 @@ def test_files_hold_cells_of_every_kind(made: Text, root: Path) -> None:
     assert curves["round"].tolist() == [10, 20, 30, 40, 50, 60, 70, 80, 85, 90, 95, 100]
     assert curves.shape[1] == 1 + 22  # what is missing or absent has no curve
     assert math.isnan(curves["Local-T / CIFAR-10 / Pathological / 100"].iloc[-1])  # diverged before
+    measured = pd.read_csv(io.StringIO(made["results.csv"]))  # as study.results() has it
+    assert list(measured)[:7] == ["method", "dataset", "setting", "clients", "run", "seed", "client"]
+    own = measured[(measured["run"] == "fedtp-d50") & (measured["round"] == 100)]
+    last = 100 * own["correct"].sum() / own["total"].sum()
+    assert last == pytest.approx(curves["FedTP / CIFAR-10 / Dirichlet / 50"].iloc[-1], abs=1e-3)
+    assert len(pd.read_parquet(root / "reports/out/results.parquet")) == len(measured)
 
 
 def test_markdown_of_the_demo(made: Text) -> None:
@@ -216,8 +222,8 @@ def test_escapes_one_by_one() -> None:
         "Müller, Łódź 中\u200b": r"Müller, Łódź \texttt{U+4E2D}\texttt{U+200B}",
     }
     assert {text: escape_latex(text) for text in latex} == latex
-    frame = pd.DataFrame({"a": [0.123456789, 1e6], "b": ["x,y", None]}, index=[20, 30])
-    assert csv_text(frame, "round") == 'round,a,b\n20,0.123457,"x,y"\n30,1e+06,\n'
+    frame = pd.DataFrame({"a": [0.123456789, 1e6], "b": ["x,y", None]})
+    assert csv_text(frame) == 'a,b\n0.123457,"x,y"\n1e+06,\n'
 
 
 def test_formulas_are_made_inert_and_nothing_else_changes() -> None:
@@ -324,46 +330,37 @@ def test_a_misprint_is_shown_and_compared_with_nothing(tmp_path: Path) -> None:
 
 # What a table's runs differ in beside what its labels say is printed with it.
 
-METHODS = "    method: {FedAvg: fedavg, FedPer: {name: fedper, layers: 1%s}, FedTP: fedtp}\n"
-CLIENTS = "    clients: [5, 9]\n"
-SHRUNK = "FedAvg: {name: fedavg, partition: {name: pathological, shrink: 0.5}}"
+SHRUNK = (
+    "{FedAvg: {name: fedavg, partition: {name: pathological, shrink: 0.5}}, P: {name: fedtp, partition: pathological}}"
+)
 OVERRIDES = """\
     clients: [5, 9, 20]
   overrides:
     - {when: {method: [FedAvg, FedPer], clients: 9}, set: {training: {rounds: 70}}}
     - {when: {method: [FedAvg, FedPer], clients: 20}, set: {training: {rounds: 90}}}
 """
-MODELS = """\
-    training.lr: [0.1, 0.2]
-    model: {A: {method: fedavg}, B: {method: fedtp, backbone: convnet}, C: {method: fedtp, clients: 3}}
-"""
+ROUNDS = [
+    ("method", "training.rounds", "70, 90", "1500 (FedTP)"),
+    ("clients", "training.rounds", "1500", "70 (9); 90 (20)"),
+]
+MODELS = "{A: {method: fedavg}, B: {method: fedtp, backbone: convnet}, C: {method: fedtp, clients: 3}}"
 
 
-@pytest.mark.parametrize(
-    ("axes", "expected"),
-    [
-        (METHODS % "" + CLIENTS, []),
-        (METHODS % ", training: {lr: 0.05}" + CLIENTS, [("method", "training.lr", "0.01", "0.05 (FedPer)")]),
+def test_settings_that_are_not_held_equal(tmp_path: Path) -> None:
+    plain, clients = "{FedAvg: fedavg, FedPer: {name: fedper, layers: 1%s}, FedTP: fedtp}", "    clients: [5, 9]\n"
+    cases: dict[tuple[str, str], list[tuple[str, ...]]] = {
+        (plain % "", clients): [],
+        (plain % ", training: {lr: 0.05}", clients): [("method", "training.lr", "0.01", "0.05 (FedPer)")],
         # Another component is its name; options of unlike entries are not compared.
-        (METHODS % ", backbone: convnet" + CLIENTS, [("method", "backbone", "vit", "convnet (FedPer)")]),
+        (plain % ", backbone: convnet", clients): [("method", "backbone", "vit", "convnet (FedPer)")],
         # An option that came later is in no record at its default.
-        (
-            f"    method: {{{SHRUNK}, FedTP: {{name: fedtp, partition: pathological}}}}\n" + CLIENTS,
-            [("method", "partition.shrink", "0.5", "its default (FedTP)")],
-        ),
-        (
-            METHODS % "" + OVERRIDES,
-            [
-                ("method", "training.rounds", "70, 90", "1500 (FedTP)"),
-                ("clients", "training.rounds", "1500", "70 (9); 90 (20)"),
-            ],
-        ),
-        (MODELS, [("model", "clients", "20", "3 (C)")]),  # an axis is about its components
-    ],
-)
-def test_settings_that_are_not_held_equal(tmp_path: Path, axes: str, expected: list[tuple[str, ...]]) -> None:
-    rows, columns = ("training.lr", "model") if axes == MODELS else ("method", "clients")
-    made = resolved(
-        tmp_path, f"grid:\n  base: {BASE}\n  axes:\n{axes}table: {{rows: [{rows}], columns: [{columns}]}}\n"
-    )
-    assert made.table and confounded_settings(made.table, {run.id: run for run in made.runs}) == expected
+        (SHRUNK, clients): [("method", "partition.shrink", "0.5", "its default (P)")],
+        (plain % "", OVERRIDES): ROUNDS,
+        (MODELS, "    training.lr: [0.1, 0.2]\n"): [("model", "clients", "20", "3 (C)")],  # it is about its components
+    }
+    for at, ((labels, more), expected) in enumerate(cases.items()):
+        rows, columns = ("model", "training.lr") if labels == MODELS else ("method", "clients")
+        axes = f"    {rows}: {labels}\n{more}"
+        spec = f"grid:\n  base: {BASE}\n  axes:\n{axes}table: {{rows: [{rows}], columns: [{columns}]}}\n"
+        made = resolved(tmp_path / str(at), spec)
+        assert made.table and confounded_settings(made.table, {run.id: run for run in made.runs}) == expected
