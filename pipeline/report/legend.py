@@ -7,17 +7,7 @@ from collections.abc import Iterable
 
 from pipeline.report.frame import LAST, LAST_TEN
 from pipeline.report.statistics import LEGEND
-from pipeline.report.table import (
-    BESIDE,
-    DIFFERS,
-    MATCH,
-    MISPRINT,
-    NO_VALUE,
-    PRECISION,
-    TIED,
-    UNPLANNED,
-    Results,
-)
+from pipeline.report.table import BESIDE, DIFFERS, MATCH, MISPRINT, NO_VALUE, PRECISION, TIED, UNPLANNED, Results
 
 _POOLED = "test accuracy (%) pooled over the samples of all clients"
 _WITHIN = "the ± of one run is over these, its own fluctuation"

@@ -20,7 +20,7 @@ from pipeline.report.drawing.sections import PlainTable, drop_constant_columns
 from pipeline.report.formats import aligned, escape_latex, inline_svg, sized_svg, without_repeats
 from pipeline.report.settings import settings_of, text_of
 from pipeline.report.study import CLAIM_STATES, LEGEND, STATES, Part, Study, banner
-from pipeline.report.table import BESIDE, NO_VALUE, Cell, Span, format_value
+from pipeline.report.table import BESIDE, NO_VALUE, Cell, format_value
 from pipeline.spec.table import train_stage
 from pipeline.workspace import KEPT_STAGES, PAPER, shard_path
 
@@ -143,9 +143,8 @@ def markdown(template: str, **context: Any) -> str:
 def latex(template: str, **context: Any) -> str:
     """Return a template with angled delimiters, in LaTeX for plain pdflatex; what its fonts lack is spelled U+XXXX."""
     filters = {"tex": escape_latex, "breakable": lambda text: re.sub(r"([-/.])", r"\1\\allowbreak{}", text)}
-    filters |= {"obtained": _latex_obtained, "published": _latex_published, "row": _latex_row}
-    context |= {"multicolumns": _multicolumns, "without_repeats": without_repeats}
-    text = _rendered(template, filters, context, **_ANGLED)
+    filters |= {"results": _latex_results, "row": _latex_row}
+    text = _rendered(template, filters, {"without_repeats": without_repeats, **context}, **_ANGLED)
     return re.sub(r"\n{3,}", "\n\n", text).strip("\n") + "\n"
 
 
@@ -200,32 +199,45 @@ def _latex_row(labels: Sequence[str], cells: Sequence[str] = ()) -> str:
     return " & ".join([*map(escape_latex, labels), *cells]) + r" \\"
 
 
-def _latex_obtained(cell: dict[str, Any]) -> str:
-    text = escape_latex(cell["obtained"] + cell["tied"])
-    text = rf"\textbf{{{text}}}" if cell["best_obtained"] else text
+def _latex_results(study: Study) -> str:
+    """Return the rows of a table in LaTeX: its headers, then for each row one of obtained and one of published values.
+
+    Long headers of one column are in several lines, since what makes a table wide makes its print small.
+    """
+    lines, axes, blank = list[str](), study.row_axes, [""] * len(study.row_axes)
+    for level, spans in enumerate(study.results.headers):
+        cells, rules = [], []
+        for span in spans:
+            words = textwrap.wrap(span.text, 12, break_long_words=False, break_on_hyphens=False)
+            stacked = r"\shortstack{\strut " + r" \\ ".join(map(escape_latex, words)) + "}"
+            text = stacked if span.width == 1 and len(words) > 1 else escape_latex(span.text)
+            cells.append(f"\\multicolumn{{{span.width}}}{{c}}{{{text}}}")
+            if span.width > 1 and span.text:
+                start = span.start + len(axes)
+                rules.append(f"\\cmidrule(lr){{{start + 1}-{start + span.width}}}")
+        lines += [_latex_row(blank if level else axes, cells), *([" ".join(rules)] if rules else [])]
+    lines.append(r"\midrule")
+    for at, own in enumerate(without_repeats([row["labels"] for row in study.rows])):
+        cells, ranks = study.rows[at]["cells"], [escape_latex(rank) for rank, _ in study.rows[at]["ranks"]]
+        obtained, published = [_latex_cell(cell, "obtained") for cell in cells], study.has_published
+        if published and at:
+            lines.append(r"\addlinespace[3pt]")
+        if any(obtained) or not published:
+            lines.append(_latex_row(own, obtained + ranks))
+        if published:
+            values = [_latex_cell(cell, "published") for cell in cells] + [""] * len(ranks)
+            lines.append(_latex_row(blank if any(obtained) else own, values))
+    return "\n".join(lines)
+
+
+def _latex_cell(cell: dict[str, Any], side: str) -> str:
+    text = escape_latex(cell[side] + (cell["tied"] if side == "obtained" else ""))
+    text = rf"\textbf{{{text}}}" if cell[f"best_{side}"] else text
+    if side == "published":
+        star = "$^{*}$" if cell["quoted"] else ""
+        return rf"\published{{{text}{star}}}{escape_latex(cell['dagger'])}" if text else ""
     more = (f" {BESIDE} {cell['last']}" if cell["last"] else "") + (f" [{cell['partial']}]" if cell["partial"] else "")
     return text + escape_latex(more + ("" if cell["published"] else cell["dagger"]))
-
-
-def _latex_published(cell: dict[str, Any]) -> str:
-    text = escape_latex(cell["published"])
-    text = rf"\textbf{{{text}}}" if cell["best_published"] else text
-    star = "$^{*}$" if cell["quoted"] else ""
-    return rf"\published{{{text}{star}}}{escape_latex(cell['dagger'])}" if text else ""
-
-
-def _multicolumns(row: list[Span], labels: int) -> tuple[list[str], str]:
-    """Return one header level in LaTeX: its cells, long ones of one column in several lines, since what makes a table
-    wide makes its print small; and the rules under those that span several columns."""
-    cells, rules = [], []
-    for span in row:
-        lines = textwrap.wrap(span.text, 12, break_long_words=False, break_on_hyphens=False)
-        stacked = r"\shortstack{\strut " + r" \\ ".join(map(escape_latex, lines)) + "}"
-        text = stacked if span.width == 1 and len(lines) > 1 else escape_latex(span.text)
-        cells.append(f"\\multicolumn{{{span.width}}}{{c}}{{{text}}}")
-        if span.width > 1 and span.text:
-            rules.append(f"\\cmidrule(lr){{{span.start + labels + 1}-{span.start + labels + span.width}}}")
-    return cells, " ".join(rules)
 
 
 def details(studies: Iterable[Study]) -> Markup:

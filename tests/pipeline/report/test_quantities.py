@@ -107,11 +107,8 @@ def test_the_added_parameters_of_a_method(tmp_path: Path) -> None:
 
 
 def test_what_runs_say_and_find(tmp_path: Path) -> None:
-    asked = [
-        {"metric": "bytes_up"},
-        *({"metric": "rounds_to", "accuracy": accuracy} for accuracy in (100.0, 20.0, 75.0)),
-    ]
-    cells = [shows(Quantity.model_validate(one), str(at)) for at, one in enumerate(asked)]
+    asked = [Quantity(metric="bytes_up"), *(Quantity(metric="rounds_to", accuracy=at) for at in (100.0, 20.0, 75.0))]
+    cells = [shows(one, str(at)) for at, one in enumerate(asked)]
     write_run(tmp_path, "run", 80.0)
     up, never, early, late = (one.obtained for one in results_of(table(cells, ["m"], []), tmp_path).cells)
     # It rises as 80 (1 - 0.8 exp(-r / 20)), give or take a point.
