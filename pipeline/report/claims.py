@@ -186,10 +186,8 @@ def _by_seed(terms: Terms) -> Array:
 def judge_claims(results: Results) -> list[Judgement]:
     """Judge all claims of a table, each on obtained and on published values.
 
-    A pair holds when chance is no explanation for its being better by more than the margin, fails when it is none for
-    its falling short of it, and is undecided otherwise: within noise, or because there is one seed. A claim fails with
-    its first failing pair; short of that it is not yet decided while obtained values are missing, then undecided if any
-    pair is, and else it holds. Trials on generated data have no verdict.
+    A claim fails with its first failing pair; short of that it is not yet decided while obtained values are missing,
+    then undecided if any pair is, and else it holds. Trials on generated data have no verdict.
     """
     paired = not results.table.counted
     obtained = _Values(lambda cell: cell.obtained if cell.complete else None, paired)
@@ -254,9 +252,8 @@ def _matches(claim: TableClaim, axes: list[str], cells: Sequence[Cell]) -> list[
 def _measure(claim: TableClaim, one: list[Cell], other: list[Cell], values: _Values, *, lower: bool) -> Pair:
     """Compare what a claim compares once, all cells having a value.
 
-    Which cells are the ends of a range is itself seen from noisy values, and makes any range too wide. The difference
-    of two ranges is hardly moved by that, and is judged as that of four cells that were known beforehand; where all
-    cells of a side are alike that is too careful (``benchmarks/claims.py``). One range is narrow when any two cells are
+    Which cells are the ends of a range is itself seen from noisy values. The difference of two ranges is hardly moved
+    by that, and is judged as that of four cells that were known beforehand. One range is narrow when any two cells are
     close, so of all pairs of cells the least certain counts; it is wider when any two are farther apart, of which the
     widest apart are picked after the fact, so their p is multiplied by the number of pairs.
     """

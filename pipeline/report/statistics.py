@@ -1,7 +1,6 @@
 """Statistics over seeds: intervals and tests of paired differences, the one rule for noise, ranks over data sets.
 
-The clients of a run share one training: its initial weights, its order of batches, its server. What another seed would
-change shows between seeds alone, so the seed is what is counted: each gives one number, and one seed decides nothing.
+The clients of a run share one training, so the seed is what is counted: each gives one number, and one decides nothing.
 It is the t test, as three seeds cannot reach 5 % by flipping signs; it asks that differences of seeds, which are means
 over clients and test samples, are about normal. SciPy is imported by functions: it takes longer than most reports.
 """
@@ -35,10 +34,9 @@ LEGEND = (
 
 @dataclass(frozen=True)
 class Effect:
-    """A difference with its 95 % interval and p-value, in the unit of the values.
+    """A difference with its 95 % interval and p-value, in the unit of the values; NaN where no seed has both values.
 
     Attributes:
-        difference: NaN where no seed has both values.
         low, high: Infinite where the spread between seeds is not known.
         p: Two-sided; 1 where the spread is not known. Of printed values 0 where the interval leaves out what is asked.
         n: Seeds; None of printed values.
@@ -80,10 +78,9 @@ class Effect:
 def half_interval(seeds: Sequence[float], deviation: float = 0.0) -> float:
     """Return half the width of the 95 % interval of a difference; infinite where the spread of seeds is not known.
 
-    It is given under each of our seeds, under none where both values are printed; `deviation` is the ± of printed ones,
-    which counts as the standard deviation of the printed value: if it is that of one of n seeds this is too wide by √n.
-    Half widths of both sides are added in squares (MOVER, Zou and Donner 2008): with three seeds it errs in at most 5
-    of 100 cases, where Welch's degrees of freedom err in up to 8.
+    There are no seeds where both values are printed; `deviation` is the ± of printed ones, which counts as the standard
+    deviation of the printed value. Half widths of both sides are added in squares (MOVER, Zou and Donner 2008): with
+    three seeds it errs in at most 5 of 100 cases, where Welch's degrees of freedom err in up to 8.
     """
     printed = NormalDist().inv_cdf(1 - LEVEL / 2) * deviation
     if not len(seeds):
@@ -158,10 +155,8 @@ def holm(ps: Sequence[float]) -> list[float]:
 
 
 def significant(pairs: Sequence[tuple[BySeed, BySeed]]) -> list[bool | None]:
-    """Return of each pair of values whether the two differ; None where they do not share two seeds.
-
-    Moderated paired t tests over the seeds that both have, at 5 % over all pairs together (Holm).
-    """
+    """Return of each pair of values whether the two differ, by moderated paired t tests over the seeds that both have
+    (at 5 % over all pairs together, Holm); None where they do not share two seeds."""
     shared = [sorted(one.keys() & other.keys()) for one, other in pairs]
     judged = [at for at, seeds in enumerate(shared) if len(seeds) > 1]
     effects = [compare(np.array([pairs[at][0][seed] - pairs[at][1][seed] for seed in shared[at]])) for at in judged]
@@ -230,10 +225,8 @@ class Ranking:
 
 
 def rank_methods(scores: Array) -> Ranking:
-    """Rank methods on each data set and compare the mean ranks (Demšar, 2006); equal scores share their mean rank.
-
-    Scores are [data sets, methods], two methods at least; the highest is the best. Data sets count as independent.
-    """
+    """Rank methods by scores [data sets, methods], two methods at least and the highest the best, and compare the mean
+    ranks (Demšar, 2006); equal scores share their mean rank, and data sets count as independent."""
     from scipy import stats
 
     count, methods = scores.shape

@@ -325,8 +325,7 @@ class Study:
 
 def heading(table: ResolvedTable) -> str:
     """Return ``Table II: FedTP against …``, or the title alone."""
-    where = table.paper.table if table.paper else ""
-    return f"{where}: {table.title}" if where else table.title
+    return ": ".join(filter(None, (table.paper and table.paper.table, table.title)))
 
 
 def banner(profile: str) -> str:
@@ -340,9 +339,8 @@ def banner(profile: str) -> str:
 def texts(cell: Cell, decimals: int) -> dict[str, Any]:
     """Return a cell as it is printed; "" for what there is not.
 
-    Partial is ``2/3`` where 2 of 3 runs are done; last is the value after the last round beside a mean over the last
-    measurements; compared is ``+1.53 beyond noise (0.90)``, by how much the two may differ by chance; sort has the
-    obtained and the published mean and the difference as numbers.
+    Partial is ``2/3`` where 2 of 3 runs are done; compared is ``+1.53 beyond noise (0.90)``, by how much the two may
+    differ by chance; sort has the obtained and the published mean and the difference as numbers.
     """
     placeholder = "" if not cell.runs else DIVERGED if cell.verdict == DIVERGED else NO_VALUE
     difference, unit = cell.difference if cell.compared else None, cell.quantity.unit if cell.quantity else PERCENT

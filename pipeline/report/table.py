@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -206,8 +207,7 @@ def _tied_with(one: Cell, others: list[Cell]) -> list[bool | None]:
     return [None if differs is None else not differs for differs in found]
 
 
-@dataclass(frozen=True)
-class Span:
+class Span(NamedTuple):
     """A header over `width` neighbouring columns that starts at column `start` (from 0)."""
 
     text: str
@@ -249,11 +249,9 @@ class Layout:
         return [self._cells[place] for place in self.places if place in self._cells]
 
     def of_runs(self) -> Layout:
-        """Return the same for what is said of a run once: without the cells that are about one client.
-
-        Where there are no others, their axis is taken away, and cells that differ in nothing else become one; so is an
-        axis that chooses quantities.
-        """
+        """Return the same for what is said of a run once: without the cells that are about one client. Where there are
+        no others, their axis is taken away, and cells that differ in nothing else become one; so is an axis that
+        chooses quantities."""
         table, dropped = self._table, {*self._table.clients, *self._table.quantities}
         whole = [cell for cell in self._cells.values() if cell.client is None]
         if not table.quantities and (not dropped or any(cell.runs for cell in whole)):
@@ -282,15 +280,10 @@ class Layout:
         return "; ".join(" · ".join(filter(None, (", ".join(rows), at))) for at, rows in by_columns.items())
 
 
-@dataclass(frozen=True)
-class RankColumns:
-    """The columns of one entry of ``table.derived``.
-
-    Attributes:
-        name, title: In files, and as a heading.
-        groups: For each column its own heading and the columns of the table that it is the mean over.
-        values: By row and place of the group; a row is left out that lacks a number in one of the columns.
-    """
+class RankColumns(NamedTuple):
+    """The columns of one entry of ``table.derived``: their name in files and heading, for each its own heading and the
+    columns of the table that it is the mean over, and values by row and place of the group; a row is left out that
+    lacks a number in one of the columns."""
 
     name: str
     title: str
@@ -333,11 +326,8 @@ class Results:
         return dict(zip(self.frame.selections["selection"], self.frame.selections["content"], strict=True))
 
     def ranks(self, column: Key) -> dict[Key, float]:
-        """Return the ranks of the rows that are complete within a column, 1 the best.
-
-        Rows that cannot be told apart, or are equal as printed, share the mean of their ranks: from the best downwards
-        as many as cannot be told apart from it, then anew from the next.
-        """
+        """Return the ranks of rows that are complete within a column, 1 the best: from the best downwards as many as
+        cannot be told apart from it or are equal as printed share the mean of their ranks, then anew from the next."""
         cells = {row: cell for row in self.layout.rows if (cell := self.layout.cell(row, column)) and cell.complete}
         sign = 1.0 if self.table.better == "lower" else -1.0
         scores = {row: sign * cell.obtained.mean for row, cell in cells.items() if cell.obtained}
@@ -393,12 +383,9 @@ class Results:
         return levels
 
     def to_arrow(self) -> pa.Table:
-        """Return tidy rows, one per cell, as the columns of a ``table/2`` artifact.
-
-        These are spec, a column per axis, values, verdict, run ids joined by spaces, the last day on which a kept run
-        of the cell was obtained, the value of each seed, and columns of ranks; what is unknown is null. Raises
-        :class:`UserError`: an axis has the name of one of the other columns.
-        """
+        """Return tidy rows, one per cell, as the columns of a ``table/2`` artifact, among them run ids joined by spaces
+        and the last day on which a kept run of the cell was obtained; what is unknown is null. Raises
+        :class:`UserError`: an axis has the name of one of the other columns."""
         more = {_LAST: pa.float64()} if self.table.metric == LAST_TEN else {}
         more |= {one.name: pa.float64() for one in self.derived}
         if taken := [axis for axis in self.table.axes if axis in ("spec", _LAST, *_COLUMNS, *more)]:

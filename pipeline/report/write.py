@@ -32,10 +32,9 @@ def build_report(table: ResolvedTable, root: Path, out: Path) -> None:
     """Write ``report.md .tex .html``, ``table.csv .parquet``, ``results.csv .parquet`` (as ``study.results()``) and
     the folders ``figures`` and ``metrics`` into `out`.
 
-    Runs that have not been made are reported as missing, so a report can be built at any time. The same frame, which
-    lies in the workspace `root`, gives the same bytes. Durations, which do not repeat, go to
-    ``root/.pfl/timings/<spec>.md`` instead. Raises :class:`UserError`: the frame is missing or damaged, or an axis has
-    the name of one of the report's own columns.
+    Runs that have not been made are reported as missing. The same frame, which lies in the workspace `root`, gives the
+    same bytes. Durations, which do not repeat, go to ``root/.pfl/timings/<spec>.md`` instead. Raises
+    :class:`UserError`: the frame is missing or damaged, or an axis has the name of one of the report's own columns.
     """
     folder, address = root / frame_path(table.spec), report_path(table.spec)
     results, paper = Results.of(table, read_frame(folder)), table.paper
@@ -85,11 +84,8 @@ def write_pictures(study: Study, out: Path, *, tidy: bool = False) -> None:
 
 
 def write_metrics(results: Results, out: Path) -> None:
-    """Write the obtained values as ``dvc metrics`` shows them, ``<row>.json`` for every row that has any, into the
-    folder `out`, which has nothing else then.
-
-    A file is nested as the columns are, by label; a table without columns has one entry, called like its metric.
-    """
+    """Write the obtained values as ``dvc metrics`` shows them into the folder `out`, which has nothing else then:
+    ``<row>.json`` for every row that has any, nested as the columns are; without columns one entry of the metric."""
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
     metric, taken, by_row = results.table.metric, Counter[str](), dict[Key, dict[str, Any]]()
