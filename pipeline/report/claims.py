@@ -52,15 +52,11 @@ Sides = tuple[list[Cell], list[Cell]]
 
 @dataclass(frozen=True)
 class Pair:
-    """What a claim compares once: two cells, the means or the ranges of two groups, or the ends of one range.
+    """What a claim compares once: two cells, the means or ranges of two groups, or the ends of one range.
 
-    Attributes:
-        better, than: The labels that are compared; of one range those of its highest and of its lowest cell.
-        labels: The labels that are shared.
-        values: Of either side; where ranges are compared, how wide they are, and where spreads are, the spreads.
-        effect: How much better, or narrower, the first is, in percentage points; of one range how wide it is.
-        surplus: By how much that is more than what the claim asks for.
-        corrected: p where the pair speaks against the claim, by Holm over all of its pairs.
+    The labels of either side are `better` and `than`, those shared `labels`. `values` are how wide ranges are, or the
+    spreads, where those are compared; the effect is how much better or narrower the first is, of one range how wide it
+    is, and `surplus` how much more than the claim asks for; `corrected` is p against the claim by Holm over its pairs.
     """
 
     better: Labels
@@ -104,12 +100,10 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Judgement:
-    """One claim with its evidence.
+    """One claim with its evidence; `published` is None where the paper prints nothing that it compares.
 
-    Attributes:
-        published: None where the paper prints nothing that the claim compares.
-        so_far: How many pairs come out as the claim says, whatever chance may explain, of how many that have obtained
-            values of however many seeds.
+    `so_far`: how many pairs come out as it says, whatever chance may explain, of how many with obtained values of any
+    number of seeds.
     """
 
     claim: TableClaim
@@ -310,9 +304,8 @@ def weakest_pairs(judgements: Sequence[Judgement], decimals: int) -> PlainTable:
 def all_pairs(judgements: Iterable[Judgement]) -> pd.DataFrame:
     """Return a row per pair of each claim, those first that speak most against it; one row without any.
 
-    `values` is ``obtained`` or ``published``. What is not known or not finite is empty; of published values `low` and
-    `high` are how far their ± reaches, and there are no seeds. From three seeds on, `p_sign_flip` assumes no normality
-    (it cannot be below 2 to the power of 1 - seeds), and `detectable` is the difference that is found in four of five.
+    What is not known or not finite is empty; of published values `low` and `high` are how far their ± reaches. From
+    three seeds on there are `p_sign_flip` and `detectable`: see :class:`~pipeline.report.statistics.Effect`.
     """
     rows = list[dict[str, Any]]()
     for judgement in judgements:

@@ -25,9 +25,9 @@ from pipeline.spec.run import Run, options
 def count_run(run: Run, *, flops: bool) -> dict[str, float]:
     """Return by name every quantity whose source is the ``plan``, and ``backbone``: parameters without the method.
 
-    Operations are counted as they are carried out, which takes seconds with a large model, so only if `flops` says so.
-    Without ``sent`` where what a client sends is decided in training; empty for data of which nobody knows the classes
-    or the size before they are read. Raises :class:`UserError`: the method does not go with the backbone.
+    Operations take seconds with a large model, so only with `flops`; ``sent`` is left out where it is decided in
+    training, and all where nobody knows classes or size before the data are read. Raises :class:`UserError`: the method
+    does not go with the backbone.
     """
     data = blank(run)
     if data is None:

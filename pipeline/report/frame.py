@@ -112,14 +112,13 @@ class Frame:
     """What there is of a table's runs. Accuracies are in percent.
 
     Attributes:
-        runs: A row per run: run, seed, state (``measured``, ``diverged`` or ``missing``), settings (the resolved run as
-            JSON), and facts, among them figure (``mAP`` of detectors), kept (the day, if it is from the ledger), and
-            communicated_up and _down (bytes per client and round); diverged, chosen and noise are JSON.
-        values: A row per run, client (:data:`ALL`, or one that the table shows) and metric, which is a protocol or the
-            key of a quantity: mean, std, and the n that these are taken over; no std where n is 1.
+        runs: A row per run: state (``measured``, ``diverged`` or ``missing``), settings (the resolved run as JSON) and
+            facts, among them kept (the day, if it is from the ledger) and bytes communicated per client and round.
+        values: By run, client (:data:`ALL`, or one that the table shows) and metric (a protocol or a quantity's key)
+            the mean, std, and the n that these are taken over; no std where n is 1.
         rounds: The pooled test accuracy and loss per run, client and measured round.
-        clients: Test samples per run and client after the last round: correct, total, accuracy, loss.
-        findings: What analyses found: run, analysis, client (-1 for none), item, index, value.
+        clients: Test samples per run and client after the last round.
+        findings: What analyses found; client -1 for none.
         selections: What was tried and chosen, as JSON, per selection.
     """
 
@@ -153,11 +152,8 @@ class Frame:
 
 def write_frame(table: ResolvedTable, root: Path, folder: Path) -> None:
     """Write the frame of a table's runs into a folder, a Parquet file per attribute of :class:`Frame`, and what
-    :func:`tidy` makes of them as ``results.parquet``.
-
-    The same artifacts give the same bytes. Runs that have not been made are there as missing. Raises
-    :class:`UserError`: a record of a run or an artifact, which lie in the workspace `root`, is damaged.
-    """
+    :func:`tidy` makes of them as ``results.parquet``. Raises :class:`UserError`: a record or an artifact, which lie in
+    the workspace `root`, is damaged."""
     runs = read_runs(table, root)
     for name, rows in _collect(table, runs, root, {}).items():
         write_table(folder / f"{name}.parquet", rows, f"frame.{name}/1", spec=table.spec)

@@ -56,15 +56,13 @@ class Overview:
 
 @dataclass(frozen=True)
 class Document:
-    """Everything that a template prints, of one spec, of a paper, or in parts of its own.
+    """Everything that a template prints, of one spec, of a paper, or in parts of its `own`.
 
     Attributes:
         tables: Of a paper an overview of all its tables; without any the document is the report of one spec.
         uncovered: What of the paper no spec is about, and why, a line each.
-        up: What leads from the HTML page to ``reports/papers/``.
+        up: What leads from the HTML page to ``reports/papers/``; home is the page of the paper, and its title.
         here: On the page of one of several tables, which it is; the title is its heading.
-        home: The page of the paper, its title.
-        own: Parts that are about no study.
     """
 
     title: str

@@ -40,7 +40,6 @@ class Effect:
         low, high: Infinite where the spread between seeds is not known.
         p: Two-sided; 1 where the spread is not known. Of printed values 0 where the interval leaves out what is asked.
         n: Seeds; None of printed values.
-        spread: The standard deviation between seeds of the difference; NaN for fewer than two.
         seeds: What the t test is of: the difference of each seed less what is asked.
     """
 
@@ -49,7 +48,6 @@ class Effect:
     high: float = math.inf
     p: float = 1.0
     n: int | None = None
-    spread: float = math.nan
     seeds: tuple[float, ...] = field(default=(), compare=False)
 
     @property
@@ -72,7 +70,7 @@ class Effect:
         count = len(self.seeds)
         bar = float(stats.t.ppf(1 - LEVEL / 2, count - 1))
         shift = optimize.brentq(lambda shift: float(stats.nct.sf(bar, count - 1, shift)) - POWER, 0.0, 10 * (bar + 1))
-        return float(shift) * self.spread / math.sqrt(count)
+        return float(shift * stats.sem(self.seeds))
 
 
 def half_interval(seeds: Sequence[float], deviation: float = 0.0) -> float:
@@ -106,14 +104,13 @@ def compare(differences: Array, asked: float = 0.0) -> Effect:
     """Return the mean of paired differences [seeds], judged by a t test over the seeds against what is asked."""
     shifted, n = differences - asked, len(differences)
     seeds, mean = tuple(shifted.tolist()), float(shifted.mean()) if n else math.nan
-    spread = float(shifted.std(ddof=1)) if n > 1 else math.nan
     reach = half_interval(seeds) if n else math.inf
     if math.isinf(reach):
-        return Effect(mean + asked, n=n, spread=spread, seeds=seeds)
+        return Effect(mean + asked, n=n, seeds=seeds)
     from scipy import stats
 
     p = float(stats.ttest_1samp(shifted, 0.0).pvalue)
-    return Effect(mean + asked, mean - reach + asked, mean + reach + asked, p, n, spread, seeds)
+    return Effect(mean + asked, mean - reach + asked, mean + reach + asked, p, n, seeds)
 
 
 def compare_printed(difference: float, asked: float, deviation: float) -> Effect:
@@ -179,7 +176,7 @@ def moderated_ps(effects: Sequence[Effect]) -> list[float]:
 
     n = np.array([effects[at].n for at in known], dtype=np.float64)
     differences = np.array([effects[at].difference for at in known])
-    own = np.array([effects[at].spread ** 2 for at in known])
+    own = np.array([np.std(effects[at].seeds, ddof=1) ** 2 for at in known])
     moved, degrees = moderated(own, n - 1)
     t = np.abs(differences) / np.sqrt(np.maximum(own, moved) / n)
     for at, p in zip(known, 2 * stats.t.sf(t, degrees), strict=True):

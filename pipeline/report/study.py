@@ -20,21 +20,16 @@ from pipeline.report.statistics import BEYOND, FEWEST_SEEDS, NO_VERDICT, WITHIN
 from pipeline.report.table import (
     DIVERGED,
     MINUS,
-    MISPRINT,
     MISSING,
     NO_VALUE,
-    TIED,
-    UNPLANNED,
     VERDICTS,
     Cell,
     Key,
     Results,
-    format_value,
     printed_rank,
     short,
-    signed,
+    texts,
 )
-from pipeline.spec.metrics import PERCENT
 from pipeline.spec.table import ResolvedTable
 from pipeline.workspace import PAPER
 
@@ -51,7 +46,6 @@ LEGEND = (
     "seeds of ours or more; order of rows: rank correlations of the obtained with the published values of a column, "
     "Spearman / Kendall (τ-b); comparisons are those that claims make, as far as cells are obtained."
 )
-_HOLE = Cell({}, (), None, 0)
 Facts = list[tuple[str, str]]
 
 
@@ -59,10 +53,8 @@ Facts = list[tuple[str, str]]
 class Part:
     """A part of a page; every format prints what there is of it, in this order.
 
-    Attributes:
-        results: Whether it begins with the table of a study.
-        items: Lines, each with the address of a page without suffix, or "".
-        folded: What opens the table, where it is not to be seen at once.
+    It may begin with the table of `results`; `items` are lines with the address of a page without suffix, or "";
+    `folded` opens the table where it is not to be seen at once.
     """
 
     title: str = ""
@@ -94,8 +86,7 @@ class Agreement:
 
     Attributes:
         published: How many accuracies are published.
-        differences: Obtained minus published accuracy of each cell that has both, in percentage points.
-        verdicts: Of these cells; of the others fewer than three seeds are there.
+        differences: Obtained minus published accuracy of each cell that has both, in points; and verdicts on them.
         claims: ``stated``; ``compared``: those with obtained values to compare; ``agree``: those of which every such
             comparison comes out as the claim says, whatever chance explains; ``comparisons``, and ``agreeing`` of them.
         decided: Verdicts of claims with three seeds of ours or more in every comparison.
@@ -197,10 +188,9 @@ class Study:
 
     Attributes:
         key: Its name in the page's scripts and drawings.
-        folder: Where its pictures lie, relative to the page, with a slash.
+        folder: Where its pictures lie, relative to the page, with a slash; report: its own report, or "".
         pages: Federation → the page of its partition without suffix, relative to the page; "" for none.
         href: Where it is on the pages of its paper, relative to the first of these: ``#table2``, ``fedtp/table2.html``.
-        report: Where its own report lies, relative to the page; "" for none.
     """
 
     results: Results
@@ -269,7 +259,7 @@ class Study:
         for row in layout.rows:
             ranks = [one.values.get((row, at)) for one in self.results.derived for at in range(len(one.groups))]
             printed = [(NO_VALUE, "") if rank is None else (printed_rank(rank), f"{rank:.6g}") for rank in ranks]
-            cells = [texts(layout.cell(row, column) or _HOLE, self.table.decimals) for column in layout.columns]
+            cells = [texts(layout.cell(row, column), self.table.decimals) for column in layout.columns]
             rows.append({"labels": row, "cells": cells, "ranks": printed})
         return rows
 
@@ -334,28 +324,3 @@ def banner(profile: str) -> str:
         "a trial of the machinery with shrunk models, a few rounds and stand-in data. These numbers say nothing about"
     )
     return "" if profile == PAPER else f"SMOKE PROFILE: {trial} any method."
-
-
-def texts(cell: Cell, decimals: int) -> dict[str, Any]:
-    """Return a cell as it is printed; "" for what there is not.
-
-    Partial is ``2/3`` where 2 of 3 runs are done; compared is ``+1.53 beyond noise (0.90)``, by how much the two may
-    differ by chance; sort has the obtained and the published mean and the difference as numbers.
-    """
-    placeholder = "" if not cell.runs else DIVERGED if cell.verdict == DIVERGED else NO_VALUE
-    difference, unit = cell.difference if cell.compared else None, cell.quantity.unit if cell.quantity else PERCENT
-    numbers = (cell.obtained and cell.obtained.mean, cell.published and cell.published.mean, difference)
-    words = [] if difference is None else [signed(difference, decimals, unit)]
-    words += [cell.verdict] if cell.verdict != NO_VERDICT else []
-    words += [] if cell.noise is None else [f"({cell.noise:.{decimals}f})"]
-    return {
-        "obtained": format_value(cell.obtained, decimals) or placeholder,
-        "published": cell.misprint + MISPRINT if cell.misprint else format_value(cell.published, decimals),
-        **{name: getattr(cell, name) for name in ("quoted", "best_obtained", "best_published", "verdict")},
-        "tied": TIED if cell.tied else "",
-        "dagger": UNPLANNED if cell.published and not cell.runs else "",
-        "partial": f"{cell.n}/{len(cell.runs)}" if cell.obtained and not cell.complete else "",
-        "last": format_value(cell.last, decimals),
-        "compared": " ".join(words),
-        "sort": tuple("" if number is None else f"{number:.6g}" for number in numbers),
-    }

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -52,8 +52,7 @@ class Cell:
     """One cell, of all clients or one, showing an accuracy or a quantity.
 
     Attributes:
-        runs: Ids of its runs, one per combination of the averaged axes; empty: none is planned.
-        n: How many runs the obtained value is made of; `by_seed` is the mean over those of each seed.
+        runs: Ids, one per combination of the averaged axes; empty: none is planned. `n` of them have a value.
         noise: By how much obtained and published value may differ by chance; None where there is no verdict on that.
         last: The obtained value after the last round, where it is the mean of the last ten measurements.
         tied: Whether seeds cannot distinguish it from the best of its column; None: it is that, or shares no two seeds.
@@ -461,3 +460,29 @@ def _scaled(number: float, decimals: int, unit: str) -> str:
     prefix = {0: "", 3: "k" if unit == BYTES else "K", 6: "M", 9: "G", 12: "T"}[scale]
     digits = f"{number / 10**scale:,.{decimals if scale else 0}f}"
     return f"{digits} {prefix}{BYTES if unit == BYTES else ''}".rstrip()
+
+
+def texts(cell: Cell | None, decimals: int) -> dict[str, Any]:
+    """Return a cell as it is printed; "" for what there is not.
+
+    Partial is ``2/3`` where 2 of 3 runs are done; compared is ``+1.53 beyond noise (0.90)``, by how much the two may
+    differ by chance; sort has the obtained and the published mean and the difference as numbers.
+    """
+    cell = cell or Cell({}, (), None, 0)  # a hole in the grid
+    placeholder = "" if not cell.runs else DIVERGED if cell.verdict == DIVERGED else NO_VALUE
+    difference, unit = cell.difference if cell.compared else None, cell.quantity.unit if cell.quantity else PERCENT
+    numbers = (cell.obtained and cell.obtained.mean, cell.published and cell.published.mean, difference)
+    words = [] if difference is None else [signed(difference, decimals, unit)]
+    words += [cell.verdict] if cell.verdict != NO_VERDICT else []
+    words += [] if cell.noise is None else [f"({cell.noise:.{decimals}f})"]
+    return {
+        "obtained": format_value(cell.obtained, decimals) or placeholder,
+        "published": cell.misprint + MISPRINT if cell.misprint else format_value(cell.published, decimals),
+        **{name: getattr(cell, name) for name in ("quoted", "best_obtained", "best_published", "verdict")},
+        "tied": TIED if cell.tied else "",
+        "dagger": UNPLANNED if cell.published and not cell.runs else "",
+        "partial": f"{cell.n}/{len(cell.runs)}" if cell.obtained and not cell.complete else "",
+        "last": format_value(cell.last, decimals),
+        "compared": " ".join(words),
+        "sort": tuple("" if number is None else f"{number:.6g}" for number in numbers),
+    }

@@ -30,11 +30,10 @@ _META = {"spec", "title", "profile", "rows", "columns", "metric", "better", "dec
 
 def build_report(table: ResolvedTable, root: Path, out: Path) -> None:
     """Write ``report.md .tex .html``, ``table.csv .parquet``, ``results.csv .parquet`` (as ``study.results()``) and
-    the folders ``figures`` and ``metrics`` into `out`.
+    the folders ``figures`` and ``metrics`` into `out`; durations, which do not repeat, go to ``.pfl/timings/``.
 
-    Runs that have not been made are reported as missing. The same frame, which lies in the workspace `root`, gives the
-    same bytes. Durations, which do not repeat, go to ``root/.pfl/timings/<spec>.md`` instead. Raises
-    :class:`UserError`: the frame is missing or damaged, or an axis has the name of one of the report's own columns.
+    The same frame, which lies in the workspace `root`, gives the same bytes. Raises :class:`UserError`: it is missing,
+    damaged, or an axis has the name of one of the report's own columns.
     """
     folder, address = root / frame_path(table.spec), report_path(table.spec)
     results, paper = Results.of(table, read_frame(folder)), table.paper

@@ -55,14 +55,9 @@ table:
   metric: parameters
   quantities:
     quantity:
-      shared: {{metric: shared}}
-      personal: {{metric: personal}}
-      stored: {{metric: stored}}
-      sent: {{metric: sent}}
-      step: {{metric: step_flops}}
-      forward: {{metric: forward_flops}}
-      more: {{metric: stored, added_to: {{method: FedAvg}}}}
-      share: {{metric: sent, percent_of: {{method: FedAvg}}}}
+      {{shared: {{metric: shared}}, personal: {{metric: personal}}, stored: {{metric: stored}}, sent: {{metric: sent}},
+       step: {{metric: step_flops}}, forward: {{metric: forward_flops}},
+       more: {{metric: stored, added_to: {{method: FedAvg}}}}, share: {{metric: sent, percent_of: {{method: FedAvg}}}}}}
 """
 
 
