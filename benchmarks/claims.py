@@ -29,7 +29,7 @@ sys.path[0] = str(Path(__file__).parents[1])
 from pipeline.report.claims import FAILS, HOLDS, Judgement, judge_claims  # noqa: E402
 from pipeline.report.frame import ALL, Frame  # noqa: E402
 from pipeline.report.statistics import significant  # noqa: E402
-from pipeline.report.table.results import Results  # noqa: E402
+from pipeline.report.table import Results  # noqa: E402
 from pipeline.spec.table import Published, ResolvedTable, TableCell, TableClaim  # noqa: E402
 
 CLIENTS, SAMPLES = 20, (50, 301)

@@ -16,6 +16,7 @@ from pflcore.errors import UserError
 from pipeline.compile.compilation import Compilation
 from pipeline.compile.compiler import compile_workspace
 from pipeline.ledger import Ledger
+from pipeline.report.frame import places_of
 from pipeline.results.keep import Recorded
 from pipeline.spec.run import Run
 from pipeline.spec.selection import named
@@ -82,9 +83,7 @@ class Found:
 
     def labels(self, run: Run) -> list[dict[str, str]]:
         """Return a run's label on each axis of settings, at each of its places in the table."""
-        axes = [axis for axis in self.table.axes if axis not in (*self.table.clients, *self.table.quantities)]
-        places = [tuple(cell.labels[axis] for axis in axes) for cell in self.table.cells if run.id in cell.runs]
-        return [dict(zip(axes, place, strict=True)) for place in dict.fromkeys(places)]
+        return places_of(self.table, run.id)
 
     def dealt(self) -> tuple[list[tuple[Run, Path, Assignment]], int]:
         """Return run, dataset and assignment of current federations, and how many others there are."""

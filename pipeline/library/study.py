@@ -19,35 +19,14 @@ from pflcore.engine.trained import ClientModel, Trained
 from pflcore.errors import UserError
 from pipeline.library.found import KEPT, STALE, TRAINED, Found
 from pipeline.library.models import find_run, trained
+from pipeline.report.frame import tidy
 from pipeline.spec.run import Run
 from pipeline.spec.specs import find_specs
 from pipeline.workspace import PAPER, Workspace, report_path
 
-_COLUMNS = ["client", "round", "population", "accuracy", "loss", "correct", "total"]
-
 
 class NotUpToDate(UserWarning):
     """Something is left out, as it has not been trained, or with code or settings that are not the present ones."""
-
-
-def tidy(found: Found, run: Run) -> pd.DataFrame:
-    """Return what was measured of a run, a row per place in the table, round, client and population."""
-    rounds, facts = found.rounds(run)
-    frame = pd.DataFrame(rounds.to_pandas())
-    frame["population"] = frame["population"].astype(str)
-    frame["accuracy"] = frame["correct"] / frame["total"].where(frame["total"] > 0)
-    if facts.get("kept"):  # which has the mean over all clients in the place of theirs
-        frame["loss"] = np.nan
-    columns = [*_COLUMNS, *(["last_correct"] if facts.get("positions", 1) != 1 else [])]
-    frame = frame[columns + (["precision"] if "precision" in frame else [])]
-    places = []
-    for labels in found.labels(run):
-        place = frame.copy()
-        facts = {name: label for name, label in labels.items() if name != "seed"} | {"run": run.id, "seed": run.seed}
-        for at, (name, value) in enumerate(facts.items()):
-            place.insert(at, name if name not in frame else f"{name} (axis)", value)
-        places.append(place)
-    return pd.concat(places)
 
 
 def _in_short(found: Found, run: Run) -> list[dict[str, Any]]:
@@ -115,7 +94,7 @@ class Study:
         if left:
             words = ", ".join(f"{count} {state}" for state, count in left.items())
             self._warn(f"{found.spec}: {words} of {len(states)} runs are left out; type `{found.command}`")
-        return pd.concat([tidy(found, run) for run in usable], ignore_index=True)
+        return pd.concat([tidy(found.table, run.id, run.seed, *found.rounds(run)) for run in usable], ignore_index=True)
 
     def table(self, spec: str) -> pd.DataFrame:
         """Return ``table.parquet`` of the spec's report: a row per cell, with labels, published and obtained values,

@@ -5,13 +5,11 @@ from __future__ import annotations
 import statistics
 from dataclasses import dataclass
 
-from pipeline.report.agreement import compared_cells
 from pipeline.report.figures._comparisons import PROTOCOLS
 from pipeline.report.frame import LAST, LAST_TEN
 from pipeline.report.statistics import NO_VERDICT
-from pipeline.report.table.cells import Cell
-from pipeline.report.table.printed import format_value, signed
-from pipeline.report.table.results import Measured, Results
+from pipeline.report.study import compared_cells
+from pipeline.report.table import Cell, Measured, Results, format_value, signed
 from pipeline.spec.table import ResolvedTable
 
 

@@ -16,8 +16,7 @@ from typing import Any
 from pflcore.errors import UserError
 from pflcore.registry import did_you_mean
 from pipeline.papers.obtained import Obtained, collect_obtained, count_published
-from pipeline.report.agreement import Agreement
-from pipeline.report.study import Study
+from pipeline.report.study import Agreement, Study
 from pipeline.spec.published import csv_lines
 from pipeline.spec.run import Run
 from pipeline.spec.table import ResolvedTable

@@ -10,11 +10,15 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
+from pipeline.report.drawing.sections import PlainTable, without_empty
+from pipeline.report.frame import Value
 from pipeline.report.statistics import (
     FEWEST_SEEDS,
     LEVEL,
@@ -27,34 +31,32 @@ from pipeline.report.statistics import (
     compare_spreads,
     holm,
 )
-from pipeline.report.table.cells import SMOKE, Cell, Key, Value
-from pipeline.report.table.layout import titled
-from pipeline.report.table.results import Results
+from pipeline.report.table import SMOKE, Cell, Key, Results, format_value, signed, titled
 from pipeline.spec.table import TableClaim
 
 HOLDS, FAILS, ONE_SEED, NOT_YET = "holds", "fails", "one seed: undecided", "not yet"
 VERDICTS = (HOLDS, FAILS, WITHIN, ONE_SEED, NOT_YET, NO_VERDICT)
 """What may be said of a claim; pages, the index and counts all go by this order."""
-
+LEGEND = (
+    "Difference: how much better or narrower the first side is; of a range how wide it is. Interval and p: paired t "
+    "test over the seeds; of published values the interval is their combined ±. p (Holm): against the claim, corrected "
+    "for all of its pairs."
+)
 _SEVERITY = (FAILS, ONE_SEED, WITHIN, HOLDS)
 
 Terms = list[tuple[Cell, float]]
 """Cells with their weights in a sum."""
 Labels = dict[str, str]
+Sides = tuple[list[Cell], list[Cell]]
 
 
 @dataclass(frozen=True)
 class Pair:
-    """What a claim compares once: two cells, the means or the ranges of two groups, or the ends of one range.
+    """What a claim compares once: two cells, the means or ranges of two groups, or the ends of one range.
 
-    Attributes:
-        better: The labels that the claim speaks for; of one range those of its highest cell.
-        than: Those they are compared with; of one range those of its lowest cell.
-        labels: The labels that are shared.
-        values: Of either side; where ranges are compared, how wide they are, and where spreads are, the spreads.
-        effect: How much better, or narrower, the first is, in percentage points; of one range how wide it is.
-        surplus: By how much that is more than what the claim asks for.
-        corrected: p where the pair speaks against the claim, by Holm over all of its pairs.
+    The labels of either side are `better` and `than`, those shared `labels`. `values` are how wide ranges are, or the
+    spreads, where those are compared; the effect is how much better or narrower the first is, of one range how wide it
+    is, and `surplus` how much more than the claim asks for; `corrected` is p against the claim by Holm over its pairs.
     """
 
     better: Labels
@@ -67,7 +69,11 @@ class Pair:
 
     @property
     def compared(self) -> str:
-        return " against ".join(titled(labels.keys(), labels.values()) for labels in (self.better, self.than))
+        return " against ".join(titled(labels, labels.values()) for labels in (self.better, self.than))
+
+    @property
+    def at(self) -> str:
+        return titled(self.labels, self.labels.values())
 
     @property
     def verdict(self) -> str:
@@ -94,12 +100,10 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Judgement:
-    """One claim with its evidence.
+    """One claim with its evidence; `published` is None where the paper prints nothing that it compares.
 
-    Attributes:
-        published: None where the paper prints nothing that the claim compares.
-        so_far: How many pairs come out as the claim says, whatever chance may explain, of how many that have obtained
-            values of however many seeds.
+    `so_far`: how many pairs come out as it says, whatever chance may explain, of how many with obtained values of any
+    number of seeds.
     """
 
     claim: TableClaim
@@ -123,39 +127,10 @@ class Judgement:
         return {"obtained": self.obtained, **({"published": self.published} if self.published else {})}
 
 
-def judge_claims(results: Results) -> list[Judgement]:
-    """Judge all claims of a table, each on obtained and on published values.
-
-    A pair holds when chance is no explanation for its being better by more than the margin, fails when it is none for
-    its falling short of it, and is undecided otherwise: within noise, or because there is one seed. A claim fails with
-    its first failing pair; short of that it is not yet decided while obtained values are missing, then undecided if any
-    pair is, and else it holds. Trials on generated data have no verdict.
-    """
-    table = results.table
-    obtained = Values(lambda cell: cell.obtained if cell.complete else None, paired=not table.counted)
-    printed, so_far = Values(lambda cell: cell.published), Values(lambda cell: cell.obtained)
-    planned = [cell for cell in results.cells if cell.runs]
-    judgements = []
-    for claim in table.claims:
-        in_print = [cell for cell in results.cells if cell.published and _has_spread(claim, cell.published)]
-        theirs = _weigh(results, claim, in_print, printed)
-        ours, pointing = (_weigh(results, claim, planned, values) for values in (obtained, so_far))
-        if table.profile == SMOKE:
-            ours, pointing = Evidence(NO_VERDICT, ours.pairs), Evidence(NO_VERDICT, 0)
-        agree = sum(pair.surplus > 0 for pair in pointing.judged)
-        judgements.append(Judgement(claim, ours, theirs if theirs.pairs else None, (agree, len(pointing.judged))))
-    return judgements
-
-
 @dataclass(frozen=True)
-class Values:
-    """Values of cells that claims are judged on, and what their differences are worth.
-
-    Attributes:
-        pick: The value that a cell is judged on; None while there is none.
-        paired: Whether they are compared seed by seed; else all that is known is their ±, and those of several cells
-            count as independent.
-    """
+class _Values:
+    """The values that cells are judged on, `paired` seed by seed; else all that is known is their ±, and those of
+    several cells count as independent."""
 
     pick: Callable[[Cell], Value | None]
     paired: bool = False
@@ -170,21 +145,21 @@ class Values:
         """Return a weighted sum, with a deviation where it is known."""
         if len(terms) == 1:
             return self.of(terms[0][0])
-        stds, seeds = [self.of(cell).std for cell, _ in terms], _by_seed(terms)
+        mean = math.fsum(weight * self.of(cell).mean for cell, weight in terms)
         if self.paired:
-            return Value(self._sum(terms), float(seeds.std()) if len(seeds) > 1 else None)
-        return Value(self._sum(terms), self._deviation(terms) if any(std is not None for std in stds) else None)
+            seeds = _by_seed(terms)
+            return Value(mean, float(seeds.std()) if len(seeds) > 1 else None)
+        stds = [(self.of(cell).std, weight) for cell, weight in terms]
+        known = any(std is not None for std, _ in stds)
+        return Value(mean, math.hypot(*(weight * (std or 0.0) for std, weight in stds)) if known else None)
 
     def effect(self, terms: Terms, asked: float) -> Effect:
         """Return a weighted sum, judged against what is asked for."""
+        total = self.total(terms)
         if not self.paired:
-            return compare_printed(self._sum(terms), asked, self._deviation(terms))
+            return compare_printed(total.mean, asked, total.std or 0.0)
         seeds = _by_seed(terms)
-        if not len(seeds):  # nothing pairs
-            return Effect(self._sum(terms), n=0)
-        found = compare(seeds - asked)
-        shifted = {name: getattr(found, name) + asked for name in ("difference", "low", "high")}
-        return replace(found, **shifted)
+        return compare(seeds, asked) if len(seeds) else Effect(total.mean, n=0)  # where nothing pairs
 
     def spreads(self, one: Cell, other: Cell, asked: float) -> Effect:
         """Return the ± of a cell less that of another, judged against what is asked for."""
@@ -195,12 +170,6 @@ class Values:
         first, second = (np.array([cell.by_seed[seed] for seed in seeds]) for cell in (one, other))
         return replace(compare_spreads(first, second, asked), difference=difference)
 
-    def _sum(self, terms: Terms) -> float:
-        return math.fsum(weight * self.of(cell).mean for cell, weight in terms)
-
-    def _deviation(self, terms: Terms) -> float:
-        return math.hypot(*(weight * (self.of(cell).std or 0.0) for cell, weight in terms))
-
 
 def _by_seed(terms: Terms) -> Array:
     """Return a weighted sum under each of the seeds that all cells have, in their order."""
@@ -208,7 +177,28 @@ def _by_seed(terms: Terms) -> Array:
     return np.array([math.fsum(weight * cell.by_seed[seed] for cell, weight in terms) for seed in seeds])
 
 
-def _weigh(results: Results, claim: TableClaim, cells: Sequence[Cell], values: Values) -> Evidence:
+def judge_claims(results: Results) -> list[Judgement]:
+    """Judge all claims of a table, each on obtained and on published values.
+
+    A claim fails with its first failing pair; short of that it is not yet decided while obtained values are missing,
+    then undecided if any pair is, and else it holds. Trials on generated data have no verdict.
+    """
+    paired = not results.table.counted
+    obtained = _Values(lambda cell: cell.obtained if cell.complete else None, paired)
+    so_far, printed = _Values(lambda cell: cell.obtained), _Values(lambda cell: cell.published)
+    planned, judgements = [cell for cell in results.cells if cell.runs], []
+    for claim in results.table.claims:
+        in_print = [cell for cell in results.cells if cell.published and _has_spread(claim, cell.published)]
+        theirs = _weigh(results, claim, in_print, printed)
+        ours, pointing = (_weigh(results, claim, planned, values) for values in (obtained, so_far))
+        if results.table.profile == SMOKE:
+            ours, pointing = Evidence(NO_VERDICT, ours.pairs), Evidence(NO_VERDICT, 0)
+        agree = sum(pair.surplus > 0 for pair in pointing.judged)
+        judgements.append(Judgement(claim, ours, theirs if theirs.pairs else None, (agree, len(pointing.judged))))
+    return judgements
+
+
+def _weigh(results: Results, claim: TableClaim, cells: Sequence[Cell], values: _Values) -> Evidence:
     """Judge a claim on some values of some cells."""
     pairs = _matches(claim, results.table.axes, cells)
     judged = [
@@ -228,7 +218,7 @@ def _has_spread(claim: TableClaim, value: Value) -> bool:
     return claim.form != "steadier" or bool(claim.over) or value.std is not None
 
 
-def _matches(claim: TableClaim, axes: list[str], cells: Sequence[Cell]) -> list[tuple[list[Cell], list[Cell]]]:
+def _matches(claim: TableClaim, axes: list[str], cells: Sequence[Cell]) -> list[Sides]:
     """Return all that a claim compares among cells of a table with these axes: two groups, cut to what both have, in
     which cells at the same place differ only in what is compared; the second is empty if it is about each by itself."""
     least = 1 if claim.form == "better" or (claim.form == "steadier" and not claim.over) else 2
@@ -244,7 +234,7 @@ def _matches(claim: TableClaim, axes: list[str], cells: Sequence[Cell]) -> list[
 
     if not claim.side:
         return [(list(group.values()), []) for group in groups({}).values() if len(group) >= least]
-    found, others = [], groups(claim.than)
+    found, others = list[Sides](), groups(claim.than)
     for (where, own), group in groups(claim.side).items():
         for (there, theirs), other in others.items():
             common = [key for key in group if key in other]
@@ -253,12 +243,11 @@ def _matches(claim: TableClaim, axes: list[str], cells: Sequence[Cell]) -> list[
     return found
 
 
-def _measure(claim: TableClaim, one: list[Cell], other: list[Cell], values: Values, *, lower: bool) -> Pair:
+def _measure(claim: TableClaim, one: list[Cell], other: list[Cell], values: _Values, *, lower: bool) -> Pair:
     """Compare what a claim compares once, all cells having a value.
 
-    Which cells are the ends of a range is itself seen from noisy values, and makes any range too wide. The difference
-    of two ranges is hardly moved by that, and is judged as that of four cells that were known beforehand; where all
-    cells of a side are alike that is too careful (``benchmarks/claims.py``). One range is narrow when any two cells are
+    Which cells are the ends of a range is itself seen from noisy values. The difference of two ranges is hardly moved
+    by that, and is judged as that of four cells that were known beforehand. One range is narrow when any two cells are
     close, so of all pairs of cells the least certain counts; it is wider when any two are farther apart, of which the
     widest apart are picked after the fact, so their p is multiplied by the number of pairs.
     """
@@ -268,31 +257,72 @@ def _measure(claim: TableClaim, one: list[Cell], other: list[Cell], values: Valu
     )
     labels = {axis: label for axis, label in one[0].labels.items() if axis not in (*claim.side, *claim.over)}
     by_value = [sorted(side, key=lambda cell: -values.of(cell).mean) for side in (one, other) if side]
-    ranges: list[Terms] = [[(side[0], 1.0), (side[-1], -1.0)] for side in by_value]
-    if claim.form == "better":
-        means: list[Terms] = [[(cell, 1 / len(one)) for cell in side] for side in (one, other)]
-        sides = values.total(means[0]), values.total(means[1])
-        effect = values.effect(_less(*(means[::-1] if lower else means)), claim.margin)
-    elif claim.form == "steadier" and not claim.over:
+    terms: list[Terms] = [[(side[0], 1.0), (side[-1], -1.0)] for side in by_value]  # ranges
+    if claim.form == "steadier" and not claim.over:
         sides = Value(values.of(one[0]).std or 0.0), Value(values.of(other[0]).std or 0.0)
         effect = values.spreads(other[0], one[0], claim.margin)
-    elif claim.form == "steadier":
-        sides = values.total(ranges[0]), values.total(ranges[1])
-        effect = values.effect(_less(ranges[1], ranges[0]), claim.margin)
+    elif claim.form in ("better", "steadier"):
+        if claim.form == "better":
+            terms = [[(cell, 1 / len(one)) for cell in side] for side in (one, other)]
+        sides = values.total(terms[0]), values.total(terms[1])
+        more, less = terms if claim.form == "better" and not lower else terms[::-1]
+        effect = values.effect([*more, *((cell, -weight) for cell, weight in less)], claim.margin)
     else:
-        high, low = (cell for cell, _ in ranges[0])
+        high, low = by_value[0][0], by_value[0][-1]
         sides = values.of(high), values.of(low)
         better, than = ({axis: cell.labels[axis] for axis in claim.over} for cell in (high, low))
-        effect = values.effect(ranges[0], claim.margin)
-        pairs = list(itertools.permutations(one, 2))
+        effect, pairs = values.effect(terms[0], claim.margin), list(itertools.permutations(one, 2))
+        p = min(1.0, effect.p * len(pairs) / 2)
         if round(claim.margin - effect.difference, 9) >= 0:
             p = max(values.effect([(first, 1.0), (second, -1.0)], claim.margin).p for first, second in pairs)
-        else:
-            p = min(1.0, effect.p * len(pairs) / 2)
         effect = replace(effect, p=p)
     surplus = round((effect.difference - claim.margin) * (-1.0 if claim.form == "within" else 1.0), 9)  # of a float
     return Pair(better, than, labels, sides, effect, surplus)
 
 
-def _less(one: Terms, other: Terms) -> Terms:
-    return [*one, *((cell, -weight) for cell, weight in other)]
+def weakest_pairs(judgements: Sequence[Judgement], decimals: int) -> PlainTable:
+    """Return a table of the pair that speaks most against each claim, of either kind of values; claims by number."""
+    numbers = ("first", "second", "difference", "95 % interval", "p", "p (Holm)", "seeds", "margin")
+    header = ("claim", "values", "verdict", "pairs", "compared", "at", *numbers)
+    rows = []
+    for number, judgement in enumerate(judgements, start=1):
+        for kind, evidence in judgement.kinds.items():
+            row = [str(number), kind, evidence.verdict, f"{len(evidence.judged)} of {evidence.pairs}"]
+            for pair in evidence.judged[:1]:
+                effect, margin = pair.effect, judgement.claim.margin
+                known, low, high = bool(effect.n) and math.isfinite(effect.low), effect.low, effect.high
+                row += [pair.compared, pair.at, *(format_value(value, decimals) for value in pair.values)]
+                row.append(signed(effect.difference, decimals, pair.values[0].unit))
+                row.append(" to ".join(signed(end, decimals) for end in (low, high) if low < high < math.inf))
+                row += [f"{effect.p:.3f}" if known else ""]
+                row += [f"{pair.corrected:.3f}" if known and pair.surplus < 0 else ""]
+                row += ["" if effect.n is None else str(effect.n), f"{margin:g}" if margin else ""]
+            rows.append((*row, *[""] * (len(header) - len(row))))
+    return without_empty(PlainTable(header, rows, labels=6))
+
+
+def all_pairs(judgements: Iterable[Judgement]) -> pd.DataFrame:
+    """Return a row per pair of each claim, those first that speak most against it; one row without any.
+
+    What is not known or not finite is empty; of published values `low` and `high` are how far their ± reaches. From
+    three seeds on there are `p_sign_flip` and `detectable`: see :class:`~pipeline.report.statistics.Effect`.
+    """
+    rows = list[dict[str, Any]]()
+    for judgement in judgements:
+        for kind, evidence in judgement.kinds.items():
+            about = {"claim": judgement.claim.text, "values": kind, "claim_verdict": evidence.verdict}
+            rows += [
+                about
+                | {name: getattr(pair, name) for name in ("compared", "at", "verdict")}
+                | {name: getattr(pair.effect, name) for name in ("difference", "low", "high", "detectable")}
+                | {"first": pair.values[0].mean, "second": pair.values[1].mean, "p_sign_flip": pair.effect.flipped}
+                | (
+                    {}
+                    if (n := pair.effect.n) is None
+                    else {"p": pair.effect.p, "p_corrected": pair.corrected, "seeds": n}
+                )
+                for pair in evidence.judged
+            ] or [about]
+    columns = "claim values claim_verdict compared at first second difference low high p p_corrected seeds verdict"
+    frame = pd.DataFrame(rows, columns=[*columns.split(), "p_sign_flip", "detectable"])
+    return frame.replace([math.inf, -math.inf], math.nan).astype({"seeds": "Int64"})

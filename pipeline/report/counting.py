@@ -25,12 +25,9 @@ from pipeline.spec.run import Run, options
 def count_run(run: Run, *, flops: bool) -> dict[str, float]:
     """Return by name every quantity whose source is the ``plan``, and ``backbone``: parameters without the method.
 
-    Operations are counted as they are carried out, which takes seconds with a large model, so only if `flops` says so.
-    Without ``sent`` where what a client sends is decided in training, as by methods that compress; empty for data of
-    which nobody knows the classes or the size before they are read.
-
-    Raises:
-        UserError: The method does not go with the backbone.
+    Operations take seconds with a large model, so only with `flops`; ``sent`` is left out where it is decided in
+    training, and all where nobody knows classes or size before the data are read. Raises :class:`UserError`: the method
+    does not go with the backbone.
     """
     data = blank(run)
     if data is None:
@@ -41,7 +38,6 @@ def count_run(run: Run, *, flops: bool) -> dict[str, float]:
     with torch.random.fork_rng(devices=[]):
         plain, groups = backbone.create(data.shape, data.classes, 0)
         state = RunState(data, backbone, method, training, run.evaluation, 0, None)
-        costs = _operations(state, training.batch_size) if flops else {}
     of_model = {name: state.initial[name] for name in state.groups.parameters}
     exchanged = pick(state.carried, state.roles.shared | state.roles.generated)
     counts = {
@@ -50,21 +46,17 @@ def count_run(run: Run, *, flops: bool) -> dict[str, float]:
         "personal": count(pick(of_model, state.roles.personal)),
         "stored": count(state.kept) + count(exchanged),
         **({"sent": count(exchanged)} if type(method).traffic is Method.traffic else {}),
-        **costs,
         BACKBONE: count({name: plain.state_dict()[name] for name in groups.parameters}),
     }
+    if flops:
+        subject = state.subject(None)
+        counts["step_flops"] = 2 * step_macs(state.trainer, subject.state(0)) * training.batch_size
+        measured, inputs = subject.measured(0), data.batch(data.train[0][:1]).inputs
+        state.model.eval()
+        with operations() as forward, torch.no_grad():
+            state.trainer.predict(measured, inputs)
+        counts["forward_flops"] = forward.flops
     return {name: float(number) for name, number in counts.items()}
-
-
-def _operations(state: RunState, batch: int) -> dict[str, int]:
-    """Return those of a step on a whole batch, and of a forward pass of one sample."""
-    subject, data = state.subject(None), state.data
-    macs = step_macs(state.trainer, subject.state(0))
-    measured, inputs = subject.measured(0), data.batch(data.train[0][:1]).inputs
-    state.model.eval()
-    with operations() as forward, torch.no_grad():
-        state.trainer.predict(measured, inputs)
-    return {"step_flops": 2 * macs * batch, "forward_flops": forward.flops}
 
 
 def blank(run: Run, device: torch.device | None = None) -> FederatedData | None:

@@ -1,35 +1,60 @@
-"""What the pages of all kinds are made with: templates, Markdown without surprises, SVG within HTML."""
+"""Text in the formats of pages and files, in which no label is read as markup: CSV, Markdown, LaTeX, SVG in HTML."""
 
 from __future__ import annotations
 
+import itertools
 import re
+import unicodedata
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jinja2 import DictLoader, Environment, StrictUndefined
 from markupsafe import Markup
-
-from pflcore import sources
 
 if TYPE_CHECKING:
     import pandas as pd
 
 # What a spreadsheet executes; a number is none.
 _FORMULA = re.compile(r"\s*[=@]|\t|[+-](?![\d.]+$)")
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    **{char: f"\\{char}" for char in "&%$#_{}"},
+    **{"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}"},
+    **{"|": r"\textbar{}", '"': "''", "[": "{[}", "]": "{]}", "*": "{*}"},
+    **{"±": r"$\pm$", "×": r"$\times$", "·": r"$\cdot$", "≤": r"$\leq$", "≥": r"$\geq$", "→": r"$\to$"},
+    **{"↑": r"$\uparrow$", "↓": r"$\downarrow$"},
+    **{"\N{MINUS SIGN}": "$-$", "–": "--", "—": "---", "…": r"\ldots{}", "†": r"$\dagger$", "‡": r"$\ddagger$"},
+    **{"‘": "`", "’": "'", "“": "``", "”": "''", "§": r"\S{}", "∞": r"$\infty$", "\xa0": "~", "\n": " ", "\r": " "},
+}
+_CAPITALS = ("gamma", "delta", "theta", "lambda", "xi", "pi", "sigma", "upsilon", "phi", "psi", "omega")  # in Greek
 
-# Read with the code and not when they are needed: a stage answers for both alike.
-_TEMPLATES = {path.name: sources.read(path) for path in sorted(Path(__file__).parent.glob("templates/*.j2"))}
+
+def escape_latex(text: object) -> str:
+    """Return text in which nothing is a command, in characters that a stock pdflatex prints; others are ``U+XXXX``."""
+    return "".join(_LATEX.get(char) or _latex_char(char) for char in unicodedata.normalize("NFC", str(text)))
+
+
+def _latex_char(char: str) -> str:
+    if char.isascii():
+        return char if char.isprintable() else " "
+    if found := re.fullmatch(r"GREEK (SMALL|CAPITAL) LETTER (?:FINAL )?(\w+)", unicodedata.name(char, "")):
+        name = found[2].lower().replace("lamda", "lambda")
+        if found[1] == "SMALL" or name in _CAPITALS:
+            return f"$\\{name if found[1] == 'SMALL' else name.capitalize()}$"
+    return char if char.isalpha() and char < "\u0180" else f"\\texttt{{U+{ord(char):04X}}}"
 
 
 def inline_svg(svg: str, name: str = "") -> Markup:
-    """Return an SVG document of our own as an element of an HTML page.
-
-    Args:
-        name: Goes before the ids in it, which must not be those of another drawing on the page.
-    """
+    """Return an SVG document of our own as an element of an HTML page; `name` goes before the ids in it, which must not
+    be those of another drawing on the page."""
     element = svg[svg.index("<svg") :]
     return Markup(re.sub(r'(\bid="|\bhref="#|\burl\(#)', rf"\g<1>{name}-", element) if name else element)
+
+
+def sized_svg(svg: str, name: str) -> Markup:
+    """Return a drawing as an element that is neither blown up on a wide screen nor illegible on a narrow one."""
+    width = float(re.findall(r'<svg [^>]*viewBox="0 0 ([\d.]+) ', svg)[0])
+    style = f'style="min-width: {0.85 * width:.0f}px; max-width: {1.5 * width:.0f}px" '
+    return Markup(str(inline_svg(svg, name)).replace("<svg ", f"<svg {style}", 1))
 
 
 def legible(name: str) -> str:
@@ -37,17 +62,14 @@ def legible(name: str) -> str:
     return name if name.isprintable() and name.strip() else repr(name)
 
 
-def csv_text(frame: pd.DataFrame, index_label: str | None = None) -> str:
-    """Return a table as CSV, the same bytes for the same table; with its index if that has a label.
-
-    A text that a spreadsheet would execute has an apostrophe before it.
-    """
+def csv_text(frame: pd.DataFrame) -> str:
+    """Return a table as CSV, the same bytes for the same table. A text that a spreadsheet would execute has an
+    apostrophe before it."""
     shown = frame.rename(columns=_inert)
     for place, kind in enumerate(shown.dtypes):
         if kind.kind not in "biuf":
             shown.isetitem(place, shown.iloc[:, place].map(_inert).to_numpy())
-    index = index_label is not None
-    return str(shown.to_csv(float_format="%.6g", lineterminator="\n", index=index, index_label=index_label))
+    return str(shown.to_csv(float_format="%.6g", lineterminator="\n", index=False))
 
 
 def _inert(value: Any) -> Any:
@@ -68,16 +90,10 @@ def aligned(rows: Sequence[Sequence[str]], left: int) -> str:
     return "\n".join("| " + " | ".join(row) + " |" for row in [padded[0], marks, *padded[1:]])
 
 
-def environment(*, autoescape: bool, angled: bool = False) -> Environment:
-    """Return a strict environment; `angled` delimiters (<< >>, <% %>) are for LaTeX, where braces mean something."""
-    kinds = {"block": ("<%", "%>"), "variable": ("<<", ">>"), "comment": ("<#", "#>")} if angled else {}
-    delimiters: dict[str, Any] = {f"{kind}_start_string": start for kind, (start, _) in kinds.items()}
-    return Environment(
-        loader=DictLoader(_TEMPLATES),
-        autoescape=autoescape,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        **delimiters | {f"{kind}_end_string": end for kind, (_, end) in kinds.items()},
-    )
+def without_repeats(labels: Sequence[Sequence[str]]) -> list[tuple[str, ...]]:
+    """Return the labels of rows, outer ones blank where they repeat the row above."""
+    rows = []
+    for above, own in zip([(), *labels], labels, strict=False):
+        same = len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], zip(above, own, strict=False))))
+        rows.append(("",) * same + tuple(own[same:]))
+    return rows

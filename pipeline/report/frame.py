@@ -34,7 +34,6 @@ from pipeline.workspace import COUNTING, COUNTS, partition_path, run_path, selec
 
 ALL = -1
 """In the column `client`: all clients of a run together."""
-
 LAST_TEN, LAST = "last_ten", 10
 """The protocol of papers that name no round: the mean over so many measurements at the end of a run."""
 
@@ -55,17 +54,14 @@ _SCHEMAS = {
     "findings": pa.schema({"run": _TEXT, **_FINDING}),
     "selections": pa.schema({"selection": _TEXT, "content": _TEXT}),
 }
+_TIDY = ["client", "round", "population", "accuracy", "loss", "correct", "total"]
 Row = dict[Any, Any]
 
 
 @dataclass(frozen=True)
 class Value:
-    """A mean and, where one is defined, a standard deviation, in percent or another unit of `pipeline.spec.metrics`.
-
-    Attributes:
-        n: Of a run's value: how many measurements, or clients, both are taken over.
-        printed: What is written in its place: a published quantity as the paper has it.
-    """
+    """A mean and, where one is defined, a standard deviation, in percent or another unit of `pipeline.spec.metrics`; of
+    a run over `n` measurements or clients, of a published quantity as it is `printed`."""
 
     mean: float
     std: float | None = None
@@ -116,15 +112,13 @@ class Frame:
     """What there is of a table's runs. Accuracies are in percent.
 
     Attributes:
-        runs: A row per run: run, seed, state (``measured``, ``diverged`` or ``missing``), settings (the resolved run as
-            JSON), and facts: device, torch, dataset_hash, partition_hash, code, figure (``mAP`` of detectors), kept
-            (the day, if it is from the ledger), parameters, communicated_up, communicated_down (bytes per client and
-            round), stored, received, server (numbers), macs, positions; diverged, chosen and noise as JSON.
-        values: A row per run, client (:data:`ALL`, or one that the table shows) and metric, which is a protocol or the
-            key of a quantity: mean, std, and the n that these are taken over; no std where n is 1.
+        runs: A row per run: state (``measured``, ``diverged`` or ``missing``), settings (the resolved run as JSON) and
+            facts, among them kept (the day, if it is from the ledger) and bytes communicated per client and round.
+        values: By run, client (:data:`ALL`, or one that the table shows) and metric (a protocol or a quantity's key)
+            the mean, std, and the n that these are taken over; no std where n is 1.
         rounds: The pooled test accuracy and loss per run, client and measured round.
-        clients: Test samples per run and client after the last round: correct, total, accuracy, loss.
-        findings: What analyses found: run, analysis, client (-1 for none), item, index, value.
+        clients: Test samples per run and client after the last round.
+        findings: What analyses found; client -1 for none.
         selections: What was tried and chosen, as JSON, per selection.
     """
 
@@ -157,15 +151,17 @@ class Frame:
 
 
 def write_frame(table: ResolvedTable, root: Path, folder: Path) -> None:
-    """Write the frame of a table's runs into a folder, a Parquet file per attribute of :class:`Frame`.
-
-    The same artifacts give the same bytes. Runs that have not been made are there as missing.
-
-    Raises:
-        UserError: A record of a run or an artifact, which lie in the workspace `root`, is damaged.
-    """
-    for name, rows in _collect(table, read_runs(table, root), root, {}).items():
+    """Write the frame of a table's runs into a folder, a Parquet file per attribute of :class:`Frame`, and what
+    :func:`tidy` makes of them as ``results.parquet``. Raises :class:`UserError`: a record or an artifact, which lie in
+    the workspace `root`, is damaged."""
+    runs = read_runs(table, root)
+    for name, rows in _collect(table, runs, root, {}).items():
         write_table(folder / f"{name}.parquet", rows, f"frame.{name}/1", spec=table.spec)
+    ids = [] if table.counted else dict.fromkeys(run for cell in table.cells for run in cell.runs)
+    there = [(id_, path) for id_ in ids if (path := root / run_path(id_, "rounds.parquet")).is_file()]
+    parts = [tidy(table, id_, runs[id_].seed, *read_table(path, "rounds/2")) for id_, path in there]
+    frame = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=["run", "seed", *_TIDY])
+    write_table(folder / "results.parquet", pa.Table.from_pandas(frame, preserve_index=False), "results/1")
 
 
 def read_frame(folder: Path) -> Frame:
@@ -179,14 +175,35 @@ def collect_frame(
 ) -> Frame:
     """Return the frame of a table's runs as far as they have been made in the workspace `root`.
 
-    Args:
-        runs: These and maybe more, by id.
-        kept: By run id what stands for artifacts that are not there.
-
-    Raises:
-        UserError: An artifact is damaged.
+    `kept` has by run id what stands for artifacts that are not there. Raises :class:`UserError`: one is damaged.
     """
     return _frame(_collect(table, runs, root, kept or {}))
+
+
+def tidy(table: ResolvedTable, run: str, seed: int, rounds: pa.Table, facts: Mapping[str, Any]) -> pd.DataFrame:
+    """Return what was measured of a run, a row per place in the table, round, client and population."""
+    frame = pd.DataFrame(rounds.to_pandas())
+    frame["population"] = frame["population"].astype(str)
+    frame["accuracy"] = frame["correct"] / frame["total"].where(frame["total"] > 0)
+    if facts.get("kept"):  # which has the mean over all clients in the place of theirs
+        frame["loss"] = math.nan
+    columns = [*_TIDY, *(["last_correct"] if facts.get("positions", 1) != 1 else [])]
+    about: dict[str, Any]
+    frame, parts = frame[columns + (["precision"] if "precision" in frame else [])], []
+    for labels in places_of(table, run):
+        place = frame.copy()
+        about = {name: label for name, label in labels.items() if name != "seed"} | {"run": run, "seed": seed}
+        for at, (name, value) in enumerate(about.items()):
+            place.insert(at, name if name not in frame else f"{name} (axis)", value)
+        parts.append(place)
+    return pd.concat(parts)
+
+
+def places_of(table: ResolvedTable, run: str) -> list[dict[str, str]]:
+    """Return a run's label on each axis of settings, at each of its places in the table."""
+    axes = [axis for axis in table.axes if axis not in (*table.clients, *table.quantities)]
+    places = [tuple(cell.labels[axis] for axis in axes) for cell in table.cells if run in cell.runs]
+    return [dict(zip(axes, place, strict=True)) for place in dict.fromkeys(places)]
 
 
 def _frame(tables: Mapping[str, pa.Table]) -> Frame:
@@ -203,8 +220,7 @@ def _collect(
         for name, own in _of_run(table, id_, runs[id_], root, kept.get(id_)).items():
             rows[name] += own
     for name in sorted(set(table.tuned.values())):
-        path = root / selection_path(name)
-        if path.is_file():
+        if (path := root / selection_path(name)).is_file():
             rows["selections"].append({"selection": name, "content": path.read_text(encoding="utf-8")})
     return {name: pa.Table.from_pylist(rows[name], schema=schema) for name, schema in _SCHEMAS.items()}
 
@@ -214,8 +230,13 @@ def _of_run(table: ResolvedTable, id_: str, run: Run, root: Path, kept: Entry | 
     path, measured, facts = root / run_path(id_, "rounds.parquet"), None, dict[str, Any]()
     findings = pd.DataFrame(columns=[*_FINDING])
     if path.is_file() and not table.counted:
-        measured, facts = read_table(path, "rounds/2")
-        findings = _findings(table, id_, root)
+        (measured, facts), found = read_table(path, "rounds/2"), root / run_path(id_, "analysis.parquet")
+        shown = table.analyses.keys() & set(table.drawn) or any(cell.quantity for cell in table.cells)
+        if shown and found.is_file():
+            rows_found = read_table(found, "analysis/1")[0]
+            if not set(_FINDING) <= set(rows_found.column_names):
+                raise UserError(f"{found}: expected the columns {', '.join(_FINDING)}; delete it and run `dvc repro`")
+            findings = pd.DataFrame(rows_found.select([*_FINDING]).to_pandas())
     elif kept and not table.counted:
         facts = {**kept.facts, "kept": kept.obtained}
         measured = kept.rounds().replace_schema_metadata({b"pfl": json.dumps(facts).encode()})  # for protocols
@@ -229,17 +250,19 @@ def _of_run(table: ResolvedTable, id_: str, run: Run, root: Path, kept: Entry | 
     for client in [ALL, *sorted(single)]:
         points, figures, at = pd.DataFrame(columns=["round", *_SCORES]), Figures(), {"run": id_, "client": client}
         if measured is not None:
-            shown = measured if client == ALL else _of_client(measured, client)
-            points = pd.DataFrame(dict(zip(points.columns, curve(shown), strict=True)))
+            own = measured
+            if client != ALL:  # and the validation samples of all, by which rounds are chosen
+                held_back = pc.equal(measured["population"].cast(pa.string()), "validation")
+                own = measured.filter(pc.or_(pc.equal(measured["client"], client), held_back))
+            points = pd.DataFrame(dict(zip(points.columns, curve(own), strict=True)))
             if state == "measured" and len(points):
-                figures = summarise(shown, run.evaluation, rounds_trained(measured, run.training))
+                figures = summarise(own, run.evaluation, rounds_trained(measured, run.training))
                 last = points["accuracy"].to_numpy()[-LAST:]
                 if table.metric == LAST_TEN:  # no other table needs it
                     figures[LAST_TEN] = {"mean": float(last.mean()), "std": float(last.std()), "n": len(last)}
         if client == ALL or len(points):
-            mixing = findings[findings["analysis"] == "mixing"]
-            own = None if mixing.empty else mixing if client == ALL else mixing[mixing["client"] == client]
-            counted = _quantities(table, run, root, facts, points.set_index("round")["accuracy"], own)
+            mixing = findings[(findings["analysis"] == "mixing") & ((client == ALL) | (findings["client"] == client))]
+            counted = _quantities(table, run, root, facts, points, mixing)
             figures |= {key: {"mean": value, "std": 0.0, "n": 1} for key, value in counted.items()}
         rows["rounds"] += [at | point for point in points.to_dict("records")]
         rows["values"] += [
@@ -253,24 +276,6 @@ def _of_run(table: ResolvedTable, id_: str, run: Run, root: Path, kept: Entry | 
     return rows
 
 
-def _of_client(rounds: pa.Table, client: int) -> pa.Table:
-    """Return the rows of one client, with the validation samples of all, by which rounds are chosen."""
-    own = pc.equal(rounds["client"], client)
-    return rounds.filter(pc.or_(own, pc.equal(rounds["population"].cast(pa.string()), "validation")))
-
-
-def _findings(table: ResolvedTable, run: str, root: Path) -> pd.DataFrame:
-    """Return what a run's analyses found, where the table shows any of it."""
-    path = root / run_path(run, "analysis.parquet")
-    shown = table.analyses.keys() & set(table.drawn) or any(cell.quantity for cell in table.cells)
-    if not shown or not path.is_file():
-        return pd.DataFrame(columns=[*_FINDING])
-    found = read_table(path, "analysis/1")[0]
-    if not set(_FINDING) <= set(found.column_names):
-        raise UserError(f"{path}: expected the columns {', '.join(_FINDING)}; delete it and run `dvc repro`")
-    return pd.DataFrame(found.select([*_FINDING]).to_pandas())
-
-
 def _noise(run: Run, root: Path) -> list[float] | None:
     """Return the standard deviation of the noise of each client; None where the partition has none, or is not here."""
     path = root / partition_path(run.federation_id)
@@ -278,24 +283,11 @@ def _noise(run: Run, root: Path) -> list[float] | None:
     return None if noise is None else [float(std) for std in noise["std"]]
 
 
-# Numbers of runs that are no accuracies: counted from what a run is, told by it, or found in its measurements.
-
-
 def _quantities(
-    table: ResolvedTable,
-    run: Run,
-    root: Path,
-    facts: Mapping[str, Any],
-    accuracy: pd.Series[float],
-    mixing: pd.DataFrame | None,
+    table: ResolvedTable, run: Run, root: Path, facts: Mapping[str, Any], points: pd.DataFrame, mixing: pd.DataFrame
 ) -> dict[str, float]:
-    """Return a run's value of every quantity that the cells of a table show, under the quantity's key.
-
-    Args:
-        facts: Those of the run's artifact; empty while there is none.
-        accuracy: In percent, indexed by round.
-        mixing: Rows of the analysis ``mixing``, those of one client or all; None where there are none.
-    """
+    """Return a run's value of every quantity that the cells of a table show, under its key: counted before it is
+    trained, one of its facts, or found in points of its curve or rows of the analysis ``mixing``."""
     wanted = {cell.quantity.key: cell.quantity for cell in table.cells if cell.quantity}
     flops = any((quantity.metric or "").endswith("flops") for quantity in wanted.values())
     values: dict[str, float | None] = {}
@@ -307,10 +299,10 @@ def _quantities(
             case "run":
                 values[key] = facts.get({"bytes_up": "communicated_up", "bytes_down": "communicated_down"}[key])
             case "curve":
-                reached = accuracy.index[accuracy >= (quantity.accuracy or 0.0)]
-                values[key] = reached[0] if facts and len(reached) else None
+                reached = points["round"][points["accuracy"] >= (quantity.accuracy or 0.0)].tolist()
+                values[key] = reached[0] if facts and reached else None
             case "mixing":
-                values[key] = None if mixing is None else _weight(mixing, quantity, run)
+                values[key] = _weight(mixing, quantity, run) if len(mixing) else None
     return {key: float(value) for key, value in values.items() if value is not None}
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
 
 from pipeline.report.frame import LAST, LAST_TEN
 from pipeline.report.statistics import LEGEND
-from pipeline.report.table.cells import DIFFERS, MATCH, PRECISION
-from pipeline.report.table.printed import BESIDE, MISPRINT, NO_VALUE, TIED, UNPLANNED
-from pipeline.report.table.results import Results
+from pipeline.report.table import BESIDE, DIFFERS, MATCH, MISPRINT, NO_VALUE, PRECISION, TIED, UNPLANNED, Results
 
 _POOLED = "test accuracy (%) pooled over the samples of all clients"
 _WITHIN = "the ± of one run is over these, its own fluctuation"
@@ -51,55 +50,49 @@ _COUNTED = (
 )
 
 
-def legend(results: Results) -> list[str]:
+def legend(results: Results) -> str:
     """Return the sentences under a table: on its protocol, and on marks."""
-    counted = any(cell.quantity for cell in results.cells)
-    applies = {
-        _COUNTED if counted else PROTOCOLS[results.table.metric]: True,
-        _PRECISION: results.layout.figure == PRECISION,
-        TWO_NUMBERS: results.table.metric == LAST_TEN,
-        _RANKS: bool(results.table.derived),
-    }
-    return [*(sentence for sentence, does in applies.items() if does), *_MARKS]
+    counted, metric = any(cell.quantity for cell in results.cells), results.table.metric
+    found = [_COUNTED if counted else PROTOCOLS[metric]]
+    found += [_PRECISION] if results.layout.figure == PRECISION else []
+    found += [TWO_NUMBERS] if metric == LAST_TEN else []
+    return " ".join([*found, *([_RANKS] if results.table.derived else []), *_MARKS])
 
 
 def facts(results: Results) -> list[tuple[str, str]]:
     """Return the facts of a table and its runs, several values of one in ascending order."""
-    quantities, metric = _quantities(results), results.table.metric
-    if results.table.counted:
-        return quantities
-    runs, made = results.runs.values(), [run.resolved for run in results.runs.values()]
-    cells = [[results.runs[run] for run in cell.runs] for cell in results.cells if cell.runs]
-    per_cell, seeds = {len(own) for own in cells}, {len({run.resolved.seed for run in own}) for own in cells}
-    windows = sorted({(run.evaluation.window, run.evaluation.every) for run in made})
-    last_rounds = ", ".join(f"last {window} rounds, every {every}" for window, every in windows)
-    days = sorted(run.kept for run in runs if run.kept)
-    found = {
-        "protocol": "" if quantities else metric,
-        "n": _listed(value.n for run in runs if (value := run.values.get(metric)) and value.n),
-        "measured": last_rounds if metric in ("last_rounds", "last_position") else "",
-        "rounds": _listed(run.training.rounds for run in made),
-        "clients": _listed(run.clients for run in made),
-        "seeds per cell": _listed(seeds),
-        "runs per cell": "" if per_cell == seeds else _listed(per_cell),
-        "early stopping": _listed(run.training.patience for run in made if run.training.patience),
-        "single clients": ", ".join(results.layout.client_names.values()),
-        "kept results": days and f"{len(days)} of {len(made)} runs, {' to '.join(sorted({days[0], days[-1]}))}",
-    }
-    return [*quantities, *((name, str(value)) for name, value in found.items() if value)]
-
-
-def _quantities(results: Results) -> list[tuple[str, str]]:
-    """Return what the numbers of a table without accuracies are, by the labels that choose among them."""
-    labels: dict[str, dict[str, None]] = {}
+    table, metric, runs = results.table, results.table.metric, results.runs.values()
+    by_text = defaultdict[str, list[str]](list)  # of what is no accuracy
     for cell in results.cells:
         if cell.quantity and cell.quantity.known:
             quantity, row = cell.quantity, " · ".join(cell.quantity.row.values())
             text = cell.quantity.known.words + (f" {quantity.accuracy:g} %" if quantity.accuracy else "")
             if quantity.relative:
                 text += f"; {'added, ' if quantity.added_to else ''}% of {row or 'the backbone without the method'}"
-            labels.setdefault(text, {})[" · ".join(cell.labels[axis] for axis in results.table.quantities)] = None
-    return [("; ".join(filter(None, of)) or "each number", text) for text, of in labels.items()]
+            by_text[text].append(" · ".join(cell.key(table.quantities)))
+    counted = [("; ".join(filter(None, dict.fromkeys(of))) or "each number", text) for text, of in by_text.items()]
+    if table.counted:
+        return counted
+    made = [run.resolved for run in runs]
+    cells = [[results.runs[run].resolved.seed for run in cell.runs] for cell in results.cells if cell.runs]
+    per_cell, seeds = {len(own) for own in cells}, {len(set(own)) for own in cells}
+    windows = sorted({(run.evaluation.window, run.evaluation.every) for run in made})
+    days = sorted(run.kept for run in runs if run.kept)
+    found = {
+        "protocol": "" if counted else metric,
+        "n": _listed(value.n for run in runs if (value := run.values.get(metric)) and value.n),
+        "measured": ", ".join(f"last {window} rounds, every {every}" for window, every in windows)
+        if metric in ("last_rounds", "last_position")
+        else "",
+        "rounds": _listed(run.training.rounds for run in made),
+        "clients": _listed(run.clients for run in made),
+        "seeds per cell": _listed(seeds),
+        "runs per cell": "" if per_cell == seeds else _listed(per_cell),
+        "early stopping": _listed(run.training.patience for run in made if run.training.patience),
+        "single clients": ", ".join(label for labels in table.clients.values() for label in labels),
+        "kept results": days and f"{len(days)} of {len(made)} runs, {' to '.join(sorted({days[0], days[-1]}))}",
+    }
+    return [*counted, *((name, str(value)) for name, value in found.items() if value)]
 
 
 def _listed(numbers: Iterable[int]) -> str:

@@ -24,49 +24,42 @@ from pipeline.workspace import PAPER
 MAX_CLIENTS = 100
 _MAX_NAMES = 24  # values of an attribute that are worth a panel, and classes that are worth their names
 _SPLITS = {"train": "#0072B2", "test": "#E69F00", "validation": "#009E73"}
-_NOTES = {
-    "train": "training samples",
-    "test": "test samples",
-    "validation": "samples held back from training for validation",
-    "classes": "classes that it trains on",
-    "entropy": "of its training labels, in bits",
-    "distance": "of its training labels to all clients': total variation, the share that would have to change",
-    "split distance": "of its training labels to its test labels, likewise; chance alone gives some",
-}
+_NOTE = (
+    "Samples per split; classes that a client trains on; entropy of its training labels in bits; their distance to all "
+    "clients' labels (total variation, the share that would have to change) and, as split distance, to its test labels "
+    "(chance alone gives some). Every client is a line of clients.csv."
+)
 
 
 def write_partition_page(record: dict[str, Any], samples: Samples, assignment: Assignment, out: Path) -> None:
-    """Write ``index.md``, ``index.html``, ``picture.svg`` and ``clients.csv`` into the folder `out`.
-
-    Args:
-        record: The federation: dataset, partition, clients and seed.
-    """
+    """Write ``index.md``, ``index.html``, ``picture.svg`` and ``clients.csv`` into the folder `out`; the record has the
+    federation's dataset, partition, clients and seed."""
     measures = heterogeneity(samples, assignment)
     clients = client_frame(measures, assignment)
-    count, shown = len(clients), _shown_clients(len(clients))
+    classes, size = (measures.train > 0).sum(axis=1), measures.train.sum(axis=1)
+    alt = (
+        f"Heat map of {measures.clients:,} clients against {samples.classes} classes of {samples.name}: a client "
+        f"trains on {classes.min()} to {classes.max()} classes and holds {size.min():,} to {size.max():,} samples."
+    )
     with figure_style():
-        picture = Picture(_draw(samples, assignment, measures, shown), _alt(samples, measures), photos=True)
+        picture = Picture(_draw(samples, assignment, measures), alt, photos=True)
     facts = {
         "dataset": f"{describe_component(record['dataset'])}, from {samples.source}",
         "partition": describe_component(record["partition"]),
-        "clients": f"{count:,}{f', {len(assignment.novel)} of them novel' if assignment.novel else ''}",
+        "clients": f"{len(clients):,}{f', {len(assignment.novel)} of them novel' if assignment.novel else ''}",
         "seed": str(record["seed"]),
         "samples": f"{measures.used:,} held, {len(samples) - measures.used:,} left out",
     }
     by_class = zip(measures.holders, measures.train.sum(axis=0), measures.test.sum(axis=0), strict=True)
-    classes = [(legible(name), *map(_number, own)) for name, own in zip(samples.class_names, by_class, strict=True)]
-    some = [f"{len(shown)} of them, evenly spaced; all are in clients.csv."] if len(shown) < count else []
-    lines = [tuple(map(_number, own)) for own in clients.iloc[shown].itertuples(index=False)]
+    names = [(legible(name), *map(_number, own)) for name, own in zip(samples.class_names, by_class, strict=True)]
     over = PlainTable(("", "smallest", "median", "mean", "largest"), summarise(clients), 1)
-    by_name = PlainTable(("class", "clients", "training samples", "test samples"), classes, 1)
-    notes = "; ".join(f"{name}: {words}" for name, words in _NOTES.items() if name in clients)
+    by_name = PlainTable(("class", "clients", "training samples", "test samples"), names, 1)
     parts = [
         Part(picture=picture, facts=list(facts.items()), name="picture"),
-        Part("Over clients", table=over, note=f"{notes}."),
+        Part("Over clients", table=over, note=_NOTE),
         Part("Classes", table=by_name),
-        Part("Clients", text=some, table=PlainTable(tuple(map(str, clients)), lines, 1)),
     ]
-    title = f"{record['partition']['name']} on {samples.name}, {count:,} clients, seed {record['seed']}"
+    title = f"{record['partition']['name']} on {samples.name}, {len(clients):,} clients, seed {record['seed']}"
     page = Document(title, PAPER, own=parts)
     write_text(out / "index.md", markdown("page.md.j2", page=page))
     write_text(out / "index.html", html("page.html.j2", page=page))
@@ -76,10 +69,8 @@ def write_partition_page(record: dict[str, Any], samples: Samples, assignment: A
 
 def client_frame(measures: Heterogeneity, assignment: Assignment) -> pd.DataFrame:
     """Return a line per client: its samples, classes, and how far its labels are from those of others."""
-    clients = pd.DataFrame({"client": np.arange(measures.clients)})
-    for split in _SPLITS:
-        if (counts := getattr(measures, split)) is not None:
-            clients[split] = counts.sum(axis=1)
+    counts = {split: own.sum(axis=1) for split in _SPLITS if (own := getattr(measures, split)) is not None}
+    clients = pd.DataFrame({"client": np.arange(measures.clients), **counts})
     clients["classes"] = (measures.train > 0).sum(axis=1)
     clients["entropy"] = measures.entropy
     clients["distance"] = measures.distance
@@ -102,18 +93,17 @@ def _number(value: float) -> str:
     return f"{int(value):,}" if float(value).is_integer() else f"{value:,.3f}"
 
 
-def _shown_clients(clients: int) -> np.ndarray:
-    """Return the clients that there is room for, evenly spaced over all."""
-    return np.unique(np.linspace(0, clients - 1, min(clients, MAX_CLIENTS)).round().astype(np.int64))
-
-
-def _draw(samples: Samples, assignment: Assignment, measures: Heterogeneity, shown: np.ndarray) -> Figure:
-    """Draw clients as rows: a heat map over classes, one over each attribute with few values, and bars of their sizes
-    and noise. Heat maps show shares, so that a large client does not bleach the others."""
-    maps = [("class", measures.train[shown], samples.class_names)]
-    for name, counts in measures.attributes.items():
-        if 1 < counts.shape[1] <= _MAX_NAMES:
-            maps.append((name, counts[shown], samples.attributes[name].names))
+def _draw(samples: Samples, assignment: Assignment, measures: Heterogeneity) -> Figure:
+    """Draw clients as rows, evenly chosen if there are many: a heat map over classes, one over each attribute with few
+    values, and bars of their sizes and noise. Maps show shares, so that a large client does not bleach the others."""
+    count = measures.clients
+    shown = np.unique(np.linspace(0, count - 1, min(count, MAX_CLIENTS)).round().astype(np.int64))
+    maps = [("class", measures.train, samples.class_names)]
+    maps += [
+        (name, counts, samples.attributes[name].names)
+        for name, counts in measures.attributes.items()
+        if 1 < counts.shape[1] <= _MAX_NAMES
+    ]
     widths = [float(np.clip(1.4 + 0.2 * counts.shape[1], 2.4, 6.0)) for _, counts, _ in maps]
     widths += [1.7] * (1 + (assignment.noise is not None))
     named = [len(name) for _, _, names in maps if len(names) <= _MAX_NAMES for name in names]
@@ -123,7 +113,7 @@ def _draw(samples: Samples, assignment: Assignment, measures: Heterogeneity, sho
     for panel in panels:
         panel.grid(visible=False)
     for panel, (title, counts, names) in zip(panels, maps, strict=False):
-        shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+        shares = counts[shown] / np.maximum(counts[shown].sum(axis=1, keepdims=True), 1)
         image = panel.imshow(shares, aspect="auto", cmap="Blues", vmin=0, interpolation="nearest")
         panel.set_xlabel(title)
         if len(names) <= _MAX_NAMES:
@@ -150,11 +140,3 @@ def _draw(samples: Samples, assignment: Assignment, measures: Heterogeneity, sho
     first.set_yticks(ticks, [str(client) for client in shown[ticks]])
     first.set_ylim(len(shown) - 0.5, -0.5)
     return figure
-
-
-def _alt(samples: Samples, measures: Heterogeneity) -> str:
-    classes, size = (measures.train > 0).sum(axis=1), measures.train.sum(axis=1)
-    return (
-        f"Heat map of {measures.clients:,} clients against {samples.classes} classes of {samples.name}: a client "
-        f"trains on {classes.min()} to {classes.max()} classes and holds {size.min():,} to {size.max():,} samples."
-    )

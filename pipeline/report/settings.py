@@ -6,57 +6,51 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from pipeline.report.table.layout import short
 from pipeline.spec.run import COMPONENTS, LISTS, RUN_FIELDS, SETTINGS, Run
 from pipeline.spec.table import ResolvedTable
 
 _NO_MATTER = ("seed", *LISTS, "training.save_weights", "evaluation.curve_every")
 """What no number of a table depends on, and the seed."""
+Texts = tuple[str, ...]
 
 
-def confounded_settings(table: ResolvedTable, runs: Mapping[str, Run]) -> list[tuple[str, ...]]:
+def confounded_settings(table: ResolvedTable, runs: Mapping[str, Run]) -> list[Texts]:
     """Return the settings in which labels of an axis differ though it is about something else, such as a learning rate
     of one method: the axis, the setting, its value for most labels, and other values with their labels.
 
     Cells are compared that differ on this axis only. An axis over a field or an option of a run is about that, any
     other about components and lists, whatever they are. An option that came later is in no record at its default.
-
-    Args:
-        runs: These and maybe more, by id.
     """
     settings = {run: settings_of(runs[run]) for run in table.runs}
-    names = sorted({name for of_run in settings.values() for name in of_run})
+    names, rows = sorted({name for own in settings.values() for name in own}), list[Texts]()
     lines = [
         (cell.labels, {name: _distinct(settings[run].get(name, "its default") for run in cell.runs) for name in names})
         for cell in table.cells
         if cell.runs
     ]
-    rows: list[tuple[str, ...]] = []
     for axis in table.axes:
-        groups = defaultdict[tuple[str, ...], list[tuple[str, dict[str, tuple[str, ...]]]]](list)
+        groups, differing = defaultdict[Texts, list[tuple[str, dict[str, Texts]]]](list), set[tuple[str, Texts]]()
         for labels, values in lines:
             groups[tuple(label for other, label in labels.items() if other != axis)].append((labels[axis], values))
-        differing: set[tuple[str, tuple[str, ...]]] = set()
         for name in names:
             field = name.partition(".")[0]  # unlike entries come before their options, which say no more than these
             if axis in (name, field) if axis in RUN_FIELDS or "." in axis else field in COMPONENTS:
                 continue  # which the axis is about
             at = [key for key, group in groups.items() if len({frozenset(own[name]) for _, own in group}) > 1]
-            by_label = defaultdict[str, list[str]](list)
+            by_label, of = defaultdict[str, list[str]](list), defaultdict[Texts, list[str]](list)
             for label, own in (line for key in at if (field, key) not in differing for line in groups[key]):
                 by_label[label] += own[name]
             differing |= {(name, key) for key in at}
-            if by_label:
-                of = defaultdict[tuple[str, ...], list[str]](list)
-                for label, several in by_label.items():
-                    of[_distinct(several)].append(label)
+            for label, several in by_label.items():
+                of[_distinct(several)].append(label)
+            if of:
                 usual = max(of, key=lambda several: len(of[several]))
                 others = [f"{', '.join(own)} ({', '.join(of[own])})" for own in of if own != usual]
-                rows.append((short(axis), name, ", ".join(usual), "; ".join(others)))
+                rows.append((axis.rpartition(".")[2].replace("_", " "), name, ", ".join(usual), "; ".join(others)))
     return rows
 
 
-def _distinct(values: Iterable[str]) -> tuple[str, ...]:
+def _distinct(values: Iterable[str]) -> Texts:
     return tuple(dict.fromkeys(values))
 
 
@@ -66,10 +60,8 @@ def settings_of(run: Run) -> dict[str, str]:
     settings: dict[str, str] = {}
     for field in RUN_FIELDS:
         part = vars(getattr(run, field)) if field in SETTINGS else run.record.get(field)
-        if isinstance(part, dict):
-            settings |= {field if key == "name" else f"{field}.{key}": text_of(value) for key, value in part.items()}
-        else:
-            settings[field] = text_of(part)
+        own = part if isinstance(part, dict) else {"name": part}
+        settings |= {field if key == "name" else f"{field}.{key}": text_of(value) for key, value in own.items()}
     return {setting: value for setting, value in settings.items() if setting not in _NO_MATTER}
 
 

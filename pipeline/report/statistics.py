@@ -1,7 +1,6 @@
 """Statistics over seeds: intervals and tests of paired differences, the one rule for noise, ranks over data sets.
 
-The clients of a run share one training: its initial weights, its order of batches, its server. What another seed would
-change shows between seeds alone, so the seed is what is counted: each gives one number, and one seed decides nothing.
+The clients of a run share one training, so the seed is what is counted: each gives one number, and one decides nothing.
 It is the t test, as three seeds cannot reach 5 % by flipping signs; it asks that differences of seeds, which are means
 over clients and test samples, are about normal. SciPy is imported by functions: it takes longer than most reports.
 """
@@ -10,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import NormalDist
 
 import numpy as np
@@ -19,9 +18,9 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 BySeed = Mapping[int, float]
 """A value under each of its seeds."""
-
 LEVEL = 0.05
 """The error that is allowed: how often chance alone is called a difference."""
+POWER = 0.8
 FEWEST_SEEDS = 3
 """Of our own, below which no verdict is given beside a published value."""
 
@@ -35,14 +34,13 @@ LEGEND = (
 
 @dataclass(frozen=True)
 class Effect:
-    """A difference with its 95 % interval and p-value, in the unit of the values.
+    """A difference with its 95 % interval and p-value, in the unit of the values; NaN where no seed has both values.
 
     Attributes:
-        difference: NaN where no seed has both values.
         low, high: Infinite where the spread between seeds is not known.
         p: Two-sided; 1 where the spread is not known. Of printed values 0 where the interval leaves out what is asked.
         n: Seeds; None of printed values.
-        spread: The standard deviation between seeds of the difference; NaN for fewer than two.
+        seeds: What the t test is of: the difference of each seed less what is asked.
     """
 
     difference: float
@@ -50,19 +48,37 @@ class Effect:
     high: float = math.inf
     p: float = 1.0
     n: int | None = None
-    spread: float = math.nan
+    seeds: tuple[float, ...] = field(default=(), compare=False)
+
+    @property
+    def flipped(self) -> float | None:
+        """The p of the test that flips signs of seeds, which assumes no normality; None for fewer than three."""
+        if len(self.seeds) < FEWEST_SEEDS:
+            return None
+        from scipy import stats
+
+        random = np.random.default_rng(0)  # which more than 13 seeds need
+        return float(stats.permutation_test((self.seeds,), np.mean, permutation_type="samples", rng=random).pvalue)
+
+    @property
+    def detectable(self) -> float | None:
+        """The true difference that so many seeds of that spread find with :data:`POWER`; None for fewer than three."""
+        if len(self.seeds) < FEWEST_SEEDS:
+            return None
+        from scipy import optimize, stats
+
+        count = len(self.seeds)
+        bar = float(stats.t.ppf(1 - LEVEL / 2, count - 1))
+        shift = optimize.brentq(lambda shift: float(stats.nct.sf(bar, count - 1, shift)) - POWER, 0.0, 10 * (bar + 1))
+        return float(shift * stats.sem(self.seeds))
 
 
 def half_interval(seeds: Sequence[float], deviation: float = 0.0) -> float:
     """Return half the width of the 95 % interval of a difference; infinite where the spread of seeds is not known.
 
-    What papers print after ± is taken as the standard deviation of the printed value; if it is that of one of n seeds,
-    this is too wide by √n, so it errs towards *within*. Half widths of both sides are added in squares (MOVER, Zou and
-    Donner 2008): with three seeds it errs in at most 5 of 100 cases, where Welch's degrees of freedom err in up to 8.
-
-    Args:
-        seeds: The difference under each of our seeds; none where both of its values are printed.
-        deviation: The ± of the printed values in it; 0 where none is printed.
+    There are no seeds where both values are printed; `deviation` is the ± of printed ones, which counts as the standard
+    deviation of the printed value. Half widths of both sides are added in squares (MOVER, Zou and Donner 2008): with
+    three seeds it errs in at most 5 of 100 cases, where Welch's degrees of freedom err in up to 8.
     """
     printed = NormalDist().inv_cdf(1 - LEVEL / 2) * deviation
     if not len(seeds):
@@ -84,18 +100,17 @@ def beside_published(seeds: Sequence[float], published: float, deviation: float 
     return WITHIN if abs(math.fsum(differences) / len(differences)) <= bound else BEYOND, bound
 
 
-def compare(differences: Array) -> Effect:
-    """Return the mean of paired differences [seeds], judged by a t test over exchangeable seeds."""
-    n = len(differences)
-    mean = float(differences.mean()) if n else math.nan
-    spread = float(differences.std(ddof=1)) if n > 1 else math.nan
-    reach = half_interval(differences.tolist()) if n else math.inf
+def compare(differences: Array, asked: float = 0.0) -> Effect:
+    """Return the mean of paired differences [seeds], judged by a t test over the seeds against what is asked."""
+    shifted, n = differences - asked, len(differences)
+    seeds, mean = tuple(shifted.tolist()), float(shifted.mean()) if n else math.nan
+    reach = half_interval(seeds) if n else math.inf
     if math.isinf(reach):
-        return Effect(mean, n=n, spread=spread)
+        return Effect(mean + asked, n=n, seeds=seeds)
     from scipy import stats
 
-    p = float(stats.ttest_1samp(differences, 0.0).pvalue)
-    return Effect(mean, mean - reach, mean + reach, p, n, spread)
+    p = float(stats.ttest_1samp(shifted, 0.0).pvalue)
+    return Effect(mean + asked, mean - reach + asked, mean + reach + asked, p, n, seeds)
 
 
 def compare_printed(difference: float, asked: float, deviation: float) -> Effect:
@@ -131,18 +146,14 @@ def compare_spreads(first: Array, second: Array, asked: float = 0.0) -> Effect:
 
 def holm(ps: Sequence[float]) -> list[float]:
     """Return the p of several comparisons, so that any false one is as likely as a single one alone."""
-    adjusted, largest = [0.0] * len(ps), 0.0
-    for rank, place in enumerate(sorted(range(len(ps)), key=lambda place: ps[place])):
-        largest = max(largest, min(1.0, (len(ps) - rank) * ps[place]))
-        adjusted[place] = largest
-    return adjusted
+    order, adjusted = np.argsort(ps, kind="stable"), np.zeros(len(ps))
+    adjusted[order] = np.maximum.accumulate(np.minimum(1.0, np.sort(ps) * np.arange(len(ps), 0, -1)))
+    return [float(p) for p in adjusted]
 
 
 def significant(pairs: Sequence[tuple[BySeed, BySeed]]) -> list[bool | None]:
-    """Return of each pair of values whether the two differ; None where they do not share two seeds.
-
-    Moderated paired t tests over the seeds that both have, at 5 % over all pairs together (Holm).
-    """
+    """Return of each pair of values whether the two differ, by moderated paired t tests over the seeds that both have
+    (at 5 % over all pairs together, Holm); None where they do not share two seeds."""
     shared = [sorted(one.keys() & other.keys()) for one, other in pairs]
     judged = [at for at, seeds in enumerate(shared) if len(seeds) > 1]
     effects = [compare(np.array([pairs[at][0][seed] - pairs[at][1][seed] for seed in shared[at]])) for at in judged]
@@ -165,7 +176,7 @@ def moderated_ps(effects: Sequence[Effect]) -> list[float]:
 
     n = np.array([effects[at].n for at in known], dtype=np.float64)
     differences = np.array([effects[at].difference for at in known])
-    own = np.array([effects[at].spread ** 2 for at in known])
+    own = np.array([np.std(effects[at].seeds, ddof=1) ** 2 for at in known])
     moved, degrees = moderated(own, n - 1)
     t = np.abs(differences) / np.sqrt(np.maximum(own, moved) / n)
     for at, p in zip(known, 2 * stats.t.sf(t, degrees), strict=True):
@@ -211,11 +222,8 @@ class Ranking:
 
 
 def rank_methods(scores: Array) -> Ranking:
-    """Rank methods on each data set and compare the mean ranks (Demšar, 2006); equal scores share their mean rank.
-
-    Args:
-        scores: [data sets, methods], two methods at least; the highest is the best. Data sets count as independent.
-    """
+    """Rank methods by scores [data sets, methods], two methods at least and the highest the best, and compare the mean
+    ranks (Demšar, 2006); equal scores share their mean rank, and data sets count as independent."""
     from scipy import stats
 
     count, methods = scores.shape

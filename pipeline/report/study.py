@@ -1,31 +1,51 @@
-"""One spec with all that is known of it, in the parts that pages print of it: its report, and the page of its paper."""
+"""One spec with all that is known of it, in the parts that pages print of it, and how well it agrees with its paper."""
 
 from __future__ import annotations
 
+import statistics
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
-from pipeline.report.agreement import LEGEND as AGREEMENT_LEGEND
-from pipeline.report.agreement import Agreement, claim_counts, cover
-from pipeline.report.claims import Judgement, judge_claims
-from pipeline.report.claims_table import LEGEND as CLAIMS_LEGEND
-from pipeline.report.claims_table import weakest_pairs
+from pipeline.report.claims import LEGEND as CLAIMS_LEGEND
+from pipeline.report.claims import VERDICTS as CLAIM_VERDICTS
+from pipeline.report.claims import Judgement, judge_claims, weakest_pairs
 from pipeline.report.drawing.sections import Picture, PlainTable, Section
 from pipeline.report.figures import build_sections
 from pipeline.report.legend import facts, legend
 from pipeline.report.settings import confounded_settings
-from pipeline.report.statistics import NO_VERDICT, WITHIN
-from pipeline.report.table.cells import DIVERGED, TRIAL, VERDICTS, Cell
-from pipeline.report.table.layout import Span, headed, short, spans
-from pipeline.report.table.printed import MISPRINT, NO_VALUE, TIED, UNPLANNED, format_value, printed_rank, signed
-from pipeline.report.table.results import Results
-from pipeline.spec.metrics import PERCENT
+from pipeline.report.statistics import BEYOND, FEWEST_SEEDS, NO_VERDICT, WITHIN
+from pipeline.report.table import (
+    DIVERGED,
+    MINUS,
+    MISSING,
+    NO_VALUE,
+    VERDICTS,
+    Cell,
+    Key,
+    Results,
+    printed_rank,
+    short,
+    texts,
+)
 from pipeline.spec.table import ResolvedTable
 from pipeline.workspace import PAPER
 
+STATES = {name: name for name in ("done", "partly", "missing", "diverged", "quoted", "unplanned")}
+STATES |= {"partly": "partly done", "unplanned": "not planned"}
+"""States of a cell, in their order, and their names in print. ``partly``: some of its runs are done; ``quoted``: no run
+is planned, and the paper has the value from an earlier one."""
+CLAIM_STATES = (*CLAIM_VERDICTS, "contradicted")
+"""Verdicts on obtained values, and ``contradicted``, how many of all claims the paper's own table contradicts."""
+WITHIN_POINTS = (1.0, 2.5, 5.0)
+"""Distances from a published value, in percentage points, within which obtained ones are counted."""
+LEGEND = (
+    f"Against the published values: distances are in percentage points; verdicts are on cells with {FEWEST_SEEDS} "
+    "seeds of ours or more; order of rows: rank correlations of the obtained with the published values of a column, "
+    "Spearman / Kendall (τ-b); comparisons are those that claims make, as far as cells are obtained."
+)
 Facts = list[tuple[str, str]]
 
 
@@ -33,11 +53,8 @@ Facts = list[tuple[str, str]]
 class Part:
     """A part of a page; every format prints what there is of it, in this order.
 
-    Attributes:
-        results: Whether it begins with the table of a study.
-        items: Lines, each with the address of a page without suffix, or "".
-        folded: What opens the table, where it is not to be seen at once.
-        scriptless: The table says what readers of the HTML page can choose to see in the table of the study.
+    It may begin with the table of `results`; `items` are lines with the address of a page without suffix, or "";
+    `folded` opens the table where it is not to be seen at once.
     """
 
     title: str = ""
@@ -49,9 +66,120 @@ class Part:
     items: Sequence[tuple[str, str]] = ()
     table: PlainTable | None = None
     folded: str = ""
-    scriptless: bool = False
     note: str = ""
     name: str = ""
+
+
+class Order(NamedTuple):
+    """How well the obtained order of a column's rows agrees with the published one, by rank correlations (τ-b)."""
+
+    table: str
+    column: str
+    rows: int
+    spearman: float
+    kendall: float
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """What is obtained of a table, or of several, beside what their papers print.
+
+    Attributes:
+        published: How many accuracies are published.
+        differences: Obtained minus published accuracy of each cell that has both, in points; and verdicts on them.
+        claims: ``stated``; ``compared``: those with obtained values to compare; ``agree``: those of which every such
+            comparison comes out as the claim says, whatever chance explains; ``comparisons``, and ``agreeing`` of them.
+        decided: Verdicts of claims with three seeds of ours or more in every comparison.
+    """
+
+    published: int = 0
+    differences: list[float] = field(default_factory=list)
+    verdicts: Counter[str] = field(default_factory=Counter)
+    orders: list[Order] = field(default_factory=list)
+    claims: Counter[str] = field(default_factory=Counter)
+    decided: Counter[str] = field(default_factory=Counter)
+
+    @classmethod
+    def of(cls, results: Results, judgements: Sequence[Judgement]) -> Agreement:
+        """Return that of one table."""
+        cells, claims = compared_cells(results), Counter(stated=len(judgements))
+        for agree, pairs in (judgement.so_far for judgement in judgements):
+            claims.update(compared=pairs > 0, agree=agree == pairs > 0, comparisons=pairs, agreeing=agree)
+        return cls(
+            sum(cell.published is not None and cell.quantity is None for cell in results.cells),
+            [round(cell.difference, 6) for cell in cells if cell.difference is not None],
+            Counter(cell.verdict for cell in cells if cell.verdict != NO_VERDICT),
+            _orders(results, cells),
+            claims,
+            Counter(judgement.obtained.verdict for judgement in judgements if judgement.decided),
+        )
+
+    @classmethod
+    def total(cls, several: Iterable[Agreement], published: int) -> Agreement:
+        """Return that of several tables, of which so many different accuracies are published."""
+        total = cls(published)
+        for one in several:
+            total.differences.extend(one.differences)
+            total.orders.extend(one.orders)
+            for name in ("verdicts", "claims", "decided"):
+                getattr(total, name).update(getattr(one, name))
+        return total
+
+    def numbers(self) -> Facts:
+        """Return name and value of what there is to say: distances, verdicts, orders and claims."""
+        found, claims = dict[str, str](), self.claims
+        if self.published:
+            found = {"published accuracies": f"{self.published:,}", "obtained": f"{len(self.differences)}"}
+        if self.differences:
+            counts = zip(count_within(self.differences), WITHIN_POINTS, strict=True)
+            distances = ", ".join(f"{count} within {points:g}" for count, points in counts)
+            found["distance in points"] = f"{distances}; median {statistics.median(map(abs, self.differences)):.2f}"
+            fewer = len(self.differences) - self.verdicts.total()
+            verdicts = {**{name: self.verdicts[name] for name in (WITHIN, BEYOND)}, "with fewer seeds": fewer}
+            found["verdicts"] = ", ".join(f"{count} {name}" for name, count in verdicts.items() if count)
+        if self.orders:
+            several = len({order.table for order in self.orders}) > 1
+            found["order of rows"] = "; ".join(
+                f"{f'{table}: ' if several else ''}{f'{column}: ' if column else ''}"
+                + f"{spearman:.2f} / {kendall:.2f} of {rows} rows".replace("-", MINUS)
+                for table, column, rows, spearman, kendall in self.orders
+            )
+        if claims["compared"]:
+            found["claims"] = (
+                f"{claims['compared']} of {claims['stated']} can be compared, in {claims['agree']} every comparison "
+                f"agrees in direction; {claims['agreeing']} of {claims['comparisons']} comparisons do"
+            )
+            decided = ", ".join(f"{self.decided[one]} {one}" for one in CLAIM_VERDICTS if self.decided[one])
+            found[f"claims with {FEWEST_SEEDS} seeds or more"] = decided or "none"
+        return list(found.items())
+
+
+def compared_cells(results: Results) -> list[Cell]:
+    """Return the cells of a table whose accuracy is published and obtained, in its order; none of a trial."""
+    return [cell for cell in results.cells if cell.compared and cell.quantity is None]
+
+
+def count_within(differences: Iterable[float]) -> list[int]:
+    """Count the differences within each of :data:`WITHIN_POINTS`; the last digit of a float decides nothing."""
+    distances = [round(abs(difference), 9) for difference in differences]
+    return [sum(distance <= points for distance in distances) for points in WITHIN_POINTS]
+
+
+def _orders(results: Results, cells: Iterable[Cell]) -> list[Order]:
+    """Return the order of each column of which three rows or more have both values, and neither side one value only."""
+    columns, table = defaultdict[Key, list[tuple[float, float]]](list), results.table
+    for cell in cells:
+        assert cell.published and cell.obtained
+        columns[cell.key(table.columns)].append((cell.published.mean, cell.obtained.mean))
+    orders, name = list[Order](), (table.paper.table if table.paper else "") or table.spec
+    for column, pairs in columns.items():
+        if len(pairs) >= 3 and all(len(set(side)) > 1 for side in zip(*pairs, strict=True)):
+            from scipy import stats  # takes longer to import than most reports to write
+
+            spearman, kendall = (test(*zip(*pairs, strict=True)) for test in (stats.spearmanr, stats.kendalltau))
+            numbers = float(spearman.statistic), float(kendall.statistic)
+            orders.append(Order(name, results.layout.column_title(column), len(pairs), *numbers))
+    return orders
 
 
 @dataclass(frozen=True)
@@ -60,10 +188,9 @@ class Study:
 
     Attributes:
         key: Its name in the page's scripts and drawings.
-        folder: Where its pictures lie, relative to the page, with a slash.
+        folder: Where its pictures lie, relative to the page, with a slash; report: its own report, or "".
         pages: Federation → the page of its partition without suffix, relative to the page; "" for none.
         href: Where it is on the pages of its paper, relative to the first of these: ``#table2``, ``fedtp/table2.html``.
-        report: Where its own report lies, relative to the page; "" for none.
     """
 
     results: Results
@@ -96,11 +223,22 @@ class Study:
 
     @cached_property
     def coverage(self) -> Counter[str]:
-        return cover(self.results.cells)
+        """Cells by state. One that nobody expects anything of (a hole in the grid) is not counted."""
+        counts = Counter[str]()
+        for cell in self.results.cells:
+            if cell.verdict in (MISSING, DIVERGED):
+                counts[cell.verdict] += 1
+            elif cell.runs:
+                counts["done" if cell.complete else "partly"] += 1
+            elif cell.published or cell.misprint:
+                counts["quoted" if cell.published and cell.quoted else "unplanned"] += 1
+        return counts
 
-    @cached_property
+    @property
     def verdicts(self) -> Counter[str]:
-        return claim_counts(self.judgements)
+        """Claims by :data:`CLAIM_STATES`."""
+        against = ["contradicted" for one in self.judgements if one.contradicted_by_paper]
+        return Counter([*(one.obtained.verdict for one in self.judgements), *against])
 
     @cached_property
     def sections(self) -> list[Section]:
@@ -108,7 +246,7 @@ class Study:
 
     @property
     def row_axes(self) -> list[str]:
-        return [short(axis) for axis in self.results.layout.row_axes]
+        return [short(axis) for axis in self.table.rows]
 
     @cached_property
     def has_published(self) -> bool:
@@ -126,53 +264,36 @@ class Study:
         return rows
 
     @cached_property
-    def headers(self) -> list[list[Span]]:
-        """The levels over cells and ranks, outer to inner; the last has a span for every column."""
-        layout, derived = self.results.layout, self.results.derived
-        heads = layout.heads
-        depth = max(len(heads[0]), 1 + any(len(one.groups) > 1 for one in derived))
-        heads = [("",) * (depth - len(head)) + head for head in heads]
-        for one in derived:
-            axes = [(at, axis) for at, axis in enumerate(layout.column_axes) if axis not in one.over]
-            titles = [" · ".join(headed(axis, group[0][at]) for at, axis in axes) for group in one.groups]
-            inner = [("",) * (depth - 2) + (title,) for title in titles]
-            heads += [(one.title, *head) for head in inner] if len(titles) > 1 else [("",) * (depth - 1) + (one.title,)]
-        return spans(heads)
-
-    @cached_property
-    def facts(self) -> Facts:
-        unplanned = [cell for cell in self.results.cells if _unplanned(cell)]
-        where = [("no run is planned", self.results.layout.whereabouts(unplanned))] if unplanned else []
-        return [*facts(self.results), *where]
-
-    @cached_property
     def notes(self) -> list[str]:
         """Those of the spec, of published values, and what is known of differences."""
         by_note = defaultdict[str, list[Cell]](list)
         for cell in self.results.cells:
             if cell.note:
                 by_note[cell.note].append(cell)
-            if cell.explained and _compared(cell) and cell.verdict != WITHIN:
+            if cell.explained and cell.compared and cell.verdict != WITHIN:
                 by_note[f"obtained differs: {cell.explained}"].append(cell)
         where = self.results.layout.whereabouts
         return [*self.table.notes, *(f"{where(cells)}: {note}" for note, cells in by_note.items())]
 
     def parts(self, elsewhere: Sequence[str] = ()) -> Iterator[Part]:
         """Yield what a page says of it, but for notes that stand `elsewhere` on the page."""
-        yield Part(results=True, facts=self.facts, text=[" ".join(legend(self.results)), self._warning()])
-        runs = {run.id: run.resolved for run in self.results.runs.values()}
-        if rows := confounded_settings(self.table, runs):
+        results, cells = self.results, self.results.cells
+        unplanned = results.layout.whereabouts(cell for cell in cells if cell.published and not cell.runs)
+        about = [*facts(results), *([("no run is planned", unplanned)] if unplanned else [])]
+        yield Part(results=True, facts=about, text=[legend(results), self._warning()])
+        if rows := confounded_settings(self.table, {run.id: run.resolved for run in results.runs.values()}):
             settings = PlainTable(("axis", "setting", "most", "others"), rows, labels=2)
             yield Part("Settings that are not held equal along an axis", table=settings)
         if notes := [(note, "") for note in self.notes if note not in elsewhere]:
             yield Part("Notes", items=notes)
-        if cells := [cell for cell in self.results.cells if cell.published]:
-            counts = Counter(cell.verdict for cell in cells)
+        if counts := Counter(cell.verdict for cell in cells if cell.published):
             tally = ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS if counts[verdict])
-            text, table = [AGREEMENT_LEGEND], self._differences() if any(map(_compared, cells)) else None
-            text += ["Obtained minus published, each in its own unit:"] if table else []
-            numbers = [("cells", tally), *self.agreement.numbers()]
-            yield Part("Against the published values", facts=numbers, text=text, table=table, scriptless=True)
+            columns = [results.layout.column_title(column) for column in results.layout.columns]
+            header = (*self.row_axes, *(column or results.layout.figure for column in columns))
+            lines = [(*row["labels"], *(cell["compared"] for cell in row["cells"])) for row in self.rows]
+            table = PlainTable(header, lines, len(self.row_axes)) if any(cell.compared for cell in cells) else None
+            numbers, folded = [("cells", tally), *self.agreement.numbers()], "Obtained minus published, in their units"
+            yield Part("Against the published values", facts=numbers, text=[LEGEND], table=table, folded=folded)
         if self.judgements:
             text = [f"The pairs that speak most against each claim; all of them are in {self.folder}claims.csv."]
             pairs = weakest_pairs(self.judgements, self.table.decimals)
@@ -181,12 +302,6 @@ class Study:
             yield Part(one.title, picture=one.picture, text=[one.text], table=one.table, name=one.name)
         partitions = [(one.words, self.pages.get(one.federation, "")) for one in self.table.partitions]
         yield Part("Partitions", items=partitions)
-
-    def _differences(self) -> PlainTable:
-        layout = self.results.layout
-        header = (*self.row_axes, *(layout.column_title(column) or layout.figure for column in layout.columns))
-        rows = [(*row["labels"], *(cell["compared"] for cell in row["cells"])) for row in self.rows]
-        return PlainTable(header, rows, labels=len(self.row_axes))
 
     def _warning(self) -> str:
         """Say that runs which ask for the same data were not given the same, as may happen with files of one's own."""
@@ -200,57 +315,12 @@ class Study:
 
 def heading(table: ResolvedTable) -> str:
     """Return ``Table II: FedTP against …``, or the title alone."""
-    where = table.paper.table if table.paper else ""
-    return f"{where}: {table.title}" if where else table.title
+    return ": ".join(filter(None, (table.paper and table.paper.table, table.title)))
 
 
 def banner(profile: str) -> str:
     """Return what stands over every page of a profile other than ``paper``."""
-    words = (
-        "SMOKE PROFILE: a trial of the machinery with shrunk models, a few rounds and stand-in data. "
-        "These numbers say nothing about any method."
+    trial = (
+        "a trial of the machinery with shrunk models, a few rounds and stand-in data. These numbers say nothing about"
     )
-    return "" if profile == PAPER else words
-
-
-_NOTHING: dict[str, Any] = {
-    **dict.fromkeys(("obtained", "published", "tied", "dagger", "partial", "last", "compared", "verdict"), ""),
-    **{"quoted": False, "best_obtained": False, "best_published": False, "sort": ("", "", "")},
-}
-
-
-def texts(cell: Cell | None, decimals: int) -> dict[str, Any]:
-    """Return a cell as it is printed; "" for what there is not.
-
-    Partial is ``2/3`` where 2 of 3 runs are done; last is the value after the last round beside a mean over the last
-    measurements; compared is ``+1.53 beyond noise (0.90)``, by how much the two may differ by chance; sort has the
-    obtained and the published mean and the difference as numbers.
-    """
-    if cell is None:
-        return _NOTHING
-    placeholder = "" if not cell.runs else DIVERGED if cell.verdict == DIVERGED else NO_VALUE
-    difference, unit = cell.difference if _compared(cell) else None, cell.quantity.unit if cell.quantity else PERCENT
-    numbers = (cell.obtained and cell.obtained.mean, cell.published and cell.published.mean, difference)
-    words = [] if difference is None else [signed(difference, decimals, unit)]
-    words += [cell.verdict] if cell.verdict != NO_VERDICT else []
-    words += [] if cell.noise is None else [f"({cell.noise:.{decimals}f})"]
-    return {
-        "obtained": format_value(cell.obtained, decimals) or placeholder,
-        "published": cell.misprint + MISPRINT if cell.misprint else format_value(cell.published, decimals),
-        **{name: getattr(cell, name) for name in ("quoted", "best_obtained", "best_published", "verdict")},
-        "tied": TIED if cell.tied else "",
-        "dagger": UNPLANNED if _unplanned(cell) else "",
-        "partial": f"{cell.n}/{len(cell.runs)}" if cell.obtained and not cell.complete else "",
-        "last": format_value(cell.last, decimals),
-        "compared": " ".join(words),
-        "sort": tuple("" if number is None else f"{number:.6g}" for number in numbers),
-    }
-
-
-def _compared(cell: Cell) -> bool:
-    """Return whether it says something how far a cell is from its published value."""
-    return cell.difference is not None and cell.verdict != TRIAL
-
-
-def _unplanned(cell: Cell) -> bool:
-    return bool(cell.published and not cell.runs)
+    return "" if profile == PAPER else f"SMOKE PROFILE: {trial} any method."

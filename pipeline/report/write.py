@@ -10,15 +10,17 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from pflcore.artifacts import write_table
+import pandas as pd
+
+from pflcore.artifacts import read_table, write_table
 from pflcore.files import atomic_path, write_text
 from pipeline.escape import escape_markdown
-from pipeline.report.claims_table import claims_csv
+from pipeline.report.claims import all_pairs
 from pipeline.report.formats import csv_text
 from pipeline.report.frame import read_frame
 from pipeline.report.render import Document, html, latex, markdown
 from pipeline.report.study import Study
-from pipeline.report.table.results import Results
+from pipeline.report.table import Key, Results
 from pipeline.spec.table import ResolvedTable
 from pipeline.timing import read_timing
 from pipeline.workspace import frame_path, partition_report_path, report_path, timings_path
@@ -27,33 +29,27 @@ _META = {"spec", "title", "profile", "rows", "columns", "metric", "better", "dec
 
 
 def build_report(table: ResolvedTable, root: Path, out: Path) -> None:
-    """Write ``report.md .tex .html``, ``table.csv .parquet`` and the folders ``figures`` and ``metrics`` into `out`.
+    """Write ``report.md .tex .html``, ``table.csv .parquet``, ``results.csv .parquet`` (as ``study.results()``) and
+    the folders ``figures`` and ``metrics`` into `out`; durations, which do not repeat, go to ``.pfl/timings/``.
 
-    Runs that have not been made are reported as missing, so a report can be built at any time. The same frame gives the
-    same bytes. Durations, which do not repeat, go to ``root/.pfl/timings/<spec>.md`` instead.
-
-    Args:
-        root: The workspace, under which the frame of the table's runs lies.
-        out: The folder to write into; made if it does not exist.
-
-    Raises:
-        UserError: The frame is missing or damaged, or an axis has the name of one of the report's own columns.
+    The same frame, which lies in the workspace `root`, gives the same bytes. Raises :class:`UserError`: it is missing,
+    damaged, or an axis has the name of one of the report's own columns.
     """
-    results = Results.of(table, read_frame(root / frame_path(table.spec)))
-    rows = results.to_arrow()
-    pages = {
-        one.federation: posixpath.relpath(f"{partition_report_path(one.federation)}/index", report_path(table.spec))
-        for one in table.partitions
-        if one.page
-    }
-    study, paper = Study(results, pages=pages), table.paper
+    folder, address = root / frame_path(table.spec), report_path(table.spec)
+    results, paper = Results.of(table, read_frame(folder)), table.paper
+    rows, (measured, _) = results.to_arrow(), read_table(folder / "results.parquet", "results/1")
+    shown = [one.federation for one in table.partitions if one.page]
+    pages = {name: posixpath.relpath(f"{partition_report_path(name)}/index", address) for name in shown}
+    study, timings = Study(results, pages=pages), timings_path(table.spec).as_posix()
     source = ", ".join(filter(None, (paper.name, paper.table, paper.citation))) if paper else ""
-    document = Document(table.title, table.profile, [study], timings_path(table.spec).as_posix(), source=source)
+    document = Document(table.title, table.profile, [study], timings, source=source)
     write_text(out / "report.md", markdown("page.md.j2", page=document))
     write_text(out / "report.tex", latex("page.tex.j2", page=document))
     write_text(out / "report.html", html("page.html.j2", page=document))
     write_text(out / "table.csv", csv_text(rows.drop_columns("by_seed").to_pandas()))
     write_table(out / "table.parquet", rows, "table/2", **table.model_dump(include=_META))
+    write_text(out / "results.csv", csv_text(pd.DataFrame(measured.to_pandas())))
+    write_table(out / "results.parquet", measured, "results/1", spec=table.spec)
     write_pictures(study, out / "figures")
     write_metrics(results, out / "metrics")
     write_timings(table, root)
@@ -71,12 +67,8 @@ def put(path: Path, content: str | bytes) -> bool:
 
 def write_pictures(study: Study, out: Path, *, tidy: bool = False) -> None:
     """Write ``claims.csv`` where there are claims, and ``<figure>.svg .png .csv`` of the curves and of every figure, as
-    far as it has a picture and numbers.
-
-    Args:
-        tidy: Remove pictures that the study no longer has.
-    """
-    files: dict[str, str | bytes] = {"claims.csv": claims_csv(study.judgements)} if study.judgements else {}
+    far as it has a picture and numbers; `tidy` removes pictures that the study no longer has."""
+    files: dict[str, str | bytes] = {"claims.csv": csv_text(all_pairs(study.judgements))} if study.judgements else {}
     out.mkdir(parents=True, exist_ok=True)
     for section in study.sections:
         if section.picture:
@@ -91,29 +83,23 @@ def write_pictures(study: Study, out: Path, *, tidy: bool = False) -> None:
 
 
 def write_metrics(results: Results, out: Path) -> None:
-    """Write the obtained values as ``dvc metrics`` shows them, ``<row>.json`` for every row that has any, into the
-    folder `out`, which has nothing else then.
-
-    A file is nested as the columns are, by label; a table without columns has one entry, called like its metric.
-    """
+    """Write the obtained values as ``dvc metrics`` shows them into the folder `out`, which has nothing else then:
+    ``<row>.json`` for every row that has any, nested as the columns are; without columns one entry of the metric."""
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
-    metric, taken = results.table.metric, Counter[str]()
-    for row in results.layout.rows:
-        values: dict[str, Any] = {}
-        for column in results.layout.columns:
-            cell = results.layout.cell(row, column)
-            if cell and cell.obtained:
-                *outer, last = column or (metric,)
-                inside = values
-                for label in outer:
-                    inside = inside.setdefault(label, {})
-                inside[last] = round(cell.obtained.mean, 4)
-        if values:
-            name = re.sub(r"[^\w.()+-]+", "_", "-".join(row) or metric, flags=re.ASCII).strip("._")[:80] or "row"
-            taken[name] += 1
-            number = "" if taken[name] == 1 else f"_{taken[name]}"
-            write_text(out / f"{name}{number}.json", json.dumps(values, indent=1) + "\n")
+    metric, taken, by_row = results.table.metric, Counter[str](), dict[Key, dict[str, Any]]()
+    for cell in results.layout.cells:
+        if cell.obtained:
+            *outer, last = cell.key(results.table.columns) or (metric,)
+            inside = by_row.setdefault(cell.key(results.table.rows), {})
+            for label in outer:
+                inside = inside.setdefault(label, {})
+            inside[last] = round(cell.obtained.mean, 4)
+    for row, values in by_row.items():
+        name = re.sub(r"[^\w.()+-]+", "_", "-".join(row) or metric, flags=re.ASCII).strip("._")[:80] or "row"
+        taken[name] += 1
+        number = "" if taken[name] == 1 else f"_{taken[name]}"
+        write_text(out / f"{name}{number}.json", json.dumps(values, indent=1) + "\n")
 
 
 def write_timings(table: ResolvedTable, root: Path) -> None:

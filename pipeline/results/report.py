@@ -17,8 +17,6 @@ from pipeline.escape import escape_markdown
 from pipeline.ledger import Entry, Ledger, difference
 from pipeline.papers.obtained import Obtained, count_published
 from pipeline.papers.paper import Brief, Paper, Summary, papers_of, read_contents
-from pipeline.report.agreement import LEGEND as AGREEMENT_LEGEND
-from pipeline.report.agreement import WITHIN_POINTS, Agreement, count_within
 from pipeline.report.drawing.sections import counted
 from pipeline.report.figures import curves_of
 from pipeline.report.formats import aligned
@@ -26,11 +24,9 @@ from pipeline.report.frame import collect_frame
 from pipeline.report.legend import TWO_NUMBERS, facts
 from pipeline.report.render import markdown
 from pipeline.report.statistics import LEGEND
-from pipeline.report.study import Study, heading
-from pipeline.report.table.cells import Key
-from pipeline.report.table.layout import Layout, headed
-from pipeline.report.table.printed import BESIDE, NO_VALUE, format_value
-from pipeline.report.table.results import Results
+from pipeline.report.study import LEGEND as AGREEMENT_LEGEND
+from pipeline.report.study import WITHIN_POINTS, Agreement, Study, count_within, heading
+from pipeline.report.table import BESIDE, NO_VALUE, Key, Layout, Results, format_value, headed
 from pipeline.report.write import put
 from pipeline.spec.specs import find_specs
 from pipeline.workspace import Workspace

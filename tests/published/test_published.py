@@ -18,7 +18,7 @@ from support.paper_specs import SPECS, resolve_spec
 from pflcore.settings import Training
 from pipeline.report.claims import judge_claims
 from pipeline.report.frame import collect_frame
-from pipeline.report.table.results import Results
+from pipeline.report.table import Results
 from pipeline.spec.table import ResolvedTable, TableCell
 
 HERE = Path(__file__).parent

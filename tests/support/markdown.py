@@ -17,7 +17,6 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
 PAGES += sorted((ROOT / "docs").glob("*.md")) + sorted((ROOT / "specs").glob("*/README.md"))
 PROGRAMS = ("pfl", "dvc", "make", "python")
-_SHELL = ("", "console", "sh", "bash")
 
 
 @dataclass(frozen=True)
@@ -37,10 +36,8 @@ class Page:
 
     def links(self) -> Iterator[str]:
         """What the page refers to within the repository."""
-        for token in self.tokens:
-            target = str(token.attrGet("href") or token.attrGet("src") or "")
-            if target and "://" not in target:
-                yield target
+        targets = (str(token.attrGet("href") or token.attrGet("src") or "") for token in self.tokens)
+        yield from (target for target in targets if target and "://" not in target)
 
     def anchors(self) -> set[str]:
         """What a link can name behind `#`, as code hosts make it of headings."""
@@ -52,11 +49,14 @@ class Page:
                 seen[f"{slug}-{seen[slug]}" if seen[slug] else slug] += 1
         return set(seen)
 
-    def blocks(self) -> Iterator[str]:
-        """What is set as code without a language."""
-        for token in self.tokens:
-            if token.type == "code_block" or (token.type == "fence" and token.info in _SHELL):
-                yield token.content
+    def blocks(self) -> list[str]:
+        """What is set as code without a language, or as that of a shell."""
+        shell = ("", "console", "sh", "bash")
+        return [
+            one.content
+            for one in self.tokens
+            if one.type == "code_block" or (one.type == "fence" and one.info in shell)
+        ]
 
     def typed(self) -> Iterator[list[str]]:
         """Complete commands, as words: lines of code blocks that begin with one of our programs."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,12 +20,12 @@ from pflcore.files import write_text
 from pflcore.protocols import Figures, summarise
 from pflcore.settings import Evaluation
 from pipeline.compile.generated import to_json
-from pipeline.report.frame import ALL, Frame, collect_frame
-from pipeline.report.table.results import Results
+from pipeline.report.frame import ALL, Frame, collect_frame, write_frame
+from pipeline.report.table import Results
 from pipeline.report.write import build_report
 from pipeline.spec.run import Run
 from pipeline.spec.table import Published, ResolvedTable, TableCell, TableClaim, read_runs
-from pipeline.workspace import RECORDS, run_path
+from pipeline.workspace import RECORDS, frame_path, run_path
 
 PUBLISHED = {  # FedTP, Table II, CIFAR-10
     "Local-T": [(84.55, 0.15), (82.21, 0.08), (69.94, 0.13), (66.68, 0.13)],
@@ -47,8 +47,9 @@ RECORD: dict[str, Any] = {
     "evaluation": {"every": 5, "window": 20, "curve_every": 10},
 }
 """What a run is of which a test says nothing else."""
-
 CODE = "c0de00c0de00"
+Rows = Mapping[str, Mapping[str, Sequence[float | None]]]
+"""Method → setting → value by seed, from 0 on; None: not run yet."""
 
 
 def cell(
@@ -88,16 +89,15 @@ def with_note(resolved: ResolvedTable, index: int, note: str) -> ResolvedTable:
 
 def with_records(root: Path, resolved: ResolvedTable, records: dict[str, dict[str, Any]]) -> ResolvedTable:
     """The table with other runs under the same names; their records are written."""
-    runs = {run: Run(record).federation_id for run, record in records.items()}
     write_records(root, records)
-    return changed(resolved, runs=resolved.runs | runs)
+    return changed(resolved, runs=resolved.runs | {run: Run(record).federation_id for run, record in records.items()})
 
 
-def write_records(root: Path, records: dict[str, dict[str, Any]]) -> None:
-    """Add records to those of a workspace."""
+def write_records(root: Path, records: dict[str, dict[str, Any]], *, anew: bool = True) -> None:
+    """Add records to those of a workspace, `anew` also where there is one."""
     path = root / RECORDS
     known = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    write_text(path, to_json({**known, **records}, 1) + "\n")
+    write_text(path, to_json(known | records if anew else records | known, 1) + "\n")
 
 
 def claim(side: dict[str, list[str]], than: dict[str, list[str]], form: str = "better", **changes: Any) -> TableClaim:
@@ -106,18 +106,31 @@ def claim(side: dict[str, list[str]], than: dict[str, list[str]], form: str = "b
     return TableClaim.model_validate({**base, "form": form, "side": side, "than": than, **changes})
 
 
+def by_seed(root: Path, rows: Rows, *claims: TableClaim, **changes: Any) -> ResolvedTable:
+    """A table of methods and settings, of which each run's figures are written."""
+    cells, records = [], {}
+    for method, settings in rows.items():
+        for setting, values in settings.items():
+            runs = {f"{method}-{setting}-{seed}": value for seed, value in enumerate(values)}
+            cells.append(cell({"method": method, "setting": setting}, list(runs)))
+            for seed, (run, value) in enumerate(runs.items()):
+                records[run] = RECORD | {"seed": seed}
+                if value is not None:
+                    write_metrics(root, run, value)
+    return with_records(root, table(cells, ["method"], ["setting"], claims=list(claims), **changes), records)
+
+
 def runs_of(resolved: ResolvedTable, root: Path) -> dict[str, Run]:
     """The runs of a table by id; the record of one that has none is :data:`RECORD` and is written."""
-    path = root / RECORDS
-    known = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    write_records(root, {run: RECORD for run in resolved.runs if run not in known})
+    write_records(root, dict.fromkeys(resolved.runs, RECORD), anew=False)
     return read_runs(resolved, root)
 
 
 def frame_of(resolved: ResolvedTable, root: Path) -> Frame:
-    """The frame of a table's runs, with the figures that :func:`write_evaluation` has stated."""
+    """The frame of a table's runs, which is written too, with the figures that :func:`write_evaluation` has stated."""
     with patch("pipeline.report.frame.summarise", _summarised):
         frame = collect_frame(resolved, runs_of(resolved, root), root)
+        write_frame(resolved, root, root / frame_path(resolved.spec))
     paths = {run: root / run_path(run, "figures.json") for run in resolved.runs}
     stated = {run: json.loads(path.read_text()) for run, path in paths.items() if path.is_file()}
     rows = [
@@ -182,20 +195,18 @@ def write_run(
     root: Path, run: str, target: float, *, clients: int = 8, rounds: int = 100, diverged: bool = False
 ) -> None:
     """All artifacts of a run whose accuracy rises towards `target` percent, with noise seeded by its id."""
-    random = np.random.default_rng(list(run.encode()))
+    random, rows = np.random.default_rng(list(run.encode())), []
     due = [r for r in range(1, rounds + 1) if EVALUATION.is_due(r, rounds)]
     due = due[: len(due) // 2] if diverged else due
-    rows = []
     for r in due:
         for client in range(clients):
             share = target * (1 - 0.8 * np.exp(-r / (rounds / 5))) + random.normal(0, 1.5)
             correct = int(np.clip(round(500 * share / 100), 0, 500))
             rows.append((r, client, correct, 500, 2.0 - share / 60))
     meta = {
-        **{"run": run, "device": "cpu", "torch": "2.11.0", "code": CODE},
-        **{"dataset_hash": "d" * 64, "partition_hash": "e" * 64, "parameters": 1234567},
+        **{"run": run, "device": "cpu", "torch": "2.11.0", "code": CODE, "positions": 1, "server": 2345678},
+        **{"dataset_hash": "d" * 64, "partition_hash": "e" * 64, "parameters": 1234567, "macs": 3456789},
         **{"communicated_up": 10**9, "communicated_down": 2 * 10**9, "stored": 1250, "received": 1234567},
-        **{"server": 2345678, "macs": 3456789, "positions": 1},
         "diverged": {"round": due[-1] + 1, "client": 3} if diverged else None,
     }
     write_table(root / run_path(run, "rounds.parquet"), rounds_table(*zip(*rows, strict=True)), "rounds/2", **meta)

@@ -18,8 +18,7 @@ from matplotlib.figure import Figure
 from pipeline.report.drawing.panels import MAX_PANELS, Style, draw_panels, grid_shape, left_out
 from pipeline.report.drawing.sections import Picture, PlainTable, Section, counted
 from pipeline.report.figures._data import TableData, joined
-from pipeline.report.table.layout import headed, short
-from pipeline.report.table.printed import NO_VALUE
+from pipeline.report.table import NO_VALUE, headed, short
 
 FEWEST_RUNS = 5  # that a box needs: the five numbers that it shows are then those of the runs
 _HOLLOW: Style = {"linestyle": "none", "markerfacecolor": "none", "alpha": 0.8}

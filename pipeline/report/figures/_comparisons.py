@@ -17,9 +17,7 @@ from pipeline.report.drawing.panels import Style, draw_panels, left_out, styles_
 from pipeline.report.drawing.sections import Picture, PlainTable, Section, counted
 from pipeline.report.figures._data import TableData, closest
 from pipeline.report.statistics import Ranking, rank_methods
-from pipeline.report.table.cells import ACCURACY, Value
-from pipeline.report.table.layout import short
-from pipeline.report.table.printed import NO_VALUE, TIED, format_value, printed_rank, signed
+from pipeline.report.table import ACCURACY, NO_VALUE, TIED, Value, format_value, printed_rank, short, signed
 
 PROTOCOLS = {
     **{"last_rounds": "window", "last_ten": "last ten", "final": "last round", "clients": "mean of clients"},

@@ -10,7 +10,7 @@ from matplotlib.ticker import MaxNLocator, ScalarFormatter
 from pipeline.report.drawing.panels import Style, draw_panels, left_out
 from pipeline.report.drawing.sections import Picture, PlainTable, Section, counted
 from pipeline.report.figures._data import TableData, joined
-from pipeline.report.table.cells import ACCURACY
+from pipeline.report.table import ACCURACY
 
 _UNEQUAL = 5  # times as many rounds: on an even axis the shorter curve could not be seen
 _CLOSE = 95.0  # percent that most curves reach: on an even axis their differences could not be seen

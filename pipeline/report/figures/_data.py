@@ -11,9 +11,7 @@ import pandas as pd
 
 from pflcore.files import parse_json
 from pipeline.report.frame import ALL
-from pipeline.report.table.cells import Key
-from pipeline.report.table.layout import Layout, headed
-from pipeline.report.table.results import Results
+from pipeline.report.table import Key, Layout, Results, headed
 from pipeline.spec.run import Run
 
 COSTS = {

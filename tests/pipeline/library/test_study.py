@@ -16,7 +16,7 @@ from sklearn.datasets import load_digits
 from support.project import Project, spec
 
 import pipeline
-from pipeline.library.study import tidy
+from pipeline.report.frame import tidy
 from pipeline.results.keep import keep
 from pipeline.spec.run import Run
 
@@ -102,13 +102,15 @@ def test_texts_detectors_and_axes_called_like_columns() -> None:
     def measured(columns: dict[str, list[float]], facts: dict[str, object], *places: dict[str, str]) -> Any:
         rows = {"client": [0, 1], "round": [5, 5], "population": ["test", "novel"], "correct": [1, 0], "total": [4, 0]}
         table = pa.table({**rows, "loss": [0.5, 0.25], "last_correct": [1, 0], **columns})
-        return SimpleNamespace(rounds=lambda run: (table, facts), labels=lambda run: places)
+        cells = [SimpleNamespace(labels=labels, runs=[run.id]) for labels in places]
+        shown = SimpleNamespace(axes=list(places[0]), clients={}, quantities=[], cells=cells)
+        return tidy(shown, run.id, run.seed, table, facts)  # type: ignore[arg-type]
 
     run = Run({"method": {"name": "fedavg"}, "backbone": {"name": "b"}, "dataset": {"name": "d"}, "seed": 3})
-    text = tidy(measured({}, {"positions": 8}, {"loss": "plain", "seed": "3"}), run)
+    text = measured({}, {"positions": 8}, {"loss": "plain", "seed": "3"})
     assert list(text["last_correct"]) == [1, 0] and set(text["loss (axis)"]) == {"plain"}
     assert list(text["accuracy"].isna()) == [False, True] and set(text["seed"]) == {3}
-    boxes = tidy(measured({"precision": [0.5, 0.75]}, {}, {"method": "A"}, {"method": "B"}), run)
+    boxes = measured({"precision": [0.5, 0.75]}, {}, {"method": "A"}, {"method": "B"})
     assert list(boxes["precision"]) == [0.5, 0.75] * 2 and list(boxes["method"]) == ["A", "A", "B", "B"]
     assert "last_correct" not in boxes
 

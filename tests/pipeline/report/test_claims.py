@@ -9,68 +9,140 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy import stats
-from support.claim_demo import Rows, a_and_b, by_seed, judge
-from support.report_demo import RECORD, cell, changed, claim, report, results_of, table, with_records, write_metrics
+from support.report_demo import (
+    RECORD,
+    Rows,
+    by_seed,
+    cell,
+    changed,
+    claim,
+    report,
+    results_of,
+    table,
+    with_records,
+    write_metrics,
+)
 
-from pipeline.report.agreement import Agreement, count_within
-from pipeline.report.claims import Evidence, Pair, judge_claims
+from pipeline.report.claims import Evidence, Judgement, all_pairs, judge_claims, weakest_pairs
+from pipeline.report.study import Agreement, count_within
 from pipeline.spec.table import ResolvedTable, TableClaim
 
 A_BEATS = claim({"method": ["A"]}, {"method": ["B", "C"]})
 MINUS = "\N{MINUS SIGN}"
 
 
-def found(root: Path, rows: Rows, one: TableClaim = A_BEATS, **changes: Any) -> tuple[Evidence, list[dict[str, str]]]:
+def a_and_b(form: str = "better", **changes: Any) -> TableClaim:
+    """A claim for A and against B."""
+    return claim({"method": ["A"]}, {"method": ["B"]}, form, **changes)
+
+
+def judge(resolved: ResolvedTable, root: Path) -> tuple[Judgement, list[dict[str, str]]]:
+    """What becomes of a table's only claim, and its weakest pairs as pages print them, without empty columns."""
+    (judgement,) = judge_claims(results_of(resolved, root))
+    pairs = weakest_pairs([judgement], resolved.decimals)
+    return judgement, [dict(zip(pairs.header, row, strict=True)) for row in pairs.rows]
+
+
+def found(root: Path, rows: Rows, one: TableClaim = A_BEATS, **changes: Any) -> tuple[Evidence, dict[str, str]]:
     """What is found of a claim on obtained values, and its weakest pair as it is printed."""
-    judgement, printed = judge(by_seed(root, rows, one, **changes), root)
+    judgement, (printed,) = judge(by_seed(root, rows, one, **changes), root)
     assert judgement.published is None and not judgement.contradicted_by_paper
     return judgement.obtained, printed
 
 
-def verdict(root: Path, rows: Rows, one: TableClaim = A_BEATS, **changes: Any) -> str:
-    return found(root, rows, one, **changes)[0].verdict
-
-
-def only(evidence: Evidence) -> Pair:
-    (pair,) = evidence.judged
-    return pair
-
-
 # The seeds are ten points apart: A is ahead by 1.5, 2 and 2.5, so t is 2 / (0.5 / √3), and chance explains 1.24.
 AHEAD: Rows = {"A": {"x": [91.5, 72.0, 82.5]}, "B": {"x": [90.0, 70.0, 80.0]}}
+# Ahead by 4, 5, 6, of which chance explains 2.48.
+FIVE: Rows = {"A": {"x": [84.0, 85.0, 86.0]}, "B": {"x": [80.0, 80.0, 80.0]}}
+TURNED: Rows = {
+    "A": {"x": [90.0, 90.5, 91.0], "y": [10.0, 10.5, 11.0]},
+    "B": {"x": [80.0, 80.1, 80.2], "y": [20.0, 20.1, 20.2]},
+}
+# At x the leads are 1, 4, 1 and at y 3, 0, 3.2; their means are 2, 2 and 2.1, so no seed is an exception.
+MEANS: Rows = {
+    "A": {"x": [91.0, 84.0, 71.0], "y": [53.0, 60.0, 63.2]},
+    "B": {"x": [90.0, 80.0, 70.0], "y": [50.0, 60.0, 60.0]},
+}
+# t is √27, so p is 0.035 for x alone: enough by itself, not so as the worst of four.
+LAG: Rows = {"A": {"x": [79.0, 78.5, 78.0]}, "B": {"x": [80.0, 80.0, 80.0]}}
+LAGS: Rows = {
+    "A": {**LAG["A"], **{at: [90.0, 91.0, 92.5] for at in "yzw"}},
+    "B": {**LAG["B"], **{at: [80.0, 80.0, 80.0] for at in "yzw"}},
+}
+SMALL: Rows = {"A": {"x": [70.0, 70.0, 70.0], "y": [72.0, 73.0, 74.0], "z": [71.0, 71.1, 71.0]}}
+ENDS: Rows = {"A": {"x": [72.0, 72.4, 72.8], "y": [70.0, 70.0, 70.0]}}
 
 
-def test_seeds_are_paired_and_columns_say_so(tmp_path: Path) -> None:
-    evidence, printed = found(tmp_path, AHEAD)
-    effect = only(evidence).effect
-    assert effect.p == pytest.approx(stats.ttest_rel(AHEAD["A"]["x"], AHEAD["B"]["x"]).pvalue)
-    assert printed == [
-        {
-            "claim": "1", "values": "obtained", "verdict": "holds", "pairs": "1 of 1", "compared": "A against B",
-            "at": "x", "first": "82.00±7.97", "second": "80.00±8.16", "difference": "+2.00",
-            "95 % interval": "+0.76 to +3.24", "p": "0.020", "seeds": "3",
-        }
-    ]  # fmt: skip
-    noisy: Rows = {"A": {"x": [91.0, 72.0, 83.0]}, "B": AHEAD["B"]}  # 1, 2 and 3, of which chance explains 2.48
-    assert verdict(tmp_path / "b", noisy) == "within noise"
+def ranging(lowest: float) -> Rows:
+    """Ranges of A, of which z is at neither end, and of B, which are 9 under each seed."""
+    a = {"x": [69.0, 70.0, 71.0], "y": [lowest] * 3, "z": [60.0, 68.0, 76.0]}
+    return {"A": a, "B": {"x": [50.0] * 3, "y": [59.0] * 3, "z": [52.0] * 3}}
 
 
-def test_margins_and_lower_is_better(tmp_path: Path) -> None:
-    rows: Rows = {"A": {"x": [84.0, 85.0, 86.0]}, "B": {"x": [80.0, 80.0, 80.0]}}  # 4, 5, 6 less 2.48 of chance
-    asked = {2.5: "holds", 2.6: "within noise", 7.4: "within noise", 7.5: "fails"}
-    claims = [A_BEATS.model_copy(update={"margin": margin}) for margin in asked]
-    results = results_of(by_seed(tmp_path, rows, *claims), tmp_path)
-    assert [one.obtained.verdict for one in judge_claims(results)] == list(asked.values())
-    assert verdict(tmp_path, rows, better="lower") == "fails"
+def within(margin: float) -> TableClaim:
+    return claim({}, {}, "within", margin=margin, over=["setting"])
 
 
-def test_one_seed_and_no_shared_seed_decide_nothing(tmp_path: Path) -> None:
-    far: Rows = {"A": {"x": [99.0]}, "B": {"x": [10.0]}}
-    evidence, (printed,) = found(tmp_path, far)
-    assert evidence.verdict == "one seed: undecided" and printed["seeds"] == "1" and "p" not in printed
+OVER = a_and_b("steadier", over=["setting"])
+CASES: list[tuple[Rows, TableClaim, str, list[float]]] = [  # p of its pairs against SciPy's, of differences in hand
+    (AHEAD, A_BEATS, "holds", [1.5, 2.0, 2.5]),
+    ({"A": {"x": [91.0, 72.0, 83.0]}, "B": AHEAD["B"]}, A_BEATS, "within noise", [1.0, 2.0, 3.0]),
+    *((FIVE, a_and_b(margin=m), verdict, [4 - m, 5 - m, 6 - m]) for m, verdict in ((2.5, "holds"), (7.5, "fails"))),
+    *((FIVE, a_and_b(margin=m), "within noise", [4 - m, 5 - m, 6 - m]) for m in (2.6, 7.4)),
+    ({"A": {"x": [99.0]}, "B": {"x": [10.0]}}, A_BEATS, "one seed: undecided", []),
+    ({"A": {"x": [90.0, 91.0]}, "B": {"x": [80.0, 81.0]}, "C": {"x": [None, 1.0]}}, A_BEATS, "not yet", []),
+    (LAG, A_BEATS, "fails", [1.0, 1.5, 2.0]),
+    (LAGS, A_BEATS, "within noise", [1.0, 1.5, 2.0]),
+    *((TURNED, a_and_b(where={"setting": [at]}), verdict, []) for at, verdict in (("x", "holds"), ("y", "fails"))),
+    (TURNED, A_BEATS, "fails", []),
+    (MEANS, A_BEATS, "within noise", []),
+    (MEANS, a_and_b(over=["setting"]), "holds", [2.0, 2.0, 2.1]),
+    (ranging(66.0), OVER, "holds", [6.0, 5.0, 4.0]),
+    (ranging(62.5), OVER, "within noise", [2.5, 1.5, 0.5]),
+    (ranging(56.0), OVER, "fails", [-4.0, -5.0, -6.0]),
+    (SMALL, within(6.0), "holds", [-4.0, -3.0, -2.0]),
+    *((SMALL, within(margin), "within noise", []) for margin in (5.4, 2.5)),
+    (ENDS, within(1.0), "fails", [1.0, 1.4, 1.8]),  # apart by 2.4, p = 0.026 against 1
+    ({"A": {**ENDS["A"], "z": [71.0] * 3}}, within(1.0), "within noise", []),  # of three pairs the widest is picked
+]
+
+
+def test_verdicts_on_obtained_values(tmp_path: Path) -> None:
+    for at, (rows, one, verdict, differences) in enumerate(CASES):
+        evidence, _ = found(tmp_path / str(at), rows, one)
+        assert evidence.verdict == verdict, (rows, one)
+        if differences:
+            known = stats.ttest_1samp(differences, 0.0).pvalue
+            assert evidence.judged[0].effect.p == pytest.approx(known), (rows, one)
+    assert found(tmp_path, FIVE, better="lower")[0].verdict == "fails"
+    three = found(tmp_path / "three", {"A": {**ENDS["A"], "z": [71.0] * 3}}, within(1.0))[0].judged[0].effect
+    assert three.p == pytest.approx(3 * stats.ttest_1samp([1.0, 1.4, 1.8], 0.0).pvalue)
+
+
+def test_columns_say_what_is_compared(tmp_path: Path) -> None:
+    _, printed = found(tmp_path, AHEAD)
+    assert printed == {
+        "claim": "1", "values": "obtained", "verdict": "holds", "pairs": "1 of 1", "compared": "A against B",
+        "at": "x", "first": "82.00±7.97", "second": "80.00±8.16", "difference": "+2.00",
+        "95 % interval": "+0.76 to +3.24", "p": "0.020", "seeds": "3",
+    }  # fmt: skip
+    (line,) = all_pairs(judge_claims(results_of(by_seed(tmp_path, AHEAD, A_BEATS), tmp_path))).to_dict("records")
+    assert line["p_sign_flip"] == 2 / 2**3  # all three signs are equal in two of eight ways
+    shift = line["detectable"] / (0.5 / 3**0.5)  # which is found in four of five: the distribution is t with that shift
+    assert stats.nct.sf(stats.t.ppf(0.975, 2), 2, shift) == pytest.approx(0.8)
+    _, printed = found(tmp_path, {"A": {"x": [99.0]}, "B": {"x": [10.0]}})
+    assert printed["seeds"] == "1" and "p" not in printed
     shared: Rows = {"A": {"x": [80.0, 81.0, 82.0, 70.0]}, "B": {"x": [79.0, 80.5, 81.0]}}
-    effect = only(found(tmp_path / "b", shared)[0]).effect
+    effect = found(tmp_path / "b", shared)[0].judged[0].effect
     assert (effect.n, effect.difference) == (3, pytest.approx(2.5 / 3))  # though the mean is lower
+    _, printed = found(tmp_path, MEANS, a_and_b(over=["setting"]))
+    assert [printed[name] for name in ("first", "second")] == ["70.37±2.31", "68.33±2.36"]
+    _, printed = found(tmp_path, ranging(66.0), OVER)
+    assert (printed["first"], printed["second"]) == ("4.00±0.82", "9.00±0.00")
+    _, printed = found(tmp_path, SMALL, within(5.4))
+    names = ("compared", "at", "first", "second", "difference", "margin", "95 % interval")
+    values = ["y against x", "A", "73.00±0.82", "70.00±0.00", "+3.00", "5.4", "+0.52 to +5.48"]
+    assert [printed[name] for name in names] == values
 
 
 def test_one_failing_pair_fails_the_claim_by_the_p_of_all_of_them(tmp_path: Path) -> None:
@@ -79,62 +151,11 @@ def test_one_failing_pair_fails_the_claim_by_the_p_of_all_of_them(tmp_path: Path
         "B": {"x": [80.0, 81.1, 82.2], "y": [72.0, 73.01, 74.02]},
         "C": {"y": [70.0, 80.0, 78.0], "x": [None, None, None]},  # farther away, but within noise; and not run yet
     }
-    evidence, (printed,) = found(tmp_path, rows)
+    evidence, printed = found(tmp_path, rows)
     worst = evidence.judged[0]
     assert (evidence.verdict, evidence.pairs, len(evidence.judged)) == ("fails", 4, 3)
     assert (worst.better, worst.than, worst.labels) == ({"method": "A"}, {"method": "B"}, {"setting": "y"})
     assert worst.corrected == pytest.approx(3 * worst.effect.p) and printed["p (Holm)"] == f"{worst.corrected:.3f}"
-    # t is √27, so p is 0.035 for x alone: enough by itself, not so as the worst of four.
-    lag = {"A": {"x": [79.0, 78.5, 78.0]}, "B": {"x": [80.0, 80.0, 80.0]}}
-    assert verdict(tmp_path / "b", lag) == "fails"
-    for setting in "yzw":
-        lag["A"][setting], lag["B"][setting] = [90.0, 91.0, 92.5], [80.0, 80.0, 80.0]
-    evidence, _ = found(tmp_path / "c", lag)
-    assert [pair.verdict for pair in evidence.judged] == ["within noise", "holds", "holds", "holds"]
-    assert evidence.verdict == "within noise"
-
-
-def test_not_yet_while_a_value_is_missing(tmp_path: Path) -> None:
-    evidence, _ = found(tmp_path, {"A": {"x": [90.0, 91.0]}, "B": {"x": [80.0, 81.0]}, "C": {"x": [None, 1.0]}})
-    assert (evidence.verdict, evidence.pairs, len(evidence.judged)) == ("not yet", 2, 1)
-
-
-def test_where_restricts_and_other_axes_are_paired(tmp_path: Path) -> None:
-    rows: Rows = {
-        "A": {"x": [90.0, 90.5, 91.0], "y": [10.0, 10.5, 11.0]},
-        "B": {"x": [80.0, 80.1, 80.2], "y": [20.0, 20.1, 20.2]},
-    }
-    claims = [A_BEATS.model_copy(update={"where": where}) for where in ({"setting": ["x"]}, {"setting": ["y"]}, {})]
-    judged = [one.obtained for one in judge_claims(results_of(by_seed(tmp_path, rows, *claims), tmp_path))]
-    assert [(one.verdict, one.pairs) for one in judged] == [("holds", 1), ("fails", 1), ("fails", 2)]
-
-
-# Claims on more than two cells: means, ranges, spreads.
-
-
-def test_means_over_an_axis_are_compared_seed_by_seed(tmp_path: Path) -> None:
-    # At x the leads are 1, 4, 1 and at y 3, 0, 3.2; their means are 2, 2 and 2.1, so no seed is an exception.
-    rows: Rows = {
-        "A": {"x": [91.0, 84.0, 71.0], "y": [53.0, 60.0, 63.2]},
-        "B": {"x": [90.0, 80.0, 70.0], "y": [50.0, 60.0, 60.0]},
-    }
-    evidence, (printed,) = found(tmp_path, rows, a_and_b(over=["setting"]))
-    assert evidence.verdict == "holds"
-    assert only(evidence).effect.p == pytest.approx(stats.ttest_1samp([2.0, 2.0, 2.1], 0.0).pvalue)
-    assert [printed[name] for name in ("first", "second")] == ["70.37±2.31", "68.33±2.36"]
-    assert verdict(tmp_path, rows, a_and_b()) == "within noise"  # of x and y alone
-
-
-@pytest.mark.parametrize(("lowest", "expected"), [(66.0, "holds"), (62.5, "within noise"), (56.0, "fails")])
-def test_the_narrower_range_is_steadier(tmp_path: Path, lowest: float, expected: str) -> None:
-    rows: Rows = {
-        "A": {"x": [69.0, 70.0, 71.0], "y": [lowest] * 3, "z": [60.0, 68.0, 76.0]},  # z is at neither end
-        "B": {"x": [50.0] * 3, "y": [59.0] * 3, "z": [52.0] * 3},
-    }
-    evidence, (printed,) = found(tmp_path, rows, a_and_b("steadier", over=["setting"]))
-    by_hand = stats.ttest_1samp([9 - (high - lowest) for high in (69.0, 70.0, 71.0)], 0.0)
-    assert evidence.verdict == expected and only(evidence).effect.p == pytest.approx(by_hand.pvalue)
-    assert (printed["first"], printed["second"]) == (f"{70 - lowest:.2f}±0.82", "9.00±0.00")
 
 
 def test_without_axes_it_is_the_spread_that_is_compared(tmp_path: Path) -> None:
@@ -142,32 +163,11 @@ def test_without_axes_it_is_the_spread_that_is_compared(tmp_path: Path) -> None:
     common = random.normal(80, 3, 8)
     calm, wild = common + random.normal(0, 0.5, 8), common + random.normal(0, 9, 8)
     rows: Rows = {"A": {"x": list(calm), "y": list(wild)}, "B": {"x": list(wild), "y": list(calm)}}
-    evidence, (printed,) = found(tmp_path, rows, a_and_b("steadier"))
+    evidence, printed = found(tmp_path, rows, a_and_b("steadier"))
     assert [(pair.labels["setting"], pair.verdict) for pair in evidence.judged] == [("y", "fails"), ("x", "holds")]
     p = stats.pearsonr(calm + wild, calm - wild).pvalue  # the test of Pitman and Morgan
     assert [pair.effect.p for pair in evidence.judged] == pytest.approx([p, p])
     assert (printed["first"], printed["second"], printed["at"]) == (f"{wild.std():.2f}", f"{calm.std():.2f}", "y")
-
-
-@pytest.mark.parametrize(("margin", "expected"), [(6.0, "holds"), (5.4, "within noise"), (2.5, "within noise")])
-def test_a_range_that_is_small(tmp_path: Path, margin: float, expected: str) -> None:
-    rows: Rows = {"A": {"x": [70.0, 70.0, 70.0], "y": [72.0, 73.0, 74.0], "z": [71.0, 71.1, 71.0]}}
-    evidence, (printed,) = found(tmp_path, rows, claim({}, {}, "within", margin=margin, over=["setting"]))
-    assert evidence.verdict == expected
-    names = ("compared", "at", "first", "second", "difference", "margin", "95 % interval")
-    assert [printed[name] for name in names] == [
-        "y against x", "A", "73.00±0.82", "70.00±0.00", "+3.00", f"{margin:g}", "+0.52 to +5.48",
-    ]  # fmt: skip
-
-
-def test_the_ends_of_a_range_are_picked_after_the_fact(tmp_path: Path) -> None:
-    rows: dict[str, dict[str, list[float]]] = {"A": {"x": [72.0, 72.4, 72.8], "y": [70.0, 70.0, 70.0]}}
-    one = claim({}, {}, "within", margin=1.0, over=["setting"])
-    assert verdict(tmp_path, rows, one) == "fails"  # apart by 2.4, p = 0.026 against 1
-    rows["A"] |= {"z": [71.0, 71.0, 71.0]}
-    evidence, _ = found(tmp_path / "b", rows, one)
-    assert evidence.verdict == "within noise"  # of three pairs the widest
-    assert only(evidence).effect.p == pytest.approx(3 * stats.ttest_1samp([1.0, 1.4, 1.8], 0.0).pvalue)
 
 
 # Printed values go by their ±; where there is none they are exact.
@@ -204,33 +204,25 @@ def test_a_cell_without_a_run_is_judged_on_the_published_side_only(tmp_path: Pat
     quoted = cell({"method": "C", "setting": "x"}, [], (91.0, 0.1))
     labels = {"method": ["A", "B", "C"], "setting": ["x"]}
     judgement, (_, weakest) = judge(changed(resolved, cells=[*own, quoted], labels=labels), tmp_path)
-    assert judgement.published
     assert [(one.verdict, one.pairs) for one in judgement.kinds.values()] == [("holds", 1), ("fails", 2)]
     assert (weakest["compared"], weakest["difference"]) == ("A against C", f"{MINUS}1.00")
     assert weakest["95 % interval"] == f"{MINUS}1.28 to {MINUS}0.72" and not weakest["seeds"]
 
 
-# How a table agrees with its paper as a whole: distances, order, claims; worked out by hand.
-
-# Published ranks 1 2 3 4 5, obtained ones 2 1 4 3 5: squared differences of ranks 1 1 1 1 0, two of ten pairs turned.
-VALUES = {
-    "A": ((10.0, 1.0), 21.0),
-    "B": ((20.0, None), 19.0),
-    "C": ((30.0, None), 41.5),
-    "D": ((40.0, None), 37.5),
-    "E": ((50.0, None), 45.0),
-}
+# How a table agrees with its paper as a whole. Published ranks 1 2 3 4 5, obtained ones 2 1 4 3 5: squared differences
+# of ranks 1 1 1 1 0, two of ten pairs turned.
+VALUES = {"A": (10.0, 1.0, 21.0), "B": (20.0, None, 19.0), "C": (30.0, None, 41.5), "D": (40.0, None, 37.5)}
+VALUES |= {"E": (50.0, None, 45.0)}
 
 
 def agreement(root: Path, seeds: int = 1, **changes: Any) -> tuple[Agreement, ResolvedTable]:
-    cells, records = [], {}
-    for row, (published, mean) in VALUES.items():
+    cells, records = [cell({"method": "F"}, ["later"], (60.0, None))], {}
+    for row, (*published, mean) in VALUES.items():
         runs = [f"{row}{seed}" for seed in range(seeds)]
         for seed, run in enumerate(runs):
             write_metrics(root, run, mean + seed - (seeds - 1) / 2)
             records[run] = {**RECORD, "seed": seed}
         cells.append(cell({"method": row}, runs, published))
-    cells.append(cell({"method": "F"}, ["later"], (60.0, None)))
     sides = {"E": ["A", "B", "C", "D"], "C": ["B", "D", "E", "F"], "F": ["A"]}
     claims = [claim({"method": [side]}, {"method": others}) for side, others in sides.items()]
     resolved = with_records(root, table(cells, ["method"], [], claims=claims, **changes), records)
@@ -241,9 +233,7 @@ def agreement(root: Path, seeds: int = 1, **changes: Any) -> tuple[Agreement, Re
 def test_of_one_seed_there_are_distance_order_and_direction_and_no_verdict(tmp_path: Path) -> None:
     one, resolved = agreement(tmp_path)
     assert one.published == 6 and one.differences == [11.0, -1.0, 11.5, -2.5, -5.0]
-    assert [(order.rows, order.spearman, order.kendall) for order in one.orders] == [
-        (5, pytest.approx(1 - 6 * 4 / 120), pytest.approx(0.6))
-    ]
+    assert [order[2:] for order in one.orders] == [(5, pytest.approx(1 - 6 * 4 / 120), pytest.approx(0.6))]
     # E is ahead of all four, C of B and D but not of E, and F has no value.
     assert one.claims == Counter(stated=3, compared=2, agree=1, comparisons=7, agreeing=6)
     assert not one.verdicts and not one.decided
@@ -264,9 +254,5 @@ def test_with_three_seeds_there_are_verdicts(tmp_path: Path) -> None:
     assert [round(cell.noise, 2) for cell in results_of(resolved, tmp_path).cells if cell.noise] == [3.16, *[2.48] * 4]
     # Of a claim the seeds shift both sides alike, which does not tell what is chance.
     assert one.decided == Counter({"within noise": 1})
-    report(resolved, tmp_path, tmp_path / "out")
-    lines = " ".join((tmp_path / "out/report.md").read_text("utf-8").split())
-    assert f"| D | {MINUS}2.50 beyond noise (2.48) |" in lines
     both = Agreement.total([one, one], 9)
-    assert both.differences == one.differences * 2 and both.published == 9
-    assert (both.claims["agreeing"], both.claims["comparisons"], both.verdicts["beyond noise"]) == (12, 14, 8)
+    assert (both.differences, both.published, both.claims["agreeing"]) == (one.differences * 2, 9, 12)

@@ -33,7 +33,7 @@ from support.report_demo import report as write_report
 from pipeline.report.drawing.sections import PlainTable, Section
 from pipeline.report.figures import build_sections
 from pipeline.report.figures._pictures import overlaid
-from pipeline.report.render import escape_latex
+from pipeline.report.formats import escape_latex
 from pipeline.spec.table import ResolvedTable
 
 HEADING = {**FIGURES, **HEADINGS}

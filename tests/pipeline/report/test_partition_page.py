@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import re
 from io import StringIO
 from pathlib import Path
@@ -18,7 +17,6 @@ from support.project import tree
 from support.toy_samples import make_samples
 
 from pflcore.data.assignment import Assignment
-from pflcore.data.heterogeneity import heterogeneity
 from pflcore.data.noise import Noise
 from pflcore.data.samples import Attribute, Samples
 from pflcore.partitions import PARTITIONS
@@ -42,23 +40,17 @@ def small(**changes: Any) -> tuple[Samples, Assignment]:
     return samples, dataclasses.replace(held, **changes)
 
 
-def test_figures_by_hand() -> None:
-    found = heterogeneity(*small())
-    assert found.train.tolist() == [[3, 1], [0, 4]] and found.test.tolist() == [[0, 1], [0, 1]]
-    assert found.holders.tolist() == [1, 2] and found.used == 10
-    assert found.entropy == pytest.approx([-(0.75 * math.log2(0.75) + 0.25 * math.log2(0.25)), 0.0])
-    assert found.distance == pytest.approx([0.75 - 3 / 8, 3 / 8])
-    assert found.split_distance == pytest.approx([0.75, 0.0])
-    assert found.attributes["domain"].tolist() == [[3, 2], [2, 3]]
-
-
 def test_the_page_in_its_formats(tmp_path: Path) -> None:
     write_partition_page(RECORD, *small(), tmp_path / "a")
     write_partition_page(RECORD, *small(), tmp_path / "b")
     assert tree(tmp_path / "a") == tree(tmp_path / "b")
     table = pd.read_csv(tmp_path / "a/clients.csv")
     assert table[["train", "test", "classes"]].to_numpy().tolist() == [[4, 1, 2], [4, 1, 1]]
-    assert table["entropy"].tolist() == pytest.approx([0.811278, 0])
+    # Labels are 3 : 1 and 0 : 4, of all clients 3 : 5; either is tested on class 1 alone.
+    assert table[["entropy", "distance", "split distance"]].to_numpy().tolist() == [
+        [pytest.approx(0.811278), 0.375, 0.75],
+        [0, 0.375, 0],
+    ]
     text = (tmp_path / "a/index.md").read_text(encoding="utf-8")
     lines = squeezed(text)
     assert {"# by\\_hand on toy, 2 clients, seed 0", "- partition: by\\_hand (alpha 0.5)"} <= set(lines)

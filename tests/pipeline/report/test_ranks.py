@@ -6,11 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import pytest
-from support.claim_demo import by_seed
 from support.figure_demo import record, write_counts
 from support.pages import squeezed
-from support.report_demo import cell, changed, report, results_of, table, with_records
+from support.report_demo import by_seed, cell, changed, report, results_of, table, with_records
 
 from pipeline.spec.table import ResolvedTable
 
@@ -40,15 +38,12 @@ def three(root: Path, lacking: str = "") -> ResolvedTable:
     return with_records(root, table(cells, ["method"], ["partition"], metric="clients", derived=DERIVED), records)
 
 
-@pytest.mark.parametrize(
-    ("lacking", "expected"),
-    [("", ([2, 2, 2], [1.5, 1.5, 3], 2.5)), ("FedTP-easy-1", ([2, 2, 2], [1.5, 1.5, None], None))],
-)
-def test_by_hand(tmp_path: Path, lacking: str, expected: tuple[list[float], list[float | None], float | None]) -> None:
-    each, mean = results_of(three(tmp_path, lacking), tmp_path).derived
+def test_by_hand(tmp_path: Path) -> None:
     rows = [("Local",), ("FedAvg",), ("FedTP",)]
-    assert [[each.values.get((row, at)) for row in rows] for at in range(2)] == [*expected[:2]]
-    assert [mean.values.get((row, 0)) for row in rows] == [1.75, 1.75, expected[2]]
+    for lacking, easy, of_last in (("", 3, 2.5), ("FedTP-easy-1", None, None)):
+        each, mean = results_of(three(tmp_path / lacking, lacking), tmp_path / lacking).derived
+        assert [[each.values.get((row, at)) for row in rows] for at in range(2)] == [[2, 2, 2], [1.5, 1.5, easy]]
+        assert [mean.values.get((row, 0)) for row in rows] == [1.75, 1.75, of_last]
 
 
 def test_every_format_and_file_has_them(tmp_path: Path) -> None:
@@ -101,15 +96,9 @@ def test_numbers_of_a_trial_are_neither_best_nor_compared(tmp_path: Path) -> Non
     assert '"o best"' not in page and "+69.37" not in page
 
 
-@pytest.mark.parametrize(
-    ("rows", "by_seeds", "printed"),
-    [
-        (SEEDS, [2, 2, 2, 4], [1, 3, 2, 4]),
-        ({"A": [80.0], "B": [70.0], "C": [80.001]}, [1.5, 3, 1.5], [1.5, 3, 1.5]),
-        ({"A": SEEDS["D"], "B": SEEDS["B"], "C": [None, None, 5.0], "D": SEEDS["A"]}, [3, 1.5, 1.5], [3, 2, 1]),
-    ],
-)
-def test_ranks(tmp_path: Path, rows: dict[str, Any], by_seeds: list[float], printed: list[float]) -> None:
-    found = results_of(one_column(tmp_path, rows), tmp_path)
-    assert list(found.ranks(("here",)).values()) == by_seeds
-    assert list(found.ranks(("here",), by_seeds=False).values()) == printed
+def test_ranks(tmp_path: Path) -> None:
+    turned = {"A": SEEDS["D"], "B": SEEDS["B"], "C": [None, None, 5.0], "D": SEEDS["A"]}
+    equal = {"A": [80.0], "B": [70.0], "C": [80.001]}  # as printed
+    for rows, expected in ((SEEDS, [2, 2, 2, 4]), (equal, [1.5, 3, 1.5]), (turned, [3, 1.5, 1.5])):
+        root = tmp_path / str(len(rows["A"]) + expected[0])
+        assert list(results_of(one_column(root, rows), root).ranks(("here",)).values()) == expected

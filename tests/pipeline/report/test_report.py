@@ -36,10 +36,10 @@ from pflcore.artifacts import read_table
 from pflcore.errors import UserError
 from pflcore.files import write_text
 from pflcore.protocols import summarise
+from pipeline.escape import escape_markdown
 from pipeline.report.claims import judge_claims
-from pipeline.report.formats import csv_text
+from pipeline.report.formats import csv_text, escape_latex
 from pipeline.report.legend import PROTOCOLS, facts, legend
-from pipeline.report.render import escape_latex, escape_markdown
 from pipeline.report.settings import confounded_settings
 from pipeline.spec.table import Published, ResolvedTable, read_resolved
 from pipeline.workspace import report_files
@@ -69,40 +69,45 @@ def made(root: Path) -> Text:
 
 def test_files_hold_cells_of_every_kind(made: Text, root: Path) -> None:
     rows, meta = read_table(root / "reports/out/table.parquet", "table/2")
-    assert meta["metric"] == "last_rounds" and meta["rows"] == ["method"]
     frame = pd.read_csv(io.StringIO(made["table.csv"])).astype({"clients": str})
     assert list(frame) == [
         *("spec", "method", "dataset", "setting", "clients", "published_mean", "published_std", "quoted"),
         *("obtained_mean", "obtained_std", "n", "difference", "best_published", "best_obtained", "tied"),
         *("verdict", "runs", "kept_since"),
     ]
-    assert rows.schema.names == [*frame, "by_seed"] and rows.num_rows == len(frame) == 28
+    assert len(frame) == 28 and meta["rows"] == ["method"]
+    assert rows.schema.names == [*frame, "by_seed"]
     cells = frame.set_index(["method", "setting", "clients"])
     verdicts = {("Local-T", "Pathological", "100"): "diverged", ("pFedMe-T", "Dirichlet", "100"): "missing"}
     for at, verdict in {**verdicts, ("pFedGP", "Dirichlet", "50"): "absent"}.items():
         one = cells.loc[at]
         assert one["verdict"] == verdict and math.isnan(one["obtained_mean"]) and one["n"] == 0
         assert one["quoted"] == (verdict == "absent") == pd.isna(one["runs"])
-    fedtp = cells.loc[("FedTP", "Dirichlet", "50")]
-    metrics = summarise(read_table(root / "artifacts/runs/fedtp-d50/rounds.parquet", "rounds/2")[0], EVALUATION, 100)
-    mean, std = (metrics["last_rounds"][name] for name in ("mean", "std"))
-    assert (fedtp["obtained_mean"], fedtp["obtained_std"]) == pytest.approx((mean, std), rel=1e-5)
-    assert fedtp["difference"] == pytest.approx(mean - 81.24, abs=1e-5) and fedtp["best_obtained"]
+    fedtp, run = cells.loc[("FedTP", "Dirichlet", "50")], root / "artifacts/runs/fedtp-d50/rounds.parquet"
+    figure = summarise(read_table(run, "rounds/2")[0], EVALUATION, 100)["last_rounds"]
+    assert (fedtp["obtained_mean"], fedtp["obtained_std"]) == pytest.approx((figure["mean"], figure["std"]), rel=1e-5)
+    assert fedtp["difference"] == pytest.approx(figure["mean"] - 81.24, abs=1e-5) and fedtp["best_obtained"]
     best = frame[frame["best_published"]]["method"].tolist()
     assert best == ["FedPer-T", "FedTP", "FedTP", "FedTP"]  # FedTP loses one setting in its paper
-    claims = list(csv.DictReader(io.StringIO(made["claims.csv"])))
+    claims = pd.read_csv(io.StringIO(made["claims.csv"]))
     assert len(claims) == 16 + 20 + 4 + 4  # what can be compared, obtained and printed
-    assert {row["claim_verdict"] for row in claims} == {"not yet", "fails", "one seed: undecided", "holds"}
-    kinds = {(row["values"], row["seeds"], row["p"] == "", row["low"] == "") for row in claims}
-    assert kinds == {("obtained", "1", False, True), ("published", "", True, False)}
+    assert set(claims["claim_verdict"]) == {"not yet", "fails", "one seed: undecided", "holds"}
+    ours = claims["values"] == "obtained"
+    assert (claims["p"].notna() == ours).all() and (claims["low"].isna() == ours).all()  # of one seed no interval
     curves = pd.read_csv(io.StringIO(made["curves.csv"]))
     assert curves["round"].tolist() == [10, 20, 30, 40, 50, 60, 70, 80, 85, 90, 95, 100]
     assert curves.shape[1] == 1 + 22  # what is missing or absent has no curve
     assert math.isnan(curves["Local-T / CIFAR-10 / Pathological / 100"].iloc[-1])  # diverged before
+    measured = pd.read_csv(io.StringIO(made["results.csv"]))  # as study.results() has it
+    assert list(measured)[:7] == ["method", "dataset", "setting", "clients", "run", "seed", "client"]
+    own = measured[(measured["run"] == "fedtp-d50") & (measured["round"] == 100)]
+    last = 100 * own["correct"].sum() / own["total"].sum()
+    assert last == pytest.approx(curves["FedTP / CIFAR-10 / Dirichlet / 50"].iloc[-1], abs=1e-3)
+    assert len(pd.read_parquet(root / "reports/out/results.parquet")) == len(measured)
 
 
-def test_markdown_of_the_demo(made: Text) -> None:
-    lines = squeezed(made["report.md"])
+def test_markdown_and_latex_of_the_demo(made: Text) -> None:
+    lines, tex = squeezed(made["report.md"]), made["report.tex"]
     start = lines.index("| method | CIFAR-10 | | | |")
     assert lines[start + 2] == "| | *Pathological* | | *Dirichlet* | |"
     assert lines[start + 3] == "| | *clients = 50* | *clients = 100* | *clients = 50* | *clients = 100* |"
@@ -114,25 +119,17 @@ def test_markdown_of_the_demo(made: Text) -> None:
         "1. **Not yet**: FedTP beats every other method in every setting. (The paper's own table contradicts it.)",
         "2. **One seed: undecided**: Vanilla personalisation beats FedAvg.",
         *("- protocol: last\\_rounds", "- measured: last 20 rounds, every 5", "- n: 5", "- clients: 3"),
-    } <= set(lines)
-    start = lines.index(next(line for line in lines if line.startswith("| claim |")))
-    assert lines[start + 3] == (
         "| | published | fails | 20 of 20 | FedTP against FedPer-T | CIFAR-10 · Pathological · clients = 100 "
-        "| 88.39±0.14 | 89.01±0.12 | −0.62 | −0.98 to −0.26 | |"
-    )
+        "| 88.39±0.14 | 89.01±0.12 | −0.62 | −0.98 to −0.26 | |",
+    } <= set(lines)
     # A run that has not been made has no provenance.
     runs = [line for line in lines if line.startswith(("| pfedme-t-p", "| fedtp-p50 "))]
     assert runs == ["| pfedme-t-p50 |", "| fedtp-p50 |"][::-1]
     assert any("data dddddddddddd, partition eeeeeeeeeeee, code c0de00c0de00, device cpu" in line for line in lines)
-
-
-def test_latex_of_the_demo(made: Text) -> None:
-    tex = made["report.tex"]
     assert r"method & \multicolumn{4}{c}{CIFAR-10} \\" in tex
     assert r" & \multicolumn{2}{c}{Pathological} & \multicolumn{2}{c}{Dirichlet} \\" in tex
     assert r"\cmidrule(lr){2-3} \cmidrule(lr){4-5}" in tex and "includegraphics{figures/curves.png}" in tex
-    assert r"pFedGP & \published{89.20$\pm$0.30$^{*}$}$\dagger$" in tex
-    assert r"\published{\textbf{90.31$\pm$0.26}}" in tex
+    assert r"pFedGP & \published{89.20$\pm$0.30$^{*}$}$\dagger$" in tex and r"\textbf{90.31$\pm$0.26}}" in tex
 
 
 def test_html_is_one_page_that_loads_nothing(made: Text) -> None:
@@ -216,18 +213,14 @@ def test_escapes_one_by_one() -> None:
         "Müller, Łódź 中\u200b": r"Müller, Łódź \texttt{U+4E2D}\texttt{U+200B}",
     }
     assert {text: escape_latex(text) for text in latex} == latex
-    frame = pd.DataFrame({"a": [0.123456789, 1e6], "b": ["x,y", None]}, index=[20, 30])
-    assert csv_text(frame, "round") == 'round,a,b\n20,0.123457,"x,y"\n30,1e+06,\n'
-
-
-def test_formulas_are_made_inert_and_nothing_else_changes() -> None:
     formulas = ["=1+1", "@SUM(A1)", "+cmd|' /C calc'!A0", "-2+3+cmd|' /C calc'!A0", "\t=1", " =1", "=", "-x"]
-    plain = ["FedAvg", "-0.5", "+1", "-12", "a=b", "'quoted'", "", "λ = 5"]
-    frame = pd.DataFrame({"method": [*formulas, *plain], "=head": np.arange(16) - 8.5, "best": [True, None] * 8})
+    plain = ["FedAvg", "-0.5", "+1", "-12", "a=b", "'quoted'", "x,y", "λ = 5"]
+    frame = pd.DataFrame(
+        {"method": [*formulas, *plain], "=head": np.arange(16) - 8.123456789, "best": [True, None] * 8}
+    )
     rows = list(csv.reader(io.StringIO(csv_text(frame))))
-    assert rows[0] == ["method", "'=head", "best"]
+    assert rows[0] == ["method", "'=head", "best"] and rows[1][1] == "-8.12346"  # a negative number is a number
     assert [row[0] for row in rows[1:]] == [*(f"'{text}" for text in formulas), *plain]
-    assert [float(row[1]) for row in rows[1:]] == list(np.arange(16) - 8.5)  # a negative number is a number
     rows = list(csv.reader(io.StringIO(csv_text(pd.DataFrame({"a": ["a\r\nb", "\r=1"]})))))
     assert rows == [["a"], ["a \nb"], ["' =1"]]  # no text begins a line
 
@@ -240,10 +233,8 @@ def test_tables_of_other_shapes(tmp_path: Path) -> None:
     plain = table([cell({"method": "A"}, ["a"]), cell({"method": "B"}, ["b"])], ["method"], [])
     assert lines_of(plain, "| method | accuracy (%) |")[:2] == ["| A | — |", "| B | — |"]
     write_metrics(tmp_path, "a", 90.0, 0.5)
-    assert (
-        lines_of(table([cell({"clients": "50"}, ["a"])], [], ["clients"]), "| clients = 50 |")[0]
-        == "| **90.00±0.50** |"
-    )
+    row = table([cell({"clients": "50"}, ["a"])], [], ["clients"])
+    assert lines_of(row, "| clients = 50 |")[0] == "| **90.00±0.50** |"
     at = [("vit", "A", "x"), ("vit", "A", "y"), ("vit", "B", "x"), ("cnn", "A", "x")]
     cells = []
     for index, (backbone, method, setting) in enumerate(at):
@@ -263,19 +254,17 @@ def test_tables_of_other_shapes(tmp_path: Path) -> None:
 def test_the_facts_name_the_protocol_and_say_over_how_many_runs(tmp_path: Path) -> None:
     write_run(tmp_path, "a", 80.0, clients=12)
     last = "last 20 rounds, every 5"  # from 80 to 100, both ends; and nothing is measured on validation samples
-    expected = {"last_rounds": ("5", last), "worst_tenth": ("2", None), "final": ("1", None)}
-    for metric, found in {**expected, "best_by_validation": (None, None)}.items():
-        made = table([cell({"method": "A"}, ["a"])], ["method"], [], metric=metric)
-        results = results_of(with_records(tmp_path, made, {"a": RECORD}), tmp_path)
-        known, obtained = dict(facts(results)), results.cells[0].obtained
-        assert (known["protocol"], known.get("n"), known.get("measured")) == (metric, *found)
+    expected = {"last_rounds": ("5", last), "worst_tenth": ("2", None), "best_by_validation": (None, None)}
+    for metric, (n, measured) in expected.items():
+        results = results_of(table([cell({"method": "A"}, ["a"])], ["method"], [], metric=metric), tmp_path)
+        known = dict(facts(results))
+        assert (known["protocol"], known.get("n"), known.get("measured")) == (metric, n, measured)
         assert (known["rounds"], known["clients"], known["seeds per cell"]) == ("100", "3", "1")
-        assert PROTOCOLS[metric] in legend(results) and (obtained is None) == (found[0] is None)
-    for seeds, per_cell in (([[0, 1, 2], [0, 1]], ("2, 3", None)), ([[0, 0, 1, 1]], ("2", "4"))):
-        own = {f"{row}-{at}": RECORD | {"seed": seed} for row, of in enumerate(seeds) for at, seed in enumerate(of)}
-        cells = [cell({"m": str(row)}, [f"{row}-{at}" for at in range(len(of))]) for row, of in enumerate(seeds)]
-        known = dict(facts(results_of(with_records(tmp_path, table(cells, ["m"], []), own), tmp_path)))
-        assert (known["seeds per cell"], known.get("runs per cell")) == per_cell
+        assert PROTOCOLS[metric] in legend(results) and (results.cells[0].obtained is None) == (n is None)
+    own = {f"{at}": RECORD | {"seed": seed} for at, seed in enumerate((0, 0, 1, 1, 0, 1, 2))}
+    cells = [cell({"m": "A"}, list("0123")), cell({"m": "B"}, list("456"))]
+    known = dict(facts(results_of(with_records(tmp_path, table(cells, ["m"], []), own), tmp_path)))
+    assert (known["seeds per cell"], known["runs per cell"]) == ("2, 3", "3, 4")
 
 
 def test_metrics_are_a_file_per_row_and_an_entry_per_column(tmp_path: Path) -> None:
@@ -324,46 +313,37 @@ def test_a_misprint_is_shown_and_compared_with_nothing(tmp_path: Path) -> None:
 
 # What a table's runs differ in beside what its labels say is printed with it.
 
-METHODS = "    method: {FedAvg: fedavg, FedPer: {name: fedper, layers: 1%s}, FedTP: fedtp}\n"
-CLIENTS = "    clients: [5, 9]\n"
-SHRUNK = "FedAvg: {name: fedavg, partition: {name: pathological, shrink: 0.5}}"
+SHRUNK = (
+    "{FedAvg: {name: fedavg, partition: {name: pathological, shrink: 0.5}}, P: {name: fedtp, partition: pathological}}"
+)
 OVERRIDES = """\
     clients: [5, 9, 20]
   overrides:
     - {when: {method: [FedAvg, FedPer], clients: 9}, set: {training: {rounds: 70}}}
     - {when: {method: [FedAvg, FedPer], clients: 20}, set: {training: {rounds: 90}}}
 """
-MODELS = """\
-    training.lr: [0.1, 0.2]
-    model: {A: {method: fedavg}, B: {method: fedtp, backbone: convnet}, C: {method: fedtp, clients: 3}}
-"""
+ROUNDS = [
+    ("method", "training.rounds", "70, 90", "1500 (FedTP)"),
+    ("clients", "training.rounds", "1500", "70 (9); 90 (20)"),
+]
+MODELS = "{A: {method: fedavg}, B: {method: fedtp, backbone: convnet}, C: {method: fedtp, clients: 3}}"
 
 
-@pytest.mark.parametrize(
-    ("axes", "expected"),
-    [
-        (METHODS % "" + CLIENTS, []),
-        (METHODS % ", training: {lr: 0.05}" + CLIENTS, [("method", "training.lr", "0.01", "0.05 (FedPer)")]),
+def test_settings_that_are_not_held_equal(tmp_path: Path) -> None:
+    plain, clients = "{FedAvg: fedavg, FedPer: {name: fedper, layers: 1%s}, FedTP: fedtp}", "    clients: [5, 9]\n"
+    cases: dict[tuple[str, str], list[tuple[str, ...]]] = {
+        (plain % "", clients): [],
+        (plain % ", training: {lr: 0.05}", clients): [("method", "training.lr", "0.01", "0.05 (FedPer)")],
         # Another component is its name; options of unlike entries are not compared.
-        (METHODS % ", backbone: convnet" + CLIENTS, [("method", "backbone", "vit", "convnet (FedPer)")]),
+        (plain % ", backbone: convnet", clients): [("method", "backbone", "vit", "convnet (FedPer)")],
         # An option that came later is in no record at its default.
-        (
-            f"    method: {{{SHRUNK}, FedTP: {{name: fedtp, partition: pathological}}}}\n" + CLIENTS,
-            [("method", "partition.shrink", "0.5", "its default (FedTP)")],
-        ),
-        (
-            METHODS % "" + OVERRIDES,
-            [
-                ("method", "training.rounds", "70, 90", "1500 (FedTP)"),
-                ("clients", "training.rounds", "1500", "70 (9); 90 (20)"),
-            ],
-        ),
-        (MODELS, [("model", "clients", "20", "3 (C)")]),  # an axis is about its components
-    ],
-)
-def test_settings_that_are_not_held_equal(tmp_path: Path, axes: str, expected: list[tuple[str, ...]]) -> None:
-    rows, columns = ("training.lr", "model") if axes == MODELS else ("method", "clients")
-    made = resolved(
-        tmp_path, f"grid:\n  base: {BASE}\n  axes:\n{axes}table: {{rows: [{rows}], columns: [{columns}]}}\n"
-    )
-    assert made.table and confounded_settings(made.table, {run.id: run for run in made.runs}) == expected
+        (SHRUNK, clients): [("method", "partition.shrink", "0.5", "its default (P)")],
+        (plain % "", OVERRIDES): ROUNDS,
+        (MODELS, "    training.lr: [0.1, 0.2]\n"): [("model", "clients", "20", "3 (C)")],  # it is about its components
+    }
+    for at, ((labels, more), expected) in enumerate(cases.items()):
+        rows, columns = ("model", "training.lr") if labels == MODELS else ("method", "clients")
+        axes = f"    {rows}: {labels}\n{more}"
+        spec = f"grid:\n  base: {BASE}\n  axes:\n{axes}table: {{rows: [{rows}], columns: [{columns}]}}\n"
+        made = resolved(tmp_path / str(at), spec)
+        assert made.table and confounded_settings(made.table, {run.id: run for run in made.runs}) == expected

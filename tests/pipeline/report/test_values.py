@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
-import pytest
 from matplotlib.figure import Figure
 from support.report_demo import cell, results_of, table, write_metrics
 
@@ -45,46 +43,32 @@ def legend(figure: Figure) -> list[str]:
     return [text.get_text() for one in figure.legends for text in one.get_texts()]
 
 
-@pytest.mark.parametrize(
-    ("rows", "columns", "axis", "series", "panels"),
-    [
-        # FedTP: figures 11 and 7, and the older version's 10. FedOFA: figure 3.
+def test_what_runs_to_the_right(tmp_path: Path) -> None:
+    # FedTP: figures 11 and 7. FedOFA: figure 3. Numbers go before names, of columns before those of rows; one number,
+    # infinity or a repetition is no scale.
+    cases: list[tuple[Axes, Axes, str, list[str], list[str]]] = [
         ({"method": METHODS}, {"rate": RATES}, "rate", METHODS, [""]),
         ({"method": METHODS}, {"dataset": DATASETS, "part": ["P", "D"]}, "part", METHODS, DATASETS),
-        ({"embedding": ["13", "32", "64"]}, {"part": ["P", "D"]}, "embedding", [""], ["P", "D"]),
         ({"heads": ["1", "2"]}, {"dataset": DATASETS, "kind": ["A", "B"]}, "heads", ["A", "B"], DATASETS),
-        # Numbers go before names, of columns before those of rows; one number, infinity or a repetition is no scale.
         ({"depth": ["1", "2"]}, {"dim": ["3", "4"], "part": ["P", "D"]}, "dim", ["depth = 1", "depth = 2"], ["P", "D"]),
         ({"method": METHODS}, {"mu": ["0", "inf"]}, "mu", METHODS, [""]),
-        ({}, {}, "", [""], [""]),
-    ],
-)  # fmt: skip
-def test_what_runs_to_the_right(
-    tmp_path: Path, rows: Axes, columns: Axes, axis: str, series: list[str], panels: list[str]
-) -> None:
-    figure, _ = drawn(tmp_path, make(rows, columns))
-    labels = {**rows, **columns}.get(axis, [""])
-    assert [text.get_text().rpartition(" = ")[2] for text in figure.axes[0].get_xticklabels()] == labels
-    assert legend(figure) == [name for name in series if name]
-    assert [axes.get_title() for axes in figure.axes] == panels
-    marks = [len(container[0].get_xdata()) for axes in figure.axes for container in axes.containers]
-    assert sum(marks) == np.prod([len(x) for x in {**rows, **columns}.values()])
+    ]
+    for rows, columns, axis, series, panels in cases:
+        figure, _ = drawn(tmp_path, make(rows, columns))
+        ticks = [text.get_text().rpartition(" = ")[2] for text in figure.axes[0].get_xticklabels()]
+        assert ticks == {**rows, **columns}[axis] and legend(figure) == series
+        assert [axes.get_title() for axes in figure.axes] == panels
+        marks = [len(container[0].get_xdata()) for axes in figure.axes for container in axes.containers]
+        assert sum(marks) == np.prod([len(x) for x in {**rows, **columns}.values()])
 
 
-@pytest.mark.parametrize(
-    ("labels", "at"),
-    [
-        (RATES, [0.05, 0.1, 0.15, 0.2, 0.25]),
-        (["0", "20", "5"], [0, 5, 20]),  # in their order, whatever that of the spec
-        (["1", "2", "4", "8", "16"], [0, 1, 2, 3, 4]),
-        (["1e-4", "1e-3", "1e-2"], [0, 1, 2]),
-    ],
-)
-def test_numbers_have_a_true_scale_where_it_can_be_read(tmp_path: Path, labels: list[str], at: list[float]) -> None:
-    figure, section = drawn(tmp_path, make({"method": METHODS}, {"x": labels}))
-    assert [text.get_text() for text in figure.axes[0].get_xticklabels()] == sorted(labels, key=float)
-    assert list(figure.axes[0].containers[0][0].get_xdata()) == at
-    assert ("evenly spaced" in section.text) == (at != sorted(map(float, labels)))
+def test_numbers_have_a_true_scale_where_it_can_be_read(tmp_path: Path) -> None:
+    unordered, decades = ["0", "20", "5"], ["1e-4", "1e-3", "1e-2"]  # in their order, whatever that of the spec
+    for labels, at in ((RATES, [0.05, 0.1, 0.15, 0.2, 0.25]), (unordered, [0, 5, 20]), (decades, [0, 1, 2])):
+        figure, section = drawn(tmp_path, make({"method": METHODS}, {"x": labels}))
+        assert [text.get_text() for text in figure.axes[0].get_xticklabels()] == sorted(labels, key=float)
+        assert list(figure.axes[0].containers[0][0].get_xdata()) == at
+        assert ("evenly spaced" in section.text) == (at != sorted(map(float, labels)))
 
 
 def test_a_line_per_row_that_breaks_where_a_number_is_missing(tmp_path: Path) -> None:
@@ -98,23 +82,6 @@ def test_a_line_per_row_that_breaks_where_a_number_is_missing(tmp_path: Path) ->
     assert one.get_linestyle() != "None" and axes.get_xlabel() == "rate" and legend(figure) == ["A", "B"]
     assert section.picture and section.picture.alt.endswith("over rate, 2 series in 1 panel: from 50.00 to 62.00.")
     assert section.data["obtained_mean"].tolist() == [50, 54, 60, 61.5, 62]
-
-
-def test_points_side_by_side_and_published_ones_hollow(tmp_path: Path) -> None:
-    resolved = make({"method": METHODS}, {"dataset": DATASETS, "part": ["P", "D"]}, published=True)
-    means = {f"{chr(ord('a') + index)}0": 60.0 + index for index in range(11)}  # of twelve
-    figure, section = drawn(tmp_path, resolved, means)
-    marks = [container[0] for container in figure.axes[1].containers]
-    assert all(mark.get_linestyle() == "None" for mark in marks)
-    obtained, published = marks[::2], marks[1::2]
-    assert [list(mark.get_ydata()) for mark in obtained[:2]] == [[62, 63], [66, 67]]
-    np.testing.assert_array_equal(np.asarray(obtained[2].get_ydata(), float), [70, np.nan])
-    assert [list(mark.get_ydata()) for mark in published] == [[72, 73], [76, 77], [80, 81]]
-    assert {mark.get_markerfacecolor() for mark in published} == {"none"}
-    places = [mark.get_xdata()[0] for mark in marks]
-    assert places == sorted(places) and places[0] > -0.5 and places[-1] < 0.5
-    assert legend(figure) == [*METHODS, "published"]
-    assert pd.isna(section.data["obtained_mean"].iloc[-1])  # published all the same
 
 
 def test_boxes_show_the_runs_of_each_cell(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from pflcore.errors import UserError
 from pflcore.options import describe_options
 from pflcore.settings import Training
 from pipeline.report.study import Study
-from pipeline.report.table.cells import Value
+from pipeline.report.table import Value
 from pipeline.spec.catalog import Catalog
 from pipeline.spec.resolve import Resolved
 from pipeline.spec.run import Run
