@@ -68,7 +68,7 @@ def install() -> None:
 
 
 def generated(count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Return images that can be learnt, though not at once: patterns of the classes, more or less faint, under noise."""
+    """Return images that can be learnt, though not at once: faint patterns of the classes under noise."""
     labels = rng.integers(0, CLASSES, count)
     patterns = np.random.default_rng(0).normal(0, 50, (CLASSES, 3, 8, 8)).repeat(4, 2).repeat(4, 3)
     images = np.empty((count, 3, 32, 32), np.uint8)
