@@ -25,7 +25,7 @@ def init(
     ] = None,
 ) -> None:
     """Make a study: a folder with a first spec, ready for `dvc repro`."""
-    from pipeline.study.create import create
+    from pipeline.study.begin import create
 
     specs, folder = create(name, source), os.path.relpath(name)
     print(f"{folder}: a study with {', '.join(f'specs/{spec}.yaml' for spec in specs)}")
@@ -37,7 +37,7 @@ def new(
     name: Annotated[str, typer.Argument(help="What specs shall call it.")],
 ) -> None:
     """Write a file for a part of your own, which runs as it is, to go on from."""
-    from pipeline.study.parts import begin, write_schema
+    from pipeline.study.begin import begin, write_schema
 
     home = Workspace.find().home
     path = begin(kind, name, home)
@@ -92,7 +92,7 @@ def schema(
     """Print the JSON Schema of specs, for editors that complete and check YAML."""
     from pipeline.spec.catalog import load_catalog
     from pipeline.spec.editor_schema import json_schema
-    from pipeline.study.parts import write_schema
+    from pipeline.study.begin import write_schema
 
     home = Workspace.find().home
     print(os.path.relpath(write_schema(home)) if write else json.dumps(json_schema(load_catalog(home)), indent=1))

@@ -10,10 +10,8 @@ from typing import Annotated
 import typer
 
 from pflcore.errors import UserError
-from pipeline.cli.common import Profile, all_specs, named_specs, print_table, warn, write_stages
+from pipeline.cli.common import Kept, Profile, all_specs, named_specs, print_table, warn, write_stages
 from pipeline.workspace import PAPER, Workspace
-
-Kept = Annotated[list[str], typer.Argument(help="Specs, e.g. fedofa/table_s1, or a folder of them.")]
 
 
 def keep(specs: Kept) -> None:
@@ -24,8 +22,8 @@ def keep(specs: Kept) -> None:
     for spec in named_specs(workspace, specs):
         kept = keep(workspace, spec)
         some |= bool(kept.runs or kept.before)
-        before = f", {kept.before} were before" if kept.before else ""
         where = f" in {os.path.relpath(kept.file)}" if kept.file else ""
+        before = f", {kept.before} were before" if kept.before else ""
         print(f"{spec}: {len(kept.runs)} runs kept{where}{before}")
         for reason, count in kept.left.items():
             print(f"{count} left out: they {reason}")
@@ -54,8 +52,8 @@ def list_() -> None:
     workspace = Workspace.find()
     compilation = compile_workspace(workspace, all_specs(workspace), ledger=False)
     kept = lines(Ledger(workspace.root), compilation)
-    names = ("run", "accuracy", "obtained", "device", "seconds", "state")
-    print_table({name: "right" if name in ("accuracy", "seconds") else "left" for name in names}, map(astuple, kept))
+    columns = ("run", "accuracy", "obtained", "device", "seconds", "state")
+    print_table(columns, ("accuracy", "seconds"), map(astuple, kept))
     current = sum(line.state == CURRENT for line in kept)
     print(f"{len(kept)} kept results, {current} of them current; all specs together have {len(compilation.runs)} runs")
 

@@ -75,8 +75,8 @@ def compare(
     if len(specs) != 2:
         raise UserError("pfl compare takes two specs, not a folder of them")
     cells = compare(workspace, *specs)
-    columns = {"cell": "left", **dict.fromkeys([*specs, "difference"], "right"), "verdict": "left"}
-    print_table(columns, (astuple(cell) for cell in cells if cell.verdict != SAME))
+    numbers = [*specs, "difference"]
+    print_table(["cell", *numbers, "verdict"], numbers, (astuple(cell) for cell in cells if cell.verdict != SAME))
     counts = Counter(cell.verdict for cell in cells)
     print(f"{len(cells)} cells: {', '.join(f'{count} {verdict}' for verdict, count in counts.items())}")
 

@@ -17,7 +17,7 @@ def validate(specs: Specs = None) -> None:
     """Check specs, all when none is named, resolve their runs, and find what training would refuse. Changes nothing."""
     from pipeline.compile.compiler import compile_workspace
     from pipeline.plan.fit import misfits
-    from pipeline.study.parts import SCHEMA, write_schema
+    from pipeline.study.begin import SCHEMA, write_schema
 
     workspace = Workspace.find()
     if (workspace.home / SCHEMA).is_file():  # a cache for editors, which then know what has been added

@@ -1,0 +1,296 @@
+"""Beginning a study: a folder with a spec and settings; parts of one's own, which run as they are; and their schema."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from contextlib import suppress
+from importlib.metadata import version
+from pathlib import Path, PurePosixPath
+
+from pflcore.errors import UserError
+from pflcore.files import write_text
+from pflcore.registry import KINDS, registry_of, use_study
+from pipeline.compile.compiler import compile_workspace, source_folder
+from pipeline.compile.generated import write
+from pipeline.dvc.program import initialise
+from pipeline.spec.catalog import load_catalog
+from pipeline.spec.editor_schema import json_schema
+from pipeline.spec.inherit import inherit
+from pipeline.spec.selection import named
+from pipeline.spec.specs import find_specs
+from pipeline.spec.yamlfile import absolute, inside
+from pipeline.workspace import Workspace
+
+SCHEMA = ".pfl/schema.json"
+FIRST = """\
+title: First comparison
+grid:
+  base:
+    dataset: digits                     # others: pfl list datasets
+    clients: 10
+    backbone: {name: convnet, kernel: 3, padding: 1, channels: [8, 16], hidden: [32]}
+    training: {rounds: 10, sample_rate: 0.5, local_epochs: 2, batch_size: 16, lr: 0.1}
+    evaluation: {every: 1, window: 2, curve_every: 1}
+  axes:                                 # every combination is a run
+    method:                             # pfl list methods, pfl describe fedper
+      Local: local
+      FedAvg: fedavg
+      FedAvg + FT: {name: fedavg, finetune_epochs: 2}
+      FedPer: fedper
+    partition:                          # pfl describe partition dirichlet --dataset digits
+      Dirichlet(0.3): {name: dirichlet, alpha: 0.3}
+    seed: [0, 1, 2]
+table:
+  caption: Test accuracy (%) of ten clients; mean and spread over three seeds.
+  rows: [method]
+  columns: [partition]
+  average_over: [seed]
+"""
+_FILES = {
+    "pyproject.toml": """\
+# This section makes the folder a study: `pfl` and `dvc repro` find it from anywhere inside.
+[tool.pfl]
+default = [DEFAULT]    # what a bare `dvc repro` and a bare `pfl run` bring up to date
+compile = []    # further specs that all who work on the study shall see in DVC; on one machine: pfl add SPEC
+watch_upgrades = true    # every `dvc repro` asks whether pfl was upgraded; false: `dvc status` can be clean
+""",
+    "requirements.txt": """\
+# No package index has it: put its wheel beside this file, and into git.
+--find-links .
+pfl-pipeline==VERSION
+""",
+    "README.md": """\
+# TITLE
+
+    pip install -r requirements.txt    # with the wheel of pfl-pipeline in this folder
+    dvc repro                          # runs what is missing or stale in specs/, and writes reports/
+""",
+    ".gitignore": """\
+/artifacts/
+/reports/*
+/data/
+/build/
+/.dvc/cache/
+/.dvc/tmp/
+/.dvc/config.local
+/.pfl/
+__pycache__/
+.venv/
+""",
+    ".vscode/settings.json": f'{{"yaml.schemas": {{"./{SCHEMA}": "specs/**/*.yaml"}}}}\n',
+    ".github/workflows/study.yml": """\
+name: study
+on: [push, pull_request]
+jobs:
+  specs:
+    runs-on: ubuntu-latest
+    steps:
+      - uses: actions/checkout@v4
+      - uses: actions/setup-python@v5
+        with: {python-version: "3.11"}
+      - run: pip install torch --index-url https://download.pytorch.org/whl/cpu
+      - run: pip install -r requirements.txt
+      - run: pfl setup
+      - run: pfl validate                 # every spec, and every part of its own
+      - run: pfl run --profile smoke      # the whole study in miniature, on generated data
+""",
+}
+
+
+_METHOD = '''\
+"""TITLE: what it does otherwise than others, in a line."""
+
+from torch import Tensor
+
+from pflcore.groups import Tensors
+from pflcore.method import Batch, ClientView, Method
+from pflcore.methods import METHODS
+from pflcore.options import option
+
+
+@METHODS.register
+class CLASS(Method):
+    """A personal classifier on a shared body, whose clients stay near the body that they received."""
+
+    citation = "where it is from"
+    personal = ("head",)  # groups of the backbone that stay on the client: pfl describe convnet
+
+    mu: float = option(0.1, ge=0, help="Weight of the distance from what was received; 0 is FedPer.")
+
+    def loss(self, local: ClientView, params: Tensors, batch: Batch) -> Tensor:
+        shared = local.parameters & local.roles.shared
+        apart = sum((params[name] - local.received[name]).square().sum() for name in params if name in shared)
+        return super().loss(local, params, batch) + 0.5 * self.mu * apart
+'''
+_BACKBONE = '''\
+"""TITLE: what kind of model it is, in a line."""
+
+from torch import Tensor, nn
+
+from pflcore.backbones import BACKBONES
+
+
+@BACKBONES.register
+class CLASS(nn.Module):
+    """A convolution over the image, then a hidden layer."""
+
+    citation = "where it is from"
+    # Group → pattern over the names of the state; what a spec or a method calls personal are groups.
+    groups = {"conv": "conv", "fc": "fc", "head": "head"}
+
+    def __init__(self, shape: tuple[int, ...], classes: int, width: int = 16) -> None:
+        super().__init__()
+        channels, _, _ = shape
+        self.conv = nn.Conv2d(channels, width, kernel_size=3, padding=1)
+        self.pool = nn.AdaptiveAvgPool2d(4)
+        self.fc = nn.Linear(width * 4 * 4, 4 * width)
+        self.head = nn.Linear(4 * width, classes)
+
+    def forward(self, images: Tensor) -> Tensor:  # (batch, channels, height, width) → logits (batch, classes)
+        features = self.pool(self.conv(images).relu()).flatten(1)
+        return self.head(self.fc(features).relu())
+'''
+_DATASET = '''\
+"""TITLE: what is in it, in a line."""
+
+from pathlib import Path
+
+import numpy as np
+
+from pflcore.data.samples import Samples
+from pflcore.datasets import DATASETS, Dataset
+
+
+@DATASETS.register
+class CLASS(Dataset):
+    """Three kinds of stripes, 600 grey images of 8x8, made by a generator."""
+
+    citation = "where it is from"
+    licence = "of the data"
+    access = "included"  # or "folder", with files = ("*.npz",): then it lies in data/NAME/
+    download_size = "none"
+    original = (1, 8, 8)  # channels, height, width
+    class_names = ("rows", "columns", "diagonals")
+    counts = (450, 150)  # samples for training and for test; for none of the latter, partitions draw them
+    mean = (0.38,)  # per channel, of values from 0 to 1
+    std = (0.31,)
+
+    def load(self, folder: Path) -> Samples:
+        """Arrays of bytes [n, channels, height, width], labels [n], and which samples are for training [n]."""
+        rng = np.random.default_rng(0)
+        labels = np.arange(600, dtype=np.int64) % self.classes
+        row, column = np.mgrid[:8, :8]
+        patterns = np.stack([row, column, row + column]) % 3 * 100
+        images = (patterns[labels, None] + rng.normal(0, 40, (600, 1, 8, 8))).clip(0, 255).astype(np.uint8)
+        return self.complete(images, labels, np.arange(600) < 450, where="a generator", source="a generator")
+'''
+_PARTITION = '''\
+"""TITLE: who gets which samples, in a line."""
+
+import numpy as np
+
+from pflcore.data.samples import Rows, Samples
+from pflcore.options import option
+from pflcore.partitions import PARTITIONS, Partition
+
+
+@PARTITIONS.register
+class CLASS(Partition):
+    """Some share of each client's samples is of one class, the others are of any."""
+
+    citation = "where it is from"
+
+    own: float = option(0.5, ge=0, le=1, help="Share of the samples that go to the clients whose class they are of.")
+
+    def split(self, samples: Samples, sides: list[Rows], clients: int, rng: np.random.Generator) -> Rows:
+        """The client of each sample; -1 leaves it out. Training and test samples are dealt alike."""
+        owners = np.full(len(samples), -1)
+        for rows in sides:
+            steps = -(-clients // samples.classes)  # clients whose class it is
+            whose = (samples.labels[rows] + samples.classes * rng.integers(0, steps, len(rows))) % clients
+            anyone = rng.integers(0, clients, len(rows))
+            owners[rows] = np.where(rng.random(len(rows)) < self.own, whose, anyone)
+        return owners
+'''
+TEMPLATES = {"method": _METHOD, "backbone": _BACKBONE, "dataset": _DATASET, "partition": _PARTITION}
+
+
+def create(folder: Path, source: str | None = None) -> list[str]:
+    """Make a study that is compiled and ready for `dvc repro`; return the names of its specs.
+
+    `source` is a spec of a paper, or a folder of them, to begin with. Whatever goes wrong, nothing is left.
+    """
+    folder = folder.absolute()
+    existed = folder.is_dir()
+    if folder.exists() and (not existed or {path.name for path in folder.iterdir()} - {".git"}):
+        raise UserError(f"{folder}: there is something already; name a folder that is not there yet, or an empty one")
+    names, specs = needed(source) if source else (["first"], {"first.yaml": FIRST})
+    default, installed = ", ".join(f'"{name}"' for name in names), version("pfl-pipeline")
+    words = {"DEFAULT": default, "VERSION": installed, "TITLE": folder.name}
+    try:
+        for name, text in specs.items():
+            # The comment is how language servers for YAML find the schema.
+            up = "../" * len(PurePosixPath("specs", name).parent.parts)
+            line = f"# yaml-language-server: $schema={up}{SCHEMA}\n" if name.endswith(".yaml") else ""
+            write_text(folder / "specs" / name, line + text)
+        for name, text in _FILES.items():
+            write_text(folder / name, re.sub("|".join(words), lambda found: words[found[0]], text))
+        initialise(folder, inside=True)
+        workspace = Workspace.find(folder)
+        write(workspace, compile_workspace(workspace))
+        write_schema(workspace.home)
+    except BaseException:
+        for path in [folder] if not existed else [path for path in folder.iterdir() if path.name != ".git"]:
+            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+        raise
+    return names
+
+
+def paper_specs() -> Path:
+    """Return the folder of the papers' specs: in the package where it was installed from a wheel, else beside it."""
+    installed = source_folder() / "pipeline" / "specs"
+    return installed if installed.is_dir() else source_folder() / "specs"
+
+
+def needed(word: str) -> tuple[list[str], dict[str, str]]:
+    """Return names of a spec of a paper or of a folder of them, and the text of all files that they need, by path."""
+    folder = absolute(paper_specs())
+    known, concrete, files = find_specs(folder), list[str](), set[Path]()
+    for name in named([word], list(known)):
+        document, chain = inherit(known[name], folder)
+        files |= {folder.parent / label for label in chain} | set(known[name].parent.glob("README.md"))
+        table = document.data.get("table")
+        if isinstance(table, dict) and isinstance(values := table.get("published"), str):
+            files.add(inside(folder, document, ("table", "published"), values))
+        if not document.data.get("abstract"):
+            concrete.append(name)
+    if not concrete:
+        raise UserError(f"{word}: only to be extended; name a spec that extends it")
+    return concrete, {path.relative_to(folder).as_posix(): path.read_text(encoding="utf-8") for path in sorted(files)}
+
+
+def begin(kind: str, name: str, home: Path) -> Path:
+    """Write the file of a part of the study's own, which runs as it is, and return its path."""
+    if kind not in TEMPLATES:
+        raise UserError(f"pfl new {kind}: there is a file to begin with for {', '.join(TEMPLATES)}")
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
+        raise UserError(f"{name!r} cannot be the name of a {kind}; use a-z, 0-9 and '_', and begin with a letter")
+    use_study(home)
+    path = home / KINDS[kind][0].rpartition(".")[2] / f"{name}.py"
+    if path.exists() or name in registry_of(kind).names():
+        raise UserError(f"there is a {kind} {name!r} already; pfl describe {kind} {name}")
+    title = "".join(word.capitalize() for word in name.split("_"))
+    write_text(path, re.sub("TITLE|CLASS", title, TEMPLATES[kind]).replace("data/NAME", f"data/{name}"))
+    return path
+
+
+def write_schema(home: Path) -> Path:
+    """Bring the schema by which editors complete and check YAML up to date with all that specs of a study can name."""
+    path, text = home / SCHEMA, json.dumps(json_schema(load_catalog(home)), indent=1) + "\n"
+    with suppress(OSError, UnicodeDecodeError):
+        if path.read_text(encoding="utf-8") == text:
+            return path
+    write_text(path, text)
+    return path
