@@ -26,11 +26,7 @@ from pipeline.workspace import Workspace
 PFL = get_command(app)
 SPECS = list(find_specs(ROOT / "specs"))
 OURS = {name.partition("/")[0] for name in SPECS if "/" in name}
-OWN = {
-    "docs/ablations.md",
-    "docs/studies.md",
-    "docs/tutorial.md",
-}  # go by files of their own, and have tests of their own
+OWN = {f"docs/{name}.md" for name in ("ablations", "studies", "tutorial")}  # go by files and tests of their own
 
 pages = pytest.mark.parametrize("page", [Page(path) for path in PAGES], ids=lambda page: page.name)
 

@@ -14,10 +14,6 @@ from pflcore.errors import UserError
 from pflcore.registry import use_study
 from pipeline.browse.listing import describe, list_kind
 from pipeline.cli.common import console
-from pipeline.compile.compilation import Compilation
-from pipeline.compile.compiler import source_folder
-from pipeline.compile.fingerprint import Code
-from pipeline.compile.stage_code import Part
 from pipeline.spec.catalog import load_catalog
 from pipeline.spec.editor_schema import json_schema
 
@@ -28,31 +24,21 @@ def study(tmp_path: Path) -> Iterator[Project]:
     use_study(tmp_path)
 
 
-def commands(compilation: Compilation) -> dict[str, str]:
+def commands(study: Project) -> dict[str, str]:
     """Stage → command, which changes with whatever the stage is made of."""
-    return {stage.name.split("-small-")[0]: stage.command for stage in compilation.stages}
-
-
-def stale(study: Project, name: str, text: str) -> set[str]:
-    """The stages whose commands an edit changes."""
-    before = commands(study.compiled())
-    study.write(name, text)
-    after = commands(study.compiled())
-    assert before.keys() == after.keys()
-    return {stage for stage in before if before[stage] != after[stage]}
+    return {stage.name.split("-small-")[0]: stage.command for stage in study.compiled().stages}
 
 
 def test_they_are_listed_described_and_completed(study: Project, capsys: pytest.CaptureFixture[str]) -> None:
     workspace = study.workspace()
     catalog = load_catalog(workspace.home)
-    for kind in ("methods", "backbones", "datasets", "partitions", "analyses"):
+    parts = {"methods": "mine", "backbones": "small", "datasets": "noise", "partitions": "turns", "analyses": "count"}
+    for kind, name in parts.items():
         list_kind(kind, workspace, catalog, console())
-    listed = capsys.readouterr().out
-    for name in ("methods/mine", "backbones/small", "datasets/noise", "partitions/turns", "analyses/count"):
-        assert f"{name}.py" in listed
+        assert f"{kind}/{name}.py" in capsys.readouterr().out
     describe("mine", workspace, catalog, console())
-    told = capsys.readouterr().out
-    assert "own: methods/mine.py" in told and "What the loss is multiplied by." in told
+    shown = capsys.readouterr().out
+    assert "own: methods/mine.py" in shown and "What the loss is multiplied by." in shown
     assert "mine" in str(json_schema(catalog)) and catalog.entry("method", "fedavg").origin == ""
     study.write("methods/mine.py", METHOD.replace("loss is scaled", "loss is doubled"))
     assert load_catalog(study.root).entry("method", "mine").summary == "FedAvg whose loss is doubled."
@@ -64,6 +50,7 @@ def test_they_are_listed_described_and_completed(study: Project, capsys: pytest.
 def test_an_edit_makes_exactly_its_runs_stale(study: Project, tmp_path: Path) -> None:
     parts, doubled = own_parts(), SCALING.replace("1.0", "2.0")
     mine, fedavg = "train-analysed@mine", "train-analysed@fedavg"
+    first = before = commands(study)
     for name, text, expected in [
         ("methods/mine.py", METHOD.replace("self.scale *", "2 * self.scale *"), {mine}),
         ("methods/_scaling.py", doubled, {mine}),
@@ -72,32 +59,27 @@ def test_an_edit_makes_exactly_its_runs_stale(study: Project, tmp_path: Path) ->
         ("backbones/small.py", parts["backbones/small.py"].replace("relu", "tanh"), {mine, fedavg}),
         ("figures/plain.py", parts["figures/plain.py"].replace("Drawn", "Made"), {"own"}),
     ]:
-        assert stale(study, name, text) == expected, name
-    data = parts["datasets/noise.py"].replace("default_rng(0)", "default_rng(1)")
-    assert [name[:11] for name in stale(study, "datasets/noise.py", data)] == ["data@noise-"]
-    code = Part("method.mine", "study.methods.mine", "pipeline.stages.train").fingerprint(Code(source_folder()))
-    assert Code.names(code) == ["study.methods._scaling", "study.methods.mine"]
+        study.write(name, text)
+        after = commands(study)
+        assert before.keys() == after.keys()
+        assert {stage for stage in before if before[stage] != after[stage]} == expected, name
+        before = after
+    study.write("datasets/noise.py", parts["datasets/noise.py"].replace("default_rng(0)", "default_rng(1)"))
+    assert [name[:11] for name, command in commands(study).items() if command != before[name]] == ["data@noise-"]
     (guard,) = (stage for stage in study.compiled().stages if stage.name == "guard")
     assert {"methods", "backbones", "datasets", "partitions", "analyses", "figures"} <= set(guard.deps)
-    # Two studies never share a run.
-    others = [make_project(tmp_path / name, parts | {"methods/_scaling.py": text}).compiled() for name, text in
-              (("one", SCALING), ("two", doubled))]  # fmt: skip
-    one, two = map(commands, others)
-    assert others[0].runs.keys() == others[1].runs.keys()
-    assert one[mine] != two[mine] and one[fedavg] == two[fedavg]
-
-
-def call(study: Project, *command: str) -> None:
-    done = study.call(*command, PFL_DEVICE="cpu")
-    assert done.returncode == 0, done.stdout + done.stderr
+    # Two studies never share a run, though its id is the same.
+    other = commands(make_project(tmp_path / "other", parts | {"methods/_scaling.py": doubled}))
+    assert first.keys() == other.keys() and first[mine] != other[mine] and first[fedavg] == other[fedavg]
 
 
 @pytest.mark.matrix
 def test_they_run_in_workers_in_miniature_and_under_dvc(study: Project) -> None:
-    call(study, "pfl", "run")
+    for words in ([], ["--profile", "smoke"]):
+        done = study.call("pfl", "run", *words, PFL_DEVICE="cpu")
+        assert done.returncode == 0, done.stdout + done.stderr
     lines = squeezed((study.root / "reports/own/report.md").read_text(encoding="utf-8"))
     assert "Drawn by the study." in lines and "| FedAvg | entries | 3 | 4 | 0 | 4 | 4 |" in lines
-    call(study, "pfl", "run", "--profile", "smoke")
     assert (study.root / "build/smoke/reports/own/report.md").is_file()
     study.write("methods/_scaling.py", SCALING.replace("1.0", "0.5"))
     first = study.repro()  # which compiles

@@ -1,4 +1,4 @@
-"""`pfl init`: what a new study consists of, and that it is one; the pages studies.md and tutorial.md."""
+"""`pfl init`, `pfl new`, `pfl check`: a study is complete, its parts pass, mistakes are found; the pages on them."""
 
 from __future__ import annotations
 
@@ -14,25 +14,60 @@ import pytest
 import yaml
 from support.command import Pfl
 from support.command import pfl as pfl
+from support.own_parts import BACKBONE, METHOD
 from support.project import Project, make_project, tree
 from support.tiny import CLASSES, SHAPE
 from support.tutorial import check, follow
 
 from pflcore.backbones import BACKBONES
+from pflcore.datasets import DATASETS
 from pflcore.errors import UserError
-from pflcore.registry import use_study
+from pflcore.partitions import PARTITIONS, partition
+from pflcore.registry import registry_of, use_study
 from pipeline.compile.compiler import compile_workspace
 from pipeline.compile.generated import compare
 from pipeline.spec.catalog import load_catalog
 from pipeline.spec.resolve import resolve
 from pipeline.spec.specs import find_specs, load_spec
-from pipeline.study import create as creating
-from pipeline.study.check import Trial
-from pipeline.study.create import FIRST, create, needed, paper_specs
-from pipeline.study.parts import SCHEMA, begin
+from pipeline.study import begin as creating
+from pipeline.study.begin import FIRST, SCHEMA, TEMPLATES, begin, create, needed, paper_specs
+from pipeline.study.check import TESTS, check_training
 from pipeline.workspace import Workspace
 
 PAGE = (Path(__file__).parents[3] / "docs/studies.md").read_text(encoding="utf-8")
+PLAIN = METHOD.replace("from ._scaling import factor\n", "").replace("factor()", "1.0")
+COUNT = "\nCOUNT = __import__('itertools').count(1)\n\n\n@METHODS"
+SERVER = """
+    def update_server(self, server, roles, updates):
+        server = super().update_server(server, roles, updates)
+        {edit}
+        return server
+
+    def loss"""
+# Mistake → what to replace in the method, by what, the test that finds it, and what that says.
+MISTAKES = {
+    "no docstring": ('    """FedAvg whose loss is scaled."""\n', "", "described", "Mine has no docstring"),
+    "no such group": ("    scale: ", '    personal = ("heads",)\n    scale: ', "fits", "did you mean 'head'?"),
+    "the wrong sign": ("self.scale *", "-self.scale *", "trains", "diverged in round"),
+    "a global generator": ("self.scale *", "__import__('torch').rand(()) *", "repeats", "rounds.parquet is another"),
+    "memory of a process": ("self.scale *", "next(COUNT) *", "pooled", "rounds.parquet is another"),
+    "a step that goes by values": (
+        "return self",
+        "assert float(params['head.bias'].detach().sum()) < 99\n        return self",
+        "stacked",
+        "methods/faulty.py:14",
+    ),
+    "another shape": (
+        "\n    def loss",
+        SERVER.format(edit="server.shared['head.bias'] = server.shared['head.bias'].view(1, -1)"),
+        "state",
+        "head.bias has become float32 [1, 10], and was float32 [10]",
+    ),
+    "a lost entry": ("\n    def loss", SERVER.format(edit="del server.shared['head.bias']"), "trains", "head.bias"),
+    "one sample": ("* super", "/ (len(batch.labels) - 1) * super", "one sample", "ZeroDivisionError: float division"),
+}
+QUICK = ("no such group", "another shape")
+BUILT_IN = [(kind, name) for kind in ("method", "backbone") for name in registry_of(kind).names()]
 
 
 @pytest.fixture(autouse=True)
@@ -40,7 +75,16 @@ def quiet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for name, value in Project(tmp_path).environment().items():
         monkeypatch.setenv(name, value)
     yield
-    use_study(tmp_path)
+    use_study(tmp_path / "nowhere")
+
+
+@pytest.fixture
+def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+    project = Project(tmp_path)
+    project.write("pyproject.toml", "[tool.pfl]\n")
+    project.write("specs/.keep", "")
+    monkeypatch.chdir(tmp_path)
+    return project
 
 
 def git(folder: Path, *words: str) -> str:
@@ -61,8 +105,8 @@ def test_a_new_study_is_complete_and_git_takes_nothing_of_dvcs_own(tmp_path: Pat
     for name in (".dvc/cache/files/md5/aa/b", ".dvc/tmp/lock", ".dvc/config.local", "artifacts/a", "reports/a"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).touch()
-    told = [line.split("'")[1] for line in git(tmp_path, "add", "-An", ".").splitlines()]
-    added = {name.removeprefix("studies/mine/") for name in told if name.startswith("studies/mine/")}
+    names = [line.split("'")[1] for line in git(tmp_path, "add", "-An", ".").splitlines()]
+    added = {name.removeprefix("studies/mine/") for name in names if name.startswith("studies/mine/")}
     assert {"specs/first.yaml", "dvc.yaml", ".dvc/config", "pyproject.toml"} <= added
     assert [name for name in added if name.startswith((".pfl", "artifacts", "reports", ".dvc/"))] == [".dvc/config"]
 
@@ -73,7 +117,6 @@ def test_commands_keep_the_schema_up_to_date(tmp_path: Path, pfl: Pfl) -> None:
     assert code == 0 and out.startswith("mine: a study with specs/first.yaml\ncd mine && dvc repro")
     folder = tmp_path / "mine"
     assert "no_scm = True" in (folder / ".dvc/config").read_text()
-    assert "our_own" not in (folder / SCHEMA).read_text()
     assert pfl(folder, "new", "method", "our_own")[0] == 0 and "our_own" in (folder / SCHEMA).read_text()
     (folder / "methods/our_own.py").rename(folder / "methods/our_other.py")
     assert pfl(folder, "validate")[0] == 0
@@ -99,11 +142,11 @@ def test_a_papers_table_has_the_runs_and_published_values_of_the_paper(tmp_path:
 
 
 @pytest.mark.matrix
-@pytest.mark.parametrize("paper", ["fedtp", "fedperfix", "pfedla", "fedofa"])
-def test_all_of_a_paper_can_be_taken(paper: str, tmp_path: Path) -> None:
-    names, files = needed(paper)
-    project = make_project(tmp_path, {f"specs/{name}": text for name, text in files.items()})
-    assert sorted(project.compiled().tables) == names and len(names) > 5
+def test_all_of_a_paper_can_be_taken(tmp_path: Path) -> None:
+    for paper in ("fedtp", "fedperfix", "pfedla", "fedofa"):
+        names, files = needed(paper)
+        project = make_project(tmp_path / paper, {f"specs/{name}": text for name, text in files.items()})
+        assert sorted(project.compiled().tables) == names and len(names) > 5
 
 
 def test_where_a_study_cannot_be_is_one_line_and_nothing_is_left(
@@ -133,17 +176,6 @@ def test_where_a_study_cannot_be_is_one_line_and_nothing_is_left(
     assert [name for name in tree(tmp_path) if not name.startswith(own)] == [".gitignore", "file", "mine/notes"]
 
 
-def test_the_marker_is_looked_for_before_folders_of_specs(tmp_path: Path) -> None:
-    (tmp_path / "docs/specs").mkdir(parents=True)
-    for text, home in (
-        ("", "docs"),
-        ("[project]\nname = 'a'\n[tool.pfl.more]\n", "docs"),
-        ("[project]\nname = 'a'\n  [ tool.pfl ]\n", "."),
-    ):
-        (tmp_path / "pyproject.toml").write_text(text)
-        assert Workspace.find(tmp_path / "docs").home == tmp_path / home
-
-
 def indented(start: str) -> str:
     """The indented block of docs/studies.md that begins so."""
     (block,) = (one for one in re.findall(r"(?:^ {4}.*\n|^\n)+", PAGE, re.MULTILINE) if one.strip().startswith(start))
@@ -166,10 +198,79 @@ def test_the_page_on_studies_shows_what_there_is(tmp_path: Path) -> None:
     assert table.labels["method"] == rows and len(table.runs) == 15
     stages = {stage.address for stage in compilation.stages if "stripes" in stage.address or stage.name in own}
     assert f"makes {len(stages) + 2} stages" in PAGE  # with the guard and the index
-    tests = list(Trial("method", {"name": "fedavg"}, None, Path()).tests)
-    assert re.findall(r"^ {4}ok    (\w+(?: \w+)?)  ", PAGE, re.MULTILINE) == tests
+    assert re.findall(r"^ {4}ok    (\w+(?: \w+)?)  ", PAGE, re.MULTILINE) == list(TESTS)
 
 
 @pytest.mark.matrix
 def test_the_tutorial_does_what_it_says(tmp_path: Path) -> None:
     check(follow(tmp_path))
+
+
+def failing(study: Project, kind: str, text: str) -> dict[str, str]:
+    """The tests that an entry with this source does not pass, and what they say."""
+    study.write(f"{kind}s/faulty.py", text)
+    use_study(study.root)
+    return {test: said for test, passed, said in check_training(kind, "faulty", {}) if not passed}
+
+
+@pytest.mark.parametrize("kind", TEMPLATES)
+def test_what_is_begun_with_passes(kind: str, study: Project) -> None:
+    path = begin(kind, "my_own", study.root)
+    use_study(study.root)
+    assert registry_of(kind).get("my_own").__name__ == "MyOwn" and path.read_text().startswith('"""MyOwn: ')
+    if kind == "dataset":
+        assert len(DATASETS.create("my_own").load(study.root)) == 600
+    elif kind == "partition":
+        samples = DATASETS.create("digits").load(study.root)
+        assert len(partition(PARTITIONS.create("my_own"), samples, 10, 0).train) == 10
+    else:
+        verdicts = list(check_training(kind, "my_own", {}))
+        assert len(verdicts) == 10 and [one for one in verdicts if not one[1]] == []
+
+
+def test_a_name_for_a_new_part_is_free_and_a_name(study: Project) -> None:
+    for kind, name, words in (
+        ("method", "fedavg", "there is a method 'fedavg' already; pfl describe method fedavg"),
+        ("method", "My-own", "'My-own' cannot be the name of a method"),
+        ("optimiser", "mine", "pfl new optimiser: there is a file to begin with for method, backbone"),
+    ):
+        with pytest.raises(UserError, match=words):
+            begin(kind, name, study.root)
+    assert not list(study.root.glob("methods/*"))
+
+
+@pytest.mark.parametrize(
+    "mistake", [pytest.param(one, marks=() if one in QUICK else pytest.mark.matrix) for one in MISTAKES]
+)
+def test_a_mistake_in_a_method_is_found(study: Project, mistake: str) -> None:
+    old, new, test, words = MISTAKES[mistake]
+    failed = failing(study, "method", PLAIN.replace(old, new).replace("\n\n@METHODS", COUNT, 1))
+    assert words in failed[test], failed
+
+
+def test_a_mistake_in_a_backbone_is_found(study: Project) -> None:
+    ungrouped = BACKBONE.replace('"head": "head"', '"head": "heads"')
+    assert "state 'head.weight' matches no group" in failing(study, "backbone", ungrouped)["fits"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "name"), BUILT_IN)
+def test_nothing_is_found_in_what_is_built_in(kind: str, name: str) -> None:
+    wrong = {test: said for test, passed, said in check_training(kind, name, {}) if not passed}
+    detects = kind == "backbone" and BACKBONES.get(name).predicts == "boxes"
+    assert wrong.keys() == ({"fits"} if detects else set()), wrong
+
+
+@pytest.mark.matrix
+def test_the_verdict_on_the_command_line(study: Project, pfl: Pfl) -> None:
+    study.write("methods/mine.py", PLAIN)
+    code, out, _ = pfl(study.root, "check", "mine", "--with", "tiny_vit", "--set", "scale=0.5")
+    first, *lines, last = out.splitlines()
+    assert (code, first) == (0, "mine · method · methods/mine.py") and last.startswith("all passed, in ")
+    assert all(line.startswith("ok  ") for line in lines) and "mine on tiny_vit" in lines[1] and len(lines) == 10
+    study.write("methods/mine.py", PLAIN.replace('    """FedAvg whose loss is scaled."""\n', ""))
+    code, out, _ = pfl(study.root, "check", "method", "mine")
+    assert code == 1 and "FAIL  described   Mine has no docstring" in out and "\n1 failed, in " in out
+    for words, said in (("min", "is called 'min'; did you mean 'mine'?"), ("backbone mine", "no backbone is called")):
+        code, _, err = pfl(study.root, "check", *words.split())
+        assert code == 2 and said in err
