@@ -17,8 +17,8 @@ from pflcore.data.assignment import Assignment
 from pflcore.data.sample_files import read_facts
 from pflcore.engine.trained import ClientModel, Trained
 from pflcore.errors import UserError
-from pipeline.library.found import KEPT, STALE, TRAINED, Found
-from pipeline.library.models import find_run, trained
+from pipeline.library.found import KEPT, STALE, TRAINED, Found, find_run
+from pipeline.library.models import trained
 from pipeline.spec.run import Run
 from pipeline.spec.specs import find_specs
 from pipeline.workspace import PAPER, Workspace, report_path
@@ -52,9 +52,9 @@ def tidy(found: Found, run: Run) -> pd.DataFrame:
 
 def _in_short(found: Found, run: Run) -> list[dict[str, Any]]:
     """Return a run in short, once for each of its places in the table."""
-    state = found.state(run)
+    state, short = found.state(run), ("method", "backbone", "dataset", "partition", "clients")
     row: dict[str, Any] = {"run": run.id, "seed": run.seed, "state": state}
-    row |= {name: getattr(run, name) for name in ("method", "backbone", "dataset", "partition", "clients")}
+    row |= {name: getattr(run, name) for name in short}
     row |= {"rounds": run.training.rounds, "federation": run.federation_id}
     if state in (TRAINED, KEPT):
         rounds, facts = found.rounds(run)
@@ -66,7 +66,6 @@ def _in_short(found: Found, run: Run) -> list[dict[str, Any]]:
 
 
 def _owners(run: Run, dataset: Path, assignment: Assignment) -> pd.DataFrame:
-    """Return who holds which samples in a federation."""
     samples = read_facts(dataset)
     parts = [
         pd.DataFrame({"client": client, "sample": rows, "split": split})
@@ -108,10 +107,10 @@ class Study:
         usable = [run for run in found.runs if states[run.id] in (TRAINED, KEPT)]
         left = Counter(state for state in states.values() if state not in (TRAINED, KEPT))
         if not usable:
-            why = (
-                "nothing of it is up to date, its code or data have changed" if STALE in left else "nothing is trained"
+            stale = "nothing of it is up to date, its code or data have changed"
+            raise UserError(
+                f"{found.spec}: {stale if STALE in left else 'nothing is trained yet'}; type `{found.command}`"
             )
-            raise UserError(f"{found.spec}: {why} yet; type `{found.command}`")
         if left:
             words = ", ".join(f"{count} {state}" for state, count in left.items())
             self._warn(f"{found.spec}: {words} of {len(states)} runs are left out; type `{found.command}`")

@@ -15,8 +15,7 @@ from pathlib import Path
 import pytest
 from support.command import Pfl
 from support.command import pfl as pfl
-from support.project import BIN, VIT, Project, make_project, spec, tree
-from support.report_demo import write_run
+from support.project import BIN, Project, make_project, spec, tree
 from typer.main import get_command
 
 from pflcore.methods import METHODS
@@ -54,25 +53,21 @@ def test_help_has_all_commands_in_four_groups_each_with_an_example(tmp_path: Pat
         assert found.epilog == f"Example: {example}"
 
 
-def test_validate_writes_nothing_but_caches_which_it_can_do_without(project: Project, pfl: Pfl) -> None:
+def test_validate_and_compile(project: Project, pfl: Pfl) -> None:
     before = tree(project.root)
     for words in ([], ["tiny"], ["specs/tiny.yaml"]):
         assert pfl(project.root, "validate", *words) == (0, VALID, "")
     after = tree(project.root)
-    assert after.pop(".pfl/fit.json") and after == before
+    assert after.pop(".pfl/fit.json") and after == before  # a cache, which it can do without
     shutil.rmtree(project.root / ".pfl")
     (project.root / ".pfl").touch()
     assert pfl(project.root / "specs", "validate") == (0, VALID, "")
-
-
-def test_compile_and_check(project: Project, pfl: Pfl) -> None:
+    (project.root / ".pfl").unlink()
     added = "2 runs and 1 report and 10 code digests added"
     assert pfl(project.root, "compile", "--check") == (1, "", f"stages are stale ({added}); run `pfl compile`\n")
     assert project.generated() == {}
     assert pfl(project.root, "compile")[1] == f"2 runs: {added}\n"
     assert pfl(project.root, "compile", "--check") == (0, "2 runs: stages are up to date\n", "")
-    project.write("specs/tiny.yaml", spec("[fedavg]"))
-    assert pfl(project.root, "compile", "--check")[0] == 1
     (project.root / "dvc.yaml").unlink()
     (project.root / "dvc.yaml").mkdir()
     assert refused(pfl(project.root, "compile")) == f"{project.root / 'dvc.yaml'}: Is a directory"
@@ -141,29 +136,21 @@ def test_settings_keys_and_specs_are_described_and_listed(project: Project, pfl:
 
 
 @pytest.mark.matrix
-def test_run_in_both_profiles(project: Project, pfl: Pfl) -> None:
-    project.write("specs/tiny.yaml", spec("[fedavg]"))
+def test_the_smoke_profile_stays_in_its_folder_and_ends_with_the_report(project: Project, pfl: Pfl) -> None:
     before = {name: text for name, text in tree(project.root).items() if not name.startswith(".pfl/")}
     code, out, err = pfl(project.root, "run", "--profile", "smoke", "tiny")
     assert code == 0 and "SMOKE PROFILE" in out and "build/smoke/reports/tiny/report.md" in out, err
     new = dict(tree(project.root).items() - before.items())
     assert all(name.startswith(("build/smoke/", ".pfl/", ".dvc/tmp/")) for name in new)
-    code, out, err = pfl(project.root / "specs", "run")
-    report = (project.root / "reports/tiny/report.md").read_text(encoding="utf-8")
-    assert code == 0 and report.partition("\n## ")[0].strip() in out, err
-    assert "Running stage" not in pfl(project.root, "run", "tiny")[1]
-    for words in ([], ["--all", "--profile", "smoke"]):
-        assert pfl(project.root, "plan", *words)[1].startswith("0 of 1 runs are new; ")
+    assert pfl(project.root, "plan", "--all", "--profile", "smoke")[1].startswith("0 of 2 runs are new; ")
 
 
-@pytest.mark.parametrize("git", [False, True])
-def test_setup(tmp_path: Path, pfl: Pfl, git: bool) -> None:
+def test_setup_with_git_and_after_it_has_gone(tmp_path: Path, pfl: Pfl) -> None:
     (tmp_path / "specs").mkdir()
-    if git:
-        subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)
+    subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)
     assert pfl(tmp_path, "setup") == (0, "", "")
-    assert ("no_scm = True" in (tmp_path / ".dvc/config").read_text(encoding="utf-8")) != git
-    shutil.rmtree(tmp_path / ".git", ignore_errors=True)  # as in an archive of the tree
+    assert "no_scm" not in (tmp_path / ".dvc/config").read_text(encoding="utf-8")
+    shutil.rmtree(tmp_path / ".git")  # as in an archive of the tree
     assert pfl(tmp_path, "setup") == (0, "", "")
     assert "/.pfl/" in (tmp_path / ".dvcignore").read_text(encoding="utf-8").splitlines()
     assert Project(tmp_path).call("dvc", "status").returncode == 0
@@ -219,14 +206,11 @@ def test_outside_of_a_project_and_without_specs(tmp_path: Path, pfl: Pfl) -> Non
 
 def test_a_malformed_spec_is_one_line_and_changes_nothing(project: Project, pfl: Pfl) -> None:
     project.compile()
-    for shard in [project.root, *project.root.glob("stages/**/")]:
-        (shard / "dvc.lock").write_text("schema: '2.0'\nstages: {}\n", encoding="utf-8")
     project.write("specs/tiny.yaml", spec("[local]"))
     project.write("specs/bad.yaml", b"title: caf\xe9\n")
     before = tree(project.root)
     for command in ("compile", "validate", "run bad", "add bad", "plan bad"):
-        line = refused(pfl(project.root, *command.split()))
-        assert line.startswith("specs/bad.yaml:") and "byte 0xe9 is not UTF-8" in line
+        assert refused(pfl(project.root, *command.split())).startswith("specs/bad.yaml:")
     assert tree(project.root) == before
 
 
@@ -263,48 +247,36 @@ def test_the_program_itself_and_output_that_is_closed_full_left_or_of_few_charac
 
 
 @pytest.mark.matrix
-@pytest.mark.parametrize("terminal", [False, True])
-def test_a_run_whose_output_or_terminal_has_gone_ends_as_ever(project: Project, terminal: bool) -> None:
+def test_a_run_whose_terminal_has_gone_ends_as_ever(project: Project) -> None:
     ours, theirs = os.openpty()
     os.close(ours)
-    command = ["pfl", "run"] if terminal else ["bash", "-c", "pfl run >&- 2> >(exit)"]
-    streams = {"stdout": theirs, "stderr": theirs, "env": project.environment(TERM="xterm")}
-    done = subprocess.run(command, cwd=project.root, check=False, **streams)  # type: ignore[call-overload]
+    environment = project.environment(TERM="xterm")
+    done = subprocess.run(["pfl", "run"], cwd=project.root, env=environment, stdout=theirs, stderr=theirs, check=False)
     os.close(theirs)
-    assert done.returncode == 0 and (project.root / "reports/tiny/report.md").is_file()
-    assert "up to date" in project.call("dvc", "status").stdout
+    assert done.returncode == 0 and "up to date" in project.call("dvc", "status").stdout
 
 
 WITHOUT = """
 import sys
 from pipeline.cli import main
-for line in sys.stdin.read().splitlines():
-    command, _, modules = line.partition(": ")
+for command in {commands}:
     sys.argv = ["pfl", *command.split()]
     try:
         main()
     except SystemExit as end:
         assert not end.code, command
-    loaded = [module for module in modules.split() if module in sys.modules]
-    assert not loaded, (command, loaded)
+assert not {modules} & sys.modules.keys()
 """
 
 
 @pytest.mark.matrix
-def test_commands_import_what_they_need(project: Project) -> None:
-    text = spec("[fedavg]", rounds=100, backbone=VIT)  # measured as report_demo writes it
-    text = text.replace("every: 1, window: 1, curve_every: 1", "every: 5, window: 20, curve_every: 10")
-    project.write("specs/tiny.yaml", text)
-    project.compile()
-    (run,) = project.compiled().runs.values()
-    write_run(project.root, run.id, 80.0, clients=3)
-    assert project.call("pfl", "validate").returncode == 0  # which builds a model once and remembers that it could
-    quick = ["--version", "compile", "compile --check", "validate", "stage guard", "schema", "status"]
-    quick += [f"list {kind}" for kind in ("specs", "partitions", "backbones", "methods", "analyses")]
-    absent = dict.fromkeys([*quick, "describe fedtp"], "torch matplotlib pandas pyarrow numpy")
-    absent |= dict.fromkeys(["list datasets", "plan", "plan --profile smoke"], "torch matplotlib pandas")
-    reading = [*(f"stage {kind} tiny" for kind in ("evaluate", "report", "index")), "describe iid"]
-    absent |= dict.fromkeys([*reading, "describe partition tiny"], "torch")
-    words, lines = [sys.executable, "-c", WITHOUT], [f"{command}: {names}" for command, names in absent.items()]
-    done = subprocess.run(words, input="\n".join(lines), cwd=project.root, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+def test_commands_import_what_they_need(reproduced: Project) -> None:
+    assert reproduced.call("pfl", "validate").returncode == 0  # which builds a model once and remembers that it could
+    quick = ["--version", "compile", "validate", "stage guard", "schema", "status", "list specs", "list methods"]
+    reading = ["list datasets", "plan", *(f"stage {kind} tiny" for kind in ("evaluate", "report", "index"))]
+    for commands, modules in (
+        ([*quick, "describe fedtp"], {"torch", "matplotlib", "pandas", "pyarrow", "numpy"}),
+        ([*reading, "describe iid", "describe partition tiny"], {"torch"}),
+    ):
+        done = reproduced.call(sys.executable, "-c", WITHOUT.format(commands=commands, modules=modules))
+        assert done.returncode == 0, done.stderr
