@@ -18,13 +18,12 @@ def keep(specs: Kept) -> None:
     """Add what is up to date of some specs to results/; from then on nothing trains it again."""
     from pipeline.results.keep import keep
 
-    workspace, some = Workspace.find(), False
+    workspace, some = Workspace.find(), 0
     for spec in named_specs(workspace, specs):
         kept = keep(workspace, spec)
-        some |= bool(kept.runs or kept.before)
+        some += len(kept.runs) + kept.before
         where = f" in {os.path.relpath(kept.file)}" if kept.file else ""
-        before = f", {kept.before} were before" if kept.before else ""
-        print(f"{spec}: {len(kept.runs)} runs kept{where}{before}")
+        print(f"{spec}: {len(kept.runs)} runs kept{where}" + (f", {kept.before} were before" if kept.before else ""))
         for reason, count in kept.left.items():
             print(f"{count} left out: they {reason}")
     if not some:
@@ -65,12 +64,11 @@ def show(run: Annotated[str, typer.Argument(help="The id of a run.")]) -> None:
     from pipeline.results.listing import curve_of, find
 
     entry = find(Ledger(Workspace.find().root), run)
-    curve = curve_of(entry)
     seconds = None if entry.seconds is None else f"{entry.seconds:,.1f}"
     print(to_yaml({"run": entry.run.id, "obtained": entry.obtained, "seconds": seconds}), end="")
     print(to_yaml({"made_by": entry.made_by, "facts": entry.facts, "settings": entry.run.record}), end="")
     print("\nround  accuracy %      loss")
-    for round_, accuracy, loss in curve:
+    for round_, accuracy, loss in curve_of(entry):
         print(f"{round_:5d}  {accuracy:10.2f}  {loss:8.4f}")
 
 

@@ -12,6 +12,11 @@ from pflcore.errors import UserError
 from pipeline.cli.common import All, Profile, Specs, all_specs, console, named_specs, selected, warn, write_stages
 from pipeline.workspace import PAPER, Workspace
 
+Jobs = Annotated[int | None, typer.Option("--jobs", "-j", min=1, help="Stages at a time; default: what fits.")]
+KeepGoing = Annotated[bool, typer.Option("--keep-going/--fail-fast", help="After a failure, go on with what can.")]
+CELL = "Only runs of this cell, no report: labels, e.g. 'FedAvg, *'; repeatable."
+Cells = Annotated[list[str] | None, typer.Option(help=CELL)]
+
 
 def validate(specs: Specs = None) -> None:
     """Check specs, all when none is named, resolve their runs, and find what training would refuse. Changes nothing."""
@@ -101,19 +106,13 @@ def plan(specs: Specs = None, all_: All = False, profile: Profile = PAPER) -> No
 def run(
     specs: Specs = None,
     all_: All = False,
-    jobs: Annotated[
-        int | None, typer.Option("--jobs", "-j", min=1, help="Stages at a time; default: what fits.")
-    ] = None,
+    jobs: Jobs = None,
     gpus: Annotated[str | None, typer.Option(help="GPUs to use, e.g. 0,1; default: all that are visible.")] = None,
     per_gpu: Annotated[int, typer.Option("--per-gpu", min=1, help="Runs at a time on each GPU.")] = 1,
-    keep_going: Annotated[
-        bool, typer.Option("--keep-going/--fail-fast", help="After a failure, go on with what does not depend on it.")
-    ] = True,
+    keep_going: KeepGoing = True,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and why.")] = False,
     cluster: Annotated[str | None, typer.Option(help="Address of a Ray cluster that does the work.")] = None,
-    cell: Annotated[
-        list[str] | None, typer.Option(help="Only runs of this cell, no report: labels, e.g. 'FedAvg, *'; repeatable.")
-    ] = None,
+    cell: Cells = None,
     seed: Annotated[list[int] | None, typer.Option(help="Only runs with this seed; repeatable.")] = None,
     profile: Profile = PAPER,
 ) -> None:
