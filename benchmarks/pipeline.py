@@ -52,18 +52,8 @@ grid:
     training.lr: [{rates}]
 table: {{rows: [method], columns: [training.lr], metric: final}}
 """
-NO_TRAINING = {
-    "channels": "[2, 2]",
-    "hidden": "[4, 4]",
-    "rounds": "1",
-    "evaluation": "{every: 1, window: 0, curve_every: 0}",
-}
-A_SECOND = {
-    "channels": "[4, 8]",
-    "hidden": "[32, 16]",
-    "rounds": "16",
-    "evaluation": "{every: 5, window: 5, curve_every: 10}",
-}
+NO_TRAINING = {"channels": "[2, 2]", "hidden": "[4, 4]", "rounds": 1, "evaluation": "{window: 0, curve_every: 0}"}
+A_SECOND = {"channels": "[4, 8]", "hidden": "[32, 16]", "rounds": 16, "evaluation": "{window: 5, curve_every: 10}"}
 WAYS = {"dvc repro": 1, "pfl run -j 1": 1, "pfl run -j 2": 2}  # with so many workers
 
 # Writes what DVC expects of a stage, in a few milliseconds.
@@ -71,20 +61,17 @@ STAND_IN = """\
 #!/bin/sh
 name="$3"
 case "$2" in
-  data) mkdir -p artifacts/data; echo "$name" > "artifacts/data/$name.parquet" ;;
-  partition) mkdir -p artifacts/partitions
-    echo "$name" > "artifacts/partitions/$name.parquet" ;;
-  train) mkdir -p "artifacts/runs/$name"; echo "$name" > "artifacts/runs/$name/rounds.parquet" ;;
-  evaluate) mkdir -p "artifacts/tables/$name"; echo "$name" > "artifacts/tables/$name/runs.parquet" ;;
-  describe) folder="reports/partitions/$name"; mkdir -p "$folder"
-    for file in index.md index.html picture.svg clients.csv; do echo "$folder" > "$folder/$file"; done ;;
-  report) folder="reports/$name"; mkdir -p "$folder/figures" "$folder/metrics"
-    for file in report.md report.html report.tex table.csv table.parquet figures/curves.png; do
-      echo "$folder" > "$folder/$file"
-    done ;;
-  index) mkdir -p reports; echo index > reports/index.md ;;
-  guard) mkdir -p artifacts; echo guard > artifacts/guard.txt ;;
+  data) files="artifacts/data/$name.parquet" ;;
+  partition) files="artifacts/partitions/$name.parquet" ;;
+  train) files="artifacts/runs/$name/rounds.parquet" ;;
+  evaluate) files="artifacts/tables/$name/runs.parquet" ;;
+  describe) files="index.md index.html picture.svg clients.csv"; folder="reports/partitions/$name/" ;;
+  report) files="report.md report.html report.tex table.csv table.parquet figures/curves.png metrics/none"
+    folder="reports/$name/" ;;
+  index) files=reports/index.md ;;
+  guard) files=artifacts/guard.txt ;;
 esac
+for file in $files; do mkdir -p "$(dirname "$folder$file")"; echo "$name" > "$folder$file"; done
 """
 
 

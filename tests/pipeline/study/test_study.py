@@ -44,26 +44,26 @@ SERVER = """
         return server
 
     def loss"""
+SHAPED = SERVER.format(edit="server.shared['head.bias'] = server.shared['head.bias'].view(1, -1)")
+LOST, BY_VALUE = (
+    SERVER.format(edit="del server.shared['head.bias']"),
+    "assert float(params['head.bias'].detach().sum()) < 99",
+)
 # Mistake → what to replace in the method, by what, the test that finds it, and what that says.
 MISTAKES = {
     "no docstring": ('    """FedAvg whose loss is scaled."""\n', "", "described", "Mine has no docstring"),
     "no such group": ("    scale: ", '    personal = ("heads",)\n    scale: ', "fits", "did you mean 'head'?"),
     "the wrong sign": ("self.scale *", "-self.scale *", "trains", "diverged in round"),
+    "a lost entry": ("\n    def loss", LOST, "trains", "head.bias"),
     "a global generator": ("self.scale *", "__import__('torch').rand(()) *", "repeats", "rounds.parquet is another"),
     "memory of a process": ("self.scale *", "next(COUNT) *", "pooled", "rounds.parquet is another"),
     "a step that goes by values": (
         "return self",
-        "assert float(params['head.bias'].detach().sum()) < 99\n        return self",
+        f"{BY_VALUE}\n        return self",
         "stacked",
         "methods/faulty.py:14",
     ),
-    "another shape": (
-        "\n    def loss",
-        SERVER.format(edit="server.shared['head.bias'] = server.shared['head.bias'].view(1, -1)"),
-        "state",
-        "head.bias has become float32 [1, 10], and was float32 [10]",
-    ),
-    "a lost entry": ("\n    def loss", SERVER.format(edit="del server.shared['head.bias']"), "trains", "head.bias"),
+    "another shape": ("\n    def loss", SHAPED, "state", "head.bias has become float32 [1, 10], and was float32 [10]"),
     "one sample": ("* super", "/ (len(batch.labels) - 1) * super", "one sample", "ZeroDivisionError: float division"),
 }
 QUICK = ("no such group", "another shape")
@@ -109,18 +109,6 @@ def test_a_new_study_is_complete_and_git_takes_nothing_of_dvcs_own(tmp_path: Pat
     added = {name.removeprefix("studies/mine/") for name in names if name.startswith("studies/mine/")}
     assert {"specs/first.yaml", "dvc.yaml", ".dvc/config", "pyproject.toml"} <= added
     assert [name for name in added if name.startswith((".pfl", "artifacts", "reports", ".dvc/"))] == [".dvc/config"]
-
-
-@pytest.mark.matrix
-def test_commands_keep_the_schema_up_to_date(tmp_path: Path, pfl: Pfl) -> None:
-    code, out, _ = pfl(tmp_path, "init", "mine")
-    assert code == 0 and out.startswith("mine: a study with specs/first.yaml\ncd mine && dvc repro")
-    folder = tmp_path / "mine"
-    assert "no_scm = True" in (folder / ".dvc/config").read_text()
-    assert pfl(folder, "new", "method", "our_own")[0] == 0 and "our_own" in (folder / SCHEMA).read_text()
-    (folder / "methods/our_own.py").rename(folder / "methods/our_other.py")
-    assert pfl(folder, "validate")[0] == 0
-    assert "our_own" not in (folder / SCHEMA).read_text() and "our_other" in (folder / SCHEMA).read_text()
 
 
 def test_a_papers_table_has_the_runs_and_published_values_of_the_paper(tmp_path: Path) -> None:
@@ -246,11 +234,9 @@ def test_a_mistake_in_a_method_is_found(study: Project, mistake: str) -> None:
     old, new, test, words = MISTAKES[mistake]
     failed = failing(study, "method", PLAIN.replace(old, new).replace("\n\n@METHODS", COUNT, 1))
     assert words in failed[test], failed
-
-
-def test_a_mistake_in_a_backbone_is_found(study: Project) -> None:
-    ungrouped = BACKBONE.replace('"head": "head"', '"head": "heads"')
-    assert "state 'head.weight' matches no group" in failing(study, "backbone", ungrouped)["fits"]
+    if test == "fits":
+        ungrouped = BACKBONE.replace('"head": "head"', '"head": "heads"')
+        assert "state 'head.weight' matches no group" in failing(study, "backbone", ungrouped)[test]
 
 
 @pytest.mark.slow
@@ -262,15 +248,23 @@ def test_nothing_is_found_in_what_is_built_in(kind: str, name: str) -> None:
 
 
 @pytest.mark.matrix
-def test_the_verdict_on_the_command_line(study: Project, pfl: Pfl) -> None:
-    study.write("methods/mine.py", PLAIN)
-    code, out, _ = pfl(study.root, "check", "mine", "--with", "tiny_vit", "--set", "scale=0.5")
+def test_commands_of_a_study_keep_the_schema_up_to_date_and_give_verdicts(tmp_path: Path, pfl: Pfl) -> None:
+    code, out, _ = pfl(tmp_path, "init", "mine")
+    assert code == 0 and out.startswith("mine: a study with specs/first.yaml\ncd mine && dvc repro")
+    folder = tmp_path / "mine"
+    assert "no_scm = True" in (folder / ".dvc/config").read_text()
+    assert pfl(folder, "new", "method", "our_own")[0] == 0 and "our_own" in (folder / SCHEMA).read_text()
+    (folder / "methods/our_own.py").write_text(PLAIN)
+    (folder / "methods/our_own.py").rename(folder / "methods/mine.py")
+    assert pfl(folder, "validate")[0] == 0
+    assert "our_own" not in (folder / SCHEMA).read_text() and "method_mine" in (folder / SCHEMA).read_text()
+    code, out, _ = pfl(folder, "check", "mine", "--with", "tiny_vit", "--set", "scale=0.5")
     first, *lines, last = out.splitlines()
     assert (code, first) == (0, "mine · method · methods/mine.py") and last.startswith("all passed, in ")
     assert all(line.startswith("ok  ") for line in lines) and "mine on tiny_vit" in lines[1] and len(lines) == 10
-    study.write("methods/mine.py", PLAIN.replace('    """FedAvg whose loss is scaled."""\n', ""))
-    code, out, _ = pfl(study.root, "check", "method", "mine")
+    (folder / "methods/mine.py").write_text(PLAIN.replace('    """FedAvg whose loss is scaled."""\n', ""))
+    code, out, _ = pfl(folder, "check", "method", "mine")
     assert code == 1 and "FAIL  described   Mine has no docstring" in out and "\n1 failed, in " in out
     for words, said in (("min", "is called 'min'; did you mean 'mine'?"), ("backbone mine", "no backbone is called")):
-        code, _, err = pfl(study.root, "check", *words.split())
+        code, _, err = pfl(folder, "check", *words.split())
         assert code == 2 and said in err
