@@ -37,7 +37,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import torch
 from torch import Tensor
 
-from pflcore import extensions, sources
+import pflcore
 from pflcore.backbones import BACKBONES
 from pflcore.data.federation import FederatedData
 from pflcore.engine import CheckpointFolder, Progress, Result, device_name, select_device, train, use_threads
@@ -46,10 +46,10 @@ from pflcore.files import write_text
 from pflcore.methods import METHODS
 from pipeline.spec.run import Run
 from pipeline.stages.identity import run_hash
+from pipeline.workspace import Workspace, dataset_path, partition_path, run_path
 
 if TYPE_CHECKING:
     from pipeline.compile.compilation import Compilation
-    from pipeline.workspace import Workspace
 
 SPECS = ["fedofa/table_s1", "fedtp/table3"]
 CELLS = "cells.json"
@@ -78,16 +78,19 @@ class Cell:
     hashes: dict[str, str]
 
 
-def collected(folder: Path) -> set[str]:
-    """Return the runs of a folder that are done with."""
-    path = folder / FINISHED
-    return set(path.read_text(encoding="utf-8").split()) if path.is_file() else set()
+def lines(path: Path) -> list[str]:
+    return path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
 
 
 def finished(out: Path) -> list[dict[str, Any]]:
-    """Return the lines of runs that have ended; one that was cut is left out."""
-    text = (out / LINES).read_text(encoding="utf-8") if (out / LINES).is_file() else ""
-    return [json.loads(line) for line in text.splitlines() if line.endswith("}")]
+    """Return what is known of runs that have ended; a line that was cut is left out."""
+    return [json.loads(line) for line in lines(out / LINES) if line.endswith("}")]
+
+
+def code() -> str:
+    """Return the SHA-256 of all that trains."""
+    files = sorted(Path(pflcore.__file__).parent.rglob("*.py"))
+    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
 
 
 def pack_data(folder: Path, name: str, content: object) -> None:
@@ -118,13 +121,12 @@ def pack(chosen: argparse.Namespace) -> None:
     from pipeline.compile.compiler import compile_workspace
     from pipeline.plan.estimate import Speed
     from pipeline.running.options import cell_name, cells_meant
-    from pipeline.workspace import Workspace, dataset_path, partition_path
 
     workspace, folder = Workspace.find(), chosen.out
     compilation = compile_workspace(workspace, chosen.spec or SPECS)
     compilation.check_tested()
     root, left, wanted = workspace.root, 0, dict[str, str]()
-    done = collected(folder) | compilation.kept
+    done = {*lines(folder / FINISHED), *compilation.kept}
     cells = [(spec, cell_name(cell.labels), cell) for spec, table in compilation.tables.items() for cell in table.cells]
     meant = cells_meant(chosen.cell, [name for _, name, _ in cells])
     for spec, name, cell in cells:
@@ -154,7 +156,7 @@ def pack(chosen: argparse.Namespace) -> None:
         for run in runs
     ]
     ordered = [asdict(cell) for cell in sorted(packed, key=lambda cell: (cell.seconds, cell.run))]
-    write_text(folder / CELLS, json.dumps({"cells": ordered, "sources": modules(runs)}, indent=1) + "\n")
+    write_text(folder / CELLS, json.dumps({"cells": ordered, "code": code()}, indent=1) + "\n")
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     print(f"{len(packed)} cells, {size / 2**20:.1f} MiB")
     if left:
@@ -166,22 +168,8 @@ def seal(compilation: Compilation, run: Run) -> str:
 
 
 def hashes(root: Path, run: Run) -> dict[str, str]:
-    from pipeline.workspace import dataset_path, partition_path
-
     paths = {"dataset_hash": dataset_path(run.data_id), "partition_hash": partition_path(run.federation_id)}
     return {name: hashlib.sha256((root / path).read_bytes()).hexdigest() for name, path in paths.items()}
-
-
-def modules(runs: Sequence[Run]) -> dict[str, str]:
-    """Return the SHA-256 of every module that training the runs may import, by name."""
-    from pipeline.compile.fingerprint import Code
-    from pipeline.compile.stage_code import code_of_run
-
-    code = Code(Path(__file__).resolve().parents[1])
-    parts = {part for run in runs for part in code_of_run("train", run)}
-    names = sorted({name for part in parts for name in code.names(part.fingerprint(code))})
-    paths = {name: code.modules.get(name) or extensions.modules()[name] for name in names}
-    return {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in paths.items()}
 
 
 def collect(chosen: argparse.Namespace) -> None:
@@ -189,12 +177,11 @@ def collect(chosen: argparse.Namespace) -> None:
     from pipeline.compile.compiler import compile_workspace
     from pipeline.dvc.program import dvc
     from pipeline.spec.specs import find_specs
-    from pipeline.workspace import Workspace
 
     workspace, folder, source = Workspace.find(), chosen.cells, chosen.source
     compilation = compile_workspace(workspace, list(find_specs(workspace.specs)))
     compilation.check_tested()
-    known, addresses, refused = collected(folder), [], []
+    known, addresses, refused = set(lines(folder / FINISHED)), [], []
     makers = {stage.subject: stage for stage in compilation.stages if stage.kind == "train"}
     for line in finished(source):
         run = compilation.runs.get(line["run"])
@@ -235,7 +222,6 @@ def identity(root: Path, compilation: Compilation, run: Run, kind: str) -> str:
 def write_run(workspace: Workspace, folder: Path, run: Run, code: str, line: dict[str, Any]) -> None:
     """Write what the train stage leaves behind, device and PyTorch as on the card, and how long rounds took."""
     from pipeline.stages.train import write_rounds
-    from pipeline.workspace import run_path
 
     result: Result = pickle.loads(bytes.fromhex(line["result"]))  # noqa: S301 our own
     novel = frozenset(unpack_data([folder], run.federation_id).novel)
@@ -278,13 +264,15 @@ class Session:
             content = json.loads((self.folder / CELLS).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise UserError(f"{self.folder}: nothing was packed there ({error})") from None
-        self.cells, self.sources = [Cell(**cell) for cell in content["cells"]], content["sources"]
+        if content["code"] != code():
+            raise UserError("pflcore/ is not the one that the cells were packed with; pack them again")
+        self.cells = [Cell(**cell) for cell in content["cells"]]
         self.samples: dict[str, Any] = {}
 
     def run(self) -> None:
         """Train until all is done or the deadline is near, a line of a table each; what fails keeps no other back."""
         self.out.mkdir(parents=True, exist_ok=True)
-        done = collected(self.folder) | {line["run"] for line in finished(self.out)}
+        done = {*lines(self.folder / FINISHED), *(line["run"] for line in finished(self.out))}
         waiting = [cell for cell in self.cells if cell.run not in done]
         print("| cell | rounds | accuracy | seconds | |\n|---|---:|---:|---:|---|")
         for cell in waiting[:3] if self.chosen.quick else waiting:
@@ -310,7 +298,6 @@ class Session:
             shutil.copytree(self.folder / place.name, place)
         backbone = BACKBONES.create(run.backbone, **run.options("backbone"))
         method = METHODS.create(run.method, **run.options("method"))
-        self.check_code()
         started = time.monotonic()
 
         def on_round(progress: Progress) -> None:
@@ -328,7 +315,6 @@ class Session:
                 checkpoint_every=self.chosen.every,
                 on_round=on_round,
             )
-            self.check_code()
             if not quick:
                 line = {
                     **{"run": cell.run, "identity": name, "kind": self.device.type, "device": device_name(self.device)},
@@ -351,12 +337,6 @@ class Session:
         data = FederatedData.from_samples(samples, assignment, self.device)
         use_threads(self.device, data.shape)
         return data
-
-    def check_code(self) -> None:
-        """Refuse to go on when this process has imported another source than the cells were packed with."""
-        for name, content in sources.loaded().items():
-            if name in self.sources and hashlib.sha256(content).hexdigest() != self.sources[name]:
-                raise UserError(f"{name} is not the one that the cells were packed with; pack them again")
 
 
 def main() -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -244,16 +243,6 @@ def test_the_program_itself_and_output_that_is_closed_full_left_or_of_few_charac
     assert code == 0 and shown.isascii() and "server_momentum" in shown
     if Path("/dev/full").exists():
         assert shell("pfl list methods > /dev/full") == (2, "", "pfl: standard output: No space left on device\n")
-
-
-@pytest.mark.matrix
-def test_a_run_whose_terminal_has_gone_ends_as_ever(project: Project) -> None:
-    ours, theirs = os.openpty()
-    os.close(ours)
-    environment = project.environment(TERM="xterm")
-    done = subprocess.run(["pfl", "run"], cwd=project.root, env=environment, stdout=theirs, stderr=theirs, check=False)
-    os.close(theirs)
-    assert done.returncode == 0 and "up to date" in project.call("dvc", "status").stdout
 
 
 WITHOUT = """

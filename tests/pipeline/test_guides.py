@@ -18,7 +18,7 @@ import pytest
 import yaml
 from PIL import Image
 from support.pages import squeezed
-from support.project import BIN, Project, make_project, spec
+from support.project import BIN, VIT, Project, make_project, spec
 
 import pipeline
 from pipeline.compile.compiler import source_folder
@@ -169,16 +169,6 @@ def test_the_quickstart_gives_the_table_and_every_spec_is_valid() -> None:
 
 
 SMALL = """\
-title: Small
-grid:
-  base:
-    dataset: digits
-    clients: 10
-    backbone: {name: tiny_vit, depth: 1, dim: 8, heads: 1, head_dim: 8, mlp_dim: 8, patch: 4}
-    training: {rounds: 2, sample_rate: 0.3, local_epochs: 1, batch_size: 64, lr: 0.1}
-    evaluation: {every: 1, window: 1, curve_every: 1}
-  axes:
-    method: {FedAvg: fedavg, FedTP: {name: fedtp, embedding: 4, hidden: 6, layers: 1}}
     partition: {pathological: {name: pathological, classes_per_client: 2, validation_share: 0.2}}
     seed: [0, 1]
 tune: {space: {training.lr: [0.05, 0.2]}, trial: {training: {rounds: 1}}}
@@ -190,7 +180,9 @@ table: {rows: [method], columns: [partition], average_over: [seed]}
 def test_every_block_of_the_page_on_python_and_every_cell_of_the_notebook_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made = make_project(tmp_path, {"specs/quickstart.yaml": SMALL}, ["quickstart"])
+    methods = "{FedAvg: fedavg, FedTP: {name: fedtp, embedding: 4, hidden: 6, layers: 1}}"
+    text = spec(methods, backbone=VIT, more=SMALL).replace("clients: 3", "clients: 10")
+    made = make_project(tmp_path, {"specs/quickstart.yaml": text}, ["quickstart"])
     made.compile()
     done = made.repro(PFL_DEVICE="cpu")  # no weights are saved: models come from last checkpoints
     assert done.code == 0, done.output
