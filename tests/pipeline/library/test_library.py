@@ -8,12 +8,10 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -25,9 +23,7 @@ from support.project import Project, make_project, spec
 
 import pipeline
 from pipeline.library.models import export
-from pipeline.library.study import tidy
 from pipeline.results.keep import keep
-from pipeline.spec.run import Run
 
 CONVNET = {"name": "convnet", **tiny.BACKBONE_OPTIONS["convnet"]}
 
@@ -97,21 +93,6 @@ def test_last_states_have_models_and_kept_results_none_and_no_artifacts(reproduc
     pd.testing.assert_frame_equal(before.drop(columns="loss"), after.drop(columns="loss"))
     assert set(study.runs("tiny")["state"]) == {"kept"} and study.runs("tiny")["kept"].notna().all()
     refuses(lambda: study.partition("tiny"), r"^tiny: its samples have not been dealt here")
-
-
-def test_texts_detectors_and_axes_called_like_columns() -> None:
-    def measured(columns: dict[str, list[float]], facts: dict[str, object], *places: dict[str, str]) -> Any:
-        rows = {"client": [0, 1], "round": [5, 5], "population": ["test", "novel"], "correct": [1, 0], "total": [4, 0]}
-        table = pa.table({**rows, "loss": [0.5, 0.25], "last_correct": [1, 0], **columns})
-        return SimpleNamespace(rounds=lambda run: (table, facts), labels=lambda run: places)
-
-    run = Run({"method": {"name": "fedavg"}, "backbone": {"name": "b"}, "dataset": {"name": "d"}, "seed": 3})
-    text = tidy(measured({}, {"positions": 8}, {"loss": "plain", "seed": "3"}), run)
-    assert list(text["last_correct"]) == [1, 0] and set(text["loss (axis)"]) == {"plain"}
-    assert list(text["accuracy"].isna()) == [False, True] and set(text["seed"]) == {3}
-    boxes = tidy(measured({"precision": [0.5, 0.75]}, {}, {"method": "A"}, {"method": "B"}), run)
-    assert list(boxes["precision"]) == [0.5, 0.75] * 2 and list(boxes["method"]) == ["A", "A", "B", "B"]
-    assert "last_correct" not in boxes
 
 
 def test_what_the_package_offers_is_imported_when_it_is_asked_for() -> None:

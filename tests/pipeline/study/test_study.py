@@ -37,36 +37,24 @@ from pipeline.workspace import Workspace
 PAGE = (Path(__file__).parents[3] / "docs/studies.md").read_text(encoding="utf-8")
 PLAIN = METHOD.replace("from ._scaling import factor\n", "").replace("factor()", "1.0")
 COUNT = "\nCOUNT = __import__('itertools').count(1)\n\n\n@METHODS"
-SERVER = """
+SHAPED = """
     def update_server(self, server, roles, updates):
         server = super().update_server(server, roles, updates)
-        {edit}
+        server.shared['head.bias'] = server.shared['head.bias'].view(1, -1)
         return server
 
     def loss"""
-SHAPED = SERVER.format(edit="server.shared['head.bias'] = server.shared['head.bias'].view(1, -1)")
-LOST, BY_VALUE = (
-    SERVER.format(edit="del server.shared['head.bias']"),
-    "assert float(params['head.bias'].detach().sum()) < 99",
-)
-# Mistake → what to replace in the method, by what, the test that finds it, and what that says.
+BY_VALUE = "assert float(params['head.bias'].detach().sum()) < 99\n        return self"
+# The test that finds a mistake → what to replace in the method, by what, and what the test says.
 MISTAKES = {
-    "no docstring": ('    """FedAvg whose loss is scaled."""\n', "", "described", "Mine has no docstring"),
-    "no such group": ("    scale: ", '    personal = ("heads",)\n    scale: ', "fits", "did you mean 'head'?"),
-    "the wrong sign": ("self.scale *", "-self.scale *", "trains", "diverged in round"),
-    "a lost entry": ("\n    def loss", LOST, "trains", "head.bias"),
-    "a global generator": ("self.scale *", "__import__('torch').rand(()) *", "repeats", "rounds.parquet is another"),
-    "memory of a process": ("self.scale *", "next(COUNT) *", "pooled", "rounds.parquet is another"),
-    "a step that goes by values": (
-        "return self",
-        f"{BY_VALUE}\n        return self",
-        "stacked",
-        "methods/faulty.py:14",
-    ),
-    "another shape": ("\n    def loss", SHAPED, "state", "head.bias has become float32 [1, 10], and was float32 [10]"),
-    "one sample": ("* super", "/ (len(batch.labels) - 1) * super", "one sample", "ZeroDivisionError: float division"),
+    "fits": ("    scale: ", '    personal = ("heads",)\n    scale: ', "did you mean 'head'?"),
+    "trains": ("self.scale *", "-self.scale *", "diverged in round"),
+    "repeats": ("self.scale *", "__import__('torch').rand(()) *", "rounds.parquet is another"),
+    "pooled": ("self.scale *", "next(COUNT) *", "rounds.parquet is another"),
+    "stacked": ("return self", BY_VALUE, "methods/faulty.py:14"),
+    "state": ("\n    def loss", SHAPED, "head.bias has become float32 [1, 10], and was float32 [10]"),
+    "one sample": ("* super", "/ (len(batch.labels) - 1) * super", "ZeroDivisionError: float division"),
 }
-QUICK = ("no such group", "another shape")
 BUILT_IN = [(kind, name) for kind in ("method", "backbone") for name in registry_of(kind).names()]
 
 
@@ -123,10 +111,9 @@ def test_a_papers_table_has_the_runs_and_published_values_of_the_paper(tmp_path:
     # Editors find the schema.
     ((schema, pattern),) = json.loads((folder / ".vscode/settings.json").read_text())["yaml.schemas"].items()
     assert "grid" in json.loads((folder / schema).read_text())["properties"]
-    for path in folder.glob("specs/**/*.yaml"):
-        first = path.read_text(encoding="utf-8").splitlines()[0].removeprefix("# yaml-language-server: $schema=")
-        assert (path.parent / first).resolve() == (folder / schema).resolve()
-    assert folder / "specs/fedtp/table2.yaml" in folder.glob(pattern)
+    path = folder / "specs/fedtp/table2.yaml"
+    first = path.read_text(encoding="utf-8").splitlines()[0].removeprefix("# yaml-language-server: $schema=")
+    assert (path.parent / first).resolve() == (folder / schema).resolve() and path in folder.glob(pattern)
 
 
 @pytest.mark.matrix
@@ -228,10 +215,10 @@ def test_a_name_for_a_new_part_is_free_and_a_name(study: Project) -> None:
 
 
 @pytest.mark.parametrize(
-    "mistake", [pytest.param(one, marks=() if one in QUICK else pytest.mark.matrix) for one in MISTAKES]
+    "test", [pytest.param(one, marks=() if one in ("fits", "state") else pytest.mark.matrix) for one in MISTAKES]
 )
-def test_a_mistake_in_a_method_is_found(study: Project, mistake: str) -> None:
-    old, new, test, words = MISTAKES[mistake]
+def test_a_mistake_is_found(study: Project, test: str) -> None:
+    old, new, words = MISTAKES[test]
     failed = failing(study, "method", PLAIN.replace(old, new).replace("\n\n@METHODS", COUNT, 1))
     assert words in failed[test], failed
     if test == "fits":
