@@ -80,26 +80,35 @@ class TinyViT(nn.Module):
         return self.head(self.blocks(self.dropout(tokens + self.position))[:, 0])
 
 
+MODELS: dict[str, Callable[[], nn.Module]] = {"convnet": ConvNet, "tiny_vit": TinyViT}
+
+
 @dataclass(frozen=True)
 class Workload:
     """A model, what each of the clients holds and does in a round, and the size of the pooled test set.
 
-    Where clients need more images than there are, several hold the same ones.
+    With no epochs a round measures all clients' own models. Where clients need more images than there are, several hold
+    the same ones.
     """
 
-    model: Callable[[], nn.Module]
     backbone: str
     samples: int
     epochs: int
-    tests: int
+    tests: int = 0
     clients: int = 50
     cohort: int = 5
+    method: str = "fedavg"
+
+    @property
+    def visits(self) -> int:
+        """Samples trained on, or measured, in a round."""
+        return self.cohort * self.samples * self.epochs or self.clients * self.samples
 
 
 WORKLOADS = {
-    "W1": Workload(ConvNet, "convnet", samples=1000, epochs=5, tests=10_000),
-    "W2": Workload(TinyViT, "tiny_vit", samples=64, epochs=1, tests=1000),
-    "W3": Workload(ConvNet, "convnet", samples=20, epochs=5, tests=10_000, clients=10_000, cohort=100),
+    "W1": Workload("convnet", samples=1000, epochs=5, tests=10_000),
+    "W2": Workload("tiny_vit", samples=64, epochs=1, tests=1000),
+    "W3": Workload("convnet", samples=20, epochs=5, tests=10_000, clients=10_000, cohort=100),
 }
 
 
@@ -148,7 +157,7 @@ Times = tuple[str, Iterable[float], Iterable[float], float]
 def plain(given: argparse.Namespace, workload: Workload, data: Data) -> Times:
     """Train in a plain loop over the sampled clients, with PyTorch's default number of threads."""
     torch.manual_seed(given.seed)
-    model, test = workload.model(), loader(data.tensors(data.test), training=False)
+    model, test = MODELS[workload.backbone](), loader(data.tensors(data.test), training=False)
     rounds, evaluations, share = [], [], 0.0
     for _ in range(given.rounds):
         started = time.perf_counter()
@@ -213,7 +222,7 @@ def flower(given: argparse.Namespace, workload: Workload, data: Data) -> Times:
 
     logging.getLogger("flwr").setLevel(logging.ERROR)
     torch.manual_seed(given.seed)
-    test, model = loader(data.tensors(data.test), training=False), workload.model()
+    test, model = loader(data.tensors(data.test), training=False), MODELS[workload.backbone]()
     trained, evaluated, shares = [], [], []
     client, server = ClientApp(), ServerApp()
 
@@ -222,7 +231,7 @@ def flower(given: argparse.Namespace, workload: Workload, data: Data) -> Times:
         """Train the global model in a process of Ray's."""
         config = message.content["config"]
         workload, data = WORKLOADS[str(config["workload"])], Data(Path(str(config["data"])))
-        model = workload.model()
+        model = MODELS[workload.backbone]()
         model.load_state_dict(message.content["arrays"].to_torch_state_dict())
         tensors = data.tensors(data.train[int(context.node_config["partition-id"])])
         fit(model, loader(tensors, training=True), workload.epochs)
@@ -309,7 +318,7 @@ def apple(given: argparse.Namespace, workload: Workload, data: Data) -> Times | 
     # With several processes all must draw the same.
     np.random.seed(given.seed)
     torch.manual_seed(given.seed)
-    module = Measured(workload.model())
+    module = Measured(MODELS[workload.backbone]())
     model = PyTorchModel(module, torch.optim.SGD, torch.optim.SGD(module.parameters(), lr=1.0))
     clients = FederatedDataset(
         lambda client: Dataset(data.tensors(data.train[client]), user_id=str(client)),

@@ -6,7 +6,7 @@ client, summed up. Images are generated, since speed does not depend on them. Co
 moment of the machine hits all of them. The table shows medians: seconds per 10,000 samples visited, the ratio to the
 plain loop, and the share of the floor, which is the FLOPs of the model over the rate of a large matrix product.
 
-    python benchmarks/engine.py                   # a table, and benchmarks/engine.csv; gpu.py does the same on a GPU
+    python benchmarks/engine.py                   # a table; gpu.py does the same on a GPU
     python benchmarks/engine.py --hypernetwork    # FedTP's server step alone
 """
 
@@ -14,18 +14,15 @@ from __future__ import annotations
 
 import argparse
 import copy
-import csv
 import os
 import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from contestants import BATCH, RATE, ConvNet, TinyViT, accuracy, fit
+from contestants import BATCH, MODELS, RATE, Workload, accuracy, fit
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.flop_counter import FlopCounterMode
@@ -40,35 +37,17 @@ from pflcore.settings import Evaluation, Training
 
 SEED = 0
 IMAGES = 50_000  # that a workload's clients share, however many they are
-MODELS: dict[str, Callable[[], nn.Module]] = {"convnet": ConvNet, "tiny_vit": TinyViT}
-COLUMNS = ("workload", "executor", "seconds_per_10000", "ratio_to_plain", "share_of_floor")
 
 
-@dataclass(frozen=True)
-class Workload:
-    """A round of local training; with no epochs, a measurement of all clients' own models."""
-
-    name: str
-    backbone: str
-    method: str
-    clients: int
-    cohort: int
-    samples: int
-    epochs: int
-
-    @property
-    def visits(self) -> int:
-        """Samples trained on, or measured, in a round."""
-        return self.cohort * self.samples * self.epochs or self.clients * self.samples
-
-
-WORKLOADS = (
-    Workload("W1 ConvNet, FedAvg", "convnet", "fedavg", clients=50, cohort=5, samples=1000, epochs=5),
-    Workload("W2 tiny ViT, FedAvg", "tiny_vit", "fedavg", clients=50, cohort=5, samples=128, epochs=1),
-    Workload("W2 tiny ViT, FedTP", "tiny_vit", "fedtp", clients=50, cohort=5, samples=128, epochs=1),
-    Workload("W3 ConvNet, 10,000 clients", "convnet", "fedavg", clients=10_000, cohort=100, samples=20, epochs=5),
-    Workload("W4 ConvNet, 100 personal models", "convnet", "fedper", clients=100, cohort=1, samples=100, epochs=0),
-)
+WORKLOADS = {
+    "W1 ConvNet, FedAvg": Workload("convnet", samples=1000, epochs=5),
+    "W2 tiny ViT, FedAvg": Workload("tiny_vit", samples=128, epochs=1),
+    "W2 tiny ViT, FedTP": Workload("tiny_vit", samples=128, epochs=1, method="fedtp"),
+    "W3 ConvNet, 10,000 clients": Workload("convnet", samples=20, epochs=5, clients=10_000, cohort=100),
+    "W4 ConvNet, 100 personal models": Workload(
+        "convnet", samples=100, epochs=0, clients=100, cohort=1, method="fedper"
+    ),
+}
 
 
 def federation(workload: Workload) -> FederatedData:
@@ -169,7 +148,7 @@ class PlainHypernetwork:
 
 def hypernetwork(repeat: int) -> None:
     """Print seconds of FedTP's server step alone: 237.6 million parameters, five clients."""
-    workload = next(one for one in WORKLOADS if one.method == "fedtp")
+    workload = WORKLOADS["W2 tiny ViT, FedTP"]
     usual = PlainHypernetwork(workload, torch.device("cpu"))
     params = usual.net.init(SEED)
     momenta = {name: torch.zeros_like(one) for name, one in params.items()}
@@ -216,7 +195,6 @@ def synchronize(device: torch.device) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeat", type=int, default=5, help="turns of each contestant")
-    parser.add_argument("--out", type=Path, default=Path(__file__).with_suffix(".csv"))
     parser.add_argument("--only", default="", help="workloads whose name begins so")
     parser.add_argument("--hypernetwork", action="store_true", help="FedTP's server step alone instead")
     chosen = parser.parse_args()
@@ -224,9 +202,10 @@ def main() -> None:
         return hypernetwork(chosen.repeat)
     rate = matmul_rate()
     print(f"{os.cpu_count()} cores, {torch.get_num_threads()} threads, matrix product: {rate / 1e9:.0f} GFLOP/s\n")
-    print(f"| {' | '.join(COLUMNS)} |\n|---|---|---:|---:|---:|")
-    lines = []
-    for workload in (one for one in WORKLOADS if one.name.startswith(chosen.only)):
+    print("| workload | executor | s per 10,000 | to the plain loop | share of the floor |\n|---|---|---:|---:|---:|")
+    for title, workload in WORKLOADS.items():
+        if not title.startswith(chosen.only):
+            continue
         data = federation(workload)
         contestants = {"plain loop": plain(workload, data)}
         contestants |= {executor: ours(workload, data, executor) for executor in ("sequential", "pooled")}
@@ -238,12 +217,8 @@ def main() -> None:
         for name, values in times.items():
             median = statistics.median(values)
             per = median / workload.visits * 10_000
-            lines.append(
-                [workload.name, name, f"{per:.3f}", f"{base / median:.2f}", f"{floor(workload, rate) / per:.2f}"]
-            )
-            print("| " + " | ".join(lines[-1]) + " |", flush=True)
-    with chosen.out.open("w", newline="") as file:
-        csv.writer(file, lineterminator="\n").writerows([COLUMNS, *lines])
+            share = floor(workload, rate) / per
+            print(f"| {title} | {name} | {per:.3f} | {base / median:.2f} | {share:.2f} |", flush=True)
 
 
 if __name__ == "__main__":

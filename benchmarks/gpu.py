@@ -39,8 +39,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent))  # where nothing is instal
 
 import numpy as np
 import torch
-from contestants import BATCH, CLASSES, ConvNet, TinyViT
-from engine import PlainHypernetwork, Workload, plain_round, synchronize
+from contestants import BATCH, CLASSES, ConvNet, TinyViT, Workload
+from engine import PlainHypernetwork, plain_round, synchronize
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
@@ -336,7 +336,7 @@ def speed(bench: Bench, name: str) -> None:
     backbone = BACKBONES.create(net, **({"depth": depth} if net == "tiny_vit" else {}))
 
     def workload(clients: int) -> Workload:
-        return Workload(name, net, method, clients, clients, samples, epochs)
+        return Workload(net, samples, epochs, clients=clients, cohort=clients, method=method)
 
     loops: dict[str, float] = {}  # samples per second of the plain loop, the same with any number of clients
     for clients in (2,) if bench.quick else (10, 50, 5, 1):

@@ -1,6 +1,6 @@
 """How our engine compares with installed peers: a plain PyTorch loop, Flower, and Apple's pfl, on the same federation.
 
-    python benchmarks/peers.py                    # a table, and benchmarks/peers.csv
+    python benchmarks/peers.py                    # a table
     python benchmarks/peers.py --data FOLDER      # with the Parquet export of CIFAR-10 that lies in FOLDER
 
 The peers are installed once, into build/peers-env; that takes minutes and about 6 GB. Each contestant runs as processes
@@ -13,7 +13,6 @@ is the peak of all processes of a contestant together, where pages that they sha
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import os
 import statistics
@@ -136,7 +135,7 @@ def summary(workload: str, contestant: str, turns: list[dict[str, Any]]) -> list
     if not turns:
         return [workload, contestant, "failed", *[""] * 4]
     sizes, shares = WORKLOADS[workload], [100 * turn["accuracy"] for turn in turns]
-    times = [median("rounds", sizes.cohort * sizes.samples * sizes.epochs), median("evaluations", sizes.tests)]
+    times = [median("rounds", sizes.visits), median("evaluations", sizes.tests)]
     peak = f"{max(turn['memory'] for turn in turns) / 1e6:.0f}"
     shown = f"{statistics.mean(shares):.1f} ({min(shares):.1f}-{max(shares):.1f})"
     return [workload, contestant, turns[0]["version"], *times, peak, shown]
@@ -150,13 +149,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=8, help="rounds per turn, at least 3")
     parser.add_argument("--limit", type=float, default=3600, help="seconds after which a turn is given up")
     parser.add_argument("--data", type=Path, help="a folder with train*.parquet and test*.parquet of CIFAR-10")
-    parser.add_argument("--out", type=Path, default=HERE / "peers.csv")
     given = parser.parse_args()
     if given.rounds < 3:
         parser.error("--rounds must be at least 3: the first is left out, and our last contains the evaluation")
     if any(CONTESTANTS[name][0] == PEERS for name in given.contestants):
         install()
-    rows: list[list[str]] = []
     print(f"{CORES} cores, {given.repeat} turns of {given.rounds} rounds\n")
     print(f"| {' | '.join(COLUMNS)} |\n|---|---|---|---:|---:|---:|---:|", flush=True)
     with tempfile.TemporaryDirectory(prefix="peers-") as temporary:
@@ -170,10 +167,7 @@ def main() -> None:
                     if result := measure(name, folder, options, given.limit):
                         results.append(result)
             for name, results in turns.items():
-                rows.append(summary(workload, name, results))
-                print(f"| {' | '.join(rows[-1])} |", flush=True)
-    with given.out.open("w", newline="") as file:
-        csv.writer(file, lineterminator="\n").writerows([COLUMNS, *rows])
+                print(f"| {' | '.join(summary(workload, name, results))} |", flush=True)
 
 
 if __name__ == "__main__":
