@@ -46,6 +46,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 from support import damage
+from support.own_parts import METHOD as OWN
 from support.project import Project, spec
 
 SOURCE = Path(__file__).resolve().parents[1]
@@ -53,22 +54,13 @@ PATIENCE = 300.0  # seconds that no command needs
 MOMENT = 20.0  # seconds in which whoever has lost his scheduler has to end
 ATTEMPTS = 6  # commands until there is nothing to do
 PROGRAMS = {"pfl": ("pfl", "run", "-j", "2"), "dvc": ("dvc", "repro")}
-TABLE = "table: {rows: [method], columns: [training.lr], average_over: [seed]}\n"
-AXES = f"    training.lr: [0.05, 0.1]\n    seed: [0, 1]\n{TABLE}"
+AXES = """    training.lr: [0.05, 0.1]
+    seed: [0, 1]
+table: {rows: [method], columns: [training.lr], average_over: [seed]}
+"""
 SPEC = spec("[fedavg, fedper, mine]", partition="dirichlet", rounds=8, training=", save_weights: true", more=AXES)
-METHOD = '''\
-from pflcore.method import Method, cross_entropy
-from pflcore.methods import METHODS
-
-
-@METHODS.register
-class Mine(Method):
-    """A loss that is scaled."""
-
-    def loss(self, local, params, batch):
-        return 0.5 * cross_entropy(local.forward(params, batch.inputs), batch.labels)
-'''
-EDITED = METHOD.replace("0.5 *", "1.5 *")
+METHOD = OWN.replace("from ._scaling import factor\n", "").replace("factor()", "0.5")
+EDITED = METHOD.replace("0.5", "1.5")
 OWN_PAGES = ("reports/papers/", "reports/index.html")  # of `pfl run` alone, and no stage's
 KEPT = tuple(f".pfl/{name}/" for name in ("logs", "timings", "replaced", "states"))
 KEPT += (".dvc/cache/", ".dvc/tmp/", "reports/", "stages/", "dvc.lock")
@@ -92,10 +84,8 @@ class Trial:
         there = {one: words for one, words in at_work(self.root).items() if "resource_tracker" not in words}
         scheduler = [one for one in there if one.pid == self.process.pid]
         with suppress(psutil.Error):
-            children = (
-                scheduler[0].children() if scheduler else []
-            )  # workers have the command of what they were forked from
-            parents = [one for one in children if "forkserver" in there.get(one, "")]
+            children = scheduler[0].children() if scheduler else []
+            parents = [one for one in children if "forkserver" in there.get(one, "")]  # as workers' commands say too
             workers = [one for one in there if one not in (*scheduler, *parents)]
             return {"scheduler": scheduler, "forkserver": parents, "worker": workers[-1:], "all": [*there]}[whom]
         return []
