@@ -6,23 +6,11 @@ import re
 from pathlib import Path
 
 from support.cohorts import PAIRS, QUICK
-from support.tiers import first_of_each, quick
 
 from pflcore.backbones import BACKBONES
 from pflcore.methods import METHODS
 
 ROOT = Path(__file__).parents[1]
-
-
-def test_a_case_without_a_new_value_is_left_out() -> None:
-    cases = [("a", 1), ("a", 2), ("b", 2), ("b", 1), ("c", "a"), ("a", "a")]
-    params = first_of_each(cases, ids=lambda letter, other: f"{letter}{other}")
-    assert [param.id for param in params] == ["a1", "a2", "b2", "b1", "ca", "aa"]
-    assert [[mark.name for mark in param.marks] for param in params] == [[], [], [], ["matrix"], [], ["matrix"]]
-    assert quick(first_of_each([("a", 3), ("bb", 3), ("cc", 4)], by=lambda word, _: [len(word)])) == [
-        ("a", 3),
-        ("bb", 3),
-    ]
 
 
 def test_every_method_and_every_backbone_is_tried() -> None:

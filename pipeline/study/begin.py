@@ -61,24 +61,8 @@ watch_upgrades = true    # every `dvc repro` asks whether pfl was upgraded; fals
 --find-links .
 pfl-pipeline==VERSION
 """,
-    "README.md": """\
-# TITLE
-
-    pip install -r requirements.txt    # with the wheel of pfl-pipeline in this folder
-    dvc repro                          # runs what is missing or stale in specs/, and writes reports/
-""",
-    ".gitignore": """\
-/artifacts/
-/reports/*
-/data/
-/build/
-/.dvc/cache/
-/.dvc/tmp/
-/.dvc/config.local
-/.pfl/
-__pycache__/
-.venv/
-""",
+    ".gitignore": "/artifacts/\n/reports/*\n/data/\n/build/\n/.dvc/cache/\n/.dvc/tmp/\n/.dvc/config.local\n/.pfl/\n"
+    "__pycache__/\n.venv/\n",
     ".vscode/settings.json": f'{{"yaml.schemas": {{"./{SCHEMA}": "specs/**/*.yaml"}}}}\n',
     ".github/workflows/study.yml": """\
 name: study
@@ -227,8 +211,7 @@ def create(folder: Path, source: str | None = None) -> list[str]:
     if folder.exists() and (not existed or {path.name for path in folder.iterdir()} - {".git"}):
         raise UserError(f"{folder}: there is something already; name a folder that is not there yet, or an empty one")
     names, specs = needed(source) if source else (["first"], {"first.yaml": FIRST})
-    default, installed = ", ".join(f'"{name}"' for name in names), version("pfl-pipeline")
-    words = {"DEFAULT": default, "VERSION": installed, "TITLE": folder.name}
+    words = {"DEFAULT": ", ".join(f'"{name}"' for name in names), "VERSION": version("pfl-pipeline")}
     try:
         for name, text in specs.items():
             # The comment is how language servers for YAML find the schema.
