@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pipeline.compile.compilation import Compilation
+from pipeline.compile.compiler import compile_workspace
+from pipeline.compile.generated import write
 from pipeline.spec.selection import SpecSelection, named, read_selection
 from pipeline.spec.specs import find_specs
 from pipeline.workspace import Workspace
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-    from pipeline.compile.compilation import Compilation
 
 Specs = Annotated[list[str] | None, typer.Argument(help="Specs, e.g. fedtp/table2, or folders of them, e.g. fedtp.")]
 Kept = Annotated[list[str], typer.Argument(help="Specs, e.g. fedofa/table_s1, or a folder of them.")]
@@ -72,9 +73,6 @@ def selected(workspace: Workspace) -> SpecSelection:
 
 def write_stages(workspace: Workspace, compilation: Compilation | None = None) -> None:
     """Write what was compiled, by default of what is selected, and say what that changed."""
-    from pipeline.compile.compiler import compile_workspace
-    from pipeline.compile.generated import write
-
     compiled = compilation or compile_workspace(workspace)
     counts = {"spec": len(compiled.tables), "run": len(compiled.runs)}
     words = ", ".join(f"{count} {noun}{'' if count == 1 else 's'}" for noun, count in counts.items())

@@ -11,6 +11,9 @@ import typer
 
 from pflcore.errors import UserError
 from pipeline.cli.common import Kept, Profile, all_specs, named_specs, print_table, warn, write_stages
+from pipeline.compile.compiler import compile_workspace
+from pipeline.compile.serialise import to_yaml
+from pipeline.ledger import Ledger
 from pipeline.workspace import PAPER, Workspace
 
 
@@ -33,9 +36,6 @@ def keep(specs: Kept) -> None:
 
 def drop(specs: Kept) -> None:
     """Remove kept results of some specs, so that they are trained when they are wanted."""
-    from pipeline.compile.compiler import compile_workspace
-    from pipeline.ledger import Ledger
-
     workspace = Workspace.find()
     compilation = compile_workspace(workspace, named_specs(workspace, specs), ledger=False)
     print(f"{Ledger(workspace.root).drop([*compilation.runs, *compilation.selections])} results dropped")
@@ -44,8 +44,6 @@ def drop(specs: Kept) -> None:
 
 def list_() -> None:
     """What is kept, since when, and whether it is what the specs ask for and the code would give."""
-    from pipeline.compile.compiler import compile_workspace
-    from pipeline.ledger import Ledger
     from pipeline.results.listing import CURRENT, lines
 
     workspace = Workspace.find()
@@ -59,8 +57,6 @@ def list_() -> None:
 
 def show(run: Annotated[str, typer.Argument(help="The id of a run.")]) -> None:
     """A kept result: what was run, by which code, where, and its curve."""
-    from pipeline.compile.serialise import to_yaml
-    from pipeline.ledger import Ledger
     from pipeline.results.listing import curve_of, find
 
     entry = find(Ledger(Workspace.find().root), run)

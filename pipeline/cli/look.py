@@ -14,9 +14,13 @@ import typer
 
 from pflcore.errors import UserError
 from pflcore.registry import KINDS, did_you_mean, use_study
+from pipeline.browse import listing
 from pipeline.browse.given import given_options
 from pipeline.cli.common import Profile, Set, all_specs, console, named_specs, print_table
+from pipeline.dvc.program import initialise
 from pipeline.spec.catalog import load_catalog
+from pipeline.spec.editor_schema import json_schema
+from pipeline.study.begin import begin, create, write_schema
 from pipeline.workspace import PAPER, Workspace
 
 CHECKED = ("method", "backbone")
@@ -29,8 +33,6 @@ def init(
     ] = None,
 ) -> None:
     """Make a study: a folder with a first spec, ready for `dvc repro`."""
-    from pipeline.study.begin import create
-
     specs, folder = create(name, source), os.path.relpath(name)
     print(f"{folder}: a study with {', '.join(f'specs/{spec}.yaml' for spec in specs)}")
     print(f"cd {folder} && dvc repro    # what it will do: pfl plan; a trial in miniature: pfl run --profile smoke")
@@ -41,8 +43,6 @@ def new(
     name: Annotated[str, typer.Argument(help="What specs shall call it.")],
 ) -> None:
     """Write a file for a part of your own, which runs as it is, to go on from."""
-    from pipeline.study.begin import begin, write_schema
-
     home = Workspace.find().home
     path = begin(kind, name, home)
     write_schema(home)
@@ -89,17 +89,12 @@ def schema(
     write: Annotated[bool, typer.Option("--write", help="Write it to .pfl/schema.json, where editors look.")] = False,
 ) -> None:
     """Print the JSON Schema of specs, for editors that complete and check YAML."""
-    from pipeline.spec.editor_schema import json_schema
-    from pipeline.study.begin import write_schema
-
     home = Workspace.find().home
     print(os.path.relpath(write_schema(home)) if write else json.dumps(json_schema(load_catalog(home)), indent=1))
 
 
 def setup() -> None:
     """Prepare this checkout for DVC, with or without git."""
-    from pipeline.dvc.program import initialise
-
     initialise(Workspace.find().root)
 
 
@@ -109,10 +104,8 @@ def list_(
     ],
 ) -> None:
     """List the specs, or what a spec can name."""
-    from pipeline.browse.listing import list_kind
-
     workspace = Workspace.find()
-    list_kind(what, workspace, load_catalog(workspace.home), console())
+    listing.list_kind(what, workspace, load_catalog(workspace.home), console())
 
 
 def describe(
@@ -123,8 +116,6 @@ def describe(
     set_: Set = None,
 ) -> None:
     """Explain an entry, a group of settings or a part of specs (spec, grid, table, ...). A partition is also drawn."""
-    from pipeline.browse.listing import describe as describe_entry
-
     if len(names) > 2 or (len(names) == 2 and names[0] not in KINDS):
         raise UserError(f"describe takes a name, or a kind ({', '.join(KINDS)}) and a name; got {' '.join(names)!r}")
     workspace, terminal = Workspace.find(), console()
@@ -135,7 +126,7 @@ def describe(
 
         record = example_record(name, catalog, dataset=dataset, clients=clients, seed=seed, options=set_ or [])
         drawing = Drawing.make(record, workspace.root)
-        describe_entry(name, workspace, catalog, terminal, kind)
+        listing.describe(name, workspace, catalog, terminal, kind)
         return drawing.show(terminal)
     if kind == "partition" and name in all_specs(workspace):
         from pipeline.browse.partition_view import draw_spec
@@ -146,7 +137,7 @@ def describe(
         kind, given, set_ = "dataset", given_options(set_, name), None
     if dataset or clients or set_:
         raise UserError(f"--dataset, --clients and --set draw a partition; {name!r} is none")
-    describe_entry(name, workspace, catalog, terminal, kind, given)
+    listing.describe(name, workspace, catalog, terminal, kind, given)
 
 
 def compare(

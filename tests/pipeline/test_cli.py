@@ -21,7 +21,6 @@ from pflcore.methods import METHODS
 from pflcore.registry import KINDS, registry_of
 from pflcore.settings import Evaluation, Training
 from pipeline.cli.commands import COMMANDS, KEPT, app
-from pipeline.compile import compiler
 
 VALID = "1 spec is valid: 2 run slots, 2 runs\n"
 
@@ -199,7 +198,7 @@ def test_an_interruption_is_one_line(project: Project, pfl: Pfl, monkeypatch: py
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(compiler, "compile_workspace", interrupt)
+    monkeypatch.setattr("pipeline.cli.run.compile_workspace", interrupt)
     line = "pfl: interrupted; the same command goes on from the last checkpoint\n"
     assert pfl(project.root, "validate") == (130, "", line)
 
