@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 from support.own_parts import METHOD, SCALING, own_parts
-from support.pages import squeezed
 from support.project import Project, make_project
 
 from pflcore.errors import UserError
@@ -71,17 +70,3 @@ def test_an_edit_makes_exactly_its_runs_stale(study: Project, tmp_path: Path) ->
     # Two studies never share a run, though its id is the same.
     other = commands(make_project(tmp_path / "other", parts | {"methods/_scaling.py": doubled}))
     assert first.keys() == other.keys() and first[mine] != other[mine] and first[fedavg] == other[fedavg]
-
-
-@pytest.mark.matrix
-def test_they_run_in_workers_in_miniature_and_under_dvc(study: Project) -> None:
-    done = study.call("pfl", "run", "--profile", "smoke", PFL_DEVICE="cpu")
-    assert done.returncode == 0, done.stdout + done.stderr
-    for scale in ("1.0", "0.5"):
-        study.write("methods/_scaling.py", SCALING.replace("1.0", scale))
-        study.repro()  # compiles, and asks to be called again
-        done = study.repro()
-        assert done.code == 0, done.output
-    assert [name.split("-small-")[0] for name in done.ran if name.startswith("train")] == ["train-analysed@mine"]
-    lines = squeezed((study.root / "reports/own/report.md").read_text(encoding="utf-8"))
-    assert "Drawn by the study." in lines and "| FedAvg | entries | 3 | 4 | 0 | 4 | 4 |" in lines
