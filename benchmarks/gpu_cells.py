@@ -273,9 +273,8 @@ class Session:
         """Train until all is done or the deadline is near, a line of a table each; what fails keeps no other back."""
         self.out.mkdir(parents=True, exist_ok=True)
         done = {*lines(self.folder / FINISHED), *(line["run"] for line in finished(self.out))}
-        waiting = [cell for cell in self.cells if cell.run not in done]
         print("| cell | rounds | accuracy | seconds | |\n|---|---:|---:|---:|---|")
-        for cell in waiting[:3] if self.chosen.quick else waiting:
+        for cell in (cell for cell in self.cells if cell.run not in done):
             begun, seen = time.monotonic(), [0, None]
             if begun + self.chosen.every > self.ends:
                 return
@@ -292,13 +291,10 @@ class Session:
 
     def train(self, cell: Cell, seen: list[float | None]) -> str:
         """Train a cell as far as it goes; `seen` gets the round and the last accuracy."""
-        run, data, quick = Run(cell.record), self.federation(cell), self.chosen.quick
+        run, data, started = Run(cell.record), self.federation(cell), time.monotonic()
         name, place = run_hash(run, cell.code, cell.hashes, self.device), self.out / f"{UNDER_WAY}{cell.run}"
         if (self.folder / place.name).is_dir() and not place.is_dir():
             shutil.copytree(self.folder / place.name, place)
-        backbone = BACKBONES.create(run.backbone, **run.options("backbone"))
-        method = METHODS.create(run.method, **run.options("method"))
-        started = time.monotonic()
 
         def on_round(progress: Progress) -> None:
             seen[:] = progress.round, seen[1] if progress.accuracy is None else progress.accuracy
@@ -306,26 +302,25 @@ class Session:
         with Until(place, name, self.ends, self.chosen.every) as checkpoints:
             result = train(
                 data=data,
-                backbone=backbone,
-                method=method,
-                training=replace(run.training, rounds=min(2, run.training.rounds)) if quick else run.training,
+                backbone=BACKBONES.create(run.backbone, **run.options("backbone")),
+                method=METHODS.create(run.method, **run.options("method")),
+                training=run.training,
                 evaluation=run.evaluation,
                 seed=run.seed,
-                checkpoints=None if quick else checkpoints,
+                checkpoints=checkpoints,
                 checkpoint_every=self.chosen.every,
                 on_round=on_round,
             )
-            if not quick:
-                line = {
-                    **{"run": cell.run, "identity": name, "kind": self.device.type, "device": device_name(self.device)},
-                    **{"torch": torch.__version__, "ended": time.time(), "seconds": time.monotonic() - started},
-                    "result": pickle.dumps(replace(result, weights={}, findings={})).hex(),
-                }
-                with (self.out / LINES).open("a", encoding="utf-8") as file:
-                    file.write(json.dumps(line) + "\n")
+            line = {
+                **{"run": cell.run, "identity": name, "kind": self.device.type, "device": device_name(self.device)},
+                **{"torch": torch.__version__, "ended": time.time(), "seconds": time.monotonic() - started},
+                "result": pickle.dumps(replace(result, weights={}, findings={})).hex(),
+            }
+            with (self.out / LINES).open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
             checkpoints.clear()
         shutil.rmtree(place)
-        return "diverged" if result.diverged else "quick" if quick else "done"
+        return "diverged" if result.diverged else "done"
 
     def federation(self, cell: Cell) -> FederatedData:
         run, folders = Run(cell.record), (self.folder, *self.chosen.data)
@@ -356,7 +351,6 @@ def main() -> int:
     verb.add_argument("--deadline", type=float, default=540.0, help="seconds")
     verb.add_argument("--every", type=float, default=15.0, help="seconds between checkpoints")
     verb.add_argument("--device", default="cuda")
-    verb.add_argument("--quick", action="store_true", help="two rounds of three cells; keeps nothing")
     verb = verbs.add_parser("collect", help="take what came back")
     verb.set_defaults(perform=collect)
     verb.add_argument("--cells", type=Path, required=True, help="folder that was packed")
