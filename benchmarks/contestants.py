@@ -200,8 +200,8 @@ def ours(given: argparse.Namespace, workload: Workload, arrays: Data) -> Times:
     tests, cpu = np.array_split(arrays.test, workload.clients), torch.device("cpu")
     held = (arrays.images, arrays.labels, list(arrays.train), tests)
     data = FederatedData.from_arrays(*held, (MEAN,) * 3, (STD,) * 3, CLASSES, cpu)
-    how = {"local_epochs": workload.epochs, "precision": given.precision}
-    training = Training(rounds=given.rounds, sample_rate=workload.cohort / workload.clients, **how)
+    rate = workload.cohort / workload.clients
+    training = Training(rounds=given.rounds, sample_rate=rate, local_epochs=workload.epochs)
     rounds, share = run(data, training, 0)
     # The engine measures as part of a round. So evaluation is timed in rounds that train one client on one sample.
     idle = replace(data, train=[rows[:1] for rows in data.train])
@@ -351,11 +351,9 @@ def main() -> None:
     contestants = {"ours": ours, "plain": plain, "flower": flower, "apple": apple}
     parser = argparse.ArgumentParser()
     parser.add_argument("contestant", choices=contestants)
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--workload", choices=WORKLOADS, required=True)
-    parser.add_argument("--rounds", type=int, required=True)
-    parser.add_argument("--seed", type=int, required=True)
-    parser.add_argument("--precision", default="fp32", help="of ours")
+    parser.add_argument("--workload", required=True)
+    for name, kind in {"data": Path, "rounds": int, "seed": int}.items():
+        parser.add_argument(f"--{name}", type=kind, required=True)
     given = parser.parse_args()
     if times := contestants[given.contestant](given, WORKLOADS[given.workload], Data(given.data)):
         names = ("version", "rounds", "evaluations", "accuracy")

@@ -45,13 +45,11 @@ LAUNCHER = ("-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={C
 COLUMNS = ("workload", "contestant", "version", "train_s_per_10000", "test_s_per_10000", "memory_mb", "accuracy")
 CONTESTANTS: dict[str, tuple[object, ...]] = {
     "ours": (OURS, SCRIPT, "ours"),
-    "ours bf16": (OURS, SCRIPT, "ours", "--precision", "bf16"),
     "plain loop": (PEERS, SCRIPT, "plain"),
     "Flower": (PEERS, SCRIPT, "flower"),
     "pfl": (PEERS, SCRIPT, "apple"),
     "pfl, a process per core": (PEERS, *LAUNCHER, SCRIPT, "apple"),
 }
-DEFAULT = [name for name in CONTESTANTS if name != "ours bf16"]
 
 
 def install() -> None:
@@ -93,15 +91,6 @@ def write(folder: Path, workload: Workload, source: Path | None) -> None:
         np.save(folder / f"{name}.npy", array)
 
 
-def memory(processes: list[psutil.Process]) -> int:
-    """Return bytes that the processes hold, each shared page counted once."""
-    total = 0
-    for process in processes:
-        with suppress(psutil.Error):  # it has ended
-            total += process.memory_full_info().pss
-    return total
-
-
 def measure(name: str, folder: Path, options: dict[str, object], limit: float) -> dict[str, Any] | None:
     """Return a turn's result line and its peak memory, or None if it failed or took over `limit` seconds."""
     command = [*CONTESTANTS[name], *(text for key, value in options.items() for text in (f"--{key}", str(value)))]
@@ -112,9 +101,9 @@ def measure(name: str, folder: Path, options: dict[str, object], limit: float) -
         child = psutil.Popen(command, stdout=stdout, stderr=stderr, env=settings, cwd=folder)
         try:
             while child.poll() is None and time.monotonic() < end:
-                with suppress(psutil.NoSuchProcess):  # it ended between two lines
+                with suppress(psutil.Error):  # one ended between two lines
                     family = [child, *child.children(recursive=True)]
-                peak = max(peak, memory(family))
+                    peak = max(peak, sum(process.memory_full_info().pss for process in family))  # shared pages once
                 time.sleep(1)  # a look takes some milliseconds of a core
         finally:
             for process in family:  # whatever it left behind, or all of it after an interruption
@@ -144,7 +133,7 @@ def summary(workload: str, contestant: str, turns: list[dict[str, Any]]) -> list
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workload", nargs="+", default=["W1"], choices=WORKLOADS)
-    parser.add_argument("--contestants", nargs="+", default=DEFAULT, choices=CONTESTANTS, metavar="NAME")
+    parser.add_argument("--contestants", nargs="+", default=list(CONTESTANTS), choices=CONTESTANTS, metavar="NAME")
     parser.add_argument("--repeat", type=int, default=3, help="turns of each contestant")
     parser.add_argument("--rounds", type=int, default=8, help="rounds per turn, at least 3")
     parser.add_argument("--limit", type=float, default=3600, help="seconds after which a turn is given up")
