@@ -47,7 +47,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 from support import damage
 from support.own_parts import METHOD as OWN
-from support.project import Project, spec
+from support.project import Project, make_project, spec
 
 SOURCE = Path(__file__).resolve().parents[1]
 PATIENCE = 300.0  # seconds that no command needs
@@ -199,11 +199,7 @@ def finish(process: subprocess.Popen[bytes]) -> int | None:
 
 def make(root: Path) -> float:
     """A project that is up to date; the seconds that took."""
-    marker = '[tool.pfl]\ndefault = ["faults"]\n'
-    for name, text in {"specs/faults.yaml": SPEC, "methods/mine.py": METHOD, "pyproject.toml": marker}.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(text)
-    subprocess.run(["pfl", "setup"], cwd=root, env=environment(root), check=True, stdout=subprocess.DEVNULL)
+    make_project(root, {"specs/faults.yaml": SPEC, "methods/mine.py": METHOD}, ["faults"])
     began = time.monotonic()
     if finish(start(root, "pfl")) or finish(start(root, "dvc")):
         sys.exit((root.parent / "said.txt").read_text()[-4000:])
@@ -248,12 +244,12 @@ def results(root: Path) -> Entries:
 
 def recorded(root: Path) -> Entries:
     """Command and inputs → outputs of all entries in DVC's run cache."""
+
+    def hashes(files: list[dict[str, str]]) -> str:
+        return repr([(one["path"], one["md5"]) for one in files])
+
     entries = [_load(path.read_bytes()) for path in root.glob(".dvc/cache/runs/*/*/*") if path.is_file()]
-    return {f"{one['cmd']} {_hashes(one['deps'])}": _hashes(one["outs"]) for one in entries}
-
-
-def _hashes(files: list[dict[str, str]]) -> str:
-    return repr([(one["path"], one["md5"]) for one in files])
+    return {f"{one['cmd']} {hashes(one['deps'])}": hashes(one["outs"]) for one in entries}
 
 
 def violations(root: Path, calm: Path, expected: Entries, true: Entries) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import runpy
+import shutil
 import subprocess
 import sys
 import time
@@ -78,16 +79,6 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 ROUNDS = 40
 
 
-def prepared(folder: Path) -> Project:
-    """A project whose data and partitions are made, and nothing else."""
-    text = spec("{FedAvg: fedavg, FedPer: fedper}", rounds=ROUNDS, partition="{name: dirichlet, alpha: 1.0}")
-    project = make_project(folder, {"specs/tiny.yaml": text}, default=["tiny"])
-    project.compile()
-    done = project.repro(*(name for name in project.stages() if name.endswith(":partition")))
-    assert done.code == 0, done.output
-    return project
-
-
 def here(project: Project, *words: object) -> str:
     """What `pack` or `collect` says in a project."""
     done = project.call(sys.executable, str(BENCHMARKS / "gpu_cells.py"), *map(str, words), **THERE)
@@ -104,7 +95,13 @@ def train(cells: Path, out: Path, *words: object) -> subprocess.Popen[str]:
 
 @pytest.mark.matrix
 def test_cells_are_those_of_an_ordinary_run_though_killed_and_continued(tmp_path: Path) -> None:
-    project, cells, first, second = prepared(tmp_path / "a"), *(tmp_path / name for name in ("cells", "1", "2"))
+    cells, first, second = (tmp_path / name for name in ("cells", "1", "2"))
+    text = spec("{FedAvg: fedavg, FedPer: fedper}", rounds=ROUNDS, partition="{name: dirichlet, alpha: 1.0}")
+    project = make_project(tmp_path / "a", {"specs/tiny.yaml": text}, default=["tiny"])
+    project.compile()
+    done = project.repro(*(name for name in project.stages() if name.endswith(":partition")))
+    assert done.code == 0, done.output
+    shutil.copytree(project.root, tmp_path / "b", ignore=shutil.ignore_patterns("tmp"))
     assert here(project, "pack", "--spec", "tiny", "--out", cells).startswith("2 cells, ")
     # Killed as soon as there is a checkpoint, …
     process, ends = train(cells, first, "--every", 0), time.monotonic() + 200
@@ -120,9 +117,9 @@ def test_cells_are_those_of_an_ordinary_run_though_killed_and_continued(tmp_path
     assert process.returncode == 0 and said.count(f"| {ROUNDS} | ") == said.count("| done |") == 2, error
     assert here(project, "collect", "--cells", cells, "--from", second).startswith("2 runs taken, 0 under way")
     # The same spec in another project, by `pfl run`.
-    other = prepared(tmp_path / "b")
-    done = other.call("pfl", "run", PFL_DEVICE="cpu", PFL_WORKERS="1", PFL_THREADS="1")
-    assert done.returncode == 0, done.stderr
+    other = Project(tmp_path / "b")
+    ran = other.call("pfl", "run", PFL_DEVICE="cpu", PFL_WORKERS="1", PFL_THREADS="1")
+    assert ran.returncode == 0, ran.stderr
     ours, theirs = (sorted(one.root.glob("artifacts/runs/*/rounds.parquet")) for one in (project, other))
     assert len(ours) == 2 and [path.read_bytes() for path in ours] == [path.read_bytes() for path in theirs]
     # DVC takes them for what they are, and they can be kept.
