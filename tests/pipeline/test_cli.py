@@ -224,6 +224,12 @@ def test_the_program_itself_and_output_that_is_closed_full_left_or_of_few_charac
         assert shell("pfl list methods > /dev/full") == (2, "", "pfl: standard output: No space left on device\n")
 
 
+@pytest.mark.matrix
+def test_a_run_whose_output_has_gone_ends_as_ever(project: Project) -> None:
+    assert project.call("bash", "-c", "pfl run >&- 2> >(exit)").returncode == 0
+    assert "up to date" in project.call("dvc", "status").stdout
+
+
 WITHOUT = """
 import sys
 from pipeline.cli import main
