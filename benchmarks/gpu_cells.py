@@ -11,7 +11,9 @@ the one that has not; `collect` puts the latter into the folder, so that the nex
 back counts only if its record, its code and its data are those that the workspace has then; the identity that its
 checkpoints bear says so.
 
-``cells.json`` in the folder has what is to be trained, cheapest first. Below ``data/`` lie samples, and who holds which
+``cells.json`` in the folder has what is to be trained, cheapest first: for each run its spec, cell and seed in `words`,
+the `seconds` that it is expected to take here, its record, what stands for the code of its train stage, and the hashes
+of its data and partition. Below ``data/`` lie samples, and who holds which
 of them, as compressed pickles in pieces, since only so much may travel at a time.
 """
 
@@ -27,7 +29,7 @@ import sys
 import time
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -57,25 +59,6 @@ FINISHED = "finished.txt"  # ids of runs that were collected, a line each
 LINES = "finished.jsonl"  # runs that have ended on the card, a line each
 UNDER_WAY = "under-way-"  # and the run's id: a folder with its checkpoints
 PIECE = 24 * 2**20  # bytes
-
-
-@dataclass(frozen=True)
-class Cell:
-    """A run that is to be trained.
-
-    Attributes:
-        words: Its spec, the labels of its cell, and its seed.
-        seconds: What it is expected to take on the machine that packed it, for the order alone.
-        code: What stands for the code of its train stage.
-        hashes: Of its data and its partition, as in the header of ``rounds.parquet``.
-    """
-
-    run: str
-    words: str
-    seconds: float
-    record: dict[str, Any]
-    code: str
-    hashes: dict[str, str]
 
 
 def lines(path: Path) -> list[str]:
@@ -151,12 +134,13 @@ def pack(chosen: argparse.Namespace) -> None:
     for federation in federations:
         pack_data(folder, federation, read_assignment(root / partition_path(federation)))
     speed = Speed(compilation.runs.values(), workspace.private / "timings")
-    packed = [
-        Cell(run.id, wanted[run.id], speed.seconds(run), run.record, seal(compilation, run), hashes(root, run))
+    names = ("seconds", "run", "words", "record", "code", "hashes")
+    facts = (
+        (speed.seconds(run), run.id, wanted[run.id], run.record, seal(compilation, run), hashes(root, run))
         for run in runs
-    ]
-    ordered = [asdict(cell) for cell in sorted(packed, key=lambda cell: (cell.seconds, cell.run))]
-    write_text(folder / CELLS, json.dumps({"cells": ordered, "code": code()}, indent=1) + "\n")
+    )
+    packed = [dict(zip(names, of_run, strict=True)) for of_run in sorted(facts)]
+    write_text(folder / CELLS, json.dumps({"cells": packed, "code": code()}, indent=1) + "\n")
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     print(f"{len(packed)} cells, {size / 2**20:.1f} MiB")
     if left:
@@ -266,7 +250,7 @@ class Session:
             raise UserError(f"{self.folder}: nothing was packed there ({error})") from None
         if content["code"] != code():
             raise UserError("pflcore/ is not the one that the cells were packed with; pack them again")
-        self.cells = [Cell(**cell) for cell in content["cells"]]
+        self.cells = content["cells"]
         self.samples: dict[str, Any] = {}
 
     def run(self) -> None:
@@ -274,7 +258,7 @@ class Session:
         self.out.mkdir(parents=True, exist_ok=True)
         done = {*lines(self.folder / FINISHED), *(line["run"] for line in finished(self.out))}
         print("| cell | rounds | accuracy | seconds | |\n|---|---:|---:|---:|---|")
-        for cell in (cell for cell in self.cells if cell.run not in done):
+        for cell in (cell for cell in self.cells if cell["run"] not in done):
             begun, seen = time.monotonic(), [0, None]
             if begun + self.chosen.every > self.ends:
                 return
@@ -285,14 +269,14 @@ class Session:
             except Exception as error:
                 state = f"failed: {type(error).__name__}: {error}".partition("\n")[0][:160]
             shown = "" if seen[1] is None else f"{100 * seen[1]:.2f}"
-            print(f"| {cell.words} | {seen[0]} | {shown} | {time.monotonic() - begun:.1f} | {state} |", flush=True)
+            print(f"| {cell['words']} | {seen[0]} | {shown} | {time.monotonic() - begun:.1f} | {state} |", flush=True)
             if state == "under way" or "CUDA error" in state:  # after one, everything fails
                 return
 
-    def train(self, cell: Cell, seen: list[float | None]) -> str:
+    def train(self, cell: dict[str, Any], seen: list[float | None]) -> str:
         """Train a cell as far as it goes; `seen` gets the round and the last accuracy."""
-        run, data, started = Run(cell.record), self.federation(cell), time.monotonic()
-        name, place = run_hash(run, cell.code, cell.hashes, self.device), self.out / f"{UNDER_WAY}{cell.run}"
+        run, data, started = Run(cell["record"]), self.federation(cell), time.monotonic()
+        name, place = run_hash(run, cell["code"], cell["hashes"], self.device), self.out / f"{UNDER_WAY}{cell['run']}"
         if (self.folder / place.name).is_dir() and not place.is_dir():
             shutil.copytree(self.folder / place.name, place)
 
@@ -312,7 +296,7 @@ class Session:
                 on_round=on_round,
             )
             line = {
-                **{"run": cell.run, "identity": name, "kind": self.device.type, "device": device_name(self.device)},
+                **{"run": cell["run"], "identity": name, "kind": self.device.type, "device": device_name(self.device)},
                 **{"torch": torch.__version__, "ended": time.time(), "seconds": time.monotonic() - started},
                 "result": pickle.dumps(replace(result, weights={}, findings={})).hex(),
             }
@@ -322,8 +306,8 @@ class Session:
         shutil.rmtree(place)
         return "diverged" if result.diverged else "done"
 
-    def federation(self, cell: Cell) -> FederatedData:
-        run, folders = Run(cell.record), (self.folder, *self.chosen.data)
+    def federation(self, cell: dict[str, Any]) -> FederatedData:
+        run, folders = Run(cell["record"]), (self.folder, *self.chosen.data)
         if run.data_id not in self.samples:
             self.samples = {run.data_id: unpack_data(folders, run.data_id)}  # the one before is given back
         samples, assignment = self.samples[run.data_id], unpack_data(folders, run.federation_id)
