@@ -14,7 +14,7 @@ import pytest
 import yaml
 from support.command import Pfl
 from support.command import pfl as pfl
-from support.own_parts import BACKBONE, METHOD
+from support.own_parts import BACKBONE, METHOD, SCALING, own_parts
 from support.project import Project, make_project, tree
 from support.tiny import CLASSES, SHAPE
 from support.tutorial import check, follow
@@ -24,9 +24,12 @@ from pflcore.datasets import DATASETS
 from pflcore.errors import UserError
 from pflcore.partitions import PARTITIONS, partition
 from pflcore.registry import registry_of, use_study
+from pipeline.browse.listing import describe, list_kind
+from pipeline.cli.common import console
 from pipeline.compile.compiler import compile_workspace
 from pipeline.compile.generated import compare
 from pipeline.spec.catalog import load_catalog
+from pipeline.spec.editor_schema import json_schema
 from pipeline.spec.resolve import resolve
 from pipeline.spec.specs import find_specs, load_spec
 from pipeline.study import begin as creating
@@ -255,3 +258,57 @@ def test_commands_of_a_study_keep_the_schema_up_to_date_and_give_verdicts(tmp_pa
     for words, said in (("min", "is called 'min'; did you mean 'mine'?"), ("backbone mine", "no backbone is called")):
         code, _, err = pfl(folder, "check", *words.split())
         assert code == 2 and said in err
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Project:
+    return make_project(tmp_path / "study", own_parts(), default=["own"])
+
+
+def commands(own: Project) -> dict[str, str]:
+    """Stage → command, which changes with whatever the stage is made of."""
+    return {stage.name.split("-small-")[0]: stage.command for stage in own.compiled().stages}
+
+
+def test_own_parts_are_listed_described_and_completed(own: Project, capsys: pytest.CaptureFixture[str]) -> None:
+    workspace = own.workspace()
+    catalog = load_catalog(workspace.home)
+    parts = {"methods": "mine", "backbones": "small", "datasets": "noise", "partitions": "turns", "analyses": "count"}
+    for kind, name in parts.items():
+        list_kind(kind, workspace, catalog, console())
+        assert f"{kind}/{name}.py" in capsys.readouterr().out
+    describe("mine", workspace, catalog, console())
+    shown = capsys.readouterr().out
+    assert "own: methods/mine.py" in shown and "What the loss is multiplied by." in shown
+    assert "mine" in str(json_schema(catalog)) and catalog.entry("method", "fedavg").origin == ""
+    own.write("methods/mine.py", METHOD.replace("loss is scaled", "loss is doubled"))
+    assert load_catalog(own.root).entry("method", "mine").summary == "FedAvg whose loss is doubled."
+    (own.root / "methods/mine.py").unlink()
+    with pytest.raises(UserError, match=r"specs/own\.yaml:12: grid\.axes\.method\.Mine: unknown method 'mine'"):
+        own.compiled()
+
+
+def test_an_edit_makes_exactly_its_runs_stale(own: Project, tmp_path: Path) -> None:
+    parts, doubled = own_parts(), SCALING.replace("1.0", "2.0")
+    mine, fedavg = "train-analysed@mine", "train-analysed@fedavg"
+    first = before = commands(own)
+    for name, text, expected in [
+        ("methods/mine.py", METHOD.replace("self.scale *", "2 * self.scale *"), {mine}),
+        ("methods/_scaling.py", doubled, {mine}),
+        ("methods/_scaling.py", f"# a comment\n{doubled}", set()),
+        ("methods/_other.py", "x = 1\n", set()),
+        ("backbones/small.py", parts["backbones/small.py"].replace("relu", "tanh"), {mine, fedavg}),
+        ("figures/plain.py", parts["figures/plain.py"].replace("Drawn", "Made"), {"own"}),
+    ]:
+        own.write(name, text)
+        after = commands(own)
+        assert before.keys() == after.keys()
+        assert {stage for stage in before if before[stage] != after[stage]} == expected, name
+        before = after
+    own.write("datasets/noise.py", parts["datasets/noise.py"].replace("default_rng(0)", "default_rng(1)"))
+    assert [name[:11] for name, command in commands(own).items() if command != before[name]] == ["data@noise-"]
+    (guard,) = (stage for stage in own.compiled().stages if stage.name == "guard")
+    assert {"methods", "backbones", "datasets", "partitions", "analyses", "figures"} <= set(guard.deps)
+    # Two studies never share a run, though its id is the same.
+    other = commands(make_project(tmp_path / "other", parts | {"methods/_scaling.py": doubled}))
+    assert first.keys() == other.keys() and first[mine] != other[mine] and first[fedavg] == other[fedavg]
