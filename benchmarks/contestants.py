@@ -142,6 +142,16 @@ def fit(model: nn.Module, batches: Iterable[Any], epochs: int) -> None:
             sgd.step()
 
 
+def plain_round(model: nn.Module, clients: Iterable[Iterable[Any]], epochs: int) -> None:
+    """Train a copy of the model on the batches of each client, and give the model the mean of what they became."""
+    states = []
+    for batches in clients:
+        local = copy.deepcopy(model)
+        fit(local, batches, epochs)
+        states.append(local.state_dict())
+    model.load_state_dict({name: torch.stack([state[name] for state in states]).mean(0) for name in states[0]})
+
+
 @torch.no_grad()
 def accuracy(model: nn.Module, batches: Iterable[Any]) -> float:
     """Return the share of right predictions."""
@@ -161,14 +171,9 @@ def plain(given: argparse.Namespace, workload: Workload, data: Data) -> Times:
     rounds, evaluations, share = [], [], 0.0
     for _ in range(given.rounds):
         started = time.perf_counter()
-        states, sizes = [], []
-        for client in torch.randperm(workload.clients)[: workload.cohort].tolist():
-            local, tensors = copy.deepcopy(model), data.tensors(data.train[client])
-            fit(local, loader(tensors, training=True), workload.epochs)
-            states.append(local.state_dict())
-            sizes.append(len(tensors[1]))
-        both = list(zip(torch.tensor(sizes) / sum(sizes), states, strict=True))
-        model.load_state_dict({name: sum(weight * state[name] for weight, state in both) for name in states[0]})
+        cohort = torch.randperm(workload.clients)[: workload.cohort].tolist()
+        held = (loader(data.tensors(data.train[client]), training=True) for client in cohort)
+        plain_round(model, held, workload.epochs)
         trained = time.perf_counter()
         share = accuracy(model, test)
         rounds.append(trained - started)

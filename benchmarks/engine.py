@@ -17,12 +17,11 @@ import copy
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 import torch
-from contestants import BATCH, MODELS, RATE, Workload, accuracy, fit
+from contestants import BATCH, MODELS, RATE, Workload, accuracy, plain_round
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.flop_counter import FlopCounterMode
@@ -101,7 +100,9 @@ def plain(workload: Workload, data: FederatedData) -> Callable[[], float]:
         started = time.perf_counter()
         with use_precision("fp32"):
             if workload.epochs:
-                plain_round(model, loaders, workload.epochs, server)
+                plain_round(model, loaders, workload.epochs)
+                if server:
+                    server.step()
             else:
                 for each in loaders:
                     accuracy(copy.deepcopy(model), each)
@@ -109,20 +110,6 @@ def plain(workload: Workload, data: FederatedData) -> Callable[[], float]:
         return time.perf_counter() - started
 
     return once
-
-
-def plain_round(
-    model: nn.Module, clients: Sequence[Iterable[Any]], epochs: int, server: PlainHypernetwork | None
-) -> None:
-    """Train a copy of the model on each client's batches, and give the model the mean of what they became."""
-    states = []
-    for batches in clients:
-        own = copy.deepcopy(model)
-        fit(own, batches, epochs)
-        states.append(own.state_dict())
-    model.load_state_dict({name: torch.stack([state[name] for state in states]).mean(0) for name in states[0]})
-    if server:
-        server.step()
 
 
 class PlainHypernetwork:

@@ -40,8 +40,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent))  # where nothing is instal
 
 import numpy as np
 import torch
-from contestants import BATCH, CLASSES, ConvNet, TinyViT, Workload
-from engine import PlainHypernetwork, plain_round, synchronize
+from contestants import BATCH, CLASSES, ConvNet, TinyViT, Workload, plain_round
+from engine import PlainHypernetwork, synchronize
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
@@ -398,7 +398,9 @@ def plain(workload: Workload, data: FederatedData, depth: int, precision: str) -
     with use_precision(precision), autocast:
         for _ in range(3):
             started = time.perf_counter()
-            plain_round(model, batches, workload.epochs, server)
+            plain_round(model, batches, workload.epochs)
+            if server:
+                server.step()
             synchronize(data.device)
             times.append(time.perf_counter() - started)
     return statistics.median(times[1:])
