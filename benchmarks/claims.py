@@ -23,14 +23,14 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-# In place of this folder, whose pipeline.py would hide the package of that name.
-sys.path[0] = str(Path(__file__).parents[1])
+# Before this folder, whose pipeline.py would hide the package of that name.
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from pipeline.report.claims import FAILS, HOLDS, Judgement, judge_claims  # noqa: E402
-from pipeline.report.frame import ALL, Frame  # noqa: E402
-from pipeline.report.statistics import significant  # noqa: E402
-from pipeline.report.table import Results  # noqa: E402
-from pipeline.spec.table import Published, ResolvedTable, TableCell, TableClaim  # noqa: E402
+from pipeline.report.claims import FAILS, HOLDS, Judgement, judge_claims
+from pipeline.report.frame import ALL, Frame
+from pipeline.report.statistics import significant
+from pipeline.report.table import Results
+from pipeline.spec.table import Published, ResolvedTable, TableCell, TableClaim
 
 CLIENTS, SAMPLES = 20, (50, 301)
 BASE, BETWEEN_CLIENTS = 80.0, 8.0  # percent, and points
@@ -64,9 +64,7 @@ def judge(accuracies: Accuracies, settings: int = 1, **claim: Any) -> Judgement:
         names = [f"{index}-{seed}" for seed in range(len(of_cell))]
         means = of_cell.mean(axis=1)
         for seed, name in enumerate(names):
-            runs.append(
-                {"run": name, "seed": seed, "state": "measured", "settings": f'{{"seed": {seed}}}', "figure": None}
-            )
+            runs.append({"run": name, "seed": seed, "state": "measured", "settings": f'{{"seed": {seed}}}'})
             values.append({"run": name, "client": ALL, "metric": "clients", "mean": float(means[seed]), "n": CLIENTS})
         printed = Published(mean=float(means.mean()), std=float(means.std()), quoted=False, note="")
         cells.append(TableCell(labels=labels, runs=names, published=printed))
@@ -76,12 +74,8 @@ def judge(accuracies: Accuracies, settings: int = 1, **claim: Any) -> Judgement:
         **{"decimals": 2, "cells": cells, "claims": [TableClaim.model_validate({**base, **claim})], "clients": {}},
         labels={axis: list(dict.fromkeys(cell.labels[axis] for cell in cells)) for axis in ("method", "setting")},
     )
-    columns = {
-        "values": ["run", "client", "metric", "mean", "std", "n"],
-        "rounds": ["run", "client", "round", "accuracy"],
-    }
-    empty = pd.DataFrame(columns=columns["rounds"])
-    frame = Frame(pd.DataFrame(runs), pd.DataFrame(values, columns=columns["values"]), empty, empty, empty, empty)
+    empty = pd.DataFrame(columns=["run", "client", "round", "accuracy"])
+    frame = Frame(pd.DataFrame(runs).assign(figure=None), pd.DataFrame(values).assign(std=None), *[empty] * 4)
     (judgement,) = judge_claims(Results.of(table, frame))
     return judgement
 
@@ -91,8 +85,7 @@ def rates(
 ) -> tuple[Counter[str], Counter[str]]:
     """How often a claim gets which verdict, by obtained and by published values."""
     random = np.random.default_rng([seeds, int(10 * spread), len(shifts)])
-    obtained: Counter[str] = Counter()
-    published: Counter[str] = Counter()
+    obtained, published = Counter[str](), Counter[str]()
     for _ in range(tables):
         judgement = judge(draw(random, shifts, seeds, spread), settings, **claim)
         obtained[judgement.obtained.verdict] += 1

@@ -41,46 +41,29 @@ from pathlib import Path
 import psutil
 import yaml
 
+# Before this folder, whose pipeline.py would hide the package of that name.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+
+from support import damage
+from support.own_parts import METHOD as OWN
+from support.project import Project, make_project, spec
+
 SOURCE = Path(__file__).resolve().parents[1]
-# In place of this folder, whose pipeline.py would hide the package of that name.
-sys.path[:1] = [str(SOURCE), str(SOURCE / "tests")]
-
-from support import damage  # noqa: E402
-from support.project import spec  # noqa: E402
-
-BIN = Path(sys.executable).parent
 PATIENCE = 300.0  # seconds that no command needs
 MOMENT = 20.0  # seconds in which whoever has lost his scheduler has to end
 ATTEMPTS = 6  # commands until there is nothing to do
 PROGRAMS = {"pfl": ("pfl", "run", "-j", "2"), "dvc": ("dvc", "repro")}
-TABLE = "table: {rows: [method], columns: [training.lr], average_over: [seed]}\n"
-AXES = f"    training.lr: [0.05, 0.1]\n    seed: [0, 1]\n{TABLE}"
+AXES = """    training.lr: [0.05, 0.1]
+    seed: [0, 1]
+table: {rows: [method], columns: [training.lr], average_over: [seed]}
+"""
 SPEC = spec("[fedavg, fedper, mine]", partition="dirichlet", rounds=8, training=", save_weights: true", more=AXES)
-METHOD = '''\
-from pflcore.method import Method, cross_entropy
-from pflcore.methods import METHODS
-
-
-@METHODS.register
-class Mine(Method):
-    """A loss that is scaled."""
-
-    def loss(self, local, params, batch):
-        return 0.5 * cross_entropy(local.forward(params, batch.inputs), batch.labels)
-'''
-EDITED = METHOD.replace("0.5 *", "1.5 *")
+METHOD = OWN.replace("from ._scaling import factor\n", "").replace("factor()", "0.5")
+EDITED = METHOD.replace("0.5", "1.5")
 OWN_PAGES = ("reports/papers/", "reports/index.html")  # of `pfl run` alone, and no stage's
-KEPT = (
-    ".pfl/logs/",
-    ".pfl/timings/",
-    ".pfl/replaced/",
-    ".pfl/states/",
-    ".dvc/cache/",
-    ".dvc/tmp/",
-    "reports/",
-    "stages/",
-    "dvc.lock",
-)
+KEPT = tuple(f".pfl/{name}/" for name in ("logs", "timings", "replaced", "states"))
+KEPT += (".dvc/cache/", ".dvc/tmp/", "reports/", "stages/", "dvc.lock")
 Entries = dict[str, str]
 _load = partial(yaml.load, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 _MD5 = re.compile("[0-9a-f]{32}")
@@ -102,7 +85,7 @@ class Trial:
         scheduler = [one for one in there if one.pid == self.process.pid]
         with suppress(psutil.Error):
             children = scheduler[0].children() if scheduler else []
-            parents = [one for one in children if "forkserver" in there.get(one, "")]
+            parents = [one for one in children if "forkserver" in there.get(one, "")]  # as workers' commands say too
             workers = [one for one in there if one not in (*scheduler, *parents)]
             return {"scheduler": scheduler, "forkserver": parents, "worker": workers[-1:], "all": [*there]}[whom]
         return []
@@ -145,9 +128,8 @@ class Trial:
     def clock(self) -> None:
         """Files of another time, as after a clock that was wrong."""
         shift = self.rng.choice([-1, 1]) * 4 * 365 * 86400
-        for path in self.files("artifacts", "reports", "specs", "methods", ".pfl", "stages")[
-            :: self.rng.choice([1, 3])
-        ]:
+        files = self.files("artifacts", "reports", "specs", "methods", ".pfl", "stages")
+        for path in files[:: self.rng.choice([1, 3])]:
             with suppress(OSError):
                 os.utime(path, (time.time() + shift,) * 2)
 
@@ -191,9 +173,8 @@ KINDS: dict[str, Callable[[Trial], object]] = {
 
 
 def environment(root: Path) -> dict[str, str]:
-    own = {"PYTHONPATH": str(SOURCE), "PATH": os.pathsep.join([str(BIN), os.environ["PATH"]]), "CI": "true"}
-    own |= {"DVC_NO_ANALYTICS": "1", "DVC_SITE_CACHE_DIR": str(root / ".dvc/tmp/site"), "PFL_DEVICE": "cpu"}
-    return {**os.environ, **own, "PFL_CHECKPOINT_SECONDS": "0.1", "PFL_THREADS": "1", "PYTHONFAULTHANDLER": "1"}
+    own = {"PYTHONPATH": str(SOURCE), "PFL_DEVICE": "cpu", "PFL_CHECKPOINT_SECONDS": "0.1", "PYTHONFAULTHANDLER": "1"}
+    return Project(root).environment(**own)
 
 
 def start(root: Path, program: str) -> subprocess.Popen[bytes]:
@@ -218,11 +199,7 @@ def finish(process: subprocess.Popen[bytes]) -> int | None:
 
 def make(root: Path) -> float:
     """A project that is up to date; the seconds that took."""
-    marker = '[tool.pfl]\ndefault = ["faults"]\n'
-    for name, text in {"specs/faults.yaml": SPEC, "methods/mine.py": METHOD, "pyproject.toml": marker}.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(text)
-    subprocess.run(["pfl", "setup"], cwd=root, env=environment(root), check=True, stdout=subprocess.DEVNULL)
+    make_project(root, {"specs/faults.yaml": SPEC, "methods/mine.py": METHOD}, ["faults"])
     began = time.monotonic()
     if finish(start(root, "pfl")) or finish(start(root, "dvc")):
         sys.exit((root.parent / "said.txt").read_text()[-4000:])
@@ -267,16 +244,16 @@ def results(root: Path) -> Entries:
 
 def recorded(root: Path) -> Entries:
     """Command and inputs → outputs of all entries in DVC's run cache."""
+
+    def hashes(files: list[dict[str, str]]) -> str:
+        return repr([(one["path"], one["md5"]) for one in files])
+
     entries = [_load(path.read_bytes()) for path in root.glob(".dvc/cache/runs/*/*/*") if path.is_file()]
-    return {f"{one['cmd']} {_hashes(one['deps'])}": _hashes(one["outs"]) for one in entries}
-
-
-def _hashes(files: list[dict[str, str]]) -> str:
-    return repr([(one["path"], one["md5"]) for one in files])
+    return {f"{one['cmd']} {hashes(one['deps'])}": hashes(one["outs"]) for one in entries}
 
 
 def violations(root: Path, calm: Path, expected: Entries, true: Entries) -> list[str]:
-    """What is not as it has to be when all is over, a line each."""
+    """Return what is not as it has to be when all is over, a line each."""
     found, told = results(root), []
     told += [f"{name} differs" for name in sorted(found.keys() | expected) if found.get(name) != expected.get(name)]
     status = subprocess.run(["dvc", "status"], cwd=root, env=environment(root), capture_output=True, text=True)
@@ -330,7 +307,7 @@ def main() -> int:
     if mounts and "PFL_FAULTS" not in os.environ:
         words = [sys.executable, __file__, *sys.argv[1:]]
         os.execvpe("unshare", ["unshare", "-m", *words], {**os.environ, "PFL_FAULTS": "1"})
-    os.environ["PATH"] = environment(Path())["PATH"]
+    os.environ["PATH"] = environment(Path())["PATH"]  # with pfl and dvc
     counts, wrong, taken = (Counter[str]() for _ in range(3))
     with tempfile.TemporaryDirectory(prefix="pfl-benchmark-") as folder:
         calm, other = Path(folder) / "calm", Path(folder) / "other"

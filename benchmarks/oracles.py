@@ -16,11 +16,12 @@ The exit code is 1 if an accuracy differs by more than a tenth of a point.
 from __future__ import annotations
 
 import argparse
-import importlib.util
+import runpy
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -40,8 +41,9 @@ from pflcore.methods import METHODS
 from pflcore.partitions import PARTITIONS, partition
 from pflcore.settings import Evaluation, Training
 
-_ENOUGH = 0.1  # points of accuracy
-_TRANSFORMER = {"depth": 2, "dropout": 0.0}  # nobody else draws the same masks
+ENOUGH = 0.1  # points of accuracy
+Trajectory = tuple[np.ndarray, list[Tensors]]
+"""What happened to a federation: right predictions (rounds, clients), and models at the end."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,52 +57,104 @@ class Models(Analysis):
     def check(self, subject: Subject) -> None: ...
 
     def findings(self, subject: Subject) -> Iterator[Finding]:
-        """None; the models are in `kept`."""
-        names = subject.groups.of
-        vars(self)["kept"].extend(
-            pick(subject.measured(client), names) for client in range(subject.trainer.data.clients)
-        )
+        names, clients = subject.groups.of, range(subject.trainer.data.clients)
+        vars(self)["kept"].extend(pick(subject.measured(client), names) for client in clients)
         return iter(())
 
 
-Trajectory = tuple[np.ndarray, list[Tensors]]
-"""What happened to a federation: right predictions (rounds, clients), and models at the end."""
-
-
-def main() -> int:
-    chosen = _arguments()
-    try:
-        return _compare(chosen)
-    except UserError as error:
-        print(f"oracles: {error}", file=sys.stderr)
-        return 2
-
-
-def _compare(chosen: argparse.Namespace) -> int:
-    adapter = _adapter(chosen)
+def compare(chosen: argparse.Namespace) -> int:
+    """Print the table; return the exit code."""
+    adapter = adapter_of(chosen)
     if unknown := sorted(set(chosen.methods or ()) - adapter.METHODS.keys()):
         raise UserError(f"the adapter has no {', '.join(unknown)}; it has {', '.join(adapter.METHODS)}")
     torch.set_num_threads(1)
-    setting, worst = _setting(chosen), 0.0
+    setting, worst = setting_of(chosen), 0.0
     total = sum(map(len, setting.data.test))
     print("| method | ours (%) | theirs (%) | largest difference of a round | clients that differ | of an entry |")
     print("|---|---:|---:|---:|---:|---:|", flush=True)
     for name in chosen.methods or adapter.METHODS:
         options = adapter.METHODS[name]
-        (ours, own), (theirs, others) = _ours(name, options, setting), _theirs(adapter, name, options, setting)
+        (ours, own), (theirs, others) = our_run(name, options, setting), their_run(adapter, name, options, setting)
         shares = [100 * correct.sum(1) / total for correct in (ours, theirs)]
-        apart = float(np.nanmax(abs(shares[0] - shares[1])))
-        worst = max(worst, apart)
+        gap = float(np.nanmax(abs(shares[0] - shares[1])))
+        worst = max(worst, gap)
         differ = int(((ours != theirs) & ~np.isnan(theirs)).any(0).sum())
-        cells = f"{shares[0][-1]:.2f} | {shares[1][-1]:.2f} | {apart:.2f} | {differ} of {setting.clients}"
-        print(f"| {name} | {cells} | {_largest(own, others):.1e} |", flush=True)
+        cells = f"{shares[0][-1]:.2f} | {shares[1][-1]:.2f} | {gap:.2f} | {differ} of {setting.clients}"
+        print(f"| {name} | {cells} | {largest(own, others):.1e} |", flush=True)
         for round_, (one, other) in enumerate(zip(*shares, strict=True) if chosen.curve else (), 1):
-            known = "" if np.isnan(other) else f"{other:.2f} | {abs(one - other):.2f}"
-            print(f"|   round {round_} | {one:.2f} | {known or ' | '} | | |", flush=True)
-    return int(worst > _ENOUGH)
+            known = " | " if np.isnan(other) else f"{other:.2f} | {abs(one - other):.2f}"
+            print(f"|   round {round_} | {one:.2f} | {known} | | |", flush=True)
+    return int(worst > ENOUGH)
 
 
-def _arguments() -> argparse.Namespace:
+def adapter_of(chosen: argparse.Namespace) -> Any:
+    if chosen.pflib:
+        return pflib.load(chosen.pflib)
+    if chosen.fedtp:
+        return fedtp.load(chosen.fedtp, chosen.backbone)
+    if not chosen.adapter:
+        return plain
+    if not chosen.adapter.is_file():
+        raise UserError(f"{chosen.adapter}: no such file")
+    return SimpleNamespace(**runpy.run_path(str(chosen.adapter)))
+
+
+def setting_of(chosen: argparse.Namespace) -> Setting:
+    dataset, size = DATASETS.create(chosen.dataset), chosen.generated
+    samples = stand_in(dataset, *stand_in_counts(size)) if size else dataset.load(chosen.data / dataset.name)
+    scheme = PARTITIONS.create("dirichlet", alpha=chosen.alpha, train_limit=chosen.train_limit)
+    assignment = partition(scheme, samples, chosen.clients, chosen.seed)
+    data = FederatedData.from_samples(samples, assignment, torch.device("cpu"))
+    how = {name: getattr(chosen, name) for name in ("rounds", "sample_rate", "batch_size", "lr", "momentum")}
+    options: dict[str, Any] = {"kernel": 3, "padding": 1} if min(data.shape[1:]) < 16 else {}
+    if chosen.backbone == "tiny_vit":
+        options = {"depth": 2, "dropout": 0.0}  # nobody else draws the same masks
+    backbone = BACKBONES.create(chosen.backbone, **options)
+    model, groups = backbone.create(data.shape, data.classes, chosen.seed)
+    return Setting(data, backbone, model, groups, Training(local_epochs=chosen.epochs, **how), chosen.seed)
+
+
+def our_run(name: str, options: dict[str, Any], setting: Setting) -> Trajectory:
+    models = Models()
+    result = train(
+        data=setting.data,
+        backbone=setting.backbone,
+        method=METHODS.create(name, **options),
+        training=setting.training,
+        evaluation=Evaluation(every=1, window=setting.training.rounds, curve_every=0),
+        seed=setting.seed,
+        analyses={"models": models},
+    )
+    if result.diverged:
+        raise UserError(f"{name}: {result.diverged}; take a smaller --lr")
+    return result.correct.reshape(-1, setting.clients), vars(models)["kept"]
+
+
+def their_run(adapter: Any, name: str, options: dict[str, Any], setting: Setting) -> Trajectory:
+    rounds: list[Sequence[float]] = []
+    models: list[Tensors] = []
+    for after in adapter.run(name, options, setting):
+        rounds.append([np.nan] * setting.clients if after.correct is None else after.correct)
+        if len(rounds) == setting.training.rounds:
+            models = list(after.models())
+    correct = np.array(rounds, float)
+    if correct.shape != (setting.training.rounds, setting.clients):
+        raise UserError(f"{name}: the adapter gave counts of shape {correct.shape}, not (rounds, clients)")
+    return correct, models
+
+
+def largest(ours: list[Tensors], theirs: list[Tensors]) -> float:
+    """Return the largest difference of an entry; nan where no models are given."""
+    gaps = [
+        float((one[name] - entry).abs().max())
+        for one, other in zip(ours, theirs, strict=True)
+        for name, entry in other.items()
+        if name in one and one[name].is_floating_point()
+    ]
+    return max(gaps, default=float("nan"))
+
+
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--adapter", type=Path, help="a Python file")
@@ -122,80 +176,11 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--sample-rate", type=float, default=0.5)
     parser.add_argument("--train-limit", type=int, help="most training samples of a client")
     parser.add_argument("--seed", type=int, default=0)
-    return parser.parse_args()
-
-
-def _adapter(chosen: argparse.Namespace) -> Any:
-    if chosen.pflib:
-        return pflib.load(chosen.pflib)
-    if chosen.fedtp:
-        return fedtp.load(chosen.fedtp, chosen.backbone)
-    if not chosen.adapter:
-        return plain
-    if not chosen.adapter.is_file():
-        raise UserError(f"{chosen.adapter}: no such file")
-    spec = importlib.util.spec_from_file_location("adapter", chosen.adapter)
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    if absent := [name for name in ("METHODS", "run") if not hasattr(module, name)]:
-        raise UserError(f"{chosen.adapter}: has no {' and no '.join(absent)}; see benchmarks/oracle/setting.py")
-    return module
-
-
-def _setting(chosen: argparse.Namespace) -> Setting:
-    dataset, size = DATASETS.create(chosen.dataset), chosen.generated
-    samples = stand_in(dataset, *stand_in_counts(size)) if size else dataset.load(chosen.data / dataset.name)
-    scheme = PARTITIONS.create("dirichlet", alpha=chosen.alpha, train_limit=chosen.train_limit)
-    assignment = partition(scheme, samples, chosen.clients, chosen.seed)
-    data = FederatedData.from_samples(samples, assignment, torch.device("cpu"))
-    how = {"local_epochs": chosen.epochs, "batch_size": chosen.batch_size, "lr": chosen.lr, "momentum": chosen.momentum}
-    training = Training(rounds=chosen.rounds, sample_rate=chosen.sample_rate, **how)
-    options = {"kernel": 3, "padding": 1} if min(data.shape[1:]) < 16 else {}
-    options = options if chosen.backbone == "convnet" else _TRANSFORMER
-    backbone = BACKBONES.create(chosen.backbone, **options)
-    model, groups = backbone.create(data.shape, data.classes, chosen.seed)
-    return Setting(data, backbone, model, groups, training, chosen.seed)
-
-
-def _ours(name: str, options: dict[str, Any], setting: Setting) -> Trajectory:
-    models = Models()
-    result = train(
-        data=setting.data,
-        backbone=setting.backbone,
-        method=METHODS.create(name, **options),
-        training=setting.training,
-        evaluation=Evaluation(every=1, window=setting.training.rounds, curve_every=0),
-        seed=setting.seed,
-        analyses={"models": models},
-    )
-    if result.diverged:
-        raise UserError(f"{name}: {result.diverged}; take a smaller --lr")
-    return result.correct.reshape(-1, setting.clients), vars(models)["kept"]
-
-
-def _theirs(adapter: Any, name: str, options: dict[str, Any], setting: Setting) -> Trajectory:
-    rounds: list[Sequence[float]] = []
-    models: list[Tensors] = []
-    for after in adapter.run(name, options, setting):
-        rounds.append([np.nan] * setting.clients if after.correct is None else after.correct)
-        if len(rounds) == setting.training.rounds:
-            models = list(after.models())
-    correct = np.array(rounds, float)
-    if correct.shape != (setting.training.rounds, setting.clients):
-        raise UserError(f"{name}: the adapter gave counts of shape {correct.shape}, not (rounds, clients)")
-    return correct, models
-
-
-def _largest(ours: list[Tensors], theirs: list[Tensors]) -> float:
-    """The largest difference of an entry; nan where no models are given."""
-    gaps = [
-        float((one[name] - entry).abs().max())
-        for one, other in zip(ours, theirs, strict=True)
-        for name, entry in other.items()
-        if name in one and one[name].is_floating_point()
-    ]
-    return max(gaps, default=float("nan"))
+    try:
+        return compare(parser.parse_args())
+    except UserError as error:
+        print(f"oracles: {error}", file=sys.stderr)
+        return 2
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """What the pipeline costs around training.
 
-    python benchmarks/pipeline.py                 # DVC's part: tables, and benchmarks/pipeline.csv
+    python benchmarks/pipeline.py                 # DVC's part: tables
     python benchmarks/pipeline.py --trained 200   # of many small runs: ``dvc repro`` and ``pfl run`` beside training
 
 DVC's part is compilation, DVC per stage, a repetition without work, memory and the start of a stage. DVC executes
@@ -14,7 +14,6 @@ overhead. With several workers it is what remains of the wall time after all tra
 from __future__ import annotations
 
 import argparse
-import csv
 import hashlib
 import json
 import os
@@ -29,7 +28,6 @@ from pathlib import Path
 import yaml
 
 BIN = Path(sys.executable).parent
-HERE = Path(__file__).parent
 RATES = (0.1, 0.05, 0.02, 0.01, 0.005)
 METHODS = ("local", "fedavg", "fedprox", "fedper")
 # One spec per federation, each with the runs of all methods at all rates.
@@ -52,18 +50,8 @@ grid:
     training.lr: [{rates}]
 table: {{rows: [method], columns: [training.lr], metric: final}}
 """
-NO_TRAINING = {
-    "channels": "[2, 2]",
-    "hidden": "[4, 4]",
-    "rounds": "1",
-    "evaluation": "{every: 1, window: 0, curve_every: 0}",
-}
-A_SECOND = {
-    "channels": "[4, 8]",
-    "hidden": "[32, 16]",
-    "rounds": "16",
-    "evaluation": "{every: 5, window: 5, curve_every: 10}",
-}
+NO_TRAINING = {"channels": "[2, 2]", "hidden": "[4, 4]", "rounds": 1, "evaluation": "{window: 0, curve_every: 0}"}
+A_SECOND = {"channels": "[4, 8]", "hidden": "[32, 16]", "rounds": 16, "evaluation": "{window: 5, curve_every: 10}"}
 WAYS = {"dvc repro": 1, "pfl run -j 1": 1, "pfl run -j 2": 2}  # with so many workers
 
 # Writes what DVC expects of a stage, in a few milliseconds.
@@ -71,20 +59,17 @@ STAND_IN = """\
 #!/bin/sh
 name="$3"
 case "$2" in
-  data) mkdir -p artifacts/data; echo "$name" > "artifacts/data/$name.parquet" ;;
-  partition) mkdir -p artifacts/partitions
-    echo "$name" > "artifacts/partitions/$name.parquet" ;;
-  train) mkdir -p "artifacts/runs/$name"; echo "$name" > "artifacts/runs/$name/rounds.parquet" ;;
-  evaluate) mkdir -p "artifacts/tables/$name"; echo "$name" > "artifacts/tables/$name/runs.parquet" ;;
-  describe) folder="reports/partitions/$name"; mkdir -p "$folder"
-    for file in index.md index.html picture.svg clients.csv; do echo "$folder" > "$folder/$file"; done ;;
-  report) folder="reports/$name"; mkdir -p "$folder/figures" "$folder/metrics"
-    for file in report.md report.html report.tex table.csv table.parquet figures/curves.png; do
-      echo "$folder" > "$folder/$file"
-    done ;;
-  index) mkdir -p reports; echo index > reports/index.md ;;
-  guard) mkdir -p artifacts; echo guard > artifacts/guard.txt ;;
+  data) files="artifacts/data/$name.parquet" ;;
+  partition) files="artifacts/partitions/$name.parquet" ;;
+  train) files="artifacts/runs/$name/rounds.parquet" ;;
+  evaluate) files="artifacts/tables/$name/runs.parquet" ;;
+  describe) files="index.md index.html picture.svg clients.csv"; folder="reports/partitions/$name/" ;;
+  report) files="report.md report.html report.tex table.csv table.parquet figures/curves.png metrics/none"
+    folder="reports/$name/" ;;
+  index) files=reports/index.md ;;
+  guard) files=artifacts/guard.txt ;;
 esac
+for file in $files; do mkdir -p "$(dirname "$folder$file")"; echo "$name" > "$folder$file"; done
 """
 
 
@@ -206,7 +191,6 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, nargs="+", default=[100, 300, 1000], help=f"multiples of {RUNS_PER_SPEC}")
     parser.add_argument("--repeat", type=int, default=3, help="repetitions behind each median")
-    parser.add_argument("--out", type=Path, default=HERE / "pipeline.csv")
     parser.add_argument("--trained", type=int, help="instead, so many runs that train for a second; a multiple as well")
     parser.add_argument("--ways", nargs="+", default=list(WAYS), choices=list(WAYS), help="those of --trained")
     chosen = parser.parse_args()
@@ -217,15 +201,12 @@ def main() -> int:
     print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}\n")
     if chosen.trained:
         return compare_ways(chosen.trained, chosen.ways)
-    rows: list[dict[str, str]] = []
     for runs in chosen.runs:
         row = measure(runs, chosen.repeat)
-        if not rows:
+        if runs == chosen.runs[0]:
             print(f"| {' | '.join(row)} |\n|{'---:|' * len(row)}")
-        rows.append({name: str(one) if isinstance(one, int) else f"{one:.3f}" for name, one in row.items()})
-        print(f"| {' | '.join(rows[-1].values())} |", flush=True)
-    with chosen.out.open("w", newline="") as file:
-        csv.writer(file, lineterminator="\n").writerows([list(rows[0]), *(row.values() for row in rows)])
+        cells = (str(one) if isinstance(one, int) else f"{one:.3f}" for one in row.values())
+        print(f"| {' | '.join(cells)} |", flush=True)
     print("\n| stage with next to no work | seconds |\n|---|---:|")
     for what, seconds in measure_start(max(chosen.repeat, 5)).items():
         print(f"| {what} | {seconds:.2f} |")

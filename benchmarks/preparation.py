@@ -13,11 +13,10 @@ import argparse
 import pickle
 import resource
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
+from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
@@ -29,41 +28,34 @@ from pflcore.errors import UserError
 from pflcore.partitions import PARTITIONS, partition
 
 CLIENTS = (100, 10_000, 100_000)
-OPTIONS: dict[str, dict[str, object]] = {
-    "dirichlet": {"sizes": "equal"},
-    "quantity": {"alpha": 5.0, "min_samples": 1},
-    "domain_dirichlet": {"alpha": 5.0, "min_samples": 1},
-}
+LEAST: dict[str, object] = {"alpha": 5.0, "min_samples": 1}
+OPTIONS = {"dirichlet": {"sizes": "equal"}, "quantity": LEAST, "domain_dirichlet": LEAST}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--one", nargs=2, metavar=("DATASET", "FOLDER"), help="for the processes it starts")
     chosen = parser.parse_args()
-    if chosen.one:
-        return measure(*chosen.one)
     with tempfile.TemporaryDirectory() as folder:
         print("| dataset | arrays, images/s | artifact, images/s | MB |\n|---|---:|---:|---:|")
         for dataset, count, write in (("cifar10", 60_000, write_cifar10), ("mnist", 70_000, write_mnist)):
             write(Path(folder, dataset))
-            command = [sys.executable, __file__, "--one", dataset, str(Path(folder, dataset))]
-            runs = [subprocess.run(command, check=True, capture_output=True, text=True) for _ in range(chosen.repeat)]
-            columns = zip(*(map(float, run.stdout.split()) for run in runs), strict=True)
-            arrays, artifact, peak = map(statistics.median, columns)
+            with get_context("spawn").Pool(1, maxtasksperchild=1) as pool:  # a process each
+                runs = [pool.apply(measure, (dataset, Path(folder, dataset))) for _ in range(chosen.repeat)]
+            arrays, artifact, peak = map(statistics.median, zip(*runs, strict=True))
             print(f"| {dataset} | {count / arrays:,.0f} | {count / artifact:,.0f} | {peak:,.0f} |")
     partitions()
 
 
-def measure(dataset: str, folder: str) -> None:
-    """Print seconds until the arrays are there, seconds until the artifact is, and the peak of memory in MB."""
+def measure(dataset: str, folder: Path) -> tuple[float, float, float]:
+    """Return seconds until the arrays are there, seconds until the artifact is, and the peak of memory in MB."""
     entry = DATASETS.create(dataset)
     start = time.perf_counter()
-    samples = entry.load(Path(folder))
+    samples = entry.load(folder)
     arrays = time.perf_counter() - start
     with tempfile.TemporaryDirectory() as out:
         write_samples(Path(out) / "a.parquet", samples)
-    print(arrays, time.perf_counter() - start, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+    return arrays, time.perf_counter() - start, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def write_cifar10(folder: Path) -> None:
@@ -90,11 +82,9 @@ def labelled(samples: int) -> Samples:
     """Return balanced labels of ten classes, a sixth of them for test, with five domains; black images of no size."""
     rng, places = np.random.default_rng(0), tuple(map(str, range(max(CLIENTS))))
     labels = rng.permutation(np.arange(samples) % 10)
-    attributes = {
-        "coarse": Attribute(labels % 5, tuple("abcde")),
-        "domain": Attribute(rng.permutation(np.arange(samples) % 5), tuple("abcde")),
-        "role": Attribute(np.arange(samples) % max(CLIENTS), places),
-    }
+    columns = {"coarse": labels % 5, "domain": rng.permutation(np.arange(samples) % 5)}
+    attributes = {name: Attribute(values, tuple("abcde")) for name, values in columns.items()}
+    attributes["role"] = Attribute(np.arange(samples) % max(CLIENTS), places)
     images, train = np.broadcast_to(np.uint8(0), (samples, 1, 1, 1)), np.arange(samples) >= samples // 6
     return Samples(images, labels, train, "labels", places[:10], (0.5,), (0.5,), "generated", attributes=attributes)
 

@@ -1,25 +1,16 @@
-"""What `make test` leaves out is combinations only."""
+"""What `make test` leaves out is combinations only; each promise of SECURITY.md names a test that exists."""
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 from support.cohorts import PAIRS, QUICK
-from support.tiers import first_of_each, quick
 
 from pflcore.backbones import BACKBONES
 from pflcore.methods import METHODS
 
-
-def test_a_case_without_a_new_value_is_left_out() -> None:
-    cases = [("a", 1), ("a", 2), ("b", 2), ("b", 1), ("c", "a"), ("a", "a")]
-    params = first_of_each(cases, ids=lambda letter, other: f"{letter}{other}")
-    assert [param.id for param in params] == ["a1", "a2", "b2", "b1", "ca", "aa"]
-    assert quick(params) == [("a", 1), ("a", 2), ("b", 2), ("c", "a")]
-    assert [[mark.name for mark in param.marks] for param in params] == [[], [], [], ["matrix"], [], ["matrix"]]
-
-
-def test_what_counts_can_be_said() -> None:
-    params = first_of_each([("a", 3), ("bb", 3), ("cc", 4)], by=lambda word, number: [len(word)])
-    assert quick(params) == [("a", 3), ("bb", 3)]
+ROOT = Path(__file__).parents[1]
 
 
 def test_every_method_and_every_backbone_is_tried() -> None:
@@ -28,3 +19,11 @@ def test_every_method_and_every_backbone_is_tried() -> None:
     classify = {name for name in BACKBONES.names() if BACKBONES.get(name).predicts == "classes"}
     assert methods == set(METHODS.names()) and backbones >= classify and len(classify) == len(BACKBONES.names()) - 1
     assert len(QUICK) < len(PAIRS) / 2
+
+
+def test_every_promise_names_a_test_that_exists() -> None:
+    text = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
+    promises = [line for line in text.splitlines() if line.startswith("- ")]
+    assert len(promises) > 20 and all("::test_" in line for line in promises)
+    for file, test in re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", text):
+        assert re.search(rf"^def {test}\(", (ROOT / file).read_text(encoding="utf-8"), re.MULTILINE), test

@@ -32,10 +32,10 @@ from pflcore.groups import Tensors
 from pflcore.methods import METHODS as OURS
 from pflcore.operators.hypernetworks import HyperNetwork
 
-_LR = 0.01  # its hypernetworks learn at the rate of its clients, ours have one of their own: this
-_GENERATED = {"embedding": 128, "hidden": 150, "server_clip": None, "server_lr": _LR}
+LR = 0.01  # its hypernetworks learn at the rate of its clients, ours have one of their own: this
+GENERATED = {"embedding": 128, "hidden": 150, "server_clip": None, "server_lr": LR}
 # Ours → what it calls it, options of ours under which both are alike, and arguments of its.
-_EITHER: dict[str, tuple[str, dict[str, Any], list[str]]] = {
+EITHER: dict[str, tuple[str, dict[str, Any], list[str]]] = {
     "fedavg": ("fedavg", {}, []),
     "fedprox": ("fedprox", {"mu": 0.1}, ["--mu", "0.1"]),
     "fedper": ("fedPer", {}, []),
@@ -43,14 +43,13 @@ _EITHER: dict[str, tuple[str, dict[str, Any], list[str]]] = {
     "pfedme": ("pfedMe", {}, []),
     "fedrod": ("fedRod", {}, ["--balanced_soft_max"]),
 }
-_KNOWN = {
-    "convnet": {**_EITHER, "pfedhn": ("pFedHN", _GENERATED, [])},
-    "tiny_vit": {**_EITHER, "vanilla_attention": ("Personalized-T", {}, []), "fedtp": ("FedTP", _GENERATED, [])},
+KNOWN = {
+    "convnet": {**EITHER, "pfedhn": ("pFedHN", GENERATED, [])},
+    "tiny_vit": {**EITHER, "vanilla_attention": ("Personalized-T", {}, []), "fedtp": ("FedTP", GENERATED, [])},
 }
 METHODS: dict[str, dict[str, Any]] = {}
-
 # Ours → its, of parts of the models, and of what its hypernetwork for the ConvNet generates.
-_PARTS = {
+PARTS = {
     "convnet": {"head.": "fc3."},
     "tiny_vit": {
         "patch_embed.": "to_patch_embedding.1.",
@@ -64,82 +63,85 @@ _PARTS = {
         "blocks.": "transformer.layers.",
     },
 }
-_HEADS = {"conv1": "c1", "conv2": "c2", "fc1": "l1", "fc2": "l2", "fc3": "l3", ".weight": "_weights", ".bias": "_bias"}
+HEADS = {"conv1": "c1", "conv2": "c2", "fc1": "l1", "fc2": "l2", "fc3": "l3", ".weight": "_weights", ".bias": "_bias"}
 _folder = Path()
 
 
-class _Rows(list[int]):
+class Rows(list[int]):
     """Stands in for the numbers of a client's samples, and says whose they are."""
 
     client: int
 
+    @classmethod
+    def of(cls, client: int, rows: Any) -> Rows:
+        made = cls(rows.tolist())
+        made.client = client
+        return made
+
 
 def load(folder: Path, backbone: str) -> types.ModuleType:
-    """This module, working with that copy. Raises :class:`UserError` where there is none, or no einops."""
+    """Return this module, working with that copy."""
     global _folder
-    if not all((folder / name).is_file() for name in ("main.py", "methods/method.py", "models/cnn.py")):
-        raise UserError(
-            f"{folder}: no main.py, methods/method.py and models/cnn.py in it; it is no copy of FedTP's code"
-        )
+    needed = ("main.py", "methods/method.py", "models/cnn.py")
+    if not all((folder / name).is_file() for name in needed):
+        raise UserError(f"{folder}: no {', '.join(needed)} in it; it is no copy of FedTP's code")
     if importlib.util.find_spec("einops") is None:
         raise UserError("FedTP's code needs einops; install it beside this project")
     _folder = folder.resolve()
     sys.path.insert(0, str(_folder))
     # Curves for a browser, and neighbours: imported, and not used by what is compared here.
     for absent, name in (("torch.utils.tensorboard", "SummaryWriter"), ("faiss", "IndexFlatL2")):
-        stand_in = types.ModuleType(absent)
-        vars(stand_in)[name] = None
-        sys.modules[absent] = stand_in
-    METHODS.update({name: options for name, (_, options, _) in _KNOWN[backbone].items()})
+        sys.modules[absent] = types.ModuleType(absent)
+        vars(sys.modules[absent])[name] = None
+    METHODS.update({name: options for name, (_, options, _) in KNOWN[backbone].items()})
     return sys.modules[__name__]
 
 
 def run(method: str, options: Mapping[str, Any], setting: Setting) -> Iterator[After]:
-    """Run its program; the rounds are told when it has ended."""
+    """Run its program; the rounds are given when it has ended."""
     if setting.data.shape != (3, 32, 32):
         raise UserError("FedTP's networks take images of 3×32×32; take --dataset cifar10, or --generated with it")
-    name, _, more = _KNOWN[setting.backbone.name][method]
-    if "server_lr" in options and setting.training.lr != _LR:
-        raise UserError(f"{method}: FedTP's hypernetworks learn at the rate of its clients; take --lr {_LR}")
-    utils = importlib.import_module("utils")
-    round_ = 0
+    name, _, more = KNOWN[setting.backbone.name][method]
+    if "server_lr" in options and setting.training.lr != LR:
+        raise UserError(f"{method}: FedTP's hypernetworks learn at the rate of its clients; take --lr {LR}")
+    utils, round_, clients = importlib.import_module("utils"), 0, range(setting.clients)
     measured: list[Sequence[int] | None] = [] if method == "local" else [None]
     models: list[Tensors] = []
 
-    def shuffle(clients: np.ndarray) -> None:
+    def shuffle(numbers: np.ndarray) -> None:
         nonlocal round_
         round_ += 1
         cohort = setting.cohort(round_)
-        clients[:] = cohort + sorted(set(clients.tolist()) - set(cohort))
+        numbers[:] = cohort + sorted(set(numbers.tolist()) - set(cohort))
 
-    def loaders(_: str, __: str, ___: int, ____: int, rows: _Rows, *_____: Any, **______: Any) -> tuple[Any, ...]:
+    def loaders(_: str, __: str, ___: int, ____: int, rows: Rows, *_____: Any, **______: Any) -> tuple[Any, ...]:
         now = round_ or len(measured) + 1  # local training does not shuffle, and is measured in every round
         return Epochs(setting.epochs(now, rows.client)), Epochs([[setting.test(rows.client)]]), None, None
 
     def split(*_: Any, **__: Any) -> tuple[Any, ...]:
-        sides = [{client: _rows(client, side[client]) for client in range(setting.clients)} for side in _sides(setting)]
-        counts = {
-            client: dict(enumerate(setting.train(client)[1].bincount().tolist())) for client in range(setting.clients)
-        }
+        sides = [
+            {client: Rows.of(client, side[client]) for client in clients}
+            for side in (setting.data.train, setting.data.test)
+        ]
+        counts = {client: dict(enumerate(setting.train(client)[1].bincount().tolist())) for client in clients}
         return None, setting.data.labels, None, None, *sides, counts, {}
 
     def watched(measure: Callable[..., Any], models_of: Callable[..., Sequence[Tensors]]) -> Callable[..., Any]:
         def measuring(*given: Any, **named: Any) -> Any:
             found = measure(*given, **named)
-            measured.append([found[4][client]["correct"] for client in range(setting.clients)])
+            measured.append([found[4][client]["correct"] for client in clients])
             if len(measured) == setting.training.rounds:
+                names = {_translated(name, setting): name for name in setting.initial.state_dict()}
                 with torch.no_grad():
-                    models.extend(_ours(own, setting) for own in models_of(setting.clients, *given))
+                    for own in models_of(setting.clients, *given):
+                        models.append({names[name]: entry.clone() for name, entry in own.items()})
             return found
 
         return measuring
 
-    replaced = {name: watched(getattr(utils, name), models_of) for name, models_of in _MEASURES.items()}
-    replaced |= {
-        "partition_data": split,
-        "get_divided_dataloader": loaders,
-        "get_dataloader": lambda *_: ([], [], [], []),
-    }
+    replaced = {name: watched(getattr(utils, name), models_of) for name, models_of in MEASURES.items()}
+    replaced |= {"partition_data": split, "get_divided_dataloader": loaders}
+    replaced["get_dataloader"] = lambda *_: ([], [], [], [])
     with contextlib.ExitStack() as stack:
         for one, replacement in replaced.items():
             stack.enter_context(patch.object(utils, one, replacement))
@@ -162,22 +164,12 @@ def run(method: str, options: Mapping[str, Any], setting: Setting) -> Iterator[A
 
 
 def _words(name: str, setting: Setting) -> list[str]:
-    """Its arguments."""
+    """Return its arguments."""
     training, model = setting.training, {"convnet": "cnn", "tiny_vit": "vit"}[setting.backbone.name]
-    words: dict[str, object] = {
-        "alg": name,
-        "model": model,
-        "dataset": "cifar10",
-        "n_parties": setting.clients,
-        "comm_round": training.rounds,
-        "epochs": training.local_epochs,
-        "lr": training.lr,
-        "rho": training.momentum,
-        "sample": len(setting.cohort(1)) / setting.clients,
-        "reg": 0,
-        "eval_step": 1,
-        "test_round": training.rounds if name == "local_training" else 2,
-    }
+    words: dict[str, object] = {"alg": name, "model": model, "dataset": "cifar10", "n_parties": setting.clients}
+    words |= {"comm_round": training.rounds, "epochs": training.local_epochs, "lr": training.lr, "reg": 0}
+    words |= {"rho": training.momentum, "sample": len(setting.cohort(1)) / setting.clients, "eval_step": 1}
+    words["test_round"] = training.rounds if name == "local_training" else 2
     if model == "vit":
         words["depth"] = vars(setting.backbone)["depth"]
     return [word for key, value in words.items() for word in (f"--{key}", str(value))]
@@ -188,7 +180,7 @@ def _with_own(personal: Sequence[Tensors], shared: nn.Module) -> list[Tensors]:
 
 
 # What measures its clients → the models that it does so with, given what it is given.
-_MEASURES: dict[str, Callable[..., Sequence[Tensors]]] = {
+MEASURES: dict[str, Callable[..., Sequence[Tensors]]] = {
     "compute_accuracy_per_client_simple": lambda clients, shared, *_: [shared.state_dict()] * clients,
     "compute_accuracy_personally": lambda clients, personal, shared, *_: _with_own(personal, shared),
     "compute_accuracy_local": lambda clients, nets, *_: [nets[client].state_dict() for client in range(clients)],
@@ -202,35 +194,25 @@ _MEASURES: dict[str, Callable[..., Sequence[Tensors]]] = {
 }
 
 
-def _sides(setting: Setting) -> tuple[Any, Any]:
-    return setting.data.train, setting.data.test
-
-
-def _rows(client: int, rows: Any) -> _Rows:
-    made = _Rows(rows.tolist())
-    made.client = client
-    return made
-
-
 def _beginnings(
     method: str, options: Mapping[str, Any], setting: Setting
 ) -> Iterator[tuple[type[nn.Module], Tensors, dict[str, Any]]]:
-    """Classes of its, what their modules begin with, and arguments that they get in place of its own."""
+    """Yield classes of its, what their modules begin with, and arguments that they get in place of its own."""
     cnn, vit = importlib.import_module("models.cnn"), importlib.import_module("models.vit")
-    hypernetworks = importlib.import_module("models.Hypernetworks")
     small = setting.backbone.name == "convnet"
-    fixed = {} if small else {"dropout": 0.0, "emb_dropout": 0.0}
-    yield cnn.CNNTarget if small else vit.ViT, _theirs(setting.model().state_dict(), setting), fixed
+    initial = {_translated(name, setting): entry for name, entry in setting.model().state_dict().items()}
+    yield cnn.CNNTarget if small else vit.ViT, initial, {} if small else {"dropout": 0.0, "emb_dropout": 0.0}
     if "server_lr" in options:
-        yield cnn.CNNHyper if small else hypernetworks.ViTHyper, _hypernetwork(method, options, setting), {}
+        hyper = cnn.CNNHyper if small else importlib.import_module("models.Hypernetworks").ViTHyper
+        yield hyper, _hypernetwork(method, options, setting), {}
 
 
 def _hypernetwork(method: str, options: Mapping[str, Any], setting: Setting) -> Tensors:
-    """What our hypernetwork begins with, under its names."""
+    """Return what our hypernetwork begins with, under its names."""
     made: Any = OURS.create(method, **options)
     generated = made.roles(setting.groups).generated
-    entries = {name: entry for name, entry in setting.model().state_dict().items() if name in generated}
-    shapes = {name: tuple(entry.shape) for name, entry in entries.items()}
+    state = setting.model().state_dict()
+    shapes = {name: tuple(entry.shape) for name, entry in state.items() if name in generated}
     begun = HyperNetwork(setting.clients, made.embedding, made.hidden, made.layers, shapes).init(setting.seed)
     named = {"embeddings.weight": begun.pop("embedding")}
     for name, entry in begun.items():
@@ -239,8 +221,8 @@ def _hypernetwork(method: str, options: Mapping[str, Any], setting: Setting) -> 
         if part == "mlp":  # with a ReLU between two layers
             path = f"mlp.{2 * int(target)}"
         elif setting.backbone.name == "convnet":
-            (path,) = _theirs({target: entry}, setting)
-            for ours, theirs in _HEADS.items():
+            path = _translated(target, setting)
+            for ours, theirs in HEADS.items():
                 path = path.replace(ours, theirs)
         else:
             path = f"to_qkv_value_list.{target.split('.')[1]}"
@@ -249,7 +231,7 @@ def _hypernetwork(method: str, options: Mapping[str, Any], setting: Setting) -> 
 
 
 def _beginning(make: Callable[..., None], entries: Tensors, fixed: dict[str, Any]) -> Callable[..., None]:
-    """What makes a module of its, and then gives it the initial weights."""
+    """Return what makes a module of its, and then gives it the initial weights."""
 
     def create(model: nn.Module, *given: Any, **named: Any) -> None:
         make(model, *given, **{**named, **fixed})
@@ -259,7 +241,7 @@ def _beginning(make: Callable[..., None], entries: Tensors, fixed: dict[str, Any
 
 
 def _second_classifier(setting: Setting) -> Callable[..., None]:
-    """What makes a linear layer, and copies our classifier to one of its size: personal ones begin so, of ours."""
+    """Return what makes a linear layer and copies our classifier to one of its size, as ours begin."""
     make, entries = nn.Linear.__init__, setting.model().get_submodule(setting.head).state_dict()
 
     def create(layer: nn.Linear, *given: Any, **named: Any) -> None:
@@ -270,20 +252,10 @@ def _second_classifier(setting: Setting) -> Callable[..., None]:
     return create
 
 
-def _theirs(entries: Tensors, setting: Setting) -> Tensors:
-    """Our entries under its names."""
-    return {_translated(name, setting): entry for name, entry in entries.items()}
-
-
-def _ours(entries: Tensors, setting: Setting) -> Tensors:
-    """Its entries under our names."""
-    names = {_translated(name, setting): name for name in setting.initial.state_dict()}
-    return {names[name]: entry.clone() for name, entry in entries.items()}
-
-
 def _translated(name: str, setting: Setting) -> str:
+    """Return our name of an entry as its own."""
     if setting.backbone.name == "tiny_vit" and name.startswith("norm."):
         return name.replace("norm.", "mlp_head.0.")
-    for ours, theirs in _PARTS[setting.backbone.name].items():
+    for ours, theirs in PARTS[setting.backbone.name].items():
         name = name.replace(ours, theirs)
     return name

@@ -26,7 +26,7 @@ from pflcore.errors import UserError
 from pflcore.groups import Tensors
 
 # Ours → module and class of theirs, options of ours under which both are alike, and theirs.
-_KNOWN: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
+KNOWN: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
     "fedavg": ("serveravg", "FedAvg", {}, {}),
     "fedprox": ("serverprox", "FedProx", {"mu": 0.1}, {"mu": 0.1}),
     "fedper": ("serverper", "FedPer", {}, {}),
@@ -39,9 +39,8 @@ _KNOWN: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
     "local": ("serverlocal", "Local", {"schedule": "when_sampled"}, {}),
     "scaffold": ("serverscaffold", "SCAFFOLD", {}, {"server_learning_rate": 1.0}),
 }
-METHODS: dict[str, dict[str, Any]] = {name: options for name, (_, _, options, _) in _KNOWN.items()}
-_PERSONAL = ("ditto",)  # measured by `evaluate_personalized`, with a model that is called `model_per`
-_OPTIONS: dict[str, Any] = {
+METHODS: dict[str, dict[str, Any]] = {name: options for name, (_, _, options, _) in KNOWN.items()}
+OPTIONS: dict[str, Any] = {
     "algorithm": "", "auto_break": False, "batch_num_per_client": 0, "client_drop_rate": 0.0, "dataset": "",
     "device": "cpu", "dlg_eval": False, "dlg_gap": 1, "eval_gap": 1, "few_shot": 0, "fine_tuning_epoch_new": 0,
     "goal": "", "learning_rate_decay": False, "learning_rate_decay_gamma": 1.0,
@@ -51,7 +50,7 @@ _OPTIONS: dict[str, Any] = {
 
 
 def load(folder: Path) -> types.ModuleType:
-    """This module, working with that copy of PFLlib. Raises :class:`UserError` where there is none."""
+    """Return this module, working with that copy."""
     found = next((path for path in (folder, folder / "system") if (path / "flcore").is_dir()), None)
     if found is None:
         raise UserError(f"{folder}: no folder flcore in it or in its folder system; it is no copy of PFLlib")
@@ -64,29 +63,28 @@ def load(folder: Path) -> types.ModuleType:
 
 def run(method: str, options: Mapping[str, Any], setting: Setting) -> Iterator[After]:
     """Train, with its own loop, a round more than is asked for: it measures before it trains."""
-    module, name, _, theirs = _KNOWN[method]
+    module, name, _, theirs = KNOWN[method]
     server_module = importlib.import_module(f"flcore.servers.{module}")
     base_module = importlib.import_module("flcore.servers.serverbase")
     client_module = importlib.import_module("flcore.clients.clientbase")
     split = importlib.import_module("flcore.trainmodel.models").BaseHeadSplit
-
+    personal = method == "ditto"  # measured by `evaluate_personalized`, with a model that is called `model_per`
     found: list[list[int]] = []  # before the first round, and after each
+    models: list[Tensors] = []
 
     def samples(_: str, client: int, is_train: bool = True, few_shot: int = 0) -> list[Labelled]:
-        inputs, labels = setting.train(client) if is_train else setting.test(client)
-        return list(zip(inputs, labels, strict=True))
+        return list(zip(*(setting.train if is_train else setting.test)(client), strict=True))
 
-    client_module.Client.load_train_data = lambda self, batch_size=None: Epochs(
-        setting.epochs(max(len(found), 1), self.id)
-    )
-    for each in (base_module, client_module):
-        each.read_client_data = samples
-    head = setting.model().get_submodule(setting.head)
-    base = setting.model()
+    def batches(client: Any, batch_size: int | None = None) -> Epochs:
+        return Epochs(setting.epochs(max(len(found), 1), client.id))
+
+    client_module.Client.load_train_data = batches
+    base_module.read_client_data = client_module.read_client_data = samples
+    base, training = setting.model(), setting.training
+    head = copy.deepcopy(base.get_submodule(setting.head))
     base.set_submodule(setting.head, nn.Identity())
-    training = setting.training
     given = {
-        "model": split(base, copy.deepcopy(head)),
+        "model": split(base, head),
         "num_classes": setting.data.classes,
         "num_clients": setting.clients,
         "join_ratio": len(setting.cohort(1)) / setting.clients,
@@ -96,10 +94,16 @@ def run(method: str, options: Mapping[str, Any], setting: Setting) -> Iterator[A
         "batch_size": training.batch_size,
         "local_learning_rate": training.lr,
     }
-    models: list[Tensors] = []
+
+    def renamed(client: Any) -> Iterator[tuple[str, Any]]:
+        """The model that a client is measured with, under our names."""
+        for name, entry in (client.model_per if personal else client.model).state_dict().items():
+            in_head = name.startswith("head.")
+            yield f"{setting.head}{name[4:]}" if in_head else name.removeprefix("base."), entry.clone()
+
     with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        server = getattr(server_module, name)(Namespace(**{**_OPTIONS, **given, **theirs}), 0)
+        server = getattr(server_module, name)(Namespace(**{**OPTIONS, **given, **theirs}), 0)
 
         def cohort() -> list[Any]:
             # It asks before it measures, and, where nothing is exchanged, once more thereafter.
@@ -107,30 +111,17 @@ def run(method: str, options: Mapping[str, Any], setting: Setting) -> Iterator[A
             return [server.clients[client] for client in setting.cohort(upcoming)]
 
         def measured(*_: Any) -> None:
-            stats = server.test_metrics_personalized() if method in _PERSONAL else server.test_metrics()
+            stats = server.test_metrics_personalized() if personal else server.test_metrics()
             found.append([int(count) for count in stats[2]])
             if len(found) == training.rounds + 1:  # the first was before any training
-                models.extend(_renamed(client, method, setting.head) for client in server.clients)
+                models.extend(dict(renamed(client)) for client in server.clients)
 
         server.select_clients = cohort
-        server.evaluate = measured if method not in _PERSONAL else lambda *_: None
+        server.evaluate = (lambda *_: None) if personal else measured
         server.evaluate_personalized = measured
         server.save_results = server.save_global_model = lambda: None
-        _train(server)
+        # At its end it prints averages of lists that were not filled.
+        with contextlib.suppress(ValueError, ZeroDivisionError, IndexError):
+            server.train()
     for correct in found[1:]:
         yield After(correct, lambda: models)
-
-
-def _train(server: Any) -> None:
-    # At its end it prints averages of lists that were not filled.
-    with contextlib.suppress(ValueError, ZeroDivisionError, IndexError):
-        server.train()
-
-
-def _renamed(client: Any, method: str, head: str) -> Tensors:
-    """The model that a client is measured with, under our names."""
-    model = client.model_per if method in _PERSONAL else client.model
-    return {
-        name.replace("head.", f"{head}.", 1) if name.startswith("head.") else name.removeprefix("base."): entry.clone()
-        for name, entry in model.state_dict().items()
-    }

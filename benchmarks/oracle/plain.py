@@ -26,53 +26,40 @@ METHODS: dict[str, dict[str, Any]] = {
 
 def run(method: str, options: Mapping[str, Any], setting: Setting) -> Iterator[After]:
     """Every client has a module of its own; the cohort's get the shared part, and what comes back is averaged."""
-    keeps = {"fedper": "head", "fedrep": "head", "local": "all"}.get(method, "nothing")
+    keeps = {"fedper": f"{setting.head}.", "fedrep": f"{setting.head}.", "local": ""}.get(method, "nothing")
     shared = {name: entry.clone() for name, entry in setting.model().state_dict().items()}
     own = [setting.model() for _ in range(setting.clients)]  # what clients keep, and what they are measured with
+
+    def receive(model: nn.Module) -> nn.Module:
+        received = {name: entry for name, entry in shared.items() if not name.startswith(keeps)}
+        model.load_state_dict(received, strict=False)
+        return model
+
     for round_ in setting.rounds:
         returned, sizes = [], []
         for client in range(setting.clients) if method == "local" else setting.cohort(round_):
-            model = copy.deepcopy(own[client]) if method == "ditto" else own[client]
-            _receive(model, shared, keeps, setting.head)
+            model = receive(copy.deepcopy(own[client]) if method == "ditto" else own[client])
             received = copy.deepcopy(model)
             for number, epoch in enumerate(setting.epochs(round_, client)):
-                trained = _trained(model, setting.head, method, number, options)
+                trained = dict(model.named_parameters())
+                if method == "fedrep":  # the head alone at first, and then the rest
+                    head = number < options["head_epochs"]
+                    trained = {name: one for name, one in trained.items() if name.startswith(keeps) == head}
                 for batch in epoch:
-                    pull = options["mu"] if method == "fedprox" else 0.0
-                    _step(model, trained, batch, setting.training.lr, received, pull)
+                    step(model, trained, batch, setting.training.lr, received, options.get("mu", 0.0))
                     if method == "ditto":
                         every = dict(own[client].named_parameters())
-                        _step(own[client], every, batch, setting.training.lr, received, options["lam"])
+                        step(own[client], every, batch, setting.training.lr, received, options["lam"])
             returned.append({name: entry.clone() for name, entry in model.state_dict().items()})
             sizes.append(1 if method == "fedrep" else len(setting.train(client)[1]))  # there clients count alike
-        weights = [size / sum(sizes) for size in sizes]
-        both = list(zip(weights, returned, strict=True))
+        both = [(size / sum(sizes), state) for size, state in zip(sizes, returned, strict=True)]
         shared = {name: sum(weight * one[name] for weight, one in both) for name in shared}
-        measured = own if method == "ditto" else [copy.deepcopy(model) for model in own]
-        if method != "ditto":
-            for model in measured:
-                _receive(model, shared, keeps, setting.head)
+        measured = own if method == "ditto" else [receive(copy.deepcopy(model)) for model in own]
         yield After(setting.correct(measured), lambda measured=measured: [one.state_dict() for one in measured])
 
 
-def _receive(model: nn.Module, shared: Mapping[str, Tensor], keeps: str, head: str) -> None:
-    def stays(name: str) -> bool:
-        return keeps == "all" or (keeps == "head" and name.startswith(f"{head}."))
-
-    model.load_state_dict({name: entry for name, entry in shared.items() if not stays(name)}, strict=False)
-
-
-def _trained(model: nn.Module, head: str, method: str, epoch: int, options: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The parameters that an epoch trains: all, but for FedRep's first the head alone, and then the rest."""
-    parameters = dict(model.named_parameters())
-    if method != "fedrep":
-        return parameters
-    first = epoch < options["head_epochs"]
-    return {name: it for name, it in parameters.items() if name.startswith(f"{head}.") == first}
-
-
-def _step(model: nn.Module, trained: Mapping[str, Tensor], batch: Any, rate: float, towards: Any, pull: float) -> None:
-    """A step of SGD on cross entropy + pull / 2 · ‖w − w_received‖²."""
+def step(model: nn.Module, trained: Mapping[str, Tensor], batch: Any, rate: float, towards: Any, pull: float) -> None:
+    """Take a step of SGD on cross entropy + pull / 2 · ‖w − w_received‖²."""
     model.train()
     inputs, labels = batch
     slopes = torch.autograd.grad(F.cross_entropy(model(inputs), labels), list(trained.values()))

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from pipeline.cli import begin, keep, look
+from pipeline.cli import keep, look
 from pipeline.cli.run import add, compile_, drop, plan, run, status, validate
 from pipeline.stages.cli import stage
 
@@ -15,12 +15,12 @@ app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 results = typer.Typer(help="Kept results: the ledger in results/, which git keeps.", no_args_is_help=True)
 COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
     "Begin": {
-        "pfl init mine --from fedtp/table2": begin.init,
-        "pfl new method mine": begin.new,
-        "pfl check mine --set mu=0.5 --with tiny_vit": begin.check,
-        "pfl fetch cifar10": begin.fetch,
-        "pfl schema --write": begin.schema,
-        "pfl setup": begin.setup,
+        "pfl init mine --from fedtp/table2": look.init,
+        "pfl new method mine": look.new,
+        "pfl check mine --set mu=0.5 --with tiny_vit": look.check,
+        "pfl fetch cifar10": look.fetch,
+        "pfl schema --write": look.schema,
+        "pfl setup": look.setup,
     },
     "Run": {
         "pfl validate fedtp/table2": validate,
@@ -59,18 +59,17 @@ app.add_typer(results, name="results", rich_help_panel="Keep", epilog="Example: 
 app.command("stage", hidden=True)(stage)
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(asked: bool) -> None:
+    if asked:
         from importlib.metadata import version
 
         print(f"pfl {version('pfl-pipeline')}")
         raise typer.Exit
 
 
+Version = Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it and exit.")]
+
+
 @app.callback()
-def pfl(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
-    ] = False,
-) -> None:
+def pfl(version: Version = False) -> None:
     """Compile experiment specs into a DVC pipeline, run it, and read the reports."""

@@ -8,15 +8,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pipeline.compile.compilation import Compilation
+from pipeline.compile.compiler import compile_workspace
+from pipeline.compile.generated import write
+from pipeline.spec.selection import SpecSelection, named, read_selection
+from pipeline.spec.specs import find_specs
 from pipeline.workspace import Workspace
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from pipeline.compile.compilation import Compilation
-    from pipeline.spec.selection import SpecSelection
-
 Specs = Annotated[list[str] | None, typer.Argument(help="Specs, e.g. fedtp/table2, or folders of them, e.g. fedtp.")]
+Kept = Annotated[list[str], typer.Argument(help="Specs, e.g. fedofa/table_s1, or a folder of them.")]
 All = Annotated[bool, typer.Option("--all", help="All specs.")]
 Profile = Annotated[str, typer.Option(help="paper or smoke.")]
 Set = Annotated[list[str] | None, typer.Option("--set", help="An option of it, as alpha=0.1; repeatable.")]
@@ -33,14 +36,14 @@ def console() -> Console:
     return console
 
 
-def print_table(columns: dict[str, str], rows: Iterable[Sequence[str]]) -> None:
-    """Print rows as a table; `columns` are names with their justification. Prints nothing without rows."""
+def print_table(columns: Iterable[str], right: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print rows as a table, some columns of it to the right. Prints nothing without rows."""
     from rich.markup import escape
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for name, justify in columns.items():
-        table.add_column(name, justify="right" if justify == "right" else "left", overflow="fold")
+    for name in columns:
+        table.add_column(name, justify="right" if name in right else "left", overflow="fold")
     for row in rows:
         table.add_row(*map(escape, row))
     if table.row_count:
@@ -55,29 +58,22 @@ def warn(lines: Iterable[str]) -> None:
 
 def all_specs(workspace: Workspace) -> list[str]:
     """Return the names of all specs."""
-    from pipeline.spec.specs import find_specs
-
     return list(find_specs(workspace.specs))
 
 
 def named_specs(workspace: Workspace, words: list[str] | None) -> list[str]:
     """Return specs by what they are called on the command line. Raises :class:`UserError` for an unknown one."""
-    from pipeline.spec.selection import named
-
     return named(words, all_specs(workspace)) if words else []
 
 
 def selected(workspace: Workspace) -> SpecSelection:
     """Return the specs that are compiled."""
-    from pipeline.spec.selection import read_selection
-
     return read_selection(workspace, all_specs(workspace))
 
 
 def write_stages(workspace: Workspace, compilation: Compilation | None = None) -> None:
     """Write what was compiled, by default of what is selected, and say what that changed."""
-    from pipeline.compile.compiler import compile_workspace
-    from pipeline.compile.generated import write
-
     compiled = compilation or compile_workspace(workspace)
-    print(f"{len(compiled.tables)} specs, {len(compiled.runs)} runs: {write(workspace, compiled).summary}")
+    counts = {"spec": len(compiled.tables), "run": len(compiled.runs)}
+    words = ", ".join(f"{count} {noun}{'' if count == 1 else 's'}" for noun, count in counts.items())
+    print(f"{words}: {write(workspace, compiled).summary}")

@@ -10,23 +10,23 @@ from typing import Annotated
 import typer
 
 from pflcore.errors import UserError
-from pipeline.cli.common import Profile, all_specs, named_specs, print_table, warn, write_stages
+from pipeline.cli.common import Kept, Profile, all_specs, named_specs, print_table, warn, write_stages
+from pipeline.compile.compiler import compile_workspace
+from pipeline.compile.generated import to_yaml
+from pipeline.ledger import Ledger
 from pipeline.workspace import PAPER, Workspace
-
-Kept = Annotated[list[str], typer.Argument(help="Specs, e.g. fedofa/table_s1, or a folder of them.")]
 
 
 def keep(specs: Kept) -> None:
     """Add what is up to date of some specs to results/; from then on nothing trains it again."""
     from pipeline.results.keep import keep
 
-    workspace, some = Workspace.find(), False
+    workspace, some = Workspace.find(), 0
     for spec in named_specs(workspace, specs):
         kept = keep(workspace, spec)
-        some |= bool(kept.runs or kept.before)
-        before = f", {kept.before} were before" if kept.before else ""
+        some += len(kept.runs) + kept.before
         where = f" in {os.path.relpath(kept.file)}" if kept.file else ""
-        print(f"{spec}: {len(kept.runs)} runs kept{where}{before}")
+        print(f"{spec}: {len(kept.runs)} runs kept{where}" + (f", {kept.before} were before" if kept.before else ""))
         for reason, count in kept.left.items():
             print(f"{count} left out: they {reason}")
     if not some:
@@ -36,9 +36,6 @@ def keep(specs: Kept) -> None:
 
 def drop(specs: Kept) -> None:
     """Remove kept results of some specs, so that they are trained when they are wanted."""
-    from pipeline.compile.compiler import compile_workspace
-    from pipeline.ledger import Ledger
-
     workspace = Workspace.find()
     compilation = compile_workspace(workspace, named_specs(workspace, specs), ledger=False)
     print(f"{Ledger(workspace.root).drop([*compilation.runs, *compilation.selections])} results dropped")
@@ -47,32 +44,27 @@ def drop(specs: Kept) -> None:
 
 def list_() -> None:
     """What is kept, since when, and whether it is what the specs ask for and the code would give."""
-    from pipeline.compile.compiler import compile_workspace
-    from pipeline.ledger import Ledger
     from pipeline.results.listing import CURRENT, lines
 
     workspace = Workspace.find()
     compilation = compile_workspace(workspace, all_specs(workspace), ledger=False)
     kept = lines(Ledger(workspace.root), compilation)
-    names = ("run", "accuracy", "obtained", "device", "seconds", "state")
-    print_table({name: "right" if name in ("accuracy", "seconds") else "left" for name in names}, map(astuple, kept))
+    columns = ("run", "accuracy", "obtained", "device", "seconds", "state")
+    print_table(columns, ("accuracy", "seconds"), map(astuple, kept))
     current = sum(line.state == CURRENT for line in kept)
     print(f"{len(kept)} kept results, {current} of them current; all specs together have {len(compilation.runs)} runs")
 
 
 def show(run: Annotated[str, typer.Argument(help="The id of a run.")]) -> None:
     """A kept result: what was run, by which code, where, and its curve."""
-    from pipeline.compile.generated import to_yaml
-    from pipeline.ledger import Ledger
     from pipeline.results.listing import curve_of, find
 
     entry = find(Ledger(Workspace.find().root), run)
-    curve = curve_of(entry)
     seconds = None if entry.seconds is None else f"{entry.seconds:,.1f}"
     print(to_yaml({"run": entry.run.id, "obtained": entry.obtained, "seconds": seconds}), end="")
     print(to_yaml({"made_by": entry.made_by, "facts": entry.facts, "settings": entry.run.record}), end="")
     print("\nround  accuracy %      loss")
-    for round_, accuracy, loss in curve:
+    for round_, accuracy, loss in curve_of(entry):
         print(f"{round_:5d}  {accuracy:10.2f}  {loss:8.4f}")
 
 

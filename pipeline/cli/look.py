@@ -1,17 +1,100 @@
-"""Looking: what a spec can name, and what was obtained."""
+"""Beginning and looking: a study, parts of one's own, data, what a spec can name, and what was obtained."""
 
 from __future__ import annotations
 
+import json
 import os
+import time
 from collections import Counter
 from dataclasses import astuple
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from pflcore.errors import UserError
+from pflcore.registry import KINDS, did_you_mean, use_study
+from pipeline.browse import given_options, listing
 from pipeline.cli.common import Profile, Set, all_specs, console, named_specs, print_table
+from pipeline.dvc.program import initialise
+from pipeline.spec.catalog import load_catalog
+from pipeline.spec.editor_schema import json_schema
+from pipeline.study.begin import begin, create, write_schema
 from pipeline.workspace import PAPER, Workspace
+
+CHECKED = ("method", "backbone")
+
+
+def init(
+    name: Annotated[Path, typer.Argument(help="The folder to make.")],
+    source: Annotated[
+        str | None, typer.Option("--from", help="A paper's spec to begin with, or all of a paper.")
+    ] = None,
+) -> None:
+    """Make a study: a folder with a first spec, ready for `dvc repro`."""
+    specs, folder = create(name, source), os.path.relpath(name)
+    print(f"{folder}: a study with {', '.join(f'specs/{spec}.yaml' for spec in specs)}")
+    print(f"cd {folder} && dvc repro    # what it will do: pfl plan; a trial in miniature: pfl run --profile smoke")
+
+
+def new(
+    kind: Annotated[str, typer.Argument(help="method, backbone, dataset or partition")],
+    name: Annotated[str, typer.Argument(help="What specs shall call it.")],
+) -> None:
+    """Write a file for a part of your own, which runs as it is, to go on from."""
+    home = Workspace.find().home
+    path = begin(kind, name, home)
+    write_schema(home)
+    then = f"pfl check {name} tests it" if kind in CHECKED else f"pfl describe {name} shows it"
+    print(f"{os.path.relpath(path)}: named `{name}` in specs; {then}")
+
+
+def check(
+    names: Annotated[list[str], typer.Argument(help="A name, or a kind and a name.")],
+    set_: Set = None,
+    other: Annotated[
+        str | None,
+        typer.Option("--with", help="The backbone to try a method on, or the method to try a backbone with."),
+    ] = None,
+) -> None:
+    """Try a method or a backbone on small data: does it do what every such entry has to do?"""
+    catalog, (*asked, name) = load_catalog(Workspace.find().home), names
+    kinds = [kind for kind in CHECKED if name in catalog.names(kind) and asked in ([], [kind])]
+    if not kinds:
+        known = sorted({name for kind in CHECKED for name in catalog.names(kind)})
+        raise UserError(f"no {' or '.join(asked or CHECKED)} is called {name!r}{did_you_mean(name, known)}")
+    from pipeline.study.check import check_training
+
+    origin, began, failed = catalog.entry(kinds[0], name).origin, time.monotonic(), 0
+    print(" · ".join(filter(None, (name, kinds[0], origin))))
+    given = given_options(set_ or [], name)
+    for test, passed, said in check_training(kinds[0], name, given, {"name": other} if other else None):
+        failed += not passed
+        print(f"{'ok  ' if passed else 'FAIL'}  {test:10}  {said}", flush=True)
+    print(f"{f'{failed} failed' if failed else 'all passed'}, in {time.monotonic() - began:.0f} s")
+    raise typer.Exit(failed > 0)
+
+
+def fetch(name: Annotated[str, typer.Argument(help="A dataset.")], set_: Set = None) -> None:
+    """Download what a dataset needs and is not here, as far as a hash is known; say what a person has to get."""
+    from pipeline.browse.dataset_view import fetch as fetch_dataset
+
+    home = Workspace.find().home
+    use_study(home)
+    fetch_dataset(name, home, console(), given_options(set_ or [], name))
+
+
+def schema(
+    write: Annotated[bool, typer.Option("--write", help="Write it to .pfl/schema.json, where editors look.")] = False,
+) -> None:
+    """Print the JSON Schema of specs, for editors that complete and check YAML."""
+    home = Workspace.find().home
+    print(os.path.relpath(write_schema(home)) if write else json.dumps(json_schema(load_catalog(home)), indent=1))
+
+
+def setup() -> None:
+    """Prepare this checkout for DVC, with or without git."""
+    initialise(Workspace.find().root)
 
 
 def list_(
@@ -20,11 +103,8 @@ def list_(
     ],
 ) -> None:
     """List the specs, or what a spec can name."""
-    from pipeline.browse.listing import list_kind
-    from pipeline.spec.catalog import load_catalog
-
     workspace = Workspace.find()
-    list_kind(what, workspace, load_catalog(workspace.home), console())
+    listing.list_kind(what, workspace, load_catalog(workspace.home), console())
 
 
 def describe(
@@ -35,32 +115,28 @@ def describe(
     set_: Set = None,
 ) -> None:
     """Explain an entry, a group of settings or a part of specs (spec, grid, table, ...). A partition is also drawn."""
-    from pflcore.registry import KINDS
-    from pipeline.browse import given_options
-    from pipeline.browse.listing import describe as describe_entry
-    from pipeline.spec.catalog import load_catalog
-
     if len(names) > 2 or (len(names) == 2 and names[0] not in KINDS):
         raise UserError(f"describe takes a name, or a kind ({', '.join(KINDS)}) and a name; got {' '.join(names)!r}")
     workspace, terminal = Workspace.find(), console()
     catalog = load_catalog(workspace.home)
     kind, name = names[0] if len(names) == 2 else None, names[-1]
-    drawn = kind in (None, "partition") and name in catalog.names("partition")
-    if not drawn and not (kind == "partition" and name in all_specs(workspace)):
-        of_dataset = kind in (None, "dataset") and name in catalog.names("dataset")
-        if set_ and of_dataset and not (dataset or clients):
-            return describe_entry(name, workspace, catalog, terminal, "dataset", given_options(set_, name))
-        if dataset or clients or set_:
-            raise UserError(f"--dataset, --clients and --set draw a partition; {name!r} is none")
-        return describe_entry(name, workspace, catalog, terminal, kind)
-    from pipeline.browse.partition_view import Drawing, draw_spec, example_record  # with NumPy and pyarrow
+    if kind in (None, "partition") and name in catalog.names("partition"):
+        from pipeline.browse.partition_view import Drawing, example_record  # with NumPy and pyarrow
 
-    if not drawn:
+        record = example_record(name, catalog, dataset=dataset, clients=clients, seed=seed, options=set_ or [])
+        drawing = Drawing.make(record, workspace.root)
+        listing.describe(name, workspace, catalog, terminal, kind)
+        return drawing.show(terminal)
+    if kind == "partition" and name in all_specs(workspace):
+        from pipeline.browse.partition_view import draw_spec
+
         return draw_spec(name, workspace, catalog, terminal)
-    record = example_record(name, catalog, dataset=dataset, clients=clients, seed=seed, options=set_ or [])
-    drawing = Drawing.make(record, workspace.root)
-    describe_entry(name, workspace, catalog, terminal, kind)
-    drawing.show(terminal)
+    given = None
+    if set_ and kind in (None, "dataset") and name in catalog.names("dataset"):
+        kind, given, set_ = "dataset", given_options(set_, name), None
+    if dataset or clients or set_:
+        raise UserError(f"--dataset, --clients and --set draw a partition; {name!r} is none")
+    listing.describe(name, workspace, catalog, terminal, kind, given)
 
 
 def compare(
@@ -74,9 +150,8 @@ def compare(
     specs = [name for word in (first, second) for name in named_specs(workspace, [word])]
     if len(specs) != 2:
         raise UserError("pfl compare takes two specs, not a folder of them")
-    cells = compare(workspace, *specs)
-    columns = {"cell": "left", **dict.fromkeys([*specs, "difference"], "right"), "verdict": "left"}
-    print_table(columns, (astuple(cell) for cell in cells if cell.verdict != SAME))
+    cells, numbers = compare(workspace, *specs), [*specs, "difference"]
+    print_table(["cell", *numbers, "verdict"], numbers, (astuple(cell) for cell in cells if cell.verdict != SAME))
     counts = Counter(cell.verdict for cell in cells)
     print(f"{len(cells)} cells: {', '.join(f'{count} {verdict}' for verdict, count in counts.items())}")
 

@@ -10,14 +10,21 @@ import typer
 
 from pflcore.errors import UserError
 from pipeline.cli.common import All, Profile, Specs, all_specs, console, named_specs, selected, warn, write_stages
+from pipeline.compile.compiler import compile_workspace
+from pipeline.compile.generated import compare, write
+from pipeline.spec import selection
+from pipeline.study.begin import SCHEMA, write_schema
 from pipeline.workspace import PAPER, Workspace
+
+Jobs = Annotated[int | None, typer.Option("--jobs", "-j", min=1, help="Stages at a time; default: what fits.")]
+KeepGoing = Annotated[bool, typer.Option("--keep-going/--fail-fast", help="After a failure, go on with what can.")]
+CELL = "Only runs of this cell, no report: labels, e.g. 'FedAvg, *'; repeatable."
+Cells = Annotated[list[str] | None, typer.Option(help=CELL)]
 
 
 def validate(specs: Specs = None) -> None:
     """Check specs, all when none is named, resolve their runs, and find what training would refuse. Changes nothing."""
-    from pipeline.compile.compiler import compile_workspace
     from pipeline.plan.fit import misfits
-    from pipeline.study.parts import SCHEMA, write_schema
 
     workspace = Workspace.find()
     if (workspace.home / SCHEMA).is_file():  # a cache for editors, which then know what has been added
@@ -35,9 +42,6 @@ def compile_(
     check: Annotated[bool, typer.Option("--check", help="Write nothing; exit with 1 when stages are stale.")] = False,
 ) -> None:
     """Compile what is selected to stages/ and dvc.yaml. What is up to date is not touched."""
-    from pipeline.compile.compiler import compile_workspace
-    from pipeline.compile.generated import compare, write
-
     workspace = Workspace.find()
     compilation = compile_workspace(workspace)
     if not check:
@@ -53,42 +57,33 @@ def compile_(
 
 def add(specs: Annotated[list[str], typer.Argument(help="Specs, or folders of them.")]) -> None:
     """Let DVC see the stages of specs, on this machine: `dvc repro` and all its other commands know them then."""
-    from pipeline.compile.compiler import compile_workspace
-    from pipeline.spec.selection import add
-
     workspace = Workspace.find()
-    names, selection = named_specs(workspace, specs), selected(workspace)
-    compilation = compile_workspace(workspace, sorted({*selection.compiled, *names}))
+    names, chosen = named_specs(workspace, specs), selected(workspace)
+    compilation = compile_workspace(workspace, sorted({*chosen.compiled, *names}))
     concrete = [name for name in names if name in compilation.tables]
     if not concrete:
         raise UserError(f"{', '.join(names)}: only to be extended; add a spec that extends it")
-    add(workspace, [name for name in concrete if name not in selection.shared])
+    selection.add(workspace, [name for name in concrete if name not in chosen.shared])
     write_stages(workspace, compilation)
 
 
-def drop(
-    specs: Specs = None, all_: Annotated[bool, typer.Option("--all", help="All that were added.")] = False
-) -> None:
+def drop(specs: Specs = None, all_: All = False) -> None:
     """Undo `pfl add`. What has been computed stays in DVC's cache, and is found there when they are added again."""
-    from pipeline.compile.compiler import compile_workspace
-    from pipeline.spec.selection import drop
-
     if bool(specs) == all_:
         raise UserError("name specs, or give --all")
     workspace = Workspace.find()
-    names, selection = named_specs(workspace, specs), selected(workspace)
-    dropped = [name for name in selection.added if all_ or name in names]
+    names, chosen = named_specs(workspace, specs), selected(workspace)
+    dropped = [name for name in chosen.added if all_ or name in names]
     if names and not dropped:
-        why = "pyproject.toml names it" if names[0] in selection.shared else "it has not been added here"
+        why = "pyproject.toml names it" if names[0] in chosen.shared else "it has not been added here"
         raise UserError(f"{names[0]}: {why}; there is nothing to drop")
-    compilation = compile_workspace(workspace, [name for name in selection.compiled if name not in dropped])
-    drop(workspace, dropped)
+    compilation = compile_workspace(workspace, [name for name in chosen.compiled if name not in dropped])
+    selection.drop(workspace, dropped)
     write_stages(workspace, compilation)
 
 
 def plan(specs: Specs = None, all_: All = False, profile: Profile = PAPER) -> None:
     """Say what there is to do, before anything runs: new runs, time and disk, spec by spec."""
-    from pipeline.compile.compiler import compile_workspace
     from pipeline.plan.estimate import make_plan, plan_lines
 
     workspace = Workspace.find(profile=profile)
@@ -100,19 +95,13 @@ def plan(specs: Specs = None, all_: All = False, profile: Profile = PAPER) -> No
 def run(
     specs: Specs = None,
     all_: All = False,
-    jobs: Annotated[
-        int | None, typer.Option("--jobs", "-j", min=1, help="Stages at a time; default: what fits.")
-    ] = None,
+    jobs: Jobs = None,
     gpus: Annotated[str | None, typer.Option(help="GPUs to use, e.g. 0,1; default: all that are visible.")] = None,
     per_gpu: Annotated[int, typer.Option("--per-gpu", min=1, help="Runs at a time on each GPU.")] = 1,
-    keep_going: Annotated[
-        bool, typer.Option("--keep-going/--fail-fast", help="After a failure, go on with what does not depend on it.")
-    ] = True,
+    keep_going: KeepGoing = True,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and why.")] = False,
     cluster: Annotated[str | None, typer.Option(help="Address of a Ray cluster that does the work.")] = None,
-    cell: Annotated[
-        list[str] | None, typer.Option(help="Only runs of this cell, no report: labels, e.g. 'FedAvg, *'; repeatable.")
-    ] = None,
+    cell: Cells = None,
     seed: Annotated[list[int] | None, typer.Option(help="Only runs with this seed; repeatable.")] = None,
     profile: Profile = PAPER,
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,13 +14,14 @@ from pflcore.artifacts import read_table
 from pflcore.data.assignment import Assignment
 from pflcore.data.assignment_files import read_assignment
 from pflcore.errors import UserError
+from pflcore.registry import did_you_mean
 from pipeline.compile.compilation import Compilation
 from pipeline.compile.compiler import compile_workspace
 from pipeline.ledger import Ledger
 from pipeline.report.frame import places_of
 from pipeline.results.keep import Recorded
 from pipeline.spec.run import Run
-from pipeline.spec.selection import named
+from pipeline.spec.selection import named, read_selection
 from pipeline.spec.specs import find_specs
 from pipeline.spec.table import ResolvedTable
 from pipeline.workspace import PAPER, Workspace, dataset_path, partition_path, run_path
@@ -98,3 +100,47 @@ class Found:
                 "does so unless all of its results are kept, and `pfl describe partition` draws them"
             )
         return there, len(federations) - len(there)
+
+    def cell(self, labels: str, seed: int | None) -> Run:
+        """Return the run of a cell, by its labels and its seed if it has several."""
+        cells: dict[str, list[Run]] = {}
+        for run in self.runs:
+            for place in self.labels(run):
+                words = ", ".join(label for axis, label in place.items() if axis != "seed")
+                cells.setdefault(words, []).append(run)
+        if labels not in cells:
+            raise UserError(f"{self.spec}: no cell {labels!r} with runs{did_you_mean(labels, list(cells))}")
+        seeds = sorted({run.seed for run in cells[labels]})
+        chosen = [run for run in cells[labels] if seed in (None, run.seed)]
+        if len(chosen) == 1:
+            return chosen[0]
+        why = f"a mean over several runs; name one of them: {', '.join(run.id for run in chosen)}"
+        if seed is None and len(seeds) > 1:
+            why = f"trained under several seeds; give seed=, one of {seeds}"
+        elif not chosen:
+            why = f"no run with seed {seed}; there are {seeds}"
+        raise UserError(f"{self.spec}: {labels}: {why}")
+
+
+def find_run(workspace: Workspace, word: str, seed: int | None) -> tuple[Found, Run]:
+    """Find a run by its id, or by its cell, ``"spec: label, label"``, and its seed if the cell has several."""
+    spec, colon, labels = word.partition(":")
+    if colon:
+        found = Found.of(workspace, spec.strip())
+        return found, found.cell(labels.strip(), seed)
+    specs, known = list(find_specs(workspace.specs)), list[str]()
+    if word in specs:
+        raise UserError(f"{word}: a spec; name one of its runs, or a cell as {word + ': label, label'!r}")
+    # Those that are selected first, since compiling all takes a while.
+    for names in (read_selection(workspace, specs).compiled, specs):
+        compilation = compile_workspace(workspace, names, ())
+        for name, runs in compilation.runs_of_specs().items():
+            if word in runs:
+                found = Found.of(workspace, name)
+                return found, found.compilation.runs[word]
+        known = list(compilation.runs)
+    near = did_you_mean(word, difflib.get_close_matches(word, known))
+    raise UserError(
+        f"no spec asks for a run {word!r}{near}; name a cell, as 'first: FedPer, iid', "
+        "or a run that a click on its cell in report.html shows"
+    )

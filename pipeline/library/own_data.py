@@ -83,12 +83,11 @@ def train(
     pixels = inputs[: ends[count - 1]] / np.float32(255)
     mean = mean or pixels.mean((0, 2, 3)).tolist()
     std = std or np.maximum(pixels.std((0, 2, 3)), 1e-6).tolist()
-    place, settings = select_device(device), Training(rounds=rounds, **training)
-    number = classes or int(labels.max()) + 1
+    place, number = select_device(device), classes or int(labels.max()) + 1
     data = FederatedData.from_arrays(inputs, labels, rows[:count], rows[count:], mean, std, number, place)
     use_threads(place, data.shape)
     net, how = _entry(BACKBONES, backbone), _entry(METHODS, method)
-    evaluation = Evaluation(every=1, window=0, curve_every=measure_every)
+    settings, evaluation = Training(rounds=rounds, **training), Evaluation(every=1, window=0, curve_every=measure_every)
     result = engine.train(data=data, backbone=net, method=how, training=settings, evaluation=evaluation, seed=seed)
     frame = pd.DataFrame({name: getattr(result, name) for name in ("client", "round", "correct", "total", "loss")})
     frame.insert(2, "accuracy", frame["correct"] / frame["total"])
@@ -103,9 +102,8 @@ def _entry(registry: Registry[Any], asked: str | Mapping[str, Any]) -> Any:
 def _samples(client: Client, number: int) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     images, labels = (part.cpu().numpy() if isinstance(part, Tensor) else np.asarray(part) for part in client)
     if images.dtype != np.uint8 or images.ndim != 4:
-        raise UserError(
-            f"client {number}: images must be uint8 (n, channels, height, width), got {images.dtype} {images.shape}"
-        )
+        form = f"{images.dtype} {images.shape}"
+        raise UserError(f"client {number}: images must be uint8 (n, channels, height, width), got {form}")
     if labels.dtype.kind not in "iu" or labels.shape != (len(images),) or labels.min(initial=0) < 0:
         raise UserError(f"client {number}: labels must be {len(images)} whole numbers from 0 on")
     return np.ascontiguousarray(images), labels.astype(np.int64)

@@ -17,8 +17,8 @@ from pflcore.data.assignment import Assignment
 from pflcore.data.sample_files import read_facts
 from pflcore.engine.trained import ClientModel, Trained
 from pflcore.errors import UserError
-from pipeline.library.found import KEPT, STALE, TRAINED, Found
-from pipeline.library.models import find_run, trained
+from pipeline.library.found import KEPT, MISSING, STALE, TRAINED, Found, find_run
+from pipeline.library.models import trained
 from pipeline.report.frame import tidy
 from pipeline.spec.run import Run
 from pipeline.spec.specs import find_specs
@@ -31,9 +31,9 @@ class NotUpToDate(UserWarning):
 
 def _in_short(found: Found, run: Run) -> list[dict[str, Any]]:
     """Return a run in short, once for each of its places in the table."""
-    state = found.state(run)
+    state, short = found.state(run), ("method", "backbone", "dataset", "partition", "clients")
     row: dict[str, Any] = {"run": run.id, "seed": run.seed, "state": state}
-    row |= {name: getattr(run, name) for name in ("method", "backbone", "dataset", "partition", "clients")}
+    row |= {name: getattr(run, name) for name in short}
     row |= {"rounds": run.training.rounds, "federation": run.federation_id}
     if state in (TRAINED, KEPT):
         rounds, facts = found.rounds(run)
@@ -45,7 +45,6 @@ def _in_short(found: Found, run: Run) -> list[dict[str, Any]]:
 
 
 def _owners(run: Run, dataset: Path, assignment: Assignment) -> pd.DataFrame:
-    """Return who holds which samples in a federation."""
     samples = read_facts(dataset)
     parts = [
         pd.DataFrame({"client": client, "sample": rows, "split": split})
@@ -85,15 +84,16 @@ class Study:
         found = Found.of(self.workspace, spec)
         states = {run.id: found.state(run) for run in found.runs}
         usable = [run for run in found.runs if states[run.id] in (TRAINED, KEPT)]
-        left = Counter(state for state in states.values() if state not in (TRAINED, KEPT))
+        left = Counter(state for state in states.values() if state in (STALE, MISSING))
         if not usable:
-            why = (
-                "nothing of it is up to date, its code or data have changed" if STALE in left else "nothing is trained"
+            stale = "nothing of it is up to date, its code or data have changed"
+            raise UserError(
+                f"{found.spec}: {stale if STALE in left else 'nothing is trained yet'}; type `{found.command}`"
             )
-            raise UserError(f"{found.spec}: {why} yet; type `{found.command}`")
         if left:
             words = ", ".join(f"{count} {state}" for state, count in left.items())
-            self._warn(f"{found.spec}: {words} of {len(states)} runs are left out; type `{found.command}`")
+            line = f"{found.spec}: {words} of {len(states)} runs are left out; type `{found.command}`"
+            warnings.warn(line, NotUpToDate, stacklevel=2)
         return pd.concat([tidy(found.table, run.id, run.seed, *found.rounds(run)) for run in usable], ignore_index=True)
 
     def table(self, spec: str) -> pd.DataFrame:
@@ -104,7 +104,8 @@ class Study:
         if not (self.workspace.root / path).is_file():
             raise UserError(f"{found.spec}: its report has not been made; type `{found.command}`")
         if not found.recorded.holds(path):
-            self._warn(f"{path} is not up to date: specs, code or results have changed; type `{found.command}`")
+            line = f"{path} is not up to date: specs, code or results have changed; type `{found.command}`"
+            warnings.warn(line, NotUpToDate, stacklevel=2)
         rows, _ = read_table(self.workspace.root / path, "table/2")
         return pd.DataFrame(rows.to_pandas())
 
@@ -118,16 +119,15 @@ class Study:
         found = Found.of(self.workspace, spec)
         federations, left = found.dealt()
         if left:
-            self._warn(f"{found.spec}: {left} federations are left out, not dealt or stale; type `{found.command}`")
+            line = f"{found.spec}: {left} federations are left out, not dealt or stale; type `{found.command}`"
+            warnings.warn(line, NotUpToDate, stacklevel=2)
         return pd.concat([_owners(*one) for one in federations], ignore_index=True)
 
     def model(self, run: str, client: int, *, seed: int | None = None, device: str = "cpu") -> ClientModel:
         """Return a client's model as it was measured after the last round of a run: see :class:`ClientModel`.
 
-        Args:
-            run: Its id, or a cell of a table, ``"quickstart: FedTP, pathological"``.
-            seed: Which of a cell's runs.
-            device: A PyTorch device, or ``auto``. On that on which it was measured it predicts the same.
+        A run is named by its id, or by a cell of a table, ``"quickstart: FedTP, pathological"``, and a `seed` if that
+        has several. On the device on which it was measured a model predicts the same.
         """
         return self.trained(run, seed=seed, device=device).client(client)
 
@@ -135,15 +135,7 @@ class Study:
         """Return a run whose ``client(7)`` are models, for those who want many: its data is read once."""
         return trained(*find_run(self.workspace, run, seed), device)
 
-    @staticmethod
-    def _warn(words: str) -> None:
-        warnings.warn(words, NotUpToDate, stacklevel=3)
-
 
 def open(path: str | os.PathLike[str] = ".", profile: str = PAPER) -> Study:
-    """Return the study around a folder, in it or above it.
-
-    Args:
-        profile: ``paper``, or another under which specs were run, as by ``pfl run --profile smoke``.
-    """
+    """Return the study around a folder, in it or above it; `profile` is that under which specs were run."""
     return Study(Workspace.find(Path(path), profile))

@@ -315,7 +315,8 @@ class Study:
 
 def heading(table: ResolvedTable) -> str:
     """Return ``Table II: FedTP against …``, or the title alone."""
-    return ": ".join(filter(None, (table.paper and table.paper.table, table.title)))
+    place = table.paper.table if table.paper else None
+    return f"{place}: {table.title}" if place else table.title
 
 
 def banner(profile: str) -> str:

@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -28,18 +28,7 @@ from pflcore.methods import METHODS
 from pflcore.options import describe_options
 from pflcore.registry import registry_of
 from pipeline.spec.run import options
-from pipeline.study.small_run import (
-    CONVNET,
-    IMAGES,
-    POOLED,
-    RESUMED,
-    SEQUENTIAL,
-    STACKED,
-    Entry,
-    SmallRun,
-    perform,
-    same_everywhere,
-)
+from pipeline.study.small_run import CONVNET, IMAGES, SEQUENTIAL, Entry, SmallRun, perform, same_everywhere
 
 TOLERANCE = 1e-3  # of stacked clients, whose sums are taken in another order; relative to the size of what is compared
 _WORSE = 1.05  # times as large as after the first round may a loss be after the eighth, of who learns little in eight
@@ -47,18 +36,13 @@ _FLOOR = 1e-6  # numbers that are all smaller are compared as if they were as la
 _LARGER: Entry = {"name": "cifar10", "stand_in": 120}
 _TEXTS: Entry = {"name": "shakespeare", "stand_in": 120}
 _CAREFUL: Entry = {"batch_size": 16, "lr": 0.005}  # where there may be norms, which magnify rounding
+_NORMS: Entry = {"name": "lenet_bn", "channels": [4, 6], "kernel": 3, "padding": 1}
 _BACKBONES: tuple[Entry, ...] = (
     CONVNET,
     {"name": "tiny_vit", "depth": 2, "dim": 8, "heads": 2, "head_dim": 4, "mlp_dim": 12, "patch": 4, "dropout": 0.0},
     {"name": "language_transformer", "depth": 1, "dim": 8, "heads": 2, "head_dim": 4, "mlp_dim": 12},
 )
 """On which a method is tried: the first one that has its groups."""
-_NORMS: Entry = {"name": "lenet_bn", "channels": [4, 6], "kernel": 3, "padding": 1}
-_SAME = {
-    SEQUENTIAL: "a second run leaves the same bytes",
-    POOLED: "two worker processes leave the same bytes",
-    RESUMED: "killed, short of memory and continued, it leaves the same bytes",
-}
 
 
 class Failed(Exception):
@@ -68,24 +52,21 @@ class Failed(Exception):
 def check_training(kind: str, name: str, given: Entry, other: Entry | None = None) -> Iterator[tuple[str, bool, str]]:
     """Test a method on a backbone, or a backbone under FedAvg; yield test, whether it passes, and what it saw.
 
-    Args:
-        kind: ``"method"`` or ``"backbone"``.
-        given: Options.
-        other: The other one of the two; None takes one that fits.
-
-    Raises:
-        UserError: There is no such entry, or its options are others.
+    Raises :class:`UserError` if there is no such entry or option. `other` is the other one of the two; None takes one
+    that fits.
     """
     entry = {"name": name, **registry_of(kind).get(name).smoke, **given}
     registry_of(kind).create(name, **options(entry))
     with TemporaryDirectory() as folder, same_everywhere():
-        for test, carry_out in Trial(kind, entry, other, Path(folder)).tests.items():
+        trial = Trial(kind, entry, other, Path(folder))
+        for test, carry_out in TESTS.items():
+            passed = False
             try:
-                passed, said = True, carry_out()
+                said, passed = carry_out(trial), True
             except (Failed, UserError) as error:
-                passed, said = False, str(error)
+                said = str(error)
             except Exception as error:
-                passed, said = False, in_a_line(error)
+                said = in_a_line(error)
             yield test, passed, said
             if test == "fits" and not passed:  # there is nothing to try after it
                 return
@@ -101,21 +82,35 @@ class Trial:
     folder: Path
     done: dict[tuple[str, str], Path | str] = field(default_factory=dict)
 
-    @property
-    def tests(self) -> dict[str, Callable[[], str]]:
-        """By name, in the order in which a mistake is best found."""
-        return {
-            "described": self.described,
-            "fits": self.fits,
-            "trains": self.trains,
-            "repeats": lambda: self.same_bytes("again", SEQUENTIAL),
-            "pooled": lambda: self.same_bytes("plain", POOLED),
-            "resumed": lambda: self.same_bytes("plain", RESUMED),
-            "stacked": lambda: self.close(self.probe, ""),
-            "state": lambda: self.state(self.probe),
-            "buffers": self.buffers,
-            "one sample": self.one_sample,
-        }
+    @cached_property
+    def probe(self) -> SmallRun:
+        """The run that is tried: five uneven clients, of whom three take part in each of three rounds."""
+        method = self.entry if self.kind == "method" else self.other or {"name": "fedavg"}
+        if chosen := self.entry if self.kind == "backbone" else self.other:
+            return _probe(method, chosen)
+        reason = None
+        for backbone in _BACKBONES:
+            try:
+                _parts(probe := _probe(method, backbone))
+                return probe
+            except UserError as error:
+                reason = error
+        names = ", ".join(one["name"] for one in _BACKBONES)
+        raise UserError(f"none of {names} fits ({reason}); name another: --with BACKBONE")
+
+    def perform(self, way: str, probe: SmallRun) -> Path:
+        """Return the folder of a run, which is carried out once."""
+        key = probe.name, way
+        if key not in self.done:
+            try:
+                self.done[key] = perform(probe, way, self.folder)
+            except Exception as error:
+                self.done[key] = type(error).__name__
+                raise
+        done = self.done[key]
+        if isinstance(done, str):
+            raise Failed(f"not tried, as a run that it needs fails: {done}")
+        return done
 
     def described(self) -> str:
         """It says of itself what it is, and of each option what it does."""
@@ -130,10 +125,10 @@ class Trial:
 
     def fits(self) -> str:
         """The groups that the method names are in the backbone, and the backbone takes what there is."""
-        _, _, roles = _parts(self.probe)
+        run, (_, _, roles) = self.probe.run, _parts(self.probe)
         counts = {role: len(getattr(roles, role)) for role in ("shared", "personal", "generated")}
         words = ", ".join(f"{count} {role}" for role, count in counts.items() if count)
-        return f"{self.method['name']} on {self.backbone['name']}, entries of the state: {words}"
+        return f"{run.method} on {run.backbone}, entries of the state: {words}"
 
     def trains(self) -> str:
         """Losses are finite and fall."""
@@ -149,7 +144,7 @@ class Trial:
             raise Failed(f"the loss on test samples goes from {first:.3f} after round 1 to {last:.3f} after round 8")
         return f"loss on test samples {first:.3f} after round 1, {last:.3f} after round 8"
 
-    def same_bytes(self, name: str, way: str) -> str:
+    def same_bytes(self, name: str, way: str, said: str) -> str:
         """Whatever a run leaves is the same as in the first run, wherever global generators are by then."""
         first = self.perform(SEQUENTIAL, self.probe)
         for draw in (random.random, np.random.rand, lambda: torch.rand(())):
@@ -159,17 +154,19 @@ class Trial:
             if (first / file).read_bytes() != (again / file).read_bytes():
                 what, size = _deviation(first, again)
                 raise Failed(f"{file} is another: {what} deviates by {size:.1g}")
-        return _SAME[way]
+        return f"{said} the same bytes"
 
-    def close(self, probe: SmallRun, of: str) -> str:
+    def stacked(self, probe: SmallRun | None = None, of: str = "") -> str:
         """Clients that are trained stacked, as on a GPU, end where they end one by one, but for rounding."""
-        what, size = _deviation(self.perform(SEQUENTIAL, probe), self.perform(STACKED, probe), of)
+        probe = probe or self.probe
+        what, size = _deviation(self.perform(SEQUENTIAL, probe), self.perform("stacked", probe), of)
         if size > TOLERANCE:
             raise Failed(f"{what} deviates by {size:.1g}, more than {TOLERANCE:g}: steps depend on values?")
         return f"as on a GPU, within {size:.0e} of one by one"
 
-    def state(self, probe: SmallRun) -> str:
+    def state(self, probe: SmallRun | None = None) -> str:
         """What a run ends with has the names, shapes and types that it began with, in the hands that roles say."""
+        probe = probe or self.probe
         weights = load_file(self.perform(SEQUENTIAL, probe) / "weights.safetensors")
         initial, groups, roles = _parts(probe)
         if lost := ((roles.shared | groups.fixed) & initial.keys()) - weights.keys():
@@ -202,7 +199,7 @@ class Trial:
         if not (count := len(initial.keys() - groups.parameters - groups.fixed)):
             return "the backbone has none"
         self.state(probe)
-        close = self.close(probe, "loss")  # norms of few samples magnify what rounding does to states
+        close = self.stacked(probe, "loss")  # norms of few samples magnify what rounding does to states
         return f"{count} of {probe.backbone['name']}; {close}"
 
     def one_sample(self) -> str:
@@ -214,44 +211,21 @@ class Trial:
             return f"refused in a line: {error}"
         return "clients with one sample, one client in a round"
 
-    @cached_property
-    def probe(self) -> SmallRun:
-        """The run that is tried: five uneven clients, of whom three take part in each of three rounds."""
-        return _probe(self.method, self.backbone)
 
-    @cached_property
-    def method(self) -> Entry:
-        """The method that is trained."""
-        return self.entry if self.kind == "method" else self.other or {"name": "fedavg"}
-
-    @cached_property
-    def backbone(self) -> Entry:
-        """The backbone that is trained."""
-        if chosen := self.entry if self.kind == "backbone" else self.other:
-            return chosen
-        for backbone in _BACKBONES:
-            try:
-                _parts(_probe(self.method, backbone))
-            except UserError as error:
-                reason = error
-            else:
-                return backbone
-        names = ", ".join(one["name"] for one in _BACKBONES)
-        raise UserError(f"none of {names} fits ({reason}); name another: --with BACKBONE")
-
-    def perform(self, way: str, probe: SmallRun) -> Path:
-        """Return the folder of a run, which is carried out once."""
-        key = probe.name, way
-        if key not in self.done:
-            try:
-                self.done[key] = perform(probe, way, self.folder)
-            except Exception as error:
-                self.done[key] = type(error).__name__
-                raise
-        done = self.done[key]
-        if isinstance(done, str):
-            raise Failed(f"not tried, as a run that it needs fails: {done}")
-        return done
+_same = Trial.same_bytes
+TESTS: dict[str, Callable[[Trial], str]] = {
+    "described": Trial.described,
+    "fits": Trial.fits,
+    "trains": Trial.trains,
+    "repeats": partial(_same, name="again", way="sequential", said="a second run leaves"),
+    "pooled": partial(_same, name="plain", way="pooled", said="two worker processes leave"),
+    "resumed": partial(_same, name="plain", way="resumed", said="killed, short of memory and continued, it leaves"),
+    "stacked": Trial.stacked,
+    "state": Trial.state,
+    "buffers": Trial.buffers,
+    "one sample": Trial.one_sample,
+}
+"""By name, in the order in which a mistake is best found."""
 
 
 def _probe(method: Entry, backbone: Entry) -> SmallRun:
@@ -271,17 +245,11 @@ def _probe(method: Entry, backbone: Entry) -> SmallRun:
 
 
 def _parts(probe: SmallRun) -> tuple[dict[str, Tensor], Groups, Roles]:
-    """Return the model's state as it begins, without content, its groups, and who owns what.
-
-    Raises:
-        UserError: The method needs what the backbone lacks.
-    """
+    """Return the model's state as it begins, without content, its groups, and who owns what; refuse what cannot be."""
     run, dataset = probe.run, DATASETS.create(probe.dataset["name"])
-    method, backbone = (
-        METHODS.create(run.method, **run.options("method")),
-        BACKBONES.create(run.backbone, **run.options("backbone")),
-    )
+    method = METHODS.create(run.method, **run.options("method"))
     with torch.device("meta"):
+        backbone = BACKBONES.create(run.backbone, **run.options("backbone"))
         model, groups = backbone.create(dataset.shape, dataset.classes, 0, method.extend)
     groups = groups_of(method, groups)
     return dict(model.state_dict()), groups, roles_of(method, groups)

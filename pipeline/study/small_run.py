@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -35,11 +35,8 @@ _ENVIRONMENT = {"PFL_WORKERS": "2", "PFL_STACK": "3", "PFL_THREADS": "1"}
 class SmallRun:
     """A run of milliseconds: uneven clients, batches that do not divide them, and not all clients in a round.
 
-    Attributes:
-        method: An entry with its options, as in a resolved run; None trains nothing.
-        size: Height and width to which images are scaled when they are used, which those of a stand-in never are.
-        partition: None makes only the dataset.
-        training, evaluation: Settings that differ from those of all small runs.
+    Without a method nothing is trained, without a partition only data are made. Images are scaled to `size`, which
+    stand-ins are not by themselves. `training` and `evaluation` are what differs from all small runs.
     """
 
     name: str
@@ -92,25 +89,19 @@ def perform(small: SmallRun, way: str, folder: Path) -> Path:
     if small.partition:
         partition.run(run, dataset, owners)
 
-    def execute(on_round: Callable[[Progress], None] | None = None) -> None:
-        executor, seconds = (SEQUENTIAL, -1.0) if way == RESUMED else (way, 1e9)
-        inputs: Entry = {"dataset": dataset, "partition": owners, "code": "", "out": place, "private": place}
-        settings: Entry = {"device": "cpu", "executor": executor, "checkpoint_every": seconds}
-        train.run(run, **inputs, **settings, on_round=on_round, say=said.append)
+    def interrupt(progress: Progress) -> None:
+        if progress.round == progress.rounds:  # which is then repeated from the checkpoint before it
+            raise KeyboardInterrupt
 
+    inputs: Entry = {"dataset": dataset, "partition": owners, "code": "", "out": place, "private": place}
+    inputs |= {"device": "cpu", "executor": SEQUENTIAL if way == RESUMED else way, "say": said.append}
     if small.method and way != RESUMED:
-        execute()
+        train.run(run, **inputs, checkpoint_every=1e9)
     elif small.method:
         with patch.dict(os.environ, PFL_MEMORY="0"):  # nothing fits: data and personal models are mapped files
             with suppress(KeyboardInterrupt):
-                execute(_interrupt)
-            execute()
+                train.run(run, **inputs, checkpoint_every=-1.0, on_round=interrupt)
+            train.run(run, **inputs, checkpoint_every=-1.0)
         if not any("continued from the checkpoint" in line for line in said):
             raise RuntimeError(f"it did not continue from its checkpoint: {said}")
     return place
-
-
-def _interrupt(progress: Progress) -> None:
-    """Kill a run after its last round, which is then repeated from the checkpoint before it."""
-    if progress.round == progress.rounds:
-        raise KeyboardInterrupt

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import runpy
+import shutil
 import subprocess
 import sys
 import time
@@ -14,7 +15,6 @@ import pytest
 from support.project import Project, make_project, spec
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-SMALL = ("--clients", "4", "--train-limit", "40")
 ANOTHER_RATE = """
 from dataclasses import replace
 from oracle import plain
@@ -31,27 +31,17 @@ def program(name: str, *words: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-def oracles(*words: str) -> tuple[int, dict[str, list[str]]]:
-    """Return the exit code, and cells by method."""
-    done = program("oracles", *SMALL, *words)
-    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in done.stdout.splitlines()[2:]]
-    assert lines, done.stderr
-    return done.returncode, {first: rest for first, *rest in lines}
-
-
-def test_plain_loops_end_with_the_engines_models() -> None:
-    code, found = oracles("--rounds", "2")
-    assert code == 0 and found.keys() == {"fedavg", "fedprox", "fedper", "fedrep", "ditto", "local"}
-    for ours, theirs, apart, differ, entry in found.values():
-        assert (ours, apart, differ) == (theirs, "0.00", "0 of 4") and 0 < float(entry) < 2e-6
-    assert len({ours for ours, *_ in found.values()}) > 2  # methods that cannot be told apart would prove little
-
-
-@pytest.mark.matrix
-def test_code_that_does_something_else_is_told(tmp_path: Path) -> None:
+def test_plain_loops_end_with_the_engines_models_and_other_code_elsewhere(tmp_path: Path) -> None:
     (tmp_path / "another_rate.py").write_text(ANOTHER_RATE)
-    code, found = oracles("--adapter", str(tmp_path / "another_rate.py"), "--rounds", "1")
-    assert code == 1 and float(found["fedper"][-1]) > 1e-3
+    small = ("--clients", 4, "--train-limit", 40, "--rounds", 2)
+    same, other = (program("oracles", *small, *words) for words in ((), ("--adapter", tmp_path / "another_rate.py")))
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in same.stdout.splitlines()[2:]]
+    assert same.returncode == 0, same.stderr
+    assert {row[0] for row in rows} == {"fedavg", "fedprox", "fedper", "fedrep", "ditto", "local"}
+    for _, ours, theirs, gap, differ, entry in rows:
+        assert (ours, gap, differ) == (theirs, "0.00", "0 of 4") and 0 < float(entry) < 2e-6
+    assert len({ours for _, ours, *_ in rows}) > 2  # methods that give the same would prove little
+    assert other.returncode == 1 and float(other.stdout.split("|")[-2]) > 1e-3
 
 
 @pytest.mark.slow
@@ -60,17 +50,15 @@ def test_a_dozen_faults() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_all_sections_for_a_gpu_fit_into_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    from card.section import MARGIN, USUAL
-
-    seconds = [seconds for _, seconds in runpy.run_path(str(BENCHMARKS / "gpu.py"))["SECTIONS"].values()]
-    # Also if each of them hangs, and is killed a while after its time; what is left at the end is for the tables.
-    assert sum(each + MARGIN for each in seconds) + 2 * MARGIN <= USUAL == 540
-
-
 @pytest.mark.matrix
-def test_every_section_for_a_gpu_runs_on_a_cpu(tmp_path: Path) -> None:
+def test_every_section_for_a_gpu_runs_on_a_cpu_and_all_fit_into_the_deadline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    gpu = runpy.run_path(str(BENCHMARKS / "gpu.py"))
+    # Also if each of them hangs, and is killed a while after its time; what is left at the end is for the tables.
+    margin, times = gpu["MARGIN"], [seconds for _, seconds in gpu["SECTIONS"].values()]
+    assert sum(each + margin for each in times) + 2 * margin <= gpu["USUAL"] == 540
     # Machines that are shared take many times as long.
     done = program("gpu", "--device", "cpu", "--quick", "--deadline", 3000, "--out", tmp_path)
     assert done.returncode == 0, done.stderr
@@ -79,33 +67,21 @@ def test_every_section_for_a_gpu_runs_on_a_cpu(tmp_path: Path) -> None:
     assert [line for line in lines if "error" in line or line.get("ok") is False] == []
 
 
-THERE = {**os.environ, "PYTHONPATH": str(BENCHMARKS), "PFL_WORKERS": "1", "PFL_THREADS": "1"}
+THERE = {**os.environ, "PFL_WORKERS": "1", "PFL_THREADS": "1"}
 # What the card's machine lacks cannot be imported there.
 BARE = """
 import runpy, sys
 for name in ("pyarrow", "pydantic", "dvc", "yaml", "typer", "rich", "sklearn", "scipy", "pandas"):
     sys.modules[name] = None
-sys.argv[0] = sys.argv[1]
-del sys.argv[1]
+del sys.argv[0]
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
 ROUNDS = 40
-SPEC = spec("{FedAvg: fedavg, FedPer: fedper}", rounds=ROUNDS, partition="{name: dirichlet, alpha: 1.0}")
-
-
-def prepared(folder: Path) -> Project:
-    """A project whose data and partitions are made, and nothing else."""
-    project = make_project(folder, {"specs/tiny.yaml": SPEC}, default=["tiny"])
-    project.compile()
-    done = project.repro(*(name for name in project.stages() if name.endswith(":partition")))
-    assert done.code == 0, done.output
-    return project
 
 
 def here(project: Project, *words: object) -> str:
     """What `pack` or `collect` says in a project."""
-    command = [sys.executable, BENCHMARKS / "gpu_cells.py", *map(str, words)]
-    done = subprocess.run(command, cwd=project.root, env=THERE, capture_output=True, text=True)
+    done = project.call(sys.executable, str(BENCHMARKS / "gpu_cells.py"), *map(str, words), **THERE)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -119,7 +95,13 @@ def train(cells: Path, out: Path, *words: object) -> subprocess.Popen[str]:
 
 @pytest.mark.matrix
 def test_cells_are_those_of_an_ordinary_run_though_killed_and_continued(tmp_path: Path) -> None:
-    project, cells, first, second = prepared(tmp_path / "a"), *(tmp_path / name for name in ("cells", "1", "2"))
+    cells, first, second = (tmp_path / name for name in ("cells", "1", "2"))
+    text = spec("{FedAvg: fedavg, FedPer: fedper}", rounds=ROUNDS, partition="{name: dirichlet, alpha: 1.0}")
+    project = make_project(tmp_path / "a", {"specs/tiny.yaml": text}, default=["tiny"])
+    project.compile()
+    done = project.repro(*(name for name in project.stages() if name.endswith(":partition")))
+    assert done.code == 0, done.output
+    shutil.copytree(project.root, tmp_path / "b", ignore=shutil.ignore_patterns("tmp"))
     assert here(project, "pack", "--spec", "tiny", "--out", cells).startswith("2 cells, ")
     # Killed as soon as there is a checkpoint, …
     process, ends = train(cells, first, "--every", 0), time.monotonic() + 200
@@ -135,9 +117,9 @@ def test_cells_are_those_of_an_ordinary_run_though_killed_and_continued(tmp_path
     assert process.returncode == 0 and said.count(f"| {ROUNDS} | ") == said.count("| done |") == 2, error
     assert here(project, "collect", "--cells", cells, "--from", second).startswith("2 runs taken, 0 under way")
     # The same spec in another project, by `pfl run`.
-    other = prepared(tmp_path / "b")
-    done = other.call("pfl", "run", PFL_DEVICE="cpu", PFL_WORKERS="1", PFL_THREADS="1")
-    assert done.returncode == 0, done.stderr
+    other = Project(tmp_path / "b")
+    ran = other.call("pfl", "run", PFL_DEVICE="cpu", PFL_WORKERS="1", PFL_THREADS="1")
+    assert ran.returncode == 0, ran.stderr
     ours, theirs = (sorted(one.root.glob("artifacts/runs/*/rounds.parquet")) for one in (project, other))
     assert len(ours) == 2 and [path.read_bytes() for path in ours] == [path.read_bytes() for path in theirs]
     # DVC takes them for what they are, and they can be kept.

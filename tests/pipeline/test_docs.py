@@ -1,19 +1,32 @@
-"""README, docs and pages of papers: links lead somewhere, commands are ones with these options; what is shown is so."""
+"""README, docs and pages of papers: links lead somewhere, commands exist, what is shown is so; guides are followed.
+
+In a copy of the project the guides' files are written and their commands typed as printed.
+"""
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
+from typing import Any
 
+import matplotlib
+import numpy as np
+import pandas as pd
 import pytest
+import yaml
 from dvc.cli.parser import get_main_parser
+from PIL import Image
 from support.markdown import PAGES, ROOT, Page
-from support.pages import with_keys
+from support.pages import squeezed, with_keys
+from support.project import BIN, VIT, Project, make_project, spec
 from typer.main import get_command
 
+import pipeline
 from pflcore.options import describe_options
 from pflcore.settings import Training
 from pipeline.cli.commands import app
@@ -26,13 +39,19 @@ from pipeline.workspace import Workspace
 PFL = get_command(app)
 SPECS = list(find_specs(ROOT / "specs"))
 OURS = {name.partition("/")[0] for name in SPECS if "/" in name}
-OWN = {
-    "docs/ablations.md",
-    "docs/studies.md",
-    "docs/tutorial.md",
-}  # go by files of their own, and have tests of their own
+OWN = {f"docs/{name}.md" for name in ("ablations", "studies", "tutorial")}  # go by files and tests of their own
 
-pages = pytest.mark.parametrize("page", [Page(path) for path in PAGES], ids=lambda page: page.name)
+NAMES = ("ablations", "analyses", "figures", "python")
+GUIDE, ANALYSES, FIGURES, PYTHON = ((ROOT / f"docs/{name}.md").read_text(encoding="utf-8") for name in NAMES)
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+NOTEBOOK = json.loads((ROOT / "docs/results.ipynb").read_text("utf-8"))
+SECTIONS = {section.partition(".")[0]: section for section in re.split(r"^## ", GUIDE, flags=re.MULTILINE)[1:]}
+FILES = re.compile(r"```\w+\n# (\S+)\n(.*?)```", re.DOTALL)
+COMMANDS = re.compile(r"^ {4}(pfl .+)$", re.MULTILINE)
+QUICKSTART = (ROOT / "specs/quickstart.yaml").read_text(encoding="utf-8")
+AXES = yaml.safe_load(QUICKSTART)["grid"]["axes"]
+(ABLATION,) = re.findall(r"^ +partition:\n(?: {8}.*\n)+", README, re.MULTILINE)
+POINTS = 3.0  # by which a cell may differ on another processor, as the README says
 
 
 def command(words: list[str]) -> tuple[object, list[str]]:
@@ -48,7 +67,7 @@ def test_the_language_page_has_all_keys_of_specs() -> None:
     assert path.read_text(encoding="utf-8") == with_keys(path.read_text(encoding="utf-8"), load_catalog(ROOT))
 
 
-@pages
+@pytest.mark.parametrize("page", [Page(path) for path in PAGES], ids=lambda page: page.name)
 def test_links_lead_somewhere_and_commands_exist(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
     for link in page.links():
         file, _, anchor = link.partition("#")
@@ -99,3 +118,159 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     first = (tmp_path / "site/README.html").read_text(encoding="utf-8")
     assert [page for page in PAGES if f'href="{Page(page).name[:-3]}.html"' not in first] == [ROOT / "README.md"]
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """A copy of the project with the guides' files, and a folder of images."""
+    made = Project(tmp_path_factory.mktemp("checkout"))
+    for name in ("pflcore", "pipeline"):
+        shutil.copytree(ROOT / name, made.root / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("specs/quickstart.yaml", "pyproject.toml"):
+        made.write(name, (ROOT / name).read_bytes())
+    for name, content in FILES.findall(README + GUIDE + ANALYSES + FIGURES):
+        made.write(name, content)
+    for kind, shade in {"daisy": 200, "rose": 60}.items():
+        (made.root / "data/flowers" / kind).mkdir(parents=True)
+        for index in range(40):
+            pixels = np.random.default_rng(index).integers(0, 50, (20, 20, 3)) + shade
+            Image.fromarray(pixels.astype(np.uint8)).save(made.root / f"data/flowers/{kind}/{index}.png")
+    return made
+
+
+def follow(project: Project, *commands: str) -> list[pd.DataFrame]:
+    """Type commands; return the tables of those that run a spec."""
+    tables = []
+    for command in commands:
+        done = project.call(*command.split(), PYTHONPATH=str(project.root), PFL_DEVICE="cpu")
+        assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+        if command.startswith("pfl run"):
+            roots = [project.root, project.root / "build/smoke"]
+            paths = [root / f"reports/{command.split()[2]}/table.csv" for root in roots]
+            tables.append(pd.read_csv(next(path for path in paths if path.is_file())))
+            assert tables[-1]["obtained_mean"].notna().all()
+    return tables
+
+
+@pytest.mark.matrix
+def test_every_example_goes_together(project: Project) -> None:
+    shown = textwrap.indent(textwrap.dedent(ABLATION), "    ")
+    ours, changed = re.subn(r"^    partition:\n(?: {6}.*\n)+", shown, QUICKSTART, flags=re.MULTILINE)
+    assert changed == 1
+    project.write("specs/readme.yaml", ours)
+    done = project.call("pfl", "validate", PYTHONPATH=str(project.root))
+    examples = 3 + sum(name.startswith("specs/") and "abstract:" not in text for name, text in FILES.findall(GUIDE))
+    assert (done.returncode, done.stderr) == (0, "") and done.stdout.startswith(f"{examples} specs are valid")
+    said = project.call("pfl", "plan", "readme", PYTHONPATH=str(project.root)).stdout
+    assert re.search(r"\b54 .*trials that tune them", " ".join(README.split())) and said.startswith("162 of 162 runs")
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("section", ["README", *SECTIONS])
+def test_each_example_works_as_printed(project: Project, section: str) -> None:
+    commands = COMMANDS.findall(SECTIONS.get(section, "    pfl run first --profile smoke"))
+    assert commands and FILES.findall(SECTIONS.get(section, README))
+    tables = follow(project, *commands)
+    if section == "4":  # a momentum of nothing is FedAvg, as the guide says
+        found = tables[-1].set_index("method")["obtained_mean"]
+        assert found["β = 0"].tolist() == found["FedAvg"].tolist() != found["β = 0.9"].tolist()
+
+
+@pytest.mark.matrix
+def test_an_analysis_and_a_figure_are_a_file_each(project: Project) -> None:
+    analysed = "curve_every: 1}\n    analyses: [{name: distance, order: 1.0}]"
+    text = spec("[fedavg, local]", more="figures: [distance, evenness]\n").replace("curve_every: 1}", analysed)
+    project.write("specs/a.yaml", text)
+    follow(project, "pfl describe distance", "pfl run a")
+    report = project.root / "reports/a"
+    lines = squeezed((report / "report.md").read_text(encoding="utf-8"))
+    assert "| fedavg | distance | 3 | 0 | 0 | 0 | 0 |" in lines[lines.index("## Distance from the mean model") :]
+    data = pd.read_csv(report / "figures/distance.csv").set_index(["method", "client"])["value"]
+    assert data["fedavg"].tolist() == [0.0] * 3 and (data["local"] > 0.1).all()
+    assert "| method | worst | best |" in lines[lines.index("## Clients from the worst to the best") :]
+    accuracy = pd.read_csv(report / "figures/evenness.csv").groupby("method")["accuracy"].apply(list)
+    assert accuracy["local"] == sorted(accuracy["local"]) and len(accuracy["local"]) == 3
+    assert (report / "figures/evenness.png").is_file()
+
+
+TRAIN = """
+import numpy, pflcore, pipeline
+clients = [(numpy.zeros((30, 1, 8, 8), numpy.uint8), numpy.arange(30) % 10)] * 2
+own = pipeline.train(clients, clients, method="fedlc", rounds=2, sample_rate=1.0, local_epochs=1,
+                     backbone={"name": "convnet", "kernel": 3, "padding": 1})
+print(pflcore.__file__, own.result.cost.sent_up)
+"""
+
+
+def test_the_methods_that_are_shown_are_short_and_train(project: Project) -> None:
+    assert list(SECTIONS) == [str(number) for number in range(1, len(SECTIONS) + 1)]
+    (method,) = [text for name, text in FILES.findall(GUIDE) if name == "pflcore/methods/fedavgm.py"]
+    assert len(method.splitlines()) <= 60
+    done = project.call(sys.executable, "-c", TRAIN, PYTHONPATH=str(project.root))
+    body = (16 * 9 + 16) + (32 * 16 * 9 + 32) + (128 * 120 + 120) + (120 * 84 + 84)
+    sent = 4 * (body + 84 * 10 + 10)
+    assert done.stdout.split() == [str(project.root / "pflcore/__init__.py"), str(sent)], done.stderr
+
+
+def printed() -> dict[tuple[str, str], float]:
+    """Method and partition → accuracy, as the README prints the quickstart's table."""
+    lines = README.partition("<!-- quickstart table -->")[2].partition("<!-- end -->")[0].strip().splitlines()
+    header, _, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    cells = {(row[0], name): cell for row in rows for name, cell in list(zip(header, row, strict=True))[1:]}
+    return {key: float(re.findall(r"[\d.]+", cell)[0]) for key, cell in cells.items()}
+
+
+def test_the_readme_names_specs_that_exist_and_shows_the_quickstart() -> None:
+    named = set(re.findall(r"`((?:fedtp|checks)/\w+)`", README))
+    assert named and named <= set(SPECS)
+    shown, axis = yaml.safe_load(ABLATION)["partition"], AXES["partition"]
+    assert {label: value for label, value in shown.items() if label in axis} == axis and len(shown) == len(axis) + 1
+    assert printed().keys() == {(method, partition) for method in AXES["method"] for partition in axis}
+
+
+@pytest.mark.matrix
+def test_the_quickstart_gives_the_table_and_every_spec_is_valid() -> None:
+    for words in (["run"], ["validate"]):
+        done = subprocess.run([BIN / "pfl", *words], cwd=ROOT, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+    found = pd.read_csv(ROOT / "reports/quickstart/table.csv").set_index(["method", "partition"])["obtained_mean"]
+    assert {key: found[key] for key, shown in printed().items() if abs(found[key] - shown) > POINTS} == {}
+
+
+SMALL = """\
+    partition: {pathological: {name: pathological, classes_per_client: 2, validation_share: 0.2}}
+    seed: [0, 1]
+tune: {space: {training.lr: [0.05, 0.2]}, trial: {training: {rounds: 1}}}
+table: {rows: [method], columns: [partition], average_over: [seed]}
+"""
+
+
+@pytest.mark.matrix
+def test_every_block_of_the_page_on_python_and_every_cell_of_the_notebook_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    methods = "{FedAvg: fedavg, FedTP: {name: fedtp, embedding: 4, hidden: 6, layers: 1}}"
+    text = spec(methods, backbone=VIT, more=SMALL).replace("clients: 3", "clients: 10")
+    made = make_project(tmp_path, {"specs/quickstart.yaml": text}, ["quickstart"])
+    made.compile()
+    done = made.repro(PFL_DEVICE="cpu")  # no weights are saved: models come from last checkpoints
+    assert done.code == 0, done.output
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PFL_DEVICE", "cpu")
+    matplotlib.use("agg")
+    names: dict[str, Any] = {}
+    for block in re.findall(r"^```python\n(.*?)^```", PYTHON, re.MULTILINE | re.DOTALL):
+        exec(compile(block, "docs/python.md", "exec"), names)
+    frame, study = names["frame"], pipeline.open()
+    assert set(frame["method"]) == {"FedAvg", "FedTP"} and len(names["own"].results) == 15
+    measured = frame.query("method == 'FedTP' and seed == 0 and client == 7 and round == 2 and population == 'test'")
+    assert f"tensor({measured['correct'].item()}) of {measured['total'].item()}\n" in capsys.readouterr().out
+    runs = study.runs("quickstart")  # models of tuned runs have what was chosen
+    assert [set(chosen) for chosen in runs["chosen"]] == [{"training.lr"}] * 4
+    assert study.trained(runs["run"].iloc[0]).training.lr == runs["chosen"].iloc[0]["training.lr"]
+    for cell in (cell for cell in NOTEBOOK["cells"] if cell["cell_type"] == "code"):
+        assert not cell["outputs"] and not cell["execution_count"]
+        exec(compile("".join(cell["source"]), "docs/results.ipynb", "exec"), names)
+    assert names["last"]["accuracy"].between(0, 100).all() and len(names["last"]) == 4
+    held = study.partition("quickstart").query("seed == 0 and client == 7 and split == 'test'")
+    assert sorted(names["labels"].tolist()) == sorted(held["label"])

@@ -7,21 +7,18 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from support.project import Project, make_project, spec, tree
+from support.project import VIT, Project, make_project, spec, tree
 
 from pflcore.backbones import BACKBONES
 from pflcore.errors import UserError
 from pipeline.stages import weights
-from pipeline.workspace import weights_path
 
-PLAIN = "{name: tiny_vit, depth: 1, dim: 8, heads: 1, head_dim: 8, mlp_dim: 8, patch: 4%s}"
 FILE, OTHER = "files/vit.safetensors", "elsewhere/copy.safetensors"
 
 
 def naming(path: str | None) -> str:
-    return spec(
-        "[fedavg, local]", backbone=PLAIN % (f", pretrained: {path}" if path else ""), training=", save_weights: true"
-    )
+    backbone = VIT.replace("}", f", pretrained: {path}}}") if path else VIT
+    return spec("[fedavg, local]", backbone=backbone, training=", save_weights: true")
 
 
 def state(seed: int = 7, classes: int = 10) -> dict[str, torch.Tensor]:
@@ -29,16 +26,15 @@ def state(seed: int = 7, classes: int = 10) -> dict[str, torch.Tensor]:
     return dict(backbone.create((1, 8, 8), classes, seed)[0].state_dict())
 
 
-def place(project: Project, path: str, **content: int) -> Path:
+def place(project: Project, path: str, **content: int) -> None:
     file = project.root / path
     file.parent.mkdir(parents=True, exist_ok=True)
     save_file(state(**content), file) if file.suffix == ".safetensors" else torch.save(state(**content), file)
-    return file
 
 
 @pytest.fixture
 def project(tmp_path: Path) -> Project:
-    made = make_project(tmp_path, {"specs/a.yaml": naming(FILE)})
+    made = make_project(tmp_path, {"specs/a.yaml": naming(FILE)}, ["a"])
     place(made, FILE)
     return made
 
@@ -47,9 +43,14 @@ def ids(project: Project) -> list[str]:
     return sorted(project.compiled().runs)
 
 
-def test_a_run_is_named_by_what_is_in_the_file_and_not_by_its_place(project: Project) -> None:
-    before, (record, *_) = ids(project), project.compiled().runs.values()
+def test_a_run_is_named_by_what_is_in_the_file_and_stages_depend_on_what_they_must(project: Project) -> None:
+    compilation, before = project.compiled(), ids(project)
+    record, *_ = compilation.runs.values()
     assert record.pretrained and record.pretrained.startswith("sha256:") and FILE not in str(record.record)
+    by_kind = {kind: [one for one in compilation.stages if one.kind == kind] for kind in ("weights", "train", "guard")}
+    (read,), (guard,) = by_kind["weights"], by_kind["guard"]
+    assert all(read.outs[0] in train.deps for train in by_kind["train"]) and len(by_kind["train"]) == 2
+    assert FILE not in read.deps and FILE not in read.command and {FILE, "specs"} <= {*guard.deps}
     (project.root / OTHER).parent.mkdir()
     (project.root / FILE).rename(project.root / OTHER)
     project.write("specs/a.yaml", naming(OTHER))
@@ -62,60 +63,33 @@ def test_a_run_is_named_by_what_is_in_the_file_and_not_by_its_place(project: Pro
     assert ids(project) == plain and not project.compiled().weights  # runs from scratch keep their ids
 
 
-def test_stages_depend_on_what_they_must(project: Project) -> None:
-    compilation = project.compiled()
-    by_kind = {kind: [one for one in compilation.stages if one.kind == kind] for kind in ("weights", "train", "guard")}
-    (read,) = by_kind["weights"]
-    assert all(read.outs[0] in train.deps for train in by_kind["train"]) and len(by_kind["train"]) == 2
-    assert FILE not in read.deps and FILE in by_kind["guard"][0].deps
-    assert "specs" in by_kind["guard"][0].deps and FILE not in read.command
-
-
-@pytest.mark.matrix
-def test_an_absent_file_is_no_mistake_of_a_spec_but_of_who_runs_it(project: Project) -> None:
-    (project.root / FILE).unlink()
-    assert project.call("pfl", "validate").returncode == 0
-    compilation = project.compiled()
-    assert {run.pretrained for run in compilation.runs.values()} == {f"absent:{FILE}"}
-    assert not any(FILE in stage.deps for stage in compilation.stages)
-    done = project.call("pfl", "run", "a", PFL_DEVICE="cpu")
-    assert done.returncode == 1 and "Traceback" not in done.stdout + done.stderr
-    assert f"{FILE}: no such file of pretrained weights" in done.stdout + done.stderr
-    assert project.call("pfl", "run", "a", "--profile", "smoke", PFL_DEVICE="cpu").returncode == 0
-
-
-@pytest.mark.parametrize(
-    "path", ["../w.pth", "/etc/w.pth", "a/../../w.pth", "${x}/w.pth", "a//w.pth", "-w.pth", "a\\\\w.pth"]
-)
-def test_a_path_that_leads_elsewhere_is_one_line(project: Project, path: str) -> None:
-    project.write("specs/a.yaml", naming(f'"{path}"'))
-    with pytest.raises(
-        UserError, match=r"^specs/a\.yaml:7: grid\.base\.backbone\.pretrained: .* must be a path inside"
-    ):
-        project.compiled()
-
-
 def test_a_link_out_of_the_project_is_refused(project: Project, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """As is any other path that leads elsewhere, and what cannot be tuned."""
     (project.root / "out").symlink_to(tmp_path_factory.mktemp("other"))
-    refused = {
-        naming("out/w.pth"): "must be a path inside the project",
-        # What a run has left has to be copied first.
-        naming("artifacts/runs/x/weights.safetensors"): r"lies in artifacts/, .*; copy it to a folder of its own$",
-        naming(FILE).replace("partition: iid", "partition: {name: iid, validation_share: 0.2}")
-        + f"tune: {{space: {{backbone.pretrained: [{FILE}, null]}}, seeds: [7]}}\n": "cannot be tuned",
-    }
+    outside = ("../w.pth", "/etc/w.pth", "a/../../w.pth", "${x}/w.pth", "a//w.pth", "-w.pth", "a\\\\w.pth", "out/w.pth")
+    line = r"^specs/a\.yaml:7: grid\.base\.backbone\.pretrained: .* must be a path inside the project"
+    refused = {naming(f'"{path}"'): line for path in outside}
+    # What a run has left has to be copied first.
+    refused[naming("artifacts/runs/x/weights.safetensors")] = r"lies in artifacts/, .*; copy it to a folder of its own$"
+    held = naming(FILE).replace("partition: iid", "partition: {name: iid, validation_share: 0.2}")
+    refused[f"{held}tune: {{space: {{backbone.pretrained: [{FILE}, null]}}, seeds: [7]}}\n"] = "cannot be tuned"
     for text, message in refused.items():
         project.write("specs/a.yaml", text)
         with pytest.raises(UserError, match=message):
             project.compiled()
 
 
-def test_a_file_that_changed_since_is_not_read(project: Project) -> None:
-    compilation = project.compiled()
-    project.compile()
-    ((content, path),) = compilation.weights.items()
+def test_a_file_that_changed_since_is_not_read_and_an_absent_one_a_mistake_of_who_runs_it(project: Project) -> None:
+    ((content, path),) = project.compiled().weights.items()
     place(project, FILE, seed=8)
     with pytest.raises(UserError, match=r"was changed after the specs were compiled; run `pfl compile`$"):
+        weights.run({"path": path, "content": content}, project.root / "out.safetensors", project.root)
+    (project.root / FILE).unlink()
+    compilation = project.compiled()
+    assert {run.pretrained for run in compilation.runs.values()} == {f"absent:{FILE}"}
+    assert not any(FILE in stage.deps for stage in compilation.stages)
+    ((content, path),) = compilation.weights.items()
+    with pytest.raises(UserError, match=f"{FILE}: no such file of pretrained weights"):
         weights.run({"path": path, "content": content}, project.root / "out.safetensors", project.root)
     assert not (project.root / "out.safetensors").exists()
 
@@ -135,20 +109,8 @@ def test_training_begins_there_and_a_changed_file_trains_anew(project: Project) 
     again = tree(project.root / "artifacts")
     assert project.call("pfl", "run", "a").returncode == 0 and tree(project.root / "artifacts") == again
     place(project, "files/vit.pth", classes=4)
-    assert project.call("pfl", "run", "a", PFL_DEVICE="cpu").returncode == 0
-    logs = " ".join(path.read_text(encoding="utf-8") for path in (project.root / ".pfl/logs").rglob("*.log"))
-    assert "the classifier begins anew, since that of the file has 4 classes" in logs
-
-
-@pytest.mark.matrix
-def test_dvc_notices_a_file_that_changed(project: Project) -> None:
-    project.write("pyproject.toml", '[tool.pfl]\ndefault = ["a"]\n')
-    project.compile()
-    first = project.repro()
-    assert first.code == 0 and len([name for name in first.ran if name.startswith("train")]) == 2, first.output
-    assert project.repro().ran == []
-    place(project, FILE, seed=8)
     assert project.repro().code != 0  # the guard compiles, and asks to be called again
-    again = project.repro()
-    assert again.code == 0 and len([name for name in again.ran if name.startswith("train")]) == 2, again.output
-    assert len(list((project.root / weights_path("x")).parent.iterdir())) == 2
+    done = project.repro(PFL_DEVICE="cpu")
+    assert done.code == 0 and len([name for name in done.ran if name.startswith("train")]) == 2, done.output
+    assert "the classifier begins anew, since that of the file has 4 classes" in done.output
+    assert project.repro().ran == []

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from html import unescape
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from support.project import Project
 
 from pipeline.spec.catalog import load_catalog
 from pipeline.spec.specs import find_specs, load_spec
@@ -19,25 +17,17 @@ from pipeline.spec.specs import find_specs, load_spec
 ROOT = Path(__file__).parents[2]
 SPECS = find_specs(ROOT / "specs")
 ONE_PER_PAPER = ("fedofa/fig5", "fedperfix/table6", "fedtp/fig4", "pfedla/table3_office31")
+MARKS = {name: pytest.mark.matrix if name in ONE_PER_PAPER else pytest.mark.slow for name in sorted(SPECS)}
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=pytest.mark.matrix if name in ONE_PER_PAPER else pytest.mark.slow)
-        for name in sorted(SPECS)
-    ],
-)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=mark) for name, mark in MARKS.items()])
 def test_a_spec_runs_from_end_to_end(name: str, tmp_path: Path) -> None:
     spec = load_spec(SPECS[name], ROOT / "specs", load_catalog(ROOT))
     if spec.abstract:
         pytest.skip("a spec that others extend has no runs")
     shutil.copytree(ROOT / "specs", tmp_path / "specs")
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
-    command = [str(Path(sys.executable).with_name("pfl")), "run", name, "--profile", "smoke"]
-    # One thread: images are few, and other tests run beside this one.
-    environment = {**os.environ, "PFL_THREADS": "1"}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    done = Project(tmp_path).call("pfl", "run", name, "--profile", "smoke")
     assert done.returncode == 0, done.stderr
     reports = tmp_path / "build/smoke/reports"
     cells = pq.read_table(reports / name / "table.parquet").to_pandas()

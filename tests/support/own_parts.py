@@ -49,14 +49,9 @@ from pflcore.datasets import DATASETS, Dataset
 class Noise(Dataset):
     """Sixty grey images of nothing, in three classes."""
 
-    licence = "none"
-    download_size = "none"
-    access = "included"
-    original = (1, 8, 8)
-    class_names = ("a", "b", "c")
-    counts = (60, 0)
-    mean = (0.5,)
-    std = (0.25,)
+    licence, download_size, access = "none", "none", "included"
+    original, counts, class_names = (1, 8, 8), (60, 0), ("a", "b", "c")
+    mean, std = (0.5,), (0.25,)
 
     def load(self, folder):
         images = np.random.default_rng(0).integers(0, 256, (60, 1, 8, 8), np.uint8)

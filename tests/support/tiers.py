@@ -16,12 +16,8 @@ def first_of_each(
 ) -> list[ParameterSet]:
     """Parameters for all cases of a matrix; those in which no value occurs for the first time are marked `matrix`.
 
-    So `make test` finds what is wrong with a value, and `make test-all` what is wrong with a combination alone.
-
-    Args:
-        cases: Tuples of parameters, those that tell most first.
-        by: Values of a case that count, from its parameters; by default the parameters.
-        ids: Name of a case, from its parameters; by default pytest's.
+    So `make test` finds what is wrong with a value, and `make test-all` what is wrong with a combination alone. `by`
+    gives the values of a case that count, by default its parameters, and `ids` its name.
     """
     seen: set[tuple[int, Hashable]] = set()
     params = []

@@ -42,28 +42,26 @@ def follow(folder: Path, **environment: str) -> Project:
         first, _, then = command.partition(" && cd ")
         done = project.call(*first.split(), PFL_DEVICE="cpu", **environment)
         assert done.returncode == 0, done.stdout + done.stderr
-        printed = [masked(line) for line in done.stdout.splitlines()]
-        for line in filter(str.strip, text.splitlines()):
-            assert masked(line) in printed, f"{command}\n{line}\n{done.stdout}"
-        if then:
-            project = Project(folder / then)
+        printed = {masked(line) for line in done.stdout.splitlines()}
+        assert {masked(line) for line in text.splitlines() if line.strip()} <= printed, f"{command}\n{done.stdout}"
+        project = Project(folder / then) if then else project
     return project
-
-
-def accuracies(text: str) -> dict[str, list[float]]:
-    """The rows of tables by method, the last of each."""
-    rows = re.findall(r"^ *\| (\w[\w +]*?) +\| (.*±.*) \|$", text, re.MULTILINE)
-    return {method: [float(number) for number in NUMBER.findall(cells)] for method, cells in rows}
 
 
 def check(study: Project) -> None:
     """The table is that of the page, but for rounding on another processor; so are the differences in its text."""
     report, page = ((path).read_text("utf-8") for path in (study.root / "reports/own/report.md", PAGE.path))
-    shown, found = accuracies(page), accuracies(report.partition("\n## ")[0])
+    table, _, claims = report.partition("\n## Claims\n")
+    found, shown = (
+        {
+            method: [float(number) for number in NUMBER.findall(cells)]
+            for method, cells in re.findall(r"^ *\| (\w[\w +]*?) +\| (.*±.*) \|$", text, re.MULTILINE)
+        }
+        for text in (table.partition("\n## ")[0], page)
+    )
     assert shown.keys() == found.keys() == {"Local", "FedAvg", "FedAvg + FT", "FedPer", "CalmHead"}
     for method, values in shown.items():
         assert found[method] == pytest.approx(values, abs=2.5), method
-    claims = report.partition("\n## Claims\n")[2]
     said = re.findall(r"\(([+−]\d+\.\d+)\)", page)[-2:]
     judged = re.findall(r"^\| \d+ +\| obtained .*?\| +([+−]\d+\.\d+) \|", claims, re.MULTILINE)
     signed = [[float(one.replace("−", "-")) for one in some] for some in (judged, said)]

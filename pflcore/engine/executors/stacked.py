@@ -127,10 +127,10 @@ class Stacked(Sequential):
         with vectorisable():
             received = stack_states([received for _, received in jobs])
             state = step.begin(received)
-            batches = trainer.data.batches([one.clamp_min(0) for one in rows], round_, numbers)
+            drawn = trainer.data.batches([one.clamp_min(0) for one in rows], round_, numbers)
             weights = upload([_weights(one) for one in rows], device)
             rates = upload([_rates(trainer, round_, clients, turn) for turn in turns], device)
-            for turn, own, batch, weight, rate in zip(turns, rows, batches, weights, rates, strict=True):
+            for turn, own, batch, weight, rate in zip(turns, rows, drawn, weights, rates, strict=True):
                 noise = _noise(trainer, round_, clients, turn, own, passes)
                 data = batch.inputs, batch.labels, noise, rate, weight
                 state, losses = self.replay(key, step.all, state, received, *data)

@@ -1,19 +1,87 @@
-"""Files to begin parts of one's own with, each of which runs as it is; and the schema of specs for editors."""
+"""Beginning a study: a folder with a spec and settings; parts of one's own, which run as they are; and their schema."""
 
 from __future__ import annotations
 
 import json
 import re
+import shutil
 from contextlib import suppress
-from pathlib import Path
+from importlib.metadata import version
+from pathlib import Path, PurePosixPath
 
 from pflcore.errors import UserError
 from pflcore.files import write_text
 from pflcore.registry import KINDS, registry_of, use_study
+from pipeline.compile.compiler import compile_workspace, source_folder
+from pipeline.compile.generated import write
+from pipeline.dvc.program import initialise
 from pipeline.spec.catalog import load_catalog
 from pipeline.spec.editor_schema import json_schema
+from pipeline.spec.selection import named
+from pipeline.spec.specs import find_specs, inherit
+from pipeline.spec.yamlfile import absolute, inside
+from pipeline.workspace import Workspace
 
 SCHEMA = ".pfl/schema.json"
+FIRST = """\
+title: First comparison
+grid:
+  base:
+    dataset: digits                     # others: pfl list datasets
+    clients: 10
+    backbone: {name: convnet, kernel: 3, padding: 1, channels: [8, 16], hidden: [32]}
+    training: {rounds: 10, sample_rate: 0.5, local_epochs: 2, batch_size: 16, lr: 0.1}
+    evaluation: {every: 1, window: 2, curve_every: 1}
+  axes:                                 # every combination is a run
+    method:                             # pfl list methods, pfl describe fedper
+      Local: local
+      FedAvg: fedavg
+      FedAvg + FT: {name: fedavg, finetune_epochs: 2}
+      FedPer: fedper
+    partition:                          # pfl describe partition dirichlet --dataset digits
+      Dirichlet(0.3): {name: dirichlet, alpha: 0.3}
+    seed: [0, 1, 2]
+table:
+  caption: Test accuracy (%) of ten clients; mean and spread over three seeds.
+  rows: [method]
+  columns: [partition]
+  average_over: [seed]
+"""
+_FILES = {
+    "pyproject.toml": """\
+# This section makes the folder a study: `pfl` and `dvc repro` find it from anywhere inside.
+[tool.pfl]
+default = [DEFAULT]    # what a bare `dvc repro` and a bare `pfl run` bring up to date
+compile = []    # further specs that all who work on the study shall see in DVC; on one machine: pfl add SPEC
+watch_upgrades = true    # every `dvc repro` asks whether pfl was upgraded; false: `dvc status` can be clean
+""",
+    "requirements.txt": """\
+# No package index has it: put its wheel beside this file, and into git.
+--find-links .
+pfl-pipeline==VERSION
+""",
+    ".gitignore": "/artifacts/\n/reports/*\n/data/\n/build/\n/.dvc/cache/\n/.dvc/tmp/\n/.dvc/config.local\n/.pfl/\n"
+    "__pycache__/\n.venv/\n",
+    ".vscode/settings.json": f'{{"yaml.schemas": {{"./{SCHEMA}": "specs/**/*.yaml"}}}}\n',
+    ".github/workflows/study.yml": """\
+name: study
+on: [push, pull_request]
+jobs:
+  specs:
+    runs-on: ubuntu-latest
+    steps:
+      - uses: actions/checkout@v4
+      - uses: actions/setup-python@v5
+        with: {python-version: "3.11"}
+      - run: pip install torch --index-url https://download.pytorch.org/whl/cpu
+      - run: pip install -r requirements.txt
+      - run: pfl setup
+      - run: pfl validate                 # every spec, and every part of its own
+      - run: pfl run --profile smoke      # the whole study in miniature, on generated data
+""",
+}
+
+
 _METHOD = '''\
 """TITLE: what it does otherwise than others, in a line."""
 
@@ -132,12 +200,61 @@ class CLASS(Partition):
 TEMPLATES = {"method": _METHOD, "backbone": _BACKBONE, "dataset": _DATASET, "partition": _PARTITION}
 
 
-def begin(kind: str, name: str, home: Path) -> Path:
-    """Write the file of a part of the study's own, which runs as it is, and return its path.
+def create(folder: Path, source: str | None = None) -> list[str]:
+    """Make a study that is compiled and ready for `dvc repro`; return the names of its specs.
 
-    Raises:
-        UserError: There is no template of the kind, or the name is no name of a part, or is taken.
+    `source` is a spec of a paper, or a folder of them, to begin with. Whatever goes wrong, nothing is left.
     """
+    folder = folder.absolute()
+    existed = folder.is_dir()
+    if folder.exists() and (not existed or {path.name for path in folder.iterdir()} - {".git"}):
+        raise UserError(f"{folder}: there is something already; name a folder that is not there yet, or an empty one")
+    names, specs = needed(source) if source else (["first"], {"first.yaml": FIRST})
+    words = {"DEFAULT": ", ".join(f'"{name}"' for name in names), "VERSION": version("pfl-pipeline")}
+    try:
+        for name, text in specs.items():
+            # The comment is how language servers for YAML find the schema.
+            up = "../" * len(PurePosixPath("specs", name).parent.parts)
+            line = f"# yaml-language-server: $schema={up}{SCHEMA}\n" if name.endswith(".yaml") else ""
+            write_text(folder / "specs" / name, line + text)
+        for name, text in _FILES.items():
+            write_text(folder / name, re.sub("|".join(words), lambda found: words[found[0]], text))
+        initialise(folder, inside=True)
+        workspace = Workspace.find(folder)
+        write(workspace, compile_workspace(workspace))
+        write_schema(workspace.home)
+    except BaseException:
+        for path in [folder] if not existed else [path for path in folder.iterdir() if path.name != ".git"]:
+            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+        raise
+    return names
+
+
+def paper_specs() -> Path:
+    """Return the folder of the papers' specs: in the package where it was installed from a wheel, else beside it."""
+    installed = source_folder() / "pipeline" / "specs"
+    return installed if installed.is_dir() else source_folder() / "specs"
+
+
+def needed(word: str) -> tuple[list[str], dict[str, str]]:
+    """Return names of a spec of a paper or of a folder of them, and the text of all files that they need, by path."""
+    folder = absolute(paper_specs())
+    known, concrete, files = find_specs(folder), list[str](), set[Path]()
+    for name in named([word], list(known)):
+        document, chain = inherit(known[name], folder)
+        files |= {folder.parent / label for label in chain} | set(known[name].parent.glob("README.md"))
+        table = document.data.get("table")
+        if isinstance(table, dict) and isinstance(values := table.get("published"), str):
+            files.add(inside(folder, document, ("table", "published"), values))
+        if not document.data.get("abstract"):
+            concrete.append(name)
+    if not concrete:
+        raise UserError(f"{word}: only to be extended; name a spec that extends it")
+    return concrete, {path.relative_to(folder).as_posix(): path.read_text(encoding="utf-8") for path in sorted(files)}
+
+
+def begin(kind: str, name: str, home: Path) -> Path:
+    """Write the file of a part of the study's own, which runs as it is, and return its path."""
     if kind not in TEMPLATES:
         raise UserError(f"pfl new {kind}: there is a file to begin with for {', '.join(TEMPLATES)}")
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name):

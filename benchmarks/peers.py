@@ -1,7 +1,7 @@
 """How our engine compares with installed peers: a plain PyTorch loop, Flower, and Apple's pfl, on the same federation.
 
-    python benchmarks/peers/run.py                    # a table, and benchmarks/peers.csv
-    python benchmarks/peers/run.py --data FOLDER      # with the Parquet export of CIFAR-10 that lies in FOLDER
+    python benchmarks/peers.py                    # a table
+    python benchmarks/peers.py --data FOLDER      # with the Parquet export of CIFAR-10 that lies in FOLDER
 
 The peers are installed once, into build/peers-env; that takes minutes and about 6 GB. Each contestant runs as processes
 of its own on otherwise equal terms: the same samples, partition, model, and local SGD. They take turns, so that a busy
@@ -13,7 +13,6 @@ is the peak of all processes of a contestant together, where pages that they sha
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import os
 import statistics
@@ -28,49 +27,45 @@ from typing import Any
 
 import numpy as np
 import psutil  # comes with dvc
-from common import CLASSES, WORKLOADS, Workload
+from contestants import CLASSES, WORKLOADS, Workload
 
 from pflcore.datasets import DATASETS
 
 HERE = Path(__file__).resolve().parent
-ENVIRONMENT = HERE.parents[1] / "build" / "peers-env"
-PEERS = ENVIRONMENT / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+SCRIPT = HERE / "contestants.py"
+# torch is the version that the engine was measured with.
+REQUIREMENTS = "torch==2.11.0 numpy==2.4.6 flwr[simulation]==1.41.0 ray==2.55.1 pfl==0.6.0"
+ENVIRONMENT = HERE.parent / "build" / "peers-env"
+OURS, PEERS = Path(sys.executable), ENVIRONMENT / "bin/python"
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 IMAGES = 50_000  # most that are generated for training
 # Settings of this shell that would give some contestants other threads than they choose.
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "PFL_THREADS", "PFL_WORKERS")
 LAUNCHER = ("-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={CORES}")
 COLUMNS = ("workload", "contestant", "version", "train_s_per_10000", "test_s_per_10000", "memory_mb", "accuracy")
-
-
-# Name → the interpreter, what starts the script there, the script, and options of its own.
-OURS = Path(sys.executable)
 CONTESTANTS: dict[str, tuple[object, ...]] = {
-    "ours": (OURS, HERE / "ours.py"),
-    "ours bf16": (OURS, HERE / "ours.py", "--precision", "bf16"),
-    "plain loop": (PEERS, HERE / "plain.py"),
-    "Flower": (PEERS, HERE / "flower.py"),
-    "pfl": (PEERS, HERE / "apple.py"),
-    "pfl, a process per core": (PEERS, *LAUNCHER, HERE / "apple.py"),
+    "ours": (OURS, SCRIPT, "ours"),
+    "plain loop": (PEERS, SCRIPT, "plain"),
+    "Flower": (PEERS, SCRIPT, "flower"),
+    "pfl": (PEERS, SCRIPT, "apple"),
+    "pfl, a process per core": (PEERS, *LAUNCHER, SCRIPT, "apple"),
 }
-DEFAULT = [name for name in CONTESTANTS if name != "ours bf16"]
 
 
 def install() -> None:
     """Make the peers' environment, anew when the requirements have changed."""
-    wanted = (HERE / "requirements.txt").read_text()
     ready = ENVIRONMENT / "ready.txt"
-    if ready.is_file() and ready.read_text() == wanted:
+    if ready.is_file() and ready.read_text() == REQUIREMENTS:
         return
     print(f"Installing the peers into {ENVIRONMENT} (minutes) ...", file=sys.stderr)
     venv.create(ENVIRONMENT, clear=True, with_pip=True)
-    command = [PEERS, "-m", "pip", "install", "-qq", "--disable-pip-version-check", "-r", HERE / "requirements.txt"]
-    subprocess.run(command, check=True)
-    ready.write_text(wanted)
+    pip = [PEERS, "-m", "pip", "install", "-qq", "--disable-pip-version-check"]
+    subprocess.run([*pip, *REQUIREMENTS.split()], check=True)
+    ready.write_text(REQUIREMENTS)
 
 
 def generated(count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Images that can be learnt, though not at once: patterns of the classes, more or less faint, under noise."""
+    """Return images that can be learnt, though not at once: faint patterns of the classes under noise."""
     labels = rng.integers(0, CLASSES, count)
     patterns = np.random.default_rng(0).normal(0, 50, (CLASSES, 3, 8, 8)).repeat(4, 2).repeat(4, 3)
     images = np.empty((count, 3, 32, 32), np.uint8)
@@ -81,9 +76,8 @@ def generated(count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndar
 
 
 def write(folder: Path, workload: Workload, source: Path | None) -> None:
-    """The federation, for common.Data to open: an equal share of the shuffled training images for each client."""
-    rng = np.random.default_rng(1)
-    size = workload.clients * workload.samples
+    """Write the federation: an equal share of the shuffled training images for each client."""
+    rng, size = np.random.default_rng(1), workload.clients * workload.samples
     if source:
         samples = DATASETS.create("cifar10", source="parquet").load(source)
         images, labels = samples.inputs, samples.labels
@@ -91,24 +85,10 @@ def write(folder: Path, workload: Workload, source: Path | None) -> None:
     else:
         images, labels = generated(min(size, IMAGES) + workload.tests, rng)
         train, test = np.split(np.arange(len(labels)), [-workload.tests])
-    arrays = {
-        "images": images,
-        "labels": labels.astype(np.int64),
-        "train": np.resize(train, size).reshape(workload.clients, -1),
-        "test": test[: workload.tests],
-    }
+    rows = {"train": np.resize(train, size).reshape(workload.clients, -1), "test": test[: workload.tests]}
     folder.mkdir()
-    for name, array in arrays.items():
+    for name, array in ({"images": images, "labels": labels.astype(np.int64)} | rows).items():
         np.save(folder / f"{name}.npy", array)
-
-
-def memory(processes: list[psutil.Process]) -> int:
-    """Return bytes that the processes hold, each shared page counted once."""
-    total = 0
-    for process in processes:
-        with suppress(psutil.Error):  # it has ended
-            total += process.memory_full_info().pss
-    return total
 
 
 def measure(name: str, folder: Path, options: dict[str, object], limit: float) -> dict[str, Any] | None:
@@ -121,9 +101,9 @@ def measure(name: str, folder: Path, options: dict[str, object], limit: float) -
         child = psutil.Popen(command, stdout=stdout, stderr=stderr, env=settings, cwd=folder)
         try:
             while child.poll() is None and time.monotonic() < end:
-                with suppress(psutil.NoSuchProcess):  # it ended between two lines
+                with suppress(psutil.Error):  # one ended between two lines
                     family = [child, *child.children(recursive=True)]
-                peak = max(peak, memory(family))
+                    peak = max(peak, sum(process.memory_full_info().pss for process in family))  # shared pages once
                 time.sleep(1)  # a look takes some milliseconds of a core
         finally:
             for process in family:  # whatever it left behind, or all of it after an interruption
@@ -136,7 +116,7 @@ def measure(name: str, folder: Path, options: dict[str, object], limit: float) -
 
 
 def summary(workload: str, contestant: str, turns: list[dict[str, Any]]) -> list[str]:
-    """A row of the table; the accuracy is the mean over turns, whose seeds differ, with its range."""
+    """Return a row of the table; the accuracy is the mean over turns, whose seeds differ, with its range."""
 
     def median(name: str, samples: int) -> str:
         return f"{statistics.median(value for turn in turns for value in turn[name]) / samples * 10_000:.3f}"
@@ -144,31 +124,25 @@ def summary(workload: str, contestant: str, turns: list[dict[str, Any]]) -> list
     if not turns:
         return [workload, contestant, "failed", *[""] * 4]
     sizes, shares = WORKLOADS[workload], [100 * turn["accuracy"] for turn in turns]
-    return [
-        workload,
-        contestant,
-        turns[0]["version"],
-        median("rounds", sizes.visits),
-        median("evaluations", sizes.tests),
-        f"{max(turn['memory'] for turn in turns) / 1e6:.0f}",
-        f"{statistics.mean(shares):.1f} ({min(shares):.1f}-{max(shares):.1f})",
-    ]
+    times = [median("rounds", sizes.visits), median("evaluations", sizes.tests)]
+    peak = f"{max(turn['memory'] for turn in turns) / 1e6:.0f}"
+    shown = f"{statistics.mean(shares):.1f} ({min(shares):.1f}-{max(shares):.1f})"
+    return [workload, contestant, turns[0]["version"], *times, peak, shown]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workload", nargs="+", default=["W1"], choices=WORKLOADS)
-    parser.add_argument("--contestants", nargs="+", default=DEFAULT, choices=CONTESTANTS, metavar="NAME")
+    parser.add_argument("--contestants", nargs="+", default=list(CONTESTANTS), choices=CONTESTANTS, metavar="NAME")
     parser.add_argument("--repeat", type=int, default=3, help="turns of each contestant")
     parser.add_argument("--rounds", type=int, default=8, help="rounds per turn, at least 3")
     parser.add_argument("--limit", type=float, default=3600, help="seconds after which a turn is given up")
     parser.add_argument("--data", type=Path, help="a folder with train*.parquet and test*.parquet of CIFAR-10")
-    parser.add_argument("--out", type=Path, default=HERE.parent / "peers.csv")
     given = parser.parse_args()
     if given.rounds < 3:
         parser.error("--rounds must be at least 3: the first is left out, and our last contains the evaluation")
-    install()
-    rows: list[list[str]] = []
+    if any(CONTESTANTS[name][0] == PEERS for name in given.contestants):
+        install()
     print(f"{CORES} cores, {given.repeat} turns of {given.rounds} rounds\n")
     print(f"| {' | '.join(COLUMNS)} |\n|---|---|---|---:|---:|---:|---:|", flush=True)
     with tempfile.TemporaryDirectory(prefix="peers-") as temporary:
@@ -182,10 +156,7 @@ def main() -> None:
                     if result := measure(name, folder, options, given.limit):
                         results.append(result)
             for name, results in turns.items():
-                rows.append(summary(workload, name, results))
-                print(f"| {' | '.join(rows[-1])} |", flush=True)
-    with given.out.open("w", newline="") as file:
-        csv.writer(file, lineterminator="\n").writerows([COLUMNS, *rows])
+                print(f"| {' | '.join(summary(workload, name, results))} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,369 @@
+"""Contestants of peers.py, each a command: the same workloads on ordinary modules by ours, a plain loop, Flower, pfl.
+
+The data is a folder that peers.py writes: ``images.npy`` and ``labels.npy`` hold all samples, ``train.npy`` the rows of
+each client, ``test.npy`` the rows of the pooled test set. Samples are mapped, not read, so that processes share them.
+Libraries are imported by their contestant alone, since each runs in an environment that has no other's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import logging
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset
+
+BATCH, RATE, CLASSES = 64, 0.01, 10
+MEAN, STD = 0.5, 0.25
+# Images per forward pass of the peers' evaluation; on CPUs larger ones were slower, as activations leave the caches.
+TEST_BATCH = 128
+
+
+class ConvNet(nn.Sequential):
+    """Two convolutions and three linear layers, 121,182 parameters."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            *(nn.Conv2d(3, 16, 5), nn.ReLU(), nn.MaxPool2d(2)),
+            *(nn.Conv2d(16, 32, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()),
+            *(nn.Linear(800, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, CLASSES)),
+        )
+
+
+class Block(nn.Module):
+    """A pre-norm Transformer block: 8 heads of 64 for tokens of 128, and an MLP of 256."""
+
+    def __init__(self, width: int = 128, heads: int = 8, head: int = 64, hidden: int = 256, drop: float = 0.1) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv = nn.Linear(width, 3 * heads * head, bias=False)
+        self.out = nn.Sequential(nn.Linear(heads * head, width), nn.Dropout(drop))
+        self.mlp = nn.Sequential(
+            *(nn.Linear(width, hidden), nn.GELU(), nn.Dropout(drop)), *(nn.Linear(hidden, width), nn.Dropout(drop))
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.qkv(self.norm1(x)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        x = x + self.out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+        return x + self.mlp(self.norm2(x))
+
+
+class TinyViT(nn.Module):
+    """8 blocks over patches of 4x4 pixels and a class token, 2,645,898 parameters."""
+
+    def __init__(self, depth: int = 8, width: int = 128, patch: int = 4, drop: float = 0.1) -> None:
+        super().__init__()
+        self.embed = nn.Conv2d(3, width, patch, stride=patch)
+        self.token = nn.Parameter(torch.randn(1, 1, width))
+        self.position = nn.Parameter(torch.randn(1, (32 // patch) ** 2 + 1, width))
+        self.dropout = nn.Dropout(drop)
+        self.blocks = nn.Sequential(*(Block() for _ in range(depth)))
+        self.head = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, CLASSES))
+
+    def forward(self, images: Tensor) -> Tensor:
+        patches = self.embed(images).flatten(2).transpose(1, 2)
+        tokens = torch.cat([self.token.expand(len(images), -1, -1), patches], 1)
+        return self.head(self.blocks(self.dropout(tokens + self.position))[:, 0])
+
+
+MODELS: dict[str, Callable[[], nn.Module]] = {"convnet": ConvNet, "tiny_vit": TinyViT}
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A model, what each of the clients holds and does in a round, and the size of the pooled test set.
+
+    With no epochs a round measures all clients' own models. Where clients need more images than there are, several hold
+    the same ones.
+    """
+
+    backbone: str
+    samples: int
+    epochs: int
+    tests: int = 0
+    clients: int = 50
+    cohort: int = 5
+    method: str = "fedavg"
+
+    @property
+    def visits(self) -> int:
+        """Samples trained on, or measured, in a round."""
+        return self.cohort * self.samples * self.epochs or self.clients * self.samples
+
+
+WORKLOADS = {
+    "W1": Workload("convnet", samples=1000, epochs=5, tests=10_000),
+    "W2": Workload("tiny_vit", samples=64, epochs=1, tests=1000),
+    "W3": Workload("convnet", samples=20, epochs=5, tests=10_000, clients=10_000, cohort=100),
+}
+
+
+class Data:
+    """The federation in a folder that peers.py wrote."""
+
+    def __init__(self, folder: Path) -> None:
+        # "c" because PyTorch warns of memory that it must not write; nobody does.
+        self.images, self.labels = (np.load(folder / f"{name}.npy", mmap_mode="c") for name in ("images", "labels"))
+        self.train, self.test = (np.load(folder / f"{name}.npy") for name in ("train", "test"))
+
+    def tensors(self, rows: np.ndarray) -> tuple[Tensor, Tensor]:
+        """Return normalised images and their labels, of a client as of all tests."""
+        images = torch.from_numpy(self.images[rows]).float().div_(255).sub_(MEAN).div_(STD)
+        return images, torch.from_numpy(self.labels[rows])
+
+
+def loader(tensors: tuple[Tensor, Tensor], training: bool) -> DataLoader[tuple[Tensor, ...]]:
+    """Return the usual loader of an in-memory dataset."""
+    return DataLoader(TensorDataset(*tensors), BATCH if training else TEST_BATCH, shuffle=training)
+
+
+def fit(model: nn.Module, batches: Iterable[Any], epochs: int) -> None:
+    """Carry out a client's local training, as tutorials write it."""
+    model.train()
+    sgd = torch.optim.SGD(model.parameters(), RATE)
+    for _ in range(epochs):
+        for images, labels in batches:
+            sgd.zero_grad()
+            F.cross_entropy(model(images), labels).backward()
+            sgd.step()
+
+
+def plain_round(model: nn.Module, clients: Iterable[Iterable[Any]], epochs: int) -> None:
+    """Train a copy of the model on the batches of each client, and give the model the mean of what they became."""
+    states = []
+    for batches in clients:
+        local = copy.deepcopy(model)
+        fit(local, batches, epochs)
+        states.append(local.state_dict())
+    model.load_state_dict({name: torch.stack([state[name] for state in states]).mean(0) for name in states[0]})
+
+
+@torch.no_grad()
+def accuracy(model: nn.Module, batches: Iterable[Any]) -> float:
+    """Return the share of right predictions."""
+    model.eval()
+    hits = [model(images).argmax(1) == labels for images, labels in batches]
+    return float(torch.cat(hits).float().mean())
+
+
+Times = tuple[str, Iterable[float], Iterable[float], float]
+"""Versions, seconds of each steady round and of each evaluation, and the accuracy at the end."""
+
+
+def plain(given: argparse.Namespace, workload: Workload, data: Data) -> Times:
+    """Train in a plain loop over the sampled clients, with PyTorch's default number of threads."""
+    torch.manual_seed(given.seed)
+    model, test = MODELS[workload.backbone](), loader(data.tensors(data.test), training=False)
+    rounds, evaluations, share = [], [], 0.0
+    for _ in range(given.rounds):
+        started = time.perf_counter()
+        cohort = torch.randperm(workload.clients)[: workload.cohort].tolist()
+        held = (loader(data.tensors(data.train[client]), training=True) for client in cohort)
+        plain_round(model, held, workload.epochs)
+        trained = time.perf_counter()
+        share = accuracy(model, test)
+        rounds.append(trained - started)
+        evaluations.append(time.perf_counter() - trained)
+    return f"torch {torch.__version__}", rounds[1:], evaluations[1:], share
+
+
+def ours(given: argparse.Namespace, workload: Workload, arrays: Data) -> Times:
+    """Train by this repository's engine with its default settings, in the repository's own environment."""
+    from pflcore.backbones import BACKBONES
+    from pflcore.data.federation import FederatedData
+    from pflcore.engine import Progress, train
+    from pflcore.methods import METHODS
+    from pflcore.settings import Evaluation, Training
+
+    def run(data: FederatedData, training: Training, window: int) -> tuple[list[float], float]:
+        """Return seconds of rounds, with evaluation where the last `window` have one, and the last accuracy."""
+        marks, shares = [time.perf_counter()], [0.0]
+
+        def note(progress: Progress) -> None:
+            marks.append(time.perf_counter())
+            shares.append(progress.accuracy or 0.0)
+
+        method, evaluation = METHODS.create("fedavg"), Evaluation(every=1, window=window, curve_every=0)
+        how = {"training": training, "evaluation": evaluation, "seed": given.seed, "on_round": note}
+        train(data=data, backbone=BACKBONES.create(workload.backbone), method=method, **how)
+        return np.diff(marks).tolist(), shares[-1]
+
+    tests, cpu = np.array_split(arrays.test, workload.clients), torch.device("cpu")
+    held = (arrays.images, arrays.labels, list(arrays.train), tests)
+    data = FederatedData.from_arrays(*held, (MEAN,) * 3, (STD,) * 3, CLASSES, cpu)
+    rate = workload.cohort / workload.clients
+    training = Training(rounds=given.rounds, sample_rate=rate, local_epochs=workload.epochs)
+    rounds, share = run(data, training, 0)
+    # The engine measures as part of a round. So evaluation is timed in rounds that train one client on one sample.
+    idle = replace(data, train=[rows[:1] for rows in data.train])
+    measured, _ = run(idle, replace(training, sample_rate=1 / workload.clients, local_epochs=1), given.rounds)
+    # The last round of training ends with the only evaluation.
+    return f"{version('pfl-pipeline')}, torch {torch.__version__}", rounds[1:-1], measured[1:], share
+
+
+def flower(given: argparse.Namespace, workload: Workload, data: Data) -> Times:
+    """Train by Flower's simulation on Ray, one core and so one thread per client, clients in parallel."""
+    # These are read when the packages are imported.
+    os.environ.update(FLWR_TELEMETRY_ENABLED="0", RAY_USAGE_STATS_ENABLED="0", RAY_DEDUP_LOGS="0")
+    from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+    from flwr.clientapp import ClientApp
+    from flwr.serverapp import Grid, ServerApp
+    from flwr.serverapp.strategy import FedAvg
+    from flwr.simulation import run_simulation
+
+    logging.getLogger("flwr").setLevel(logging.ERROR)
+    torch.manual_seed(given.seed)
+    test, model = loader(data.tensors(data.test), training=False), MODELS[workload.backbone]()
+    trained, evaluated, shares = [], [], []
+    client, server = ClientApp(), ServerApp()
+
+    @client.train()
+    def train(message: Message, context: Context) -> Message:
+        """Train the global model in a process of Ray's."""
+        config = message.content["config"]
+        workload, data = WORKLOADS[str(config["workload"])], Data(Path(str(config["data"])))
+        model = MODELS[workload.backbone]()
+        model.load_state_dict(message.content["arrays"].to_torch_state_dict())
+        tensors = data.tensors(data.train[int(context.node_config["partition-id"])])
+        fit(model, loader(tensors, training=True), workload.epochs)
+        metrics = MetricRecord({"num-examples": len(tensors[1])})
+        return Message(
+            content=RecordDict({"arrays": ArrayRecord(model.state_dict()), "metrics": metrics}), reply_to=message
+        )
+
+    def evaluate(round_: int, arrays: ArrayRecord) -> MetricRecord:
+        """Measure at the server, before the first round and after each; the marks also delimit the rounds."""
+        trained.append(time.perf_counter())
+        model.load_state_dict(arrays.to_torch_state_dict())
+        shares.append(accuracy(model, test))
+        evaluated.append(time.perf_counter())
+        return MetricRecord({"accuracy": shares[-1]})
+
+    @server.main()
+    def serve(grid: Grid, context: Context) -> None:
+        # The minima make the first round wait until all clients have registered.
+        least = {"min_train_nodes": workload.cohort, "min_available_nodes": workload.clients}
+        strategy = FedAvg(fraction_train=workload.cohort / workload.clients, fraction_evaluate=0, **least)
+        config = ConfigRecord({"workload": given.workload, "data": str(given.data)})
+        how = {"num_rounds": given.rounds, "train_config": config, "evaluate_fn": evaluate}
+        strategy.start(grid, ArrayRecord(model.state_dict()), **how)
+
+    with tempfile.TemporaryDirectory(prefix="ray-") as folder:
+        os.environ["FLWR_HOME"] = folder
+        init = {"log_to_driver": False, "logging_level": "ERROR", "_temp_dir": folder}
+        backend = {"client_resources": {"num_cpus": 1, "num_gpus": 0.0}, "init_args": init}
+        run_simulation(server, client, num_supernodes=workload.clients, backend_config=backend)
+    rounds = [end - start for start, end in zip(evaluated, trained[1:], strict=False)]
+    evaluations = [end - start for start, end in zip(trained, evaluated, strict=True)]
+    return f"flwr {version('flwr')}, ray {version('ray')}", rounds[1:], evaluations[1:], shares[-1]
+
+
+def apple(given: argparse.Namespace, workload: Workload, data: Data) -> Times | None:
+    """Train by Apple's pfl, in one process or, started by ``torch.distributed.run``, in several; the first reports."""
+    from pfl.aggregate.simulate import SimulatedBackend
+    from pfl.aggregate.weighting import WeightByDatapoints
+    from pfl.algorithm.base import NNAlgorithmParams
+    from pfl.algorithm.federated_averaging import FederatedAveraging
+    from pfl.callback.base import TrainingProcessCallback
+    from pfl.callback.central_evaluation import CentralEvaluationCallback
+    from pfl.data.dataset import Dataset
+    from pfl.data.federated_dataset import FederatedDataset
+    from pfl.data.sampling import get_user_sampler
+    from pfl.hyperparam import NNEvalHyperParams, NNTrainHyperParams
+    from pfl.internal.ops import get_ops
+    from pfl.metrics import Metrics, Weighted, get_overall_value
+    from pfl.model.pytorch import PyTorchModel
+
+    class Measured(nn.Module):
+        """A model with the loss and the metrics that pfl asks for."""
+
+        def __init__(self, model: nn.Module) -> None:
+            super().__init__()
+            self.model = model
+
+        def loss(self, images: Tensor, labels: Tensor) -> Tensor:
+            self.train()
+            return F.cross_entropy(self.model(images), labels)
+
+        @torch.no_grad()
+        def metrics(self, images: Tensor, labels: Tensor) -> dict[str, Weighted]:
+            self.eval()
+            return {"accuracy": Weighted(int((self.model(images).argmax(1) == labels).sum()), len(labels))}
+
+    class Clock(TrainingProcessCallback):
+        """Notes when a round comes by, and the accuracy if it is known by then."""
+
+        def __init__(self) -> None:
+            self.marks: list[float] = []
+            self.accuracy = 0.0
+
+        def after_central_iteration(
+            self, aggregate_metrics: Metrics, model: PyTorchModel, *, central_iteration: int
+        ) -> tuple[bool, Metrics]:
+            self.marks.append(time.perf_counter())
+            if "Central val | accuracy" in aggregate_metrics:
+                self.accuracy = get_overall_value(aggregate_metrics["Central val | accuracy"])
+            return False, Metrics()
+
+    logging.disable(logging.WARNING)
+    # With several processes all must draw the same.
+    np.random.seed(given.seed)
+    torch.manual_seed(given.seed)
+    module = Measured(MODELS[workload.backbone]())
+    model = PyTorchModel(module, torch.optim.SGD, torch.optim.SGD(module.parameters(), lr=1.0))
+    clients = FederatedDataset(
+        lambda client: Dataset(data.tensors(data.train[client]), user_id=str(client)),
+        get_user_sampler("minimize_reuse", np.random.permutation(workload.clients).tolist()),
+    )
+    trained, evaluated = Clock(), Clock()
+    # Metrics of the clients' own data, which nobody asked for, are computed in the first round only.
+    rounds = {"central_num_iterations": given.rounds, "evaluation_frequency": given.rounds}
+    local = {"local_num_epochs": workload.epochs, "local_learning_rate": RATE}
+    testing = NNEvalHyperParams(local_batch_size=TEST_BATCH)
+    central = CentralEvaluationCallback(Dataset(data.tensors(data.test)), testing)
+    FederatedAveraging().run(
+        NNAlgorithmParams(**rounds, train_cohort_size=workload.cohort, val_cohort_size=0),
+        SimulatedBackend(clients, clients, postprocessors=[WeightByDatapoints()]),
+        model,
+        NNTrainHyperParams(local_batch_size=BATCH, **local),
+        testing,
+        callbacks=[trained, central, evaluated],
+        send_metrics_to_platform=False,
+    )
+    if get_ops().distributed.global_rank:
+        return None
+    times = np.subtract(trained.marks[1:], evaluated.marks[:-1])
+    evaluations = np.subtract(evaluated.marks[1:], trained.marks[1:])  # there is none after the first round
+    return f"pfl {version('pfl')}", times.tolist(), evaluations.tolist(), evaluated.accuracy
+
+
+def main() -> None:
+    """Run one contestant; its last line of output is the result."""
+    contestants = {"ours": ours, "plain": plain, "flower": flower, "apple": apple}
+    parser = argparse.ArgumentParser()
+    parser.add_argument("contestant", choices=contestants)
+    parser.add_argument("--workload", required=True)
+    for name, kind in {"data": Path, "rounds": int, "seed": int}.items():
+        parser.add_argument(f"--{name}", type=kind, required=True)
+    given = parser.parse_args()
+    if times := contestants[given.contestant](given, WORKLOADS[given.workload], Data(given.data)):
+        names = ("version", "rounds", "evaluations", "accuracy")
+        print(json.dumps(dict(zip(names, times, strict=True))), flush=True)
+
+
+if __name__ == "__main__":
+    main()
