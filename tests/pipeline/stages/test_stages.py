@@ -16,7 +16,7 @@ from support.runner import ROUNDS, runner
 from pflcore.artifacts import read_table
 from pflcore.engine import Progress
 from pflcore.errors import UserError
-from pipeline.report.drawing.images import pixels
+from pipeline.report.figures._pictures import pixels
 from pipeline.report.frame import read_frame
 from pipeline.report.write import build_report
 from pipeline.spec.run import Run
