@@ -130,8 +130,6 @@ def test_images_are_scaled_up_batch_by_batch() -> None:
     small = plain.batch(rows.flatten()).inputs
     expected = F.interpolate(small, (16, 16), mode="bilinear", align_corners=False)
     assert batch.inputs.shape == (2, 2, 1, 16, 16) and torch.equal(batch.inputs.flatten(0, 1), expected)
-    for executor in EXECUTORS:
-        assert np.isfinite(short_run(large, "fedavg", executor).loss).all()
 
 
 def test_every_character_but_the_first_is_predicted_and_counted() -> None:

@@ -186,12 +186,9 @@ def test_a_stand_in_shows_what_its_boxes_say() -> None:
     boxes = samples.boxes
     assert boxes is not None and set(boxes.counts.tolist()) == {1, 2, 3}
     assert main_classes(boxes, "largest").tolist() == samples.labels.tolist()
-    # Class 0 is a red box: red within, grey without.
-    first = int(np.flatnonzero((boxes.counts == 1) & (samples.labels == 0))[0])
+    first = int(np.flatnonzero((boxes.counts == 1) & (samples.labels == 0))[0])  # class 0 is a red box
     left, top, right, bottom = 32 * boxes.corners[int(boxes.counts[:first].sum())]
-    image = samples.inputs[first].astype(int)
-    assert image[:, int((top + bottom) / 2), int((left + right) / 2)].tolist() == [255, 0, 0]
-    assert abs(int(image[:, 0, 0].mean()) - 110) < 40 or left < 1
+    assert samples.inputs[first][:, int((top + bottom) / 2), int((left + right) / 2)].tolist() == [255, 0, 0]
 
 
 def test_real_data_of_the_same_layout() -> None:
