@@ -224,7 +224,7 @@ def inside(specs_dir: Path, document: Document, address: Address, name: str) -> 
         exists = path.is_file()
     except (OSError, ValueError) as error:  # such as a name that is too long, or has a zero in it
         raise document.error(address, f"{show(name)} cannot be read: {getattr(error, 'strerror', error)}") from None
-    document.check(stays, address, f"{show(name)} leads out of {specs_dir.name}/")
+    document.check(stays and not name.startswith("/"), address, f"{show(name)} leads out of {specs_dir.name}/")
     document.check(exists, address, f"{show(name)} does not exist ({shown(path, specs_dir)})")
     return path
 
