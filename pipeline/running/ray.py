@@ -218,7 +218,9 @@ def train_on_node(job: Job, files: Mapping[str, Any], variables: Mapping[str, st
         while not ended:
             events = pool.events(1.0)
             ended = next((event for event in events if isinstance(event, Ended)), None)
-            yield from (event for event in events if event is not ended)
+            for event in events:
+                if event is not ended:
+                    yield event
             with suppress(OSError), log.open("rb") as file:
                 file.seek(printed)
                 text = file.read()
@@ -229,7 +231,8 @@ def train_on_node(job: Job, files: Mapping[str, Any], variables: Mapping[str, st
                 with suppress(FileNotFoundError):  # training has gone on, and there is a newer one
                     yield made(max(new, key=lambda path: path.name))
         if ended.outcome == "done":
-            yield from map(made, (*(root / out for out in job.outs), *root.glob(".pfl/timings/*.json")))
+            for path in (*(root / out for out in job.outs), *root.glob(".pfl/timings/*.json")):
+                yield made(path)
         yield ended
 
 
