@@ -118,8 +118,8 @@ class Stacked(Sequential):
         device, passes = trainer.data.device, self._passes[key]
         rows = []
         for turn in turns:
-            batches = [_NONE if at is None else own[at] for own, at in zip(cohort, turn, strict=True)]
-            rows.append(_padded(batches, size or max(map(len, batches))))
+            some = [_NONE if at is None else own[at] for own, at in zip(cohort, turn, strict=True)]
+            rows.append(_padded(some, size or max(map(len, some))))
         first = torch.tensor([[trainer.local.first(client)] for client in clients])
         numbers = [first + torch.tensor([[at or 0] for at in turn]) for turn in turns]
         trainer.model.train()
