@@ -49,7 +49,7 @@ def list_() -> None:
     """What is kept, since when, and whether it is what the specs ask for and the code would give."""
     from pipeline.compile.compiler import compile_workspace
     from pipeline.ledger import Ledger
-    from pipeline.results.listing import CURRENT, lines
+    from pipeline.results.keep import CURRENT, lines
 
     workspace = Workspace.find()
     compilation = compile_workspace(workspace, all_specs(workspace), ledger=False)
@@ -64,7 +64,7 @@ def show(run: Annotated[str, typer.Argument(help="The id of a run.")]) -> None:
     """A kept result: what was run, by which code, where, and its curve."""
     from pipeline.compile.serialise import to_yaml
     from pipeline.ledger import Ledger
-    from pipeline.results.listing import curve_of, find
+    from pipeline.results.keep import curve_of, find
 
     entry = find(Ledger(Workspace.find().root), run)
     curve = curve_of(entry)

@@ -30,7 +30,7 @@ from pins.cases import CASES, Case
 from pins.numbers import Numbers, differences, numbers_of_run, of_samples
 from pipeline.compile.compiler import compile_workspace
 from pipeline.ledger import Ledger
-from pipeline.results.listing import curve_of
+from pipeline.results.keep import curve_of
 from pipeline.spec.specs import find_specs
 from pipeline.study.small_run import SEQUENTIAL, same_everywhere
 from pipeline.workspace import Workspace
