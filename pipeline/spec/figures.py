@@ -18,7 +18,7 @@ BUILT_IN = {
     "noise": ("comparisons", "Accuracy and noise"),
     "protocols": ("comparisons", "Under other protocols"),
     "ranks": ("comparisons", "Mean ranks"),
-    "adaptation": ("curves", ""),
+    "adaptation": ("charts", ""),
     **dict.fromkeys(("embeddings", "mixing", "rollout", "detections"), ("pictures", "")),
 }
 """Name → the module of ``pipeline/report/figures`` that draws it, and its title; "" for that of the analysis."""
