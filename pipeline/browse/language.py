@@ -75,7 +75,7 @@ def _keys_of_runs() -> Iterator[Key]:
 def _takes(schema: dict[str, Any]) -> str:
     if "anyOf" in schema:
         return " or ".join(dict.fromkeys(_takes(arm) for arm in schema["anyOf"]))
-    if names := schema.get("enum") or [schema["const"]] * ("const" in schema):
+    if names := schema.get("enum") or ([schema["const"]] if "const" in schema else []):
         return ", ".join(names) if len(names) < 8 else "a name"
     if "$ref" in schema:
         name = schema["$ref"].rpartition("/")[2]

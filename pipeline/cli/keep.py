@@ -44,7 +44,7 @@ def drop(specs: Kept) -> None:
 
 def list_() -> None:
     """What is kept, since when, and whether it is what the specs ask for and the code would give."""
-    from pipeline.results.listing import CURRENT, lines
+    from pipeline.results.keep import CURRENT, lines
 
     workspace = Workspace.find()
     compilation = compile_workspace(workspace, all_specs(workspace), ledger=False)
@@ -57,7 +57,7 @@ def list_() -> None:
 
 def show(run: Annotated[str, typer.Argument(help="The id of a run.")]) -> None:
     """A kept result: what was run, by which code, where, and its curve."""
-    from pipeline.results.listing import curve_of, find
+    from pipeline.results.keep import curve_of, find
 
     entry = find(Ledger(Workspace.find().root), run)
     seconds = None if entry.seconds is None else f"{entry.seconds:,.1f}"

@@ -15,8 +15,7 @@ from pflcore.errors import UserError
 from pipeline.compile.compiler import compile_workspace
 from pipeline.escape import escape_markdown
 from pipeline.ledger import Entry, Ledger, difference
-from pipeline.papers.obtained import Obtained, count_published
-from pipeline.papers.paper import Brief, Paper, Summary, papers_of, read_contents
+from pipeline.papers.paper import Brief, Obtained, Paper, Summary, count_published, papers_of, read_contents
 from pipeline.report.drawing.sections import counted
 from pipeline.report.figures import curves_of
 from pipeline.report.formats import aligned

@@ -20,7 +20,7 @@ BUILT_IN = {
     "noise": ("comparisons", "Accuracy and noise"),
     "protocols": ("comparisons", "Under other protocols"),
     "ranks": ("comparisons", "Mean ranks"),
-    "adaptation": ("curves", ""),
+    "adaptation": ("charts", ""),
     "embeddings": ("pictures", ""),
     "mixing": ("pictures", ""),
     "rollout": ("pictures", ""),

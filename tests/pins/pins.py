@@ -35,7 +35,7 @@ from pflcore.registry import registry_of
 from pins.cases import CASES, Case
 from pipeline.compile.compiler import compile_workspace
 from pipeline.ledger import Ledger
-from pipeline.results.listing import curve_of
+from pipeline.results.keep import curve_of
 from pipeline.spec.specs import find_specs
 from pipeline.study.small_run import SEQUENTIAL, SmallRun, perform, same_everywhere
 from pipeline.workspace import Workspace

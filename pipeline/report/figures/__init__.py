@@ -13,7 +13,7 @@ from importlib import import_module
 import pandas as pd
 
 from pipeline.report.drawing.sections import Picture, PlainTable, Section, counted, figure_style
-from pipeline.report.figures._curves import draw_curves
+from pipeline.report.figures._charts import draw_curves
 from pipeline.report.figures._data import TableData as TableData
 from pipeline.report.table import Results
 from pipeline.spec.figures import BUILT_IN, figure_module, figure_names, figure_title

@@ -18,8 +18,7 @@ from pflcore.files import write_text
 from pflcore.protocols import curve
 from pipeline.compile.compiler import compile_workspace
 from pipeline.ledger import Entry, Ledger
-from pipeline.results.keep import Recorded, keep, time_of
-from pipeline.results.listing import CURRENT, lines
+from pipeline.results.keep import CURRENT, Recorded, keep, lines, time_of
 from pipeline.workspace import run_path
 
 
