@@ -40,7 +40,11 @@ class Cifar(Dataset):
     def load(self, folder: Path) -> Samples:
         parts: list[tuple[Bytes, Rows]] = []
         if self.source == "official":
-            with self.open(folder, [self.archive], self.files[1].rstrip("/"), self.batches) as (files, source):
+            place = self.files[1].rstrip("/")
+            there = (folder / place).is_dir() or (folder / self.archive.name).is_file()
+            if not there and any(folder.glob("train*.parquet")):
+                raise UserError(f"{folder}: has Parquet files alone; set `source: parquet`, or add {self.archive.name}")
+            with self.open(folder, [self.archive], place, self.batches) as (files, source):
                 for batch in self.batches:
                     where = f"{files.where}/{batch}"
                     with reading(where):

@@ -107,6 +107,8 @@ class ImageFolder(OwnImages):
                 raise UserError(f"{path}: not in its place, as the layout is {form}; move it, or set 'layout'")
             if not is_image(path.name):
                 raise UserError(f"{path}: not an image by its name; move it away, or use {', '.join(SUFFIXES)}")
+            if not "".join(parts[:-1]).isprintable():  # would break files and tables
+                raise UserError(f"{root}: the folder name {path.parent.name!r} cannot be printed; rename it")
         if not paths:
             raise UserError(f"{root}: has no images; put them there as {form}")
         labels, groups = [path.parent.name for path in paths], [path.relative_to(root).parts[0] for path in paths]

@@ -13,7 +13,7 @@ from pflcore.options import option
 
 @METHODS.register
 class FedAvg(Method):
-    """One global model: clients train the whole of it, the server averages it, buffers too, by training samples."""
+    """One global model: clients train all of it, the server averages it by their training samples."""
 
     name = "fedavg"
     citation = "McMahan et al., AISTATS 2017"
@@ -21,7 +21,7 @@ class FedAvg(Method):
 
 @METHODS.register
 class Local(Method):
-    """Each client trains its own model, begun as everybody's, and never communicates: personalisation's baseline."""
+    """Each client trains its own model from the common initial weights and never communicates."""
 
     name = "local"
     citation = "Li et al., FedTP, TNNLS 2023, Table II (Local-T); Sun et al., FedPerfix, ICCV 2023"

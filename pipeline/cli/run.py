@@ -31,7 +31,7 @@ def validate(specs: Specs = None) -> None:
         write_schema(workspace.home)
     compilation = compile_workspace(workspace, named_specs(workspace, specs) or all_specs(workspace))
     wrong = misfits(workspace, compilation, compilation.runs)
-    warn(wrong)
+    warn([*compilation.idle, *wrong])
     if wrong:
         raise typer.Exit(2)
     valid = f"{len(compilation.tables)} specs are" if len(compilation.tables) != 1 else "1 spec is"
@@ -89,6 +89,7 @@ def plan(specs: Specs = None, all_: All = False, profile: Profile = PAPER) -> No
     workspace = Workspace.find(profile=profile)
     names = named_specs(workspace, specs) or (all_specs(workspace) if all_ else selected(workspace).default)
     compilation = compile_workspace(workspace, names)
+    warn(compilation.idle)
     print("\n".join(plan_lines(make_plan(workspace, compilation))))
 
 

@@ -60,6 +60,7 @@ class Compilation:
     selections: dict[str, Selection] = field(default_factory=dict)
     weights: dict[str, str] = field(default_factory=dict)  # content of a file of pretrained weights → where it lies
     skipped: dict[str, str] = field(default_factory=dict)  # invalid specs that were not asked for → what is wrong
+    idle: list[str] = field(default_factory=list)  # a line for each setting without effect
     untested: str | None = None  # why nothing can be trained as the engine is now
 
     def table(self, spec: str) -> ResolvedTable:

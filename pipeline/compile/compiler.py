@@ -92,6 +92,7 @@ def _add_spec(compilation: Compilation, name: str, path: Path, workspace: at.Wor
     resolved = resolve(spec, catalog, workspace.profile)
     assert resolved.table is not None  # only an abstract spec has none
     compilation.tables[name] = resolved.table
+    compilation.idle += [line for line in resolved.idle if line not in compilation.idle]
     if resolved.table.counted:
         compilation.counted |= {run.id: run for run in resolved.runs}
         return

@@ -23,7 +23,7 @@ from pipeline.spec.catalog import Catalog, Invalid
 from pipeline.spec.metrics import Where, label_text
 from pipeline.spec.run import ABSENT, COMPONENTS, LISTS, RUN_FIELDS, SETTINGS, Run, canonical_json, content_of
 from pipeline.spec.schema import SCALARS, Grid
-from pipeline.spec.yamlfile import Address, Document, show
+from pipeline.spec.yamlfile import Address, Document, dotted, show
 
 BASE: Address = ("grid", "base")
 MAX_RUNS = 20_000
@@ -306,6 +306,31 @@ def check_option(part: str, option: str, address: Address, patcher: Patcher) -> 
     document.check(not named, address, f"call the axis {part!r}")
     document.check_known("part of a run", part, [*COMPONENTS, *SETTINGS], address)
     document.check_known("option", option, patcher.catalog.all_options(part), address)
+
+
+def without_effect(points: Points, patcher: Patcher) -> Iterator[str]:
+    """Yield a line for each setting of the base that something else in the same files sets in every run."""
+    document, drafts = patcher.document, [point.draft for point in points.points]
+    base = drafts[0][0]
+    for field, part in base.values.items():
+        for option in part if isinstance(part, dict) else [None]:
+            setters = [_setter(draft, field, option) for draft in drafts]
+            if any(patch is base for patch in setters):
+                continue
+            address = patcher.place([base], field, option)
+            places = dict.fromkeys(patch.places[field] for patch in setters)
+            mark, files = document.mark(address), {document.mark(place).file for place in ((), *places)}
+            if mark.file in files:  # what is inherited may well be overridden by what extends it
+                others = " and ".join(dict.fromkeys(dotted(place[:3]) for place in places))
+                yield f"{mark}: {dotted(address)} has no effect: {others} set it everywhere"
+                break
+
+
+def _setter(draft: Draft, field: str, option: str | None) -> Patch:
+    """Return the last patch that states an option, or that replaces the whole field."""
+    stating = (patch for patch in reversed(draft) if field in patch.values)
+    found: Patch = next(patch for patch in stating if option is None or {option, "name"} & {*patch.values[field]})
+    return found
 
 
 def _survives(option: Patch, change: Patch, patcher: Patcher) -> bool:

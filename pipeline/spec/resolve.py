@@ -8,7 +8,7 @@ from typing import Any
 from pflcore.errors import UserError
 from pflcore.registry import did_you_mean
 from pipeline.spec.catalog import Catalog
-from pipeline.spec.grid import BASE, Patch, Patcher, Points, as_patch, expand
+from pipeline.spec.grid import BASE, Patch, Patcher, Points, as_patch, expand, without_effect
 from pipeline.spec.layout import check_choice, check_table, client_of, quantity_of, resolve_table
 from pipeline.spec.run import COMPONENTS, LISTS, Run
 from pipeline.spec.schema import TableSection
@@ -35,6 +35,7 @@ class Resolved:
     table: ResolvedTable | None
     selections: dict[str, Selection] = field(default_factory=dict)
     weights: dict[str, str] = field(default_factory=dict)  # content of pretrained weights → path in the project
+    idle: list[str] = field(default_factory=list)  # a line for each setting without effect
 
 
 def resolve(spec: Spec, catalog: Catalog, profile: str = "paper") -> Resolved:
@@ -73,7 +74,7 @@ def resolve(spec: Spec, catalog: Catalog, profile: str = "paper") -> Resolved:
             raise UserError(f"{document.mark(())}: two different runs have the id {run.id}; change a seed")
     check_choice(layout, [*published, *by_point], document)
     table = resolve_table(spec, profile, layout, grid, by_point, catalog)
-    return Resolved(list(runs.values()), table, selections, patcher.weights)
+    return Resolved(list(runs.values()), table, selections, patcher.weights, list(without_effect(grid, patcher)))
 
 
 def _check_effects(spec: Spec, grid: Points, runs: list[Run], layout: TableSection) -> None:

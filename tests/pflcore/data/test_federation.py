@@ -89,12 +89,12 @@ def test_a_last_batch_of_one_is_left_out_for_batch_norm_only() -> None:
     for samples, plain, normed in ((11, [5, 5, 1], [5, 5]), (7, [5, 2], [5, 2]), (3, [3], [3])):
         for net, expected in ((backbone("convnet"), plain), (NormNet(), normed), (backbone("lenet_bn"), normed)):
             made = trainer(net, samples)
-            batches = made.batches(1, 0)
+            batches = made.local.batches(1, 0)
             assert [len(batch) for batch in batches] == expected * 2  # two epochs
-            assert made.steps(0) == len(batches)
+            assert made.local.steps(0) == len(batches)
     for samples, size, why in ((1, 5, "it has a single training sample"), (4, 1, "batch_size is 1")):
         with pytest.raises(UserError, match=f"^client 1 cannot train a model with batch norm, since {why}"):
-            trainer(NormNet(), 5, samples, batch_size=size).steps(1)
+            trainer(NormNet(), 5, samples, batch_size=size).local.steps(1)
 
 
 def short_run(data: FederatedData, name: str, executor: str, **changes: object) -> Result:

@@ -168,7 +168,7 @@ def test_the_record_of_the_engine(copy: Copy) -> None:
     copy.add("pflcore/engine/new.py", "")
     assert copy.untested() == "None"  # nobody imports it
     copy.add("pflcore/engine/run.py", "import pflcore.engine.new")
-    assert copy.untested().startswith("pflcore.engine.run was edited")
+    assert copy.untested().startswith("pflcore.engine.new was edited")
     copy.accept()
     (copy.source / "pflcore/engine/new.py").unlink()
     assert copy.untested().startswith("pflcore.engine.new was edited")

@@ -114,8 +114,8 @@ def test_times_are_of_runs_alike_here_else_of_the_ledger(project: Project) -> No
     (share,) = plan(project).specs
     assert (share.seconds, share.untimed) == (pytest.approx(12.0), 1)
     facts = {name: kind() if isinstance(kind, type) else None for name, kind in FACTS.items()}
-    seconds = {Run({**kept.record, "seed": 7}): 30.0, Run({**tiny.record, "seed": 9}): 1e6}
-    Ledger(project.root).write("tiny", [Entry(run, {}, "", took, facts, {}) for run, took in seconds.items()], {})
+    seconds = [(Run({**kept.record, "seed": 7}), 30.0), (Run({**tiny.record, "seed": 9}), 1e6)]
+    Ledger(project.root).write("tiny", [Entry(run, {}, "", took, facts, {}) for run, took in seconds], {})
     (share,) = plan(project).specs
     assert (share.seconds, share.untimed) == (pytest.approx(12.0 + 30.0), 0)  # what was timed here goes first
 
