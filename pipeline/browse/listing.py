@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from pflcore.errors import UserError
-from pflcore.registry import KINDS, did_you_mean
+from pflcore.registry import KINDS, did_you_mean, module_of
 from pipeline.browse import plain_table
 from pipeline.spec.catalog import Catalog, EntryInfo
 from pipeline.spec.specs import find_specs, load_spec
@@ -85,7 +85,8 @@ def describe(
         entry = catalog.entry(one, name)
         console.print(f"[bold cyan]{name}[/] · {one} · {escape(_source(entry))}\n", highlight=False)
         console.print(_flowing(entry.doc) + "\n", markup=False, highlight=False)
-        for fact, text in _facts(one, entry).items():
+        code = entry.origin or module_of(one, name).replace(".", "/") + ".py"
+        for fact, text in {"code": code, **_facts(one, entry)}.items():
             console.print(f"{fact}: {text or 'nothing'}", markup=False, highlight=False)
         if one == "dataset":
             from pipeline.browse.dataset_view import show_facts
