@@ -20,8 +20,12 @@ from pflcore.method import OWN, Batch, ClientView, LocalState, Method, Phase, St
 from pflcore.settings import Training
 
 _PLAIN_SGD: dict[str, Any] = {
-    **{"optimizer": "sgd", "momentum": 0.0, "nesterov": False, "weight_decay": 0.0},
-    **{"schedule": "constant", "warmup": 0},
+    "optimizer": "sgd",
+    "momentum": 0.0,
+    "nesterov": False,
+    "weight_decay": 0.0,
+    "schedule": "constant",
+    "warmup": 0,
 }
 
 

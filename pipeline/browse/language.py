@@ -15,8 +15,16 @@ from pipeline.spec.run import COMPONENTS, SETTINGS
 from pipeline.spec.schema import SCALARS, SpecFile
 
 PARTS = {
-    **{"spec": "SpecFile", "run": "", "paper": "Publication", "grid": "Grid", "override": "Override", "tune": "Tune"},
-    **{"table": "TableSection", "quantity": "Quantity", "derived": "Derived", "claim": "Claim"},
+    "spec": "SpecFile",
+    "run": "",
+    "paper": "Publication",
+    "grid": "Grid",
+    "override": "Override",
+    "tune": "Tune",
+    "table": "TableSection",
+    "quantity": "Quantity",
+    "derived": "Derived",
+    "claim": "Claim",
     "resources": "Resources",
 }
 """What `pfl describe` calls a part of a spec, and the model that says what is in it; of a run the catalog does."""

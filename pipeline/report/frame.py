@@ -42,7 +42,9 @@ _AS_JSON = ("diverged", "chosen", "noise")
 _FACTS = {
     **dict.fromkeys(("device", "torch", "dataset_hash", "partition_hash", "code", "figure", "kept"), _TEXT),
     **dict.fromkeys(("parameters", "communicated_up", "communicated_down", "stored", "received", "server"), _INT),
-    **{"macs": _INT, "positions": _INT, **dict.fromkeys(_AS_JSON, _TEXT)},
+    "macs": _INT,
+    "positions": _INT,
+    **dict.fromkeys(_AS_JSON, _TEXT),
 }
 _FINDING = {"analysis": _TEXT, "client": _INT, "item": _TEXT, "index": _INT, "value": _FLOAT}
 _CLIENT, _SCORES = {"run": _TEXT, "client": _INT}, {"accuracy": _FLOAT, "loss": _FLOAT}

@@ -27,8 +27,12 @@ from pipeline.workspace import KEPT_STAGES, PAPER, shard_path
 # Read with the code and not when they are needed: a stage answers for both alike.
 _TEMPLATES = {path.name: sources.read(path) for path in sorted(Path(__file__).parent.glob("templates/*.j2"))}
 _ANGLED = {  # for LaTeX, where braces mean something
-    **{"block_start_string": "<%", "block_end_string": "%>", "variable_start_string": "<<"},
-    **{"variable_end_string": ">>", "comment_start_string": "<#", "comment_end_string": "#>"},
+    "block_start_string": "<%",
+    "block_end_string": "%>",
+    "variable_start_string": "<<",
+    "variable_end_string": ">>",
+    "comment_start_string": "<#",
+    "comment_end_string": "#>",
 }
 _PROVENANCE = (
     "Hashes are the first digits of SHA-256. Bytes are what one sampled client sends to (up) and receives from (down) "
@@ -37,10 +41,15 @@ _PROVENANCE = (
 _LABELS = {"data": "dataset_hash", "partition": "partition_hash", "code": "code", "device": "device", "torch": "torch"}
 _NUMBERS = {"parameters": "parameters", "bytes up": "communicated_up", "bytes down": "communicated_down"}
 _DETAILS = {
-    **{"device": "device", "torch": "torch", "data (SHA-256)": "dataset_hash", "partition (SHA-256)": "partition_hash"},
+    "device": "device",
+    "torch": "torch",
+    "data (SHA-256)": "dataset_hash",
+    "partition (SHA-256)": "partition_hash",
     **_NUMBERS,
-    **{"numbers a client keeps": "stored", "multiply-adds per sample and step": "macs"},
-    **{"code": "code", "diverged": "diverged"},
+    "numbers a client keeps": "stored",
+    "multiply-adds per sample and step": "macs",
+    "code": "code",
+    "diverged": "diverged",
 }
 
 

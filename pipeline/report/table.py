@@ -38,7 +38,10 @@ MINUS, NO_VALUE, MISPRINT, UNPLANNED, TIED, BESIDE = "\N{MINUS SIGN}", "â€”", "Â
 _COLUMNS = {
     **dict.fromkeys(("published_mean", "published_std"), pa.float64()),
     "quoted": pa.bool_(),
-    **{"obtained_mean": pa.float64(), "obtained_std": pa.float64(), "n": pa.int64(), "difference": pa.float64()},
+    "obtained_mean": pa.float64(),
+    "obtained_std": pa.float64(),
+    "n": pa.int64(),
+    "difference": pa.float64(),
     **dict.fromkeys(("best_published", "best_obtained", "tied"), pa.bool_()),
     **dict.fromkeys(("verdict", "runs", "kept_since"), pa.string()),
     "by_seed": pa.list_(pa.struct([("seed", pa.int64()), ("value", pa.float64())])),
@@ -403,7 +406,8 @@ class Results:
         }
         values = {"published": cell.published, "obtained": cell.obtained}
         return {
-            **{"spec": self.table.spec, **cell.labels},
+            "spec": self.table.spec,
+            **cell.labels,
             **{name: getattr(cell, name) for name in _COLUMNS if hasattr(cell, name)},
             **{f"{side}_mean": value and value.mean for side, value in values.items()},
             **{f"{side}_std": value and value.std for side, value in values.items()},

@@ -15,9 +15,16 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 _STYLE = {
-    **{"svg.hashsalt": "pfl", "svg.fonttype": "path", "path.simplify": False},  # the page reads values off the lines
-    **{"font.size": 9, "axes.titlesize": 9, "axes.spines.top": False, "axes.spines.right": False},
-    **{"axes.grid": True, "grid.color": "#dddddd", "grid.linewidth": 0.6},
+    "svg.hashsalt": "pfl",
+    "svg.fonttype": "path",
+    "path.simplify": False,  # the page reads values off the lines
+    "font.size": 9,
+    "axes.titlesize": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#dddddd",
+    "grid.linewidth": 0.6,
 }
 _NO_DATES = {"Date": None, "Creator": None, "Format": None, "Type": None}
 

@@ -20,8 +20,13 @@ from pipeline.report.statistics import Ranking, rank_methods
 from pipeline.report.table import ACCURACY, NO_VALUE, TIED, Value, format_value, printed_rank, short, signed
 
 PROTOCOLS = {
-    **{"last_rounds": "window", "last_ten": "last ten", "final": "last round", "clients": "mean of clients"},
-    **{"worst_tenth": "worst tenth", "last_position": "last position", "best_by_validation": "best by validation"},
+    "last_rounds": "window",
+    "last_ten": "last ten",
+    "final": "last round",
+    "clients": "mean of clients",
+    "worst_tenth": "worst tenth",
+    "last_position": "last position",
+    "best_by_validation": "best by validation",
     "best_by_test": "best by test",
 }
 """Protocols in the order in which they are shown, after the table's own; others follow under their own names."""

@@ -15,8 +15,13 @@ from pipeline.report.table import Key, Layout, Results, headed
 from pipeline.spec.run import Run
 
 COSTS = {
-    **{"model": "parameters", "kept": "stored", "received": "received"},
-    **{"bytes_up": "communicated_up", "bytes_down": "communicated_down", "macs": "macs", "server": "server"},
+    "model": "parameters",
+    "kept": "stored",
+    "received": "received",
+    "bytes_up": "communicated_up",
+    "bytes_down": "communicated_down",
+    "macs": "macs",
+    "server": "server",
 }
 """Costs of a run, in numbers but for the bytes, and the columns that the frame has for them."""
 
