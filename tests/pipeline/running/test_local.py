@@ -98,7 +98,8 @@ def test_what_counts_as_memory_that_did_not_suffice() -> None:
 
 
 def test_slots(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("PFL_THREADS", raising=False)
+    for name in ("PFL_DEVICE", "PFL_WORKERS", "PFL_THREADS"):
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
     monkeypatch.setattr(local, "memory_limit", lambda: 32 << 30)
     shared = {"PFL_DEVICE": "cpu", "PFL_WORKERS": "2", "PFL_THREADS": "1"}
