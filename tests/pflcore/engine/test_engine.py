@@ -255,6 +255,7 @@ BARE = """
 import json, sys
 others = "pyarrow pandas pydantic dvc timm torchvision sklearn scipy PIL pooch h5py matplotlib jinja2 rich typer yaml"
 sys.modules.update(dict.fromkeys(others.split()))
+from pflcore.methods import METHODS
 from pflcore.partitions import PARTITIONS
 from support.tiny import backbone, federation, method, run
 
