@@ -172,12 +172,14 @@ def _alone(workspace: Workspace) -> Iterator[bool]:
 
 
 def _print_reports(workspace: Workspace, names: list[str]) -> None:
-    """Print where reports lie, and of few their first parts, down to the first section."""
+    """Print where reports lie, and of few their tables, without the legend."""
     for name in names:
         path = workspace.root / report_path(name) / "report.md"
         if len(names) > MAX_SHOWN:
             print(os.path.relpath(path))
             continue
-        top, _, _ = path.read_text(encoding="utf-8").partition("\n## ")
+        top = path.read_text(encoding="utf-8").partition("\n## ")[0].strip().splitlines()
+        rows = [at for at, line in enumerate(top) if line.startswith("|")]
+        shown = "\n".join(top[: rows[-1] + 1] if rows else top)
         where = f"All of it: {os.path.relpath(path)}; HTML, LaTeX and CSV beside it"
-        print(f"\n{top.strip()}\n\n{where}. Training times: {os.path.relpath(workspace.root / timings_path(name))}")
+        print(f"\n{shown}\n\n{where}. Training times: {os.path.relpath(workspace.root / timings_path(name))}")
