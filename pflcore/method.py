@@ -230,9 +230,11 @@ class Method(Steps, Entry):
         super().__post_init__()
         for name in () if self.tunes else ("finetune_lr", "finetune_groups"):
             if getattr(self, name):
-                raise UserError(f"{self.name}.{name} says nothing without finetune_epochs or finetune_steps")
+                raise UserError(f"{name_of(self)}.{name} says nothing without finetune_epochs or finetune_steps")
         if self.averaging and not self.own_averaging:
-            raise UserError(f"method {self.name}: averaging has no meaning; what its server does goes by other rules")
+            raise UserError(
+                f"method {name_of(self)}: averaging has no meaning; what its server does goes by other rules"
+            )
 
     @property
     def remembers(self) -> bool:

@@ -1,7 +1,8 @@
 """Strict, lazy registries: a module is an entry of its name, or holds several classes that say their names.
 
-``pflcore/methods/gpfl.py`` holds the method ``gpfl``, ``simple.py`` has several, each with a line ``name = "fedavg"``.
-Nothing else has to be edited to add one. Entries of a study and of installed packages join (:mod:`pflcore.extensions`).
+``pflcore/methods/pfedgp.py`` holds the method ``pfedgp``, ``simple.py`` has several, each with a line such as ``name =
+"fedavg"``. Nothing else has to be edited to add one. Entries of a study and of installed packages join
+(:mod:`pflcore.extensions`).
 """
 
 from __future__ import annotations
@@ -70,7 +71,8 @@ class Registry(Generic[E_]):
             where = f"must live in a module of {self.package}, not in {cls.__module__}"
             raise TypeError(f"{cls.__qualname__} {where}; beside others it must say its name")
         if name in self._classes and self._classes[name].__qualname__ != cls.__qualname__:
-            raise TypeError(f"{cls.__module__} registers two entries; one file holds one {self.kind}")
+            twice = f"{cls.__module__}: two classes are called {name!r}"
+            raise TypeError(f"{twice}; beside others each must state its name")
         if "__dataclass_params__" not in vars(cls):
             cls = dataclass(frozen=True, kw_only=True)(cls)
         cls.name = name

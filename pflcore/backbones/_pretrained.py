@@ -86,10 +86,16 @@ def _read_state_dict(path: Path) -> Tensors:
         if isinstance(content, dict) and isinstance(content.get(wrapper), dict):
             content = content[wrapper]
     entries = list(content.items()) if isinstance(content, dict) else []
-    named = all(isinstance(name, str) and isinstance(one, Tensor) for name, one in entries)
-    if not entries or not named or any(one.layout != torch.strided or one.is_quantized for _, one in entries):
+    if not entries or not all(isinstance(name, str) and _is_dense(one) for name, one in entries):
         raise UserError(f"{path}: no state dict, in which every name has a dense tensor")
     return dict(entries)
+
+
+def _is_dense(value: object) -> bool:
+    """Return whether a value is a tensor that has its numbers, all of them, one by one."""
+    if not isinstance(value, Tensor):
+        return False
+    return value.layout == torch.strided and not value.is_quantized and not value.is_meta
 
 
 def _check_size(path: Path, size: int) -> None:

@@ -105,6 +105,7 @@ class Trainer:
         self.mask_ids: tuple[int, ...] = ()
         self.parts: dict[int, Trainer] = {}
         self.order: tuple[int, ...] = (TRAINING,)
+        self._class_counts: dict[int, Tensor] = {}  # of clients; they are wanted in every round
 
     def part(self, part: int) -> Trainer:
         """Return the trainer of rounds, of a phase of theirs, or of what precedes a measurement."""
@@ -255,7 +256,7 @@ class Trainer:
     def facts(self, client: int, round_: int) -> Tensors:
         """Return the facts of a client and a round that the method asks for, under names that begin with ``data/``."""
         made: dict[str, Callable[[], Tensor]] = {
-            "class_counts": lambda: self.data.class_counts(client),
+            "class_counts": lambda: self.class_counts(client),
             "epoch_steps": lambda: torch.tensor(self.local.epoch_steps(client)),
             "steps": lambda: torch.tensor(self.local.steps(client)),
             "round": lambda: torch.tensor(round_),
@@ -264,8 +265,14 @@ class Trainer:
         }
         facts = add_prefix(DATA, {name: made[name]() for name in self.method.facts})
         if self.training.class_weights == "balanced":
-            facts[CLASS_WEIGHTS] = balanced(self.data.class_counts(client))
+            facts[CLASS_WEIGHTS] = balanced(self.class_counts(client))
         return {name: tensor.to(self.data.device) for name, tensor in facts.items()}
+
+    def class_counts(self, client: int) -> Tensor:
+        """Return how many training samples of each class a client has: (classes,), counted once."""
+        if client not in self._class_counts:
+            self._class_counts[client] = self.data.class_counts(client)
+        return self._class_counts[client]
 
 
 def no_class_weights(method: Method) -> UserError:

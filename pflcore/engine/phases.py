@@ -73,7 +73,7 @@ def make_trainer(
 
 def _tuner(trainer: Trainer, groups: Groups, tuning: Phase) -> Trainer:
     """Make the trainer with the steps and batches of its method's tuning."""
-    where = f"method {trainer.method.name}: finetune_groups:"
+    where = f"method {name_of(trainer.method)}: finetune_groups:"
     try:
         part = groups.select(tuning.groups or (ALL,))
     except UserError as error:
@@ -128,7 +128,7 @@ def _phase(trainer: Trainer, part: int, phase: Phase, before: float) -> Trainer:
         one.parameters = trainer.parameters & trained
         if trainer.parameters and not one.parameters:
             what = f"what is {' and '.join(phase.roles)}, and by train_only or also_personal there is nothing of that"
-            raise UserError(f"method {trainer.method.name}: one of its phases trains {what} to train")
+            raise UserError(f"method {name_of(trainer.method)}: one of its phases trains {what} to train")
         one.resting = trainer.entries - trainer.parameters - trained
     return one
 

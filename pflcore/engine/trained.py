@@ -65,13 +65,11 @@ class ClientModel(nn.Module):
     def predict(self, samples: Tensor | NDArray[Any]) -> Tensor:
         """Return logits of samples as the dataset has them: images in bytes (n, channels, height, width), which are
         normalised and scaled here, or texts (n, length) of character numbers; to the last bit those of measurements."""
-        given, mode, data = torch.as_tensor(samples), self.training, self._trainer.data
-        if given.ndim != data.inputs.ndim or (given.dtype != torch.uint8 and not data.is_text):
-            wanted = "character numbers (n, length)" if data.is_text else "images uint8 (n, channels, height, width)"
-            kind = str(given.dtype).removeprefix("torch.")
-            raise UserError(f"predict takes {wanted}, got {kind} {tuple(given.shape)}; call the model for others")
+        given = torch.as_tensor(samples)
+        self._check(given)
+        mode, device = self.training, self._trainer.data.device
         try:
-            with torch.no_grad(), use_precision(self._trainer.training.precision), one_thread(data.device):
+            with torch.no_grad(), use_precision(self._trainer.training.precision), one_thread(device):
                 self.eval()
                 return torch.cat([self(self.prepared(some)) for some in torch.split(given, batch_size(self._trainer))])
         finally:
@@ -108,6 +106,25 @@ class ClientModel(nn.Module):
         beside = {name.replace(":", "."): tensor for name, tensor in self.beside.named_buffers()}
         return {**self.net.state_dict(keep_vars=True), **beside}
 
+    def _check(self, given: Tensor) -> None:
+        """Raise :class:`UserError` for samples that are not as those of the dataset."""
+        data = self._trainer.data
+        if data.is_text:
+            fits = given.ndim == 2 and given.shape[1] <= data.positions and not given.is_floating_point()
+            wanted = f"character numbers (n, up to {data.positions})"
+        else:
+            shape = data.inputs.shape[1:]
+            # Where images are scaled, only their channels have to be those of the dataset.
+            same = given.shape[1:2] == shape[:1] if data.size else given.shape[1:] == shape
+            fits = given.dtype == torch.uint8 and given.ndim == 4 and same
+            wanted = f"images uint8 (n, {', '.join(map(str, shape))})"
+        if not fits:
+            kind = str(given.dtype).removeprefix("torch.")
+            raise UserError(f"predict takes {wanted}, got {kind} {tuple(given.shape)}; call the model for others")
+        if data.is_text and bool(((given < 0) | (given >= data.classes)).any()):
+            least, largest = int(given.min()), int(given.max())
+            raise UserError(f"predict takes character numbers 0 to {data.classes - 1}, got {least} to {largest}")
+
 
 @dataclass(frozen=True)
 class Trained:
@@ -132,47 +149,67 @@ class Trained:
         if not 0 <= client < self.data.clients:
             raise UserError(f"there is no client {client}: clients are 0 to {self.data.clients - 1}")
         with torch.random.fork_rng(devices=[]), use_precision(self.training.precision), one_thread(self.data.device):
-            run = RunState(self.data, self.backbone, self.method, self.training, Evaluation(), self.seed, None)
+            training = replace(self.training, patience=None)  # it ended as it did; nothing is measured here
+            run = RunState(self.data, self.backbone, self.method, training, Evaluation(), self.seed, None)
             if isinstance(run.trainer.task, Detection):
                 raise UserError("a detector's predictions are boxes: there is no model that gives logits of classes")
-            if reason := self._restore(run, client):
-                where = f"{self.weights}: " if isinstance(self.weights, Path) else ""
-                raise UserError(f"{where}weights of another run ({reason})")
+            self._restore(run, client)
             measured = run.subject(None).measured(client)
             with torch.no_grad():
                 return ClientModel(run.trainer, measured, client)
 
-    def _restore(self, run: RunState, client: int) -> str:
-        """Set the run to what it was after its last round, as far as this client needs it; or say what does not fit."""
+    def _restore(self, run: RunState, client: int) -> None:
+        """Set the run to what it was after its last round, as far as this client needs it."""
         if isinstance(self.weights, Checkpoint):
-            tensors = {name: it for name, it in self.weights.tensors.items() if not name.startswith("personal/")}
-            for start, rows in strip_prefix("personal/", self.weights.tensors).items():
-                if 0 <= (row := client - int(start)) < len(rows):
-                    tensors[f"personal/{client}"] = rows[row : row + 1]
-            if not (reason := run.misfit(tensors)):
-                run.restore(replace(self.weights, tensors=tensors))
-            return reason
+            reason = self._from_checkpoint(self.weights, run, client)
+        else:
+            reason = self._from_weights(run, client)
+        if reason:
+            where = f"{self.weights}: " if isinstance(self.weights, Path) else ""
+            raise UserError(f"{where}weights of another run ({reason})")
+
+    def _from_checkpoint(self, checkpoint: Checkpoint, run: RunState, client: int) -> str:
+        """Set the run to a checkpoint's state, or say what does not fit."""
+        tensors = {name: tensor for name, tensor in checkpoint.tensors.items() if not name.startswith("personal/")}
+        for first, rows in strip_prefix("personal/", checkpoint.tensors).items():
+            row = client - int(first)
+            if 0 <= row < len(rows):
+                tensors[f"personal/{client}"] = rows[row : row + 1]
+        reason = run.misfit(tensors)
+        if not reason:
+            run.restore(replace(checkpoint, tensors=tensors))
+        return reason
+
+    def _from_weights(self, run: RunState, client: int) -> str:
+        """Set the run to what saved weights have, or say what does not fit."""
         mine = f"client.{client}."
         found = self._read(mine)
-        own, extra = strip_prefix(mine, found), strip_prefix("server.", found)
-        beside = {name: it for name, it in found.items() if not name.startswith((mine, "server."))}
-        reason = compare(beside, {**run.fixed, **run.server.shared}) or compare(extra, run.server.extra)
-        if not (reason := reason or (compare(own, run.kept) if own else "")):
-            here = {name: tensor.to(self.data.device, copy=True) for name, tensor in beside.items()}
-            run.fixed, run.server.shared = split(here, run.fixed)
-            run.server.extra = {name: tensor.to(self.data.device, copy=True) for name, tensor in extra.items()}
-            if own:
-                run.personal[client] = own
-            run.round = self.rounds
-        return reason
+        own = strip_prefix(mine, found)
+        extra = strip_prefix("server.", found)
+        model = {name: tensor for name, tensor in found.items() if not name.startswith((mine, "server."))}
+        reason = compare(model, {**run.fixed, **run.server.shared}) or compare(extra, run.server.extra)
+        if own and not reason:  # a client that never trained has none
+            reason = compare(own, run.kept)
+        if reason:
+            return reason
+        here = {name: tensor.to(self.data.device, copy=True) for name, tensor in model.items()}
+        run.fixed, run.server.shared = split(here, run.fixed)
+        run.server.extra = {name: tensor.to(self.data.device, copy=True) for name, tensor in extra.items()}
+        if own:
+            run.personal[client] = own
+        run.round = self.rounds
+        return ""
 
     def _read(self, mine: str) -> Tensors:
         """Return the entries of the weights that are this client's or no single client's."""
+
+        def is_wanted(name: str) -> bool:
+            return name.startswith(mine) or not name.startswith("client.")
+
         if isinstance(self.weights, dict):
-            return {name: it for name, it in self.weights.items() if name.startswith(mine) or name[:7] != "client."}
+            return {name: tensor for name, tensor in self.weights.items() if is_wanted(name)}
         try:
             with safe_open(self.weights, "pt") as file:
-                names = [name for name in file.keys() if name.startswith(mine) or name[:7] != "client."]  # noqa: SIM118
-                return {name: file.get_tensor(name) for name in names}
+                return {name: file.get_tensor(name) for name in file.keys() if is_wanted(name)}  # noqa: SIM118
         except (SafetensorError, OSError) as error:
             raise UserError(f"{self.weights}: not a readable safetensors file ({error})") from None

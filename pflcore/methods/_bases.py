@@ -11,21 +11,21 @@ from torch import Tensor
 
 from pflcore.errors import UserError
 from pflcore.groups import ALL, Groups, Roles, Tensors, strip_prefix
-from pflcore.method import Batch, ClientView, Federation, LocalState, Method, Server, Steps, Update
+from pflcore.method import Batch, ClientView, Federation, LocalState, Method, Server, Steps, Update, name_of
 
 
 def need_classifier(method: Method, federation: Federation, initial: Tensors | None = None) -> None:
     """Raise :class:`UserError` for a backbone without a classifier, or whose classifier in `initial` is not linear."""
     if not federation.head:
-        raise UserError(f"method {method.name} needs a backbone with a classifier, a group 'head'")
+        raise UserError(f"method {name_of(method)} needs a backbone with a classifier, a group 'head'")
     if initial and initial[federation.head[0]].ndim != 2:
-        raise UserError(f"method {method.name} needs a backbone whose group 'head' begins with a linear classifier")
+        raise UserError(f"method {name_of(method)} needs a backbone whose group 'head' begins with a linear classifier")
 
 
 def need_exchanged(method: Method, names: Collection[str]) -> None:
     """Raise :class:`UserError` where no parameters are exchanged, by the names of those that are."""
     if not names:
-        raise UserError(f"method {method.name}: all that it works on of the model is personal")
+        raise UserError(f"method {name_of(method)}: all that it works on of the model is personal")
 
 
 class OwnTuning(Method):
@@ -34,7 +34,7 @@ class OwnTuning(Method):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.tunes:
-            raise UserError(f"method {self.name}: finetune_*: what clients do before they are measured is its own")
+            raise UserError(f"method {name_of(self)}: finetune_*: what clients do before they are measured is its own")
 
 
 def class_mask(labels: Tensor, classes: int) -> Tensor:

@@ -145,7 +145,9 @@ class FedTP(HypernetworkMethod):
         made = frozenset(name for name in roles.generated if _IN_BLOCK.match(name))
         if not made:
             what = f"{self.name}: generated_part {self.generated_part!r} lies in the blocks of a Transformer"
-            raise UserError(f"{what}, and this backbone has none, or it is all personal; use tiny_vit or vit")
+            raise UserError(
+                f"{what}, and this backbone has none, or it is all personal; use tiny_vit, vit or language_transformer"
+            )
         return replace(roles, shared=roles.shared | (roles.generated - made), generated=made)
 
 

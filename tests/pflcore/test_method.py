@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from pflcore.engine.checkpoint import CheckpointFolder
+from pflcore.errors import UserError
 from pflcore.groups import Roles, Tensors
 from pflcore.method import (
     OWN,
@@ -22,6 +23,7 @@ from pflcore.method import (
     ClientView,
     Federation,
     LocalState,
+    Method,
     OwnSamples,
     Phase,
     Update,
@@ -29,6 +31,7 @@ from pflcore.method import (
     cross_entropy,
     weights,
 )
+from pflcore.methods._bases import OwnTuning, need_classifier, need_exchanged
 from pflcore.methods.simple import FedAvg, FedPer
 
 CONVNET = backbone("convnet")
@@ -204,6 +207,34 @@ def test_shares_of_a_phase_are_steps_of_the_round() -> None:
     settings = training(schedule="exponential", gamma=0.5, schedule_by="step", augment_flip=0.5)
     cut, whole = (run_by_all(one(), backbone("tiny_vit"), training=settings) for one in (Cut, FedAvg))
     assert result_bytes(cut)["weights"] == result_bytes(whole)["weights"]
+
+
+def rests(method: Method) -> tuple[Phase, ...]:
+    return (Phase(roles=("personal",)),)
+
+
+class Nameless(OwnTuning):
+    """A method of nobody's registry."""
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (
+            lambda: Method(finetune_lr=0.1),
+            "^Method.finetune_lr says nothing without finetune_epochs or finetune_steps$",
+        ),
+        (lambda: Nameless(finetune_steps=1), "^method Nameless: finetune_"),
+        (lambda: need_classifier(Nameless(), Federation(3, 0)), "^method Nameless needs a backbone with a classifier"),
+        (lambda: need_exchanged(Nameless(), ()), "^method Nameless: all that it works on"),
+        (lambda: type("Ruled", (Method,), {"own_averaging": None})(averaging="uniform"), "^method Ruled: averaging"),
+        (lambda: run(type("Parted", (Method,), {"phases": rests})(), CONVNET), "^method Parted: one of its phases"),
+        (lambda: run(Method(finetune_steps=1, finetune_groups=("x",)), CONVNET), "^method Method: finetune_groups: "),
+    ],
+)
+def test_a_method_that_is_not_registered_is_called_by_its_class(make: Callable[[], object], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        make()
 
 
 def test_a_mean_is_by_samples_or_by_the_shares_that_are_given() -> None:

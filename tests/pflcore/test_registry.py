@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pflcore.errors import UserError
+from pflcore.methods.simple import FedAvg
 from pflcore.options import describe_options, option
 from pflcore.registry import KINDS, Entry, did_you_mean, module_of, registry_of
 from pflcore.settings import Evaluation, Training
@@ -62,6 +63,14 @@ def test_an_unknown_name_comes_with_its_nearest(kind: str) -> None:
     )
     assert message(lambda: registry.create("~")) == f"unknown {kind} '~'; known: {', '.join(names)}"
     assert did_you_mean("xyz", []) == ""
+
+
+def test_two_classes_of_one_name() -> None:
+    twin = type("Twin", (FedAvg,), {"__module__": FedAvg.__module__, "name": "fedavg"})
+    words = r"^pflcore\.methods\.simple: two classes are called 'fedavg'; beside others each must state its name$"
+    registry_of("method").get("fedavg")
+    with pytest.raises(TypeError, match=words):
+        registry_of("method").register(twin)
 
 
 # --- options ---------------------------------------------------------------------------------------------------------

@@ -87,7 +87,8 @@ def test_what_is_absent_or_something_else(tmp_path: Path) -> None:
     assert "not a file of weights by its name" in refused(tmp_path / "w.onnx")
     written(tmp_path / "w.pth", trained("tiny_vit")).rename(tmp_path / "named.safetensors")
     assert "no safetensors" in refused(tmp_path / "named.safetensors")
-    for content in ([torch.ones(2)], {}, {"w": 1.0}, {1: torch.ones(2)}, {"w": torch.eye(3).to_sparse()}):
+    meta = torch.empty(2, device="meta")  # a shape without numbers
+    for content in ([torch.ones(2)], {}, {"w": 1.0}, {1: torch.ones(2)}, {"w": torch.eye(3).to_sparse()}, {"w": meta}):
         torch.save(content, tmp_path / "w.pth")
         assert "no state dict" in refused(tmp_path / "w.pth")
 

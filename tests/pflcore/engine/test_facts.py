@@ -12,6 +12,7 @@ from support.tiny import CLASSES, SHAPE, backbone, create, federation, method, r
 from torch import nn
 
 from pflcore.backbones import Backbone
+from pflcore.data.federation import FederatedData
 from pflcore.engine.client import Trainer, balanced
 from pflcore.engine.phases import make_trainer
 from pflcore.errors import UserError
@@ -57,6 +58,19 @@ def test_a_client_in_a_round_knows_what_it_asks_for() -> None:
     assert trainer(FedAvg()).facts(0, 1) == {}
     (weights,) = trainer(FedAvg(), class_weights="balanced").facts(1, 1).values()
     assert torch.equal(weights, balanced(DATA.class_counts(1)))
+
+
+def test_classes_are_counted_once_for_each_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted = []
+    count = FederatedData.class_counts
+    monkeypatch.setattr(FederatedData, "class_counts", lambda *given: (counted.append(given[1]), count(*given))[1])
+    one = trainer(Curious(), class_weights="balanced")
+    for round_ in (1, 2):
+        for client in (0, 1):
+            found = one.facts(client, round_)
+            assert torch.equal(found["data/class_counts"], count(DATA, client))
+            assert torch.equal(found["data/class_weights"], balanced(count(DATA, client)))
+    assert counted == [0, 1]
 
 
 # --- cost ------------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""FedOFA's recalibration, orthogonality and pruning against loops over clients, filters and heads."""
+"""FedOFA's recalibration and pruning against loops over clients, filters and heads."""
 
 from __future__ import annotations
 
