@@ -35,10 +35,12 @@ class Received(dict[str, Tensor]):
 
     def __missing__(self, name: str) -> Tensor:
         known = [*self, *(f"{DATA}{fact}" for fact in FACTS)]
-        (near,) = difflib.get_close_matches(name, known, n=1) or ("",)
-        hint = f"; did you mean {near!r}?" if near else ""
-        if near and near not in self:
-            hint = f"; {near!r} must be asked for: facts = ({near.removeprefix(DATA)!r},)"
+        found = difflib.get_close_matches(name, known, n=1)
+        hint = ""
+        if found and found[0] in self:
+            hint = f"; did you mean {found[0]!r}?"
+        elif found:
+            hint = f"; {found[0]!r} must be asked for: facts = ({found[0].removeprefix(DATA)!r},)"
         raise UserError(f"{caller()}: local.received has no entry {name!r}{hint}")
 
 
@@ -52,7 +54,7 @@ class OwnSamples:
     noted: Callable[[Callable[[], Tensor]], tuple[Tensor, Tensor]]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ClientView:
     """One client's view of its round, made by the executor.
 

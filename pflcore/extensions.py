@@ -78,7 +78,9 @@ def found(folder: str, beside: Path, taken: frozenset[str] = frozenset()) -> dic
 
 
 def _of_study(folder: str) -> Iterator[tuple[str, Extension]]:
-    for path in sorted((_home / folder).glob("[!_.]*.py")) if _home else ():
+    if _home is None:
+        return
+    for path in sorted((_home / folder).glob("[!_.]*.py")):
         origin = f"{folder}/{path.name}"
         if not re.fullmatch(r"[a-z][a-z0-9_]*", path.stem):
             use = "use a-z, 0-9 and '_', and begin with a letter, or with '_' where it is no entry"

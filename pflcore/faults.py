@@ -48,7 +48,8 @@ def in_a_line(error: BaseException) -> str:
     notes = list(getattr(error, "__notes__", ()))
     here = [] if any("\n" in note for note in notes) else _place(error)  # one of a worker brings its place along
     known = ", ".join([*here, *(note for note in notes if "\n" not in note)])
-    return f"{type(error).__name__}{message and f': {message}'}{known and f' ({known})'}"
+    said = f"{type(error).__name__}: {message}" if message else type(error).__name__
+    return f"{said} ({known})" if known else said
 
 
 def shown(path: str) -> str:

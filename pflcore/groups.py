@@ -27,7 +27,7 @@ class Groups:
 
     of: Mapping[str, str]  # state name → group name, in the model's order
     parameters: frozenset[str]  # what gradients train; the others are buffers, or fixed
-    fixed: frozenset[str] = frozenset()  # parameters that are never trained: nobody owns them, all have them alike
+    fixed: frozenset[str] = frozenset()  # parameters that are never trained: nobody owns them, all have the same
 
     @classmethod
     def assign(cls, model: nn.Module, patterns: Mapping[str, str]) -> Groups:
@@ -108,7 +108,7 @@ def pick(tensors: Mapping[str, Tensor], names: Iterable[str]) -> Tensors:
 
 
 def split(tensors: Mapping[str, Tensor], names: Collection[str]) -> tuple[Tensors, Tensors]:
-    """Return the entries with the given names, which may be a step's to move, and all others, which rest."""
+    """Return the entries with the given names, such as those that a step trains, and all others."""
     chosen = {name: tensor for name, tensor in tensors.items() if name in names}
     return chosen, {name: tensor for name, tensor in tensors.items() if name not in names}
 

@@ -8,147 +8,28 @@ or two of the functions. Executors in :mod:`pflcore.engine` decide how the funct
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-import torch
 from torch import Tensor, nn
 
 from pflcore.client_view import COMMON, DATA, FACTS, OWN, PROGRESS, ClientView, OwnSamples, model_part
 from pflcore.data.federation import Batch
 from pflcore.errors import UserError
-from pflcore.faults import caller, shown
-from pflcore.groups import Groups, Roles, Tensors, split
+from pflcore.exchange import MOMENTA, Federation, Server, Update, average, weights
+from pflcore.faults import shown
+from pflcore.groups import Groups, Roles, Tensors
 from pflcore.operators.neighbours import Neighbours
 from pflcore.options import option
 from pflcore.registry import Entry, did_you_mean
+from pflcore.steps import LocalState, Phase, Steps, name_of, sgd_step
 from pflcore.task import cross_entropy
 
 # What a file with a method imports, beside groups, options and the registry.
 __all__ = ["COMMON", "DATA", "MOMENTA", "OWN", "PROGRESS", "Batch", "ClientView", "Federation", "LocalState", "Method"]
 __all__ += ["OwnSamples", "Phase", "Server", "Steps", "Update", "average", "cross_entropy", "model_part", "name_of"]
 __all__ += ["sgd_step", "weights"]
-
-LocalState = dict[str, Tensors]
-MOMENTA = "momentum/"  # what names of momenta begin with in the server's further state; they are no parameters
-
-
-@dataclass(frozen=True)
-class Federation:
-    """Facts about a federation and its model that a method may build its state from."""
-
-    clients: int
-    seed: int
-    momentum: float = 0.0  # of the clients' SGD
-    classes: int = 0  # of characters for text
-    features: int = 0  # width of the classifier's input
-    head: tuple[str, ...] = ()  # names of the classifier's weight and bias, or only of its weight
-    local_epochs: int | None = None  # None where steps are counted instead
-    total_rounds: int | None = None  # None for a method that does not ask for the fact `progress`
-    samples: tuple[int, ...] = ()  # of each client, its number of training samples
-    generated: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # shapes of the generated entries
-    parameters: frozenset[str] = frozenset()  # entries of the model that gradients train; its others are buffers
-
-    @property
-    def rounds(self) -> int:
-        """Number of rounds. Raises :class:`UserError` where the method does not ask for the fact ``progress``."""
-        if self.total_rounds is None:
-            raise UserError(f"{caller()}: federation.rounds must be asked for: facts = ('progress',)")
-        return self.total_rounds
-
-
-@dataclass
-class Server:
-    """State of the server. Facts and round come with it whenever a method is given it, and need not be handed back."""
-
-    shared: Tensors  # the shared part of the model; empty for a method that shares nothing
-    extra: Tensors = field(default_factory=dict)  # whatever else the method keeps, under names of its own
-    federation: Federation = Federation(0, 0)
-    round: int = 0  # rounds that are done; in Method.update_server with the one that ends by it
-
-
-@dataclass(frozen=True)
-class Update:
-    """What one client returns to the server."""
-
-    client: int
-    samples: int  # its training samples
-    sent: Mapping[str, Tensor]  # its shared and generated entries as it received them
-    returned: Mapping[str, Tensor]  # the same entries after local training; personal ones are never among them
-    steps: int = 0  # that it took
-
-
-def weights(updates: Sequence[Update]) -> list[float]:
-    """Return each client's share of the cohort's training samples."""
-    total = sum(update.samples for update in updates)
-    return [update.samples / total for update in updates]
-
-
-def average(updates: Sequence[Update], names: frozenset[str], shares: Sequence[float] | None = None) -> Tensors:
-    """Return the mean of the returned entries in `shares`, by default :func:`weights`; counters are the first's."""
-    shares = weights(updates) if shares is None else shares
-    first = {name: tensor for name, tensor in updates[0].returned.items() if name in names}
-    mean = {name: torch.zeros_like(one) if one.is_floating_point() else one.clone() for name, one in first.items()}
-    summed = [name for name, one in first.items() if one.is_floating_point()]
-    sums = [mean[name] for name in summed]
-    for share, update in zip(shares, updates, strict=True) if summed else ():
-        torch._foreach_add_(sums, [update.returned[name] for name in summed], alpha=share)
-    return mean
-
-
-class Steps:
-    """Local steps of a client: begin(), step() for each batch, end(); by default SGD on the model's cross-entropy.
-
-    A method is one; a part of its round that does something else has another, made by the method with what it needs.
-    """
-
-    # Whether steps see samples through the cross-entropy alone, so that one whose label this passes over changes
-    # nothing. Whoever overrides `loss` or `step` has to say it anew.
-    ignores_unlabelled: ClassVar[bool] = True
-    # False for steps with control flow that depends on data: where others are stacked, its clients are trained in turn.
-    supports_vmap: ClassVar[bool] = True
-
-    def loss(self, local: ClientView, params: Tensors, batch: Batch) -> Tensor:
-        """Return what a client minimises on one batch, a scalar."""
-        return local.cross_entropy(local.forward(params, batch.inputs), batch.labels)
-
-    def begin(self, local: ClientView, start: Tensors) -> LocalState:
-        """Return the state before the first step; ``"model"`` is what the client ends with, `start` its own copy of
-        what it received, on which steps may work in place."""
-        return {"model": start, "opt_state": {}}
-
-    def step(self, local: ClientView, state: LocalState, batch: Batch) -> tuple[LocalState, Tensor]:
-        """Take one local step; return the next state and the loss before it."""
-        return sgd_step(local, state, lambda params: self.loss(local, params, batch), local.parameters)
-
-    def end(self, local: ClientView, state: LocalState) -> LocalState:
-        """Return the state after the last step."""
-        return state
-
-
-@dataclass(frozen=True)
-class Phase:
-    """A part of a client's training from begin() to end(): of a round, before the first one, or before measurements.
-
-    What a phase of a round changes is kept; the next begins with it, as its `local.received`, with a new optimiser.
-    """
-
-    # Its local steps; None: the method's own, and before measurements steps on what the client predicts with.
-    steps: Steps | None = None
-    # Passes over the client's samples, in the batches of the round that are left, rounded down to whole steps; None is
-    # all that are left, or one where they are extra: whole passes in batches of its own, beside those of the round.
-    epochs: float | None = None
-    extra: bool = False
-    share: float = 1.0  # of the client's samples that extra passes see, drawn anew in each round
-    # Whose parameters are trained, of "shared", "personal" and "generated"; none named: all. The others rest, with
-    # their running statistics.
-    roles: tuple[str, ...] = ()
-    # Before measurements: steps instead of passes, on batches drawn anew; the learning rate of plain SGD, by default
-    # that of training; the groups that are trained, by default all.
-    count: int | None = None
-    lr: float | None = None
-    groups: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,7 +57,7 @@ class Method(Steps, Entry):
     untrained: ClassVar[tuple[str, ...]] = ()
     # The features that it sees: the classifier's input, or what memories are made of (:mod:`pflcore.engine.forward`).
     feature_layer: ClassVar[str] = "classifier"
-    # How clients count in averages unless `averaging` says it: one of its choices, or None for a rule of its own.
+    # How clients are weighted in averages without `averaging`: one of its choices, or None for a rule of its own.
     own_averaging: ClassVar[str | None] = "samples"
 
     knn: float = option(
@@ -216,7 +97,7 @@ class Method(Steps, Entry):
         None,
         choices=("samples", "uniform"),
         later=True,
-        help="Whether clients count in averages by their training samples or all alike; null: as the method has it.",
+        help="Whether averages weight clients by their training samples or equally; null: as the method has it.",
     )
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -228,8 +109,8 @@ class Method(Steps, Entry):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in () if self.tunes else ("finetune_lr", "finetune_groups"):
-            if getattr(self, name):
+        for name in ("finetune_lr", "finetune_groups"):
+            if getattr(self, name) and not self.tunes:
                 raise UserError(f"{name_of(self)}.{name} says nothing without finetune_epochs or finetune_steps")
         if self.averaging and not self.own_averaging:
             raise UserError(
@@ -300,7 +181,7 @@ class Method(Steps, Entry):
         return Server(self.average(updates, roles.shared), server.extra)
 
     def shares(self, updates: Sequence[Update]) -> list[float]:
-        """Return what each client counts in averages over the *sampled* clients; sums to 1."""
+        """Return the weight of each client in averages over the *sampled* clients; they sum to 1."""
         if (self.averaging or self.own_averaging) == "uniform":
             return [1 / len(updates)] * len(updates)
         return weights(updates)
@@ -343,20 +224,3 @@ class Method(Steps, Entry):
         seen = ((*noted(batch.inputs), batch.labels) for batch in samples.batches())
         memory = Neighbours.remember(seen, samples.classes, self.neighbours, self.knn, self.knn_grid)
         return (lambda inputs: memory.mix(*noted(inputs))) if memory else alone
-
-
-def name_of(method: Steps) -> str:
-    """Return what a method is called, also one that is not registered."""
-    name: str = getattr(method, "name", type(method).__name__)
-    return name
-
-
-def sgd_step(
-    local: ClientView, state: LocalState, loss: Callable[[Tensors], Tensor], trained: Collection[str]
-) -> tuple[LocalState, Tensor]:
-    """Take one step of the run's optimiser on the entries in `trained`; return the next state and the loss before it,
-    which is a function of all entries of the model, buffers among them."""
-    moving, rest = split(state["model"], trained)
-    gradients, value = local.gradient(lambda params: loss({**params, **rest}), moving)
-    moving, opt_state = local.sgd(moving, gradients, state["opt_state"])
-    return {**state, "model": {**state["model"], **moving}, "opt_state": opt_state}, value

@@ -117,7 +117,8 @@ class Registry(Generic[E_]):
                 decorator = f"@{self.package.rpartition('.')[2].upper()}.register"
                 why = f"put {decorator} before its class, or begin the file's name with '_' where it is none"
                 raise UserError(f"{one.origin}: registers no {self.kind}; {why}")
-            describe_options(cls := self._classes[name])
+            cls = self._classes[name]
+            describe_options(cls)  # raises for an option of a type that there is not
             if lacking := sorted(getattr(cls, "__abstractmethods__", ())):
                 raise TypeError(f"{cls.__qualname__} does not define {', '.join(lacking)}")
         except UserError:

@@ -66,7 +66,9 @@ class _Finder(MetaPathFinder):
     """Finds modules where the other finders do, and gives them a loader that remembers."""
 
     def find_spec(self, fullname: str, path: Any, target: Any = None) -> ModuleSpec | None:
-        for finder in sys.meta_path if fullname.partition(".")[0] in _packages else ():
+        if fullname.partition(".")[0] not in _packages:
+            return None
+        for finder in sys.meta_path:
             if finder is not self and (found := finder.find_spec(fullname, path, target)):
                 if type(found.loader) is SourceFileLoader:
                     found.loader = _Loader(found.loader.name, found.loader.path)

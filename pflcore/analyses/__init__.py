@@ -1,4 +1,4 @@
-"""What can be looked at after the last round, one analysis per file."""
+"""What can be looked at after the last round: analyses, found by name; families share a file."""
 
 from pflcore.engine.analysis import Analysis
 from pflcore.registry import Registry

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -174,7 +175,8 @@ class NovelClient:
 
     def _predict(self, state: Tensors, inputs: Tensor, ids: tuple[int, int, int] | None = None) -> Tensor:
         """Return the logits that it is measured by; with `ids` (round, client, step) under dropout's masks for them."""
-        trainer, passes = self.trainer, iter(range(1 << 31))
+        trainer = self.trainer
+        passes = itertools.count()
 
         def features(entries: Tensors, batch: Tensor) -> tuple[Tensor, Tensor]:
             if ids is not None:
@@ -182,8 +184,15 @@ class NovelClient:
             return trainer.features(entries, batch)
 
         own = self.method.eval_state(state)
-        view = features, differentiate, trainer.sgd
-        local = ClientView(*view, own, trainer.parameters, trainer.roles, head=trainer.seen.head)
+        local = ClientView(
+            features=features,
+            differentiate=differentiate,
+            sgd=trainer.sgd,
+            received=own,
+            parameters=trainer.parameters,
+            roles=trainer.roles,
+            head=trainer.seen.head,
+        )
         return self.method.predict(local, own, inputs)
 
     def _score(self, state: Tensors) -> tuple[int, int]:

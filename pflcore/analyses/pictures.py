@@ -173,7 +173,7 @@ class Detections(_Pictures):
 
     clients: tuple[int, ...] = option((0, 1), ge=0, help="Clients whose test images are looked at.")
     images: int = option(2, ge=1, help="Test images of each of them, spread evenly over its test samples.")
-    least: float = option(0.3, ge=0, le=1, help="Score from which a detection is told.")
+    least: float = option(0.3, ge=0, le=1, help="Score from which a detection is reported.")
 
     def check(self, subject: Subject) -> None:
         if not isinstance(subject.trainer.task, Detection):

@@ -1,4 +1,4 @@
-"""Model architectures, one per file."""
+"""Model architectures, found by name; families share a file."""
 
 from pflcore.backbones._base import Backbone, Backbones
 from pflcore.backbones._pretrained import read_weights

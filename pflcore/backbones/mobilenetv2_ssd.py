@@ -56,8 +56,9 @@ class MobileNetV2SSD(AttentiveBackbone):
         grids = list(_grids(*shape[1:]))
         model = _Detector(body, grids, classes, self.width / 100)
         model.register_buffer("defaults", default_boxes(grids, self.box_min, self.box_max), persistent=False)
-        for block in itertools.chain(*body.blocks) if self.attention != NONE else ():
-            block.se = self.make_attention(block.conv_dw.out_channels)
+        if self.attention != NONE:
+            for block in itertools.chain(*body.blocks):
+                block.se = self.make_attention(block.conv_dw.out_channels)
         return model
 
     def patterns(self, model: nn.Module) -> Mapping[str, str]:

@@ -1,4 +1,4 @@
-"""Datasets: one module per dataset, found by name through :data:`DATASETS`."""
+"""Datasets, found by name through :data:`DATASETS`; families share a file."""
 
 from __future__ import annotations
 

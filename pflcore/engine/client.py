@@ -29,7 +29,7 @@ from pflcore.task import Classification, Task
 
 # What is trained: the local steps of rounds, those before a measurement, those before the first round. Phases of rounds
 # have the numbers after it.
-TRAINING, TUNING, OPENING = range(3)
+TRAINING, TUNING, WARMUP = range(3)
 Job = tuple[int, Tensors]  # a client and the model state that it receives, which is left as it is
 Forward = Callable[[Tensors, Tensor], tuple[Tensor, Tensor]]  # (state, inputs) → (logits, features)
 
@@ -192,8 +192,17 @@ class Trainer:
         return self.noise.draw(samples, self.seed, *ids)
 
     def _view(self, features: Forward, received: Tensors, lr: float | None = None) -> ClientView:
-        ways = features, differentiate, partial(self.sgd, lr=lr)
-        return ClientView(*ways, received, self.parameters, self.roles, lr, self.task, head=self.seen.head)
+        return ClientView(
+            features=features,
+            differentiate=differentiate,
+            sgd=partial(self.sgd, lr=lr),
+            received=received,
+            parameters=self.parameters,
+            roles=self.roles,
+            rate=lr,
+            task=self.task,
+            head=self.seen.head,
+        )
 
     # --- inference ---------------------------------------------------------------------------------------------------
 
@@ -292,5 +301,5 @@ def differentiate(
 
 
 def balanced(counts: Tensor) -> Tensor:
-    """Weigh classes so that all that occur count alike, a sample 1 on average: (classes,) of (classes,)."""
+    """Weigh classes so that those that occur weigh the same in all, a sample 1 on average: (classes,) of (classes,)."""
     return torch.where(counts > 0, counts.sum() / counts.count_nonzero() / counts, 0.0)

@@ -60,7 +60,8 @@ def score_client(trainer: Trainer, state: Tensors, client: int, size: int | None
     """Score a client's own model on its own test and validation samples, `size` at a time if it is given."""
     size = size or batch_size(trainer)
     with during(f"client {client}"):
-        predict, chunks = trainer.predictor(state, client, size), torch.split(trainer.data.measured(client), size)
+        predict = trainer.predictor(state, client, size)
+        chunks = torch.split(trainer.data.measured(client), size)
         return by_split(trainer, client, _joined(_measure(trainer, predict, chunks)))
 
 

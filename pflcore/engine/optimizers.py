@@ -167,7 +167,8 @@ class ServerOptimizer:
 
     def _moved(self, name: str, x: Tensor, change: Tensor) -> Tensor:
         beta1, beta2, tau = self.training.server_beta1, self.training.server_beta2, self.training.server_tau
-        self.first[name] = m = beta1 * self.first[name] + (1 if self.kind == "momentum" else 1 - beta1) * change
+        m = beta1 * self.first[name] + (1 if self.kind == "momentum" else 1 - beta1) * change
+        self.first[name] = m
         if self.kind == "momentum":
             return x + self.lr * m
         v, square = self.second[name], change.square()

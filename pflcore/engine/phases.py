@@ -12,7 +12,7 @@ from typing import Any, cast
 from torch import Tensor, nn
 
 from pflcore.data.federation import FederatedData
-from pflcore.engine.client import OPENING, TRAINING, TUNING, Trainer
+from pflcore.engine.client import TRAINING, TUNING, WARMUP, Trainer
 from pflcore.engine.optimizers import make_optimizer
 from pflcore.errors import UserError
 from pflcore.groups import ALL, Groups, Roles, Tensors
@@ -102,8 +102,8 @@ def _phases(trainer: Trainer) -> Iterator[int]:
     """Make the trainers of the method's phases; yield the parts that they are, in order."""
     passes = 0.0
     if warmup := trainer.method.warmup():
-        trainer.parts[OPENING] = _phase(trainer, OPENING, replace(warmup, extra=True), 0.0)
-    for part, phase in enumerate(trainer.method.phases(), OPENING + 1):
+        trainer.parts[WARMUP] = _phase(trainer, WARMUP, replace(warmup, extra=True), 0.0)
+    for part, phase in enumerate(trainer.method.phases(), WARMUP + 1):
         if phase == Phase() and not passes:
             yield TRAINING
             continue

@@ -1,13 +1,10 @@
-"""One run: round after round, with a checkpoint now and then; at the end, analyses and the result.
-
-:class:`RunState` has the state of a run and what a round does to it; :func:`train` is the loop.
-"""
+"""The state of one run, and what a round does to it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
@@ -19,14 +16,12 @@ from pflcore.backbones import Backbone
 from pflcore.data.federation import FederatedData
 from pflcore.data.upload import move
 from pflcore.detection.task import Detection
-from pflcore.engine.analysis import Analysis, Findings, Subject
+from pflcore.engine.analysis import Findings, Subject
 from pflcore.engine.checkpoint import Checkpoint, CheckpointFolder, compare
-from pflcore.engine.client import OPENING, TUNING, Diverged, Job, no_class_weights
+from pflcore.engine.client import TUNING, WARMUP, Diverged, Job, no_class_weights
 from pflcore.engine.cost import Cost, count, step_macs
 from pflcore.engine.evaluation import COLUMNS, Scores
-from pflcore.engine.executors import choose_executor
 from pflcore.engine.executors.sequential import Sequential
-from pflcore.engine.forward import one_thread, use_precision
 from pflcore.engine.optimizers import ServerOptimizer
 from pflcore.engine.phases import groups_of, make_trainer
 from pflcore.engine.result import Result, columns
@@ -34,86 +29,12 @@ from pflcore.engine.state import ClientStates, History
 from pflcore.errors import UserError
 from pflcore.faults import during
 from pflcore.groups import Groups, Roles, Tensors, add_prefix, pick, strip_prefix
-from pflcore.memory import keep_freed_memory
 from pflcore.method import COMMON, MOMENTA, OWN, Method, Server, Update, name_of
 from pflcore.seeds import generator
-from pflcore.settings import Evaluation, Training, impatience
+from pflcore.settings import Evaluation, Training, why_never_stopped_early
 
 # Clients whose generated entries are made together when all are measured: a hypernetwork is read once for each few.
 _GENERATED = 16
-
-
-@dataclass(frozen=True)
-class Progress:
-    """What is known after a round, for a progress display."""
-
-    round: int
-    rounds: int  # after the last round, also of a run that is stopped early, it is `round`
-    loss: float
-    accuracy: float | None  # of the last measurement, 0 to 1
-
-
-def train(
-    *,
-    data: FederatedData,
-    backbone: Backbone,
-    method: Method,
-    training: Training,
-    evaluation: Evaluation,
-    seed: int,
-    analyses: Mapping[str, Analysis] = {},
-    executor: str = "auto",
-    checkpoints: CheckpointFolder | None = None,
-    checkpoint_every: float = 60.0,
-    on_round: Callable[[Progress], None] | None = None,
-    confirm: Callable[[], None] = lambda: None,
-    kinds: Sequence[int] | None = None,
-) -> Result:
-    """Train one run from its last checkpoint, or from the beginning, to where it ends, and analyse it.
-
-    Args:
-        seed: Of initial weights, sampling, batches and dropout; each has a stream of its own.
-        executor: One of :data:`pflcore.engine.executors.EXECUTORS`.
-        checkpoints: Where to keep state between rounds, already entered; None keeps none.
-        checkpoint_every: Seconds between checkpoints at least, and at least twenty times what the last one took to
-            write; 0 is one after every round. It never changes a result.
-        confirm: Called when all is computed. When it or an analysis raises, the last checkpoint has the trained state.
-        kinds: For each client a number that analyses tell clients apart by; None is its most frequent class.
-    """
-    if data.device.type == "cpu":
-        keep_freed_memory()
-    # Only the CPU's generator: nothing draws from a GPU's own, and asking for its state would start CUDA on all GPUs.
-    with torch.random.fork_rng(devices=[]), use_precision(training.precision):
-        with during("before the first round"):
-            scratch = checkpoints.folder if checkpoints else None
-            run = RunState(data, backbone, method, training, evaluation, seed, scratch)
-            for analysis in analyses.values():
-                analysis.check(run.subject(kinds))
-        if checkpoints:
-            run.resume(checkpoints)
-        with choose_executor(executor, run.trainer, run.carried) as chosen:
-            by = f"executor {type(chosen).__name__.lower()}"
-            if not run.round:
-                with during(f"before the first round, {by}"):
-                    run.open(chosen)
-            while not run.over:
-                with during(f"round {run.round + 1}, {by}"):
-                    loss = run.advance(chosen)
-                if on_round and not run.diverged:
-                    rounds = run.round if run.over else training.rounds
-                    on_round(Progress(run.round, rounds, loss, run.history.last_figure()))
-                if checkpoints and not run.over and checkpoints.is_due(checkpoint_every):
-                    checkpoints.save(run.round, run.state())
-        if checkpoints and not run.diverged:
-            checkpoints.save_last(run.round, run.state())
-        with during("after the last round"):
-            findings, subject = {}, run.subject(kinds)
-            if not run.diverged:
-                with one_thread(data.device):
-                    findings = {name: list(analysis.findings(subject)) for name, analysis in analyses.items()}
-            result = run.result(findings)
-        confirm()
-        return result
 
 
 class RunState:
@@ -137,7 +58,7 @@ class RunState:
         seed: int,
         scratch: Path | None,
     ) -> None:
-        if reason := impatience(training, evaluation, bool(data.validation)):
+        if reason := why_never_stopped_early(training, evaluation, bool(data.validation)):
             raise UserError(f"training.patience: {reason}")
         model, groups = backbone.create(data.shape, data.classes, seed, method.extend)
         detects = isinstance(getattr(model, "task", None), Detection)
@@ -174,9 +95,9 @@ class RunState:
         stopped = self.history.stops_after(self.training.patience)
         return self.round >= self.training.rounds or self.diverged is not None or stopped is not None
 
-    def open(self, executor: Sequential) -> None:
+    def warm_up(self, executor: Sequential) -> None:
         """Let all clients that take part in training do what the method has them do before the first round, if any."""
-        if OPENING in self.trainer.parts and (done := self._train(executor, 0, self._members, (OPENING,))):
+        if WARMUP in self.trainer.parts and (done := self._train(executor, 0, self._members, (WARMUP,))):
             updates, personal, _ = done
             self.server = self.method.end_warmup(self._server(0), self.roles, updates)
             self.personal.update(personal)
@@ -210,7 +131,10 @@ class RunState:
     ) -> tuple[list[Update], dict[int, Tensors], list[float]] | None:
         """Train clients in some parts, each of which begins with what the one before it ends with; return their
         updates, what they keep, and losses, or None when one diverged."""
-        exchanged, updates, personal, losses = self.roles.shared | self.roles.generated, [], {}, []
+        exchanged = self.roles.shared | self.roles.generated
+        updates: list[Update] = []
+        personal: dict[int, Tensors] = {}
+        losses: list[float] = []
         jobs = list(self._states(clients, len(clients)))
         sent = {client: pick(received, exchanged) for client, received in jobs}
         try:
@@ -373,7 +297,8 @@ def sample_cohort(members: Sequence[int], size: int, seed: int, round_: int) -> 
 
 def _check(method: Method, training: Training, data: FederatedData, detects: bool) -> None:
     """Raise :class:`UserError` where settings do not go with the method or the data, or either with a detector."""
-    name, augment = f"method {name_of(method)}:", "training.augment_crop, _flip and _rotation"
+    name = f"method {name_of(method)}:"
+    augment = "training.augment_crop, _flip and _rotation"
     if training.augments and data.is_text:
         raise UserError(f"{augment} are of images; the dataset is of text")
     if training.class_weights != "none" and not method.weighs_classes:

@@ -118,10 +118,17 @@ class History:
 
         What ends it are `patience` measurements without a better figure on validation samples; None never does.
         """
-        best, waited = -1.0, 0
-        for round_ in sorted(self.scores) if patience else ():
+        if patience is None:
+            return None
+        best = -1.0
+        waited = 0
+        for round_ in sorted(self.scores):
             figure = self.scores[round_].figure(self.members, 1)  # of the same samples in every round
-            best, waited = (figure, 0) if figure > best else (best, waited + 1)
+            if figure > best:
+                best = figure
+                waited = 0
+            else:
+                waited += 1
             if waited == patience:
                 return round_
         return None

@@ -17,8 +17,9 @@ from pflcore.data.federation import FederatedData
 from pflcore.detection.task import Detection
 from pflcore.engine.checkpoint import Checkpoint, compare
 from pflcore.engine.client import Trainer
+from pflcore.engine.device import one_thread
 from pflcore.engine.evaluation import batch_size, score_client
-from pflcore.engine.forward import one_thread, use_precision
+from pflcore.engine.forward import use_precision
 from pflcore.engine.run import RunState
 from pflcore.errors import UserError
 from pflcore.groups import Tensors, split, strip_prefix

@@ -1,4 +1,4 @@
-"""Federated learning methods: those that only say what is personal in `simple`, most others one per file."""
+"""Federated learning methods, found by name; families share a file."""
 
 from pflcore.method import Method
 from pflcore.registry import Registry

@@ -56,15 +56,14 @@ class FedRoD(Method):
             return cross_entropy(logits + prior, batch.labels) + cross_entropy(corrected, batch.labels)
 
         # Neither loss depends on what the other trains, so the gradients of their sum are those of each.
-        parts = {"opt_state": split(model, local.parameters)[0]}
-        parts["own_opt_state"] = {name: tensor for name, tensor in model.items() if name.startswith(OWN)}
-        grads, value = local.gradient(loss, parts["opt_state"] | parts["own_opt_state"])
-        after = {**state}
-        for optimiser, given in parts.items():
-            slopes = {name: grads[name] for name in given}
-            moved, after[optimiser] = local.sgd(given, slopes, state.get(optimiser, {}))
-            after["model"] = {**after["model"], **moved}
-        return after, value
+        shared, _ = split(model, local.parameters)
+        own = {name: tensor for name, tensor in model.items() if name.startswith(OWN)}
+        grads, value = local.gradient(loss, {**shared, **own})
+        of_shared, of_own = split(grads, shared)
+        shared, opt_state = local.sgd(shared, of_shared, state["opt_state"])
+        own, own_opt_state = local.sgd(own, of_own, state.get("own_opt_state", {}))
+        moved = {**model, **shared, **own}
+        return {**state, "model": moved, "opt_state": opt_state, "own_opt_state": own_opt_state}, value
 
     def predict(self, local: ClientView, state: Tensors, inputs: Tensor) -> Tensor:
         logits, features = local.features(state, inputs)

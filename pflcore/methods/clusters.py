@@ -25,7 +25,7 @@ class CFL(PerClientModels):
 
     All begin in one cluster. Where ‖mean Δ_i‖ < ε₁ and max ‖Δ_i‖ > ε₂ of its updates Δ_i, a cluster of three or more is
     divided by their cosine similarities; each half goes on from its model, with its own updates. Norms grow with model,
-    learning rate and steps, so ε₁ and ε₂ need tuning. Buffers go with their model. Clients count alike.
+    learning rate and steps, so ε₁ and ε₂ need tuning. Buffers go with their model. Clients are weighted equally.
     """
 
     name = "cfl"
@@ -41,9 +41,11 @@ class CFL(PerClientModels):
 
     def init_server(self, initial: Tensors, roles: Roles, federation: Federation) -> Server:
         need_exchanged(self, roles.generated & federation.parameters)
-        server, clients = super().init_server(initial, roles, federation), federation.clients
+        server = super().init_server(initial, roles, federation)
+        clients = federation.clients
         like = next(iter(initial.values()))
-        server.extra |= {_CLUSTER: like.new_zeros(clients).long(), _SIMILARITY: like.new_zeros(clients, clients)}
+        server.extra[_CLUSTER] = like.new_zeros(clients).long()
+        server.extra[_SIMILARITY] = like.new_zeros(clients, clients)
         return server
 
     def mix(self, server: Server, clients: Sequence[int]) -> Tensors:
@@ -53,7 +55,8 @@ class CFL(PerClientModels):
         from scipy.cluster import hierarchy  # slow to import
         from scipy.spatial.distance import squareform
 
-        extra, present = server.extra, [update.client for update in updates]
+        extra = server.extra
+        present = [update.client for update in updates]
         # Sorted, for a checkpoint does not keep the order of entries, and sums are rounded in order.
         names = sorted(server.federation.parameters & updates[0].returned.keys())
         moved = torch.stack([torch.cat([(one.returned[n] - one.sent[n]).flatten() for n in names]) for one in updates])
@@ -72,7 +75,8 @@ class CFL(PerClientModels):
                 sides = torch.from_numpy(hierarchy.cut_tree(hierarchy.linkage(distances, self.linkage), 2).ravel())
                 first, second = sides == sides[0], sides != sides[0]
                 if float(((1 - within[first][:, second].max()) / 2).clamp_min(0).sqrt()) > self.gamma:
-                    after[members[second]] = new = int(after.max()) + 1
+                    new = int(after.max()) + 1
+                    after[members[second]] = new
                     for models in self.models(server).values():
                         models[new] = models[cluster]
         for cluster in range(int(after.max()) + 1):
@@ -92,7 +96,7 @@ class IFCA(OwnTuning):
 
     A client receives all k, passes over its samples once with each, trains the one of the least mean loss and returns
     it with the number of its choice; before a measurement it chooses anew. The server averages each model, buffers too,
-    over the clients that chose it, all counting alike. The first model begins as the backbone does, the others as its
+    over the clients that chose it, weighted equally. The first model begins as the backbone does, the others as its
     parameters with the entries of each in another order.
     """
 

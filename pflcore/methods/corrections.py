@@ -105,7 +105,7 @@ class FedNova(Method):
     """FedAvg in which clients that take more steps do not pull the model their way.
 
     A client's update D = w_received − w is divided by a, the number of steps, or with momentum ρ the sum over steps of
-    (1 − ρ^j) / (1 − ρ). The server takes w − τ · Σ p · D / a with τ = Σ p · a, p what clients count in averages.
+    (1 − ρ^j) / (1 − ρ). The server takes w − τ · Σ p · D / a with τ = Σ p · a, p the clients' weights in averages.
     Running statistics are averaged likewise.
     """
 
@@ -175,7 +175,8 @@ class FedDyn(_Corrected):
         shared, extra = self.average(updates, roles.shared), {}
         for name, before in strip_prefix("state/", server.extra).items():
             moved = len(updates) / server.federation.clients * (shared[name] - server.shared[name])
-            extra[f"state/{name}"] = after = before - self.alpha * moved
+            after = before - self.alpha * moved
+            extra[f"state/{name}"] = after
             shared[name] = shared[name] - after / self.alpha
         return Server(shared, extra)
 
@@ -186,7 +187,7 @@ class Scaffold(_Corrected):
 
     A client has a control variate c_i, the server c, both zero at first. A local step descends on gradient − c_i + c.
     After K steps at learning rate η from x to y, c_i becomes c_i − c + (x − y) / (K η), the paper's second option. The
-    server takes x ← x + η_g · mean (y − x), all clients counting alike, and c ← c + Σ change of c_i / N. Momentum and
+    server takes x ← x + η_g · mean (y − x), clients weighted equally, and c ← c + Σ change of c_i / N. Momentum and
     decay act on the corrected gradient, and so on c_i.
     """
 
@@ -218,7 +219,8 @@ class Scaffold(_Corrected):
         model, passed = state["model"], state["passed"]["rates"]
         after = {}
         for name, variate in strip_prefix(COMMON, model).items():
-            after[COMMON + name] = change = (local.received[name] - model[name]) / passed - variate
+            change = (local.received[name] - model[name]) / passed - variate
+            after[COMMON + name] = change
             after[OWN + name] = model[OWN + name] + change
         return {**state, "model": {**model, **after}}
 

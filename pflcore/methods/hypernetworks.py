@@ -1,8 +1,7 @@
-"""Hypernetworks on the server that generate models of clients, or parts: pFedHN, FedTP, FedOFA."""
+"""Hypernetworks on the server that generate models of clients, or parts: pFedHN, FedOFA; FedTP is in ``fedtp``."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -10,11 +9,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from pflcore.errors import UserError
-from pflcore.groups import ALL, Groups, Roles, Tensors, add_prefix, split, strip_prefix
+from pflcore.groups import ALL, Roles, Tensors, add_prefix, split, strip_prefix
 from pflcore.method import MOMENTA, Batch, ClientView, Federation, Method, Server, Update
 from pflcore.methods import METHODS
-from pflcore.methods.classifiers import FedRoD
 from pflcore.operators.filter_attention import KINDS, PARTS, FilterAttention, masked, masks, orthogonality
 from pflcore.operators.hypernetworks import HyperNetwork
 from pflcore.options import option
@@ -27,8 +24,8 @@ class HypernetworkMethod(Method):
     """A hypernetwork h on the server generates entries W_i = h(z_i; φ) from an embedding z_i per client.
 
     The server averages what is shared and takes one step of SGD along the gradient of Σ p_i · ⟨h(z_i; φ), before_i −
-    after_i⟩ with respect to φ and all embeddings, p_i what clients count in averages. ``Server.extra`` holds parameters
-    ``hyper/…`` and momenta ``momentum/…``.
+    after_i⟩ with respect to φ and all embeddings, p_i the clients' weights in averages. ``Server.extra`` holds
+    parameters ``hyper/…`` and momenta ``momentum/…``.
     """
 
     embedding: int | None = option(None, ge=1, help="Width of a client's embedding; null is floor(1 + clients / 4).")
@@ -60,7 +57,8 @@ class HypernetworkMethod(Method):
         return [{name: tensor[row] for name, tensor in made.items()} for row in range(len(clients))]
 
     def update_server(self, server: Server, roles: Roles, updates: Sequence[Update]) -> Server:
-        pairs, changes = list(zip(self.shares(updates), updates, strict=True)), {}
+        pairs = list(zip(self.shares(updates), updates, strict=True))
+        changes = {}
         for name in server.federation.generated:
             changes[name] = torch.stack([share * (one.sent[name] - one.returned[name]) for share, one in pairs])
         self.server_step(server, [update.client for update in updates], changes)
@@ -112,54 +110,6 @@ class PFedHN(HypernetworkMethod):
     citation = "Shamsian, Navon, Fetaya and Chechik, pFedHN, ICML 2021, algorithm 1"
     generated = (ALL,)
     smoke: ClassVar[dict[str, Any]] = {"hidden": 16}
-
-
-_QKV = "attention.qkv"
-# What may be generated, and the group of it; of all but the projections, what lies in a Transformer's blocks.
-_PARTS = {_QKV: _QKV, "mlp": "mlp", "norm": "norm", "encoder": ALL}
-_IN_BLOCK = re.compile(r"(.+\.)?blocks\.\d+\.")
-
-
-@METHODS.register
-class FedTP(HypernetworkMethod):
-    """Attention projections are generated per client from a learned embedding; the rest is averaged.
-
-    A client trains the shared part ξ and W_i = h(z_i; φ) jointly and is measured with the new ones. Embeddings of
-    clients that were not sampled still move through momentum and decay, as in the code. ``also_personal: [head]`` is
-    FedTP+FedPer, ``knn: 0.6`` FedTP+KNN; ``generated_part`` is the paper's ablation.
-    """
-
-    name = "fedtp"
-    citation = "Li et al., FedTP, TNNLS 2023 (arXiv 2211.01572), section III"
-    generated = (_QKV,)
-    smoke: ClassVar[dict[str, Any]] = {"hidden": 16}
-    generated_part: str = option(_QKV, choices=tuple(_PARTS), help="What is generated of blocks; encoder is all.")
-    embedding: int = option(32, ge=1, help="Width of a client's embedding.")
-    hidden: int = option(150, ge=1, help="Width of the hypernetwork's hidden layers.")
-    server_clip: float | None = option(None, gt=0, help="Largest norm of the hypernetwork's gradient; null: any.")
-
-    def roles(self, groups: Groups) -> Roles:
-        if self.generated_part == _QKV:
-            return super().roles(groups)
-        roles = Roles.split(groups, (*self.personal, *self.also_personal), (_PARTS[self.generated_part],))
-        made = frozenset(name for name in roles.generated if _IN_BLOCK.match(name))
-        if not made:
-            what = f"{self.name}: generated_part {self.generated_part!r} lies in the blocks of a Transformer"
-            raise UserError(
-                f"{what}, and this backbone has none, or it is all personal; use tiny_vit, vit or language_transformer"
-            )
-        return replace(roles, shared=roles.shared | (roles.generated - made), generated=made)
-
-
-@METHODS.register
-class FedTPFedRoD(FedRoD, FedTP):
-    """Attention projections are generated as in FedTP; clients have a second classifier as in FedRoD.
-
-    It reads the class token before the last LayerNorm. A client is measured with the sum of both logits.
-    """
-
-    name = "fedtp_fedrod"
-    citation = "Li et al., FedTP, TNNLS 2023, extensions; Chen and Chao, FedRoD, ICLR 2022"
 
 
 _ATTENTION = "attention/"
@@ -217,7 +167,8 @@ class FedOFA(HypernetworkMethod):
 
     def update_server(self, server: Server, roles: Roles, updates: Sequence[Update]) -> Server:
         hyper, params = self.hypernetwork(server)
-        clients, shares = [update.client for update in updates], self.shares(updates)
+        clients = [update.client for update in updates]
+        shares = self.shares(updates)
         with torch.no_grad():
             generated = hyper(params, clients)
         generated = {name: tensor.requires_grad_() for name, tensor in generated.items()}

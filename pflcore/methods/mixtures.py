@@ -139,7 +139,8 @@ class FedCAC(PerClientModels):
     beta: int = option(100, ge=0, help="Last round β after which critical parameters are averaged over like clients.")
 
     def init_server(self, initial: Tensors, roles: Roles, federation: Federation) -> Server:
-        server, clients = super().init_server(initial, roles, federation), federation.clients
+        server = super().init_server(initial, roles, federation)
+        clients = federation.clients
         for name, stored in self.models(server).items():
             server.extra[f"{_CRITICAL}{name}"] = torch.zeros_like(stored, dtype=torch.bool)
             server.extra[f"{_GLOBAL}{name}"] = initial[name].clone()
@@ -158,7 +159,8 @@ class FedCAC(PerClientModels):
         return mixed
 
     def update_server(self, server: Server, roles: Roles, updates: Sequence[Update]) -> Server:
-        index, extra = [update.client for update in updates], server.extra
+        index = [update.client for update in updates]
+        extra = server.extra
         self.store(server, updates)
         for name, mean in self.average(updates, roles.generated).items():
             extra[f"{_GLOBAL}{name}"] = mean

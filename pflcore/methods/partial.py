@@ -24,7 +24,7 @@ class FedRep(Method):
 
     The first `head_epochs` epochs of a round train the classifier, with the body as received, the others the body, each
     part from zero momentum; what is not being trained keeps its values to the bit. An epoch is as many steps as a pass
-    over the client's samples takes, also under `training.local_steps`. Clients count alike in the average.
+    over the client's samples takes, also under `training.local_steps`. Clients are weighted equally.
     """
 
     name = "fedrep"
@@ -72,7 +72,7 @@ class FedBabu(Method):
 
     The classifier is that of the initial model in all rounds, neither trained nor sent. The tuning, on a client's own
     training samples by SGD without momentum or decay, is forgotten. `finetune_groups` takes the place of
-    `finetune_parts`. Clients count alike in the average.
+    `finetune_parts`. Clients are weighted equally.
     """
 
     name = "fedbabu"

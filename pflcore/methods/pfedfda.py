@@ -14,7 +14,7 @@ from pflcore.groups import Roles, Tensors, add_prefix, strip_prefix
 from pflcore.method import OWN, Batch, ClientView, Federation, LocalState, OwnSamples, Phase, Steps, sgd_step
 from pflcore.methods import METHODS
 from pflcore.methods._bases import OwnTuning, need_classifier
-from pflcore.operators.gaussians import Estimates, Gaussians, Interpolation, Moments
+from pflcore.operators.gaussian_classifier import Estimates, Gaussians, Interpolation, Moments
 from pflcore.options import option
 from pflcore.seeds import generator
 

@@ -12,7 +12,7 @@ from pflcore.groups import Roles, Tensors
 from pflcore.method import OWN, Batch, ClientView, Federation, LocalState, OwnSamples, Phase, sgd_step
 from pflcore.methods import METHODS
 from pflcore.methods._bases import ClassSums, OwnTuning, add_sums, class_means, need_classifier, no_sums
-from pflcore.operators.gaussians import BinaryClassifier, class_tree
+from pflcore.operators.gaussian_process import BinaryClassifier, class_tree
 from pflcore.options import option
 from pflcore.seeds import torch_seed
 
@@ -28,8 +28,8 @@ class PFedGP(OwnTuning):
     of the batch's samples of either side tells a Gaussian process which side the other half is of; the loss is the sum
     over nodes of the mean cross-entropy on these. Only the network learns; the kernel is 8 · exp(−d²/2) of features on
     the unit sphere. For a measurement tree and processes are made of all training samples; a class has the product
-    along its path. Clients count alike. Time grows with the cube of a batch and of a client's samples, memory with the
-    square: 240 MB a matrix for 1,000 samples and 30 chains.
+    along its path. Clients are weighted equally. Time grows with the cube of a batch and of a client's samples, memory
+    with the square: 240 MB a matrix for 1,000 samples and 30 chains.
     """
 
     citation = "Achituve et al., Personalized Federated Learning with Gaussian Processes, NeurIPS 2021"
@@ -66,7 +66,8 @@ class PFedGP(OwnTuning):
 
     def step(self, local: ClientView, state: LocalState, batch: Batch) -> tuple[LocalState, Tensor]:
         tree = state["tree"]
-        draws, labels = stream(local, "step", int(tree["steps"])), batch.labels.flatten()
+        draws = stream(local, "step", int(tree["steps"]))
+        labels = batch.labels.flatten()
 
         def loss(params: Tensors) -> Tensor:
             features = local.features(params, batch.inputs)[1].flatten(0, -2)
@@ -90,10 +91,15 @@ class PFedGP(OwnTuning):
         labels = torch.cat([one.labels.flatten() for one in batches])
         sums = add_sums(no_sums(features.new_zeros(samples.classes, features.shape[1])), features, labels)
         present = sums["counts"] > 0
-        tree, draws, nodes = class_tree(class_means(sums), present), stream(local, "measurement"), []
+        tree = class_tree(class_means(sums), present)
+        draws = stream(local, "measurement")
+        nodes = []
         for sides in tree[:, labels]:
-            here, sizes = sides != 0, (self.gibbs_steps, self.measured_chains)
-            nodes.append(BinaryClassifier.fitted(features[here], sides[here] > 0, *sizes, draws))
+            here = sides != 0
+            node = BinaryClassifier.fitted(
+                features[here], sides[here] > 0, self.gibbs_steps, self.measured_chains, draws
+            )
+            nodes.append(node)
 
         def predict(inputs: Tensor) -> Tensor:
             given = local.features(state, inputs)[1]

@@ -42,7 +42,8 @@ class PFedLALayerwise(PerClientModels):
     server_lr: float = option(20.0, gt=0, help="Learning rate of the hypernetworks' SGD; 0.005 is in effect FedAvg.")
 
     def init_server(self, initial: Tensors, roles: Roles, federation: Federation) -> Server:
-        server, clients = super().init_server(initial, roles, federation), federation.clients
+        server = super().init_server(initial, roles, federation)
+        clients = federation.clients
         stream = torch.Generator().manual_seed(torch_seed(federation.seed, "layer mixtures"))
         params = {"embedding": torch.randn(clients, self.embedding, generator=stream)}
         for index in range(_LINEARS):
@@ -66,7 +67,8 @@ class PFedLALayerwise(PerClientModels):
         return layers
 
     def mix(self, server: Server, clients: Sequence[int]) -> Tensors:
-        weights, made = self.weights_of(server, clients), {}
+        weights = self.weights_of(server, clients)
+        made = {}
         for name, models in self.models(server).items():
             made[name] = (weights[layer_of(name)] @ models.flatten(1)).view(len(clients), *models.shape[1:])
         return made
@@ -79,7 +81,9 @@ class PFedLALayerwise(PerClientModels):
         return self.mixtures(params, index, list(self.layers(server)))
 
     def update_server(self, server: Server, roles: Roles, updates: Sequence[Update]) -> Server:
-        index, models, layers = [update.client for update in updates], self.models(server), self.layers(server)
+        index = [update.client for update in updates]
+        models = self.models(server)
+        layers = self.layers(server)
         stored = strip_prefix(_HYPER, server.extra)
         params = {name: tensor[index].requires_grad_() for name, tensor in stored.items()}
         weights = self.mixtures(params, index, list(layers))
@@ -134,7 +138,8 @@ class HeurpFedLA(PFedLALayerwise):
 
     def init_shared(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
         mixed = [name for name in initial if name in roles.generated]
-        if self.keep > (layers := len({layer_of(name) for name in mixed})):
+        layers = len({layer_of(name) for name in mixed})
+        if self.keep > layers:
             raise UserError(f"method heurpfedla: keep: {self.keep} is more than the {layers} layers that are mixed")
         return {f"kept/{name}": torch.zeros(federation.clients, dtype=torch.bool) for name in mixed}
 
@@ -166,4 +171,5 @@ class HeurpFedLA(PFedLALayerwise):
         tables = strip_prefix(_KEPT, update.sent)
         kept = torch.stack([clients[update.client] for clients in tables.values()]).tolist()  # one wait for a device
         own = sum(sent[name].nbytes for name, alone in zip(tables, kept, strict=True) if alone)
-        return (up := sum(tensor.nbytes for tensor in sent.values())), up - own
+        up = sum(tensor.nbytes for tensor in sent.values())
+        return up, up - own

@@ -1,112 +1,22 @@
-"""Modules that methods put into the blocks of a Transformer: FedPerfix, what its paper compares it with, LoRA.
-
-They are added in place to a freshly built model and drawn from PyTorch's global generator; entries that the model had
-keep their names. Blocks are those of ``tiny_vit``, ``vit`` and timm's plain ViTs: self-attention with one projection to
-queries, keys and values, then an MLP.
-"""
+"""Modules that methods put into the blocks of a Transformer: FedPerfix, what its paper compares it with, LoRA."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from functools import partial
 from math import sqrt
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from pflcore.errors import UserError
 from pflcore.groups import Groups, Roles
 from pflcore.method import Method
 from pflcore.methods import METHODS
+from pflcore.methods._blocks import blocks, pattern
 from pflcore.options import option
-
-_ATTENTION = (
-    "pflcore.backbones.tiny_vit._Attention",
-    *("timm.layers.attention.Attention", "timm.models.vision_transformer.Attention"),
-)
-Join = Callable[[list[Tensor], Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
-
-
-@dataclass(frozen=True)
-class Block:
-    """A block with self-attention, which is its module `place`, and an MLP."""
-
-    module: nn.Module
-    place: str
-    dim: int  # width of a token
-    inner: int  # width of the queries of all heads together, and so of keys and of values
-
-    def change_attention(self, name: str, source: nn.Module, join: Join, parts: int) -> None:
-        """Replace the attention; arguments as in :class:`ChangedAttention`."""
-        plain = self.module.get_submodule(self.place)
-        setattr(self.module, self.place, ChangedAttention(plain, name, source, join, parts))
-
-
-def blocks(model: nn.Module, plugin: str) -> list[Block]:
-    """Return the blocks of a model, in its order; raise :class:`UserError`, for `plugin`, where there are none."""
-    found = []
-    for module in model.modules():
-        for place, child in module.named_children() if hasattr(module, "mlp") else ():
-            # By name: timm takes seconds to import, and a subclass may compute something else.
-            if f"{type(child).__module__}.{type(child).__qualname__}" in _ATTENTION:
-                qkv = cast(nn.Linear, child.get_submodule("qkv"))
-                found.append(Block(module, place, qkv.in_features, qkv.out_features // 3))
-    if not found:
-        raise UserError(
-            f"{plugin} needs a Transformer whose attention has one projection to queries, keys and values, and this "
-            "backbone has none; use tiny_vit, vit, or a plain ViT of timm_model"
-        )
-    return found
-
-
-def pattern(name: str) -> str:
-    """Return a pattern for the state names of all modules that are called `name`, wherever they are."""
-    return rf"(.+\.)?{name}\."
-
-
-class ChangedAttention(nn.Module):
-    """Attention whose queries, keys and values something is added to or joined with; state names stay as they are.
-
-    `source`, called `name`, maps (batch, length, dim) tokens, as they enter the attention, to (batch, rows, parts ·
-    inner); `join` makes of these parts, q, k and v, each (batch, heads, rows, width of a head), the q, k and v that are
-    used.
-    """
-
-    def __init__(self, plain: nn.Module, name: str, source: nn.Module, join: Join, parts: int) -> None:
-        super().__init__()
-        for child, module in (*plain.named_children(), (name, source)):
-            self.add_module(child, module)
-        self.timm = hasattr(plain, "num_heads")
-        self.heads = cast(int, plain.num_heads if self.timm else plain.heads)
-        self.source, self.join, self.parts = name, join, parts
-
-    def forward(self, tokens: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
-        if attn_mask is not None or is_causal:  # timm's models have these arguments and, as classifiers, no use of them
-            raise NotImplementedError("attention that a plugin changes takes no mask")
-        own: Any = self  # with the modules of the attention that it replaced
-        if self.timm:
-            q, k, v = own.qkv(tokens).view(*tokens.shape[:2], 3, self.heads, -1).permute(2, 0, 3, 1, 4).unbind(0)
-            q, k = own.q_norm(q), own.k_norm(k)
-        else:  # three products instead of one: the gradient of a joint one would have to be put together from three
-            q, k, v = (self._split(F.linear(tokens, weight)) for weight in own.qkv.weight.chunk(3))
-        more = self.get_submodule(self.source)(tokens).chunk(self.parts, dim=-1)
-        q, k, v = self.join([self._split(part) for part in more], q, k, v)
-        mixed = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
-        if not self.timm:
-            return cast(Tensor, own.dropout(own.out(mixed)))
-        # A norm of the mixed values and a gate: in few models, and not in all versions of timm.
-        norm, gate = getattr(self, "norm", None), getattr(self, "gate", None)
-        mixed = mixed if norm is None else norm(mixed)
-        mixed = mixed if gate is None else mixed * gate(tokens).sigmoid()
-        return cast(Tensor, own.proj_drop(own.proj(mixed)))
-
-    def _split(self, joint: Tensor) -> Tensor:
-        """(batch, length, inner) → (batch, heads, length, width of a head)."""
-        return joint.view(*joint.shape[:2], self.heads, -1).transpose(1, 2)
 
 
 def prefixed(

@@ -163,7 +163,7 @@ class Alignment(Steps):  # steps that draw features of the shared body to the cl
         mask = class_mask(labels, len(model[_HELD]))
         # A sample counts by one over the batch's samples of its class, which makes sums of these means of classes.
         counts = torch.where(model[_HELD], 1 / mask.sum(1).clamp_min(1), 0.0)[labels]
-        local.used.add(CLASS_WEIGHTS)  # classes count alike whatever their weights
+        local.used.add(CLASS_WEIGHTS)  # classes are weighted equally whatever their weights in the loss
 
         def loss(params: Tensors) -> Tensor:
             features = local.features({**rest, **params}, batch.inputs)[1].flatten(0, -2)
@@ -204,7 +204,8 @@ def own_prototypes(seen: Tensors) -> Tensors:
 
 
 _CENTROIDS, _KNOWN = "common/centroids", "common/known"
-_COUNTS, _MEANS, _VARIANCE = _UP = "common/counts", "common/means", "common/variance"  # which only clients send
+_COUNTS, _MEANS, _VARIANCE = "common/counts", "common/means", "common/variance"
+_UP = (_COUNTS, _MEANS, _VARIANCE)  # which only clients send
 _MIN_WEIGHT = 1e-3  # in a combination
 
 
@@ -230,7 +231,8 @@ class FedPAC(PerClientModels):
 
     def init_shared(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
         need_classifier(self, federation)
-        table, counts = torch.zeros(federation.classes, federation.features), torch.zeros(federation.classes)
+        table = torch.zeros(federation.classes, federation.features)
+        counts = torch.zeros(federation.classes)
         up = {"counts": counts, "means": table, "variance": torch.zeros(())}
         return {"centroids": table, "known": counts.bool(), **up}
 
@@ -291,7 +293,9 @@ def combinations(means: Tensor, variances: Tensor) -> Tensor:
     from scipy.optimize import nnls
 
     flat = means.flatten(1).double().cpu().numpy()
-    products, own, clients = flat @ flat.T, np.diag(variances.double().cpu().numpy()), len(flat)
+    products = flat @ flat.T
+    own = np.diag(variances.double().cpu().numpy())
+    clients = len(flat)
     shares = np.eye(clients)
     for client, row in enumerate(products):
         form = own + products - row - row[:, None] + row[client]

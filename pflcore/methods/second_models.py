@@ -92,8 +92,10 @@ class PFedMe(Method):
 
     def update_server(self, server: Server, roles: Roles, updates: Sequence[Update]) -> Server:
         mean = self.average(updates, roles.shared)
-        for name in [name for name, tensor in mean.items() if self.beta != 1.0 and tensor.is_floating_point()]:
-            mean[name] = server.shared[name].lerp(mean[name], self.beta)
+        if self.beta != 1.0:
+            for name, tensor in mean.items():
+                if tensor.is_floating_point():
+                    mean[name] = server.shared[name].lerp(tensor, self.beta)
         return Server(mean, server.extra)
 
 

@@ -50,7 +50,7 @@ class FedPer(Method):
 class FedBN(Method):
     """Normalisation layers stay on the client, with their statistics; the rest is averaged.
 
-    In a Transformer these are its LayerNorms. Clients count alike, as in the authors' code.
+    In a Transformer these are its LayerNorms. Clients are weighted equally, as in the authors' code.
     """
 
     name = "fedbn"

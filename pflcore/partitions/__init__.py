@@ -1,4 +1,4 @@
-"""Partitions of a dataset over clients: one module per scheme, found by name through :data:`PARTITIONS`."""
+"""Partitions of a dataset over clients, found by name through :data:`PARTITIONS`; families share a file."""
 
 from __future__ import annotations
 

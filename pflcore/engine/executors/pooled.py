@@ -193,7 +193,7 @@ class _Worker(NamedTuple):
 def _shared(size: int) -> Tensor:
     """Return a buffer that worker processes share.
 
-    Those that are forked inherit memory without a name; in /dev/shm, where it has one, containers have little room.
+    Forked processes inherit anonymous memory. Memory with a name lies in /dev/shm, which is small in containers.
     """
     if _START == "fork":
         return torch.frombuffer(mmap(-1, size), dtype=torch.uint8)

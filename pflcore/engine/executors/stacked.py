@@ -111,11 +111,13 @@ class Stacked(Sequential):
 
     def _side_by_side(self, trainer: Trainer, round_: int, jobs: Sequence[Job], key: int) -> list[Outcome]:
         """Take all local steps of clients; return outcomes whose models are parts of the stacked ones, not copies."""
-        clients, pads = [client for client, _ in jobs], can_pad(trainer)
+        clients = [client for client, _ in jobs]
+        pads = can_pad(trainer)
         cohort = [trainer.local.batches(round_, client) for client in clients]
         turns = list(take_turns([[len(batch) for batch in own] for own in cohort], pads))
         size = min(trainer.training.batch_size, max(map(len, trainer.data.train))) if pads else 0
-        device, passes = trainer.data.device, self._passes[key]
+        device = trainer.data.device
+        passes = self._passes[key]
         rows = []
         for turn in turns:
             some = [_NONE if at is None else own[at] for own, at in zip(cohort, turn, strict=True)]
@@ -123,7 +125,8 @@ class Stacked(Sequential):
         first = torch.tensor([[trainer.local.first(client)] for client in clients])
         numbers = [first + torch.tensor([[at or 0] for at in turn]) for turn in turns]
         trainer.model.train()
-        step, taken = Step(trainer, pads), []
+        step = Step(trainer, pads)
+        taken: list[Tensor] = []
         with vectorisable():
             received = stack_states([received for _, received in jobs])
             state = step.begin(received)
@@ -136,7 +139,8 @@ class Stacked(Sequential):
                 state, losses = self.replay(key, step.all, state, received, *data)
                 taken.append(losses)
             models = step.end(state, received)["model"]
-        parts, outcomes = {name: stack.unbind() for name, stack in models.items()}, []
+        parts = {name: stack.unbind() for name, stack in models.items()}
+        outcomes = []
         for index, loss in enumerate(_mean_losses(taken, turns, len(clients))):
             if not math.isfinite(loss):
                 raise Diverged(round_, clients[index])
@@ -190,11 +194,14 @@ def can_pad(trainer: Trainer) -> bool:
     the model's layers must have no running statistics but those of batch norm, and take dropout sample by sample.
     """
     line = type(trainer.method).__mro__
-    said, *overridden = (
-        next(place for place, kind in enumerate(line) if name in vars(kind))
-        for name in ("ignores_unlabelled", "loss", "step")
-    )
-    plain = trainer.method.ignores_unlabelled and said <= min(overridden)
+
+    def place(name: str) -> int:
+        """Return how far up the line of classes the attribute was last defined."""
+        return next(index for index, kind in enumerate(line) if name in vars(kind))
+
+    # Said of a loss and a step that nobody has overridden since.
+    said = place("ignores_unlabelled") <= min(place("loss"), place("step"))
+    plain = trainer.method.ignores_unlabelled and said
     return plain and not trainer.other_statistics and trainer.noise.by_sample
 
 

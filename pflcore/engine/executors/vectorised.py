@@ -81,8 +81,17 @@ class Step:
             return self.trainer.step(local, state, Batch(inputs, labels))
 
     def _local(self, received: Tensors, lr: Rate | None = None) -> ClientView:
-        own, ways = self.trainer, (self._features, self._differentiate, self._sgd)
-        return ClientView(*ways, received, own.parameters, own.roles, lr, own.task, head=own.seen.head)
+        return ClientView(
+            features=self._features,
+            differentiate=self._differentiate,
+            sgd=self._sgd,
+            received=received,
+            parameters=self.trainer.parameters,
+            roles=self.trainer.roles,
+            rate=lr,
+            task=self.trainer.task,
+            head=self.trainer.seen.head,
+        )
 
     def _features(self, state: Tensors, inputs: Tensor) -> tuple[Tensor, Tensor]:
         trainer = self.trainer

@@ -17,7 +17,8 @@ from torch.nn import functional as F
 from pflcore.errors import UserError
 from pflcore.groups import add_prefix, strip_prefix
 from pflcore.methods.prototypes import combinations
-from pflcore.operators.gaussians import BinaryClassifier, Gaussians, Interpolation, Moments, class_tree
+from pflcore.operators.gaussian_classifier import Gaussians, Interpolation, Moments
+from pflcore.operators.gaussian_process import BinaryClassifier, class_tree
 from pflcore.seeds import torch_seed
 
 DATA = federation()

@@ -9,13 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from pflcore.operators.gaussians import (
+from pflcore.operators.gaussian_classifier import Gaussians, Interpolation, Moments
+from pflcore.operators.gaussian_process import (
     JITTER,
     SCALE,
     BinaryClassifier,
-    Gaussians,
-    Interpolation,
-    Moments,
     class_tree,
     gibbs,
     kmeans2,
