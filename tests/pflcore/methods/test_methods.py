@@ -116,7 +116,7 @@ def test_training_lowers_the_loss(name: str, net: str) -> None:
 # As their papers or their authors' codes have it.
 UNIFORM = {"fedbabu", "fedbn", "fedkd", "fedrep", "fedselect", "lg_fedavg", "pfedgp", "scaffold"}
 OTHER_RULES = {"fedamp", "fedproto", "local"}
-OF_THEIR_OWN = ("fednova", "feddyn", "fedas")  # whose averages are others: test_servers.py, test_heads.py
+OF_THEIR_OWN = ("fednova", "feddyn", "fedas")  # whose averages are others: test_servers.py, test_feature_statistics.py
 
 
 # What is tiny.exchanged beside a model has other rules.

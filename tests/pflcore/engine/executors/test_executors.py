@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -15,28 +14,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.cohorts import AMPLIFIED, FIRST, PAIRS, UNEVEN, assert_close, trainer, uneven_run
 from support.tiers import SIX
-from support.tiny import TEXT, assert_states_close, backbone, federation, method, result_bytes, training
-from torch import Tensor, nn
-from torch.func import grad, vmap
-from torch.nn import functional as F
-from torch.nn.attention import SDPBackend, sdpa_kernel
+from support.tiny import assert_states_close, backbone, federation, method, result_bytes, training
+from torch import Tensor
 
-from pflcore.client_view import CLASS_WEIGHTS
 from pflcore.engine import Result
-from pflcore.engine.client import Diverged, Job, Outcome, Trainer, balanced
-from pflcore.engine.dropout import DropoutBits
+from pflcore.engine.client import Diverged
 from pflcore.engine.executors import choose_executor, worker_count
 from pflcore.engine.executors.pooled import Piece, Pooled, cut
 from pflcore.engine.executors.sequential import Sequential
-from pflcore.engine.executors.stacked import Stacked, can_pad, take_turns
-from pflcore.engine.executors.vectorised import REWRITTEN, weighted_batch_norm
-from pflcore.engine.forward import Substitute
+from pflcore.engine.executors.stacked import Stacked
 from pflcore.engine.phases import make_trainer
 from pflcore.errors import UserError
 from pflcore.groups import Tensors
-from pflcore.memory import TooLittleMemory
 from pflcore.method import Batch, ClientView
-from pflcore.methods.corrections import FedProx
 from pflcore.methods.simple import FedAvg
 
 MATRIX = pytest.mark.matrix
@@ -191,179 +181,3 @@ def test_every_step_is_in_one_piece_in_order_and_no_round_takes_longer(steps: li
         assert [piece.start for piece in own] == [0, *(piece.stop for piece in own[:-1])]
         assert own[-1].stop == count and len(own) <= 2
     assert len(pieces) - len(steps) < workers and finish(pieces, workers) <= finish(whole, workers)
-
-
-# --- stacked: memory -------------------------------------------------------------------------------------------------
-
-
-class Short(Stacked):
-    """Has memory for two clients, or for none."""
-
-    room, widths = 2, ()
-
-    def _train(self, round_: int, jobs: Sequence[Job], part: int) -> list[Outcome]:
-        self.widths += (len(jobs),)
-        if len(jobs) > self.room:
-            raise torch.OutOfMemoryError("CUDA out of memory.\nmore")
-        return super()._train(round_, jobs, part)
-
-
-def test_a_stack_that_does_not_fit_is_made_smaller() -> None:
-    reference, state = trainer()
-    short, jobs = Short(reference, 8), [(client, state) for client in range(5)]
-    for outcome, other in zip(short.train(1, jobs), Sequential(reference).train(1, jobs), strict=True):
-        assert outcome.client == other.client
-        assert_states_close(outcome.model, other.model)
-    assert short.widths == (5, 2, 2, 1)
-    short.room = 0
-    with pytest.raises(
-        TooLittleMemory, match=r"^not enough memory on cpu for one client \(CUDA out of memory\.\); use"
-    ):
-        list(short.train(1, jobs))
-
-
-@pytest.mark.parametrize("words", ["CUDA out of memory.", "CUDA error: out of memory\nmore"])
-def test_measuring_takes_fewer_samples_at_once_where_memory_is_short(words: str, monkeypatch: Any) -> None:
-    reference, state = trainer()
-    jobs = [(client, state) for client in range(5)]
-    expected = Sequential(reference).score_shared(state), Sequential(reference).score_each(jobs)
-    predict, tried, stacked = Trainer.predict, [], Stacked(reference, 8)
-
-    def short(self: Trainer, state: Tensors, inputs: Tensor) -> Tensor:
-        tried.append(len(inputs))
-        if len(inputs) > 3:
-            raise RuntimeError(words)
-        return predict(self, state, inputs)
-
-    monkeypatch.setattr(Trainer, "predict", short)
-    for one, other in zip((stacked.score_shared(state), stacked.score_each(jobs)), expected, strict=True):
-        np.testing.assert_allclose(one.values, other.values, rtol=1e-5)
-    assert max(tried) > 3 and stacked.width == 8
-    monkeypatch.setattr(Trainer, "predict", lambda *_: (_ for _ in ()).throw(RuntimeError(words)))
-    for measure in (lambda: stacked.score_shared(state), lambda: stacked.score_each(jobs)):
-        with pytest.raises(TooLittleMemory, match="not enough memory on cpu for one client"):
-            measure()
-
-
-# --- stacked: small batches are filled up where a client's step stays what it is; others go together by their size ----
-
-
-class Undeclared(FedAvg):
-    """Does not say of its loss what it sees."""
-
-    def loss(self, local: ClientView, params: Tensors, batch: Batch) -> Tensor:
-        return super().loss(local, params, batch)
-
-
-@pytest.mark.parametrize(
-    ("entry", "net", "weighted", "shapes"),
-    [
-        (FedAvg, "convnet", True, 1),
-        (FedAvg, "tiny_vit", False, 1),
-        (FedAvg, TEXT, False, 1),
-        (FedAvg, "norm_net", False, 1),
-        (Undeclared, "convnet", False, 3),
-    ],
-)
-def test_uneven_clients_step_side_by_side(entry: type[FedAvg], net: str, weighted: bool, shapes: int) -> None:
-    reference, state = trainer("fedavg", net, momentum=0.5, **({"batch_size": 6} if net == "norm_net" else {}))
-    reference.method, clients, jobs = entry(), range(reference.data.clients), []
-    for client in clients:
-        weights = {CLASS_WEIGHTS: balanced(reference.data.class_counts(client))} if weighted else {}
-        jobs.append((client, {**state, **weights}))
-    stacked, seen = Stacked(reference, 8), []
-    replay = stacked.replay
-
-    def watched(*arguments: Any) -> Any:
-        seen.append(arguments[4].shape)  # of the inputs
-        return replay(*arguments)
-
-    stacked.replay = watched  # type: ignore[assignment]
-    outcomes = list(stacked.train(1, jobs))
-    assert len(set(seen)) == shapes and (shapes > 1 or len(seen) == max(map(reference.local.steps, clients)))
-    for one, other in zip(outcomes, Sequential(reference).train(1, jobs), strict=True):
-        assert_states_close(one.model, other.model)
-        assert one.loss == pytest.approx(other.loss, rel=1e-5)
-
-
-class Louder(FedProx):
-    def loss(self, local: ClientView, params: Tensors, batch: Batch) -> Tensor:
-        return super().loss(local, params, batch) * len(batch.labels)
-
-
-class Same(FedProx):
-    def eval_state(self, state: Tensors) -> Tensors:
-        return state
-
-
-def test_what_looks_at_more_than_the_cross_entropy_or_across_samples_is_left_alone() -> None:
-    reference, _ = trainer()
-    for entry, padded in ((FedProx, True), (Louder, False), (Same, True), (Undeclared, False)):
-        reference.method = entry()
-        assert can_pad(reference) == padded
-    reference.method = FedProx()
-    reference.other_statistics = True
-    assert not can_pad(reference)
-    assert not DropoutBits(nn.Sequential(nn.Flatten(0, 1), nn.Dropout(0.5)), torch.zeros(1, 3, 4)).by_sample
-    assert trainer("fedavg", "norm_net")[0].other_statistics is False
-
-
-@given(st.lists(st.lists(st.integers(1, 5), max_size=12), max_size=9), st.booleans())
-def test_every_step_is_taken_once_and_in_order(sizes: list[list[int]], pads: bool) -> None:
-    turns = list(take_turns(sizes, pads))
-    for client, own in enumerate(sizes):
-        assert [turn[client] for turn in turns if turn[client] is not None] == list(range(len(own)))
-    taken = [{sizes[one][at] for one, at in enumerate(turn) if at is not None} for turn in turns]
-    assert all(taken) and (pads or all(len(one) == 1 for one in taken))
-    full = len(turns) if pads else sum(one == {5} for one in taken)
-    assert full == max((len(own) if pads else own.count(5) for own in sizes), default=0)
-
-
-# --- stacked: functions in forms of ours have the values and gradients of PyTorch's ----------------------------------
-
-QKV = [torch.randn(3, 2, length, 5, generator=torch.Generator().manual_seed(length)).double() for length in (4, 6, 6)]
-
-
-def norm(x: Tensor, *own: Tensor) -> Tensor:
-    return F.layer_norm(x, (5,), *own, eps=0.1)
-
-
-@pytest.mark.parametrize(
-    ("form", "shapes"),
-    [
-        (norm, []),
-        (norm, [(5,)]),
-        (norm, [(5,), (5,)]),
-        (F.linear, [(6, 5)]),
-        (F.linear, [(6, 5), (6,)]),
-        (F.scaled_dot_product_attention, QKV),
-        (lambda *qkv: F.scaled_dot_product_attention(*qkv, is_causal=True), QKV),
-        (lambda *qkv: F.scaled_dot_product_attention(*qkv, scale=0.5), QKV),
-    ],
-)
-def test_rewritten_layers(form: Any, shapes: list[Any]) -> None:
-    torch.manual_seed(0)
-    given = QKV if shapes is QKV else [torch.randn(3, *shape).double() for shape in [(4, 2, 5), *shapes]]
-    slopes = vmap(grad(lambda *given: form(*given).sin().sum(), tuple(range(len(given)))))
-    with sdpa_kernel(SDPBackend.MATH):
-        expected = slopes(*given)
-        with Substitute(REWRITTEN):
-            torch.testing.assert_close(slopes(*given), expected, atol=1e-12, rtol=1e-12)
-
-
-def test_batch_norm_takes_its_statistics_over_what_has_weight() -> None:
-    torch.manual_seed(0)
-    x, counts = torch.randn(2, 6, 3, 4).double(), (4, 2)
-    weight = torch.tensor([[1.0] * count + [0.0] * (6 - count) for count in counts]).double()
-    running, affine = [torch.randn(2, 3).double(), torch.rand(2, 3).double()], [torch.rand(3).double() for _ in "wb"]
-
-    def normalised(x: Tensor, mean: Tensor, variance: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        mean, variance = mean.clone(), variance.clone()
-        return weighted_batch_norm(weight, x, mean, variance, *affine, training=True, momentum=0.3), mean, variance
-
-    found = vmap(normalised)(x, *running, weight)
-    for client, count in enumerate(counts):
-        mean, variance = (one[client].clone() for one in running)
-        expected = F.batch_norm(x[client, :count], mean, variance, *affine, training=True, momentum=0.3)
-        torch.testing.assert_close(found[0][client, :count], expected)
-        torch.testing.assert_close((found[1][client], found[2][client]), (mean, variance))
