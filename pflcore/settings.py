@@ -151,7 +151,7 @@ class Evaluation:
         return [round_ for round_ in range(1, rounds + 1) if self.is_due(round_, rounds)]
 
 
-def why_never_stopped_early(training: Training, evaluation: Evaluation, validation: bool) -> str:
+def why_not_stopped_early(training: Training, evaluation: Evaluation, validation: bool) -> str:
     """Say why a run cannot be stopped early as its settings ask for; "" when it can, or does not ask.
 
     `validation` is whether its partition holds samples back.

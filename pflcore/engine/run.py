@@ -31,7 +31,7 @@ from pflcore.faults import during
 from pflcore.groups import Groups, Roles, Tensors, add_prefix, pick, strip_prefix
 from pflcore.method import COMMON, MOMENTA, OWN, Method, Server, Update, name_of
 from pflcore.seeds import generator
-from pflcore.settings import Evaluation, Training, why_never_stopped_early
+from pflcore.settings import Evaluation, Training, why_not_stopped_early
 
 # Clients whose generated entries are made together when all are measured: a hypernetwork is read once for each few.
 _GENERATED = 16
@@ -58,7 +58,7 @@ class RunState:
         seed: int,
         scratch: Path | None,
     ) -> None:
-        if reason := why_never_stopped_early(training, evaluation, bool(data.validation)):
+        if reason := why_not_stopped_early(training, evaluation, bool(data.validation)):
             raise UserError(f"training.patience: {reason}")
         model, groups = backbone.create(data.shape, data.classes, seed, method.extend)
         detects = isinstance(getattr(model, "task", None), Detection)

@@ -84,7 +84,8 @@ def packed_size(like: Mapping[str, Tensor]) -> int:
 
 def packed_views(buffer: Tensor, like: Mapping[str, Tensor]) -> Tensors:
     """Return tensors of the names, shapes and types of `like`, one after the other in a uint8 buffer."""
-    views, start = {}, 0
+    views = {}
+    start = 0
     for name, tensor in like.items():
         views[name] = buffer[start : start + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
         start += _padded(tensor)

@@ -172,7 +172,8 @@ class FedDyn(_Corrected):
         return {**state, "model": {**model, **after}}
 
     def update_server(self, server: Server, roles: Roles, updates: Sequence[Update]) -> Server:
-        shared, extra = self.average(updates, roles.shared), {}
+        shared = self.average(updates, roles.shared)
+        extra = {}
         for name, before in strip_prefix("state/", server.extra).items():
             moved = len(updates) / server.federation.clients * (shared[name] - server.shared[name])
             after = before - self.alpha * moved

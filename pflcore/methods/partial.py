@@ -149,7 +149,8 @@ class FedSelect(Method):
     def update_server(self, server: Server, roles: Roles, updates: Sequence[Update]) -> Server:
         names = strip_prefix(_USED, server.shared).keys()
         plain = roles.shared - names - {f"{_USED}{name}" for name in names}
-        shared, shares = {**server.shared, **self.average(updates, plain)}, self.shares(updates)
+        shared = {**server.shared, **self.average(updates, plain)}
+        shares = self.shares(updates)
         for name in names:
             total, count = torch.zeros_like(shared[name]), torch.zeros_like(shared[name])
             for share, update in zip(shares, updates, strict=True):
@@ -198,7 +199,8 @@ class Part(Steps):  # steps that train the personal parameters, or all others
         model, masks = state["model"], strip_prefix(_MASK, state["model"])
         rounds = model[_ROUNDS] + 1
         due = rounds % self.grows.every == 0
-        grown, values = {}, {}
+        grown = {}
+        values = {}
         for name, mask in masks.items():
             values[name] = model[name].clone()
             moved = (model[name] - model[f"{_VALUES}{name}"]).abs()

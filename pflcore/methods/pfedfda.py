@@ -72,10 +72,13 @@ class PFedFDA(OwnTuning):
         return F.linear(local.features(state, inputs)[1], *gaussians(state).classifier(log_priors(state)))
 
     def predictor(self, local: ClientView, state: Tensors, samples: OwnSamples) -> Callable[[Tensor], Tensor]:
-        given, priors = gaussians(state), log_priors(state)
-        moments, seen = Moments.none(given), []
+        given = gaussians(state)
+        priors = log_priors(state)
+        moments = Moments.none(given)
+        seen = []
         for batch in samples.batches():
-            features, labels = local.features(state, batch.inputs)[1].flatten(0, -2), batch.labels.flatten()
+            features = local.features(state, batch.inputs)[1].flatten(0, -2)
+            labels = batch.labels.flatten()
             moments = moments.plus(features, labels, given)
             seen.append((features, labels))
         fit = Interpolation.of(

@@ -80,7 +80,8 @@ class Prefix(Method):
 
     def extend(self, model: nn.Module) -> Mapping[str, str]:
         for block in blocks(model, "prefix tuning"):
-            width, linear = 2 * block.inner, self.kind == "linear"
+            width = 2 * block.inner
+            linear = self.kind == "linear"
             source = nn.Linear(block.dim, width) if linear else _Free(self.tokens, width)
             if self.init == "zero":
                 for parameter in source.parameters():
@@ -170,7 +171,8 @@ class Adapters(Method):
         found = blocks(model, "adapter tuning")
         shared = None
         if self.form == "literal":
-            if len(dims := {block.dim for block in found}) > 1:
+            dims = {block.dim for block in found}
+            if len(dims) > 1:
                 widths = ", ".join(map(str, sorted(dims)))
                 raise UserError(f"one adapter cannot be shared by blocks of widths {widths}; use the form corrected")
             shared = bottleneck(dims.pop(), self.width, found[0].dim)

@@ -238,7 +238,9 @@ class FedKD(Method):
     def end(self, local: ClientView, state: LocalState) -> LocalState:
         model, received = state["model"], local.received
         energy = self.tmin + (self.tmax - self.tmin) * model["data/progress"].double()
-        returned, up, whole = {}, torch.zeros_like(model[_HAD]), 0
+        returned = {}
+        up = torch.zeros_like(model[_HAD])
+        whole = 0
         for name in model_part(model):
             before, after = received[COMMON + name], model[COMMON + name]
             if before.ndim > 1 and before.is_floating_point():
@@ -246,7 +248,9 @@ class FedKD(Method):
                 after = before + change
             else:
                 numbers = torch.full_like(up, before.numel())
-            returned[COMMON + name], up, whole = after, up + numbers, whole + before.numel()
+            returned[COMMON + name] = after
+            up = up + numbers
+            whole += before.numel()
         broadcast = model[_NUMBERS][1]
         down = (broadcast - model[_HAD]).clamp_max(whole)
         counted = {_NUMBERS: torch.stack([up, down]), _HAD: broadcast}
@@ -256,7 +260,8 @@ class FedKD(Method):
         progress = torch.tensor(server.round / server.federation.rounds).double()
         energy = self.tmin + (self.tmax - self.tmin) * progress
         shares = self.shares(updates)
-        student, sent = {}, server.shared[_NUMBERS].clone()
+        student = {}
+        sent = server.shared[_NUMBERS].clone()
         for name, before in server.shared.items():
             numbers: int | Tensor = before.numel()
             if name == _NUMBERS:

@@ -42,7 +42,8 @@ class HyperNetwork:
 
     def __call__(self, params: Mapping[str, Tensor], clients: Sequence[int]) -> Tensors:
         """Return generated tensors for some clients, each (clients, \\*target shape)."""
-        hidden, made = self._hidden(params, clients), {}
+        hidden = self._hidden(params, clients)
+        made = {}
         for name, shape in self.targets.items():
             made[name] = _linear(params, f"heads.{name}", hidden).view(len(clients), *shape)
         return made

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pflcore.registry import did_you_mean
-from pflcore.settings import why_never_stopped_early
+from pflcore.settings import why_not_stopped_early
 from pipeline.spec.catalog import Catalog, Invalid
 from pipeline.spec.metrics import Where, label_text
 from pipeline.spec.run import ABSENT, COMPONENTS, LISTS, RUN_FIELDS, SETTINGS, Run, canonical_json, content_of
@@ -101,7 +101,7 @@ class Patcher:
                 part = values.get(field, 0 if field in SCALARS else {})
                 record[field] = part if field in SCALARS else self._part(draft, field, part)
         run = Run({**record, "profile": profile})
-        if reason := why_never_stopped_early(run.training, run.evaluation, validates(run)):
+        if reason := why_not_stopped_early(run.training, run.evaluation, validates(run)):
             raise self.document.error(self.place(draft, "training", "patience"), reason)
         return run
 

@@ -74,7 +74,8 @@ class Stacked(Sequential):
         rest, waiting = iter(jobs), list[Job]()
         while waiting := waiting + list(islice(rest, max(0, self.width - len(waiting)))):
             stack = waiting[: self.width]
-            done, short = [], ""
+            done = []
+            short = ""
             try:
                 done = run(stack)
             except Exception as error:
