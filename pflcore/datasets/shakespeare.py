@@ -175,24 +175,42 @@ UNKNOWN = 255  # the number of a character that is not printable ASCII; no sampl
 _CODES = np.full(129, UNKNOWN, np.uint8)
 _CODES[[ord(character) for character in string.printable]] = np.arange(100)
 # What Unicode's own decompositions leave as it is.
-_PLAIN = str.maketrans("‘’‚‛′“”„«»″‐‑‒–—―−", "'" * 5 + '"' * 6 + "-" * 7)
+_PLAIN = {"‘": "'", "’": "'", "‚": "'", "‛": "'", "“": '"', "”": '"', "„": '"', "«": '"', "»": '"', "′": "'", "″": '"'}
+_PLAIN |= {"‐": "-", "‑": "-", "‒": "-", "–": "-", "—": "--", "―": "--", "−": "-"}
+_PLAIN |= {"Æ": "AE", "æ": "ae", "Œ": "OE", "œ": "oe", "Ø": "O", "ø": "o", "ß": "ss"}
 
 
 def read_text(data: bytes, where: str) -> str:
     """Return a text file's content in the 100 characters.
 
-    Typographic quotes and dashes and accented letters become plain; what has no counterpart is left out, or refused
-    where it is more than one in 1,000.
+    Typographic quotes and dashes, ligatures and accented letters become their nearest plain counterparts, as in the
+    editions that papers used; what has none is left out, or refused where it is more than one in 1,000.
     """
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise UserError(f"{where}: not UTF-8 text (byte {error.start}); save it as UTF-8") from None
-    kept = "".join(one for one in unicodedata.normalize("NFKD", text.translate(_PLAIN)) if one in _PRINTABLE)
-    if (lost := len(text) - len(kept)) * 1000 > len(text):  # another alphabet
-        outside = f"{lost:,} of {len(text):,} characters are outside of the 100 printable ASCII characters"
-        raise UserError(f"{where}: {outside}; use English plain text")
-    return kept
+    table = {character: _plain(character) for character in set(text) - _PRINTABLE}
+    strange = {character: text.count(character) for character, plain in table.items() if plain is None}
+    lost = sum(strange.values())
+    if lost * 1000 > len(text):  # another alphabet
+        most = max(strange, key=lambda character: (strange[character], character))
+        raise UserError(
+            f"{where}: {lost:,} of {len(text):,} characters, most often {most!r}, are outside of the 100 printable "
+            "ASCII characters; use English plain text"
+        )
+    return text.translate({ord(character): plain for character, plain in table.items()})
+
+
+def _plain(character: str) -> str | None:
+    """Return its counterpart in printable ASCII; "" for a mark that shows nothing, None when there is none."""
+    if character in _PLAIN:
+        return _PLAIN[character]
+    if character.isspace():
+        return " "
+    if unicodedata.category(character) in ("Mn", "Cf"):
+        return ""
+    return "".join(part for part in unicodedata.normalize("NFKD", character) if part in _PRINTABLE) or None
 
 
 def encode_text(text: str) -> Bytes:

@@ -112,17 +112,29 @@ class Svhn(Dataset):
     citation = "Netzer et al., Reading Digits in Natural Images with Unsupervised Feature Learning, NIPS workshop 2011"
     licence = "for non-commercial use only"
     homepage = f"{_SVHN}/"
-    access, download_size = DOWNLOAD, "246 MB"
+    access, download_size = DOWNLOAD, "246 MB; with the extra images 1.6 GB"
     files = ("train_32x32.mat",)
     original, class_names, counts = (3, 32, 32), DIGITS, (73_257, 26_032)
     mean, std = (0.4377, 0.4438, 0.4728), (0.1980, 0.2010, 0.1970)
-    sources: ClassVar[tuple[Source, Source]] = (
-        Source(f"{_SVHN}/train_32x32.mat", "md5", "e26dedcc434d2e4c54c9b2d4a06d8373"),
-        Source(f"{_SVHN}/test_32x32.mat", "md5", "eb5a983be6a315427106f1b164d9cef3"),
+    sources: ClassVar[dict[str, Source]] = {
+        "train": Source(f"{_SVHN}/train_32x32.mat", "md5", "e26dedcc434d2e4c54c9b2d4a06d8373"),
+        "extra": Source(f"{_SVHN}/extra_32x32.mat", "md5", "a93ce644f1a588dc4d68dda5feec44a7"),
+        "test": Source(f"{_SVHN}/test_32x32.mat", "md5", "eb5a983be6a315427106f1b164d9cef3"),
+    }
+    extra_images: ClassVar[int] = 531_131
+
+    extra: bool = option(
+        False, help="Whether the 531,131 further, easier images are training images, after the others."
     )
 
+    @property
+    def expected(self) -> tuple[int, int]:
+        train, test = self.counts
+        return train + self.extra_images if self.extra else train, test
+
     def load(self, folder: Path) -> Samples:
-        paths = [source.obtain(folder) for source in self.sources]
+        splits = ("train", "extra", "test") if self.extra else ("train", "test")
+        paths = [self.sources[split].obtain(folder) for split in splits]
         parts = [(pixels, np.where(labels == 10, 0, labels)) for pixels, labels in _read_matlab(paths)]
         return self.join(parts, folder, ", ".join(path.name for path in paths))
 

@@ -75,6 +75,20 @@ def test_every_form(
     assert samples.inputs.flags.writeable and dataset.found(folder)
 
 
+def test_the_extra_images_of_svhn_train_after_the_others(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trust(monkeypatch)
+    assert (create("svhn").expected, create("svhn", extra=True).extra_images) == ((TRAIN, TEST), 531_131)
+    monkeypatch.setattr(small_images.Svhn, "extra_images", TEST)
+    made.write_svhn(folder)
+    assert "extra_32x32.mat" in failure(create("svhn", extra=True), folder)
+    made.write_matlab(folder / "extra_32x32.mat", 1)
+    samples = create("svhn", extra=True).load(folder)
+    np.testing.assert_array_equal(samples.inputs, np.concatenate([*COLOUR, COLOUR[1]]))
+    assert samples.labels.tolist() == LABELS[0] + LABELS[1] * 2
+    assert samples.train.tolist() == [True] * (TRAIN + TEST) + [False] * TEST
+    assert samples.source == "train_32x32.mat, extra_32x32.mat, test_32x32.mat"
+
+
 def test_lines_of_usps(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trust(monkeypatch)
     write_usps(folder, "10 2:1 256:-1")  # what is left out is 0
