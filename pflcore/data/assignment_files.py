@@ -48,7 +48,8 @@ def read_assignment(path: Path) -> Assignment:
     """Read the artifact ``partition/2``."""
     table, meta = read_table(path, SCHEMA)
     with checking(path):
-        clients, noise = meta["clients"], meta.get("noise")
+        clients = meta["clients"]
+        noise = meta.get("noise")
         owners = np.asarray(column(table, "client", pa.int32()))
         rows = np.asarray(column(table, "sample", pa.int64()))
         split = positions(table, "split", _WORDS)

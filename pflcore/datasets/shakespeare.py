@@ -149,14 +149,16 @@ class Shakespeare(Dataset):
             )
         parts = [part for pair in both.values() for part in pair]
         sizes = [len(part) for part in parts]
-        inputs, stop = allocate((sum(sizes), self.chunk_len + 1)), 0
+        inputs = allocate((sum(sizes), self.chunk_len + 1))
         advance = track("cutting text into samples", sum(sizes))
+        stop = 0
         for part in parts:
             start, stop = stop, stop + len(part)
             inputs[start:stop] = part
             advance(len(part))
         role, test = np.divmod(np.arange(len(parts)), 2)
-        labels, train = inputs[:, -1].astype(np.int64), np.repeat(test == 0, sizes)
+        labels = inputs[:, -1].astype(np.int64)
+        train = np.repeat(test == 0, sizes)
         attributes = {"role": Attribute(np.repeat(role, sizes), tuple(both))}
         return self.complete(inputs, labels, train, where=where, source=source, attributes=attributes)
 
@@ -165,8 +167,9 @@ class Shakespeare(Dataset):
         if not all(parts):
             wanted = f"make LEAF's shakespeare with {_LEAF} and put both there"
             raise UserError(f"{folder}: no users in train/*.json and test/*.json; {wanted}")
-        names, nothing = self._draw([*(parts[0] | parts[1])]), self._slide("")
-        windows = {name: (parts[0].get(name, nothing), parts[1].get(name, nothing)) for name in names}
+        train, test = parts
+        nothing = self._slide("")
+        windows = {name: (train.get(name, nothing), test.get(name, nothing)) for name in self._draw([*(train | test)])}
         return self._from_windows(windows, str(folder), "LEAF train/*.json and test/*.json")
 
 
@@ -245,7 +248,9 @@ def read_plays(text: str, where: str) -> dict[str, list[str]]:
         above = [lines[n].strip() for n in range(start - 2, max(start - 8, -1), -1)]
         title = next(filter(None, above), "")
         cast = _read_cast(lines[start + 1 : stop], title == "THE COMEDY OF ERRORS")
-        for role, own in cast.items() if len(cast) > 1 else ():
+        if len(cast) < 2:
+            continue
+        for role, own in cast.items():
             # A space and a comma are two underscores, as in the released names.
             roles.setdefault(re.sub(r"\W+", "_", f"{title}_{role}".replace(" ", "_")), []).extend(own)
     if not roles:

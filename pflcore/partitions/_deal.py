@@ -99,7 +99,8 @@ class Drawn(Partition):
         if min(side.sum() for side in counts) < clients * self.min_samples:  # no draw can do
             have = " and ".join(f"{side.sum():,}" for side in counts)
             raise UserError(f"{problem} (there are {have} in all); lower min_samples or clients")
-        best, draws = 0, int(np.clip(_WORK // (clients * len(counts[0])), 20, 20_000))
+        best = 0
+        draws = int(np.clip(_WORK // (clients * len(counts[0])), 20, 20_000))
         for _ in range(draws):
             if (shares := draw()) is None:
                 continue

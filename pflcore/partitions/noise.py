@@ -29,4 +29,3 @@ class IncreasingNoise(Iid):
     def noise(self, clients: int, seed: int) -> Noise:
         stds = np.linspace(0, self.sigma_max, clients)
         return Noise(tuple(stds.tolist()), self.variant == "as_released", seed)
-
