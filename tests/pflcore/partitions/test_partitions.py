@@ -224,7 +224,10 @@ def test_pachinko_pools_and_draws_in_two_stages() -> None:
 
 
 def test_drawing_all_at_once_is_drawing_one_by_one() -> None:
-    """Against the process as published: (coarse, fine) one sample at a time, exhausted classes removed."""
+    """Against the process as published: (coarse, fine) one sample at a time, exhausted classes removed.
+
+    The second client gets what is left, so that all chance is in the first one's draw.
+    """
     supply, groups = np.array([2, 3, 1, 6]), np.array([0, 0, 1, 1])
     mixes = np.array([[0.6, 0.1, 0.05, 0.25], [0.25, 0.25, 0.25, 0.25]])
 
