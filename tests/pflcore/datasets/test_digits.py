@@ -16,6 +16,7 @@ from support.official import Files, Hostile, failure, trust, write_files, write_
 
 from pflcore.datasets import DATASETS, Dataset, digits5, small_images
 from pflcore.errors import UserError
+from pflcore.options import describe_options
 
 EACH = TRAIN + TEST
 DOMAINS = ("MNIST", "SVHN", "USPS", "SynthDigits", "MNIST-M")
@@ -77,6 +78,8 @@ def test_every_form(
 
 def test_the_extra_images_of_svhn_train_after_the_others(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trust(monkeypatch)
+    later = {one.name: one.later for one in describe_options(small_images.Svhn)}
+    assert later == {"extra": False}, "without it the ids of all runs on SVHN are others"
     assert (create("svhn").expected, create("svhn", extra=True).extra_images) == ((TRAIN, TEST), 531_131)
     monkeypatch.setattr(small_images.Svhn, "extra_images", TEST)
     made.write_svhn(folder)
