@@ -30,9 +30,12 @@ class Assignment:
     validation: list[Rows] = field(default_factory=list)  # rows held back for it; an empty list where none are
 
     def __post_init__(self) -> None:
-        others = [*self.sides().values(), *([self.noise.std] if self.noise else [])]
-        if {*map(len, others)} != {self.clients}:
-            raise UserError(f"partition {self.scheme!r}: train, test, validation and noise are of as many clients")
+        sizes = {split: len(parts) for split, parts in self.sides().items()}
+        if self.noise:
+            sizes["noise"] = len(self.noise.std)
+        if {*sizes.values()} != {self.clients}:
+            listed = ", ".join(f"{what} of {clients}" for what, clients in sizes.items())
+            raise UserError(f"partition {self.scheme!r}: {listed} clients: must be of equally many")
         if self.novel != tuple(sorted({*self.novel} & {*range(self.clients)})) or len(self.novel) == self.clients:
             wanted = f"must be ascending, within 0..{self.clients - 1} and leave one to train"
             raise UserError(f"partition {self.scheme!r}: novel clients {self.novel} {wanted}")

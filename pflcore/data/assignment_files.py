@@ -14,7 +14,7 @@ import pyarrow as pa
 from pflcore.artifacts import read_table, write_table
 from pflcore.data.assignment import VALIDATION, Assignment, by_client, flat, owners_of
 from pflcore.data.noise import Noise
-from pflcore.data.sample_files import checking, positions
+from pflcore.data.sample_files import checking, column, positions
 from pflcore.data.samples import SPLITS
 from pflcore.errors import UserError
 from pflcore.files import check_plain, write_text
@@ -48,8 +48,10 @@ def read_assignment(path: Path) -> Assignment:
     """Read the artifact ``partition/2``."""
     table, meta = read_table(path, SCHEMA)
     with checking(path):
-        clients, noise = meta["clients"], meta.get("noise")
-        owners, rows = table["client"].to_numpy(), table["sample"].to_numpy()
+        clients = meta["clients"]
+        noise = meta.get("noise")
+        owners = np.asarray(column(table, "client", pa.int32()))
+        rows = np.asarray(column(table, "sample", pa.int64()))
         split = positions(table, "split", _WORDS)
         if len(owners) and not 0 <= owners.min() <= owners.max() < clients:
             raise ValueError(f"clients {owners.min()} to {owners.max()} are not within 0..{clients - 1}")

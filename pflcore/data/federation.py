@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 import torch
@@ -65,10 +66,17 @@ class FederatedData:
         assignment.check(len(samples), samples.train)
         if noise := assignment.noise:
             noise.on_pixels(samples.inputs, assignment.rows())
-        if not all(map(len, assignment.validation)):
-            raise UserError("a client has no validation samples; raise the partition's minimum")
-        inputs, sides = samples.inputs, (assignment.train, assignment.test)
-        data = cls.from_arrays(inputs, samples.labels, *sides, samples.mean, samples.std, samples.classes, device)
+        _check_none_empty("validation", assignment.validation)
+        data = cls.from_arrays(
+            samples.inputs,
+            samples.labels,
+            assignment.train,
+            assignment.test,
+            samples.mean,
+            samples.std,
+            samples.classes,
+            device,
+        )
         fresh = noise.per_row(len(samples), assignment.rows()) if noise and noise.released else None
         return dataclasses.replace(
             data,
@@ -93,9 +101,8 @@ class FederatedData:
         device: torch.device,
     ) -> FederatedData:
         """Hold arrays for training on `device`; on a CPU they are not copied."""
-        for part, parts in (("training", train), ("test", test)):
-            if empty := [client for client, rows in enumerate(parts) if not len(rows)]:
-                raise UserError(f"client {empty[0]} has no {part} samples; raise the partition's minimum")
+        _check_none_empty("training", train)
+        _check_none_empty("test", test)
         held = torch.from_numpy(inputs)
         if device.type == "cuda" and inputs.nbytes <= _SHARE * torch.cuda.mem_get_info(device)[0]:
             held = held.to(device)
@@ -192,8 +199,8 @@ class FederatedData:
         rest = iter(zip(parts, here, taken, strict=True))
         with ThreadPoolExecutor(1) as thread:
             while True:
-                while len(waiting) < _AHEAD and (following := next(rest, None)):
-                    waiting.append((*following[1:], thread.submit(self._fetch, following[0])))
+                for part, rows, step in islice(rest, _AHEAD - len(waiting)):
+                    waiting.append((rows, step, thread.submit(self._fetch, part)))
                 if not waiting:
                     return
                 rows, step, inputs = waiting.popleft()
@@ -219,3 +226,10 @@ class FederatedData:
 
     def _fetch(self, rows: Tensor) -> Tensor:
         return self.inputs[rows].pin_memory() if self.device.type == "cuda" else self.inputs[rows]
+
+
+def _check_none_empty(what: str, parts: Sequence[np.ndarray]) -> None:
+    """Raise :class:`UserError` for the first client that holds no samples."""
+    empty = [client for client, rows in enumerate(parts) if not len(rows)]
+    if empty:
+        raise UserError(f"client {empty[0]} has no {what} samples; raise the partition's minimum")

@@ -38,7 +38,8 @@ class Heterogeneity:
 def heterogeneity(samples: Samples, assignment: Assignment) -> Heterogeneity:
     """Count. The inputs of `samples` do not matter."""
     held = {side: _counts(parts, samples.labels, samples.classes) for side, parts in assignment.sides().items()}
-    train, rows = held["train"], assignment.rows()
+    train = held["train"]
+    rows = assignment.rows()
     shares = _shares(train)
     return Heterogeneity(
         train=train,

@@ -34,8 +34,10 @@ class Noise:
             return
         step = max(1, _CHUNK // int(np.prod(inputs.shape[1:])))
         for client, (rows, std) in enumerate(zip(parts, self.std, strict=True)):
+            if not std:
+                continue
             rng = generator(self.seed, "noise", client)
-            for start in range(0, len(rows) if std else 0, step):
+            for start in range(0, len(rows), step):
                 some = rows[start : start + step]
                 noisy = inputs[some] + rng.standard_normal((len(some), *inputs.shape[1:]), np.float32) * std
                 inputs[some] = np.clip(np.rint(noisy), 0, 255)

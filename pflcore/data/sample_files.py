@@ -96,6 +96,14 @@ def positions(table: pa.Table, name: str, words: Sequence[str]) -> Rows:
     return np.asarray(index).astype(np.int64)
 
 
+def column(table: pa.Table, name: str, kind: pa.DataType) -> pa.ChunkedArray:
+    """Return a column of the given type, without nulls. Raise ``ValueError`` for any other."""
+    cells = table[name]
+    if cells.type != kind or cells.null_count:
+        raise ValueError(f"column {name!r} must be {kind} without nulls, is {cells.type} with {cells.null_count}")
+    return cells
+
+
 def _read(path: Path, scratch: Path | None, with_inputs: bool) -> Samples:
     meta = read_meta(path, SCHEMA)
     with checking(path):
@@ -110,10 +118,11 @@ def _read(path: Path, scratch: Path | None, with_inputs: bool) -> Samples:
         elif mapped and scratch:
             inputs = _mapped_inputs(path, scratch, len(table), shape)
         else:
-            _decode(table["input"], inputs := np.empty((len(table), *shape), np.uint8))
+            inputs = np.empty((len(table), *shape), np.uint8)
+            _decode(table, inputs)
         return Samples(
             inputs=inputs,
-            labels=table["label"].to_numpy().copy(),  # Arrow memory is read-only
+            labels=column(table, "label", pa.int64()).to_numpy().copy(),  # Arrow memory is read-only
             train=positions(table, "split", SPLITS) == 0,
             name=meta["name"],
             class_names=tuple(meta["class_names"]),
@@ -127,7 +136,7 @@ def _read(path: Path, scratch: Path | None, with_inputs: bool) -> Samples:
 
 
 def _boxes(table: pa.Table) -> Boxes:
-    lists = table["boxes"].combine_chunks()
+    lists = column(table, "boxes", pa.list_(_BOX)).combine_chunks()
     parts = {part.name: lists.flatten().field(part.name).to_numpy(zero_copy_only=False) for part in _BOX}
     corners = np.stack([parts[side] for side in _SIDES], axis=1)
     counts = lists.value_lengths().to_numpy().astype(np.int64)
@@ -140,9 +149,10 @@ def _mapped_inputs(path: Path, scratch: Path, count: int, shape: tuple[int, ...]
         decoded = scratch / f"{hashlib.file_digest(file, 'sha256').hexdigest()[:16]}.npy"
     if not decoded.is_file():
         with atomic_path(decoded) as temporary:
-            inputs, start = np.lib.format.open_memmap(temporary, "w+", np.uint8, (count, *shape)), 0
+            inputs = np.lib.format.open_memmap(temporary, "w+", np.uint8, (count, *shape))
+            start = 0
             for part in pq.ParquetFile(path).iter_batches(columns=["input"]):
-                _decode(pa.chunked_array([part["input"]]), inputs[start : start + len(part)])
+                _decode(pa.Table.from_batches([part]), inputs[start : start + len(part)])
                 start += len(part)
             inputs.flush()
     # Copy on write: nothing is written, but PyTorch warns of memory that must not be.
@@ -150,9 +160,11 @@ def _mapped_inputs(path: Path, scratch: Path, count: int, shape: tuple[int, ...]
     return mapped
 
 
-def _decode(rows: pa.ChunkedArray, out: Bytes) -> None:
-    start, width = 0, rows.type.byte_width
-    for chunk in rows.chunks:
+def _decode(table: pa.Table, out: Bytes) -> None:
+    """Write the inputs of a table into `out`, which has as many rows."""
+    width = int(np.prod(out.shape[1:]))
+    start = 0
+    for chunk in column(table, "input", pa.binary(width)).chunks:
         stored = np.frombuffer(chunk.buffers()[1], np.uint8, len(chunk) * width, chunk.offset * width)
         out[start : start + len(chunk)] = stored.reshape(len(chunk), *out.shape[1:])
         start += len(chunk)

@@ -135,12 +135,12 @@ class Dataset(Entry, ABC):
         That may lie in such a folder, in its last one, or in the dataset's own. An archive is downloaded where it can
         be. Yield the files, by their names below that folder, and what a report calls them.
         """
-        packed = any((folder / source.name).is_file() for source in archives)
-        for place in () if packed else (inside, inside.rpartition("/")[2], "."):
-            if (folder / place / parts[-1]).exists():
-                with open_files(folder / place, parts) as files:
-                    yield files, place
-                return
+        if not any((folder / source.name).is_file() for source in archives):
+            for place in (inside, inside.rpartition("/")[2], "."):
+                if (folder / place / parts[-1]).exists():
+                    with open_files(folder / place, parts) as files:
+                        yield files, place
+                    return
         also = f"the folder {inside}, or what is in it: {', '.join(parts)}"
         with ExitStack() as stack:
             paths = [source.obtain(folder, also) for source in archives]

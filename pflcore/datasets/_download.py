@@ -50,7 +50,9 @@ class Source:
         A download that breaks off leaves ``<name>.part`` for the next call; `alternatives` are what else a person may
         put there.
         """
-        path, part, also = folder / self.name, folder / f"{self.name}.part", alternatives and f", or {alternatives}"
+        path = folder / self.name
+        part = folder / f"{self.name}.part"
+        also = f", or {alternatives}" if alternatives else ""
         if path.is_file():
             if self.digest and (found := self.hash_of(path)) != self.digest:
                 wrong = f"{self.algorithm} is {found}, expected {self.digest}"
@@ -70,8 +72,9 @@ class Source:
                     part.replace(path)
             return path
         except (OSError, HTTPException, ValueError) as error:
-            if not existed and not part.is_file():
-                folder.rmdir()
+            if not existed:
+                with suppress(OSError):  # of a folder that holds a part, or what another process put there
+                    folder.rmdir()
             reason = "what it sent has a wrong hash" if isinstance(error, ValueError) else type(error).__name__
             again = f"try again, which goes on at the end of {part.name}, or " if part.is_file() else ""
             raise UserError(
@@ -148,15 +151,23 @@ class DataFile:
         """Say in a line where it is and how far it is checked, or what to do to have it."""
         path, source = self.here, self.source
         if path is not None:
+            if path.is_dir():
+                return f"here, {path} (a folder says neither hash nor version)"
             if source is None or path.name != source.name:
-                return f"here, {path}" + (" (a folder says neither hash nor version)" if path.is_dir() else "")
+                return f"here, {path}"
             checked = "its hash is checked when it is read" if source.digest else "no hash is known"
             return f"here, {path} ({path.stat().st_size:,} bytes; {checked})"
         if source is None:
             how = f"fetched when a run needs it, {self.size}; " if self.needed else ""
             return f"missing; {how}looked for: {', '.join(self.patterns)} in {self.folder}"
+        if self.needed:
+            how = "fetched when a run needs it"
+        elif source.direct:
+            how = "pfl fetch gets it"
+        else:
+            how = "by hand"
         proof = f"{source.algorithm} {source.digest}" if source.digest else "no hash is known: unverified"
-        how = "fetched when a run needs it" if self.needed else "pfl fetch gets it" if source.direct else "by hand"
         what = ", ".join(filter(None, [source.name, self.size, proof]))
-        also = ", ".join(pattern for pattern in self.patterns if pattern != source.name)
-        return f"missing; {how}: {what}, from {source.url} into {self.folder}{also and f'; taken instead: {also}'}"
+        others = [pattern for pattern in self.patterns if pattern != source.name]
+        instead = f"; taken instead: {', '.join(others)}" if others else ""
+        return f"missing; {how}: {what}, from {source.url} into {self.folder}{instead}"

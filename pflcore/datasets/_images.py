@@ -6,12 +6,12 @@ import ctypes
 import io
 import os
 import signal
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 from multiprocessing import get_context
 from pathlib import Path
 from typing import NamedTuple
@@ -31,7 +31,7 @@ from pflcore.files import parse_json
 FORMATS = ("PNG", "JPEG", "BMP", "WEBP", "PPM", "TIFF", "GIF")
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
 CHUNK = 64  # images per task
-AHEAD = 128  # tasks that are read at a time
+AHEAD = 32  # tasks that are read before those before them are decoded
 MIN_PARALLEL = 2_000  # images that are decoded sooner than processes are started
 MAX_PIXELS = 100_000_000  # of a file
 
@@ -62,11 +62,15 @@ def decode_images(images: Sequence[tuple[str, Read]], form: Form, what: str) -> 
 
     `what` is how a progress display calls the work.
     """
-    pixels, sizes = allocate((len(images), *form.shape)), np.empty((len(images), 2), np.int64)
-    advance, formats, stop = track(what, len(images)), set[str](), 0
+    pixels = allocate((len(images), *form.shape))
+    sizes = np.empty((len(images), 2), np.int64)
+    formats: set[str] = set()
+    advance = track(what, len(images))
+    stop = 0
     for part in _decoded(images, partial(_decode_chunk, form=form)):
         start, stop = stop, stop + len(part.pixels)
-        pixels[start:stop], sizes[start:stop] = part.pixels, part.sizes
+        pixels[start:stop] = part.pixels
+        sizes[start:stop] = part.sizes
         formats |= part.formats
         advance(stop - start)
     return Decoded(pixels, formats, sizes)
@@ -84,11 +88,18 @@ def _decoded(images: Sequence[tuple[str, Read]], decode: Callable[[Chunk], Decod
         return
     # Forked, since other ways to start a process would run a caller's script again.
     with ProcessPoolExecutor(None, get_context("fork"), _end_with_parent) as pool:
+        pending: deque[Future[Decoded]] = deque()
         try:
-            while some := list(islice(chunks, AHEAD)):
-                yield from pool.map(decode, some)
+            for chunk in chunks:
+                pending.append(pool.submit(decode, chunk))
+                if len(pending) > AHEAD:
+                    yield pending.popleft().result()
+            while pending:
+                yield pending.popleft().result()
         except BrokenProcessPool:
             raise UserError("a process that decodes images was killed, perhaps for lack of memory; try again") from None
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 def _end_with_parent() -> None:
@@ -98,7 +109,8 @@ def _end_with_parent() -> None:
 
 
 def _decode_chunk(images: Chunk, form: Form) -> Decoded:
-    pixels, sizes = np.empty((len(images), *form.shape), np.uint8), np.empty((len(images), 2), np.int64)
+    pixels = np.empty((len(images), *form.shape), np.uint8)
+    sizes = np.empty((len(images), 2), np.int64)
     formats: set[str] = set()
     for number, (where, data) in enumerate(images):
         try:
@@ -197,8 +209,18 @@ def read_table(path: Path, image: str, columns: Sequence[str]) -> ImageTable:
             cells[name] = cell
     if not table.num_rows:
         raise UserError(f"{path}: holds no images; remove it or export it again")
+    names = _class_names(path, schema.metadata or {}, columns[0])
+    return ImageTable(path, cells[image], {name: cells[name].to_pylist() for name in columns}, names)
+
+
+def _class_names(path: Path, metadata: dict[bytes, bytes], label: str) -> tuple[str, ...]:
+    """Return the names of the integers of a column that an export notes; nothing where it notes none."""
     try:
-        names = list(parse_json(schema.metadata[b"huggingface"])["info"]["features"][columns[0]]["names"])
+        names = parse_json(metadata[b"huggingface"])["info"]["features"][label]["names"]
     except (KeyError, TypeError, ValueError):
-        names = []
-    return ImageTable(path, cells[image], {name: cells[name].to_pylist() for name in columns}, tuple(map(str, names)))
+        return ()
+    texts = isinstance(names, list) and all(isinstance(name, str) and name.isprintable() for name in names)
+    if not texts or len(set(names)) < len(names):
+        found = repr(names)[:80]
+        raise UserError(f"{path}: the names of {label!r} are {found}, not distinct printable texts; export it again")
+    return tuple(names)

@@ -47,7 +47,8 @@ def stand_in(dataset: Dataset, train: int, test: int, seed: int = 0, with_images
             inputs = _draw_shapes(boxes, shape, rng) if boxes else _images(labels, len(names), shape, rng)
     mean, std = dataset.normalisation
     source = f"stand-in: generated, not {dataset.name} (seed {seed})"
-    attributes, is_train = dataset.imitate(labels, rng), np.arange(len(labels)) < train
+    attributes = dataset.imitate(labels, rng)
+    is_train = np.arange(len(labels)) < train
     return Samples(inputs, labels, is_train, dataset.name, names, mean, std, source, attributes=attributes, boxes=boxes)
 
 

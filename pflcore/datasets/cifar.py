@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from pflcore.data.samples import SPLITS, Attribute, Bytes, Mask, Rows, Samples
+from pflcore.data.samples import SPLITS, Attribute, Bytes, Mask, Rows, Samples, check_labels
 from pflcore.datasets import DATASETS
 from pflcore.datasets._base import DOWNLOAD, HALF, Dataset
 from pflcore.datasets._download import Source
@@ -52,9 +52,9 @@ class Cifar(Dataset):
                         labels = self._labels([read[key] for key, _ in self.kinds], where)
                         parts.append((read["data"].reshape(len(labels), *self.original), labels))
             pixels, labels = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
-            return self._samples(
-                pixels, labels, np.arange(len(labels)) < len(labels) - len(parts[-1][1]), files.where, source
-            )
+            tests = len(parts[-1][1])
+            train = np.arange(len(labels)) < len(labels) - tests
+            return self._samples(pixels, labels, train, files.where, source)
         tables, train = read_tables(folder, "img", [column for _, column in self.kinds])
         for split, lacking in zip(SPLITS, (not train.any(), train.all()), strict=True):
             if lacking:
@@ -67,15 +67,15 @@ class Cifar(Dataset):
         return self._samples(images.pixels, labels, train, str(folder), source)
 
     def _samples(self, pixels: Bytes, labels: Rows, train: Mask, where: str, source: str) -> Samples:
-        return self.complete(pixels, labels[:, -1], train, where=where, source=source, **self.more(labels))
+        return self.complete(pixels, labels[:, -1], train, where=where, source=source, **self.more(labels, where))
 
     def _labels(self, values: list[Any], where: str) -> Rows:
         """Return labels of all kinds, int64 [n, kinds]."""
         with reading(where):
             return np.stack([np.array(own) for own in values], 1).astype(np.int64, casting="safe")
 
-    def more(self, labels: Rows) -> dict[str, Any]:
-        """Return what else the samples hold."""
+    def more(self, labels: Rows, where: str) -> dict[str, Any]:
+        """Return what else the samples hold, by labels of all kinds; raise :class:`UserError` where these disagree."""
         return {}
 
 
@@ -90,7 +90,8 @@ class Cifar10(Cifar):
     download_size = "170 MB"
     files = ("cifar-10-python.tar.gz", "cifar-10-batches-py/", "train*.parquet")
     class_names = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
-    mean, std = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
+    mean = (0.4914, 0.4822, 0.4465)
+    std = (0.2023, 0.1994, 0.2010)
     kinds = (("labels", "label"),)
     archive = Source(
         f"{_HOST}/{files[0]}", "sha256", "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce"
@@ -137,7 +138,8 @@ class Cifar100(Cifar):
     # The official order of the fine classes is the alphabetic one.
     class_names = tuple(sorted(_COARSE_OF))
     attributes: ClassVar[dict[str, tuple[str, ...]]] = {"coarse": tuple(_COARSE)}
-    mean, std = (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)
+    mean = (0.5071, 0.4865, 0.4409)
+    std = (0.2673, 0.2564, 0.2762)
     smoke: ClassVar[dict[str, Any]] = {"size": 32}
     kinds = (("coarse_labels", "coarse_label"), ("fine_labels", "fine_label"))
     archive = Source(
@@ -155,9 +157,17 @@ class Cifar100(Cifar):
     def imitate(self, labels: Rows, rng: np.random.Generator) -> dict[str, Attribute]:
         return {"coarse": Attribute(self._coarse()[labels], self.attributes["coarse"])}
 
-    def more(self, labels: Rows) -> dict[str, Any]:
-        coarse = Attribute(labels[:, 0].copy(), self.attributes["coarse"])
-        return {"size": self.size, "attributes": {"coarse": coarse}}
+    def more(self, labels: Rows, where: str) -> dict[str, Any]:
+        names = self.attributes["coarse"]
+        coarse, fine = labels.T.copy()
+        check_labels(coarse, len(names), f"{where}: coarse")
+        check_labels(fine, self.classes, where)
+        right = self._coarse()[fine]
+        if (coarse != right).any():
+            row = int((coarse != right).argmax())
+            said = f"{self.class_names[fine[row]]} is in {names[right[row]]}, not in {names[coarse[row]]}"
+            raise UserError(f"{where}: row {row}: {said}; use the official data")
+        return {"size": self.size, "attributes": {"coarse": Attribute(coarse, names)}}
 
     def _coarse(self) -> Rows:
         """Return the coarse class of each class."""

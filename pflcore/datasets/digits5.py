@@ -43,9 +43,12 @@ class MnistM(Dataset):
     citation = "Y. Ganin et al., Domain-Adversarial Training of Neural Networks, JMLR 2016"
     licence = "none stated by the authors; MNIST: CC BY-SA 3.0; BSDS500: for non-commercial research"
     homepage = "http://yaroslav.ganin.net/"
-    access, download_size = FOLDER, "about 140 MB; for building it 71 MB of BSDS500"
+    access = FOLDER
+    download_size = "about 140 MB; for building it 71 MB of BSDS500"
     files = ("mnist_m.tar.gz", "mnist_m/mnist_m_train_labels.txt", "mnist_m_train_labels.txt")
-    original, class_names, counts = (3, 32, 32), DIGITS, (59_001, 9_001)
+    original = (3, 32, 32)
+    class_names = DIGITS
+    counts = (59_001, 9_001)
     mean = std = HALF
     # The authors publish no hash; independent projects that fetch the file agree on this one.
     archive: ClassVar[Source] = Source(homepage, "md5", "859df31c91afe82e80e5012ba928f279", "mnist_m.tar.gz")
@@ -99,7 +102,8 @@ class MnistM(Dataset):
                 f"{found[0]} and {found[1]}; get {_BSDS.name} from {_BSDS.url} and put it, or what it unpacks to, there"
             )
         digits = Mnist().load(folder.parent / "mnist")
-        pixels, advance = allocate((len(digits), *self.shape)), track(f"building {self.name}", len(digits))
+        pixels = allocate((len(digits), *self.shape))
+        advance = track(f"building {self.name}", len(digits))
         for split, rows in zip(SPLITS, (digits.train, ~digits.train), strict=True):
             numbers = np.flatnonzero(rows)
             blend(digits.inputs, numbers, photos[split], pixels, generator(self.seed, f"mnistm {split}"))
@@ -162,7 +166,8 @@ class Digits5(Dataset):
     citation = "X. Li et al., FedBN: Federated Learning on Non-IID Features via Local Batch Normalization, ICLR 2021"
     licence = "see the five datasets"
     homepage = "https://github.com/med-air/FedBN"
-    access, download_size = FOLDER, "see the five datasets; FedBN's own files 278 MB"
+    access = FOLDER
+    download_size = "see the five datasets; FedBN's own files 278 MB"
     original = (3, 28, 28)
     class_names = DIGITS
     attributes: ClassVar[dict[str, tuple[str, ...]]] = {"domain": _DOMAINS}
@@ -211,10 +216,13 @@ class Digits5(Dataset):
 
     def load(self, folder: Path) -> Samples:
         fedbn = self.source == "fedbn"
-        inputs, end = allocate((sum(self.expected), *self.shape)), 0
-        labels, train, domains, sources = [], [], [], {}
-        for part in self._published(ARCHIVE.obtain(folder)) if fedbn else self._composed(folder.parent):
-            domain, images, digits, is_train, sources[domain] = part
+        parts = self._published(ARCHIVE.obtain(folder)) if fedbn else self._composed(folder.parent)
+        inputs = allocate((sum(self.expected), *self.shape))
+        end = 0
+        labels, train, domains = [], [], []
+        sources: dict[str, str] = {}
+        for domain, images, digits, is_train, source in parts:
+            sources[domain] = source
             _fit(images, inputs[end : end + len(images)], domain)
             end += len(images)
             labels.append(digits)

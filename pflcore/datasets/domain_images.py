@@ -39,7 +39,8 @@ class DomainImages(Dataset):
     domains: ClassVar[tuple[str, ...]]
     archives: ClassVar[tuple[Archive, ...]]
     unpacked: ClassVar[str] = "."  # a folder that an archive unpacks to; its content may also lie in the dataset's own
-    access, original = FOLDER, (3, 0, 0)
+    access = FOLDER
+    original = (3, 0, 0)
     mean = std = HALF
     smoke: ClassVar[dict[str, int]] = {"size": 32}
 
@@ -87,15 +88,18 @@ class DomainImages(Dataset):
         images: dict[str, tuple[str, Read]] = {}
         sources = []
         for part in DomainImages.data_files(self, folder):
-            if (place := part.here) is None:
+            place = part.here
+            if place is None:
                 raise UserError(f"{folder}: has no {' or '.join(part.patterns)}; put the complete data there")
-            if packed := place.is_file() and part.source is not None:
-                part.source.obtain(folder)  # checks it
+            archive = part.source if place.is_file() else None
+            if archive:
+                archive.obtain(folder)  # checks it
             files = stack.enter_context(open_files(place))
             for name in files.readers:
-                if path := self._path(name if packed else f"{place.name}/{name}", part.what.split(", ")):
+                path = self._path(name if archive else f"{place.name}/{name}", part.what.split(", "))
+                if path:
                     images[path] = files.named(name)
-            sources.append(place.name if packed else f"folder {place.name}")
+            sources.append(place.name if archive else f"folder {place.name}")
         return images, sources
 
     def _path(self, name: str, domains: Sequence[str]) -> str:

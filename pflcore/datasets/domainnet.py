@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
 from pflcore.data.samples import SPLITS
 from pflcore.datasets import DATASETS
 from pflcore.datasets._download import DataFile, Source
-from pflcore.datasets._files import load_pickle, open_files, reading
+from pflcore.datasets._files import Files, load_pickle, open_files, read_file, reading
 from pflcore.datasets.domain_images import Archive, DomainImages
 from pflcore.errors import UserError
 from pflcore.options import option
@@ -113,13 +114,18 @@ class DomainNet(DomainImages):
         names = {f"{domain}_{split}.{'pkl' if fedbn else 'txt'}": split for domain in _DOMAINS for split in SPLITS}
         if not fedbn and not any((folder / name).is_file() for name in names):
             return super().select(folder, paths)
-        place, train = folder / (FEDBN_LISTS.name if fedbn else ""), dict[str, bool]()
-        advice = f"get FedBN's lists from {FEDBN_LISTS.url}" if fedbn else "put the lists of all domains there, or none"
+        train: dict[str, bool] = {}
         with ExitStack() as stack:
-            packed = stack.enter_context(open_files(place))
-            inside = {name.rpartition("/")[2]: name for name in packed.readers}
+            if fedbn:
+                advice = f"get FedBN's lists from {FEDBN_LISTS.url}"
+                files = stack.enter_context(open_files(folder / FEDBN_LISTS.name))
+            else:  # the images are in the folder, too, which are many
+                advice = "put the lists of all domains there, or none"
+                here = [name for name in names if (folder / name).is_file()]
+                files = Files(str(folder), {name: partial(read_file, folder / name) for name in here})
+            inside = {name.rpartition("/")[2]: name for name in files.readers}
             for name, split in names.items():
-                where, read = packed.named(inside.get(name, name))
+                where, read = files.named(inside.get(name, name))
                 with reading(where, advice):
                     listed = _read_pickle(read(), where) if fedbn else _read_text(read())
                 for path in listed[: self.first] if split == "train" else listed:

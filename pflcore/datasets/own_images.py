@@ -34,8 +34,10 @@ class OwnImages(Dataset):
     """
 
     citation = "none: the user's own images"
-    licence = download_size = "the user's own"
-    access, original = FOLDER, (3, 0, 0)
+    licence = "the user's own"
+    download_size = "the user's own"
+    access = FOLDER
+    original = (3, 0, 0)
     smoke: ClassVar[dict[str, int]] = {"size": 32}
 
     path: str = option("", help="A folder below the data folder; empty: the one with this dataset's name.")
@@ -97,7 +99,8 @@ class ImageFolder(OwnImages):
             object.__setattr__(self, "attributes", {"domain": ()})
 
     def load(self, folder: Path) -> Samples:
-        root, form = self.root(folder), "/".join(f"<{part}>" for part in (*self.layout.split("/"), "image"))
+        root = self.root(folder)
+        form = "/".join(f"<{part}>" for part in (*self.layout.split("/"), "image"))
         if not self.found(folder):
             raise UserError(f"{root}: no data here; put images there as {form}, or set the option 'path'")
         paths = _files_below(root)
@@ -111,9 +114,12 @@ class ImageFolder(OwnImages):
                 raise UserError(f"{root}: the folder name {path.parent.name!r} cannot be printed; rename it")
         if not paths:
             raise UserError(f"{root}: has no images; put them there as {form}")
-        labels, groups = [path.parent.name for path in paths], [path.relative_to(root).parts[0] for path in paths]
-        classes, met = tuple(sorted({*labels})), {*zip(groups, labels, strict=True)}
-        if splits := self.layout == "split/class":
+        labels = [path.parent.name for path in paths]
+        groups = [path.relative_to(root).parts[0] for path in paths]
+        classes = tuple(sorted({*labels}))
+        splits = self.layout == "split/class"
+        if splits:
+            met = {*zip(groups, labels, strict=True)}
             if {*groups} != {*SPLITS}:
                 has = ", ".join(sorted({*groups}))
                 raise UserError(f"{root}: has the folders {has}, but the layout needs train and test alone")

@@ -149,14 +149,16 @@ class Shakespeare(Dataset):
             )
         parts = [part for pair in both.values() for part in pair]
         sizes = [len(part) for part in parts]
-        inputs, stop = allocate((sum(sizes), self.chunk_len + 1)), 0
+        inputs = allocate((sum(sizes), self.chunk_len + 1))
         advance = track("cutting text into samples", sum(sizes))
+        stop = 0
         for part in parts:
             start, stop = stop, stop + len(part)
             inputs[start:stop] = part
             advance(len(part))
         role, test = np.divmod(np.arange(len(parts)), 2)
-        labels, train = inputs[:, -1].astype(np.int64), np.repeat(test == 0, sizes)
+        labels = inputs[:, -1].astype(np.int64)
+        train = np.repeat(test == 0, sizes)
         attributes = {"role": Attribute(np.repeat(role, sizes), tuple(both))}
         return self.complete(inputs, labels, train, where=where, source=source, attributes=attributes)
 
@@ -165,8 +167,9 @@ class Shakespeare(Dataset):
         if not all(parts):
             wanted = f"make LEAF's shakespeare with {_LEAF} and put both there"
             raise UserError(f"{folder}: no users in train/*.json and test/*.json; {wanted}")
-        names, nothing = self._draw([*(parts[0] | parts[1])]), self._slide("")
-        windows = {name: (parts[0].get(name, nothing), parts[1].get(name, nothing)) for name in names}
+        train, test = parts
+        nothing = self._slide("")
+        windows = {name: (train.get(name, nothing), test.get(name, nothing)) for name in self._draw([*(train | test)])}
         return self._from_windows(windows, str(folder), "LEAF train/*.json and test/*.json")
 
 
@@ -175,24 +178,42 @@ UNKNOWN = 255  # the number of a character that is not printable ASCII; no sampl
 _CODES = np.full(129, UNKNOWN, np.uint8)
 _CODES[[ord(character) for character in string.printable]] = np.arange(100)
 # What Unicode's own decompositions leave as it is.
-_PLAIN = str.maketrans("‘’‚‛′“”„«»″‐‑‒–—―−", "'" * 5 + '"' * 6 + "-" * 7)
+_PLAIN = {"‘": "'", "’": "'", "‚": "'", "‛": "'", "“": '"', "”": '"', "„": '"', "«": '"', "»": '"', "′": "'", "″": '"'}
+_PLAIN |= {"‐": "-", "‑": "-", "‒": "-", "–": "-", "—": "--", "―": "--", "−": "-"}
+_PLAIN |= {"Æ": "AE", "æ": "ae", "Œ": "OE", "œ": "oe", "Ø": "O", "ø": "o", "ß": "ss"}
 
 
 def read_text(data: bytes, where: str) -> str:
     """Return a text file's content in the 100 characters.
 
-    Typographic quotes and dashes and accented letters become plain; what has no counterpart is left out, or refused
-    where it is more than one in 1,000.
+    Typographic quotes and dashes, ligatures and accented letters become their nearest plain counterparts, as in the
+    editions that papers used; what has none is left out, or refused where it is more than one in 1,000.
     """
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise UserError(f"{where}: not UTF-8 text (byte {error.start}); save it as UTF-8") from None
-    kept = "".join(one for one in unicodedata.normalize("NFKD", text.translate(_PLAIN)) if one in _PRINTABLE)
-    if (lost := len(text) - len(kept)) * 1000 > len(text):  # another alphabet
-        outside = f"{lost:,} of {len(text):,} characters are outside of the 100 printable ASCII characters"
-        raise UserError(f"{where}: {outside}; use English plain text")
-    return kept
+    table = {character: _plain(character) for character in set(text) - _PRINTABLE}
+    strange = {character: text.count(character) for character, plain in table.items() if plain is None}
+    lost = sum(strange.values())
+    if lost * 1000 > len(text):  # another alphabet
+        most = max(strange, key=lambda character: (strange[character], character))
+        raise UserError(
+            f"{where}: {lost:,} of {len(text):,} characters, most often {most!r}, are outside of the 100 printable "
+            "ASCII characters; use English plain text"
+        )
+    return text.translate({ord(character): plain for character, plain in table.items()})
+
+
+def _plain(character: str) -> str | None:
+    """Return its counterpart in printable ASCII; "" for a mark that shows nothing, None when there is none."""
+    if character in _PLAIN:
+        return _PLAIN[character]
+    if character.isspace():
+        return " "
+    if unicodedata.category(character) in ("Mn", "Cf"):
+        return ""
+    return "".join(part for part in unicodedata.normalize("NFKD", character) if part in _PRINTABLE) or None
 
 
 def encode_text(text: str) -> Bytes:
@@ -227,7 +248,9 @@ def read_plays(text: str, where: str) -> dict[str, list[str]]:
         above = [lines[n].strip() for n in range(start - 2, max(start - 8, -1), -1)]
         title = next(filter(None, above), "")
         cast = _read_cast(lines[start + 1 : stop], title == "THE COMEDY OF ERRORS")
-        for role, own in cast.items() if len(cast) > 1 else ():
+        if len(cast) < 2:
+            continue
+        for role, own in cast.items():
             # A space and a comma are two underscores, as in the released names.
             roles.setdefault(re.sub(r"\W+", "_", f"{title}_{role}".replace(" ", "_")), []).extend(own)
     if not roles:

@@ -30,9 +30,13 @@ class Digits(Dataset):
     name = "digits"
     citation = "E. Alpaydin and C. Kaynak, Optical Recognition of Handwritten Digits, UCI, 1998"
     licence = "CC BY 4.0"
-    access, download_size = INCLUDED, "none: comes with scikit-learn"
-    original, class_names, counts = (1, 8, 8), DIGITS, (1438, 359)
-    mean, std = (0.3057,), (0.3759,)
+    access = INCLUDED
+    download_size = "none: comes with scikit-learn"
+    original = (1, 8, 8)
+    class_names = DIGITS
+    counts = (1438, 359)
+    mean = (0.3057,)
+    std = (0.3759,)
 
     def load(self, folder: Path) -> Samples:
         from sklearn.datasets import load_digits
@@ -40,7 +44,8 @@ class Digits(Dataset):
         bunch = load_digits()
         pixels = np.rint(bunch.images * (255 / 16)).astype(np.uint8)[:, None]
         labels = bunch.target.astype(np.int64)
-        train, rng = np.ones(len(labels), bool), generator(0, "digits test set")
+        train = np.ones(len(labels), bool)
+        rng = generator(0, "digits test set")
         for label in range(self.classes):
             rows = rng.permutation(np.flatnonzero(labels == label))
             train[rows[: round(0.2 * len(rows))]] = False
@@ -62,10 +67,14 @@ class Mnist(Dataset):
     citation = "Y. LeCun, C. Cortes and C. Burges, The MNIST database of handwritten digits, 1998"
     licence = "CC BY-SA 3.0"
     homepage = "http://yann.lecun.com/exdb/mnist/"
-    access, download_size = DOWNLOAD, "12 MB"
+    access = DOWNLOAD
+    download_size = "12 MB"
     files = tuple(f"{place}train-images-idx3-ubyte*" for place in _PLACES)
-    original, class_names, counts = (1, 28, 28), DIGITS, (60_000, 10_000)
-    mean, std = (0.1307,), (0.3081,)
+    original = (1, 28, 28)
+    class_names = DIGITS
+    counts = (60_000, 10_000)
+    mean = (0.1307,)
+    std = (0.3081,)
     # Images and labels for training, then for testing.
     sources: ClassVar[tuple[Source, ...]] = (
         Source(f"{_MNIST}/train-images-idx3-ubyte.gz", "md5", "f68b3c2dcbeaaa9fbdd348bbdeb89873"),
@@ -94,7 +103,8 @@ def _read_idx(path: Path, shape: tuple[int, ...]) -> Bytes:
         data = read_file(path)
         data = gzip.decompress(data) if path.suffix == ".gz" else data
         # The header's third number is that of the dimensions; each has its size in four bytes, the first how many.
-        count, header = int.from_bytes(data[4:8], "big"), 4 + 4 * data[3]
+        count = int.from_bytes(data[4:8], "big")
+        header = 4 + 4 * data[3]
         return np.frombuffer(data, np.uint8, offset=header).reshape(count, *shape)
 
 
@@ -112,17 +122,33 @@ class Svhn(Dataset):
     citation = "Netzer et al., Reading Digits in Natural Images with Unsupervised Feature Learning, NIPS workshop 2011"
     licence = "for non-commercial use only"
     homepage = f"{_SVHN}/"
-    access, download_size = DOWNLOAD, "246 MB"
+    access = DOWNLOAD
+    download_size = "246 MB; with the extra images 1.6 GB"
     files = ("train_32x32.mat",)
-    original, class_names, counts = (3, 32, 32), DIGITS, (73_257, 26_032)
-    mean, std = (0.4377, 0.4438, 0.4728), (0.1980, 0.2010, 0.1970)
-    sources: ClassVar[tuple[Source, Source]] = (
-        Source(f"{_SVHN}/train_32x32.mat", "md5", "e26dedcc434d2e4c54c9b2d4a06d8373"),
-        Source(f"{_SVHN}/test_32x32.mat", "md5", "eb5a983be6a315427106f1b164d9cef3"),
+    original = (3, 32, 32)
+    class_names = DIGITS
+    counts = (73_257, 26_032)
+    mean = (0.4377, 0.4438, 0.4728)
+    std = (0.1980, 0.2010, 0.1970)
+    sources: ClassVar[dict[str, Source]] = {
+        "train": Source(f"{_SVHN}/train_32x32.mat", "md5", "e26dedcc434d2e4c54c9b2d4a06d8373"),
+        "extra": Source(f"{_SVHN}/extra_32x32.mat", "md5", "a93ce644f1a588dc4d68dda5feec44a7"),
+        "test": Source(f"{_SVHN}/test_32x32.mat", "md5", "eb5a983be6a315427106f1b164d9cef3"),
+    }
+    extra_images: ClassVar[int] = 531_131
+
+    extra: bool = option(
+        False, help="Whether the 531,131 further, easier images are training images, after the others."
     )
 
+    @property
+    def expected(self) -> tuple[int, int]:
+        train, test = self.counts
+        return train + self.extra_images if self.extra else train, test
+
     def load(self, folder: Path) -> Samples:
-        paths = [source.obtain(folder) for source in self.sources]
+        splits = ("train", "extra", "test") if self.extra else ("train", "test")
+        paths = [self.sources[split].obtain(folder) for split in splits]
         parts = [(pixels, np.where(labels == 10, 0, labels)) for pixels, labels in _read_matlab(paths)]
         return self.join(parts, folder, ", ".join(path.name for path in paths))
 
@@ -139,9 +165,12 @@ class SynthDigits(Dataset):
     citation = "Y. Ganin and V. Lempitsky, Unsupervised Domain Adaptation by Backpropagation, ICML 2015"
     licence = "none stated by the authors; cite the paper"
     homepage = "http://yaroslav.ganin.net/"
-    access, download_size = FOLDER, "1.5 GB unpacked"
+    access = FOLDER
+    download_size = "1.5 GB unpacked"
     files = ("synth_train_32x32.mat", "synth_test_32x32.mat")
-    original, class_names, counts = (3, 32, 32), DIGITS, (479_400, 9_553)
+    original = (3, 32, 32)
+    class_names = DIGITS
+    counts = (479_400, 9_553)
     mean = std = HALF
 
     def data_files(self, folder: Path) -> list[DataFile]:
@@ -179,10 +208,14 @@ class Usps(Dataset):
     citation = "J. Hull, A database for handwritten text recognition research, PAMI 1994"
     licence = "none stated by the authors; cite the paper"
     homepage = f"{_LIBSVM}.html#usps"
-    access, download_size = DOWNLOAD, "8 MB"
+    access = DOWNLOAD
+    download_size = "8 MB"
     files = ("usps.bz2", "usps.h5")
-    original, class_names, counts = (1, 16, 16), DIGITS, (7_291, 2_007)
-    mean, std = (0.2545,), (0.3846,)
+    original = (1, 16, 16)
+    class_names = DIGITS
+    counts = (7_291, 2_007)
+    mean = (0.2545,)
+    std = (0.3846,)
     sources: ClassVar[tuple[Source, Source]] = (
         Source(f"{_LIBSVM}/usps.bz2", "md5", "ec16c51db3855ca6c91edd34d0e9b197"),
         Source(f"{_LIBSVM}/usps.t.bz2", "md5", "8ea070ee2aca1ac39742fdd1ef5ed118"),
@@ -192,7 +225,8 @@ class Usps(Dataset):
         import h5py
         from sklearn.datasets import load_svmlight_file
 
-        path, parts = folder / self.files[1], []
+        path = folder / self.files[1]
+        parts = []
         if path.is_file() and not any((folder / source.name).is_file() for source in self.sources):
             paths = [path]
             with reading(path), h5py.File(path, "r") as file:
@@ -214,7 +248,8 @@ def _as_bytes(values: npt.NDArray[Any]) -> Bytes:
     return np.rint(values.astype(np.float64) * 255).astype(np.uint8).reshape(-1, 1, 16, 16)
 
 
-_ZENODO, _ORGANS = "https://zenodo.org/records", "files/organamnist.npz"
+_ZENODO = "https://zenodo.org/records"
+_ORGANS = "files/organamnist.npz"
 
 
 @DATASETS.register
@@ -229,7 +264,8 @@ class OrganAMnist(Dataset):
     citation = "J. Yang et al., MedMNIST v2, Scientific Data 2023"
     licence = "CC BY 4.0"
     homepage = "https://medmnist.com"
-    access, download_size = DOWNLOAD, "38 MB"
+    access = DOWNLOAD
+    download_size = "38 MB"
     files = ("organamnist.npz",)
     original = (1, 28, 28)
     class_names = (
@@ -258,7 +294,9 @@ class OrganAMnist(Dataset):
         return self.mean * self.channels, self.std * self.channels
 
     def load(self, folder: Path) -> Samples:
-        path, parts = self.releases[self.release][0].obtain(folder), []
+        source, _ = self.releases[self.release]
+        path = source.obtain(folder)
+        parts = []
         with reading(path), path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             for split in ("train", "val", "test"):
                 pixels = arrays[f"{split}_images"].reshape(-1, 1, *self.original[1:])

@@ -26,7 +26,10 @@ CLASSES = (
     *("horse", "motorbike", "person", "pottedplant", "sheep", "sofa", "train", "tvmonitor"),
 )
 PARTS = ("Annotations", "ImageSets", "JPEGImages")
-LARGEST, FREQUENT, RAREST = RULES = ("largest", "frequent", "rarest")
+LARGEST = "largest"
+FREQUENT = "frequent"
+RAREST = "rarest"
+RULES = (LARGEST, FREQUENT, RAREST)
 RULE_HELP = "The class that an image counts for in partitions: of its largest object, of most of them, or its rarest."
 _HOST = "http://host.robots.ox.ac.uk/pascal/VOC"
 
@@ -63,8 +66,8 @@ def read_splits(dataset: Dataset, splits: Sequence[Split], rule: str, as_shown: 
         difficult=np.array([one.difficult for one in everything], bool),
     )
     train = np.arange(len(names)) < len(names) - len(lists[-1])
-    labels, pixels = main_classes(boxes, rule), decoded.pixels
-    return dataset.complete(pixels, labels, train, where=where, source=source, class_names=classes, boxes=boxes)
+    labels = main_classes(boxes, rule)
+    return dataset.complete(decoded.pixels, labels, train, where=where, source=source, class_names=classes, boxes=boxes)
 
 
 def _read_list(files: Files, name: str) -> list[str]:
@@ -121,14 +124,21 @@ def _shares(objects: list[_Object], size: Rows, where: str) -> npt.NDArray[np.fl
 def main_classes(boxes: Boxes, rule: str) -> Rows:
     """Return a class for each image by one of :data:`RULES`, int64 [n]; of equals the first, or lowest, counts."""
     left, top, right, bottom = boxes.corners.astype(np.float64).T
-    sizes, overall, classes = (right - left) * (bottom - top), np.bincount(boxes.labels), []
+    areas = (right - left) * (bottom - top)
+    overall = np.bincount(boxes.labels)
+    classes = []
     for own in np.split(np.arange(len(boxes.labels)), np.cumsum(boxes.counts)[:-1]):
         easy = own[~boxes.difficult[own]]
         own = easy if len(easy) else own
         labels = boxes.labels[own]
-        met = np.unique(labels)
-        by_rule = {LARGEST: labels[sizes[own].argmax()], RAREST: met[overall[met].argmin()]}
-        classes.append(by_rule.get(rule, np.bincount(labels).argmax()))
+        if rule == LARGEST:
+            chosen = labels[areas[own].argmax()]
+        elif rule == FREQUENT:
+            chosen = np.bincount(labels).argmax()
+        else:
+            met = np.unique(labels)
+            chosen = met[overall[met].argmin()]
+        classes.append(chosen)
     return np.array(classes, np.int64)
 
 
@@ -141,7 +151,10 @@ class Voc(Dataset):
     splits: ClassVar[tuple[str, str]]  # the lists that make the training and the test set
     citation = "M. Everingham et al., The PASCAL Visual Object Classes (VOC) Challenge, IJCV 2010"
     licence = "research use; the images are subject to Flickr's terms of use"
-    access, original, class_names, detects = DOWNLOAD, (3, 0, 0), CLASSES, True
+    access = DOWNLOAD
+    original = (3, 0, 0)
+    class_names = CLASSES
+    detects = True
     mean = std = HALF
     smoke: ClassVar[dict[str, int]] = {"size": 32}
 
@@ -178,8 +191,10 @@ class Voc2007(Voc):
     """
 
     name = "voc2007"
-    homepage, download_size = f"{_HOST}/voc2007/", "890 MB"
-    counts, splits = (5011, 4952), ("trainval", "test")
+    homepage = f"{_HOST}/voc2007/"
+    download_size = "890 MB"
+    counts = (5011, 4952)
+    splits = ("trainval", "test")
     year_folder = "VOC2007"
     archives = (
         Source(f"{_HOST}/voc2007/VOCtrainval_06-Nov-2007.tar", "md5", "c52e279531787c972589f7e41ab4ae64"),
@@ -196,8 +211,10 @@ class Voc2012(Voc):
     """
 
     name = "voc2012"
-    homepage, download_size = f"{_HOST}/voc2012/", "2.0 GB"
-    counts, splits = (5717, 5823), ("train", "val")
+    homepage = f"{_HOST}/voc2012/"
+    download_size = "2.0 GB"
+    counts = (5717, 5823)
+    splits = ("train", "val")
     year_folder = "VOC2012"
     archives = (Source(f"{_HOST}/voc2012/VOCtrainval_11-May-2012.tar", "md5", "6cd6e144f989b92b3379bac3b3de84fd"),)
     files = (archives[0].name, "VOCdevkit/VOC2012/", "VOC2012/", "Annotations/")
@@ -213,7 +230,8 @@ class VocDetection(Voc):
     """
 
     name = "voc_detection"
-    homepage, download_size = f"{_HOST}/", "2.4 GB"
+    homepage = f"{_HOST}/"
+    download_size = "2.4 GB"
     counts = (10_728, 5_823)
 
     counts_as: str = option(LARGEST, choices=RULES, help=RULE_HELP)
@@ -222,7 +240,8 @@ class VocDetection(Voc):
         return [file for year in (Voc2007(), Voc2012()) for file in year.data_files(folder.parent / year.name)]
 
     def load(self, folder: Path) -> Samples:
-        root, early, late = folder.parent, Voc2007(), Voc2012()
+        root = folder.parent
+        early, late = Voc2007(), Voc2012()
         with (
             early.opened(root / early.name, early.archives[:1]) as old,
             late.opened(root / late.name, late.archives) as new,

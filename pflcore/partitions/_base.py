@@ -79,9 +79,11 @@ def partition(scheme: Partition, samples: Samples, clients: int, seed: int) -> A
         train = ~draw_share(strata, owners >= 0, scheme.test_share, generator(seed, "partition test"))
     parts = {"training": train, "test": ~train}
     if scheme.validation_share:
-        among, rng = train & (owners >= 0), generator(seed, "partition validation")
+        among = train & (owners >= 0)
+        rng = generator(seed, "partition validation")
         parts["validation"] = stratified_sample(owners, samples.labels, among, scheme.validation_share, rng)
-        parts["training"] = train = train & ~parts["validation"]
+        train = train & ~parts["validation"]
+        parts["training"] = train
     if scheme.train_limit is not None or scheme.train_share < 1:
         owners = _limit(scheme, owners, train, clients, generator(seed, "partition limit"))
     for side, rows in parts.items():
@@ -115,7 +117,9 @@ def stratified_sample(owners: Rows, labels: Rows, among: Mask, share: float, rng
     rows = rng.permutation(np.flatnonzero(among))
     rows = rows[np.lexsort((labels[rows], owners[rows]))]
     _, first, position, counts = np.unique(owners[rows], return_index=True, return_inverse=True, return_counts=True)
-    place, count, size = np.arange(len(rows)) - first[position], counts[position], _sizes(counts, share)[position]
+    place = np.arange(len(rows)) - first[position]
+    count = counts[position]
+    size = _sizes(counts, share)[position]
     start = rng.integers(0, counts)[position]
     drawn = np.zeros(len(owners), np.bool_)
     drawn[rows] = ((place + 1) * size + start) // count > (place * size + start) // count

@@ -99,7 +99,8 @@ class Drawn(Partition):
         if min(side.sum() for side in counts) < clients * self.min_samples:  # no draw can do
             have = " and ".join(f"{side.sum():,}" for side in counts)
             raise UserError(f"{problem} (there are {have} in all); lower min_samples or clients")
-        best, draws = 0, int(np.clip(_WORK // (clients * len(counts[0])), 20, 20_000))
+        best = 0
+        draws = int(np.clip(_WORK // (clients * len(counts[0])), 20, 20_000))
         for _ in range(draws):
             if (shares := draw()) is None:
                 continue
@@ -125,9 +126,9 @@ def attribute_of(samples: Samples, name: str, scheme: str) -> Attribute:
 def deal_mixes(samples: Samples, sides: Sides, mixes: Shares, groups: Rows, rng: np.random.Generator) -> Rows:
     """Give all clients equally many samples of each side, drawn by weights of their own: owners int64 [n].
 
-    When a class runs out, its weight goes to the other classes of its group, and when a whole group has run out, to the
-    other groups, in proportion. Drawing all of a client's samples of a class at once gives the same distribution as
-    drawing them one by one.
+    When a class runs out while a client draws, its weight goes to the other classes of its group, and when a whole
+    group has run out, to the other groups, in proportion: drawing all of a client's samples of a class at once gives
+    the same distribution as drawing them one by one. For clients that draw later, its weight goes to all other classes.
 
     Args:
         mixes: float64 [clients, classes], the weights of the classes.

@@ -76,6 +76,7 @@ class Quantity(Drawn):
     min_samples: int = Drawn.fewest()
 
     def split(self, samples: Samples, sides: Sides, clients: int, rng: np.random.Generator) -> Rows:
-        counts, weights = [np.array([len(rows)]) for rows in sides], np.full(clients, self.alpha)
+        counts = [np.array([len(rows)]) for rows in sides]
+        weights = np.full(clients, self.alpha)
         shares = self.redraw(samples, counts, clients, lambda: rng.dirichlet(weights)[None])
         return deal_parts(samples, sides, shares[0], rng)

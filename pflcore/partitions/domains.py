@@ -27,7 +27,8 @@ class Domains(Partition):
     attribute: str = option("domain", help="The attribute of the dataset that holds the domain.")
 
     def split(self, samples: Samples, sides: Sides, clients: int, rng: np.random.Generator) -> Rows:
-        domains, owners = attribute_of(samples, self.attribute, self.name), np.full(len(samples), -1)
+        domains = attribute_of(samples, self.attribute, self.name)
+        owners = np.full(len(samples), -1)
         each, rest = divmod(clients, len(domains.names))
         if rest:
             raise UserError(
@@ -61,7 +62,8 @@ class DomainDirichlet(Drawn, Domains):
     attribute: str = option("domain", help="The attribute of the dataset that holds the domain.")
 
     def share(self, samples: Samples, sides: Sides, clients: int, rng: np.random.Generator) -> Rows:
-        counts, weights = [class_counts(samples, rows) for rows in sides], np.full(clients, self.alpha)
+        counts = [class_counts(samples, rows) for rows in sides]
+        weights = np.full(clients, self.alpha)
         shares = self.redraw(samples, counts, clients, lambda: rng.dirichlet(weights, samples.classes))
         return deal_classes(samples, sides, shares, rng)
 

@@ -79,6 +79,19 @@ def test_tensors_of_several_types_arrive_in_a_copy_each() -> None:
             assert torch.equal(found[name], tensor) and found[name].dtype == tensor.dtype
 
 
+def test_a_client_without_samples_is_named() -> None:
+    raw = np.zeros((6, 1, 2, 2), np.uint8)
+    samples = Samples(raw, np.zeros(6, np.int64), np.arange(6) < 4, "toy", ("a",), mean=(0.5,), std=(0.5,), source="")
+    some, none = np.arange(1), np.arange(0)
+    for part, held in (
+        ("training", Assignment([some, none], [some + 4, some + 5], "toy", 0)),
+        ("test", Assignment([some, some + 1], [some + 4, none], "toy", 0)),
+        ("validation", Assignment([some, some + 1], [some + 4, some + 5], "toy", 0, validation=[some + 2, none])),
+    ):
+        with pytest.raises(UserError, match=f"^client 1 has no {part} samples; raise the partition's minimum$"):
+            FederatedData.from_samples(samples, held, torch.device("cpu"))
+
+
 def trainer(net: Backbone, *sizes: int, batch_size: int = 5) -> Trainer:
     data = federation(sizes, (2,) * len(sizes))
     model, groups = net.create(data.shape, data.classes, 0)

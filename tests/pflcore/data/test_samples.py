@@ -15,6 +15,7 @@ import pytest
 from pflcore.artifacts import read_table, write_table
 from pflcore.data.assignment import Assignment
 from pflcore.data.assignment_files import read_assignment, write_assignment
+from pflcore.data.noise import Noise
 from pflcore.data.sample_files import read_facts, read_samples, write_samples
 from pflcore.data.samples import Attribute, Boxes, Samples
 from pflcore.errors import UserError
@@ -134,21 +135,34 @@ def test_assignment_round_trips_byte_identically(tmp_path: Path) -> None:
     assert (tmp_path / "a.parquet").read_bytes() == (tmp_path / "b.parquet").read_bytes()
 
 
+INPUTS = [b"x" * 60] * 11
 DAMAGE: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("dataset/2", {"label": pa.array([5] * 12)}, {}, "row 0: label 5 is outside 0..2"),
     ("dataset/2", {"split": pa.array(["valid"] * 12)}, {}, "'split' must hold train or test"),
-    ("dataset/2", {}, {"shape": [3, 4, 4]}, "ValueError"),
+    ("dataset/2", {"label": pa.array([0.5] * 12)}, {}, "'label' must be int64 without nulls, is double with 0"),
+    ("dataset/2", {"label": pa.array([None, *[0] * 11])}, {}, "'label' must be int64 without nulls, is int64 with 1"),
+    ("dataset/2", {"input": pa.array(["x" * 60] * 12)}, {}, "'input' must be fixed_size_binary[60] without nulls, is"),
+    ("dataset/2", {"input": pa.array([None, *INPUTS], pa.binary(60))}, {}, "is fixed_size_binary[60] with 1"),
+    ("dataset/2", {"boxes": pa.array([[]] * 12, pa.list_(pa.int64()))}, {}, "'boxes' must be list<"),
+    ("dataset/2", {}, {"shape": [3, 4, 4]}, "'input' must be fixed_size_binary[48] without nulls, is"),
     ("dataset/2", {}, {"mean": None}, "KeyError: 'mean'"),
     ("partition/2", {}, {"clients": 2}, "clients 0 to 2 are not within 0..1"),
     ("partition/2", {}, {"novel": None}, "KeyError: 'novel'"),
     ("partition/2", {"client": None}, {}, "client"),
+    ("partition/2", {"sample": pa.array([0.5] * 11)}, {}, "'sample' must be int64 without nulls, is double with 0"),
+    ("partition/2", {"sample": pa.array(["1"] * 11)}, {}, "'sample' must be int64 without nulls, is string with 0"),
+    ("partition/2", {"sample": pa.array([None, *range(10)])}, {}, "is int64 with 1"),
+    ("partition/2", {"client": pa.array([None, *[0] * 10], pa.int32())}, {}, "is int32 with 1"),
 ]
 
 
 def test_damaged_artifacts_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     for schema, columns, facts, words in DAMAGE:
-        write_samples(path, make_samples()) if schema == "dataset/2" else write_assignment(path, make_assignment())
+        if schema == "dataset/2":
+            write_samples(path, dataclasses.replace(make_samples(), **MORE))
+        else:
+            write_assignment(path, make_assignment())
         table, meta = read_table(path, schema)
         for name, values in columns.items():  # None removes a column or a fact
             index = table.column_names.index(name)
@@ -160,6 +174,17 @@ def test_damaged_artifacts_are_refused(tmp_path: Path) -> None:
 
 def rows(*values: int) -> np.ndarray:
     return np.array(values, np.int64)
+
+
+def test_an_assignment_is_of_as_many_clients_on_every_side() -> None:
+    one, two = [rows(1)], [rows(1), rows(2)]
+    for train, test, more, sizes in (
+        (two, one, {}, "train of 2, test of 1"),
+        (two, two, {"validation": one}, "train of 2, test of 2, validation of 1"),
+        (two, two, {"noise": Noise((1.0,), False, 0)}, "train of 2, test of 2, noise of 1"),
+    ):
+        with pytest.raises(UserError, match=f"^partition 'toy': {sizes} clients: must be of equally many$"):
+            Assignment(train, test, "toy", 0, **more)
 
 
 def test_an_assignment_has_to_fit_its_dataset() -> None:

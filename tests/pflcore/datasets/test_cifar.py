@@ -20,6 +20,7 @@ from support.cifar_files import (
     images,
     members,
     members100,
+    python100,
     shrink,
 )
 from support.official import Hostile, encoded, failure, plain, trust, write_files, write_tar
@@ -87,6 +88,9 @@ def test_cifar100s_coarse_classes_and_options(folder: Path) -> None:
     samples = create("cifar100", size=224, normalise="half").load(folder)
     assert samples.shape == (3, 224, 224) and samples.inputs.shape == (12, 3, 32, 32)
     assert samples.mean == samples.std == (0.5, 0.5, 0.5)
+    write_files(folder, members100() | {"cifar-100-python/train": python100(0, [3, *COARSE[0][1:]])})
+    where = f"{folder}/cifar-100-python"
+    assert failure(create("cifar100"), folder).startswith(f"{where}: row 0: apple is in fruit_and_vegetables, not in ")
     generated = stand_in(create("cifar100"), 200, 100)
     coarse = dict(zip(FINE[0] + FINE[1], COARSE[0] + COARSE[1], strict=True))
     for label, value in zip(generated.labels, generated.attributes["coarse"].values, strict=True):
@@ -135,6 +139,9 @@ def test_an_export_of_cifar100(folder: Path) -> None:
     assert_complete(export, folder, "train-0.parquet, test-0.parquet (PNG images)")
     write_parquet(folder / "test-0.parquet", PIXELS100[1], fine_label=FINE[1], coarse_label=[16, 18, 19, 20])
     assert failure(export, folder) == f"{folder}: coarse: row 11: label 20 is outside 0..19"
+    write_parquet(folder / "test-0.parquet", PIXELS100[1], fine_label=FINE[1], coarse_label=[16, 18, 19, 14])
+    disagree = "row 11: worm is in non-insect_invertebrates, not in people; use the official data"
+    assert failure(export, folder) == f"{folder}: {disagree}"
     small = pa.table({"img": [plain((0, 0, 0), "PNG", (33, 32))] * 4, "fine_label": FINE[1], "coarse_label": COARSE[1]})
     pq.write_table(small, folder / "test-0.parquet")
     assert failure(export, folder).endswith("row 0: not a readable image (33x32 instead of 32x32 pixels)")

@@ -16,6 +16,7 @@ from support.official import Files, Hostile, failure, trust, write_files, write_
 
 from pflcore.datasets import DATASETS, Dataset, digits5, small_images
 from pflcore.errors import UserError
+from pflcore.options import describe_options
 
 EACH = TRAIN + TEST
 DOMAINS = ("MNIST", "SVHN", "USPS", "SynthDigits", "MNIST-M")
@@ -73,6 +74,22 @@ def test_every_form(
     assert samples.labels.tolist() == LABELS[0] + LABELS[1] and samples.class_names == tuple("0123456789")
     assert samples.train.tolist() == [True] * TRAIN + [False] * TEST and samples.source == source
     assert samples.inputs.flags.writeable and dataset.found(folder)
+
+
+def test_the_extra_images_of_svhn_train_after_the_others(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trust(monkeypatch)
+    later = {one.name: one.later for one in describe_options(small_images.Svhn)}
+    assert later == {"extra": False}, "without it the ids of all runs on SVHN are others"
+    assert (create("svhn").expected, create("svhn", extra=True).extra_images) == ((TRAIN, TEST), 531_131)
+    monkeypatch.setattr(small_images.Svhn, "extra_images", TEST)
+    made.write_svhn(folder)
+    assert "extra_32x32.mat" in failure(create("svhn", extra=True), folder)
+    made.write_matlab(folder / "extra_32x32.mat", 1)
+    samples = create("svhn", extra=True).load(folder)
+    np.testing.assert_array_equal(samples.inputs, np.concatenate([*COLOUR, COLOUR[1]]))
+    assert samples.labels.tolist() == LABELS[0] + LABELS[1] * 2
+    assert samples.train.tolist() == [True] * (TRAIN + TEST) + [False] * TEST
+    assert samples.source == "train_32x32.mat, extra_32x32.mat, test_32x32.mat"
 
 
 def test_lines_of_usps(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -180,6 +180,7 @@ def test_lists_that_are_missing_or_damaged(folder: Path) -> None:
     net = write_lists(folder, fedbn=False)
     (folder / "real_test.txt").write_bytes(b"\xff\xfe\x00")
     assert failure(net, folder).startswith(f"{folder}/real_test.txt: cannot be read (")
+    (folder / "real" / "real_test.txt").write_bytes((folder / "sketch_test.txt").read_bytes())  # is none of them
     (folder / "real_test.txt").unlink()
     assert failure(net, folder).startswith(f"{folder}: real_test.txt is missing")
     target = folder / "executed"

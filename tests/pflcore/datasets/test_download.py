@@ -56,6 +56,19 @@ def test_a_wrong_hash_leaves_nothing_behind_and_a_busy_host_is_asked_again(host:
         host.source().obtain(tmp_path)
 
 
+def test_what_another_process_put_into_a_new_folder_stays(
+    host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fetch(url: str, part: Path) -> None:
+        (part.parent / "other.zip").write_bytes(b"x")
+        raise ConnectionError
+
+    monkeypatch.setattr(_download, "_fetch", fetch)
+    with pytest.raises(UserError, match=r"could not be downloaded \(ConnectionError\); put real.zip into that folder$"):
+        host.source().obtain(tmp_path / "net")
+    assert [path.name for path in (tmp_path / "net").iterdir()] == ["other.zip"]
+
+
 def test_two_processes_fetch_one_file_once(host: Host, tmp_path: Path) -> None:
     host.delay = 0.5  # in which the other one would ask, too
     context = multiprocessing.get_context("fork")

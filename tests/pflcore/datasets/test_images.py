@@ -67,6 +67,24 @@ def test_order_colours_sizes_and_progress(several: bool, monkeypatch: pytest.Mon
         assert str(error.value) == f"image 6: not a readable image ({reason})"
 
 
+def test_few_images_are_read_ahead_of_those_that_are_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    spread(monkeypatch)
+    monkeypatch.setattr(_images, "CHUNK", 1)
+    monkeypatch.setattr(_images, "AHEAD", 3)
+    read: list[int] = []
+    data = encoded(0)
+
+    def reader(number: int) -> bytes:
+        read.append(number)
+        return data
+
+    images = [(f"image {number}", partial(reader, number)) for number in range(12)]
+    done = []
+    for _ in _images._decoded(images, partial(_images._decode_chunk, form=Form((3, 6, 5)))):
+        done.append(len(read))
+    assert done == [4, 5, 6, 7, 8, 9, 10, 11, 12, 12, 12, 12]
+
+
 def test_a_killed_process_and_a_huge_image_are_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_images, "MAX_PIXELS", 29)
     with pytest.raises(UserError, match="5x6 pixels are more than 29"):

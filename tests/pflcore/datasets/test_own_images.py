@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +109,17 @@ def test_an_export_with_names(folder: Path) -> None:
     assert samples.source == "train-0.parquet, train-1.parquet, test-0.parquet (PNG images)"
     write(folder / "test-0.parquet", [60], ["dog", "cat", "emu"], label=[1])
     assert failure(own("image_table"), folder).startswith(f"{folder}/test-0.parquet: its labels are of another kind")
+
+
+def test_names_of_classes_are_distinct_printable_texts(folder: Path) -> None:
+    names: Any
+    for names in (["a", "a"], "ab", [["x"], None], ["a\nb", "c"], {"a": 0}):
+        write(folder / "train.parquet", [1, 2], names, label=[0, 1])
+        found = re.escape(repr(names))
+        message = failure(own("image_table"), folder)
+        assert re.search(rf"train.parquet: the names of 'label' are {found}, not distinct printable texts", message)
+    write(folder / "train.parquet", [1, 2], ["Frühling", "Herbst 2"], label=[0, 1])
+    assert own("image_table").load(folder).class_names == ("Frühling", "Herbst 2")
 
 
 def test_texts_and_domains_elsewhere(folder: Path) -> None:

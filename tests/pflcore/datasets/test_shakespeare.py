@@ -143,7 +143,9 @@ def test_texts_without_plays_or_with_too_little(folder: Path) -> None:
 
 def test_characters_without_a_counterpart() -> None:
     text = "\ufeff“Naïve” – café…\u200b\u2028¶".encode() + b"a" * 1000
-    assert read_text(text, "here") == '"Naive" - cafe...' + "a" * 1000
+    assert read_text(text, "here") == '"Naive" - cafe... ' + "a" * 1000
+    for written, plain in {"é—ø": "e--o", "e\u0301": "e", "œuvre": "oeuvre", "Straße": "Strasse", "Æ": "AE"}.items():
+        assert read_text((written * 99).encode(), "here") == plain * 99
     assert encode_text(string.printable).tolist() == list(range(100))
     assert encode_text("a\x00é\ud800😀 ").tolist() == [10, 255, 255, 255, 255, string.printable.index(" ")]
 

@@ -22,7 +22,7 @@ from pflcore.data.samples import Attribute, Samples
 from pflcore.datasets import DATASETS, stand_in
 from pflcore.errors import UserError
 from pflcore.partitions import PARTITIONS, _deal, partition
-from pflcore.partitions._deal import part_sizes
+from pflcore.partitions._deal import Drawn, draw_counts, part_sizes
 
 WHOLE = dataclasses.replace(SAMPLES, train=np.ones(len(SAMPLES), np.bool_))
 OPTIONS = {"quantity": {"alpha": 2.0}}
@@ -38,32 +38,52 @@ def make(name: str, samples: Samples = SAMPLES, clients: int = 20, seed: int = 0
 
 MIXED = {"alpha": 0.5, "train_share": 0.35, "train_limit": 60, "validation_share": 0.1, "test_share": 0.2}
 MIXED["novel_share"] = 0.3
-# Who holds what, with the seed 3, as a digest that never changes.
-KNOWN: list[tuple[str, dict[str, Any], int, str]] = [
-    ("coarse_classes", {}, 10, "7d33b045ac25"),
-    ("coarse_classes", {"fine": "single"}, 10, "315b4b10b493"),
-    ("dirichlet", {"alpha": 0.3}, 7, "42eaab15fc81"),
-    ("dirichlet", {"alpha": 0.3, "sizes": "free", "min_samples": 3}, 7, "b4645e7341c0"),
-    ("dirichlet", {"alpha": 0.3, "sizes": "equal", "min_samples": 3}, 7, "9838cd5927c3"),
-    ("domain_dirichlet", {"alpha": 0.7, "min_samples": 5}, 15, "d22978387680"),
-    ("domains", {}, 15, "bc469389dd15"),
-    ("iid", {}, 7, "17e1de5412dd"),
-    ("natural", {}, 9, "b4ab10aaf166"),
-    ("natural", {"attribute": "domain", "min_samples": 2}, 4, "5f0a6fe1fa46"),
-    ("noise", {"sigma_max": 12.0}, 4, "d686bc2ff850"),
-    ("noise", {"sigma_max": 12.0, "variant": "as_released"}, 4, "86dd107eda8e"),
-    ("pachinko", {}, 7, "ef627e58d17e"),
-    ("pathological", {}, 10, "c41426b8876e"),
-    ("pathological", {"classes_per_client": 3, "variant": "as_released"}, 10, "d36df06421db"),
-    ("pathological", {"classes_per_client": 3, "variant": "as_released_pfedhn"}, 10, "28363d4017ee"),
-    ("quantity", {"alpha": 0.8}, 7, "03cef9ec8e1c"),
-    ("dirichlet", {"alpha": 0.5, "test_share": 0.3}, 6, "be0764bc50ce"),
-    ("dirichlet", {"alpha": 0.5, "test_share": 0.3, "test_draw": "stratified"}, 6, "c1f0f13fc635"),
-    ("dirichlet", {"alpha": 0.5, "validation_share": 0.2}, 6, "5638592a0ea4"),
-    ("dirichlet", {"alpha": 0.5, "train_limit": 30}, 6, "a36ff5fe500e"),
-    ("dirichlet", {"alpha": 0.5, "train_share": 0.35}, 6, "3d6937d33114"),
-    ("dirichlet", MIXED, 6, "0abd90dd398b"),
-    ("dirichlet", {"alpha": 0.5, "novel_share": 0.4}, 6, "fa7e6e9ee3cd"),
+# With the seed 3, the clients' numbers of training samples, and who holds what as a digest that never changes.
+KNOWN: list[tuple[str, dict[str, Any], str, str]] = [
+    ("coarse_classes", {}, "90 90 90 90 61 60 90 90 90 90", "7d33b045ac25"),
+    ("coarse_classes", {"fine": "single"}, "90 90 90 90 90 31 90 90 90 90", "315b4b10b493"),
+    ("dirichlet", {"alpha": 0.3}, "147 133 52 105 129 149 126", "42eaab15fc81"),
+    ("dirichlet", {"alpha": 0.3, "sizes": "free", "min_samples": 3}, "99 32 86 123 101 138 262", "b4645e7341c0"),
+    ("dirichlet", {"alpha": 0.3, "sizes": "equal", "min_samples": 3}, "120 120 120 121 120 120 120", "9838cd5927c3"),
+    (
+        "domain_dirichlet",
+        {"alpha": 0.7, "min_samples": 5},
+        "55 55 55 47 72 47 57 75 45 59 40 66 57 42 69",
+        "d22978387680",
+    ),
+    ("domains", {}, "55 55 55 55 56 55 59 59 59 55 55 55 56 56 56", "bc469389dd15"),
+    ("iid", {}, "120 120 120 121 120 120 120", "17e1de5412dd"),
+    ("natural", {}, "12 14 19 20 12 15 17 14 16", "b4ab10aaf166"),
+    ("natural", {"attribute": "domain", "min_samples": 2}, "165 177 165 168", "5f0a6fe1fa46"),
+    ("noise", {"sigma_max": 12.0}, "210 211 210 210", "d686bc2ff850"),
+    ("noise", {"sigma_max": 12.0, "variant": "as_released"}, "210 211 210 210", "86dd107eda8e"),
+    ("pachinko", {}, "117 119 119 127 119 120 120", "ef627e58d17e"),
+    ("pathological", {}, "98 85 91 56 98 92 86 88 58 89", "c41426b8876e"),
+    (
+        "pathological",
+        {"classes_per_client": 3, "variant": "as_released"},
+        "92 83 69 61 84 95 91 89 69 94",
+        "d36df06421db",
+    ),
+    (
+        "pathological",
+        {"classes_per_client": 3, "variant": "as_released_pfedhn"},
+        "69 62 49 45 61 70 66 67 49 67",
+        "28363d4017ee",
+    ),
+    ("quantity", {"alpha": 0.8}, "72 95 124 90 122 255 83", "03cef9ec8e1c"),
+    ("dirichlet", {"alpha": 0.5, "test_share": 0.3}, "113 62 133 157 122 134", "be0764bc50ce"),
+    (
+        "dirichlet",
+        {"alpha": 0.5, "test_share": 0.3, "test_draw": "stratified"},
+        "112 62 133 159 123 133",
+        "c1f0f13fc635",
+    ),
+    ("dirichlet", {"alpha": 0.5, "validation_share": 0.2}, "106 58 124 147 115 122", "5638592a0ea4"),
+    ("dirichlet", {"alpha": 0.5, "train_limit": 30}, "30 30 30 30 30 30", "a36ff5fe500e"),
+    ("dirichlet", {"alpha": 0.5, "train_share": 0.35}, "47 25 54 64 50 54", "3d6937d33114"),
+    ("dirichlet", MIXED, "41 22 48 57 44 49", "0abd90dd398b"),
+    ("dirichlet", {"alpha": 0.5, "novel_share": 0.4}, "133 72 155 184 144 153", "fa7e6e9ee3cd"),
 ]
 
 
@@ -73,8 +93,9 @@ def test_assignments_are_the_same_as_ever() -> None:
     values = {name: dataclasses.replace(one, values=one.values[kept]) for name, one in made.attributes.items()}
     parts = {name: getattr(made, name)[kept] for name in ("inputs", "labels", "train")}
     samples = dataclasses.replace(made, **parts, attributes=values)
-    for name, options, clients, digest in KNOWN:
-        held = partition(PARTITIONS.create(name, **options), samples, clients, 3)
+    for name, options, sizes, digest in KNOWN:
+        held = partition(PARTITIONS.create(name, **options), samples, len(sizes.split()), 3)
+        assert " ".join(str(len(own)) for own in held.train) == sizes, (name, options)
         rows = [[own.tolist() for own in side] for side in (held.train, held.test, held.validation)]
         noise = held.noise and dataclasses.asdict(held.noise)
         facts = json.dumps([held.scheme, held.seed, held.own_split, held.novel, noise, rows])
@@ -202,6 +223,43 @@ def test_pachinko_pools_and_draws_in_two_stages() -> None:
     assert ((counts[np.arange(100), :, coarse.argmax(1)] > 0).sum(1) == 5).mean() > 0.9
 
 
+def test_drawing_all_at_once_is_drawing_one_by_one() -> None:
+    """Against the process as published: (coarse, fine) one sample at a time, exhausted classes removed.
+
+    The second client gets what is left, so that all chance is in the first one's draw.
+    """
+    supply, groups = np.array([2, 3, 1, 6]), np.array([0, 0, 1, 1])
+    mixes = np.array([[0.6, 0.1, 0.05, 0.25], [0.25, 0.25, 0.25, 0.25]])
+
+    def one_by_one(rng: np.random.Generator) -> np.ndarray:
+        left = supply.copy()
+        counts = np.zeros((2, 4), int)
+        for client in rng.permutation(2):
+            for _ in range(6):
+                fits = left > 0
+                outer = np.array([mixes[client][groups == g].sum() * fits[groups == g].any() for g in (0, 1)])
+                inner = mixes[client] * fits * (groups == rng.choice(2, p=outer / outer.sum()))
+                fine = rng.choice(4, p=inner / inner.sum())
+                left[fine] -= 1
+                counts[client, fine] += 1
+        return counts
+
+    draws = 1000
+    slow = np.array([one_by_one(np.random.default_rng(i)) for i in range(draws)])
+    fast = np.array([draw_counts(supply, mixes, groups, np.random.default_rng(i + draws)) for i in range(draws)])
+    for client, label in np.ndindex(2, 4):
+        times = np.array([np.bincount(one[:, client, label], minlength=7) for one in (slow, fast)])
+        times = times[:, times.sum(0) > 40]
+        assert times.shape[1] == 1 or chi2_contingency(times).pvalue > 1e-4, (client, label, times)
+
+
+def test_what_one_draw_lacks_another_has() -> None:
+    draws = iter([None, np.array([[0.4, 0.6]]), np.array([[0.5, 0.5]]), np.array([[0.6, 0.4]])])
+    scheme = PARTITIONS.get("quantity")(min_samples=5)
+    assert isinstance(scheme, Drawn)
+    assert scheme.redraw(SAMPLES, [np.array([10])], 2, lambda: next(draws)).tolist() == [[0.5, 0.5]]
+
+
 def test_domains_and_roles_are_clients() -> None:
     domain, role = (SAMPLES.attributes[name].values for name in ("domain", "role"))
     for client, rows in enumerate(make("domains", clients=15).rows()):
@@ -264,6 +322,7 @@ def test_limits_and_shares_of_training_samples_are_nested() -> None:
     # Of a limit and a share the smaller one counts.
     limited, both = (make("dirichlet", clients=5, train_limit=20, train_share=share) for share in (1.0, 0.25))
     assert flat(both) == flat(limited)
+    assert {len(rows) for rows in make("dirichlet", clients=5, train_share=1e-6).train} == {1}
 
 
 def test_classes_are_held_back_in_proportion() -> None:
@@ -272,3 +331,15 @@ def test_classes_are_held_back_in_proportion() -> None:
         assert len(part) == int(len(whole) * 0.25 + 0.5)
         own, drawn = (np.bincount(SAMPLES.labels[rows], minlength=10) for rows in (whole, part))
         assert (np.abs(drawn - own * len(part) / len(whole)) < 1).all()
+
+
+def test_every_sample_is_as_likely_to_be_held_back() -> None:
+    small = make_samples(30, 10)  # clients hold one sample of a class
+    times = np.zeros(len(small))
+    for seed in range(400):
+        times[np.concatenate(make("iid", small, 3, seed, validation_share=0.2).validation)] += 1
+    share = times[small.train] / 400
+    assert share.mean() == pytest.approx(0.2) and np.abs(share - 0.2).max() < 5 * np.sqrt(0.2 * 0.8 / 400)
+    for least_or_most, held_back in ((0.01, 1), (0.99, 9)):
+        validation = make("iid", small, 3, validation_share=least_or_most).validation
+        assert [len(rows) for rows in validation] == [held_back] * 3
