@@ -154,8 +154,11 @@ class Papers:
 
 def _stamp(path: Path) -> str:
     """Return which file there is, by when it was written, its size and its number; a dash where there is none."""
-    stat = path.stat() if path.exists() else None
-    return f"{stat.st_mtime_ns} {stat.st_size} {stat.st_ino}" if stat else "-"
+    try:
+        stat = path.stat()
+    except OSError:  # DVC removes outputs before it makes them again
+        return "-"
+    return f"{stat.st_mtime_ns} {stat.st_size} {stat.st_ino}"
 
 
 def summary_of(paper: Paper, studies: Iterable[Study]) -> Summary:

@@ -229,6 +229,7 @@ def test_pages_are_written_when_they_change(project: Project, pfl: Pfl) -> None:
     before = files()
     written = {"reports/index.html", *(f"reports/papers/{name}.{kind}" for name in ("mine", "tiny") for kind in KINDS)}
     assert set(before) == written
+    assert "<h2>Provenance</h2>" in before["reports/papers/mine.html"][1].decode()  # though no run is there yet
     assert pfl(specs, "report", "mine")[1] == f"{mine} (up to date)\n../reports/index.html\n"
     assert files() == before
     papers = Papers.compiled(project.workspace())
@@ -249,6 +250,16 @@ def test_pages_are_written_when_they_change(project: Project, pfl: Pfl) -> None:
     (project.root / run_path(run, "rounds.parquet")).write_bytes(b"damaged")
     with pytest.raises(UserError):
         papers.write(["mine"])
+
+
+def test_a_file_that_goes_away_while_pages_are_looked_at_is_one_that_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (path := tmp_path / "rounds.parquet").touch()
+    assert module._stamp(path) != "-"
+    monkeypatch.setattr(Path, "exists", lambda path: True)
+    path.unlink()
+    assert module._stamp(path) == "-"
 
 
 def test_the_end_of_a_trial_run(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
