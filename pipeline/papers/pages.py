@@ -25,10 +25,11 @@ from pipeline.compile.compilation import Compilation
 from pipeline.compile.compiler import compile_workspace
 from pipeline.ledger import Entry, Ledger
 from pipeline.papers.paper import PLACES, Brief, Paper, Summary, in_order, papers_of, read_contents
+from pipeline.report.agreement import Agreement
 from pipeline.report.frame import collect_frame
 from pipeline.report.render import Document, Overview, html, latex, mark_of, markdown
 from pipeline.report.statistics import LEGEND
-from pipeline.report.study import Agreement, Study, banner
+from pipeline.report.study import Study, banner
 from pipeline.report.table import Results
 from pipeline.report.write import put, write_pictures
 from pipeline.spec.specs import find_specs

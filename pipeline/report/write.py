@@ -15,12 +15,13 @@ import pandas as pd
 from pflcore.artifacts import read_table, write_table
 from pflcore.files import atomic_path, write_text
 from pipeline.escape import escape_markdown
+from pipeline.report.cells import Key
 from pipeline.report.claims import all_pairs
 from pipeline.report.formats import csv_text
 from pipeline.report.frame import read_frame
 from pipeline.report.render import Document, html, latex, markdown
 from pipeline.report.study import Study
-from pipeline.report.table import Key, Results
+from pipeline.report.table import Results
 from pipeline.spec.table import ResolvedTable
 from pipeline.timing import read_timing
 from pipeline.workspace import frame_path, partition_report_path, report_path, timings_path

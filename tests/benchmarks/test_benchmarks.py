@@ -125,7 +125,7 @@ def test_cells_are_those_of_an_ordinary_run_though_killed_and_continued(tmp_path
     project.compile()
     done = project.repro(*(name for name in project.stages() if name.endswith(":partition")))
     assert done.code == 0, done.output
-    shutil.copytree(project.root, tmp_path / "b", ignore=shutil.ignore_patterns("tmp"))
+    shutil.copytree(project.root, tmp_path / "b", ignore=shutil.ignore_patterns("tmp", "warm"))
     assert here(project, "pack", "--spec", "tiny", "--out", cells).startswith("2 cells, ")
     # Killed as soon as there is a checkpoint, …
     process, ends = train(cells, first, "--every", 0), time.monotonic() + 200

@@ -36,21 +36,12 @@ from pflcore.errors import UserError
 from pflcore.files import write_text
 from pipeline.compile.compiler import compile_workspace
 from pipeline.papers import pages as module
+from pipeline.papers.obtained import Obtained, collect_obtained, count_published
 from pipeline.papers.pages import Papers, studies_of, summary_of, write_paper
-from pipeline.papers.paper import (
-    Brief,
-    Obtained,
-    Paper,
-    Place,
-    Summary,
-    collect_obtained,
-    count_published,
-    papers_of,
-    read_contents,
-)
+from pipeline.papers.paper import Brief, Paper, Place, Summary, papers_of, read_contents
 from pipeline.papers.refresh import refresh
+from pipeline.report.agreement import Agreement
 from pipeline.report.statistics import BEYOND, NO_VERDICT
-from pipeline.report.study import Agreement
 from pipeline.spec.table import ResolvedTable
 from pipeline.workspace import run_path
 

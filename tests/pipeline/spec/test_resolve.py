@@ -16,8 +16,8 @@ from pflcore.artifacts import write_table
 from pflcore.errors import UserError
 from pflcore.options import describe_options
 from pflcore.settings import Training
+from pipeline.report.frame import Value
 from pipeline.report.study import Study
-from pipeline.report.table import Value
 from pipeline.spec.catalog import Catalog
 from pipeline.spec.resolve import Resolved
 from pipeline.spec.run import Run
