@@ -29,7 +29,7 @@ from pipeline.report.agreement import Agreement
 from pipeline.report.frame import collect_frame
 from pipeline.report.render import Document, Overview, html, latex, mark_of, markdown
 from pipeline.report.statistics import LEGEND
-from pipeline.report.study import Study, banner
+from pipeline.report.study import SpecReport, banner
 from pipeline.report.table import Results
 from pipeline.report.write import put, write_pictures
 from pipeline.spec.specs import find_specs
@@ -162,12 +162,12 @@ def _stamp(path: Path) -> str:
     return f"{stat.st_mtime_ns} {stat.st_size} {stat.st_ino}"
 
 
-def summary_of(paper: Paper, studies: Iterable[Study]) -> Summary:
+def summary_of(paper: Paper, studies: Iterable[SpecReport]) -> Summary:
     """Return what an index says about a paper."""
     return Summary(paper.name, paper.title, paper.citation, list(map(Brief.of, studies)), list(paper.places))
 
 
-def studies_of(paper: Paper, root: Path, kept: Mapping[str, Entry] | None = None) -> list[Study]:
+def studies_of(paper: Paper, root: Path, kept: Mapping[str, Entry] | None = None) -> list[SpecReport]:
     """Return the specs of a paper with their results in the workspace `root`, where what is `kept` stands by run id for
     artifacts that are not there. Raises :class:`UserError`: an artifact is damaged."""
     studies = []
@@ -175,7 +175,7 @@ def studies_of(paper: Paper, root: Path, kept: Mapping[str, Entry] | None = None
         folder, report = paper.folder(spec), f"{at.report_path(spec)}/report.html"
         pages = {one.federation: f"{at.partition_report_path(one.federation)}/index" for one in table.partitions}
         there = {name: page for name, page in pages.items() if (root / f"{page}.html").is_file()}
-        study = Study(
+        study = SpecReport(
             Results.of(table, collect_frame(table, paper.runs, root, kept)),
             key=f"s{number}",
             folder=f"{folder}/",
@@ -187,7 +187,7 @@ def studies_of(paper: Paper, root: Path, kept: Mapping[str, Entry] | None = None
     return studies
 
 
-def write_paper(paper: Paper, studies: list[Study], root: Path) -> None:
+def write_paper(paper: Paper, studies: list[SpecReport], root: Path) -> None:
     """Write ``reports/papers/<name>.md .tex .html``, ``<name>/<spec>.html`` if there are more than :data:`MOST_TABLES`,
     and the pictures they need; a file that would not change is left."""
     out = root / PAPERS

@@ -17,7 +17,7 @@ from pflcore.errors import UserError
 from pflcore.registry import did_you_mean
 from pipeline.papers.obtained import Obtained, collect_obtained, count_published
 from pipeline.report.agreement import Agreement
-from pipeline.report.study import Study
+from pipeline.report.study import SpecReport
 from pipeline.spec.published import csv_lines
 from pipeline.spec.run import Run
 from pipeline.spec.table import ResolvedTable
@@ -110,7 +110,7 @@ class Brief:
     agreement: Agreement = field(default_factory=Agreement)
 
     @classmethod
-    def of(cls, study: Study) -> Brief:
+    def of(cls, study: SpecReport) -> Brief:
         """Return what an index says about a study."""
         counts = study.coverage, study.verdicts, count_published(study.table)
         return cls(study.table.spec, study.heading, *counts, tuple(collect_obtained(study.results)), study.agreement)

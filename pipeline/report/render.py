@@ -22,7 +22,7 @@ from pipeline.report.drawing.sections import PlainTable, drop_constant_columns
 from pipeline.report.formats import aligned, escape_latex, inline_svg, sized_svg, without_repeats
 from pipeline.report.printed import BESIDE, NO_VALUE, PrintedCell, format_value
 from pipeline.report.settings import settings_of, text_of
-from pipeline.report.study import CLAIM_STATES, STATES, Part, Study, banner
+from pipeline.report.study import CLAIM_STATES, STATES, Part, SpecReport, banner
 from pipeline.spec.table import train_stage
 from pipeline.workspace import KEPT_STAGES, PAPER, shard_path
 
@@ -78,7 +78,7 @@ class Document:
 
     title: str
     profile: str
-    studies: list[Study] = field(default_factory=list)
+    studies: list[SpecReport] = field(default_factory=list)
     timings: str = ".pfl/timings/"
     source: str = ""
     citation: str = ""
@@ -172,7 +172,7 @@ def _rendered(template: str, filters: dict[str, Any], context: dict[str, Any], *
     return environment.get_template(template).render(**context)
 
 
-def _results(study: Study) -> str:
+def _results(study: SpecReport) -> str:
     """Return the header's levels as rows, then the rows of values with ranks, in Markdown."""
     lines, headers = [], study.results.headers
     for level, spans in enumerate(headers):
@@ -210,7 +210,7 @@ def _latex_row(labels: Sequence[str], cells: Sequence[str] = ()) -> str:
     return " & ".join([*map(escape_latex, labels), *cells]) + r" \\"
 
 
-def _latex_results(study: Study) -> str:
+def _latex_results(study: SpecReport) -> str:
     """Return the rows of a table in LaTeX: its headers, then for each row one of obtained and one of published values.
 
     Long headers of one column are in several lines, since what makes a table wide makes its print small.
@@ -262,7 +262,7 @@ def _latex_published(cell: PrintedCell) -> str:
     return rf"\published{{{text}{star}}}{escape_latex(cell.dagger)}"
 
 
-def details(studies: Iterable[Study]) -> Markup:
+def details(studies: Iterable[SpecReport]) -> Markup:
     """Return what a click on a cell opens, as an expression for a script, in which nothing can end the script.
 
     These are ``runs``, facts by id, and ``tables`` by the study's key: the command that makes it, its cells in rows.
@@ -291,7 +291,7 @@ def details(studies: Iterable[Study]) -> Markup:
     return Markup(re.sub("[<>&\u2028\u2029]", lambda found: f"\\u{ord(found[0]):04x}", text))
 
 
-def _opened(study: Study, cell: Cell | None, text: PrintedCell) -> dict[str, Any] | None:
+def _opened(study: SpecReport, cell: Cell | None, text: PrintedCell) -> dict[str, Any] | None:
     if cell is None:
         return None
     layout, key = study.results.layout, cell.quantity.key if cell.quantity else study.table.metric

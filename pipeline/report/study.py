@@ -68,7 +68,7 @@ class PrintedRow(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Study:
+class SpecReport:
     """One spec with its results.
 
     Attributes:

@@ -28,7 +28,7 @@ from pipeline.report.legend import TWO_NUMBERS, facts, period
 from pipeline.report.printed import BESIDE, NO_VALUE, format_value, headed
 from pipeline.report.render import markdown
 from pipeline.report.statistics import LEGEND
-from pipeline.report.study import Study, heading
+from pipeline.report.study import SpecReport, heading
 from pipeline.report.table import Layout, Results
 from pipeline.report.write import put
 from pipeline.spec.specs import find_specs
@@ -58,7 +58,7 @@ class KeptTable:
         why: A line per explanation of differences.
     """
 
-    study: Study
+    study: SpecReport
     words: Sequence[str]
     facts: Sequence[tuple[str, str]]
     curves: Picture | None
@@ -113,11 +113,11 @@ def _paper(
     paper: Paper, workspace: Workspace, entries: Mapping[str, Entry], old: set[str]
 ) -> tuple[Summary, list[KeptTable]]:
     """Return what is obtained of a paper: first its published tables, then those that show runs which no other has."""
-    briefs, studies = list[Brief](), list[Study]()
+    briefs, studies = list[Brief](), list[SpecReport]()
     for spec, table in paper.tables.items():
         if entries.keys() & table.runs.keys():
             with TemporaryDirectory() as scratch:  # no artifacts of this machine
-                studies.append(Study(Results.of(table, collect_frame(table, paper.runs, Path(scratch), entries))))
+                studies.append(SpecReport(Results.of(table, collect_frame(table, paper.runs, Path(scratch), entries))))
             briefs.append(Brief.of(studies[-1]))
         else:
             briefs.append(Brief(spec, heading(table), published=count_published(table)))
@@ -134,7 +134,7 @@ def _paper(
 
 
 def _beside_published(
-    study: Study, obtained: Sequence[Obtained], entries: Mapping[str, Entry], old: set[str]
+    study: SpecReport, obtained: Sequence[Obtained], entries: Mapping[str, Entry], old: set[str]
 ) -> KeptTable:
     """Return a table beside its published values."""
     layout, axes = study.results.layout, study.table.axes
@@ -171,7 +171,7 @@ def _beside_published(
     )
 
 
-def _without_published(study: Study, entries: Mapping[str, Entry], old: set[str]) -> KeptTable:
+def _without_published(study: SpecReport, entries: Mapping[str, Entry], old: set[str]) -> KeptTable:
     """Return a table that nothing is published of."""
     results, layout, decimals = study.results, study.results.layout, study.table.decimals
     numbers = dict[tuple[Key, Key], Numbers]()
@@ -199,7 +199,7 @@ def _without_published(study: Study, entries: Mapping[str, Entry], old: set[str]
     )
 
 
-def _facts(study: Study, runs: list[Entry]) -> list[tuple[str, str]]:
+def _facts(study: SpecReport, runs: list[Entry]) -> list[tuple[str, str]]:
     about = [fact for fact in facts(study.results) if fact[0] != "kept results"]
     return [*study.agreement.numbers(), ("obtained from", _made(runs)), *about]
 
