@@ -95,7 +95,7 @@ def rates(
 
 
 def unmarked(tables: int, shifts: Sequence[float], seeds: int, spreads: Sequence[float], row: int) -> float:
-    """How often a row is neither the best of its column nor marked as one that cannot be told apart from it.
+    """How often a row is neither the best of its column nor marked as one that does not differ significantly from it.
 
     Args:
         spreads: The standard deviation between trainings of each method, in points.
@@ -137,8 +137,8 @@ MARKS: tuple[tuple[str, tuple[float, ...], int, float], ...] = (
     ("truly best, like 23 others, unmarked", (0,) * 24, 0, 1),
     ("the same, three times as unsteady as the others", (0,) * 24, 0, 3),
     ("the same, a third as unsteady", (0,) * 24, 0, 1 / 3),
-    ("three points behind one of 24, told apart", (0,) * 23 + (-3,), 23, 1),
-    ("ten points behind one of 24, told apart", (0,) * 23 + (-10,), 23, 1),
+    ("three points behind one of 24, found", (0,) * 23 + (-3,), 23, 1),
+    ("ten points behind one of 24, found", (0,) * 23 + (-10,), 23, 1),
 )
 
 

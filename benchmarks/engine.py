@@ -21,10 +21,10 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
-from contestants import BATCH, MODELS, RATE, Workload, accuracy, plain_round
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.flop_counter import FlopCounterMode
+from workloads import BATCH, MODELS, RATE, Workload, accuracy, plain_round
 
 from pflcore.backbones import BACKBONES
 from pflcore.data.federation import FederatedData
@@ -189,7 +189,9 @@ def main() -> None:
         return hypernetwork(chosen.repeat)
     rate = matmul_rate()
     print(f"{os.cpu_count()} cores, {torch.get_num_threads()} threads, matrix product: {rate / 1e9:.0f} GFLOP/s\n")
-    print("| workload | executor | s per 10,000 | to the plain loop | share of the floor |\n|---|---|---:|---:|---:|")
+    print(
+        "| workload | executor | s per 10,000 | against the plain loop | share of the floor |\n|---|---|---:|---:|---:|"
+    )
     for title, workload in WORKLOADS.items():
         if not title.startswith(chosen.only):
             continue

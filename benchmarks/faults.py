@@ -222,7 +222,7 @@ def forget(root: Path, rng: random.Random) -> None:
 
 
 def at_work(root: Path) -> dict[psutil.Process, str]:
-    """All processes in a project, zombies apart, each with its command."""
+    """All processes in a project but for zombies, each with its command."""
     found = {}
     for process in psutil.process_iter():
         with suppress(psutil.Error, OSError):
@@ -253,7 +253,7 @@ def recorded(root: Path) -> Entries:
 
 
 def violations(root: Path, calm: Path, expected: Entries, true: Entries) -> list[str]:
-    """Return what is not as it has to be when all is over, a line each."""
+    """Return what differs from the undisturbed project once the fault is over, a line each."""
     found, told = results(root), []
     told += [f"{name} differs" for name in sorted(found.keys() | expected) if found.get(name) != expected.get(name)]
     status = subprocess.run(["dvc", "status"], cwd=root, env=environment(root), capture_output=True, text=True)
@@ -325,7 +325,11 @@ def main() -> int:
                 subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", root], check=True)
             kind, how, problems = tried(number, chosen.seed, root, calm, seconds, mounts)
             problems += violations(root, calm, expected, true)
-            psutil.wait_procs([one for one in at_work(root) if one.kill() is None])
+            left = list(at_work(root))
+            for process in left:
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
+            psutil.wait_procs(left)
             if mounts:
                 subprocess.run(["umount", "-l", root], check=True)
             shutil.rmtree(root)

@@ -13,7 +13,7 @@ checkpoints bear says so.
 
 ``cells.json`` in the folder has what is to be trained, cheapest first: for each run its spec, cell and seed in `words`,
 the `seconds` that it is expected to take here, its record, what stands for the code of its train stage, and the hashes
-of its data and partition. Below ``data/`` lie samples, and who holds which
+of its data and partition; and the hash of each module of pflcore. Below ``data/`` lie samples, and who holds which
 of them, as compressed pickles in pieces, since only so much may travel at a time.
 """
 
@@ -40,6 +40,7 @@ import torch
 from torch import Tensor
 
 import pflcore
+from pflcore import sources
 from pflcore.backbones import BACKBONES
 from pflcore.data.federation import FederatedData
 from pflcore.engine import CheckpointFolder, Progress, Result, device_name, select_device, train, use_threads
@@ -70,10 +71,15 @@ def finished(out: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines(out / LINES) if line.endswith("}")]
 
 
-def code() -> str:
-    """Return the SHA-256 of all that trains."""
-    files = sorted(Path(pflcore.__file__).parent.rglob("*.py"))
-    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
+def modules() -> dict[str, str]:
+    """Return the SHA-256 of every module that may train, by its name."""
+    package = Path(pflcore.__file__).parent
+    found = {}
+    for path in sorted(package.rglob("*.py")):
+        parts = path.relative_to(package.parent).with_suffix("").parts
+        name = ".".join(part for part in parts if part != "__init__")
+        found[name] = hashlib.sha256(path.read_bytes()).hexdigest()
+    return found
 
 
 def pack_data(folder: Path, name: str, content: object) -> None:
@@ -134,13 +140,19 @@ def pack(chosen: argparse.Namespace) -> None:
     for federation in federations:
         pack_data(folder, federation, read_assignment(root / partition_path(federation)))
     speed = Speed(compilation.runs.values(), workspace.private / "timings")
-    names = ("seconds", "run", "words", "record", "code", "hashes")
-    facts = (
-        (speed.seconds(run), run.id, wanted[run.id], run.record, seal(compilation, run), hashes(root, run))
+    packed: list[dict[str, Any]] = [
+        {
+            "seconds": speed.seconds(run),
+            "run": run.id,
+            "words": wanted[run.id],
+            "record": run.record,
+            "code": seal(compilation, run),
+            "hashes": hashes(root, run),
+        }
         for run in runs
-    )
-    packed = [dict(zip(names, of_run, strict=True)) for of_run in sorted(facts)]
-    write_text(folder / CELLS, json.dumps({"cells": packed, "code": code()}, indent=1) + "\n")
+    ]
+    packed.sort(key=lambda cell: (cell["seconds"], cell["run"]))
+    write_text(folder / CELLS, json.dumps({"cells": packed, "modules": modules()}, indent=1) + "\n")
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     print(f"{len(packed)} cells, {size / 2**20:.1f} MiB")
     if left:
@@ -248,9 +260,9 @@ class Session:
             content = json.loads((self.folder / CELLS).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise UserError(f"{self.folder}: nothing was packed there ({error})") from None
-        if content["code"] != code():
+        self.cells, self.modules = content["cells"], content["modules"]
+        if self.modules != modules():
             raise UserError("pflcore/ is not the one that the cells were packed with; pack them again")
-        self.cells = content["cells"]
         self.samples: dict[str, Any] = {}
 
     def run(self) -> None:
@@ -281,7 +293,9 @@ class Session:
             shutil.copytree(self.folder / place.name, place)
 
         def on_round(progress: Progress) -> None:
-            seen[:] = progress.round, seen[1] if progress.accuracy is None else progress.accuracy
+            seen[0] = progress.round
+            if progress.accuracy is not None:
+                seen[1] = progress.accuracy
 
         with Until(place, name, self.ends, self.chosen.every) as checkpoints:
             result = train(
@@ -295,9 +309,15 @@ class Session:
                 checkpoint_every=self.chosen.every,
                 on_round=on_round,
             )
+            self.check_code()
             line = {
-                **{"run": cell["run"], "identity": name, "kind": self.device.type, "device": device_name(self.device)},
-                **{"torch": torch.__version__, "ended": time.time(), "seconds": time.monotonic() - started},
+                "run": cell["run"],
+                "identity": name,
+                "kind": self.device.type,
+                "device": device_name(self.device),
+                "torch": torch.__version__,
+                "ended": time.time(),
+                "seconds": time.monotonic() - started,
                 "result": pickle.dumps(replace(result, weights={}, findings={})).hex(),
             }
             with (self.out / LINES).open("a", encoding="utf-8") as file:
@@ -305,6 +325,13 @@ class Session:
             checkpoints.clear()
         shutil.rmtree(place)
         return "diverged" if result.diverged else "done"
+
+    def check_code(self) -> None:
+        """Raise :class:`UserError` if this process has imported other code than the cells were packed with, as where
+        a module is imported late and was edited before."""
+        for name, content in sources.loaded().items():
+            if name in self.modules and hashlib.sha256(content).hexdigest() != self.modules[name]:
+                raise UserError(f"{name} is not the one that the cells were packed with; pack them again")
 
     def federation(self, cell: dict[str, Any]) -> FederatedData:
         run, folders = Run(cell["record"]), (self.folder, *self.chosen.data)

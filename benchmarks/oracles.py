@@ -96,7 +96,10 @@ def adapter_of(chosen: argparse.Namespace) -> Any:
         return plain
     if not chosen.adapter.is_file():
         raise UserError(f"{chosen.adapter}: no such file")
-    return SimpleNamespace(**runpy.run_path(str(chosen.adapter)))
+    names = runpy.run_path(str(chosen.adapter))
+    if missing := [name for name in ("METHODS", "run") if name not in names]:
+        raise UserError(f"{chosen.adapter}: has no {' and no '.join(missing)}; see benchmarks/oracle/setting.py")
+    return SimpleNamespace(**names)
 
 
 def setting_of(chosen: argparse.Namespace) -> Setting:

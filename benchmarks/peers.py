@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 import psutil  # comes with dvc
-from contestants import CLASSES, WORKLOADS, Workload
+from workloads import CLASSES, WORKLOADS, Workload
 
 from pflcore.datasets import DATASETS
 

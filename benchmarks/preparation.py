@@ -105,12 +105,12 @@ def partitions() -> None:
 
 
 def timed(work: Callable[..., object], *given: object) -> str:
-    """Return seconds, or "no" and the seconds until it was refused."""
+    """Return seconds, or "refused"."""
     start = time.perf_counter()
     try:
         work(*given)
     except UserError:
-        return f"no {time.perf_counter() - start:.2f}"
+        return "refused"
     return f"{time.perf_counter() - start:.2f}"
 
 

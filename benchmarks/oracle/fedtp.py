@@ -9,7 +9,7 @@ after a round is what it would print; it cannot measure the first, except of loc
 from __future__ import annotations
 
 import contextlib
-import importlib
+import importlib.util
 import io
 import logging
 import runpy

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from rich.table import Table
@@ -11,13 +11,14 @@ from pflcore.errors import UserError
 from pipeline.parsing import parse_yaml
 
 
-def plain_table(*columns: str, right: int | None = None) -> Table:
-    """Return a table without lines; the columns from number `right` on are aligned to the right."""
+def plain_table(*columns: str, right: Collection[str] = ()) -> Table:
+    """Return a table without lines; the columns `right` are aligned to the right."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for at, column in enumerate(columns):
-        justify = "right" if right is not None and at >= right else "left"
-        style = {"style": "cyan", "no_wrap": True} if at == 0 and column == "name" else {"overflow": "fold"}
-        table.add_column(column, justify=justify, **style)  # type: ignore[arg-type]
+        if at == 0 and column == "name":
+            table.add_column(column, style="cyan", no_wrap=True)
+        else:
+            table.add_column(column, justify="right" if column in right else "left", overflow="fold")
     return table
 
 

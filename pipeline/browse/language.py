@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from pflcore.options import OptionInfo
-from pipeline.report.legend import PROTOCOLS
 from pipeline.spec.catalog import Catalog
 from pipeline.spec.figures import figure_title
 from pipeline.spec.metrics import QUANTITIES
@@ -33,7 +32,7 @@ _OPTIONS = {"bool": "true or false", "int": "whole number", "float": "number", "
 _TYPES = {"boolean": "true or false", "integer": "whole number", "number": "number", "string": "text", "null": "null"}
 
 
-class Key(NamedTuple):
+class SpecKey(NamedTuple):
     """A key of a part of a spec; `default` is "required" where there is none."""
 
     name: str
@@ -42,24 +41,26 @@ class Key(NamedTuple):
     meaning: str
 
 
-def keys_of(part: str, catalog: Catalog) -> list[Key]:
+def keys_of(part: str, catalog: Catalog) -> list[SpecKey]:
     """Return the keys of a part: one of :data:`PARTS` or a group of settings."""
     if part == "run":
         return list(_keys_of_runs())
     if part in SETTINGS:
         options = catalog.settings[part].options
-        return [Key(one.name, _values(one), _default(one.required, one.default), one.help) for one in options]
+        return [SpecKey(one.name, _values(one), _default(one.required, one.default), one.help) for one in options]
     whole = SpecFile.model_json_schema()
     model = whole if part == "spec" else whole["$defs"][PARTS[part]]
-    needed, keys = model.get("required", []), list[Key]()
+    needed, keys = model.get("required", []), list[SpecKey]()
     for name, schema in model["properties"].items():
         meaning = schema.get("description", "") or _summary(schema, whole)
-        keys.append(Key(name, _takes(schema), _default(name in needed, schema.get("default", "")), meaning))
+        keys.append(SpecKey(name, _takes(schema), _default(name in needed, schema.get("default", "")), meaning))
     return keys
 
 
 def metrics() -> list[tuple[str, str]]:
     """Return what `table.metric` can be, and what it is."""
+    from pipeline.report.legend import PROTOCOLS  # with pandas, which no other page here needs
+
     protocols = ((name, text.removeprefix(f"{name}: ")) for name, text in PROTOCOLS.items())
     return [*protocols, *((name, kind.words) for name, kind in QUANTITIES.items())]
 
@@ -69,15 +70,17 @@ def figures(catalog: Catalog) -> list[tuple[str, str]]:
     return [(name, figure_title(name) or catalog.entry("analysis", name).summary) for name in catalog.figures()]
 
 
-def _keys_of_runs() -> Iterator[Key]:
+def _keys_of_runs() -> Iterator[SpecKey]:
     for kind in COMPONENTS:
         several = f"A name of `pfl list {kind}s`, or `{{name: …}}` with its options."
-        yield Key(kind, "name or options", "required", several)
+        yield SpecKey(kind, "name or options", "required", several)
     for name, (least, meaning) in SCALARS.items():
-        yield Key(name, f"whole number, at least {least}", "0" if name == "seed" else "required", meaning)
+        yield SpecKey(name, f"whole number, at least {least}", "0" if name == "seed" else "required", meaning)
     for kind in SETTINGS:
-        yield Key(kind, f"keys of `{kind}`", "", f"`pfl describe {kind}` has them.")
-    yield Key("analyses", "list of names or options", "", "What is made of the trained models: `pfl list analyses`.")
+        yield SpecKey(kind, f"keys of `{kind}`", "", f"`pfl describe {kind}` has them.")
+    yield SpecKey(
+        "analyses", "list of names or options", "", "What is made of the trained models: `pfl list analyses`."
+    )
 
 
 def _takes(schema: dict[str, Any]) -> str:

@@ -11,7 +11,7 @@ from rich.markup import escape
 
 from pflcore.errors import UserError
 from pflcore.registry import KINDS, did_you_mean, module_of
-from pipeline.browse import plain_table
+from pipeline.browse import language, plain_table
 from pipeline.spec.catalog import Catalog, EntryInfo
 from pipeline.spec.specs import find_specs, load_spec
 from pipeline.workspace import Workspace
@@ -27,8 +27,6 @@ def list_kind(what: str, workspace: Workspace, catalog: Catalog, console: Consol
 
         return list_datasets(workspace, catalog, console)
     if what in ("metrics", "figures"):
-        from pipeline.browse import language
-
         table = plain_table("name", "what it is")
         for row in language.metrics() if what == "metrics" else language.figures(catalog):
             table.add_row(*map(escape, row))
@@ -66,21 +64,18 @@ def describe(
         return _print_options(catalog, name, name, console)
     possible = [kind] if kind else list(KINDS)
     kinds = [one for one in possible if name in catalog.names(one)]
-    if not kinds:
-        from pipeline.browse import language
-
-        known = {*(known for one in possible for known in catalog.names(one)), *(() if kind else language.PARTS)}
-        if name not in known:
-            raise UserError(f"nothing is called {name!r}{did_you_mean(name, sorted(known))}")
-        table = plain_table("name", "takes", "default", "meaning")
-        for key in language.keys_of(name, catalog):
-            table.add_row(*map(escape, key))
-        console.print(f"[bold cyan]{name}[/] · a part of specs\n", highlight=False)
-        return console.print(table)
+    parts = () if kind else language.PARTS
+    if not kinds and name not in parts:
+        known = {*(known for one in possible for known in catalog.names(one)), *parts}
+        raise UserError(f"nothing is called {name!r}{did_you_mean(name, sorted(known))}")
     if options is not None:
         from pflcore.datasets import DATASETS
 
         DATASETS.create(name, **options)  # refused before anything is printed
+    if name in parts:
+        _print_part(name, catalog, console)
+        if kinds:  # an entry has the name too
+            console.print()
     for one in kinds:
         entry = catalog.entry(one, name)
         console.print(f"[bold cyan]{name}[/] · {one} · {escape(_source(entry))}\n", highlight=False)
@@ -93,6 +88,14 @@ def describe(
 
             show_facts(name, workspace.home, console, options)
         _print_options(catalog, one, name, console)
+
+
+def _print_part(name: str, catalog: Catalog, console: Console) -> None:
+    table = plain_table("name", "takes", "default", "meaning")
+    for key in language.keys_of(name, catalog):
+        table.add_row(*map(escape, key))
+    console.print(f"[bold cyan]{name}[/] · a part of specs\n", highlight=False)
+    console.print(table)
 
 
 def _print_options(catalog: Catalog, kind: str, name: str, console: Console) -> None:

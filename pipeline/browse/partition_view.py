@@ -99,7 +99,8 @@ class Drawing:
         each = "a class" if width == 1 else f"{width} classes"
         ends = " to ".join(escape(legible(samples.class_names[end])) for end in (0, -1))
         console.print(f"[dim]a column is {each}, from {ends}[/]")
-        figures = plain_table("over clients", "smallest", "median", "mean", "largest", right=1)
+        numbers = ("smallest", "median", "mean", "largest")
+        figures = plain_table("over clients", *numbers, right=numbers)
         for row in summarise(client_frame(measures, self.assignment)):
             figures.add_row(*row)
         console.print(figures)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 Specs = Annotated[list[str] | None, typer.Argument(help="Specs, e.g. fedtp/table2, or folders of them, e.g. fedtp.")]
 Kept = Annotated[list[str], typer.Argument(help="Specs, e.g. fedofa/table_s1, or a folder of them.")]
 All = Annotated[bool, typer.Option("--all", help="All specs.")]
+AllAdded = Annotated[bool, typer.Option("--all", help="All that were added.")]
 Profile = Annotated[str, typer.Option(help="paper or smoke.")]
 Set = Annotated[list[str] | None, typer.Option("--set", help="An option of it, as alpha=0.1; repeatable.")]
 _UNBROKEN = 10_000  # columns of a file or a pipe: a row of a table is a line there
@@ -39,11 +40,10 @@ def console() -> Console:
 def print_table(columns: Iterable[str], right: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Print rows as a table, some columns of it to the right. Prints nothing without rows."""
     from rich.markup import escape
-    from rich.table import Table
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in columns:
-        table.add_column(name, justify="right" if name in right else "left", overflow="fold")
+    from pipeline.browse import plain_table
+
+    table = plain_table(*columns, right=right)
     for row in rows:
         table.add_row(*map(escape, row))
     if table.row_count:

@@ -58,6 +58,8 @@ def check(
     ] = None,
 ) -> None:
     """Try a method or a backbone on small data: does it do what every such entry has to do?"""
+    if len(names) > 2 or (len(names) == 2 and names[0] not in CHECKED):
+        raise UserError(f"check takes a name, or a kind ({', '.join(CHECKED)}) and a name; got {' '.join(names)!r}")
     catalog, (*asked, name) = load_catalog(Workspace.find().home), names
     kinds = [kind for kind in CHECKED if name in catalog.names(kind) and asked in ([], [kind])]
     if not kinds:

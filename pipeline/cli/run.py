@@ -9,7 +9,18 @@ from typing import Annotated
 import typer
 
 from pflcore.errors import UserError
-from pipeline.cli.common import All, Profile, Specs, all_specs, console, named_specs, selected, warn, write_stages
+from pipeline.cli.common import (
+    All,
+    AllAdded,
+    Profile,
+    Specs,
+    all_specs,
+    console,
+    named_specs,
+    selected,
+    warn,
+    write_stages,
+)
 from pipeline.compile.compiler import compile_workspace
 from pipeline.compile.generated import compare, write
 from pipeline.spec import selection
@@ -17,7 +28,8 @@ from pipeline.study.begin import SCHEMA, write_schema
 from pipeline.workspace import PAPER, Workspace
 
 Jobs = Annotated[int | None, typer.Option("--jobs", "-j", min=1, help="Stages at a time; default: what fits.")]
-KeepGoing = Annotated[bool, typer.Option("--keep-going/--fail-fast", help="After a failure, go on with what can.")]
+KEEP_GOING = "After a failure, go on with what does not depend on it."
+KeepGoing = Annotated[bool, typer.Option("--keep-going/--fail-fast", help=KEEP_GOING)]
 CELL = "Only runs of this cell, no report: labels, e.g. 'FedAvg, *'; repeatable."
 Cells = Annotated[list[str] | None, typer.Option(help=CELL)]
 
@@ -67,7 +79,7 @@ def add(specs: Annotated[list[str], typer.Argument(help="Specs, or folders of th
     write_stages(workspace, compilation)
 
 
-def drop(specs: Specs = None, all_: All = False) -> None:
+def drop(specs: Specs = None, all_: AllAdded = False) -> None:
     """Undo `pfl add`. What has been computed stays in DVC's cache, and is found there when they are added again."""
     if bool(specs) == all_:
         raise UserError("name specs, or give --all")
@@ -114,8 +126,20 @@ def run(
     names = named_specs(workspace, specs)
     if names and all_:
         raise UserError("name specs, or give --all; not both")
-    how = (jobs, gpus, per_gpu, keep_going, dry_run, cluster, tuple(cell or ()), tuple(seed or ()))
-    raise typer.Exit(run_specs(workspace, RunOptions(tuple(names), all_, *how, shlex.join(["pfl", *sys.argv[1:]]))))
+    chosen = RunOptions(
+        specs=tuple(names),
+        everything=all_,
+        jobs=jobs,
+        gpus=gpus,
+        per_gpu=per_gpu,
+        keep_going=keep_going,
+        dry=dry_run,
+        cluster=cluster,
+        cells=tuple(cell or ()),
+        seeds=tuple(seed or ()),
+        command=shlex.join(["pfl", *sys.argv[1:]]),
+    )
+    raise typer.Exit(run_specs(workspace, chosen))
 
 
 def status(

@@ -25,10 +25,11 @@ from pipeline.compile.compilation import Compilation
 from pipeline.compile.compiler import compile_workspace
 from pipeline.ledger import Entry, Ledger
 from pipeline.papers.paper import PLACES, Brief, Paper, Summary, in_order, papers_of, read_contents
+from pipeline.report.agreement import Agreement
 from pipeline.report.frame import collect_frame
 from pipeline.report.render import Document, Overview, html, latex, mark_of, markdown
 from pipeline.report.statistics import LEGEND
-from pipeline.report.study import Agreement, Study, banner
+from pipeline.report.study import SpecReport, banner
 from pipeline.report.table import Results
 from pipeline.report.write import put, write_pictures
 from pipeline.spec.specs import find_specs
@@ -154,16 +155,19 @@ class Papers:
 
 def _stamp(path: Path) -> str:
     """Return which file there is, by when it was written, its size and its number; a dash where there is none."""
-    stat = path.stat() if path.exists() else None
-    return f"{stat.st_mtime_ns} {stat.st_size} {stat.st_ino}" if stat else "-"
+    try:
+        stat = path.stat()
+    except OSError:  # DVC removes outputs before it makes them again
+        return "-"
+    return f"{stat.st_mtime_ns} {stat.st_size} {stat.st_ino}"
 
 
-def summary_of(paper: Paper, studies: Iterable[Study]) -> Summary:
+def summary_of(paper: Paper, studies: Iterable[SpecReport]) -> Summary:
     """Return what an index says about a paper."""
     return Summary(paper.name, paper.title, paper.citation, list(map(Brief.of, studies)), list(paper.places))
 
 
-def studies_of(paper: Paper, root: Path, kept: Mapping[str, Entry] | None = None) -> list[Study]:
+def studies_of(paper: Paper, root: Path, kept: Mapping[str, Entry] | None = None) -> list[SpecReport]:
     """Return the specs of a paper with their results in the workspace `root`, where what is `kept` stands by run id for
     artifacts that are not there. Raises :class:`UserError`: an artifact is damaged."""
     studies = []
@@ -171,7 +175,7 @@ def studies_of(paper: Paper, root: Path, kept: Mapping[str, Entry] | None = None
         folder, report = paper.folder(spec), f"{at.report_path(spec)}/report.html"
         pages = {one.federation: f"{at.partition_report_path(one.federation)}/index" for one in table.partitions}
         there = {name: page for name, page in pages.items() if (root / f"{page}.html").is_file()}
-        study = Study(
+        study = SpecReport(
             Results.of(table, collect_frame(table, paper.runs, root, kept)),
             key=f"s{number}",
             folder=f"{folder}/",
@@ -183,7 +187,7 @@ def studies_of(paper: Paper, root: Path, kept: Mapping[str, Entry] | None = None
     return studies
 
 
-def write_paper(paper: Paper, studies: list[Study], root: Path) -> None:
+def write_paper(paper: Paper, studies: list[SpecReport], root: Path) -> None:
     """Write ``reports/papers/<name>.md .tex .html``, ``<name>/<spec>.html`` if there are more than :data:`MOST_TABLES`,
     and the pictures they need; a file that would not change is left."""
     out = root / PAPERS

@@ -1,13 +1,12 @@
-"""Papers: the specs of one folder together, what the paper holds, what was obtained of it, and what an index says.
+"""Papers: the specs of one folder together, what the paper holds, and what an index says of it.
 
-A paper's folder of specs may have a file ``contents.csv`` with the columns place, holds, specs (names, apart by blanks)
-and reason, which says why there is no spec.
+A paper's folder of specs may have a file ``contents.csv`` with the columns place, holds, specs (names separated by
+blanks) and reason, which says why there is no spec.
 """
 
 from __future__ import annotations
 
 import re
-import statistics
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -16,11 +15,9 @@ from typing import Any
 
 from pflcore.errors import UserError
 from pflcore.registry import did_you_mean
-from pipeline.report.figures._comparisons import PROTOCOLS
-from pipeline.report.frame import LAST, LAST_TEN
-from pipeline.report.statistics import NO_VERDICT
-from pipeline.report.study import Agreement, Study, compared_cells
-from pipeline.report.table import Cell, Measured, Results, format_value, signed
+from pipeline.papers.obtained import Obtained, collect_obtained, count_published
+from pipeline.report.agreement import Agreement
+from pipeline.report.study import SpecReport
 from pipeline.spec.published import csv_lines
 from pipeline.spec.run import Run
 from pipeline.spec.table import ResolvedTable
@@ -55,16 +52,31 @@ def read_contents(folder: Path, paper: str, known: Collection[str]) -> list[Plac
     """Return what the paper of a folder of specs holds, by the names of its specs, as ``table1``; [] where no file says
     it. Raises :class:`UserError`: a line is not whole, or names no spec of the paper."""
     path, label = folder / paper / "contents.csv", f"specs/{paper}/contents.csv"
-    lines, places = csv_lines(path, label) if path.is_file() else iter([("", _COLUMNS)]), list[Place]()
-    if next(lines, ("", []))[1] != _COLUMNS:
+    if not path.is_file():
+        return []
+    lines = csv_lines(path, label)
+    _, columns = next(lines, ("", []))
+    if columns != _COLUMNS:
         raise UserError(f"{label}:1: the columns are {', '.join(_COLUMNS)}")
+    places = []
     for where, cells in lines:
-        if len(cells) != len(_COLUMNS) or not (cells[0] and cells[1]) or bool(cells[2].split()) == bool(cells[3]):
+        place = _place(cells)
+        if place is None:
             raise UserError(f"{where}: a line has a place, what it holds, and either specs or a reason for none")
-        places.append(Place(cells[0], cells[1], tuple(cells[2].split()), cells[3]))
-        if unknown := [name for name in places[-1].specs if name not in known]:
+        if unknown := [name for name in place.specs if name not in known]:
             raise UserError(f"{where}: {unknown[0]!r} is no spec of this paper{did_you_mean(unknown[0], list(known))}")
+        places.append(place)
     return places
+
+
+def _place(cells: list[str]) -> Place | None:
+    """Return the place on a line; None where the line is not whole."""
+    if len(cells) != len(_COLUMNS):
+        return None
+    where, holds, names, reason = cells
+    specs = tuple(names.split())
+    either = bool(specs) != bool(reason)
+    return Place(where, holds, specs, reason) if where and holds and either else None
 
 
 @dataclass(frozen=True)
@@ -86,89 +98,6 @@ class Paper:
 
 
 @dataclass(frozen=True)
-class Obtained:
-    """A published accuracy and what was obtained for it, in percent and percentage points.
-
-    Attributes:
-        labels: Of the cell, in the order in which ``--cell`` takes them.
-        last: What was obtained after the last round, where `obtained` is the mean over the last measurements; else "".
-        runs: How many there are, of how many that are planned.
-        quoted: The paper has the value from an earlier one.
-        elsewhere: The number under other protocols, by their names.
-        explained: Why they differ; "" where nobody knows, or where they do not.
-        reached: The mean over runs of the first round at the published number or above; None where one never is.
-    """
-
-    labels: tuple[str, ...]
-    published: str
-    obtained: str
-    last: str
-    difference: float
-    verdict: str
-    noise: float | None
-    runs: tuple[int, int]
-    quoted: bool
-    elsewhere: dict[str, float]
-    explained: str
-    ids: tuple[str, ...]
-    reached: int | None = None
-
-    @property
-    def compared(self) -> str:
-        """The difference with its sign, and the verdict where there is one: ``+1.53 beyond noise (0.90)``."""
-        verdict = "" if self.verdict == NO_VERDICT else f" {self.verdict} ({self.noise:.2f})"
-        return signed(self.difference, 2) + verdict
-
-
-def collect_obtained(results: Results) -> list[Obtained]:
-    """Return the cells of a table that have both values, in its order; quantities other than accuracy are left out."""
-    return [_obtained(cell, results) for cell in compared_cells(results)]
-
-
-def count_published(table: ResolvedTable) -> int:
-    """Count the accuracies that are published of a table, whether a run is planned for them or not."""
-    cells = (cell.published for cell in table.cells if cell.quantity is None)
-    return sum(published is not None and published.mean is not None for published in cells)
-
-
-def _obtained(cell: Cell, results: Results) -> Obtained:
-    assert cell.obtained and cell.published and cell.difference is not None
-    runs = [run for run in map(results.runs.__getitem__, cell.runs) if run.values_of(cell.client)]
-    curves = [run.curve(cell.client) for run in runs]
-    reached = [int(curve.index[at][0]) for curve in curves if (at := curve >= cell.published.mean).any()]
-    decimals = results.table.decimals
-    return Obtained(
-        labels=tuple(cell.labels.values()),
-        published=format_value(cell.published, decimals),
-        obtained=format_value(cell.obtained, decimals),
-        last=format_value(cell.last, decimals),
-        difference=round(cell.difference, 6),
-        verdict=cell.verdict,
-        noise=cell.noise,
-        runs=(cell.n, len(cell.runs)),
-        quoted=cell.quoted,
-        elsewhere=_elsewhere(runs, cell.client, results.table.metric),
-        explained=cell.explained,
-        ids=tuple(run.id for run in runs),
-        reached=round(statistics.fmean(reached)) if reached and len(reached) == len(runs) else None,
-    )
-
-
-def _elsewhere(runs: list[Measured], client: int | None, metric: str) -> dict[str, float]:
-    """Return the mean over runs under protocols that the table does not show, of a client or, for None, of all."""
-    shown = {metric, "last_position", *(["final"] if metric == LAST_TEN else [])}
-    if not any(run.resolved.evaluation.window for run in runs):
-        shown.add("last_rounds")  # which is the last round
-    found = []
-    for run in runs:
-        curve = run.curve(client)
-        more = {"best_by_test": float(curve.max()), LAST_TEN: float(curve.iloc[-LAST:].mean())}
-        found.append({name: value.mean for name, value in run.values_of(client).items()} | more)
-    names = [name for name in PROTOCOLS if name not in shown and all(name in own for own in found)]
-    return {PROTOCOLS[name]: round(statistics.fmean(own[name] for own in found), 6) for name in names}
-
-
-@dataclass(frozen=True)
 class Brief:
     """What an index says about one spec: its cells and claims by state, and how many accuracies are published of it."""
 
@@ -181,7 +110,7 @@ class Brief:
     agreement: Agreement = field(default_factory=Agreement)
 
     @classmethod
-    def of(cls, study: Study) -> Brief:
+    def of(cls, study: SpecReport) -> Brief:
         """Return what an index says about a study."""
         counts = study.coverage, study.verdicts, count_published(study.table)
         return cls(study.table.spec, study.heading, *counts, tuple(collect_obtained(study.results)), study.agreement)
@@ -204,12 +133,9 @@ class Summary:
         by_spec = {brief.spec.removeprefix(f"{self.name}/"): brief.coverage for brief in self.briefs}
         found = Counter[str]()
         for place in self.places or [Place("Table", "", (spec,)) for spec in by_spec]:
-            cells = sum((by_spec.get(spec, Counter(missing=1)) for spec in place.specs), Counter[str]())
-            left = cells["missing"] + cells["partly"] + cells["diverged"]
-            begun = cells["done"] + cells["partly"] + cells["diverged"]
-            state = "unplanned" if not place.specs else "done" if not left else "partly" if begun else "missing"
-            found[state] += place.shows_results
-        return +found
+            if place.shows_results:
+                found[_state(place, by_spec)] += 1
+        return found
 
     @property
     def lacking(self) -> list[Place]:
@@ -233,6 +159,16 @@ class Summary:
     @property
     def agreement(self) -> Agreement:
         return Agreement.total((brief.agreement for brief in self.briefs), self.published)
+
+
+def _state(place: Place, by_spec: Mapping[str, Counter[str]]) -> str:
+    """Return the state of a place, one of :data:`PLACES`, from cells by state of each spec."""
+    if not place.specs:
+        return "unplanned"
+    cells = sum((by_spec.get(spec, Counter(missing=1)) for spec in place.specs), Counter[str]())
+    if not cells["missing"] + cells["partly"] + cells["diverged"]:
+        return "done"
+    return "partly" if cells["done"] + cells["partly"] + cells["diverged"] else "missing"
 
 
 def papers_of(tables: Mapping[str, ResolvedTable], runs: Mapping[str, Run]) -> dict[str, Paper]:

@@ -26,6 +26,7 @@ from pipeline.workspace import RECORDS, Workspace
 
 _UNKNOWN = (10_000, 2_000)  # training and test samples of a dataset of which only the data tell
 _GUESS = 20_000.0  # sample visits per second where nothing has been timed yet: only the order of runs depends on it
+_NONE, _UNKNOWN_TIME = "none", "unknown"  # in the place of a time
 _ROW_BYTES = 14  # per row of rounds.parquet, from the quickstart's artifacts
 
 
@@ -120,12 +121,17 @@ def make_plan(workspace: Workspace, compilation: Compilation) -> Plan:
 def plan_lines(plan: Plan) -> Iterator[str]:
     """Yield ``36 of 96 runs are new (about 2 h here); 40 MB of artifacts``, then a line per spec, then the rest."""
     total, time = plan.total, _time(plan.total)
-    here = f" ({'time unknown' if time == 'unknown' else f'{time} here'})" if total.new else ""
+    if time == _NONE:
+        here = ""
+    elif time == _UNKNOWN_TIME:
+        here = " (time unknown)"
+    else:
+        here = f" ({time} here)"
     are = "is" if total.new == 1 else "are"
     yield f"{total.new:,} of {total.runs:,} runs {are} new{here}; {decimal(total.bytes)} of artifacts"
     yield ""
     rows = [("spec", "runs", "new", "time here", "disk")]
-    for one in (*plan.specs, total)[: None if len(plan.specs) > 1 else -1]:
+    for one in (*plan.specs, total) if len(plan.specs) > 1 else plan.specs:
         rows.append((one.spec, f"{one.runs:,}", f"{one.new:,}", _time(one), decimal(one.bytes)))
     first, *others = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for spec, *cells in rows:
@@ -185,8 +191,16 @@ def _dataset(name: str, options: tuple[tuple[str, Any], ...]) -> Dataset:
 
 
 def _time(share: Share) -> str:
-    if not share.new or share.untimed == share.new:
-        return "unknown" if share.new else "none"
-    minutes = share.seconds / 60
-    words = f"{minutes:.0f} min" if minutes >= 1.5 else f"{share.seconds:.0f} s"
-    return f"{'over' if share.untimed else 'about'} {f'{minutes / 60:.1f} h' if minutes >= 90 else words}"
+    """Return ``about 2.1 h``, or ``over 20 min`` where some runs have not been timed."""
+    if not share.new:
+        return _NONE
+    if share.untimed == share.new:
+        return _UNKNOWN_TIME
+    return f"{'over' if share.untimed else 'about'} {_duration(share.seconds)}"
+
+
+def _duration(seconds: float) -> str:
+    minutes = seconds / 60
+    if minutes >= 90:
+        return f"{minutes / 60:.1f} h"
+    return f"{minutes:.0f} min" if minutes >= 1.5 else f"{seconds:.0f} s"

@@ -1,7 +1,7 @@
 """Whether the parts of runs go together: what training would refuse, found before anything is trained.
 
-A model is built without memory behind its numbers; a partition is drawn with labels in the dataset's number, its
-classes alike. What was found is remembered by what it depends on.
+A model is built without memory for its parameters; a partition is drawn of as many labels as the dataset has, all
+classes of the same size. What was found is remembered by what it depends on.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pipeline.spec.specs import find_specs, load_spec
 from pipeline.spec.yamlfile import Address
 from pipeline.workspace import Workspace, partition_path
 
-_NO_MATTER = ("rounds", "sample_rate", "lr")  # of training, for whether parts go together
+_ANY_FITS = ("rounds", "sample_rate", "lr")  # of training: whether parts go together does not depend on them
 Question = tuple[str, str, Callable[[Run], None]]
 """The part of a spec that it is about, a key that is the same for the same answer, and who raises UserError."""
 
@@ -57,7 +57,7 @@ def _questions(run: Run, workspace: Workspace) -> Iterator[Question]:
     if not (workspace.root / partition_path(run.federation_id)).is_file():
         yield "partition", _key(run.federation), _draw
     if not record["backbone"].get("pretrained"):  # whose file has to be read
-        training = {name: value for name, value in record["training"].items() if name not in _NO_MATTER}
+        training = {name: value for name, value in record["training"].items() if name not in _ANY_FITS}
         validates = bool(record["partition"].get("validation_share"))
         parts = [record["dataset"], record["backbone"], record["method"], training, record["evaluation"], validates]
         yield "method", _key(parts), _build

@@ -17,8 +17,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from pipeline.report.cells import SMOKE, Cell, Key
 from pipeline.report.drawing.sections import PlainTable, without_empty
 from pipeline.report.frame import Value
+from pipeline.report.printed import format_value, signed, titled
 from pipeline.report.statistics import (
     FEWEST_SEEDS,
     LEVEL,
@@ -31,7 +33,7 @@ from pipeline.report.statistics import (
     compare_spreads,
     holm,
 )
-from pipeline.report.table import SMOKE, Cell, Key, Results, format_value, signed, titled
+from pipeline.report.table import Results
 from pipeline.spec.table import TableClaim
 
 HOLDS, FAILS, ONE_SEED, NOT_YET = "holds", "fails", "one seed: undecided", "not yet"
@@ -153,22 +155,22 @@ class _Values:
         known = any(std is not None for std, _ in stds)
         return Value(mean, math.hypot(*(weight * (std or 0.0) for std, weight in stds)) if known else None)
 
-    def effect(self, terms: Terms, asked: float) -> Effect:
-        """Return a weighted sum, judged against what is asked for."""
+    def effect(self, terms: Terms, margin: float) -> Effect:
+        """Return a weighted sum, judged against the margin of the claim."""
         total = self.total(terms)
         if not self.paired:
-            return compare_printed(total.mean, asked, total.std or 0.0)
+            return compare_printed(total.mean, margin, total.std or 0.0)
         seeds = _by_seed(terms)
-        return compare(seeds, asked) if len(seeds) else Effect(total.mean, n=0)  # where nothing pairs
+        return compare(seeds, margin) if len(seeds) else Effect(total.mean, n=0)  # where nothing pairs
 
-    def spreads(self, one: Cell, other: Cell, asked: float) -> Effect:
-        """Return the ± of a cell less that of another, judged against what is asked for."""
+    def spreads(self, one: Cell, other: Cell, margin: float) -> Effect:
+        """Return the ± of a cell less that of another, judged against the margin of the claim."""
         difference = (self.of(one).std or 0.0) - (self.of(other).std or 0.0)
         if not self.paired:
-            return compare_printed(difference, asked, 0.0)
+            return compare_printed(difference, margin, 0.0)
         seeds = sorted(one.by_seed.keys() & other.by_seed.keys())
         first, second = (np.array([cell.by_seed[seed] for seed in seeds]) for cell in (one, other))
-        return replace(compare_spreads(first, second, asked), difference=difference)
+        return replace(compare_spreads(first, second, margin), difference=difference)
 
 
 def _by_seed(terms: Terms) -> Array:
@@ -244,40 +246,81 @@ def _matches(claim: TableClaim, axes: list[str], cells: Sequence[Cell]) -> list[
 
 
 def _measure(claim: TableClaim, one: list[Cell], other: list[Cell], values: _Values, *, lower: bool) -> Pair:
-    """Compare what a claim compares once, all cells having a value.
-
-    Which cells are the ends of a range is itself seen from noisy values. The difference of two ranges is hardly moved
-    by that, and is judged as that of four cells that were known beforehand. One range is narrow when any two cells are
-    close, so of all pairs of cells the least certain counts; it is wider when any two are farther apart, of which the
-    widest apart are picked after the fact, so their p is multiplied by the number of pairs.
-    """
+    """Compare what a claim compares once, all cells having a value."""
     better, than = (
         {axis: label for axis, label in side[0].labels.items() if axis in claim.side} if side else {}
         for side in (one, other)
     )
     labels = {axis: label for axis, label in one[0].labels.items() if axis not in (*claim.side, *claim.over)}
-    by_value = [sorted(side, key=lambda cell: -values.of(cell).mean) for side in (one, other) if side]
-    terms: list[Terms] = [[(side[0], 1.0), (side[-1], -1.0)] for side in by_value]  # ranges
-    if claim.form == "steadier" and not claim.over:
-        sides = Value(values.of(one[0]).std or 0.0), Value(values.of(other[0]).std or 0.0)
-        effect = values.spreads(other[0], one[0], claim.margin)
-    elif claim.form in ("better", "steadier"):
-        if claim.form == "better":
-            terms = [[(cell, 1 / len(one)) for cell in side] for side in (one, other)]
-        sides = values.total(terms[0]), values.total(terms[1])
-        more, less = terms if claim.form == "better" and not lower else terms[::-1]
-        effect = values.effect([*more, *((cell, -weight) for cell, weight in less)], claim.margin)
+    if claim.form == "better":
+        sides, effect = _compare_means(one, other, values, claim.margin, lower=lower)
+    elif claim.form == "steadier" and claim.over:
+        sides, effect = _compare_ranges(one, other, values, claim.margin)
+    elif claim.form == "steadier":
+        sides, effect = _compare_spreads(one[0], other[0], values, claim.margin)
     else:
-        high, low = by_value[0][0], by_value[0][-1]
-        sides = values.of(high), values.of(low)
-        better, than = ({axis: cell.labels[axis] for axis in claim.over} for cell in (high, low))
-        effect, pairs = values.effect(terms[0], claim.margin), list(itertools.permutations(one, 2))
-        p = min(1.0, effect.p * len(pairs) / 2)
-        if round(claim.margin - effect.difference, 9) >= 0:
-            p = max(values.effect([(first, 1.0), (second, -1.0)], claim.margin).p for first, second in pairs)
-        effect = replace(effect, p=p)
+        sides, effect = _one_range(one, values, claim.margin)
+        better, than = ({axis: cell.labels[axis] for axis in claim.over} for cell in _ends(one, values))
     surplus = round((effect.difference - claim.margin) * (-1.0 if claim.form == "within" else 1.0), 9)  # of a float
     return Pair(better, than, labels, sides, effect, surplus)
+
+
+def _compare_means(
+    one: list[Cell], other: list[Cell], values: _Values, margin: float, *, lower: bool
+) -> tuple[tuple[Value, Value], Effect]:
+    """Return the means of two groups, and by how much the first is better."""
+    first, second = ([(cell, 1 / len(one)) for cell in side] for side in (one, other))
+    more, less = (second, first) if lower else (first, second)
+    return (values.total(first), values.total(second)), values.effect(_difference(more, less), margin)
+
+
+def _compare_ranges(
+    one: list[Cell], other: list[Cell], values: _Values, margin: float
+) -> tuple[tuple[Value, Value], Effect]:
+    """Return the ranges of two groups, and by how much the first is narrower.
+
+    Which cells are the ends of a range is itself seen from noisy values. The difference of two ranges is hardly moved
+    by that, and is judged as that of four cells that were known beforehand.
+    """
+    first, second = (_range(*_ends(side, values)) for side in (one, other))
+    return (values.total(first), values.total(second)), values.effect(_difference(second, first), margin)
+
+
+def _compare_spreads(one: Cell, other: Cell, values: _Values, margin: float) -> tuple[tuple[Value, Value], Effect]:
+    """Return the ± of two cells, and by how much the first is less."""
+    first, second = (Value(values.of(cell).std or 0.0) for cell in (one, other))
+    return (first, second), values.spreads(other, one, margin)
+
+
+def _one_range(cells: list[Cell], values: _Values, margin: float) -> tuple[tuple[Value, Value], Effect]:
+    """Return the ends of the range of some cells, and how wide it is.
+
+    It is narrow when any two cells are close, so of all pairs of cells the least certain counts; it is wider when any
+    two are farther apart, of which the widest apart are picked after the fact, so their p is multiplied by the number
+    of pairs.
+    """
+    high, low = _ends(cells, values)
+    effect = values.effect(_range(high, low), margin)
+    pairs = list(itertools.permutations(cells, 2))
+    if round(margin - effect.difference, 9) >= 0:
+        p = max(values.effect(_range(first, second), margin).p for first, second in pairs)
+    else:
+        p = min(1.0, effect.p * len(pairs) / 2)
+    return (values.of(high), values.of(low)), replace(effect, p=p)
+
+
+def _ends(cells: list[Cell], values: _Values) -> tuple[Cell, Cell]:
+    """Return the cells with the highest and the lowest value."""
+    by_value = sorted(cells, key=lambda cell: -values.of(cell).mean)
+    return by_value[0], by_value[-1]
+
+
+def _range(high: Cell, low: Cell) -> Terms:
+    return [(high, 1.0), (low, -1.0)]
+
+
+def _difference(more: Terms, less: Terms) -> Terms:
+    return [*more, *((cell, -weight) for cell, weight in less)]
 
 
 def weakest_pairs(judgements: Sequence[Judgement], decimals: int) -> PlainTable:
@@ -311,18 +354,26 @@ def all_pairs(judgements: Iterable[Judgement]) -> pd.DataFrame:
     for judgement in judgements:
         for kind, evidence in judgement.kinds.items():
             about = {"claim": judgement.claim.text, "values": kind, "claim_verdict": evidence.verdict}
-            rows += [
-                about
-                | {name: getattr(pair, name) for name in ("compared", "at", "verdict")}
-                | {name: getattr(pair.effect, name) for name in ("difference", "low", "high", "detectable")}
-                | {"first": pair.values[0].mean, "second": pair.values[1].mean, "p_sign_flip": pair.effect.flipped}
-                | (
-                    {}
-                    if (n := pair.effect.n) is None
-                    else {"p": pair.effect.p, "p_corrected": pair.corrected, "seeds": n}
-                )
-                for pair in evidence.judged
-            ] or [about]
+            rows += [about | _numbers(pair) for pair in evidence.judged] or [about]
     columns = "claim values claim_verdict compared at first second difference low high p p_corrected seeds verdict"
     frame = pd.DataFrame(rows, columns=[*columns.split(), "p_sign_flip", "detectable"])
     return frame.replace([math.inf, -math.inf], math.nan).astype({"seeds": "Int64"})
+
+
+def _numbers(pair: Pair) -> dict[str, Any]:
+    effect, (first, second) = pair.effect, pair.values
+    numbers = {
+        "compared": pair.compared,
+        "at": pair.at,
+        "verdict": pair.verdict,
+        "first": first.mean,
+        "second": second.mean,
+        "difference": effect.difference,
+        "low": effect.low,
+        "high": effect.high,
+        "p_sign_flip": effect.flipped,
+        "detectable": effect.detectable,
+    }
+    if effect.n is not None:
+        numbers |= {"p": effect.p, "p_corrected": pair.corrected, "seeds": effect.n}
+    return numbers

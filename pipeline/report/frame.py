@@ -209,9 +209,14 @@ def places_of(table: ResolvedTable, run: str) -> list[dict[str, str]]:
 
 
 def _frame(tables: Mapping[str, pa.Table]) -> Frame:
-    """Read tables into DataFrames; facts of runs may be missing and stay whole numbers."""
-    whole = {"runs": {pa.int64(): pd.Int64Dtype()}.get}
-    return Frame(**{name: pd.DataFrame(rows.to_pandas(types_mapper=whole.get(name))) for name, rows in tables.items()})
+    frames = {name: pd.DataFrame(rows.to_pandas()) for name, rows in tables.items() if name != "runs"}
+    runs = pd.DataFrame(tables["runs"].to_pandas(types_mapper=_nullable))
+    return Frame(runs=runs, **frames)
+
+
+def _nullable(kind: pa.DataType) -> pd.Int64Dtype | None:
+    """Return the type of a column in which whole numbers stay what they are, though some facts of runs are missing."""
+    return pd.Int64Dtype() if kind == pa.int64() else None
 
 
 def _collect(
@@ -232,17 +237,17 @@ def _of_run(table: ResolvedTable, id_: str, run: Run, root: Path, kept: Entry | 
     path, measured, facts = root / run_path(id_, "rounds.parquet"), None, dict[str, Any]()
     findings = pd.DataFrame(columns=[*_FINDING])
     if path.is_file() and not table.counted:
-        (measured, facts), found = read_table(path, "rounds/2"), root / run_path(id_, "analysis.parquet")
-        shown = table.analyses.keys() & set(table.drawn) or any(cell.quantity for cell in table.cells)
-        if shown and found.is_file():
-            rows_found = read_table(found, "analysis/1")[0]
-            if not set(_FINDING) <= set(rows_found.column_names):
-                raise UserError(f"{found}: expected the columns {', '.join(_FINDING)}; delete it and run `dvc repro`")
-            findings = pd.DataFrame(rows_found.select([*_FINDING]).to_pandas())
+        measured, facts = read_table(path, "rounds/2")
+        findings = _read_findings(table, root / run_path(id_, "analysis.parquet"))
     elif kept and not table.counted:
         facts = {**kept.facts, "kept": kept.obtained}
         measured = kept.rounds().replace_schema_metadata({b"pfl": json.dumps(facts).encode()})  # for protocols
-    state = "missing" if measured is None else "measured" if facts.get("diverged") is None else "diverged"
+    if measured is None:
+        state = "missing"
+    elif facts.get("diverged") is None:
+        state = "measured"
+    else:
+        state = "diverged"
     about: Row = {**facts, "noise": _noise(run, root) if "noise" in table.drawn else None}
     about |= {name: json.dumps(about[name]) for name in _AS_JSON if about.get(name) is not None}
     about |= {"run": id_, "seed": run.seed, "state": state, "settings": json.dumps(run.record, ensure_ascii=False)}
@@ -250,18 +255,8 @@ def _of_run(table: ResolvedTable, id_: str, run: Run, root: Path, kept: Entry | 
     rows["findings"] = findings.assign(run=id_).to_dict("records")
     single = {cell.client for cell in table.cells if cell.client is not None and id_ in cell.runs}
     for client in [ALL, *sorted(single)]:
-        points, figures, at = pd.DataFrame(columns=["round", *_SCORES]), Figures(), {"run": id_, "client": client}
-        if measured is not None:
-            own = measured
-            if client != ALL:  # and the validation samples of all, by which rounds are chosen
-                held_back = pc.equal(measured["population"].cast(pa.string()), "validation")
-                own = measured.filter(pc.or_(pc.equal(measured["client"], client), held_back))
-            points = pd.DataFrame(dict(zip(points.columns, curve(own), strict=True)))
-            if state == "measured" and len(points):
-                figures = summarise(own, run.evaluation, rounds_trained(measured, run.training))
-                last = points["accuracy"].to_numpy()[-LAST:]
-                if table.metric == LAST_TEN:  # no other table needs it
-                    figures[LAST_TEN] = {"mean": float(last.mean()), "std": float(last.std()), "n": len(last)}
+        at = {"run": id_, "client": client}
+        points, figures = _of_client(table, run, measured, state, client)
         if client == ALL or len(points):
             mixing = findings[(findings["analysis"] == "mixing") & ((client == ALL) | (findings["client"] == client))]
             counted = _quantities(table, run, root, facts, points, mixing)
@@ -276,6 +271,39 @@ def _of_run(table: ResolvedTable, id_: str, run: Run, root: Path, kept: Entry | 
         clients = final_clients(measured).to_pandas()
         rows["clients"] = clients.assign(run=id_, accuracy=100.0 * clients["accuracy"]).to_dict("records")
     return rows
+
+
+def _read_findings(table: ResolvedTable, path: Path) -> pd.DataFrame:
+    """Return what analyses found of a run, as far as the table shows any of it. Raises :class:`UserError`: the file is
+    damaged."""
+    shown = table.analyses.keys() & set(table.drawn) or any(cell.quantity for cell in table.cells)
+    if not shown or not path.is_file():
+        return pd.DataFrame(columns=[*_FINDING])
+    rows, _ = read_table(path, "analysis/1")
+    if not set(_FINDING) <= set(rows.column_names):
+        raise UserError(f"{path}: expected the columns {', '.join(_FINDING)}; delete it and run `dvc repro`")
+    return pd.DataFrame(rows.select([*_FINDING]).to_pandas())
+
+
+def _of_client(
+    table: ResolvedTable, run: Run, measured: pa.Table | None, state: str, client: int
+) -> tuple[pd.DataFrame, Figures]:
+    """Return the curve of a client (or :data:`ALL`) and its figures by protocol; both are empty where nothing is
+    measured, and a run that diverged has no figures."""
+    points, figures = pd.DataFrame(columns=["round", *_SCORES]), Figures()
+    if measured is None:
+        return points, figures
+    own = measured
+    if client != ALL:  # and the validation samples of all, by which rounds are chosen
+        held_back = pc.equal(measured["population"].cast(pa.string()), "validation")
+        own = measured.filter(pc.or_(pc.equal(measured["client"], client), held_back))
+    points = pd.DataFrame(dict(zip(points.columns, curve(own), strict=True)))
+    if state == "measured" and len(points):
+        figures = summarise(own, run.evaluation, rounds_trained(measured, run.training))
+        last = points["accuracy"].to_numpy()[-LAST:]
+        if table.metric == LAST_TEN:  # no other table needs it
+            figures[LAST_TEN] = {"mean": float(last.mean()), "std": float(last.std()), "n": len(last)}
+    return points, figures
 
 
 def _noise(run: Run, root: Path) -> list[float] | None:

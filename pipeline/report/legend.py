@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
+from pipeline.report.cells import DIFFERS, MATCH, PRECISION
 from pipeline.report.frame import LAST, LAST_TEN
+from pipeline.report.printed import BESIDE, MISPRINT, NO_VALUE, TIED, UNPLANNED
 from pipeline.report.statistics import LEGEND
-from pipeline.report.table import BESIDE, DIFFERS, MATCH, MISPRINT, NO_VALUE, PRECISION, TIED, UNPLANNED, Results
+from pipeline.report.table import Results
 
 _POOLED = "test accuracy (%) pooled over the samples of all clients"
 _WITHIN = "the ± of one run is over these, its own fluctuation"
@@ -25,11 +27,22 @@ PROTOCOLS = {
     "best_by_validation": f"best_by_validation: {_POOLED}, after the measured round that is best on validation "
     "samples, the earliest of equal ones.",
 }
+PROTOCOL_NAMES = {
+    "last_rounds": "window",
+    "last_ten": "last ten",
+    "final": "last round",
+    "clients": "mean of clients",
+    "worst_tenth": "worst tenth",
+    "last_position": "last position",
+    "best_by_validation": "best by validation",
+    "best_by_test": "best by test",
+}
+"""Short names of protocols, in the order in which they are shown after the table's own; others follow."""
 TWO_NUMBERS = f"a {BESIDE} b: a over the last {LAST} measurements, b after the last round; the paper names no round."
 _MARKS = (
     "Personalised models of all clients are measured after aggregation. Bold: the best of its column.",
-    f"{TIED}: not told apart from the best of its column (moderated paired t tests over the seeds, at 5 % over all "
-    "comparisons of a column, Holm); cells that do not share two seeds are not judged and have no mark.",
+    f"{TIED}: does not differ significantly from the best of its column (moderated paired t tests over the seeds, at 5 "
+    "% over all comparisons of a column, Holm); cells that do not share two seeds are not judged and have no mark.",
     f"{NO_VALUE}: not run yet, not reached, or not to be counted before training; diverged: training of at least one "
     "run of the cell ended in non-finite numbers; [n/m]: n of the cell's m runs are done.",
     "± of a cell of several runs: population standard deviation over them.",
@@ -38,25 +51,30 @@ _MARKS = (
     LEGEND,
 )
 _RANKS = (
-    "Rank: within a column, 1 the best; rows that cannot be told apart by their seeds, or are equal as printed, share "
-    "the mean of their ranks: from the best downwards as many as cannot be told apart from it, then anew from the next."
+    "Rank: within a column, 1 the best; rows that do not differ significantly by their seeds, or are equal as printed, "
+    "share the mean of their ranks: from the best downwards as many as do not differ significantly from it, then anew "
+    "from the next."
 )
 _PRECISION = (
     "mAP in place of accuracy: mean average precision at an overlap of one half (COCO's, 101 recalls; difficult "
     "objects do not count), the mean over clients."
 )
 _COUNTED = (
-    f"Numbers are counted, or of runs; {MATCH}: apart by less than one in the last digit printed; else {DIFFERS}."
+    f"Numbers are counted, or of runs; {MATCH}: they differ by less than one in the last printed digit; else {DIFFERS}."
 )
 
 
 def legend(results: Results) -> str:
     """Return the sentences under a table: on its protocol, and on marks."""
     counted, metric = any(cell.quantity for cell in results.cells), results.table.metric
-    found = [_COUNTED if counted else PROTOCOLS[metric]]
-    found += [_PRECISION] if results.layout.figure == PRECISION else []
-    found += [TWO_NUMBERS] if metric == LAST_TEN else []
-    return " ".join([*found, *([_RANKS] if results.table.derived else []), *_MARKS])
+    sentences = [_COUNTED if counted else PROTOCOLS[metric]]
+    if results.layout.figure == PRECISION:
+        sentences.append(_PRECISION)
+    if metric == LAST_TEN:
+        sentences.append(TWO_NUMBERS)
+    if results.table.derived:
+        sentences.append(_RANKS)
+    return " ".join([*sentences, *_MARKS])
 
 
 def facts(results: Results) -> list[tuple[str, str]]:
@@ -70,14 +88,16 @@ def facts(results: Results) -> list[tuple[str, str]]:
             if quantity.relative:
                 text += f"; {'added, ' if quantity.added_to else ''}% of {row or 'the backbone without the method'}"
             by_text[text].append(" · ".join(cell.key(table.quantities)))
-    counted = [("; ".join(filter(None, dict.fromkeys(of))) or "each number", text) for text, of in by_text.items()]
+    counted = [
+        ("; ".join(filter(None, dict.fromkeys(columns))) or "each number", text) for text, columns in by_text.items()
+    ]
     if table.counted:
         return counted
     made = [run.resolved for run in runs]
     cells = [[results.runs[run].resolved.seed for run in cell.runs] for cell in results.cells if cell.runs]
     per_cell, seeds = {len(own) for own in cells}, {len(set(own)) for own in cells}
     windows = sorted({(run.evaluation.window, run.evaluation.every) for run in made})
-    days = sorted(run.kept for run in runs if run.kept)
+    days = [run.kept for run in runs if run.kept]
     found = {
         "protocol": "" if counted else metric,
         "n": _listed(value.n for run in runs if (value := run.values.get(metric)) and value.n),
@@ -90,9 +110,15 @@ def facts(results: Results) -> list[tuple[str, str]]:
         "runs per cell": "" if per_cell == seeds else _listed(per_cell),
         "early stopping": _listed(run.training.patience for run in made if run.training.patience),
         "single clients": ", ".join(label for labels in table.clients.values() for label in labels),
-        "kept results": days and f"{len(days)} of {len(made)} runs, {' to '.join(sorted({days[0], days[-1]}))}",
+        "kept results": f"{len(days)} of {len(made)} runs, {period(days)}" if days else "",
     }
     return [*counted, *((name, str(value)) for name, value in found.items() if value)]
+
+
+def period(days: Collection[str]) -> str:
+    """Return ``on 2026-11-22``, or ``from 2026-11-22 to 2026-11-23``."""
+    first, last = min(days), max(days)
+    return f"on {first}" if first == last else f"from {first} to {last}"
 
 
 def _listed(numbers: Iterable[int]) -> str:

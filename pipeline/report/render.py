@@ -16,11 +16,13 @@ from markupsafe import Markup
 
 from pflcore import sources
 from pipeline.escape import escape_markdown
+from pipeline.report.agreement import LEGEND
+from pipeline.report.cells import Cell
 from pipeline.report.drawing.sections import PlainTable, drop_constant_columns
 from pipeline.report.formats import aligned, escape_latex, inline_svg, sized_svg, without_repeats
+from pipeline.report.printed import BESIDE, NO_VALUE, PrintedCell, format_value
 from pipeline.report.settings import settings_of, text_of
-from pipeline.report.study import CLAIM_STATES, LEGEND, STATES, Part, Study, banner
-from pipeline.report.table import BESIDE, NO_VALUE, Cell, format_value
+from pipeline.report.study import CLAIM_STATES, STATES, Part, SpecReport, banner
 from pipeline.spec.table import train_stage
 from pipeline.workspace import KEPT_STAGES, PAPER, shard_path
 
@@ -76,7 +78,7 @@ class Document:
 
     title: str
     profile: str
-    studies: list[Study] = field(default_factory=list)
+    studies: list[SpecReport] = field(default_factory=list)
     timings: str = ".pfl/timings/"
     source: str = ""
     citation: str = ""
@@ -170,7 +172,7 @@ def _rendered(template: str, filters: dict[str, Any], context: dict[str, Any], *
     return environment.get_template(template).render(**context)
 
 
-def _results(study: Study) -> str:
+def _results(study: SpecReport) -> str:
     """Return the header's levels as rows, then the rows of values with ranks, in Markdown."""
     lines, headers = [], study.results.headers
     for level, spans in enumerate(headers):
@@ -179,9 +181,9 @@ def _results(study: Study) -> str:
             text = escape_markdown(span.text)
             cells[span.start] = f"*{text}*" if level and text else text
         lines.append([*(escape_markdown(axis) if level == 0 else "" for axis in study.row_axes), *cells])
-    for labels, row in zip(without_repeats([row["labels"] for row in study.rows]), study.rows, strict=True):
-        ranks = (escape_markdown(rank) for rank, _ in row["ranks"])
-        lines.append([*map(escape_markdown, labels), *map(_markdown_cell, row["cells"]), *ranks])
+    for labels, row in zip(without_repeats([row.labels for row in study.rows]), study.rows, strict=True):
+        ranks = (escape_markdown(rank) for rank, _ in row.ranks)
+        lines.append([*map(escape_markdown, labels), *map(_markdown_cell, row.cells), *ranks])
     return aligned(lines, len(study.row_axes))
 
 
@@ -191,22 +193,24 @@ def _numbers(table: PlainTable) -> str:
     return aligned([[escape_markdown(cell) for cell in row] for row in (table.header, *rows)], table.labels)
 
 
-def _markdown_cell(cell: dict[str, Any]) -> str:
-    published = f"**{cell['published']}**" if cell["best_published"] else cell["published"]
-    parts = [
-        f"**{cell['obtained']}**" if cell["best_obtained"] else cell["obtained"] + cell["tied"],
-        f"{BESIDE} {cell['last']}" if cell["last"] else "",
-        f"\\[{cell['partial']}\\]" if cell["partial"] else "",
-        "(" + published + ("\\*" if cell["quoted"] else "") + ")" if published else "",
-    ]
-    return " ".join(filter(None, parts)) + str(cell["dagger"])
+def _markdown_cell(cell: PrintedCell) -> str:
+    parts = [f"**{cell.obtained}**" if cell.best_obtained else cell.obtained + cell.tied]
+    if cell.last:
+        parts.append(f"{BESIDE} {cell.last}")
+    if cell.partial:
+        parts.append(f"\\[{cell.partial}\\]")
+    if cell.published:
+        published = f"**{cell.published}**" if cell.best_published else cell.published
+        star = "\\*" if cell.quoted else ""
+        parts.append(f"({published}{star})")
+    return " ".join(part for part in parts if part) + cell.dagger
 
 
 def _latex_row(labels: Sequence[str], cells: Sequence[str] = ()) -> str:
     return " & ".join([*map(escape_latex, labels), *cells]) + r" \\"
 
 
-def _latex_results(study: Study) -> str:
+def _latex_results(study: SpecReport) -> str:
     """Return the rows of a table in LaTeX: its headers, then for each row one of obtained and one of published values.
 
     Long headers of one column are in several lines, since what makes a table wide makes its print small.
@@ -224,30 +228,41 @@ def _latex_results(study: Study) -> str:
                 rules.append(f"\\cmidrule(lr){{{start + 1}-{start + span.width}}}")
         lines += [_latex_row(blank if level else axes, cells), *([" ".join(rules)] if rules else [])]
     lines.append(r"\midrule")
-    for at, own in enumerate(without_repeats([row["labels"] for row in study.rows])):
-        cells, ranks = study.rows[at]["cells"], [escape_latex(rank) for rank, _ in study.rows[at]["ranks"]]
-        obtained, published = [_latex_cell(cell, "obtained") for cell in cells], study.has_published
-        if published and at:
+    labels = without_repeats([row.labels for row in study.rows])
+    for at, (own, row) in enumerate(zip(labels, study.rows, strict=True)):
+        obtained = [_latex_obtained(cell) for cell in row.cells]
+        if study.has_published and at:
             lines.append(r"\addlinespace[3pt]")
-        if any(obtained) or not published:
-            lines.append(_latex_row(own, obtained + ranks))
-        if published:
-            values = [_latex_cell(cell, "published") for cell in cells] + [""] * len(ranks)
-            lines.append(_latex_row(blank if any(obtained) else own, values))
+        if any(obtained) or not study.has_published:
+            lines.append(_latex_row(own, obtained + [escape_latex(rank) for rank, _ in row.ranks]))
+        if study.has_published:
+            published = [_latex_published(cell) for cell in row.cells] + [""] * len(row.ranks)
+            lines.append(_latex_row(blank if any(obtained) else own, published))
     return "\n".join(lines)
 
 
-def _latex_cell(cell: dict[str, Any], side: str) -> str:
-    text = escape_latex(cell[side] + (cell["tied"] if side == "obtained" else ""))
-    text = rf"\textbf{{{text}}}" if cell[f"best_{side}"] else text
-    if side == "published":
-        star = "$^{*}$" if cell["quoted"] else ""
-        return rf"\published{{{text}{star}}}{escape_latex(cell['dagger'])}" if text else ""
-    more = (f" {BESIDE} {cell['last']}" if cell["last"] else "") + (f" [{cell['partial']}]" if cell["partial"] else "")
-    return text + escape_latex(more + ("" if cell["published"] else cell["dagger"]))
+def _latex_obtained(cell: PrintedCell) -> str:
+    text = escape_latex(cell.obtained + cell.tied)
+    more = ""
+    if cell.last:
+        more += f" {BESIDE} {cell.last}"
+    if cell.partial:
+        more += f" [{cell.partial}]"
+    if not cell.published:
+        more += cell.dagger
+    return (rf"\textbf{{{text}}}" if cell.best_obtained else text) + escape_latex(more)
 
 
-def details(studies: Iterable[Study]) -> Markup:
+def _latex_published(cell: PrintedCell) -> str:
+    if not cell.published:
+        return ""
+    text = escape_latex(cell.published)
+    text = rf"\textbf{{{text}}}" if cell.best_published else text
+    star = "$^{*}$" if cell.quoted else ""
+    return rf"\published{{{text}{star}}}{escape_latex(cell.dagger)}"
+
+
+def details(studies: Iterable[SpecReport]) -> Markup:
     """Return what a click on a cell opens, as an expression for a script, in which nothing can end the script.
 
     These are ``runs``, facts by id, and ``tables`` by the study's key: the command that makes it, its cells in rows.
@@ -266,7 +281,7 @@ def details(studies: Iterable[Study]) -> Markup:
         cells = [
             [
                 _opened(study, layout.cell(at, column), text)
-                for column, text in zip(layout.columns, row["cells"], strict=True)
+                for column, text in zip(layout.columns, row.cells, strict=True)
             ]
             for at, row in zip(layout.rows, study.rows, strict=True)
         ]
@@ -276,19 +291,19 @@ def details(studies: Iterable[Study]) -> Markup:
     return Markup(re.sub("[<>&\u2028\u2029]", lambda found: f"\\u{ord(found[0]):04x}", text))
 
 
-def _opened(study: Study, cell: Cell | None, text: dict[str, Any]) -> dict[str, Any] | None:
+def _opened(study: SpecReport, cell: Cell | None, text: PrintedCell) -> dict[str, Any] | None:
     if cell is None:
         return None
     layout, key = study.results.layout, cell.quantity.key if cell.quantity else study.table.metric
     facts = {
         "client": "" if cell.client is None else f"{cell.client}, counted from 0",
-        "obtained": "not run yet" if text["obtained"] == NO_VALUE else text["obtained"],
-        "runs in it": text["partial"],
-        "after the last round": text["last"],
-        "published": text["published"] + (" (quoted by the paper from an earlier one)" if cell.quoted else ""),
-        "difference": text["compared"] if text["sort"][2] else "",
+        "obtained": "not run yet" if text.obtained == NO_VALUE else text.obtained,
+        "runs in it": text.partial,
+        "after the last round": text.last,
+        "published": text.published + (" (quoted by the paper from an earlier one)" if cell.quoted else ""),
+        "difference": text.compared if text.sort[2] else "",
         "note": cell.note,
-        "no run": "none is planned" if text["dagger"] else "",
+        "no run": "none is planned" if text.dagger else "",
     }
     outcomes = []
     for run in (study.results.runs[run] for run in cell.runs):

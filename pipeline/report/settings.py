@@ -9,7 +9,7 @@ from typing import Any
 from pipeline.spec.run import COMPONENTS, LISTS, RUN_FIELDS, SETTINGS, Run
 from pipeline.spec.table import ResolvedTable
 
-_NO_MATTER = ("seed", *LISTS, "training.save_weights", "evaluation.curve_every")
+_LEFT_OUT = ("seed", *LISTS, "training.save_weights", "evaluation.curve_every")
 """What no number of a table depends on, and the seed."""
 Texts = tuple[str, ...]
 
@@ -34,20 +34,29 @@ def confounded_settings(table: ResolvedTable, runs: Mapping[str, Run]) -> list[T
             groups[tuple(label for other, label in labels.items() if other != axis)].append((labels[axis], values))
         for name in names:
             field = name.partition(".")[0]  # unlike entries come before their options, which say no more than these
-            if axis in (name, field) if axis in RUN_FIELDS or "." in axis else field in COMPONENTS:
-                continue  # which the axis is about
+            if _is_about(axis, name):
+                continue
             at = [key for key, group in groups.items() if len({frozenset(own[name]) for _, own in group}) > 1]
-            by_label, of = defaultdict[str, list[str]](list), defaultdict[Texts, list[str]](list)
+            by_label, labels_of = defaultdict[str, list[str]](list), defaultdict[Texts, list[str]](list)
             for label, own in (line for key in at if (field, key) not in differing for line in groups[key]):
                 by_label[label] += own[name]
             differing |= {(name, key) for key in at}
             for label, several in by_label.items():
-                of[_distinct(several)].append(label)
-            if of:
-                usual = max(of, key=lambda several: len(of[several]))
-                others = [f"{', '.join(own)} ({', '.join(of[own])})" for own in of if own != usual]
+                labels_of[_distinct(several)].append(label)
+            if labels_of:
+                usual = max(labels_of, key=lambda several: len(labels_of[several]))
+                others = [f"{', '.join(own)} ({', '.join(labels_of[own])})" for own in labels_of if own != usual]
                 rows.append((axis.rpartition(".")[2].replace("_", " "), name, ", ".join(usual), "; ".join(others)))
     return rows
+
+
+def _is_about(axis: str, setting: str) -> bool:
+    """Return whether an axis is there to vary a setting: one over a field or an option of a run its own, any other
+    those of components and lists."""
+    field = setting.partition(".")[0]
+    if axis in RUN_FIELDS or "." in axis:
+        return axis in (setting, field)
+    return field in COMPONENTS
 
 
 def _distinct(values: Iterable[str]) -> Texts:
@@ -62,7 +71,7 @@ def settings_of(run: Run) -> dict[str, str]:
         part = vars(getattr(run, field)) if field in SETTINGS else run.record.get(field)
         own = part if isinstance(part, dict) else {"name": part}
         settings |= {field if key == "name" else f"{field}.{key}": text_of(value) for key, value in own.items()}
-    return {setting: value for setting, value in settings.items() if setting not in _NO_MATTER}
+    return {setting: value for setting, value in settings.items() if setting not in _LEFT_OUT}
 
 
 def text_of(value: Any) -> str:

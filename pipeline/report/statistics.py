@@ -26,7 +26,7 @@ FEWEST_SEEDS = 3
 
 WITHIN, BEYOND, NO_VERDICT = "within noise", "beyond noise", "no verdict"
 LEGEND = (
-    "Noise: a difference is beyond noise where its 95 % interval leaves out zero, of a claim what that asks for, and "
+    "Noise: a difference is beyond noise where its 95 % interval excludes zero (for a claim: its margin), and "
     "within noise otherwise; the interval is by t over our seeds, a printed ± counts as the standard deviation of the "
     f"printed value, and beside a published value fewer than {FEWEST_SEEDS} seeds of ours have no verdict."
 )
@@ -38,9 +38,9 @@ class Effect:
 
     Attributes:
         low, high: Infinite where the spread between seeds is not known.
-        p: Two-sided; 1 where the spread is not known. Of printed values 0 where the interval leaves out what is asked.
+        p: Two-sided; 1 where the spread is not known. Of printed values 0 where the interval excludes the margin.
         n: Seeds; None of printed values.
-        seeds: What the t test is of: the difference of each seed less what is asked.
+        seeds: What the t test is of: the difference of each seed less the margin.
     """
 
     difference: float
@@ -100,32 +100,32 @@ def beside_published(seeds: Sequence[float], published: float, deviation: float 
     return WITHIN if abs(math.fsum(differences) / len(differences)) <= bound else BEYOND, bound
 
 
-def compare(differences: Array, asked: float = 0.0) -> Effect:
-    """Return the mean of paired differences [seeds], judged by a t test over the seeds against what is asked."""
-    shifted, n = differences - asked, len(differences)
+def compare(differences: Array, margin: float = 0.0) -> Effect:
+    """Return the mean of paired differences [seeds], judged by a t test over the seeds against a margin."""
+    shifted, n = differences - margin, len(differences)
     seeds, mean = tuple(shifted.tolist()), float(shifted.mean()) if n else math.nan
     reach = half_interval(seeds) if n else math.inf
     if math.isinf(reach):
-        return Effect(mean + asked, n=n, seeds=seeds)
+        return Effect(mean + margin, n=n, seeds=seeds)
     from scipy import stats
 
     p = float(stats.ttest_1samp(shifted, 0.0).pvalue)
-    return Effect(mean + asked, mean - reach + asked, mean + reach + asked, p, n, seeds)
+    return Effect(mean + margin, mean - reach + margin, mean + reach + margin, p, n, seeds)
 
 
-def compare_printed(difference: float, asked: float, deviation: float) -> Effect:
-    """Return the effect of printed values, of which their ± is all that is known, against an `asked` difference."""
+def compare_printed(difference: float, margin: float, deviation: float) -> Effect:
+    """Return the effect of printed values, of which their ± is all that is known, against a margin."""
     size = half_interval((), deviation)
-    p = 0.0 if round(abs(difference - asked), 9) > size else 1.0
+    p = 0.0 if round(abs(difference - margin), 9) > size else 1.0
     return Effect(difference, difference - size, difference + size, p)
 
 
-def compare_spreads(first: Array, second: Array, asked: float = 0.0) -> Effect:
+def compare_spreads(first: Array, second: Array, margin: float = 0.0) -> Effect:
     """Return by how much the first of two paired samples [seeds] spreads more, by the test of Pitman and Morgan.
 
     Sum and difference of two normal sides are correlated exactly if one varies more, which is what is tested; other
     ratios are tested after scaling. A ratio of deviations is turned into a difference at their geometric mean, so that
-    of no difference p is exact. p is about the difference `asked`. Fewer than three seeds say nothing.
+    of no difference p is exact. p is about a difference of `margin`. Fewer than three seeds say nothing.
     """
     n = len(first)
     ours, theirs = (float(side.std()) if n else 0.0 for side in (first, second))
@@ -137,8 +137,8 @@ def compare_spreads(first: Array, second: Array, asked: float = 0.0) -> Effect:
     half = 2 * (1 - correlation**2) * float(stats.t.ppf(1 - LEVEL / 2, n - 2)) ** 2 / (n - 2)
     # By this the deviations may be off, one to either side, at the end of the interval of their ratio.
     factor = (1 + half + math.sqrt(half * (half + 2))) ** 0.25
-    # And by this where they differ by just what is asked for.
-    shift = (math.sqrt(asked**2 + 4 * ours * theirs) - asked) / (2 * theirs)
+    # And by this where they differ by just the margin.
+    shift = (math.sqrt(margin**2 + 4 * ours * theirs) - margin) / (2 * theirs)
     scaled = first * theirs * shift**2 / ours
     p = float(stats.pearsonr(scaled + second, scaled - second).pvalue)
     return Effect(ours - theirs, ours / factor - theirs * factor, ours * factor - theirs / factor, p, n)

@@ -1,51 +1,40 @@
-"""One spec with all that is known of it, in the parts that pages print of it, and how well it agrees with its paper."""
+"""One spec with all that is known of it, in the parts that pages print of it."""
 
 from __future__ import annotations
 
-import statistics
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from pipeline.report.agreement import LEGEND, Agreement
+from pipeline.report.cells import DIVERGED, MISSING, VERDICTS, Cell, Key
 from pipeline.report.claims import LEGEND as CLAIMS_LEGEND
 from pipeline.report.claims import VERDICTS as CLAIM_VERDICTS
 from pipeline.report.claims import Judgement, judge_claims, weakest_pairs
 from pipeline.report.drawing.sections import Picture, PlainTable, Section
 from pipeline.report.figures import build_sections
 from pipeline.report.legend import facts, legend
+from pipeline.report.printed import NO_VALUE, PrintedCell, print_cell, printed_rank, short
 from pipeline.report.settings import confounded_settings
-from pipeline.report.statistics import BEYOND, FEWEST_SEEDS, NO_VERDICT, WITHIN
-from pipeline.report.table import (
-    DIVERGED,
-    MINUS,
-    MISSING,
-    NO_VALUE,
-    VERDICTS,
-    Cell,
-    Key,
-    Results,
-    printed_rank,
-    short,
-    texts,
-)
+from pipeline.report.statistics import WITHIN
+from pipeline.report.table import Results
 from pipeline.spec.table import ResolvedTable
 from pipeline.workspace import PAPER
 
-STATES = {name: name for name in ("done", "partly", "missing", "diverged", "quoted", "unplanned")}
-STATES |= {"partly": "partly done", "unplanned": "not planned"}
+STATES = {
+    "done": "done",
+    "partly": "partly done",
+    "missing": "missing",
+    "diverged": "diverged",
+    "quoted": "quoted",
+    "unplanned": "not planned",
+}
 """States of a cell, in their order, and their names in print. ``partly``: some of its runs are done; ``quoted``: no run
 is planned, and the paper has the value from an earlier one."""
 CLAIM_STATES = (*CLAIM_VERDICTS, "contradicted")
 """Verdicts on obtained values, and ``contradicted``, how many of all claims the paper's own table contradicts."""
-WITHIN_POINTS = (1.0, 2.5, 5.0)
-"""Distances from a published value, in percentage points, within which obtained ones are counted."""
-LEGEND = (
-    f"Against the published values: distances are in percentage points; verdicts are on cells with {FEWEST_SEEDS} "
-    "seeds of ours or more; order of rows: rank correlations of the obtained with the published values of a column, "
-    "Spearman / Kendall (τ-b); comparisons are those that claims make, as far as cells are obtained."
-)
 Facts = list[tuple[str, str]]
 
 
@@ -70,120 +59,16 @@ class Part:
     name: str = ""
 
 
-class Order(NamedTuple):
-    """How well the obtained order of a column's rows agrees with the published one, by rank correlations (τ-b)."""
+class PrintedRow(NamedTuple):
+    """A row as it is printed: its labels, its cells, and its ranks, each also as a number to sort by."""
 
-    table: str
-    column: str
-    rows: int
-    spearman: float
-    kendall: float
+    labels: Key
+    cells: list[PrintedCell]
+    ranks: list[tuple[str, str]]
 
 
 @dataclass(frozen=True)
-class Agreement:
-    """What is obtained of a table, or of several, beside what their papers print.
-
-    Attributes:
-        published: How many accuracies are published.
-        differences: Obtained minus published accuracy of each cell that has both, in points; and verdicts on them.
-        claims: ``stated``; ``compared``: those with obtained values to compare; ``agree``: those of which every such
-            comparison comes out as the claim says, whatever chance explains; ``comparisons``, and ``agreeing`` of them.
-        decided: Verdicts of claims with three seeds of ours or more in every comparison.
-    """
-
-    published: int = 0
-    differences: list[float] = field(default_factory=list)
-    verdicts: Counter[str] = field(default_factory=Counter)
-    orders: list[Order] = field(default_factory=list)
-    claims: Counter[str] = field(default_factory=Counter)
-    decided: Counter[str] = field(default_factory=Counter)
-
-    @classmethod
-    def of(cls, results: Results, judgements: Sequence[Judgement]) -> Agreement:
-        """Return that of one table."""
-        cells, claims = compared_cells(results), Counter(stated=len(judgements))
-        for agree, pairs in (judgement.so_far for judgement in judgements):
-            claims.update(compared=pairs > 0, agree=agree == pairs > 0, comparisons=pairs, agreeing=agree)
-        return cls(
-            sum(cell.published is not None and cell.quantity is None for cell in results.cells),
-            [round(cell.difference, 6) for cell in cells if cell.difference is not None],
-            Counter(cell.verdict for cell in cells if cell.verdict != NO_VERDICT),
-            _orders(results, cells),
-            claims,
-            Counter(judgement.obtained.verdict for judgement in judgements if judgement.decided),
-        )
-
-    @classmethod
-    def total(cls, several: Iterable[Agreement], published: int) -> Agreement:
-        """Return that of several tables, of which so many different accuracies are published."""
-        total = cls(published)
-        for one in several:
-            total.differences.extend(one.differences)
-            total.orders.extend(one.orders)
-            for name in ("verdicts", "claims", "decided"):
-                getattr(total, name).update(getattr(one, name))
-        return total
-
-    def numbers(self) -> Facts:
-        """Return name and value of what there is to say: distances, verdicts, orders and claims."""
-        found, claims = dict[str, str](), self.claims
-        if self.published:
-            found = {"published accuracies": f"{self.published:,}", "obtained": f"{len(self.differences)}"}
-        if self.differences:
-            counts = zip(count_within(self.differences), WITHIN_POINTS, strict=True)
-            distances = ", ".join(f"{count} within {points:g}" for count, points in counts)
-            found["distance in points"] = f"{distances}; median {statistics.median(map(abs, self.differences)):.2f}"
-            fewer = len(self.differences) - self.verdicts.total()
-            verdicts = {**{name: self.verdicts[name] for name in (WITHIN, BEYOND)}, "with fewer seeds": fewer}
-            found["verdicts"] = ", ".join(f"{count} {name}" for name, count in verdicts.items() if count)
-        if self.orders:
-            several = len({order.table for order in self.orders}) > 1
-            found["order of rows"] = "; ".join(
-                f"{f'{table}: ' if several else ''}{f'{column}: ' if column else ''}"
-                + f"{spearman:.2f} / {kendall:.2f} of {rows} rows".replace("-", MINUS)
-                for table, column, rows, spearman, kendall in self.orders
-            )
-        if claims["compared"]:
-            found["claims"] = (
-                f"{claims['compared']} of {claims['stated']} can be compared, in {claims['agree']} every comparison "
-                f"agrees in direction; {claims['agreeing']} of {claims['comparisons']} comparisons do"
-            )
-            decided = ", ".join(f"{self.decided[one]} {one}" for one in CLAIM_VERDICTS if self.decided[one])
-            found[f"claims with {FEWEST_SEEDS} seeds or more"] = decided or "none"
-        return list(found.items())
-
-
-def compared_cells(results: Results) -> list[Cell]:
-    """Return the cells of a table whose accuracy is published and obtained, in its order; none of a trial."""
-    return [cell for cell in results.cells if cell.compared and cell.quantity is None]
-
-
-def count_within(differences: Iterable[float]) -> list[int]:
-    """Count the differences within each of :data:`WITHIN_POINTS`; the last digit of a float decides nothing."""
-    distances = [round(abs(difference), 9) for difference in differences]
-    return [sum(distance <= points for distance in distances) for points in WITHIN_POINTS]
-
-
-def _orders(results: Results, cells: Iterable[Cell]) -> list[Order]:
-    """Return the order of each column of which three rows or more have both values, and neither side one value only."""
-    columns, table = defaultdict[Key, list[tuple[float, float]]](list), results.table
-    for cell in cells:
-        assert cell.published and cell.obtained
-        columns[cell.key(table.columns)].append((cell.published.mean, cell.obtained.mean))
-    orders, name = list[Order](), (table.paper.table if table.paper else "") or table.spec
-    for column, pairs in columns.items():
-        if len(pairs) >= 3 and all(len(set(side)) > 1 for side in zip(*pairs, strict=True)):
-            from scipy import stats  # takes longer to import than most reports to write
-
-            spearman, kendall = (test(*zip(*pairs, strict=True)) for test in (stats.spearmanr, stats.kendalltau))
-            numbers = float(spearman.statistic), float(kendall.statistic)
-            orders.append(Order(name, results.layout.column_title(column), len(pairs), *numbers))
-    return orders
-
-
-@dataclass(frozen=True)
-class Study:
+class SpecReport:
     """One spec with its results.
 
     Attributes:
@@ -253,14 +138,13 @@ class Study:
         return any(cell.published for cell in self.results.cells)
 
     @cached_property
-    def rows(self) -> list[dict[str, Any]]:
-        """A dict per row: labels, cells as :func:`texts` has them, and ranks as printed and for sorting."""
+    def rows(self) -> list[PrintedRow]:
         layout, rows = self.results.layout, []
         for row in layout.rows:
             ranks = [one.values.get((row, at)) for one in self.results.derived for at in range(len(one.groups))]
             printed = [(NO_VALUE, "") if rank is None else (printed_rank(rank), f"{rank:.6g}") for rank in ranks]
-            cells = [texts(layout.cell(row, column), self.table.decimals) for column in layout.columns]
-            rows.append({"labels": row, "cells": cells, "ranks": printed})
+            cells = [print_cell(layout.cell(row, column), self.table.decimals) for column in layout.columns]
+            rows.append(PrintedRow(row, cells, printed))
         return rows
 
     @cached_property
@@ -290,7 +174,7 @@ class Study:
             tally = ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS if counts[verdict])
             columns = [results.layout.column_title(column) for column in results.layout.columns]
             header = (*self.row_axes, *(column or results.layout.figure for column in columns))
-            lines = [(*row["labels"], *(cell["compared"] for cell in row["cells"])) for row in self.rows]
+            lines = [(*row.labels, *(cell.compared for cell in row.cells)) for row in self.rows]
             table = PlainTable(header, lines, len(self.row_axes)) if any(cell.compared for cell in cells) else None
             numbers, folded = [("cells", tally), *self.agreement.numbers()], "Obtained minus published, in their units"
             yield Part("Against the published values", facts=numbers, text=[LEGEND], table=table, folded=folded)

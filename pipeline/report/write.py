@@ -15,12 +15,13 @@ import pandas as pd
 from pflcore.artifacts import read_table, write_table
 from pflcore.files import atomic_path, write_text
 from pipeline.escape import escape_markdown
+from pipeline.report.cells import Key
 from pipeline.report.claims import all_pairs
 from pipeline.report.formats import csv_text
 from pipeline.report.frame import read_frame
 from pipeline.report.render import Document, html, latex, markdown
-from pipeline.report.study import Study
-from pipeline.report.table import Key, Results
+from pipeline.report.study import SpecReport
+from pipeline.report.table import Results
 from pipeline.spec.table import ResolvedTable
 from pipeline.timing import read_timing
 from pipeline.workspace import frame_path, partition_report_path, report_path, timings_path
@@ -40,7 +41,7 @@ def build_report(table: ResolvedTable, root: Path, out: Path) -> None:
     rows, (measured, _) = results.to_arrow(), read_table(folder / "results.parquet", "results/1")
     shown = [one.federation for one in table.partitions if one.page]
     pages = {name: posixpath.relpath(f"{partition_report_path(name)}/index", address) for name in shown}
-    study, timings = Study(results, pages=pages), timings_path(table.spec).as_posix()
+    study, timings = SpecReport(results, pages=pages), timings_path(table.spec).as_posix()
     source = ", ".join(filter(None, (paper.name, paper.table, paper.citation))) if paper else ""
     document = Document(table.title, table.profile, [study], timings, source=source)
     write_text(out / "report.md", markdown("page.md.j2", page=document))
@@ -65,7 +66,7 @@ def put(path: Path, content: str | bytes) -> bool:
     return True
 
 
-def write_pictures(study: Study, out: Path, *, tidy: bool = False) -> None:
+def write_pictures(study: SpecReport, out: Path, *, tidy: bool = False) -> None:
     """Write ``claims.csv`` where there are claims, and ``<figure>.svg .png .csv`` of the curves and of every figure, as
     far as it has a picture and numbers; `tidy` removes pictures that the study no longer has."""
     files: dict[str, str | bytes] = {"claims.csv": csv_text(all_pairs(study.judgements))} if study.judgements else {}

@@ -7,8 +7,9 @@ from typing import Any
 
 from pflcore.artifacts import read_table
 from pflcore.errors import UserError
+from pipeline.report.frame import Value
+from pipeline.report.printed import NO_VALUE, format_value, signed
 from pipeline.report.statistics import significant
-from pipeline.report.table import NO_VALUE, Value, format_value, signed
 from pipeline.workspace import Workspace, report_path
 
 SAME, BEYOND, CHANCE = "the same", "beyond chance", "within chance"

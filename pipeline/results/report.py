@@ -6,26 +6,30 @@ It is made from kept results alone, those by earlier code included and marked, s
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from pflcore.errors import UserError
 from pipeline.compile.compiler import compile_workspace
 from pipeline.escape import escape_markdown
 from pipeline.ledger import Entry, Ledger, difference
-from pipeline.papers.paper import Brief, Obtained, Paper, Summary, count_published, papers_of, read_contents
-from pipeline.report.drawing.sections import counted
+from pipeline.papers.obtained import Obtained, count_published
+from pipeline.papers.paper import Brief, Paper, Summary, papers_of, read_contents
+from pipeline.report.agreement import LEGEND as AGREEMENT_LEGEND
+from pipeline.report.agreement import WITHIN_POINTS, Agreement, count_within
+from pipeline.report.cells import Key
+from pipeline.report.drawing.sections import Picture, counted
 from pipeline.report.figures import curves_of
 from pipeline.report.formats import aligned
 from pipeline.report.frame import collect_frame
-from pipeline.report.legend import TWO_NUMBERS, facts
+from pipeline.report.legend import TWO_NUMBERS, facts, period
+from pipeline.report.printed import BESIDE, NO_VALUE, format_value, headed
 from pipeline.report.render import markdown
 from pipeline.report.statistics import LEGEND
-from pipeline.report.study import LEGEND as AGREEMENT_LEGEND
-from pipeline.report.study import WITHIN_POINTS, Agreement, Study, count_within, heading
-from pipeline.report.table import BESIDE, NO_VALUE, Key, Layout, Results, format_value, headed
+from pipeline.report.study import SpecReport, heading
+from pipeline.report.table import Layout, Results
 from pipeline.report.write import put
 from pipeline.spec.specs import find_specs
 from pipeline.workspace import Workspace
@@ -41,10 +45,35 @@ Numbers = dict[str, str]
 """What heads a number → the number, as printed."""
 
 
-Section = dict[str, Any]
-"""What the page says of a spec: ``study``, ``words``, ``facts``; ``curves`` and their address, ``picture``; ``why``, a
-line per explanation of differences; tables in Markdown: ``cells``, a line per number, ``elsewhere``, those under other
-protocols, and ``small``, laid out as the paper's table is."""
+@dataclass(frozen=True)
+class KeptTable:
+    """What the page says of a spec.
+
+    Attributes:
+        words: Sentences above the facts.
+        curves: The picture below, which lies at the address `picture`; None where there are no curves.
+        cells: A table in Markdown, a line per number.
+        small: A table in Markdown, laid out as the paper's is.
+        elsewhere: A table in Markdown of the numbers under other protocols; "" for none.
+        why: A line per explanation of differences.
+    """
+
+    study: SpecReport
+    words: Sequence[str]
+    facts: Sequence[tuple[str, str]]
+    curves: Picture | None
+    cells: str
+    small: str
+    elsewhere: str = ""
+    why: Sequence[str] = ()
+
+    @property
+    def spec(self) -> str:
+        return self.study.table.spec
+
+    @property
+    def picture(self) -> str:
+        return _picture(self.spec)
 
 
 def _picture(spec: str) -> str:
@@ -63,14 +92,14 @@ def write_report(workspace: Workspace) -> list[Path]:
     old = {run for run, entry in entries.items() if difference(entry.made_by, compilation.made_by.get(run, {}))}
     published = [paper for paper in papers_of(compilation.tables, compilation.every_run).values() if paper.citation]
     papers = [_paper(paper, workspace, entries, old) for paper in published]
-    sections = {section["study"].table.spec: section for _, several in papers for section in several}
+    tables = {one.spec: one for _, several in papers for one in several}
     files = {page: _page(papers, sum(entry.seconds or 0.0 for entry in entries.values()))}
-    files |= {page.parent / one["picture"]: one["curves"].svg for one in sections.values() if one["curves"]}
+    files |= {page.parent / one.picture: one.curves.svg for one in tables.values() if one.curves}
 
     def table(place: re.Match[str]) -> str:
-        if place[2] not in sections:
+        if place[2] not in tables:
             raise UserError(f"README.md: a place for the results of {place[2]!r}, of which no published number is kept")
-        return f"{place[1]}{sections[place[2]]['small']}\n{place[3]}"
+        return f"{place[1]}{tables[place[2]].small}\n{place[3]}"
 
     if readme.is_file():
         files[readme] = _PLACE.sub(table, readme.read_text(encoding="utf-8"))
@@ -82,80 +111,113 @@ def write_report(workspace: Workspace) -> list[Path]:
 
 def _paper(
     paper: Paper, workspace: Workspace, entries: Mapping[str, Entry], old: set[str]
-) -> tuple[Summary, list[Section]]:
+) -> tuple[Summary, list[KeptTable]]:
     """Return what is obtained of a paper: first its published tables, then those that show runs which no other has."""
-    briefs, studies = list[Brief](), list[Study]()
+    briefs, studies = list[Brief](), list[SpecReport]()
     for spec, table in paper.tables.items():
         if entries.keys() & table.runs.keys():
             with TemporaryDirectory() as scratch:  # no artifacts of this machine
-                studies.append(Study(Results.of(table, collect_frame(table, paper.runs, Path(scratch), entries))))
+                studies.append(SpecReport(Results.of(table, collect_frame(table, paper.runs, Path(scratch), entries))))
             briefs.append(Brief.of(studies[-1]))
         else:
             briefs.append(Brief(spec, heading(table), published=count_published(table)))
     obtained = {brief.spec: brief.obtained for brief in briefs}
     compared = {run for several in obtained.values() for one in several for run in one.ids}
-    shown = [study for study in studies if obtained[study.table.spec]]
+    kept = [_beside_published(study, own, entries, old) for study in studies if (own := obtained[study.table.spec])]
     for study in studies:
-        own = entries.keys() & study.results.runs.keys() - compared
-        shown += [study] if study not in shown and not count_published(study.table) and own else []
-    sections = [_section(study, obtained[study.table.spec], entries, old) for study in shown]
+        if obtained[study.table.spec] or count_published(study.table):
+            continue
+        if entries.keys() & study.results.runs.keys() - compared:
+            kept.append(_without_published(study, entries, old))
     places = read_contents(workspace.specs, paper.name, [spec.partition("/")[2] for spec in paper.tables])
-    return Summary(paper.name, paper.title, paper.citation, briefs, places), sections
+    return Summary(paper.name, paper.title, paper.citation, briefs, places), kept
 
 
-def _section(study: Study, obtained: Sequence[Obtained], entries: Mapping[str, Entry], old: set[str]) -> Section:
-    """Return a table beside its published values, or, where none is obtained, one that nothing is published of."""
-    results, layout, decimals = study.results, study.results.layout, study.table.decimals
-    runs = list(dict.fromkeys(run for one in obtained for run in one.ids)) or [r for r in results.runs if r in entries]
-    about = [*study.agreement.numbers(), ("obtained from", _made([entries[run] for run in runs]))]
-    about += [fact for fact in facts(results) if fact[0] != "kept results"]
-    earlier = [f"{EARLIER}: by an earlier state of the code, see `pfl results list`."] * bool(old.intersection(runs))
+def _beside_published(
+    study: SpecReport, obtained: Sequence[Obtained], entries: Mapping[str, Entry], old: set[str]
+) -> KeptTable:
+    """Return a table beside its published values."""
+    layout, axes = study.results.layout, study.table.axes
     by_labels = {one.labels: one for one in obtained}
     small = dict[tuple[Key, Key], Numbers]()
     for place in layout.places:
         cell = layout.cell(*place)
         if cell and (one := by_labels.get(tuple(cell.labels.values()))):
             small[place] = {**_numbers(one), "difference": one.compared}
-        elif cell and cell.obtained and not obtained:
-            last = f" {BESIDE} {format_value(cell.last, decimals)}" if cell.last else ""
-            done = "" if cell.complete else f" [{cell.n}/{len(cell.runs)}]"
-            small[place] = {
-                "": format_value(cell.obtained, decimals) + last + done + EARLIER * bool(old & {*cell.runs})
-            }
-    section = {"study": study, "facts": about, "picture": _picture(study.table.spec), "curves": curves_of(results)}
-    if not obtained:
-        two = [TWO_NUMBERS] * any(cell.last for cell in results.cells)
-        cells = _grid(layout, small, NO_VALUE)
-        more = {"cells": cells, "small": cells, "elsewhere": "", "why": []}
-        return {**section, "words": [study.table.caption, *two, *earlier], **more}
     lines, others, why = list[Numbers](), list[Numbers](), dict[str, list[str]]()
     names = dict.fromkeys(name for one in obtained for name in one.elsewhere)
     for one in obtained:
-        labels = _labels(study.table.axes, one.labels)
-        numbers = _numbers(one, EARLIER * bool(old.intersection(one.ids)), "\\*")
+        labels = _labels(axes, one.labels)
+        numbers = _numbers(one, _mark(one.ids, old), "\\*")
         lines.append({**labels, **numbers, "difference": one.compared, "runs": f"{one.runs[0]} of {one.runs[1]}"})
         under = {name: f"{one.elsewhere[name]:.2f}" if name in one.elsewhere else NO_VALUE for name in names}
         reached = NO_VALUE if one.reached is None else str(one.reached)
         others.append({**labels, "published": one.published, **under, "reached in round": reached})
         if one.explained:
             why.setdefault(one.explained, []).append(", ".join(one.labels))
-    quoted = ["*: the paper quotes this value from an earlier paper."] * any(one.quoted for one in obtained)
-    return {
-        **section,
-        "words": [*earlier, *quoted],
-        "cells": _markdown(lines, len(study.table.axes)),
-        "small": _grid(layout, small),
-        "elsewhere": _markdown(others, len(study.table.axes)),
-        "why": [f"{'; '.join(several)}: {reason}" for reason, several in why.items()],
-    }
+    runs = list(dict.fromkeys(run for one in obtained for run in one.ids))
+    words = _on_earlier_code(runs, old)
+    if any(one.quoted for one in obtained):
+        words.append("*: the paper quotes this value from an earlier paper.")
+    return KeptTable(
+        study=study,
+        words=words,
+        facts=_facts(study, [entries[run] for run in runs]),
+        curves=curves_of(study.results),
+        cells=_markdown(lines, len(axes)),
+        small=_grid(layout, small),
+        elsewhere=_markdown(others, len(axes)),
+        why=[f"{'; '.join(several)}: {reason}" for reason, several in why.items()],
+    )
+
+
+def _without_published(study: SpecReport, entries: Mapping[str, Entry], old: set[str]) -> KeptTable:
+    """Return a table that nothing is published of."""
+    results, layout, decimals = study.results, study.results.layout, study.table.decimals
+    numbers = dict[tuple[Key, Key], Numbers]()
+    for place in layout.places:
+        cell = layout.cell(*place)
+        if cell and cell.obtained:
+            text = format_value(cell.obtained, decimals)
+            if cell.last:
+                text += f" {BESIDE} {format_value(cell.last, decimals)}"
+            if not cell.complete:
+                text += f" [{cell.n}/{len(cell.runs)}]"
+            numbers[place] = {"": text + _mark(cell.runs, old)}
+    runs = [run for run in results.runs if run in entries]
+    words = [study.table.caption]
+    if any(cell.last for cell in results.cells):
+        words.append(TWO_NUMBERS)
+    cells = _grid(layout, numbers, NO_VALUE)
+    return KeptTable(
+        study=study,
+        words=[*words, *_on_earlier_code(runs, old)],
+        facts=_facts(study, [entries[run] for run in runs]),
+        curves=curves_of(results),
+        cells=cells,
+        small=cells,
+    )
+
+
+def _facts(study: SpecReport, runs: list[Entry]) -> list[tuple[str, str]]:
+    about = [fact for fact in facts(study.results) if fact[0] != "kept results"]
+    return [*study.agreement.numbers(), ("obtained from", _made(runs)), *about]
+
+
+def _mark(runs: Iterable[str], old: set[str]) -> str:
+    return EARLIER if old.intersection(runs) else ""
+
+
+def _on_earlier_code(runs: Iterable[str], old: set[str]) -> list[str]:
+    """Return a line that explains the mark, if any number bears it."""
+    return [f"{EARLIER}: by an earlier state of the code, see `pfl results list`."] if _mark(runs, old) else []
 
 
 def _made(runs: list[Entry]) -> str:
     """Return ``11 runs, 3.2 hours on cpu, from 2026-11-22 to 2026-11-23``."""
     hours = sum(run.seconds or 0.0 for run in runs) / 3600
     devices = ", ".join(sorted({str(run.facts["device"]) for run in runs}))
-    first, last = min(run.obtained for run in runs), max(run.obtained for run in runs)
-    when = f"on {first}" if first == last else f"from {first} to {last}"
+    when = period([run.obtained for run in runs])
     return f"{counted(len(runs), 'run')}, {hours:.1f} hours on {devices}, {when}"
 
 
@@ -194,7 +256,7 @@ def _markdown(rows: Sequence[Numbers], labels: int) -> str:
     return aligned([list(rows[0]), *(list(row.values()) for row in rows)], labels) if rows else ""
 
 
-def _page(papers: list[tuple[Summary, list[Section]]], seconds: float) -> str:
+def _page(papers: list[tuple[Summary, list[KeptTable]]], seconds: float) -> str:
     published = sum(summary.published for summary, _ in papers)
     agreement = Agreement.total((summary.agreement for summary, _ in papers), published)
     overview = [["paper", "published", "obtained", *(f"within {points:g}" for points in WITHIN_POINTS), "explained"]]
@@ -210,5 +272,5 @@ def _page(papers: list[tuple[Summary, list[Section]]], seconds: float) -> str:
         hours=f"{seconds / 3600:,.1f}",
         overview=aligned(overview, 1),
         legend=f"{LEGEND} {AGREEMENT_LEGEND}",
-        papers=[(summary, sections) for summary, sections in papers if sections],
+        papers=[(summary, tables) for summary, tables in papers if tables],
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import runpy
@@ -13,6 +14,8 @@ from pathlib import Path
 
 import pytest
 from support.project import Project, make_project, spec
+
+from pflcore.errors import UserError
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 ANOTHER_RATE = """
@@ -67,6 +70,27 @@ def test_every_section_for_a_gpu_runs_on_a_cpu_and_all_fit_into_the_deadline(
     assert [line for line in lines if "error" in line or line.get("ok") is False] == []
 
 
+def test_an_adapter_has_to_have_two_names(tmp_path: Path) -> None:
+    for text, missing in {"": "METHODS and no run", "METHODS = {}": "run", "def run(): ...": "METHODS"}.items():
+        (file := tmp_path / "mine.py").write_text(text)
+        done = program("oracles", "--adapter", file)
+        said = f"oracles: {file}: has no {missing}; see benchmarks/oracle/setting.py\n"
+        assert (done.returncode, done.stdout, done.stderr) == (2, "", said)
+
+
+def test_cells_are_refused_when_a_module_was_edited_before_it_was_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    cells = runpy.run_path(str(BENCHMARKS / "gpu_cells.py"))
+    (tmp_path / "cells.json").write_text(json.dumps({"cells": [], "modules": cells["modules"]()}))
+    session = cells["Session"](argparse.Namespace(cells=tmp_path, out=tmp_path, device="cpu", deadline=1.0))
+    session.check_code()
+    session.modules["pflcore.engine.run"] = "0" * 64
+    with pytest.raises(UserError, match=r"^pflcore\.engine\.run is not the one that the cells were packed with; pack"):
+        session.check_code()
+
+
 THERE = {**os.environ, "PFL_WORKERS": "1", "PFL_THREADS": "1"}
 # What the card's machine lacks cannot be imported there.
 BARE = """
@@ -101,7 +125,7 @@ def test_cells_are_those_of_an_ordinary_run_though_killed_and_continued(tmp_path
     project.compile()
     done = project.repro(*(name for name in project.stages() if name.endswith(":partition")))
     assert done.code == 0, done.output
-    shutil.copytree(project.root, tmp_path / "b", ignore=shutil.ignore_patterns("tmp"))
+    shutil.copytree(project.root, tmp_path / "b", ignore=shutil.ignore_patterns("tmp", "warm"))
     assert here(project, "pack", "--spec", "tiny", "--out", cells).startswith("2 cells, ")
     # Killed as soon as there is a checkpoint, …
     process, ends = train(cells, first, "--every", 0), time.monotonic() + 200

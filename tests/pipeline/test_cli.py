@@ -115,6 +115,10 @@ def test_settings_keys_and_specs_are_described_and_listed(project: Project, pfl:
         "list specs": ["odd   [/] [bold]brackets[/bold] [a]", "tiny  Tiny"],
         "describe grid": ["overrides", "list of labels per axis"],
         "describe run": ["clients", "whole number, at least 1"],
+        "describe table": ["keys of `quantity`"],
+        "describe quantity": ["quantity · a part of specs\n", "percent_of", "quantity · partition · "],
+        "drop --help": ["All that were added."],
+        "run --help": ["After a failure, go on with what does not depend on it."],
     }
     for words, expected in shown.items():
         code, out, err = pfl(project.root, *words.split())
@@ -153,6 +157,8 @@ WRONG = {
     "describe pathological --clients 7": "pathological: 7 clients with 2 classes each make 14 places",
     "describe fedtp --clients 7": "--dataset, --clients and --set draw a partition; 'fedtp' is none",
     "describe methd fedtp": "describe takes a name, or a kind (dataset, partition, backbone, method, analysis) and a",
+    "check fedtp fedper": "check takes a name, or a kind (method, backbone) and a name; got 'fedtp fedper'",
+    "check method fedtp tiny": "check takes a name, or a kind (method, backbone) and a name; got 'method fedtp tiny'",
     "stage train nothing": "stages/records.json: no such file; run `pfl compile`",
     "stage index nothing": "stages/tables/nothing.json: no such file; run `pfl compile`",
 }

@@ -15,11 +15,13 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, ScalarFormatter
+from numpy.typing import ArrayLike, NDArray
 
+from pipeline.report.cells import ACCURACY
 from pipeline.report.drawing.panels import MAX_PANELS, Style, draw_panels, grid_shape, left_out
 from pipeline.report.drawing.sections import Picture, PlainTable, Section, counted
 from pipeline.report.figures._data import TableData, joined
-from pipeline.report.table import ACCURACY, NO_VALUE, headed, short
+from pipeline.report.printed import NO_VALUE, headed, short
 
 _UNEQUAL = 5  # times as many rounds: on an even axis the shorter curve could not be seen
 _CLOSE = 95.0  # percent that most curves reach: on an even axis their differences could not be seen
@@ -198,7 +200,8 @@ def draw_curves(data: TableData) -> Section:
     alt = f"Test {data.measure} over rounds, {counted(len(last), 'curve')}; the highest ends at {ends}."
     what = "Pooled test accuracy" if data.measure == ACCURACY else "Mean average precision, the mean over clients,"
     text = f"{what} over communication rounds{'; in cells of one client, its own' if data.table.clients else ''}."
-    text += " The axis of accuracies is logarithmic in the error; curves leave it below." * close
+    if close:
+        text += " The axis of accuracies is logarithmic in the error; curves leave it below."
     names = [" / ".join(key) for key in curves[axes].itertuples(index=False, name=None)]
     wide = curves.assign(name=names).pivot(index="round", columns="name", values="accuracy")
     wide = wide[list(dict.fromkeys(names))].reset_index()
@@ -221,10 +224,19 @@ def _choose_scales(panel: Axes, close: bool) -> None:
     if close:
         low, high = min(np.median(own) for own in values), max(own.max() for own in values)
         bottom, top = max(tick for tick in _TICKS if tick <= low), min(tick for tick in _TICKS if tick >= high)
-        log_error = lambda accuracy: -np.log10(np.maximum(_FULL - np.asarray(accuracy), 1e-3))  # noqa: E731
-        panel.set_yscale("function", functions=(log_error, lambda error: _FULL - 10.0 ** -np.asarray(error)))
+        panel.set_yscale("function", functions=(_log_error, _accuracy_at))
         panel.set_ylim(bottom, top)
         panel.set_yticks([tick for tick in _TICKS if bottom <= tick <= top])
+
+
+def _log_error(accuracy: ArrayLike) -> NDArray[np.float64]:
+    """Return where accuracies stand on an axis that is logarithmic in the error."""
+    return -np.log10(np.maximum(_FULL - np.asarray(accuracy), 1e-3))
+
+
+def _accuracy_at(place: ArrayLike) -> NDArray[np.float64]:
+    """Return what :func:`_log_error` was given."""
+    return _FULL - 10.0 ** -np.asarray(place)
 
 
 def draw_adaptation(data: TableData) -> Section:

@@ -12,24 +12,15 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
+from pipeline.report.cells import ACCURACY
 from pipeline.report.claims import judge_claims
 from pipeline.report.drawing.panels import Style, draw_panels, left_out, styles_of
 from pipeline.report.drawing.sections import Picture, PlainTable, Section, counted
 from pipeline.report.figures._data import TableData, closest
+from pipeline.report.frame import Value
+from pipeline.report.legend import PROTOCOL_NAMES
+from pipeline.report.printed import NO_VALUE, TIED, format_value, printed_rank, short, signed
 from pipeline.report.statistics import Ranking, rank_methods
-from pipeline.report.table import ACCURACY, NO_VALUE, TIED, Value, format_value, printed_rank, short, signed
-
-PROTOCOLS = {
-    "last_rounds": "window",
-    "last_ten": "last ten",
-    "final": "last round",
-    "clients": "mean of clients",
-    "worst_tenth": "worst tenth",
-    "last_position": "last position",
-    "best_by_validation": "best by validation",
-    "best_by_test": "best by test",
-}
-"""Protocols in the order in which they are shown, after the table's own; others follow under their own names."""
 
 FEWEST_COLUMNS = 5  # for ranks: of fewer, next to no ranks differ by more than the critical difference
 _GAIN = (
@@ -44,10 +35,10 @@ _NOISE = (
 _PROTOCOLS = (
     "The same runs, nothing trained anew. In parentheses the rank within the column, rows that tie as printed sharing "
     f"the mean of their ranks; ↑ a better, ↓ a worse rank than under the first, the table's own protocol. {TIED}: "
-    "cannot be told apart from the best of its column under the protocol, by seeds. Window: pooled over all test "
-    "samples, the mean of the last measured rounds; last round, best by validation: pooled, after this round; mean of "
-    "clients: every client counts the same; worst tenth: the clients that fare worst; last position: as window, but of"
-    " texts the last character alone."
+    "does not differ significantly from the best of its column under the protocol, by seeds. Window: pooled over all "
+    "test samples, the mean of the last measured rounds; last round, best by validation: pooled, after this round; "
+    "mean of clients: every client counts the same; worst tenth: the clients that fare worst; last position: as "
+    "window, but of texts the last character alone."
 )
 
 
@@ -134,7 +125,7 @@ def _cloud(axes: Axes, clients: pd.DataFrame, style: Style) -> None:
 def draw_protocols(data: TableData) -> Section:
     """Draw ranks under each protocol; one line when nothing has been measured. CSV: protocol, mean, std, rank, tied."""
     measured = {name for run in data.results.runs.values() for name in run.values} - {"validation"}
-    order = dict.fromkeys((data.table.metric, *PROTOCOLS, *sorted(measured)))
+    order = dict.fromkeys((data.table.metric, *PROTOCOL_NAMES, *sorted(measured)))
     under = {name: data.results.under(name) for name in order if name in measured}
     frames = dict[str, pd.DataFrame]()
     for name, results in under.items():
@@ -146,7 +137,7 @@ def draw_protocols(data: TableData) -> Section:
             frames[name] = cells
     if not frames:
         return Section("No run of this table has been measured yet.")
-    names = {name: PROTOCOLS.get(name, name.replace("_", " ")) for name in frames}
+    names = {name: PROTOCOL_NAMES.get(name, name.replace("_", " ")) for name in frames}
     frame = pd.concat(frames.values(), ignore_index=True)
     frame["protocol"] = pd.Categorical(frame["protocol"], list(names), ordered=True)
     scores = data.sign * frame["mean"].round(data.table.decimals)
@@ -205,7 +196,7 @@ def _claims(verdicts: pd.DataFrame) -> list[str]:
 
 
 def draw_ranks(data: TableData) -> Section:
-    """Draw mean ranks of rows that have a number in every column, and join those that Nemenyi's test cannot tell apart
+    """Draw mean ranks of rows that have a number in every column, and join those that do not differ by Nemenyi's test
     (Demšar, 2006, figure 1); one line when there are too few. CSV: mean_rank."""
     cells = data.cells
     scores = data.sign * cells["mean"].where(cells["complete"]).round(data.table.decimals)
@@ -228,7 +219,7 @@ def draw_ranks(data: TableData) -> Section:
         f"Ranks of the numbers as printed, 1 the best, ties sharing the mean of theirs; their mean over {columns} "
         f"columns, which count as independent. Friedman's test that all are alike: p = {ranking.p:.2g}. By Nemenyi's "
         f"test at 5 % two rows differ when their mean ranks are more than {ranking.critical:.2f} apart. Lines join and "
-        f"letters name rows that cannot be told apart{'' if ranking.groups else '; here, all can'}."
+        f"letters name rows that do not differ significantly{'' if ranking.groups else '; here, all do'}."
     )
     if lacking := [str(row) for row in every.index if row not in whole.index]:
         text += f" Left out, as they lack a number: {', '.join(lacking)}."

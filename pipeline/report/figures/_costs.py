@@ -9,7 +9,7 @@ import pandas as pd
 
 from pipeline.report.drawing.sections import PlainTable, Section, drop_constant_columns
 from pipeline.report.figures._data import COSTS, TableData, closest
-from pipeline.report.table import NO_VALUE, short
+from pipeline.report.printed import NO_VALUE, short
 
 _RESOURCES = (
     "Counts of numbers, but for the bytes. Model: parameters of the backbone. Stored: what a client holds during a "

@@ -10,8 +10,10 @@ from typing import Any
 import pandas as pd
 
 from pflcore.files import parse_json
+from pipeline.report.cells import Key
 from pipeline.report.frame import ALL
-from pipeline.report.table import Key, Layout, Results, headed
+from pipeline.report.printed import headed
+from pipeline.report.table import Layout, Results
 from pipeline.spec.run import Run
 
 COSTS = {

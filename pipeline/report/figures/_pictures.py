@@ -18,7 +18,7 @@ from scipy.spatial.distance import cdist
 from pipeline.report.drawing.panels import COLOURS, MAX_PANELS, add_legend, mark_series, panel_grid, styles_of
 from pipeline.report.drawing.sections import Picture, PlainTable, Section, counted
 from pipeline.report.figures._data import TableData
-from pipeline.report.table import NO_VALUE
+from pipeline.report.printed import NO_VALUE
 
 _MAX_NAMED = 40  # groups that a legend is made for
 _LUMA = np.array([0.299, 0.587, 0.114])  # of red, green and blue in the lightness of a pixel (ITU-R BT.601)

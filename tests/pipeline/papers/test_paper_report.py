@@ -36,21 +36,12 @@ from pflcore.errors import UserError
 from pflcore.files import write_text
 from pipeline.compile.compiler import compile_workspace
 from pipeline.papers import pages as module
+from pipeline.papers.obtained import Obtained, collect_obtained, count_published
 from pipeline.papers.pages import Papers, studies_of, summary_of, write_paper
-from pipeline.papers.paper import (
-    Brief,
-    Obtained,
-    Paper,
-    Place,
-    Summary,
-    collect_obtained,
-    count_published,
-    papers_of,
-    read_contents,
-)
+from pipeline.papers.paper import Brief, Paper, Place, Summary, papers_of, read_contents
 from pipeline.papers.refresh import refresh
+from pipeline.report.agreement import Agreement
 from pipeline.report.statistics import BEYOND, NO_VERDICT
-from pipeline.report.study import Agreement
 from pipeline.spec.table import ResolvedTable
 from pipeline.workspace import run_path
 
@@ -229,6 +220,7 @@ def test_pages_are_written_when_they_change(project: Project, pfl: Pfl) -> None:
     before = files()
     written = {"reports/index.html", *(f"reports/papers/{name}.{kind}" for name in ("mine", "tiny") for kind in KINDS)}
     assert set(before) == written
+    assert "<h2>Provenance</h2>" in before["reports/papers/mine.html"][1].decode()  # though no run is there yet
     assert pfl(specs, "report", "mine")[1] == f"{mine} (up to date)\n../reports/index.html\n"
     assert files() == before
     papers = Papers.compiled(project.workspace())
@@ -249,6 +241,16 @@ def test_pages_are_written_when_they_change(project: Project, pfl: Pfl) -> None:
     (project.root / run_path(run, "rounds.parquet")).write_bytes(b"damaged")
     with pytest.raises(UserError):
         papers.write(["mine"])
+
+
+def test_a_file_that_goes_away_while_pages_are_looked_at_is_one_that_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (path := tmp_path / "rounds.parquet").touch()
+    assert module._stamp(path) != "-"
+    monkeypatch.setattr(Path, "exists", lambda path: True)
+    path.unlink()
+    assert module._stamp(path) == "-"
 
 
 def test_the_end_of_a_trial_run(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,8 +23,8 @@ from support.report_demo import (
     write_metrics,
 )
 
+from pipeline.report.agreement import Agreement, count_within
 from pipeline.report.claims import Evidence, Judgement, all_pairs, judge_claims, weakest_pairs
-from pipeline.report.study import Agreement, count_within
 from pipeline.spec.table import ResolvedTable, TableClaim
 
 A_BEATS = claim({"method": ["A"]}, {"method": ["B", "C"]})

@@ -13,7 +13,8 @@ from support.report_demo import RECORD, cell, report, results_of, table, with_re
 
 from pflcore.errors import UserError
 from pipeline.compile.compiler import compile_workspace
-from pipeline.report.table import Value, format_value, signed
+from pipeline.report.frame import Value
+from pipeline.report.printed import format_value, signed
 from pipeline.running.options import Request, RunOptions
 from pipeline.spec.metrics import QUANTITIES, Metric, Protocol, Quantity, read_printed
 from pipeline.spec.table import Published, TableCell

@@ -1,4 +1,4 @@
-"""Columns of ranks against numbers worked out by hand, and what cannot be told apart from the best, in every format."""
+"""Columns of ranks against numbers worked out by hand, and what ties with the best, in every format."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_every_format_and_file_has_them(tmp_path: Path) -> None:
     assert frame.loc[("FedTP", "easy"), ["rank", "rank_over_partition"]].tolist() == [3, 2.5]
 
 
-# Seeds are worth ten points, methods a few: by unpaired deviations nothing could be told apart. B is one less in about
+# Seeds are worth ten points, methods a few: by unpaired deviations nothing would differ. B is one less in about
 # each seed, C sometimes more.
 SEEDS = {"A": [70.0, 80.0, 90.0], "B": [69.5, 79.0, 89.6], "C": [69.9, 80.5, 88.0], "D": [60.0, 70.5, 80.2]}
 
@@ -77,7 +77,7 @@ def test_marks_stand_in_every_format(tmp_path: Path) -> None:
     report(resolved, tmp_path, tmp_path / "out")
     lines = squeezed((tmp_path / "out/report.md").read_text("utf-8"))
     assert {"| A | **80.00±8.16** |", "| B | 79.37±8.21‡ |", "| D | 70.23±8.25 |"} <= set(lines)
-    assert any("‡: not told apart from the best of its column" in line for line in lines)
+    assert any("‡: does not differ significantly from the best of its column" in line for line in lines)
     assert r"B & 79.37$\pm$8.21$\ddagger$ \\" in (tmp_path / "out/report.tex").read_text("utf-8")
     page = (tmp_path / "out/report.html").read_text("utf-8")
     assert '<span class="sd">±8.21</span><span class="tied">‡</span>' in page and page.count('class="tied"') == 2

@@ -18,6 +18,7 @@ from pipeline.report.statistics import (
     half_interval,
     holm,
     moderated,
+    moderated_ps,
     rank_methods,
     significant,
 )
@@ -64,6 +65,18 @@ def test_the_spread_of_true_variances_is_found() -> None:
     assert np.ptp(moved) == 0 and of_moved.tolist() == [12.0] * 4
 
 
+def test_comparisons_share_what_they_know_of_chance() -> None:
+    seeds = {"far": [8.0, 11.0, 12.5], "near": [0.5, -1.0, 2.0], "other": [1.5, -2.0, 0.0], "last": [-1.0, 1.0, 2.5]}
+    comparisons = [compare(np.array(values)) for values in seeds.values()]
+    far, *others = moderated_ps(comparisons)
+    assert comparisons[0].p > 0.05 / 4 > 10 * far and min(others) > 0.05
+    # Fewer than three are left as they are, as is what has no spread.
+    one, other = compare(np.array([1.0, 2.0, 4.0])), compare(np.array([1.0, 5.0, 2.0]))
+    assert moderated_ps([one, compare(np.ones(3)), other, compare(np.ones(1))]) == [one.p, 1.0, other.p, 1.0]
+    # One of a single seed among others stays alone, and does not change them.
+    assert moderated_ps([*comparisons, compare(np.ones(1))]) == [far, *others, 1.0]
+
+
 def test_ties_are_paired_by_seeds_and_corrected_for_all_comparisons() -> None:
     best = {0: 70.0, 1: 80.0, 2: 90.0}
     others = [{0: 69.5, 1: 79.0, 2: 89.6}, {0: 69.9, 1: 80.5, 2: 88.0}, {0: 60.0, 1: 70.5, 2: 80.2}]
@@ -102,6 +115,10 @@ def test_the_test_of_pitman_and_morgan() -> None:
     # At the ends of the interval p is the level.
     assert [compare_spreads(first, second, end).p for end in (found.low, found.high)] == pytest.approx([0.05, 0.05])
     assert compare_spreads(first, second, first.std() - second.std()).p == pytest.approx(1.0)
+    # Two seeds say nothing, nor does a side that does not vary.
+    for few, other in (([1.0, 2.0], [1.0, 9.0]), ([1.0, 1.0, 1.0], [1.0, 2.0, 3.0])):
+        found = compare_spreads(np.array(few), np.array(other))
+        assert (found.low, found.high, found.p) == (-math.inf, math.inf, 1.0)
 
 
 # Mean ranks against tables in print and SciPy's own test.

@@ -47,7 +47,7 @@ def test_a_clone_shows_the_table_without_training_and_verifies_it(reproduced: Pr
     # The table as it was, to the byte; but for the lines that say where its numbers come from.
     pages = [(project.root / "reports/tiny/report.md").read_text("utf-8") for project in (reproduced, clone)]
     entry = entries(reproduced)["fedavg"]
-    said = f"kept results: 2 of 2 runs, {entry.obtained}"
+    said = f"kept results: 2 of 2 runs, on {entry.obtained}"
     before, after = (page.partition("\n## ")[0].replace(f"- {said}\n", "").strip() for page in pages)
     assert after == before and said in pages[1]
     tables = [(project.root / "reports/tiny/table.csv").read_text("utf-8") for project in (reproduced, clone)]

@@ -16,8 +16,8 @@ from pflcore.artifacts import write_table
 from pflcore.errors import UserError
 from pflcore.options import describe_options
 from pflcore.settings import Training
-from pipeline.report.study import Study
-from pipeline.report.table import Value
+from pipeline.report.frame import Value
+from pipeline.report.study import SpecReport
 from pipeline.spec.catalog import Catalog
 from pipeline.spec.resolve import Resolved
 from pipeline.spec.run import Run
@@ -312,6 +312,6 @@ def test_labels_of_clients_share_runs_and_values_are_of_the_client_alone(tmp_pat
     ):
         results = results_of(study(tmp_path / metric, metric), tmp_path / metric)
         assert [one.obtained for one in results.cells[:2]] == [first, second]
-    curves = Study(results).sections[0]
+    curves = SpecReport(results).sections[0]
     found = [curves.data[name].tolist() for name in curves.data if name != "round"]
     assert found == [[30.0, 40.0, 70.0], [60.0, 60.0, 50.0], [45.0, 50.0, 60.0]]

@@ -1,0 +1,213 @@
+"""The cells of a table, computed from the frame of its runs: values, verdicts, what is best of its column, and ties."""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from pipeline.report.frame import LAST_TEN, Frame, Measured, Value
+from pipeline.report.statistics import BEYOND, NO_VERDICT, WITHIN, beside_published, significant
+from pipeline.spec.metrics import BACKBONE, PERCENT, Quantity
+from pipeline.spec.table import ResolvedTable, TableCell
+
+Key = tuple[str, ...]
+"""Labels on the axes of a side of a table."""
+ACCURACY, PRECISION = "accuracy (%)", "mAP (%)"
+"""What heads a column of accuracies, or stands at their axis; the same of detectors."""
+MATCH, DIFFERS = "match", "differs"
+"""Of a quantity: obtained and published value differ by less than one in the last printed digit, which may be rounded
+or cut off; or they do not."""
+TRIAL, MISSING, DIVERGED, ABSENT, UNPUBLISHED = "trial", "missing", "diverged", "absent", "no published value"
+MISPRINTED = "misprint"
+VERDICTS = (WITHIN, BEYOND, NO_VERDICT, MATCH, DIFFERS, TRIAL, MISSING, DIVERGED, ABSENT, UNPUBLISHED, MISPRINTED)
+SMOKE = "smoke"
+"""The profile whose numbers mean nothing, so that none of them is called the best one."""
+
+
+@dataclass
+class Cell:
+    """One cell, of all clients or one, showing an accuracy or a quantity.
+
+    Attributes:
+        runs: Ids, one per combination of the averaged axes; empty: none is planned. `n` of them have a value.
+        noise: By how much obtained and published value may differ by chance; None where there is no verdict on that.
+        last: The obtained value after the last round, where it is the mean of the last ten measurements.
+        tied: Whether seeds cannot distinguish it from the best of its column; None: it is that, or shares no two seeds.
+        misprint: What is printed in the paper though it cannot be so; there is no published value then.
+        explained: Why what is obtained differs from what is published, as far as that is known.
+    """
+
+    labels: dict[str, str]
+    runs: tuple[str, ...]
+    obtained: Value | None
+    n: int
+    published: Value | None = None
+    quoted: bool = False
+    note: str = ""
+    verdict: str = ""
+    noise: float | None = None
+    last: Value | None = None
+    client: int | None = None
+    best_obtained: bool = False
+    best_published: bool = False
+    by_seed: dict[int, float] = field(default_factory=dict)
+    tied: bool | None = None
+    quantity: Quantity | None = None
+    misprint: str = ""
+    figure: str = ACCURACY
+    explained: str = ""
+
+    @property
+    def difference(self) -> float | None:
+        """Obtained minus published mean, in percentage points or in the unit of its quantity."""
+        return self.obtained.mean - self.published.mean if self.obtained and self.published else None
+
+    @property
+    def compared(self) -> bool:
+        """Whether it says something how far it is from its published value."""
+        return self.difference is not None and self.verdict != TRIAL
+
+    @property
+    def complete(self) -> bool:
+        """Whether all planned runs are in the obtained value."""
+        return self.n > 0 and self.n == len(self.runs)
+
+    def key(self, axes: Iterable[str]) -> Key:
+        """Return the labels on `axes`, in that order."""
+        return tuple(self.labels[axis] for axis in axes)
+
+
+def collect_cells(table: ResolvedTable, frame: Frame) -> list[Cell]:
+    """Return the cells of a table in its order. A run without a figure leaves its cell missing or made of fewer runs;
+    one that diverged makes it diverged, because a mean over the survivors alone would flatter the method."""
+    cells = [_cell(table, planned, [frame.measured[run] for run in planned.runs]) for planned in table.cells]
+    found = {frozenset(cell.labels.items()): cell.obtained for cell in cells}
+    for cell, planned in zip(cells, table.cells, strict=True):
+        if cell.quantity and cell.quantity.relative:
+            _to_percent(cell, cell.quantity, _reference(cell, cell.quantity, found, frame))
+        _judge(cell, planned, table.profile)
+    _mark_best(table, cells)
+    return cells
+
+
+def _reference(
+    cell: Cell, quantity: Quantity, found: Mapping[frozenset[tuple[str, str]], Value | None], frame: Frame
+) -> Value | None:
+    """Return what a quantity is shown in percent of: another row of the table, or the backbone without the method."""
+    if quantity.row:
+        return found.get(frozenset({**cell.labels, **quantity.row}.items()))
+    backbones = (frame.measured[run].values.get(BACKBONE) for run in cell.runs)
+    return next((value for value in backbones if value), None)
+
+
+def _to_percent(cell: Cell, quantity: Quantity, whole: Value | None) -> None:
+    """Put what is obtained in percent of a whole, or by how many percent it is more."""
+    cell.by_seed = {}
+    if not cell.obtained or not whole:
+        cell.obtained = None
+        return
+    percent = 100.0 * cell.obtained.mean / whole.mean
+    cell.obtained = Value(percent - 100.0 if quantity.added_to else percent)
+
+
+def _judge(cell: Cell, planned: TableCell, profile: str) -> None:
+    """Give a cell its verdict, and its noise where chance has a part in it."""
+    if cell.verdict == DIVERGED:
+        return
+    if not cell.runs:
+        cell.verdict = ABSENT
+    elif cell.obtained is None:
+        cell.verdict = MISSING
+    elif profile == SMOKE:
+        cell.verdict = TRIAL
+    elif cell.published is None or cell.difference is None:
+        cell.verdict = MISPRINTED if cell.misprint else UNPUBLISHED
+    elif cell.quantity and _matches(cell.difference, planned.published.step if planned.published else 0.0):
+        cell.verdict = MATCH
+    elif _is_counted(cell):  # chance has no part in it
+        cell.verdict = DIFFERS
+    else:
+        seeds = list(cell.by_seed.values())
+        cell.verdict, cell.noise = beside_published(seeds, cell.published.mean, cell.published.std)
+
+
+def _matches(difference: float, step: float) -> bool:
+    """Return whether a difference is less than one in the last printed digit, which is worth `step`."""
+    return difference == 0 or round(abs(difference), 9) < step
+
+
+def _cell(table: ResolvedTable, planned: TableCell, runs: list[Measured]) -> Cell:
+    """Return a cell whose verdict says no more than whether it diverged."""
+    quantity, printed = planned.quantity, planned.published
+    unit, metric = (quantity.unit, quantity.key) if quantity else (PERCENT, table.metric)
+    diverged = any(run.diverged for run in runs)
+    known = [(run.resolved.seed, run.values_of(planned.client)) for run in runs if not diverged]
+    known = [(seed, values) for seed, values in known if metric in values]
+    by_seed = defaultdict[int, list[float]](list)
+    for seed, values in known:
+        by_seed[seed].append(values[metric].mean)
+    cell = Cell(
+        labels=planned.labels,
+        runs=tuple(planned.runs),
+        obtained=_average([values[metric] for _, values in known], len(runs), unit),
+        n=len(known),
+        verdict=DIVERGED if diverged else "",
+        last=_average([values["final"] for _, values in known], 0, unit) if metric == LAST_TEN else None,
+        client=planned.client,
+        by_seed={seed: statistics.fmean(several) for seed, several in by_seed.items()},
+        quantity=quantity,
+        figure=PRECISION if any("figure" in run.facts for run in runs) else ACCURACY,
+    )
+    if known and _is_counted(cell):  # the same for any seed
+        cell.obtained = replace(known[0][1][metric], unit=unit)
+    if printed:
+        text = printed.printed
+        cell.published = Value(printed.mean, printed.std, unit=unit, printed=text) if printed.mean is not None else None
+        cell.misprint = text if printed.misprint else ""
+        cell.quoted, cell.note, cell.explained = printed.quoted, printed.note, printed.explained
+    return cell
+
+
+def _average(values: list[Value], planned: int, unit: str) -> Value | None:
+    """Return the mean of runs; ± is what one of them says of itself only where one is all there is to be."""
+    means = [value.mean for value in values]
+    if len(means) < 2:
+        return Value(means[0], values[0].std if planned == 1 else None, unit=unit) if means else None
+    return Value(statistics.fmean(means), statistics.pstdev(means), unit=unit)
+
+
+def _is_counted(cell: Cell) -> bool:
+    return bool(cell.quantity and cell.quantity.known and cell.quantity.known.source == "plan")
+
+
+def _mark_best(table: ResolvedTable, cells: list[Cell]) -> None:
+    """Mark the best accuracies of each column, equal as printed is equal, and what ties with the best obtained one."""
+    columns, sign = defaultdict[Key, list[Cell]](list), 1.0 if table.better == "lower" else -1.0
+    for cell in cells:
+        if not cell.quantity:
+            columns[cell.key(table.columns)].append(cell)
+    for column in columns.values():
+        printed = {at: sign * cell.published.mean for at, cell in enumerate(column) if cell.published}
+        for at in _least(printed, table.decimals):
+            column[at].best_published = True
+        scores = {at: sign * cell.obtained.mean for at, cell in enumerate(column) if cell.obtained}
+        if scores and table.profile != SMOKE:
+            best, *others = sorted(scores, key=lambda at: (scores[at], at))
+            ties = tied_with(column[best], [column[at] for at in others])
+            for at, tied in zip(others, ties, strict=True):
+                column[at].tied = tied
+            for at in _least(scores, table.decimals):
+                column[at].best_obtained, column[at].tied = True, None
+
+
+def _least(scores: dict[int, float], decimals: int) -> list[int]:
+    rounded = {at: round(score, decimals) for at, score in scores.items()}
+    return [at for at, score in rounded.items() if score == min(rounded.values())]
+
+
+def tied_with(one: Cell, others: list[Cell]) -> list[bool | None]:
+    """Return of each of the others whether seeds cannot distinguish it from one; None: they do not share two seeds."""
+    found = significant([(one.by_seed, other.by_seed) for other in others])
+    return [None if differs is None else not differs for differs in found]

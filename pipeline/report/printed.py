@@ -1,0 +1,134 @@
+"""How labels, numbers and cells are printed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from pipeline.report.cells import DIVERGED, Cell
+from pipeline.report.frame import Value
+from pipeline.report.statistics import NO_VERDICT
+from pipeline.spec.metrics import BYTES, COUNT, PERCENT
+
+MINUS, NO_VALUE, MISPRINT, UNPLANNED, TIED, BESIDE = "\N{MINUS SIGN}", "—", "§", "†", "‡", "/"
+"""Marks of tables, which their legend explains."""
+
+
+def headed(axis: str, label: str) -> str:
+    """Return a label where its axis is not in sight: a bare number is printed as ``clients = 50``."""
+    try:
+        float(label)
+    except ValueError:
+        return label
+    return f"{short(axis)} = {label}"
+
+
+def titled(axes: Iterable[str], labels: Iterable[str]) -> str:
+    """Return labels in one line."""
+    return " · ".join(map(headed, axes, labels))
+
+
+def short(axis: str) -> str:
+    """``backbone.mlp_dim`` as ``mlp dim``."""
+    return axis.rpartition(".")[2].replace("_", " ")
+
+
+def format_value(value: Value | None, decimals: int) -> str:
+    """Return ``90.31±0.26``, ``90.31`` without a deviation; of a quantity ``45.18 K`` or ``45.60 MB``; "" for None."""
+    if value is None or value.printed:
+        return value.printed if value else ""
+    mean = _scaled(value.mean, decimals, value.unit)
+    return mean if value.std is None else f"{mean}±{_scaled(value.std, decimals, value.unit)}"
+
+
+def signed(difference: float, decimals: int, unit: str = PERCENT) -> str:
+    """Return ``+0.80`` or ``−0.80``; of a quantity ``+0.26 K``."""
+    return (MINUS if difference < 0 else "+") + _scaled(abs(difference), decimals, unit)
+
+
+def printed_rank(rank: float) -> str:
+    """Return ``2`` or ``2.5``; a mean of ranks with at most two decimals."""
+    return f"{rank:.2f}".rstrip("0").rstrip(".")
+
+
+def _scaled(number: float, decimals: int, unit: str) -> str:
+    """Return it in thousands, millions, … where the unit is of that kind; below a thousand such a number is whole."""
+    if unit not in (COUNT, BYTES):
+        return f"{number:.{decimals}f}"
+    scale = next((power for power in (12, 9, 6, 3) if round(number / 10**power, decimals) >= 1), 0)
+    prefix = {0: "", 3: "k" if unit == BYTES else "K", 6: "M", 9: "G", 12: "T"}[scale]
+    digits = f"{number / 10**scale:,.{decimals if scale else 0}f}"
+    return f"{digits} {prefix}{BYTES if unit == BYTES else ''}".rstrip()
+
+
+@dataclass(frozen=True)
+class PrintedCell:
+    """A cell as it is printed; "" for what there is not.
+
+    Attributes:
+        tied, dagger: The marks :data:`TIED` and :data:`UNPLANNED`.
+        partial: ``2/3`` where 2 of 3 runs are done.
+        last: What was obtained after the last round, where `obtained` is the mean of the last measurements.
+        compared: ``+1.53 beyond noise (0.90)``; in parentheses is by how much the two may differ by chance.
+        sort: The obtained mean, the published one and the difference, as numbers to sort by.
+    """
+
+    obtained: str = ""
+    published: str = ""
+    quoted: bool = False
+    best_obtained: bool = False
+    best_published: bool = False
+    verdict: str = ""
+    tied: str = ""
+    dagger: str = ""
+    partial: str = ""
+    last: str = ""
+    compared: str = ""
+    sort: tuple[str, str, str] = ("", "", "")
+
+
+def print_cell(cell: Cell | None, decimals: int) -> PrintedCell:
+    """Return a cell as it is printed; None is a hole in the grid."""
+    if cell is None:
+        return PrintedCell()
+    difference = cell.difference if cell.compared else None
+    return PrintedCell(
+        obtained=format_value(cell.obtained, decimals) or _placeholder(cell),
+        published=cell.misprint + MISPRINT if cell.misprint else format_value(cell.published, decimals),
+        quoted=cell.quoted,
+        best_obtained=cell.best_obtained,
+        best_published=cell.best_published,
+        verdict=cell.verdict,
+        tied=TIED if cell.tied else "",
+        dagger=UNPLANNED if cell.published and not cell.runs else "",
+        partial=f"{cell.n}/{len(cell.runs)}" if cell.obtained and not cell.complete else "",
+        last=format_value(cell.last, decimals),
+        compared=_comparison(cell, difference, decimals),
+        sort=(
+            _sortable(cell.obtained.mean if cell.obtained else None),
+            _sortable(cell.published.mean if cell.published else None),
+            _sortable(difference),
+        ),
+    )
+
+
+def _placeholder(cell: Cell) -> str:
+    """Return what stands where nothing is obtained."""
+    if not cell.runs:
+        return ""
+    return DIVERGED if cell.verdict == DIVERGED else NO_VALUE
+
+
+def _comparison(cell: Cell, difference: float | None, decimals: int) -> str:
+    words = []
+    if difference is not None:
+        words.append(signed(difference, decimals, cell.quantity.unit if cell.quantity else PERCENT))
+    if cell.verdict != NO_VERDICT:
+        words.append(cell.verdict)
+    if cell.noise is not None:
+        words.append(f"({cell.noise:.{decimals}f})")
+    return " ".join(words)
+
+
+def _sortable(number: float | None) -> str:
+    return "" if number is None else f"{number:.6g}"
