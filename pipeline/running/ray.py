@@ -71,9 +71,9 @@ class RayPool(LocalPool):
     def capacity(self) -> int:
         return super().capacity + max(map(self._fitting, self.needs.values()), default=0)
 
-    def room(self, address: str) -> str | None:
+    def free_slot(self, address: str) -> str | None:
         if address not in self.stages:
-            return super().room(address)
+            return super().free_slot(address)
         most = self._fitting(self.needs[address])
         return "cluster" if not most or len(self.tasks) < min(most, self.jobs or most) else None
 
