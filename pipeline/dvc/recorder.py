@@ -15,6 +15,7 @@ import hashlib
 import json
 import logging
 import shutil
+import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -28,6 +29,7 @@ from pipeline.parsing import parse_yaml
 
 DUMP_EVERY = 10.0  # seconds between two versions of the lock files, or ten times what the last one took
 CHANGED = "what it depends on changed while it ran; nothing is recorded, run it again"
+WAITING = "waiting for another process, such as a `dvc push`, that has DVC's lock"
 _IN_THE_WAY = (NotADirectoryError, IsADirectoryError, PermissionError)  # of one stage's files, unlike a full disk
 
 
@@ -259,9 +261,13 @@ class Recorder:
         When another process has it, wait for it, or for a few seconds only and raise :class:`Locked`.
         """
         with self._explained():
-            while not self._lock():
-                if not wait:
-                    raise Locked
+            free = self._lock()
+            if not free and not wait:
+                raise Locked
+            if not free:
+                print(WAITING, file=sys.stderr, flush=True)
+            while not free:
+                free = self._lock()
             try:
                 with self.repo.scm_context(quiet=True):
                     yield

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from pipeline.compile.compilation import Graph
-from pipeline.dvc.recorder import CHANGED, Locked, Recorder
+from pipeline.dvc.recorder import CHANGED, WAITING, Locked, Recorder
 from pipeline.running.board import Board, Display, State
 from pipeline.running.local import Ended, Job, LocalPool, Progressed
 
@@ -121,7 +121,11 @@ class Scheduler:
         if verdict.what == "run":
             log = self.logs / f"{entry.subject.replace('/', '-')}.{entry.kind}.log"
             self.pool.start(Job(address, stage.command, stage.outs, log), place)
-            entry.state, entry.place, entry.began, entry.log, entry.note = "running", place, time.time(), str(log), ""
+            entry.state = "running"
+            entry.place = place
+            entry.began = time.time()
+            entry.log = str(log)
+            entry.note = ""
             entry.attempts += 1
         elif verdict.what == "busy":
             if entry.state != "waiting":
@@ -183,7 +187,7 @@ class Scheduler:
     def _wait_for_lock(self) -> None:
         """Leave DVC's lock to another process for a while; what is under way goes on."""
         if self.locked_until is None:
-            self.display.say("waiting for another process, such as a `dvc push`, that has DVC's lock")
+            self.display.say(WAITING)
         self.locked_until = time.monotonic() + BUSY_PAUSE
 
     def _settle(self, address: str, state: State) -> None:

@@ -1,6 +1,6 @@
 """What a spec file may say: its structure as pydantic models.
 
-Runs and patches of runs are plain mappings here; :mod:`pipeline.spec.grid` checks them against the catalog.
+Runs and patches of runs are plain mappings here; :mod:`pipeline.spec.patches` checks them against the catalog.
 """
 
 from __future__ import annotations

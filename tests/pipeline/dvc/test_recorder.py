@@ -16,7 +16,7 @@ from dvc.lock import make_lock
 
 from pflcore.errors import UserError
 from pipeline.compile.compilation import Stage
-from pipeline.dvc.recorder import CHANGED, Locked, Recorder, Verdict
+from pipeline.dvc.recorder import CHANGED, WAITING, Locked, Recorder, Verdict
 
 A, B, C = "dvc.yaml:a", "dvc.yaml:b", "other/dvc.yaml:c"
 STAGES = {
@@ -186,7 +186,9 @@ def test_what_was_compiled_anew_or_away_meanwhile_is_stale_or_not_recorded(study
     assert study.again().locked() == ["a", "b"]
 
 
-def test_while_another_process_has_dvcs_lock_nothing_is_done(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_while_another_process_has_dvcs_lock_nothing_is_done(
+    study: Study, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """As during a `dvc push`, which may take hours."""
     monkeypatch.setattr("dvc.lock.DEFAULT_TIMEOUT", 0.01)
     study.begin(A)
@@ -197,8 +199,10 @@ def test_while_another_process_has_dvcs_lock_nothing_is_done(study: Study, monke
             study.begin(C)
         with pytest.raises(Locked):
             study.recorder.record([A])
+        assert capsys.readouterr().err == ""
         threading.Timer(0.2, theirs.unlock).start()
         assert study.recorder.record([A], wait=True) == {}
+        assert capsys.readouterr().err == f"{WAITING}\n"
         theirs.lock()
     assert study.begin(C).what == "run" and study.again().locked() == ["a"]
 
