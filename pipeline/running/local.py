@@ -215,6 +215,7 @@ def _has_driver() -> bool:
 
 
 def _every_gpu() -> list[str] | None:
+    """Return the GPUs that CUDA would see, or None when there are none."""
     if not _has_driver():  # which spares the wait for PyTorch
         return None
     import torch
