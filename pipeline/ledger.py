@@ -26,10 +26,21 @@ Versions = dict[str, str]
 """``engine``, or kind and name of an entry → its version; of an entry of a study, a digest of its source."""
 
 FACTS: dict[str, Any] = {
-    **dict.fromkeys(("device", "torch", "dataset_hash", "partition_hash", "code"), str),
-    **dict.fromkeys(("parameters", "communicated_up", "communicated_down", "stored", "received", "server"), int),
-    **dict.fromkeys(("macs", "positions"), int),
-    **dict.fromkeys(("diverged", "chosen"), dict | None),
+    "device": str,
+    "torch": str,
+    "dataset_hash": str,
+    "partition_hash": str,
+    "code": str,
+    "parameters": int,
+    "communicated_up": int,
+    "communicated_down": int,
+    "stored": int,
+    "received": int,
+    "server": int,
+    "macs": int,
+    "positions": int,
+    "diverged": dict | None,
+    "chosen": dict | None,
 }
 """Entries of the header of ``rounds.parquet`` that are kept, with their types."""
 
@@ -68,9 +79,15 @@ class Entry:
         for name, value in facts.items():
             if not isinstance(value, FACTS[name]) or isinstance(value, bool):
                 raise TypeError(f"{name}: {value!r}")
-        own, seconds, measurements = content["made_by"], content["seconds"], dict(content["measurements"])
-        made_by, machine = {str(name): str(version) for name, version in own.items()}, str(content.get("machine", ""))
-        return cls(Run(content["settings"]), made_by, str(content["obtained"]), seconds, facts, measurements, machine)
+        return cls(
+            run=Run(content["settings"]),
+            made_by={str(name): str(version) for name, version in content["made_by"].items()},
+            obtained=str(content["obtained"]),
+            seconds=content["seconds"],
+            facts=facts,
+            measurements=dict(content["measurements"]),
+            machine=str(content.get("machine", "")),
+        )
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,7 @@ def _counts(rows: pa.Table, population: str, clients: NDArray[np.integer], posit
     except ValueError:
         matrix = {}
     if not matrix or (matrix["client"] != clients).any() or (matrix["total"] != matrix["total"][0]).any():
-        raise UserError("its clients were not measured alike in all rounds")
+        raise UserError("not all of its clients were measured in every round, on the same samples")
     measured, _, loss = curve(rows, population)
     return {
         "total": matrix["total"][0].tolist(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +23,8 @@ def read_timing(path: Path) -> Timing | None:
     """Return a timing; None when there is none that can be read, since nothing depends on it but words."""
     try:
         timing = Timing(**json.loads(path.read_text(encoding="utf-8")))
-        return timing if min(timing.seconds, timing.rounds, timing.core_seconds or 0) >= 0 else None
-    except (OSError, ValueError, TypeError):
+        numbers = (timing.seconds, timing.rounds, timing.core_seconds or 0.0)
+        sensible = all(math.isfinite(number) and number >= 0 for number in numbers)
+    except (OSError, ValueError, TypeError, OverflowError):  # the last of a whole number beyond all floats
         return None
+    return timing if sensible else None

@@ -20,6 +20,7 @@ KEPT_STAGES = "stages/kept/dvc.yaml"  # the stage file of what is taken from the
 TABLES = "stages/tables"
 CODE = "stages/code.yaml"  # digests of code, which stage files name
 RECORDS = "stages/records.json"  # settings of runs, federations, datasets, selections and pretrained weights, by line
+RUNS = "artifacts/runs"
 PARTITION_REPORTS = "reports/partitions"
 PAPERS = "reports/papers"
 INDEX = "reports/index.html"
@@ -105,7 +106,7 @@ def weights_path(weights_id: str) -> str:
 
 
 def run_path(run_id: str, name: str) -> str:
-    return f"artifacts/runs/{run_id}/{name}"
+    return f"{RUNS}/{run_id}/{name}"
 
 
 def frame_path(spec_id: str) -> str:

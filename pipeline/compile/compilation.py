@@ -111,17 +111,27 @@ class Graph:
 
     def needed(self, targets: Iterable[str]) -> list[str]:
         """Return the targets and all they depend on, each after what it depends on; the same order every time."""
-        import networkx
+        order: dict[str, None] = {}
 
-        graph = networkx.DiGraph(self.upstream)
-        order = (address for target in targets for address in networkx.dfs_postorder_nodes(graph, target))
-        return list(dict.fromkeys(order))
+        def visit(address: str) -> None:
+            if address not in order:
+                for before in self.upstream[address]:
+                    visit(before)
+                order[address] = None
+
+        for target in targets:
+            visit(target)
+        return list(order)
 
     def after(self, address: str) -> set[str]:
         """Return everything that depends on a stage, directly or not."""
-        import networkx
-
-        return set(networkx.ancestors(networkx.DiGraph(self.upstream), address))
+        found: set[str] = set()
+        waiting = [address]
+        while waiting:
+            new = {*self.downstream[waiting.pop()]} - found
+            found |= new
+            waiting += new
+        return found
 
     def heights(self, order: list[str], seconds: Mapping[str, float]) -> dict[str, float]:
         """Return for each stage in `order` the longest expected time from its start to the end of what needs it."""

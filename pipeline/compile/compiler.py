@@ -223,8 +223,13 @@ class _Emitter:
             self.records[id_] = {"path": self.compilation.weights[run.pretrained], "content": run.pretrained}
             deps.append(at.weights_path(id_))
             self._add("stages/weights/dvc.yaml", f"weights@{id_}", "weights", [id_], [GUARD], deps[-1:])
-        files = [_ROUNDS, *[_WEIGHTS] * run.record["training"]["save_weights"], *[_ANALYSIS] * bool(run.analyses)]
-        outs, file = [at.run_path(run.id, name) for name in files], at.shard_path(run.federation_id)
+        files = [_ROUNDS]
+        if run.record["training"]["save_weights"]:
+            files.append(_WEIGHTS)
+        if run.analyses:
+            files.append(_ANALYSIS)
+        outs = [at.run_path(run.id, name) for name in files]
+        file = at.shard_path(run.federation_id)
         self._add(file, train_stage(run), "train", [run.id], deps, outs, of.code_of_run("train", run), **item)
 
     def _recall(self, ledger: Ledger) -> set[str]:

@@ -33,11 +33,19 @@ _NOT_MEASURED = {"title", "caption", "notes", "paper", "better", "decimals", "pa
 """What a table says of how its numbers are shown, which no measurement depends on."""
 
 
+_ELSEWHERE = {
+    "evaluate": "pipeline.report.frame",
+    "report": "pipeline.report.write",
+    "index": "pipeline.stages.results",
+    "recall": "pipeline.stages.results",
+    "select": "pipeline.stages.results",
+}
+"""Modules that do the work of a stage, where that is none of the stage's name."""
+
+
 def root_of(stage: str) -> str:
     """Return the module that does the work of a stage; what it imports is the stage's code."""
-    elsewhere = {"evaluate": "pipeline.report.frame", "report": "pipeline.report.write"}
-    elsewhere |= dict.fromkeys(("index", "recall", "select"), "pipeline.stages.results")
-    return elsewhere.get(stage, f"pipeline.stages.{stage}")
+    return _ELSEWHERE.get(stage, f"pipeline.stages.{stage}")
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,1 @@
-"""All that speaks to DVC: its command line, what it has recorded and is told, its remote."""
+"""Everything that talks to DVC: its command line, what it has recorded and is told, its remote."""

@@ -15,6 +15,7 @@ import hashlib
 import json
 import logging
 import shutil
+import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -28,7 +29,12 @@ from pipeline.parsing import parse_yaml
 
 DUMP_EVERY = 10.0  # seconds between two versions of the lock files, or ten times what the last one took
 CHANGED = "what it depends on changed while it ran; nothing is recorded, run it again"
+WAITING = "waiting for another process, such as a `dvc push`, that has DVC's lock"
 _IN_THE_WAY = (NotADirectoryError, IsADirectoryError, PermissionError)  # of one stage's files, unlike a full disk
+
+
+class Locked(Exception):
+    """Another process has DVC's lock, and nothing was done."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +67,7 @@ class Recorder:
         self.known = {stage.address: stage for stage in stages}
         self._error = DvcException
         with self._explained():
-            self.repo = Repo(str(root), _wait_for_lock=True)
+            self.repo = Repo(str(root))
         self._loaded: dict[str, Any] = {}
         self._held: dict[str, tuple[ExitStack, str]] = {}  # the mark on a stage that is executed, and its key
         self._undumped: dict[str, dict[str, Any]] = {}  # by stage file: stages that its lock file does not have yet
@@ -88,10 +94,14 @@ class Recorder:
         return {address: reason for address, reason in reasons.items() if reason}
 
     def begin(self, address: str) -> Verdict:
-        """Decide about a stage whose inputs are complete; to be executed, it is held until recorded or given up."""
+        """Decide about a stage whose inputs are complete; to be executed, it is held until recorded or given up.
+
+        Raises:
+            Locked: Another process has DVC's lock.
+        """
         from dvc.lock import LockError
 
-        with self._locked():
+        with self._locked(wait=False):
             stage = self._stage(address)
             try:
                 if not self._reason(stage):
@@ -109,10 +119,14 @@ class Recorder:
         with self._locked():
             return sum(self._keep(self._stage(address)) for address in self.known)
 
-    def record(self, addresses: Iterable[str]) -> dict[str, str]:
-        """Let DVC know of stages that have been executed. Return what went wrong, by stage."""
+    def record(self, addresses: Iterable[str], wait: bool = False) -> dict[str, str]:
+        """Let DVC know of stages that have been executed. Return what went wrong, by stage.
+
+        Raises:
+            Locked: Another process has DVC's lock, which is not to be waited for.
+        """
         problems: dict[str, str] = {}
-        with self._locked():
+        with self._locked(wait):
             for address in addresses:
                 key, stage = self._held[address][1], self._stage(address)
                 self._release(address)
@@ -131,7 +145,7 @@ class Recorder:
 
     def give_up(self, address: str) -> None:
         """Release a stage that was begun and will not be recorded."""
-        with self._locked():
+        with self._explained():  # the marks have a lock of their own
             self._release(address)
 
     def _prepare(self, address: str, stage: Any) -> Verdict:
@@ -196,7 +210,8 @@ class Recorder:
             name, stages = self._undumped.popitem()
             if (self.root / name).is_file():
                 next(iter(stages.values())).dvcfile.dump_stages(list(stages.values()), update_pipeline=False)
-        self._due = (now := time.monotonic()) + max(DUMP_EVERY, 10 * (now - began))
+        ended = time.monotonic()
+        self._due = ended + max(DUMP_EVERY, 10 * (ended - began))
 
     def _reason(self, stage: Any) -> str:
         """Return why DVC would execute a stage; empty when it would not."""
@@ -204,10 +219,12 @@ class Recorder:
             return "its command changed" if any(out.hash_info for out in stage.outs) else "not made yet"
         for entry in (*stage.deps, *stage.outs):
             try:
-                for path, what in entry.status().items():
-                    return f"{path} is {what}" if entry.hash_info else "not made yet"
+                changes = entry.status()
             except _IN_THE_WAY as error:
                 return str(error)
+            if changes:
+                path, what = next(iter(changes.items()))
+                return f"{path} is {what}" if entry.hash_info else "not made yet"
         return ""
 
     def _mark(self, stage: Any) -> Any:
@@ -238,10 +255,34 @@ class Recorder:
         return self._loaded[address]
 
     @contextmanager
-    def _locked(self) -> Iterator[None]:
-        """Work inside DVC's lock, which is waited for. DVC's own way forgets settings each time, which takes longer."""
-        with self._explained(), self.repo.lock, self.repo.scm_context(quiet=True):
-            yield
+    def _locked(self, wait: bool = True) -> Iterator[None]:
+        """Work inside DVC's lock. DVC's own way forgets settings each time, which takes longer.
+
+        When another process has it, wait for it, or for a few seconds only and raise :class:`Locked`.
+        """
+        with self._explained():
+            free = self._lock()
+            if not free and not wait:
+                raise Locked
+            if not free:
+                print(WAITING, file=sys.stderr, flush=True)
+            while not free:
+                free = self._lock()
+            try:
+                with self.repo.scm_context(quiet=True):
+                    yield
+            finally:
+                self.repo.lock.unlock()
+
+    def _lock(self) -> bool:
+        """Take DVC's lock; return whether it was free within a few seconds."""
+        from dvc.lock import LockError
+
+        try:
+            self.repo.lock.lock()
+        except LockError:
+            return False
+        return True
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
@@ -256,22 +297,31 @@ class Recorder:
 
     def _remove_cut_files(self) -> None:
         """Remove lock files and marks that a kill has cut short; DVC itself would stop at them."""
-        from dvc.dvcfile import Lockfile
-        from voluptuous import Invalid
-
-        checks: dict[Path, Any] = {
-            (self.root / one.file).with_name("dvc.lock"): lambda text: Lockfile.SCHEMA(parse_yaml(text))["stages"]
-            for one in self.known.values()
-        }
-        checks[Path(str(self.repo.tmp_dir), "rwlock")] = lambda text: json.loads(text) is not None
-        for path, check in checks.items():
+        for path in {(self.root / stage.file).with_name("dvc.lock") for stage in self.known.values()}:
             with suppress(FileNotFoundError):
-                try:
-                    whole = bool(check(path.read_bytes()))
-                except (ValueError, Invalid, KeyError, TypeError):
-                    whole = False
-                if not whole:
+                if not _is_whole_lock_file(path.read_bytes()):
                     path.unlink()
+        marks = Path(str(self.repo.tmp_dir), "rwlock")
+        with suppress(FileNotFoundError):
+            if not _is_whole_json(marks.read_bytes()):
+                marks.unlink()
+
+
+def _is_whole_lock_file(content: bytes) -> bool:
+    from dvc.dvcfile import Lockfile
+    from voluptuous import Invalid
+
+    try:
+        return bool(Lockfile.SCHEMA(parse_yaml(content))["stages"])
+    except (ValueError, Invalid, KeyError, TypeError):
+        return False
+
+
+def _is_whole_json(content: bytes) -> bool:
+    try:
+        return json.loads(content) is not None
+    except ValueError:
+        return False
 
 
 def _line(error: BaseException) -> str:

@@ -6,6 +6,7 @@ and nothing that a stage does to its process can reach the next one.
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
 import os
 import shlex
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 GIB_PER_RUN = 4  # what a run on a CPU is expected to need, when nobody says how many there shall be at a time
 SEND_EVERY = 0.2  # seconds between two messages about rounds
+_OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.ENAMETOOLONG)
 _DRIVERS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
 Outcome = Literal["done", "failed", "lost", "memory"]
 """How a stage ended: well; by an error in a spec, data or code; its process vanished; memory did not suffice.
@@ -98,8 +100,8 @@ class LocalPool:
     def capacity(self) -> int:
         return self.limits.total()
 
-    def room(self, address: str) -> str | None:
-        """Return where a stage could run now."""
+    def free_slot(self, address: str) -> str | None:
+        """Return where a stage could run now; None where all slots are taken."""
         busy = Counter(slot for _, slot, _ in self.running.values())
         free = [name for name, limit in self.limits.items() if busy[name] < limit]
         return min(free, key=lambda name: busy[name], default=None)
@@ -200,24 +202,39 @@ def visible_gpus(wanted: str | None) -> list[str] | None:
 
     Numbers count what ``CUDA_VISIBLE_DEVICES`` leaves, as everywhere in CUDA; what is returned are the names there.
     """
-    device, option = os.environ.get("PFL_DEVICE") or "auto", f"--gpus {wanted}"
-    names = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if wanted is None and device.startswith("cuda:"):
-        wanted, option = device.removeprefix("cuda:"), f"PFL_DEVICE = {device}"
-    has_driver = any(Path(path).exists() for path in _DRIVERS)
-    if wanted is None:
-        if device not in ("auto", "cuda") or not has_driver:  # which spares the wait for PyTorch
-            return None
-        import torch
+    device = os.environ.get("PFL_DEVICE") or "auto"
+    if wanted is not None:
+        return _chosen_gpus(wanted, f"--gpus {wanted}")
+    if device.startswith("cuda:"):
+        return _chosen_gpus(device.removeprefix("cuda:"), f"PFL_DEVICE = {device}")
+    return _every_gpu() if device in ("auto", "cuda") else None
 
-        if not torch.cuda.is_available():
-            return None
-        return names.split(",") if names else [str(index) for index in range(torch.cuda.device_count())]
+
+def _has_driver() -> bool:
+    return any(Path(path).exists() for path in _DRIVERS)
+
+
+def _every_gpu() -> list[str] | None:
+    """Return the GPUs that CUDA would see, or None when there are none."""
+    if not _has_driver():  # which spares the wait for PyTorch
+        return None
+    import torch
+
+    if not torch.cuda.is_available():
+        return None
+    if names := os.environ.get("CUDA_VISIBLE_DEVICES"):
+        return names.split(",")
+    return [str(index) for index in range(torch.cuda.device_count())]
+
+
+def _chosen_gpus(wanted: str, option: str) -> list[str]:
+    """Return the GPUs of a list of numbers; `option` is how messages call it."""
     numbers = [number.strip() for number in wanted.split(",")]
     if not all(number.isascii() and number.isdecimal() for number in numbers) or len(set(numbers)) < len(numbers):
         raise UserError(f"{option} must be numbers separated by commas, e.g. 0,1")
-    if not has_driver:
+    if not _has_driver():
         raise UserError(f"{option}: there is no GPU here; leave it out to run on the CPU")
+    names = os.environ.get("CUDA_VISIBLE_DEVICES")
     if names is None:
         return numbers
     seen = [name.strip() for name in names.split(",") if name.strip()]
@@ -255,12 +272,15 @@ def attempt(act: Callable[[], object]) -> tuple[Outcome, str]:
         return "done", ""
     except BaseException as error:
         outcome: Outcome = "memory" if is_memory(error) else "failed"
-        if isinstance(error, UserError | OSError):
-            line = in_words(error) if isinstance(error, OSError) else str(error)
-            print(f"pfl: {line}", flush=True)
-            return outcome, line
-        traceback.print_exception(error)
-        return outcome, in_a_line(error)
+        if isinstance(error, UserError):
+            line = str(error)
+        elif isinstance(error, OSError) and error.errno in _OF_THE_DISK:
+            line = in_words(error)
+        else:  # a fault in code, also a file that it does not find
+            traceback.print_exception(error)
+            return outcome, in_a_line(error)
+        print(f"pfl: {line}", flush=True)
+        return outcome, line
 
 
 def _execute(job: Job, connection: Connection) -> None:

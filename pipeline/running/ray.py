@@ -71,9 +71,9 @@ class RayPool(LocalPool):
     def capacity(self) -> int:
         return super().capacity + max(map(self._fitting, self.needs.values()), default=0)
 
-    def room(self, address: str) -> str | None:
+    def free_slot(self, address: str) -> str | None:
         if address not in self.stages:
-            return super().room(address)
+            return super().free_slot(address)
         most = self._fitting(self.needs[address])
         return "cluster" if not most or len(self.tasks) < min(most, self.jobs or most) else None
 
@@ -210,16 +210,22 @@ def train_on_node(job: Job, files: Mapping[str, Any], variables: Mapping[str, st
         def made(path: Path) -> File:
             return path.relative_to(root).as_posix(), path.read_bytes()
 
-        sent, printed, log, pool = {*root.glob(CHECKPOINTS)}, 0, root / "log", _pool()
+        log = root / "log"
+        environment = {"PATH": executables()}
+        for name, value in variables.items():
+            environment[name] = os.environ.get(name, value)
+        pool = _pool()
         pool.root = root
-        pool.variables = {"PATH": executables(), **{name: os.environ.get(name, variables[name]) for name in variables}}
+        pool.variables = environment
         pool.start(replace(job, log=log), "node")
-        ended = None
+        sent = {*root.glob(CHECKPOINTS)}
+        printed = 0  # bytes of the log
+        ended: Ended | None = None
         while not ended:
-            events = pool.events(1.0)
-            ended = next((event for event in events if isinstance(event, Ended)), None)
-            for event in events:
-                if event is not ended:
+            for event in pool.events(1.0):
+                if isinstance(event, Ended):
+                    ended = event  # the last that is yielded
+                else:
                     yield event
             with suppress(OSError), log.open("rb") as file:
                 file.seek(printed)

@@ -103,11 +103,13 @@ def _ask(path: Path) -> bool:
         socket.send_fds(connection, [request], [0, 1, 2])
         if connection.recv(len(_BEGUN)) == _BEGUN:
             # From now on an interruption at the terminal reaches the fork too, and is for it alone.
-            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-            connection.settimeout(None)
-            if code := connection.recv(16):
-                _end(int(code))
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            try:
+                connection.settimeout(None)
+                if code := connection.recv(16):
+                    _end(int(code))
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return True
 
 

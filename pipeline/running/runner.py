@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import chdir, contextmanager
+from contextlib import chdir, contextmanager, suppress
 
 from filelock import FileLock, Timeout
 
@@ -144,6 +144,8 @@ def _interrupting(scheduler: Scheduler) -> Iterator[None]:
         if scheduler.interrupted:
             raise KeyboardInterrupt
         scheduler.interrupted = True
+        with suppress(OSError):  # past the streams, in the middle of whose writing this may be
+            os.write(2, b"\nstopping; a second Ctrl-C stops at once\n")
 
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = {one: signal.signal(one, interrupt) for one in numbers if signal.getsignal(one) != signal.SIG_IGN}

@@ -8,12 +8,12 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from pipeline.compile.compilation import Graph
-from pipeline.dvc.recorder import CHANGED, Recorder
+from pipeline.dvc.recorder import CHANGED, WAITING, Locked, Recorder
 from pipeline.running.board import Board, Display, State
 from pipeline.running.local import Ended, Job, LocalPool, Progressed
 
 ATTEMPTS = 3  # of a stage that ends by the machine's doing
-BUSY_PAUSE = 2.0  # seconds between two looks at a stage that another process holds
+BUSY_PAUSE = 2.0  # seconds between two looks at a stage, or at DVC's lock, that another process holds
 TICK = 0.5  # seconds
 
 
@@ -34,8 +34,15 @@ class Scheduler:
         logs: Path,
         keep_going: bool = True,
     ) -> None:
-        self.graph, self.board, self.entries, self.stale = graph, board, board.entries, set(stale)
-        self.recorder, self.pool, self.display, self.logs, self.keep_going = recorder, pool, display, logs, keep_going
+        self.graph = graph
+        self.board = board
+        self.entries = board.entries
+        self.stale = set(stale)
+        self.recorder = recorder
+        self.pool = pool
+        self.display = display
+        self.logs = logs
+        self.keep_going = keep_going
         heights = graph.heights([*self.entries], {at: entry.expected for at, entry in self.entries.items()})
         # What takes moments goes first, so that figures are there as early as can be; then by critical path.
         order = sorted(self.entries, key=lambda at: (self.entries[at].kind == "train", -heights[at]))
@@ -44,18 +51,21 @@ class Scheduler:
         self.touched: set[str] = set()  # what was made anew, so that what depends on it must be looked at
         self.ready: dict[str, float] = {}  # what is to be decided about, and not before which instant
         self.executed: list[str] = []  # to be recorded
-        self.failed = self.interrupted = False
+        self.locked_until: float | None = None  # no look at DVC's lock before that instant; None: it was free
+        self.failed = False
+        self.interrupted = False
 
     def run(self) -> None:
         """Work until everything is over, or as far as it goes after failures. What is complete then is recorded."""
         with ExitStack() as ending:  # each of it, in the order from below, whatever goes wrong with another
             ending.callback(self.recorder.close)
-            ending.callback(lambda: self.executed and self.recorder.record(self.executed))
+            ending.callback(self._record_rest)
             ending.callback(self.pool.close)
             for address in [address for address, count in self.waits.items() if not count]:
                 self._push(address)
-            while self.board.of_state("running", *(() if self._stopped() else ("queued", "waiting"))):
-                for event in self.pool.events(0.0 if self._start() else TICK):
+            while self._at_work():
+                started = self._start()
+                for event in self.pool.events(0.0 if started else TICK):
                     if isinstance(event, Progressed):
                         self.entries[event.address].progressed(event.round, event.rounds, event.accuracy)
                     else:
@@ -66,6 +76,12 @@ class Scheduler:
                 self.display.tick()
                 if self.interrupted:
                     raise KeyboardInterrupt
+
+    def _at_work(self) -> bool:
+        """Return whether a stage is under way, or still to come."""
+        if self._stopped():
+            return bool(self.board.of_state("running"))
+        return bool(self.board.of_state("running", "queued", "waiting"))
 
     def _stopped(self) -> bool:
         return self.failed and not self.keep_going
@@ -79,10 +95,11 @@ class Scheduler:
 
     def _start(self) -> bool:
         """Decide about the next stage that there is room for; return whether there was one."""
+        if self._lock_is_held():
+            return False
         due = [address for address, at in self.ready.items() if at <= time.monotonic() and not self._stopped()]
         for address in sorted(due, key=self.rank.__getitem__):
-            if place := self.pool.room(address):
-                del self.ready[address]
+            if place := self.pool.free_slot(address):
                 self._decide(address, place)
                 return True
             if self.entries[address].kind == "train":  # in order: a run that needs more must not starve
@@ -92,13 +109,23 @@ class Scheduler:
     def _decide(self, address: str, place: str) -> None:
         """Do with a stage as DVC's side says."""
         entry, stage = self.entries[address], self.graph.stages[address]
-        verdict = self.recorder.begin(address)
+        try:
+            verdict = self.recorder.begin(address)
+        except Locked:  # it stays in the queue
+            self._wait_for_lock()
+            return
+        self.locked_until = None
+        del self.ready[address]
         for where in verdict.aside:
             self.display.say(f"{entry.name}: had been changed by hand; that version is kept as {where}")
         if verdict.what == "run":
             log = self.logs / f"{entry.subject.replace('/', '-')}.{entry.kind}.log"
             self.pool.start(Job(address, stage.command, stage.outs, log), place)
-            entry.state, entry.place, entry.began, entry.log, entry.note = "running", place, time.time(), str(log), ""
+            entry.state = "running"
+            entry.place = place
+            entry.began = time.time()
+            entry.log = str(log)
+            entry.note = ""
             entry.attempts += 1
         elif verdict.what == "busy":
             if entry.state != "waiting":
@@ -127,9 +154,17 @@ class Scheduler:
             self._again(event.address, event.message, f", {eased}" if eased else "")
 
     def _record(self) -> None:
-        """Let DVC know of what has been executed."""
-        problems = self.recorder.record(self.executed)
+        """Let DVC know of what has been executed, or later, while another process has its lock."""
+        if self._lock_is_held():
+            return
         executed, self.executed = self.executed, []
+        try:
+            problems = self.recorder.record(executed)
+        except Locked:
+            self.executed = executed
+            self._wait_for_lock()
+            return
+        self.locked_until = None
         for address in executed:
             entry, problem = self.entries[address], problems.get(address)
             if problem == CHANGED and entry.kind == "guard" and entry.attempts < ATTEMPTS:
@@ -138,6 +173,22 @@ class Scheduler:
                 self._fail(address, problem)
             else:
                 self._settle(address, "done")
+
+    def _record_rest(self) -> None:
+        """Let DVC know at the end of what has been executed, however long another process has its lock."""
+        executed, self.executed = self.executed, []
+        if executed:
+            self.recorder.record(executed, wait=True)
+
+    def _lock_is_held(self) -> bool:
+        """Return whether another process had DVC's lock moments ago."""
+        return self.locked_until is not None and time.monotonic() < self.locked_until
+
+    def _wait_for_lock(self) -> None:
+        """Leave DVC's lock to another process for a while; what is under way goes on."""
+        if self.locked_until is None:
+            self.display.say(WAITING)
+        self.locked_until = time.monotonic() + BUSY_PAUSE
 
     def _settle(self, address: str, state: State) -> None:
         """A stage is over, and what depends on it may be ready."""

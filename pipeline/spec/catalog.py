@@ -175,7 +175,10 @@ class Catalog:
     @classmethod
     def from_json(cls, text: str) -> Catalog:
         """Return the catalog of :meth:`to_json`. Raises ``ValueError`` for another text."""
-        return _ADAPTER.validate_json(text)
+        catalog = _ADAPTER.validate_json(text)
+        if {*catalog.entries} != {*KINDS} or {*catalog.settings} != {*SETTINGS}:
+            raise ValueError("not a catalog of this version")
+        return catalog
 
 
 _ADAPTER = TypeAdapter(Catalog)

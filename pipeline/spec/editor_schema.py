@@ -57,7 +57,8 @@ def _runs(catalog: Catalog) -> dict[str, Schema]:
             options = model.get("properties", {})
             for option, schema in options.items():
                 known = arms.setdefault(option, [])
-                known += [schema] * (schema not in known)
+                if schema not in known:
+                    known.append(schema)
             own = {} if kind in SETTINGS else {"name": {"const": name}}
             required = [*own, *(info.name for info in catalog.options(kind, name) if info.required)]
             entry = _object(catalog.entry(kind, name).summary, {**own, **options}) | {"required": required}

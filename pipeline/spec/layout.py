@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from pflcore.errors import UserError
 from pflcore.registry import did_you_mean
 from pipeline.spec.catalog import Catalog
-from pipeline.spec.grid import Labels, Points, check_where, validates
+from pipeline.spec.grid import Labels, Points, check_where
 from pipeline.spec.metrics import OF_ONE_ROUND, QUANTITIES, Quantity
+from pipeline.spec.patches import validates
 from pipeline.spec.published import PublishedRow, read_published
 from pipeline.spec.run import Run, describe_component, short_hash
 from pipeline.spec.schema import COMPARISONS, Claim, TableSection
@@ -215,7 +216,8 @@ def _claim(
             than[axis] = [label for label in known if label not in side.get(axis, [])]
     if form in COMPARISONS:
         check_where(side, labels, document, (*address, form))
-        check_where(than, labels, document, there := (*address, "than"))
+        there = (*address, "than")
+        check_where(than, labels, document, there)
         document.check(side, (*address, form), f"names no axis; state which labels are {form}")
         document.check({*than} == {*side}, there, f"must name the same axes as `{form}`: {', '.join(side)}")
         for axis, chosen in than.items():

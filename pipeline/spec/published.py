@@ -10,7 +10,6 @@ import csv
 import io
 import re
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -36,7 +35,8 @@ class PublishedRow(NamedTuple):
 def read_published(path: Path, label: str, axes: list[str], *, units: bool = False) -> list[PublishedRow]:
     """Read published values; raise :class:`UserError`, with file and line, for anything else."""
     rows: dict[tuple[str, ...], PublishedRow] = {}
-    header, columns = list[str](), [*axes, *_VALUES]
+    header: list[str] = []
+    columns = [*axes, *_VALUES]
     for where, cells in csv_lines(path, label):
         if not header:
             _check_header(cells, columns, where)
@@ -78,32 +78,54 @@ def _check_header(cells: list[str], columns: list[str], where: str) -> None:
 
 
 def _value(cells: dict[str, str], where: str, units: bool) -> Published:
-    def check(right: object, column: str, message: str) -> None:
-        if not right:
-            raise UserError(f"{where}: {column}: {message}")
-
-    def number(column: str, printed: bool) -> tuple[float, float]:
-        """Return a number, and what one is worth in its last digit where it is printed with a unit."""
-        text = cells[column]
-        if not printed and _NUMBER.fullmatch(text):
-            return float(text), 0.0
-        with suppress(UserError):
-            if printed:
-                return read_printed(text)
-        raise UserError(f"{where}: {column}: {show(text)} is not a number{' such as 45.17 K' if printed else ''}")
-
     for column in ("quoted", "misprint"):
-        check(cells.get(column, "") in ("", "yes"), column, f"{show(cells.get(column))} must be yes or empty")
-    note, quoted, mean, std, step = cells["note"], bool(cells["quoted"]), None, None, 0.0
+        text = cells.get(column, "")
+        _check(text in ("", "yes"), where, column, f"{show(text)} must be yes or empty")
     if cells.get("misprint") == "yes":
-        for column in ("mean", "note"):
-            check(cells[column], column, "missing; a misprint has what is printed, and why it cannot be so")
-        return Published(mean=None, std=None, quoted=False, note=note, printed=cells["mean"], misprint=True)
+        return _misprint(cells, where)
+    std = None
     if cells["std"]:
-        std = number("std", False)[0]
-        check(std >= 0, "std", f"{show(cells['std'])} must not be negative")
-    if cells["mean"] or not note:  # what cannot be read has a note and no mean
-        mean, step = number("mean", units)
-    check(mean is not None or std is None, "std", f"{show(cells['std'])} without a mean")
-    printed, explained = cells["mean"] if units else "", cells.get("explained", "")
-    return Published(mean=mean, std=std, quoted=quoted, note=note, printed=printed, step=step, explained=explained)
+        std = _number(cells["std"], where, "std")
+        _check(std >= 0, where, "std", f"{show(cells['std'])} must not be negative")
+    mean, step = None, 0.0
+    if not cells["mean"] and cells["note"]:  # it cannot be read, as the note says
+        _check(std is None, where, "std", f"{show(cells['std'])} without a mean")
+    elif units:
+        mean, step = _number_with_unit(cells["mean"], where, "mean")
+    else:
+        mean = _number(cells["mean"], where, "mean")
+    return Published(
+        mean=mean,
+        std=std,
+        quoted=cells["quoted"] == "yes",
+        note=cells["note"],
+        printed=cells["mean"] if units else "",
+        step=step,
+        explained=cells.get("explained", ""),
+    )
+
+
+def _misprint(cells: dict[str, str], where: str) -> Published:
+    """Return what cannot be so as it is printed."""
+    for column in ("mean", "note"):
+        message = "missing; a misprint has what is printed, and why it cannot be so"
+        _check(cells[column], where, column, message)
+    return Published(mean=None, std=None, quoted=False, note=cells["note"], printed=cells["mean"], misprint=True)
+
+
+def _number(text: str, where: str, column: str) -> float:
+    _check(_NUMBER.fullmatch(text), where, column, f"{show(text)} is not a number")
+    return float(text)
+
+
+def _number_with_unit(text: str, where: str, column: str) -> tuple[float, float]:
+    """Return a number as it is printed, and what one is worth in its last digit."""
+    try:
+        return read_printed(text)
+    except UserError:
+        raise UserError(f"{where}: {column}: {show(text)} is not a number such as 45.17 K") from None
+
+
+def _check(right: object, where: str, column: str, message: str) -> None:
+    if not right:
+        raise UserError(f"{where}: {column}: {message}")

@@ -8,8 +8,9 @@ from typing import Any
 from pflcore.errors import UserError
 from pflcore.registry import did_you_mean
 from pipeline.spec.catalog import Catalog
-from pipeline.spec.grid import BASE, Patch, Patcher, Points, as_patch, expand, without_effect
+from pipeline.spec.grid import Points, expand, without_effect
 from pipeline.spec.layout import check_choice, check_table, client_of, quantity_of, resolve_table
+from pipeline.spec.patches import BASE, Patch, Patcher, as_patch
 from pipeline.spec.run import COMPONENTS, LISTS, Run
 from pipeline.spec.schema import TableSection
 from pipeline.spec.specs import Spec

@@ -1,10 +1,12 @@
 """What a spec file may say: its structure as pydantic models.
 
-Runs and patches of runs are plain mappings here; :mod:`pipeline.spec.grid` checks them against the catalog.
+Runs and patches of runs are plain mappings here; :mod:`pipeline.spec.patches` checks them against the catalog.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from types import UnionType
 from typing import Annotated, Any, Literal, get_args, get_origin
 
@@ -124,9 +126,7 @@ class Claim(Part):
     text: Line = Field(description="The statement in prose.")
     better: Where | None = Field(None, description="Labels of the cells said to be better.")
     steadier: Where | None = Field(None, description="Labels of the cells said to vary less, over axes or by their ±.")
-    within: float | None = Field(
-        None, ge=0, description="How far apart, in points, cells may be on the axes of `over`."
-    )
+    within: float | None = Field(None, ge=0, description="Largest range, in points, of cells over the axes of `over`.")
     than: Where | None = Field(None, description="Labels they are compared with; `others` is all other labels.")
     over: list[str] = Field([], description="Axes that means or ranges are taken over.")
     where: Where = Field({}, description="Labels that restrict the comparison, on other axes.")
@@ -184,6 +184,9 @@ class SpecFile(Part):
     )
 
 
+_PYDANTIC_STEP = re.compile(r"\[key\]$|(dict|list|literal|function-[a-z]+)\[")
+"""Steps of pydantic's own in the place of an error: a bad key of a mapping, and an arm of a union."""
+
 _FAULTS = {  # pydantic's types of errors
     "int_type": "a whole number",
     "float_type": "a number",
@@ -206,16 +209,21 @@ def first_fault(error: ValidationError, model: type[Part], noun: str = "key") ->
     """Return where something is wrong, and what; what is misspelt says more than what is missing because of it."""
     details = min(error.errors(include_url=False), key=lambda item: item["type"] == "missing")
     kind = details["type"]
-    # Pydantic marks a bad key of a mapping, and an arm of a union, by a step of its own.
-    loc = tuple(part for part in details["loc"] if part != "[key]" and "(" not in str(part))
     if kind == "extra_forbidden":
-        return loc, f"unknown {noun}{did_you_mean(str(loc[-1]), _known_keys(model, loc)) or '; there are none'}"
+        *path, key = details["loc"]  # the key is the user's, whatever it looks like
+        loc = (*_without_pydantic_steps(path), key)
+        return loc, f"unknown {noun}{did_you_mean(str(key), _known_keys(model, loc)) or '; there are none'}"
+    loc = _without_pydantic_steps(details["loc"])
     if kind == "missing":
         return loc[:-1], f"{show(loc[-1])} is missing"
     if kind == "value_error":
         return loc, str(details["ctx"]["error"])
     words = _FAULTS.get(kind, f"otherwise: {details['msg']}").format(**details.get("ctx", {}))
     return loc, f"{show(details['input'])} must be {words}"
+
+
+def _without_pydantic_steps(loc: Iterable[str | int]) -> Address:
+    return tuple(part for part in loc if not _PYDANTIC_STEP.match(str(part)))
 
 
 def _known_keys(model: type[Part], loc: Address) -> list[str]:

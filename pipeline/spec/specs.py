@@ -11,7 +11,8 @@ from pydantic import ValidationError
 
 from pflcore.errors import UserError
 from pipeline.spec.catalog import Catalog
-from pipeline.spec.grid import BASE, Patcher, labelled
+from pipeline.spec.grid import labelled
+from pipeline.spec.patches import BASE, Patcher
 from pipeline.spec.run import COMPONENTS
 from pipeline.spec.schema import SpecFile, first_fault
 from pipeline.spec.yamlfile import Address, Document, Mark, Node, absolute, inside, load_yaml, show, shown
@@ -124,10 +125,17 @@ def _collect(path: Path, specs_dir: Path, chain: tuple[str, ...], documents: dic
     """Read a file after all that it inherits, as far as they have not been read."""
     label = shown(path, specs_dir)
     document = load_yaml(path, label)
-    chain, last, extends = (*chain, label), "", document.data.get("extends")
-    names = [] if extends is None else [extends] if isinstance(extends, str) else extends
-    listed = extends is None or (isinstance(names, list) and names)
-    document.check(listed, ("extends",), f"{show(extends)} must be the path of a spec, or a list of paths")
+    chain = (*chain, label)
+    last = ""  # what was inherited before
+    extends = document.data.get("extends")
+    if extends is None:
+        names = []
+    elif isinstance(extends, str):
+        names = [extends]
+    else:
+        names = extends
+        several = isinstance(names, list) and names
+        document.check(several, ("extends",), f"{show(extends)} must be the path of a spec, or a list of paths")
     for index, name in enumerate(names):
         address: Address = ("extends",) if isinstance(extends, str) else ("extends", index)
         document.check(isinstance(name, str), address, f"{show(name)} must be the path of a spec")
@@ -141,10 +149,8 @@ def _collect(path: Path, specs_dir: Path, chain: tuple[str, ...], documents: dic
         if here not in documents:
             _collect(base, specs_dir, chain, documents)
         elif last:
-            order, message = (
-                list(documents),
-                f"{show(name)} is inherited before: leave it out, or name it before {last}",
-            )
+            order = list(documents)
+            message = f"{show(name)} is inherited before: leave it out, or name it before {last}"
             document.check(order.index(here) > order.index(last), address, message)
         last = here
     documents[label] = document

@@ -30,7 +30,7 @@ class Publication(Part):
 
 
 class Published(_Frozen):
-    """A published value, an accuracy in percent; without `mean` it cannot be told, and the note says why."""
+    """A published value, an accuracy in percent; without `mean` it is unreadable or unknown, and the note says why."""
 
     mean: float | None
     std: float | None

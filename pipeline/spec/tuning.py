@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from pflcore.registry import did_you_mean
-from pipeline.spec.grid import Draft, Patch, Patcher, Points, check_option, check_where, matches, validates
+from pipeline.spec.grid import Points, check_option, check_where, matches
 from pipeline.spec.metrics import Where
+from pipeline.spec.patches import Draft, Patch, Patcher, validates
 from pipeline.spec.run import Run, canonical_json, short_hash
 from pipeline.spec.schema import Tune
 from pipeline.spec.yamlfile import Address, Document, show
@@ -109,26 +110,9 @@ def tune(
 ) -> tuple[list[Run], dict[str, Selection]]:
     """Return the runs, those that are tuned naming their selection, and the selections by id."""
     check = patcher.document.check
-    settings, patches = list[Setting](), list[tuple[Where, Patch]]()
-    also = ((one.when, one.space, one.trial, ("tune", "also", index)) for index, one in enumerate(wanted.also))
-    stated: list[tuple[Where, dict[str, list[Any]], dict[str, Any], Address]]
-    stated = [({}, wanted.space, wanted.trial, ("tune",)), *also]
-    for when, space, trial, address in stated:
-        for name, values in space.items():
-            (part, _, option), here = name.partition("."), (*address, "space", name)
-            message = f"cannot be tuned; what can is training.…, method.… and backbone.…, but {', '.join(_FIXED)}"
-            message += "" if part in _PARTS else did_you_mean(part, list(_PARTS))
-            check(option and part in _PARTS and name not in _FIXED, here, message)
-            check_option(part, option, here, patcher)
-            check(name not in grid.labels, here, "is an axis of the grid, which states its values")
-            for index, value in enumerate(values):
-                check(value not in values[:index], (*here, index), f"{show(value)} is there twice")
-            settings.append(Setting(name, part, option, values, here, when))
-        message = "trials have the `seeds` of `tune`; state them there"
-        check("seed" not in trial, (*address, "trial", "seed"), message)
-        patches.append((when, patcher.read(trial, (*address, "trial"))))
-    check(settings, ("tune",), "names nothing to tune; state a `space`, such as {training.lr: [0.01, 0.1]}")
-    tuned, by_setting = list(runs), dict[str, Selection]()
+    settings, patches = _read_settings(wanted, grid, patcher)
+    tuned = list(runs)
+    by_setting: dict[str, Selection] = {}
     for index, (point, draft, run) in enumerate(zip(grid.points, drafts, runs, strict=True)):
         way = tuned_as(wanted, point.labels)
         if way is None:
@@ -149,17 +133,47 @@ def tune(
     return tuned, {selection.id: selection for selection in by_setting.values()}
 
 
+def _read_settings(wanted: Tune, grid: Points, patcher: Patcher) -> tuple[list[Setting], list[tuple[Where, Patch]]]:
+    """Return the settings to tune, and the patches of trials with the labels of the runs that they are for."""
+    check = patcher.document.check
+    settings: list[Setting] = []
+    patches: list[tuple[Where, Patch]] = []
+    stated: list[tuple[Where, dict[str, list[Any]], dict[str, Any], Address]]
+    stated = [({}, wanted.space, wanted.trial, ("tune",))]
+    for index, one in enumerate(wanted.also):
+        stated.append((one.when, one.space, one.trial, ("tune", "also", index)))
+    for when, space, trial, address in stated:
+        for name, values in space.items():
+            part, _, option = name.partition(".")
+            here = (*address, "space", name)
+            message = f"cannot be tuned; what can is training.…, method.… and backbone.…, but {', '.join(_FIXED)}"
+            message += "" if part in _PARTS else did_you_mean(part, list(_PARTS))
+            check(option and part in _PARTS and name not in _FIXED, here, message)
+            check_option(part, option, here, patcher)
+            check(name not in grid.labels, here, "is an axis of the grid, which states its values")
+            for index, value in enumerate(values):
+                check(value not in values[:index], (*here, index), f"{show(value)} is there twice")
+            settings.append(Setting(name, part, option, values, here, when))
+        message = "trials have the `seeds` of `tune`; state them there"
+        check("seed" not in trial, (*address, "trial", "seed"), message)
+        patches.append((when, patcher.read(trial, (*address, "trial"))))
+    check(settings, ("tune",), "names nothing to tune; state a `space`, such as {training.lr: [0.01, 0.1]}")
+    return settings, patches
+
+
 def _selection(
     wanted: Tune, settings: list[Setting], trial: Draft, draft: Draft, run: Run, patcher: Patcher
 ) -> Selection:
     """Return the trials of a run, given the draft of a trial and its own."""
-    check, profile, trials = patcher.document.check, run.record["profile"], list[Trial]()
+    check = patcher.document.check
+    profile = run.record["profile"]
     size = math.prod(len(setting.values) for setting in settings)
     budget = min(size, wanted.trials or size)
     message = f"{budget:,} trials for {run.id}; state `trials`, at most {_MAX_TRIALS:,}"
     check(budget <= _MAX_TRIALS, ("tune",), message)
     check(size <= sys.maxsize, ("tune",), f"{size:.0e} combinations for {run.id}; narrow the space")
     seeds = [patcher.read_field("seed", seed, ("tune", "seeds", index)) for index, seed in enumerate(wanted.seeds)]
+    trials: list[Trial] = []
     numbers: Sequence[int] = range(size)
     if budget < size:  # equal spaces draw the same
         rng = random.Random(canonical_json([0, [[setting.name, setting.values] for setting in settings]]))
@@ -173,6 +187,7 @@ def _selection(
         runs = tuple(patcher.run([*trial, *values, seed], profile) for seed in seeds)
         message = "chooses by accuracy on validation samples; set validation_share of the partition"
         check(validates(runs[0]), ("tune",), message)
-        stated, record = patcher.catalog.stated, runs[0].record
-        trials.append(Trial({one.name: stated(one.part, record[one.part], one.option) for one in settings}, runs))
+        parts = runs[0].record
+        chosen = {one.name: patcher.catalog.stated(one.part, parts[one.part], one.option) for one in settings}
+        trials.append(Trial(chosen, runs))
     return Selection({setting.name: setting.values for setting in settings}, size, tuple(trials))

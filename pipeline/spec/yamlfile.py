@@ -115,7 +115,8 @@ def dotted(address: Address) -> str:
 
 def show(value: Any) -> str:
     """Return a value for an error message: text in quotes, true, false and null as in YAML, cut when long."""
-    text = {"True": "true", "False": "false", "None": "null"}.get(text := repr(value), text)
+    text = repr(value)
+    text = {"True": "true", "False": "false", "None": "null"}.get(text, text)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 

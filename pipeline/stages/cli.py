@@ -35,9 +35,14 @@ def stage(
 ) -> None:
     """Execute a stage of the pipeline, as DVC does; not meant to be typed."""
     use_study(study_home())
-    if (kind == "guard") == bool(subjects):
-        raise UserError(f"pfl stage {kind}: {'takes no name' if subjects else 'of what? A name is missing'}")
-    id_ = subjects[0] if subjects else ""
+    names = subjects or []
+    if kind == "guard" and names:
+        raise UserError("pfl stage guard: takes no name")
+    if kind != "guard" and not names:
+        raise UserError(f"pfl stage {kind}: of what? A name is missing")
+    if kind != "index" and len(names) > 1:
+        raise UserError(f"pfl stage {kind}: takes one name, not {len(names)}: {' '.join(names)}")
+    id_ = names[0] if names else ""
     match kind:
         case "guard":
             print(_module(kind).run(at.Workspace.find()))
@@ -67,7 +72,7 @@ def stage(
             trials = read_record(_RECORDS, id_)["trials"]
             inputs = [at.run_path(one, "rounds.parquet") for trial in trials for one in trial["runs"]]
             with sealed(code.code_of(kind), seal, inputs):
-                print(_module("results").select(id_, _RECORDS, Path(at.run_path("", "")), Path(at.selection_path(id_))))
+                print(_module("results").select(id_, _RECORDS, Path(at.RUNS), Path(at.selection_path(id_))))
         case "evaluate":
             from pipeline.report.frame import write_frame
 
@@ -84,9 +89,8 @@ def stage(
             with sealed(code.code_of_report(table), seal, [at.frame_path(id_)], shown):
                 build_report(table, _ROOT, Path(at.report_path(id_)))
         case "index":
-            specs = subjects or []
-            tables = [read_resolved(Path(at.table_path(spec))) for spec in specs]
-            with sealed(code.code_of(kind), seal, (f"{at.report_path(spec)}/table.parquet" for spec in specs)):
+            tables = [read_resolved(Path(at.table_path(spec))) for spec in names]
+            with sealed(code.code_of(kind), seal, (f"{at.report_path(spec)}/table.parquet" for spec in names)):
                 print(_module("results").index(tables, Path("reports")))
         case _:
             raise UserError(f"{kind} {id_} is no stage of this pipeline; run `pfl compile`")
@@ -115,7 +119,7 @@ def _train(asked: Run, seal: str | None) -> None:
             selection=chosen,
             weights=pretrained,
             code=work.seal,
-            out=Path(at.run_path(asked.id, "")),
+            out=Path(at.RUNS, asked.id),
             private=_PRIVATE,
             device=os.environ.get("PFL_DEVICE", "auto"),
             executor=os.environ.get("PFL_EXECUTOR") or "auto",

@@ -109,7 +109,8 @@ def run(
 
 def _worked() -> float:
     """Return for how many seconds cores have worked for this process and those that it started and that have ended."""
-    return sum(os.times()[:4])
+    spent = os.times()
+    return spent.user + spent.system + spent.children_user + spent.children_system
 
 
 def _lines(result: Result, rounds: int, chosen: Mapping[str, Any]) -> Iterator[str]:

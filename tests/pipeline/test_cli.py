@@ -175,6 +175,12 @@ def test_wrong_usage_is_one_line_and_changes_nothing(
     for words in ("", "nothing", "list", "stage train", "run --profil smoke"):
         code, out, err = pfl(project.root, *words.split())
         assert code == 2 and "Traceback" not in out + err
+    for words, message in {
+        "guard a": "pfl stage guard: takes no name",
+        "report": "pfl stage report: of what? A name is missing",
+        "train a b": "pfl stage train: takes one name, not 2: a b",
+    }.items():
+        assert refused(pfl(project.root, "stage", *words.split())) == message
     project.compile()
     run = next(iter(project.compiled().runs))
     monkeypatch.setenv("PFL_CHECKPOINT_SECONDS", "soon")

@@ -67,7 +67,7 @@ def test_every_figure_survives(held_back: bool) -> None:
 
 def test_clients_that_were_not_all_measured() -> None:
     for columns in ({"total": [8, 12, 20, 8, 12, 21]}, {"client": [0, 1, 2, 0, 1, 1]}, {"client": [0, 1, 2, 1, 0, 2]}):
-        with pytest.raises(UserError, match="not measured alike in all rounds"):
+        with pytest.raises(UserError, match="not all of its clients were measured in every round, on the same samples"):
             from_table(measured(**columns), 4)  # type: ignore[arg-type]
 
 

@@ -164,14 +164,14 @@ class Project:
         for run in sorted(compilation.runs.values(), key=lambda run: run.tuned is not None):
             choice = root / paths.selection_path(run.tuned) if run.tuned else None
             if run.tuned and choice and not choice.exists():
-                select(run.tuned, root / RECORDS, root / paths.run_path("", ""), choice)
+                select(run.tuned, root / RECORDS, root / paths.RUNS, choice)
             dataset, federation = root / paths.dataset_path(run.data_id), root / paths.partition_path(run.federation_id)
             inputs[run.federation_id] = run, dataset, federation
             if not dataset.exists():
                 data.run(run.record["dataset"], dataset, root / "data")
             if not federation.exists():
                 partition.run(run, dataset, federation)
-            own = {"out": root / paths.run_path(run.id, ""), "private": root / ".pfl", "code": seals[run.id]}
+            own = {"out": root / paths.RUNS / run.id, "private": root / ".pfl", "code": seals[run.id]}
             train.run(run, dataset=dataset, partition=federation, selection=choice, device="cpu", **own)  # type: ignore[arg-type]
         for name, table in compilation.tables.items():
             for shown in table.partitions:

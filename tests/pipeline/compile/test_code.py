@@ -8,19 +8,32 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import yaml
 from support.project import make_project, spec
 
+from pflcore import ENGINE_VERSION
 from pflcore.errors import UserError
 from pflcore.methods import METHODS
 from pflcore.registry import files_of
 from pipeline.cli.commands import compile_
 from pipeline.compile import compiler, stage_code
 from pipeline.compile.compiler import source_folder
-from pipeline.compile.fingerprint import PACKAGES, Code
-from pipeline.compile.stage_code import RECORD, STAGES, Engine, untested
+from pipeline.compile.fingerprint import PACKAGES, Code, text_hash
+from pipeline.compile.stage_code import (
+    RECORD,
+    STAGES,
+    Engine,
+    Part,
+    code_of_evaluation,
+    code_of_report,
+    code_of_run,
+    untested,
+    versions,
+)
 from pipeline.running.options import Request, RunOptions
 from pipeline.stages import guard
 from pipeline.workspace import CODE
@@ -139,6 +152,33 @@ CONCERNED = {
 def test_whom_a_module_concerns(copy: Copy, module: str) -> None:
     copy.add(module)
     assert copy.concerned() == {*CONCERNED[module]}
+
+
+def test_the_code_of_stages_and_the_versions_of_results() -> None:
+    entries = {"dataset": "digits", "partition": "iid", "method": "fedper", "backbone": "convnet"}
+    run: Any = SimpleNamespace(**entries, analyses=["rollout"])
+    other: Any = SimpleNamespace(**{**entries, "method": "own"}, analyses=[])
+
+    def names(parts: list[Part]) -> list[str]:
+        return [part.name for part in parts]
+
+    assert names(code_of_run("data", run)) == ["engine", "dataset.digits"]
+    assert names(code_of_run("partition", run)) == ["engine", "partition.iid"]
+    train = code_of_run("train", run)
+    assert names(train) == ["engine", "method.fedper", "backbone.convnet", "analysis.rollout"]
+    assert train[1] == Part("method.fedper", "pflcore.methods.simple", "pipeline.stages.train")
+    assert train[0].digest("whatever") == str(ENGINE_VERSION) and train[1].digest("a 1\n") == text_hash("a 1\n")[:12]
+    table: Any = SimpleNamespace(counted=False, drawn=["curves", "rollout"])
+    assert names(code_of_evaluation(table, [run, other])) == ["stage.evaluate"]
+    table.counted = True  # the models are built for it
+    counted = names(code_of_evaluation(table, [run, other, run]))
+    assert counted == ["stage.evaluate", *names(train), "method.own", "stage.counting"]
+    assert names(code_of_report(table)) == ["stage.report", "figure.rollout"]
+    # Of an entry of a study its source stands for the version.
+    code: Any = SimpleNamespace(outside=lambda root: "study.methods.own 12ab\n" if root.endswith(".own") else "")
+    catalog: Any = SimpleNamespace(entry=lambda kind, name: SimpleNamespace(facts={"results_version": len(name)}))
+    expected = {"engine": str(ENGINE_VERSION), "dataset.digits": "6", "partition.iid": "3", "backbone.convnet": "7"}
+    assert versions(code, catalog, other) == {**expected, "method.own": text_hash("study.methods.own 12ab\n")[:12]}
 
 
 def test_all_that_is_imported_is_in_the_fingerprint() -> None:

@@ -17,7 +17,7 @@ from pipeline.compile.compiler import GUARD
 from pipeline.compile.generated import Changes, Line, compare, to_yaml, write
 from pipeline.spec.run import read_record, read_records, read_run
 from pipeline.spec.table import read_resolved, read_runs
-from pipeline.workspace import CODE, RECORDS, run_path
+from pipeline.workspace import CODE, RECORDS, run_path, selection_path
 
 KINDS = "data|partition|describe|train|evaluate|report|index"
 COMMAND = re.compile(rf"pfl stage (guard|({KINDS})( [a-z0-9_./-]+)+ --seal [0-9a-f-]+)")
@@ -102,7 +102,8 @@ def test_runs_that_read_or_write_more_are_groups_of_their_own(tmp_path: Path) ->
     for stage in trained.values():
         assert [Path(out).name for out in stage["outs"]] == ["rounds.parquet", "weights.safetensors"]
     (select,) = [stage for stage in stages.values() if stage["cmd"].startswith("pfl stage select ")]
-    chosen = {*select["outs"]}
+    chosen = {selection_path(select["cmd"].split()[3])}
+    assert chosen == {*select["outs"]}
     assert {*trained["train-tuned-saved"]["deps"][-1:]} == chosen < {*stages["evaluate-a"]["deps"]}
     assert len(select["deps"]) == 2 and not chosen & {*trained["train-saved"]["deps"]}
     assert read_record(tmp_path / RECORDS, select["cmd"].split()[3])["rounds"] == 6

@@ -6,15 +6,17 @@ import errno
 import json
 import os
 import shutil
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
+from dvc.lock import make_lock
 
 from pflcore.errors import UserError
 from pipeline.compile.compilation import Stage
-from pipeline.dvc.recorder import CHANGED, Recorder, Verdict
+from pipeline.dvc.recorder import CHANGED, WAITING, Locked, Recorder, Verdict
 
 A, B, C = "dvc.yaml:a", "dvc.yaml:b", "other/dvc.yaml:c"
 STAGES = {
@@ -184,6 +186,27 @@ def test_what_was_compiled_anew_or_away_meanwhile_is_stale_or_not_recorded(study
     assert study.again().locked() == ["a", "b"]
 
 
+def test_while_another_process_has_dvcs_lock_nothing_is_done(
+    study: Study, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As during a `dvc push`, which may take hours."""
+    monkeypatch.setattr("dvc.lock.DEFAULT_TIMEOUT", 0.01)
+    study.begin(A)
+    study.write("out/a", "made")
+    theirs = make_lock(str(study.root / ".dvc/tmp/lock"))
+    with theirs:
+        with pytest.raises(Locked):
+            study.begin(C)
+        with pytest.raises(Locked):
+            study.recorder.record([A])
+        assert capsys.readouterr().err == ""
+        threading.Timer(0.2, theirs.unlock).start()
+        assert study.recorder.record([A], wait=True) == {}
+        assert capsys.readouterr().err == f"{WAITING}\n"
+        theirs.lock()
+    assert study.begin(C).what == "run" and study.again().locked() == ["a"]
+
+
 @pytest.mark.parametrize("damage", ["", "stages: [", "schema: '2.0'\nstages: {a: 3}\n"])
 def test_files_that_a_kill_has_cut_are_made_anew(study: Study, damage: str) -> None:
     study.make(A, "1")
@@ -203,7 +226,7 @@ def test_what_the_disk_refuses_is_one_line(study: Study, monkeypatch: pytest.Mon
         raise OSError(errno.ENOSPC, "No space left on device", "a")
 
     with monkeypatch.context() as patch:
-        patch.setattr(lock, "__enter__", fail)
+        patch.setattr(lock, "lock", fail)
         with pytest.raises(UserError, match=r"^DVC: a: No space left on device; what is recorded so far stays"):
             study.begin(A)
         with pytest.raises(UserError, match=r"^DVC: a: No space"):

@@ -8,10 +8,8 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from support.project import make_project
 
 from pflcore.errors import UserError
-from pipeline.compile.compilation import Graph, Stage
 from pipeline.running import board as module
 from pipeline.running.board import Board, Display, StageState, duration, show_status, summary
 from pipeline.running.options import cell_name, cells_meant
@@ -132,14 +130,3 @@ def test_what_patterns_of_cells_mean() -> None:
         cells_meant([names[0], "FedAgv, 50"], names, "kept cell")
     with pytest.raises(UserError, match=r"^no cell 'x' .*, 'n11' and 988 more$"):
         cells_meant(["x"], [f"n{number}" for number in range(1000)])
-
-
-def test_stages_as_a_graph(tmp_path: Path) -> None:
-    """a → b → d, a → c → d; and those of a compilation."""
-    deps = {"d": ("b", "c"), "b": ("a",), "c": ("a",), "a": ("raw",)}
-    graph = Graph([Stage("f", name, f"pfl stage train {name}", before, (name,)) for name, before in deps.items()])
-    order = graph.needed(["f:d"])
-    assert order == [f"f:{name}" for name in "abcd"] and graph.after("f:a") == {f"f:{name}" for name in "bcd"}
-    assert graph.heights(order, {"f:a": 1, "f:b": 10, "f:c": 2, "f:d": 5}) == {"f:d": 5, "f:c": 7, "f:b": 15, "f:a": 16}
-    kinds = {one.kind for one in make_project(tmp_path).compiled().stages}
-    assert kinds == {"guard", "data", "partition", "describe", "train", "evaluate", "report", "index"}

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import errno
 import os
+import re
 import signal
 from collections.abc import Iterator
 from multiprocessing import forkserver
@@ -27,7 +29,7 @@ class Workers:
 
     def start(self, name: str, what: object = vandals.look, command: str = "") -> str | None:
         self.monkeypatch.setattr(local, "work", what)
-        if place := self.pool.room(name):
+        if place := self.pool.free_slot(name):
             self.pool.start(Job(name, command, (), self.root / f"{name}.log"), place)
         return place
 
@@ -95,6 +97,20 @@ def test_what_counts_as_memory_that_did_not_suffice() -> None:
         RuntimeError("CUDA error: an illegal memory access was encountered"): "failed",
     }
     assert {error: attempt(lambda error=error: act(error))[0] for error in errors} == errors  # type: ignore[misc]
+
+
+def test_an_error_of_the_disk_is_one_line_and_another_one_says_where(capsys: pytest.CaptureFixture[str]) -> None:
+    def act(error: Exception) -> None:
+        raise error
+
+    full = OSError(errno.ENOSPC, "No space left on device", "a.parquet")
+    assert attempt(lambda: act(full)) == ("failed", "a.parquet: No space left on device")
+    assert capsys.readouterr() == ("pfl: a.parquet: No space left on device\n", "")
+    outcome, line = attempt(lambda: act(FileNotFoundError(errno.ENOENT, "No such file or directory", "own.csv")))
+    assert outcome == "failed"
+    message = r"FileNotFoundError: \[Errno 2\] No such file or directory: 'own.csv' \(pipeline/running/local.py:\d+\)"
+    assert re.fullmatch(message, line)
+    assert "Traceback" in (printed := capsys.readouterr()).err and "in act" in printed.err
 
 
 def test_slots(monkeypatch: pytest.MonkeyPatch) -> None:

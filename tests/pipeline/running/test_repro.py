@@ -6,8 +6,10 @@ import json
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -17,6 +19,7 @@ from typing import NamedTuple
 import pytest
 
 from pipeline.compile.compiler import source_folder
+from pipeline.running import repro
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs Linux")
 PATIENCE = 60.0  # seconds that nothing here needs
@@ -239,3 +242,25 @@ def test_one_that_was_killed_or_does_not_answer_is_not_waited_for(dvc: Dvc) -> N
     assert dvc.end().code in (130, -signal.SIGINT) and dvc.warm() == shared
     os.kill(shared, signal.SIGKILL)
     assert dvc.run("print('by itself')") == End(0, "by itself\n", "")
+
+
+def test_a_fork_that_is_lost_leaves_interruptions_to_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
+        listening.bind("place")
+        listening.listen()
+
+        def lose() -> None:
+            connection, _ = listening.accept()
+            connection.send(repro._BEGUN)
+            time.sleep(0.2)
+            connection.close()  # with a request that nobody has read
+
+        thread = threading.Thread(target=lose)
+        thread.start()
+        with pytest.raises(ConnectionResetError):
+            repro._ask(Path("place"))
+        thread.join()
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])

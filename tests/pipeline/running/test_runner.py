@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import signal
 import time
+from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from support import vandals
 from support.project import PATIENCE, Project, at_work, kill, make_project, results, spec
 
 import pipeline
 from pflcore.errors import UserError
+from pipeline.dvc.recorder import Recorder
+from pipeline.running import local
 from pipeline.running.board import Board, status_path
 from pipeline.running.options import RunOptions
-from pipeline.running.runner import run_specs
+from pipeline.running.runner import _interrupting, run_specs
 from pipeline.spec.run import read_run
 from pipeline.workspace import RECORDS
 
@@ -118,7 +125,54 @@ def test_others_at_work_in_the_same_workspace(project: Project) -> None:
     assert is_clean(project) and states(project) == {"cached"}
 
 
-@pytest.mark.parametrize("number", [pytest.param(signal.SIGTERM, marks=pytest.mark.matrix), signal.SIGKILL])
+@pytest.mark.matrix
+def test_it_waits_for_what_a_dvc_repro_is_making(project: Project) -> None:
+    project.write("specs/tiny.yaml", spec("[fedavg]", rounds=150))
+    project.compile()
+    with at_work(project, "dvc", "repro") as first:
+        beside = project.call("pfl", "run", "-j", "1")
+        assert beside.returncode == 0, beside.stderr
+        assert "waiting, '" in beside.stderr and "is busy" in beside.stderr and "dvc repro" in beside.stderr
+        first.communicate(timeout=60)
+    assert is_clean(project)
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        (vandals.vanish_once, "its process was ended by SIGKILL; trying again\n"),
+        (vandals.exhaust_once, "MemoryError: enough; trying again, at most 1 at a time on cpu from now on\n"),
+    ],
+)
+def test_what_the_machine_did_is_tried_again(
+    project: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], what: object, message: str
+) -> None:
+    monkeypatch.setattr(local, "work", what)
+    project.write("specs/tiny.yaml", spec("[fedavg]"))
+    assert pfl_run(project, jobs=2) == 0 and message in capsys.readouterr().err
+    (train,) = board_of(project).of_kind("train")
+    assert (train.state, train.attempts) == ("done", 2) and is_clean(project)
+
+
+def test_the_first_interruption_is_heeded_between_two_steps_and_the_second_at_once(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(signal, "getsignal", lambda number: signal.SIG_DFL)  # whatever pytest runs under
+    scheduler: Any = SimpleNamespace(interrupted=False)
+    with _interrupting(scheduler):
+        os.kill(os.getpid(), signal.SIGINT)
+        assert scheduler.interrupted
+        assert capfd.readouterr().err.strip() == "stopping; a second Ctrl-C stops at once"
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+        assert capfd.readouterr().err == ""
+
+
+SIGNALS = [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.matrix), signal.SIGKILL]
+
+
+@pytest.mark.parametrize("number", SIGNALS)
 def test_what_is_stopped_goes_on_from_its_checkpoint(project: Project, number: signal.Signals) -> None:
     project.write("specs/tiny.yaml", spec("{FedAvg: fedavg, FedPer: fedper}", rounds=150))
     with at_work(project, "pfl", "run", "-j", "2") as process:
@@ -132,8 +186,12 @@ def test_what_is_stopped_goes_on_from_its_checkpoint(project: Project, number: s
             process.send_signal(number)
             output, _ = process.communicate(timeout=30)
             assert process.returncode == 130 and "Traceback" not in output
+            assert "\nstopping; a second Ctrl-C stops at once\n" in output
             assert output.rstrip().endswith("pfl: interrupted; the same command goes on from the last checkpoint")
             assert not board_of(project).of_state("running")
+            with closing(Recorder(project.root, project.compiled().stages)) as recorder:
+                ended = [entry.address for entry in board_of(project).of_state("done")]
+                assert ended and recorder.stale(ended) == {}
     assert not board_of(project).alive
     again = project.call("pfl", "run", "-j", "2")
     assert again.returncode == 0, again.stderr

@@ -12,7 +12,7 @@ import pytest
 
 from pflcore.errors import UserError
 from pipeline.compile.compilation import Graph, Stage
-from pipeline.dvc.recorder import CHANGED, Verdict
+from pipeline.dvc.recorder import CHANGED, Locked, Verdict
 from pipeline.running import scheduler
 from pipeline.running.board import Board, StageState
 from pipeline.running.local import Ended, Event, Job, Progressed
@@ -65,11 +65,18 @@ class Play:
         return turns.pop(0) if turns and isinstance(turns[0], kind) else None
 
     def begin(self, address: str) -> Verdict:
+        self.check_lock("begin")
         return self.turn(self.note("asked", address), Verdict) or Verdict("run")
 
-    def record(self, addresses: list[str]) -> dict[str, str]:
+    def record(self, addresses: list[str], wait: bool = False) -> dict[str, str]:
+        if not wait:
+            self.check_lock("record")
         found = {address: self.turn(self.note("recorded", address), str) for address in addresses}
         return {address: why for address, why in found.items() if why}
+
+    def check_lock(self, name: str) -> None:
+        if self.turn(name, Locked):
+            raise Locked
 
     def give_up(self, address: str) -> None:
         self.note("given up", address)
@@ -77,7 +84,7 @@ class Play:
     def close(self) -> None:
         self.note("closed", "")
 
-    def room(self, address: str) -> str | None:
+    def free_slot(self, address: str) -> str | None:
         return "cpu" if len(self.running) < self.capacity else None
 
     def start(self, job: Job, place: str) -> None:
@@ -182,6 +189,31 @@ def test_what_somebody_else_makes_is_waited_for(monkeypatch: pytest.MonkeyPatch)
     changed = "data a: had been changed by hand; that version is kept as there"
     assert play.log["said"] == ["data a: waiting, held by dvc repro", changed] and play.entry("data a").note == ""
     assert play.log["asked"].count("data a") == 3 and play.log["started"] == ["data b"]
+
+
+def test_while_another_process_has_dvcs_lock_the_rest_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scheduler, "BUSY_PAUSE", 0.01)
+    play = Play({"train a": (), "evaluate a": ("train a",)}, {"begin": [Locked()] * 2, "record": [Locked()] * 2})
+    ticks: list[str] = []
+    monkeypatch.setattr(play, "tick", lambda: ticks.append(play.entry("train a").state))
+    assert list(play.run().values()) == ["done", "done"]
+    assert play.log["recorded"] == play.log["started"] == ["train a", "evaluate a"]
+    assert play.log["said"] == ["waiting for another process, such as a `dvc push`, that has DVC's lock"] * 2
+    assert ticks.count("queued") >= 2 and ticks.count("running") >= 2
+
+
+def test_when_recording_fails_its_error_is_the_last_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    play = Play({"train a": (), "train b": ()}, capacity=2)
+    recorded: list[list[str]] = []
+
+    def record(addresses: list[str], wait: bool = False) -> dict[str, str]:
+        recorded.append(addresses)
+        raise UserError("the disk is full")
+
+    monkeypatch.setattr(play, "record", record)
+    with pytest.raises(UserError, match="the disk is full"):
+        play.run()
+    assert recorded == [["f:train a"]] and len(play.log["closed"]) == 2
 
 
 def test_what_has_ended_is_recorded_although_something_breaks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,16 +10,22 @@ import pyarrow as pa
 import pytest
 from support.fake_catalog import BASE, CATALOG, resolved
 from support.figure_demo import record
+from support.project import make_project
 from support.report_demo import cell, results_of, table, with_records, write_evaluation
+from support.tiny import fits
 
 from pflcore.artifacts import write_table
+from pflcore.backbones import BACKBONES
+from pflcore.datasets import DATASETS
 from pflcore.errors import UserError
+from pflcore.methods import METHODS
 from pflcore.options import describe_options
+from pflcore.partitions import PARTITIONS
 from pflcore.settings import Training
 from pipeline.report.frame import Value
 from pipeline.report.study import SpecReport
 from pipeline.spec.catalog import Catalog
-from pipeline.spec.resolve import Resolved
+from pipeline.spec.resolve import Resolved, smoke_clients
 from pipeline.spec.run import Run
 from pipeline.spec.table import ResolvedTable
 
@@ -225,6 +231,59 @@ def test_analyses_are_a_list_that_is_replaced(tmp_path: Path) -> None:
     for clients, left in (("[0, 9, 7]", [0, 7]), ("[9, 8]", [0])):  # of eight clients
         small = records(resolved(tmp_path, ANALYSED.replace("[0, 9, 7]", clients), "smoke"))["both", "0"]
         assert small["analyses"] == [{"name": "maps", "clients": left, "images": 1}, weights]
+
+
+# --- the smoke profile ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("classes", "each", "times"), [(10, 2, 20), (7, 3, 5), (200, 20, 30), (11, 4, 1), (100, 5, 1)])
+def test_smoke_clients_keep_a_partition_even(classes: int, each: int, times: int) -> None:
+    least = next(few for few in range(1, classes + 1) if few * each % classes == 0)
+    few = smoke_clients(least * times, each, classes)
+    assert few <= least * times and few * each % classes == 0
+
+
+def smoke_of_everything(folder: Path, dataset: str, methods: list[str], partitions: list[str]) -> list[dict[str, Any]]:
+    """Return the records of the smoke runs of methods and partitions with a hundred clients, as published."""
+    pathological = "pathological: {name: pathological, classes_per_client: 2}"
+    named = ", ".join(pathological if name == "pathological" else f"{name}: {name}" for name in partitions)
+    of_images = [name for name in methods if not fits(METHODS.create(name), BACKBONES.create("tiny_vit", patch=8))]
+    override = f"{{when: {{method: {of_images}}}, set: {{backbone: {{name: convnet, kernel: 3, padding: 1}}}}}}"
+    text = f"""\
+grid:
+  base: {{dataset: {dataset}, clients: 100, backbone: tiny_vit}}
+  axes: {{method: {methods}, partition: {{{named}}}}}
+  overrides: {[override] if of_images else []}
+table: {{rows: [method], columns: [partition]}}
+""".replace('"', "")
+    return [run.record for run in make_project(folder, {"specs/all.yaml": text}).compiled("smoke").runs.values()]
+
+
+@pytest.mark.parametrize(
+    ("dataset", "methods", "partitions"),
+    [
+        ("digits", METHODS.names(), ["iid"]),
+        ("cifar10", ["fedavg"], PARTITIONS.names()),
+        *(pytest.param(name, ["fedtp"], PARTITIONS.names(), marks=pytest.mark.matrix) for name in DATASETS.names()),
+    ],
+)
+def test_everything_shrinks(tmp_path: Path, dataset: str, methods: list[str], partitions: list[str]) -> None:
+    found = smoke_of_everything(tmp_path, dataset, methods, partitions)
+    assert len(found) == len(methods) * len(partitions)
+    for shrunk in found:
+        clients, training = shrunk["clients"], shrunk["training"]
+        assert shrunk["profile"] == "smoke" and clients <= max(20, DATASETS.create(dataset).classes)
+        assert 40 * clients <= shrunk["dataset"]["stand_in"] <= max(1000, 40 * clients)
+        assert training["rounds"] <= 3 and training["local_epochs"] == 1
+        assert training["sample_rate"] * clients == pytest.approx(2)
+
+
+def test_what_is_smaller_already_stays(tmp_path: Path) -> None:
+    held_back = BASE.replace("dirichlet", "{name: dirichlet, validation_share: 0.2}")
+    patient = held_back[:-1] + ", training: {patience: 3, rounds: 2}, evaluation: {window: 0}}"
+    text = f"grid: {{base: {patient}}}".replace("ten", "{name: ten, stand_in: 60}").replace("20,", "3,", 1)
+    (run,) = resolved(tmp_path, text, "smoke").runs
+    assert (run.record["dataset"]["stand_in"], run.clients, run.evaluation.window) == (60, 3, 0)
 
 
 # --- ids --------------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What `tune` compiles to: trials, selections, and the runs that wait for them; and that every entry shrinks."""
+"""What `tune` compiles to: trials, selections, and the runs that wait for them."""
 
 from __future__ import annotations
 
@@ -6,14 +6,8 @@ from pathlib import Path
 
 import pytest
 from support.fake_catalog import BASE, resolved
-from support.project import make_project
-from support.tiny import fits
 
-from pflcore.backbones import BACKBONES
 from pflcore.errors import UserError
-from pflcore.methods import METHODS
-from pflcore.partitions import PARTITIONS
-from pipeline.spec.resolve import smoke_clients
 from pipeline.spec.tuning import Selection
 
 HELD_BACK = BASE.replace("dirichlet", "{name: dirichlet, validation_share: 0.2}")
@@ -81,33 +75,3 @@ def test_an_axis_may_be_whether_runs_are_tuned(tmp_path: Path) -> None:
         assert len(cell.runs) == 2 and {run in tuned for run in cell.runs} == {cell.labels["way"] == "tuned"}
     with pytest.raises(UserError, match="way: has no effect"):
         resolved(tmp_path, grid)
-
-
-# --- the smoke profile ------------------------------------------------------------------------------------------------
-
-
-def test_everything_shrinks(tmp_path: Path) -> None:
-    for classes, each, times in ((10, 2, 20), (7, 3, 5), (200, 20, 30), (11, 4, 1), (100, 5, 1)):
-        least = next(few for few in range(1, classes + 1) if few * each % classes == 0)
-        few = smoke_clients(least * times, each, classes)  # keeps a partition even
-        assert few <= least * times and few * each % classes == 0
-    two = "pathological: {name: pathological, classes_per_client: 2}"
-    partitions = ", ".join(two if name == "pathological" else f"{name}: {name}" for name in PARTITIONS.names())
-    vit = [name for name in METHODS.names() if fits(METHODS.create(name), BACKBONES.create("tiny_vit", patch=8))]
-    cases = [
-        ("digits", "partition: iid", f"method: {vit}", len(vit)),
-        ("cifar10", "method: fedavg", f"partition: {{{partitions}}}", len(PARTITIONS.names())),
-    ]
-    for dataset, base, axis, count in cases:
-        text = f"grid: {{base: {{dataset: {dataset}, clients: 100, backbone: tiny_vit, {base}}}, axes: {{{axis}}}}}\n"
-        runs = make_project(tmp_path / dataset, {"specs/all.yaml": text}).compiled("smoke").runs
-        assert len(runs) == count
-        for record in (run.record for run in runs.values()):
-            assert record["profile"] == "smoke" and record["clients"] <= 20
-            assert 40 * record["clients"] <= record["dataset"]["stand_in"] <= max(1000, 40 * record["clients"])
-            assert record["training"]["rounds"] <= 3 and record["training"]["local_epochs"] == 1
-            assert record["training"]["sample_rate"] * record["clients"] == pytest.approx(2)
-    patient = HELD_BACK[:-1] + ", training: {patience: 3, rounds: 2}, evaluation: {window: 0}}"
-    text = f"grid: {{base: {patient}}}".replace("ten", "{name: ten, stand_in: 60}").replace("20,", "3,", 1)
-    (run,) = resolved(tmp_path, text, "smoke").runs  # what is smaller already stays
-    assert (run.record["dataset"]["stand_in"], run.clients, run.evaluation.window) == (60, 3, 0)
