@@ -30,7 +30,7 @@ from pflcore import sources
 
 FOLDER = Path(".pfl/warm")  # short, since the path of a socket may have a hundred bytes
 TIMEOUT = 10.0  # seconds until a process that does not answer is not waited for
-_BEGUN = b"begun"
+BEGUN, GO = b"begun", b"go"
 _OWN = {"DVC_STAGE", "PWD", "OLDPWD", "SHLVL", "_"}  # variables in which the commands of one `dvc` may differ
 
 
@@ -58,7 +58,7 @@ def _become_fork() -> bool:
     if unwanted or sys.argv[2:3] == ["guard"]:  # which compiles, and needs nothing of this
         return False
     with suppress(OSError):
-        if (path := _path()) and not _ask(path):
+        if (path := _path()) and not ask(path):
             return _start(path)
     return False
 
@@ -91,7 +91,7 @@ def _facts(pid: int) -> list[str]:
     return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].decode().split()
 
 
-def _ask(path: Path) -> bool:
+def ask(path: Path) -> bool:
     """Let a fork of the process behind the socket be this command, and end with it. False when there is none to ask."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
         connection.settimeout(TIMEOUT)
@@ -101,10 +101,11 @@ def _ask(path: Path) -> bool:
             return False
         request = marshal.dumps((sys.argv, dict(os.environ), os.getpgrp()))
         socket.send_fds(connection, [request], [0, 1, 2])
-        if connection.recv(len(_BEGUN)) == _BEGUN:
+        if connection.recv(len(BEGUN)) == BEGUN:
             # From now on an interruption at the terminal reaches the fork too, and is for it alone.
             before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
             try:
+                connection.send(GO)
                 connection.settimeout(None)
                 if code := connection.recv(16):
                     _end(int(code))
@@ -177,8 +178,10 @@ def _serve(listening: socket.socket, owner: int) -> None:
             for stream in streams:
                 os.close(stream)
             connection.settimeout(None)
-            end = os.pidfd_open(child)
-            if end not in select.select([end, connection.fileno()], [], [])[0]:  # the command was killed
+            end, ends = os.pidfd_open(child), select.poll()
+            ends.register(end, select.POLLIN)
+            ends.register(connection, select.POLLRDHUP)
+            if end not in dict(ends.poll()):  # the command was killed
                 os.kill(child, signal.SIGKILL)
             os.close(end)
             code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
@@ -196,7 +199,9 @@ def _become(connection: socket.socket, request: bytes, streams: list[int]) -> No
         os.environ.clear()
         os.environ.update(environment)
         sys.stdout.reconfigure(line_buffering=sys.stdout.isatty())  # type: ignore[union-attr]
-        connection.send(_BEGUN)
+        connection.send(BEGUN)
+        if connection.recv(len(GO)) != GO:  # the command was interrupted first
+            os._exit(1)
         connection.detach()  # it stays open: the command goes on by itself only when nobody is at this end
     except BaseException:
         os._exit(1)
