@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -24,6 +26,25 @@ from pflcore.settings import Evaluation, Training
 Client = tuple[Any, Any]
 """Samples of a client: images in bytes (n, channels, height, width) and labels (n), as tensors or arrays."""
 
+_CHANNELS = (1, 3, 4)
+
+
+@contextmanager
+def torch_defaults() -> Iterator[None]:
+    """Compute with PyTorch's own global settings, and restore those of the caller, such as another default type."""
+    dtype, threads = torch.get_default_dtype(), torch.get_num_threads()
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    torch.set_default_dtype(torch.float32)
+    torch.use_deterministic_algorithms(False)
+    try:
+        with torch.inference_mode(False), torch.enable_grad(), torch.autocast("cpu", enabled=False):
+            yield
+    finally:
+        torch.set_default_dtype(dtype)
+        torch.set_num_threads(threads)
+        torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)
+
 
 @dataclass(frozen=True)
 class OwnRun:
@@ -38,6 +59,7 @@ class OwnRun:
     result: Result
     _trained: Trained
 
+    @torch_defaults()
     def model(self, client: int) -> ClientModel:
         """Return a client's model as it was measured last. Raises :class:`UserError` if the run diverged."""
         if self.result.diverged:
@@ -45,6 +67,7 @@ class OwnRun:
         return self._trained.client(client)
 
 
+@torch_defaults()
 def train(
     train: Sequence[Client],
     test: Sequence[Client],
@@ -76,7 +99,10 @@ def train(
     known = [field.name for field in fields(Training)]
     if unknown := [name for name in training if name not in known]:
         raise UserError(f"training has no setting {unknown[0]!r}{did_you_mean(unknown[0], known)}")
-    samples = [_samples(client, at % count) for at, client in enumerate([*train, *test])]
+    samples = [_samples(client, f"client {at % count}") for at, client in enumerate([*train, *test])]
+    _check_together(samples, classes, {"mean": mean, "std": std})
+    if not isinstance(seed, int) or seed < 0:
+        raise UserError(f"seed = {seed!r} must be a whole number, at least 0")
     inputs, labels = (np.concatenate(parts) for parts in zip(*samples, strict=True))
     ends = np.cumsum([len(own) for _, own in samples])
     rows = np.split(np.arange(len(labels)), ends[:-1])
@@ -99,11 +125,34 @@ def _entry(registry: Registry[Any], asked: str | Mapping[str, Any]) -> Any:
     return registry.create(str(options.pop("name", "")), **options)
 
 
-def _samples(client: Client, number: int) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+def _samples(client: Client, name: str) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    if not isinstance(client, tuple | list) or len(client) != 2:
+        raise UserError(f"{name}: give a pair (images, labels)")
     images, labels = (part.cpu().numpy() if isinstance(part, Tensor) else np.asarray(part) for part in client)
     if images.dtype != np.uint8 or images.ndim != 4:
         form = f"{images.dtype} {images.shape}"
-        raise UserError(f"client {number}: images must be uint8 (n, channels, height, width), got {form}")
+        raise UserError(f"{name}: images must be uint8 (n, channels, height, width), got {form}")
+    if images.shape[-1] in _CHANNELS and images.shape[1] not in _CHANNELS:
+        raise UserError(f"{name}: channels come last in {images.shape}; give images.transpose(0, 3, 1, 2)")
     if labels.dtype.kind not in "iu" or labels.shape != (len(images),) or labels.min(initial=0) < 0:
-        raise UserError(f"client {number}: labels must be {len(images)} whole numbers from 0 on")
+        raise UserError(f"{name}: labels must be {len(images)} whole numbers from 0 on")
+    if not len(images):
+        raise UserError(f"{name} has no samples; give at least one to train on and one to test on")
     return np.ascontiguousarray(images), labels.astype(np.int64)
+
+
+def _check_together(
+    samples: Sequence[tuple[NDArray[np.uint8], NDArray[np.int64]]],
+    classes: int | None,
+    by_channel: Mapping[str, Sequence[float] | None],
+) -> None:
+    """Raise :class:`UserError` unless all images have one shape, and classes and channels fit them."""
+    shapes = sorted({images.shape[1:] for images, _ in samples})
+    if len(shapes) > 1:
+        raise UserError(f"images must have one shape, got {' and '.join(map(str, shapes))}")
+    largest = max(int(labels.max()) for _, labels in samples)
+    if classes is not None and classes <= largest:
+        raise UserError(f"classes = {classes}, but a label is {largest}")
+    for name, values in by_channel.items():
+        if values is not None and len(values) != shapes[0][0]:
+            raise UserError(f"{name} has {len(values)} numbers for {shapes[0][0]} channels")

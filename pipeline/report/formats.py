@@ -47,10 +47,22 @@ _LATEX = {
     "”": "''",
     "§": r"\S{}",
     "∞": r"$\infty$",
+    "√": r"$\surd$",
+    "‖": r"$\|$",
+    "°": r"\textdegree{}",
+    "€": r"\texteuro{}",
     "\xa0": "~",
     "\n": " ",
     "\r": " ",
 }
+_SCRIPTS = {
+    "<super>": "{{}}^{{{}}}",
+    "<sub>": "{{}}_{{{}}}",
+    "<fraction>": r"\frac{{{}}}{{{}}}",
+}  # of Unicode, in mathematics
+_ACCENTS = dict(
+    zip("\u0300\u0301\u0302\u0303\u0304\u0306\u0307\u0308\u030a\u030b\u030c\u0323\u0327", "`'^~=u.\"rHvdc", strict=True)
+)
 _CAPITALS = ("gamma", "delta", "theta", "lambda", "xi", "pi", "sigma", "upsilon", "phi", "psi", "omega")  # in Greek
 
 
@@ -66,7 +78,29 @@ def _latex_char(char: str) -> str:
         name = found[2].lower().replace("lamda", "lambda")
         if found[1] == "SMALL" or name in _CAPITALS:
             return f"$\\{name if found[1] == 'SMALL' else name.capitalize()}$"
-    return char if char.isalpha() and char < "\u0180" else f"\\texttt{{U+{ord(char):04X}}}"
+    if char.isalpha() and char < "\u0180" and char not in "ªº":
+        return char
+    parts = unicodedata.decomposition(char).split()
+    if parts and parts[0] in _SCRIPTS:
+        signs = (
+            "".join(chr(int(part, 16)) for part in parts[1:]).replace("\N{MINUS SIGN}", "-").split("\N{FRACTION SLASH}")
+        )
+        return f"${_SCRIPTS[parts[0]].format(*signs)}$" if "".join(signs).isascii() else _spelled(char)
+    base, *accents = unicodedata.normalize("NFD", char)
+    if accents and base.isascii() and set(accents) <= _ACCENTS.keys():
+        for accent in accents:
+            base = f"\\{_ACCENTS[accent]}{{{base}}}"
+        return base
+    return _spelled(char)
+
+
+def _spelled(char: str) -> str:
+    return f"\\texttt{{U+{ord(char):04X}}}"
+
+
+def signs_without_latex(text: str) -> list[str]:
+    """Return the characters that :func:`escape_latex` has spelled as numbers in a file."""
+    return [chr(int(code, 16)) for code in sorted(set(re.findall(r"\\texttt\{U\+([0-9A-F]{4,6})\}", text)))]
 
 
 def inline_svg(svg: str, name: str = "") -> Markup:

@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 from pflcore.errors import UserError
 from pipeline.compile.compilation import Compilation
 from pipeline.compile.compiler import compile_workspace
-from pipeline.spec.selection import add, read_selection
+from pipeline.spec.selection import read_selection
 from pipeline.spec.specs import find_specs
 from pipeline.workspace import Workspace, table_path
 
@@ -47,10 +47,11 @@ class Request:
     specs: list[str]  # those whose reports are wanted
     compilation: Compilation  # they, and whatever else is selected in the workspace
     runs: list[str] | None = None  # of the specs only these, and no reports; None for all that reports need
+    added: tuple[str, ...] = ()  # specs that are not selected in the workspace yet
 
     @classmethod
     def compiled(cls, workspace: Workspace, options: RunOptions) -> Request:
-        """Compile. Write nothing but which specs are selected here from now on."""
+        """Compile, and write nothing."""
         known = list(find_specs(workspace.specs))
         selection = read_selection(workspace, known)
         wanted = list(options.specs) or (known if options.everything else selection.default)
@@ -65,15 +66,14 @@ class Request:
         if not specs:
             compilation.table(wanted[0])
         runs = _chosen_runs(options, specs, compilation)
-        new = [name for name in specs if name not in selected]
-        if workspace.root == workspace.home and new:
-            if options.dry:
-                line = f"DVC does not see the stages of {new[0]} yet; ask `pfl plan`, or `pfl add {new[0]}` first"
-                raise UserError(line)
-            add(workspace, new)
+        own = workspace.root != workspace.home
+        added = () if own else tuple(name for name in specs if name not in selected)
+        if added and options.dry:
+            line = f"DVC does not see the stages of {added[0]} yet; ask `pfl plan`, or `pfl add {added[0]}` first"
+            raise UserError(line)
         for problem in compilation.skipped.values():
             print(f"pfl: left alone: {problem}", file=sys.stderr)
-        return cls(workspace, options, specs, compilation, runs)
+        return cls(workspace, options, specs, compilation, runs, added)
 
 
 def _chosen_runs(options: RunOptions, specs: list[str], compilation: Compilation) -> list[str] | None:

@@ -15,10 +15,12 @@ from pipeline.compile.generated import write
 from pipeline.dvc.program import executables, initialise
 from pipeline.dvc.recorder import Recorder
 from pipeline.papers.refresh import refresh
+from pipeline.report.formats import signs_without_latex
 from pipeline.running.board import Board, Display, StageState, duration, status_path, summary
 from pipeline.running.local import LocalPool, slots, visible_gpus
 from pipeline.running.options import Request, RunOptions
 from pipeline.running.scheduler import Scheduler
+from pipeline.spec.selection import add
 from pipeline.stages.guard import leave_output
 from pipeline.workspace import Workspace, raw_data_folder, report_path, run_path, timings_path
 
@@ -35,6 +37,8 @@ def run_specs(workspace: Workspace, options: RunOptions) -> int:
     with _alone(workspace) as waited:
         if waited:  # others may have edited specs meanwhile
             request = Request.compiled(workspace, options)
+        if request.added:  # not before: it would stop the `pfl run` that this one has waited for
+            add(workspace, request.added)
         initialise(workspace.root)
         write(workspace, request.compilation)
         own = workspace.root != workspace.home  # a profile's workspace, which has no guard, nor raw data
@@ -184,4 +188,6 @@ def _print_reports(workspace: Workspace, names: list[str]) -> None:
         rows = [at for at, line in enumerate(top) if line.startswith("|")]
         shown = "\n".join(top[: rows[-1] + 1] if rows else top)
         where = f"All of it: {os.path.relpath(path)}; HTML, LaTeX and CSV beside it"
+        if missing := signs_without_latex(path.with_name("report.tex").read_text(encoding="utf-8")):
+            where += f"; LaTeX has no {', '.join(missing)} and shows numbers of Unicode instead"
         print(f"\n{shown}\n\n{where}. Training times: {os.path.relpath(workspace.root / timings_path(name))}")

@@ -60,7 +60,8 @@ watch_upgrades = true    # every `dvc repro` asks whether pfl was upgraded; fals
 --find-links .
 pfl-pipeline==VERSION
 """,
-    ".gitignore": "/artifacts/\n/reports/*\n/data/\n/build/\n/.dvc/cache/\n/.dvc/tmp/\n/.dvc/config.local\n/.pfl/\n"
+    ".gitignore": "/artifacts/\n/reports/*\n/data/*\n!/data/*.dvc\n!/data/.gitignore\n"
+    "/build/\n/.dvc/cache/\n/.dvc/tmp/\n/.dvc/config.local\n/.pfl/\n"
     "__pycache__/\n.venv/\n",
     ".vscode/settings.json": f'{{"yaml.schemas": {{"./{SCHEMA}": "specs/**/*.yaml"}}}}\n',
     ".github/workflows/study.yml": """\

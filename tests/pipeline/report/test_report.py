@@ -38,7 +38,7 @@ from pflcore.files import write_text
 from pflcore.protocols import summarise
 from pipeline.escape import escape_markdown
 from pipeline.report.claims import judge_claims
-from pipeline.report.formats import csv_text, escape_latex
+from pipeline.report.formats import csv_text, escape_latex, signs_without_latex
 from pipeline.report.legend import PROTOCOLS, facts, legend
 from pipeline.report.settings import confounded_settings
 from pipeline.spec.table import Published, ResolvedTable, read_resolved
@@ -210,9 +210,13 @@ def test_escapes_one_by_one() -> None:
         "a_b & 5% $x$ #1 {y}": r"a\_b \& 5\% \$x\$ \#1 \{y\}",
         "\\^~<|>": r"\textbackslash{}\textasciicircum{}\textasciitilde{}\textless{}\textbar{}\textgreater{}",
         "α ≥ Σ, 90±1, −2": r"$\alpha$ $\geq$ $\Sigma$, 90$\pm$1, $-$2",
-        "Müller, Łódź 中\u200b": r"Müller, Łódź \texttt{U+4E2D}\texttt{U+200B}",
+        "Müller, Łódź, Nguyễn 中\u200b": r"Müller, Łódź, Nguy\~{\^{e}}n \texttt{U+4E2D}\texttt{U+200B}",
+        "90° ‖w‖² ½ L₂ 10⁻ €√n": (
+            r"90\textdegree{} $\|$w$\|$${}^{2}$ $\frac{1}{2}$ L${}_{2}$ 10${}^{-}$ \texteuro{}$\surd$n"
+        ),
     }
     assert {text: escape_latex(text) for text in latex} == latex
+    assert signs_without_latex("".join(latex.values())) == ["\u200b", "中"]
     formulas = ["=1+1", "@SUM(A1)", "+cmd|' /C calc'!A0", "-2+3+cmd|' /C calc'!A0", "\t=1", " =1", "=", "-x"]
     plain = ["FedAvg", "-0.5", "+1", "-12", "a=b", "'quoted'", "x,y", "λ = 5"]
     frame = pd.DataFrame(
