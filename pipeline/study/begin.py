@@ -60,9 +60,29 @@ watch_upgrades = true    # every `dvc repro` asks whether pfl was upgraded; fals
 --find-links .
 pfl-pipeline==VERSION
 """,
-    ".gitignore": "/artifacts/\n/reports/*\n/data/*\n!/data/*.dvc\n!/data/.gitignore\n"
-    "/build/\n/.dvc/cache/\n/.dvc/tmp/\n/.dvc/config.local\n/.pfl/\n"
-    "__pycache__/\n.venv/\n",
+    ".gitignore": """\
+# Whatever folders above ignore: these belong to the study.
+!/specs/
+!/specs/**
+!/stages/
+!/stages/**
+!/dvc.yaml
+!/dvc.lock
+!/data/
+# What runs produce and need; of data that `dvc add` tracks, only what DVC writes.
+/artifacts/
+/reports/*
+/data/*
+!/data/*.dvc
+!/data/.gitignore
+/build/
+/.dvc/cache/
+/.dvc/tmp/
+/.dvc/config.local
+/.pfl/
+__pycache__/
+.venv/
+""",
     ".vscode/settings.json": f'{{"yaml.schemas": {{"./{SCHEMA}": "specs/**/*.yaml"}}}}\n',
     ".github/workflows/study.yml": """\
 name: study
@@ -74,7 +94,7 @@ jobs:
       - uses: actions/checkout@v4
       - uses: actions/setup-python@v5
         with: {python-version: "3.11"}
-      - run: pip install torch --index-url https://download.pytorch.org/whl/cpu
+      - run: pip install torch
       - run: pip install -r requirements.txt
       - run: pfl setup
       - run: pfl validate                 # every spec, and every part of its own
