@@ -92,6 +92,10 @@ def read_split(path: Path, scheme: str, seed: int) -> Assignment:
     if (counts > 1).any():
         raise UserError(f"{path}: sample {first[counts > 1][0]} is held more than once")
     clients = int(owners.max()) + 1
+    if clients > len(rows):  # whatever number stands there, no more memory than the lines need
+        raise UserError(
+            f"{path}: client {np.setdiff1d(np.arange(len(rows)), owners)[0]} of 0 to {clients - 1} has no samples"
+        )
     sides = [by_client(owners[split == side], rows[split == side], clients) for side in range(len(_WORDS))]
     for word, parts in zip(_WORDS, sides, strict=True):
         empty = [client for client, own in enumerate(parts) if not len(own)]
@@ -113,8 +117,11 @@ def _lines(path: Path) -> Iterator[tuple[int, int, int]]:
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.reader(file)
-            if tuple(word.strip() for word in next(reader, [])) != HEADER:
-                raise UserError(f"{path}:1: must be {','.join(HEADER)}")
+            header = tuple(word.strip() for word in next(reader, []))
+            if header != HEADER:
+                mark = ";" if header and ";" in header[0] else "tabs" if header and "\t" in header[0] else ""
+                between = f", with commas and not {mark} between them" if mark else ""
+                raise UserError(f"{path}:1: must be {','.join(HEADER)}{between}")
             for line in reader:
                 *numbers, word = (field.strip() for field in line) if line else ("",)
                 small = [one for one in numbers if one.isascii() and one.isdecimal() and len(one) <= 9]

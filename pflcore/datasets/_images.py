@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import io
 import os
+import re
 import signal
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -178,9 +179,22 @@ class ImageTable:
 
 def read_tables(folder: Path, image: str, columns: Sequence[str]) -> tuple[list[ImageTable], Mask]:
     """Read ``train*.parquet``, then ``test*.parquet``, as :func:`read_table`; say which rows are for training."""
-    tables = [read_table(p, image, columns) for split in SPLITS for p in sorted(folder.glob(f"{split}*.parquet"))]
+    paths = [path for split in SPLITS for path in sorted(folder.glob(f"{split}*.parquet"))]
+    _check_shards(folder, {path.name for path in paths})
+    tables = [read_table(path, image, columns) for path in paths]
     train = [table.path.name.startswith("train") for table in tables for _ in range(len(table.images))]
     return tables, np.array(train, bool)
+
+
+def _check_shards(folder: Path, names: set[str]) -> None:
+    """Raise :class:`UserError` for a part that is missing of ``train-00000-of-00003.parquet`` and its kin."""
+    for name in sorted(names):
+        if part := re.fullmatch(r"(.*-)(\d+)(-of-(\d+).*)", name):
+            last = int(part[4]) - 1
+            other = f"{part[1]}{max(int(part[2]) - 1, 0):0{len(part[2])}}{part[3]}"
+            for needed in (other, f"{part[1]}{last:0{len(part[2])}}{part[3]}"):
+                if needed not in names:
+                    raise UserError(f"{folder}: {needed} is missing beside {name}; get it, too")
 
 
 def read_table(path: Path, image: str, columns: Sequence[str]) -> ImageTable:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -12,7 +13,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from pflcore.data.samples import SPLITS, Attribute, Mask, Rows, Samples, check_labels
+from pflcore.data.samples import SPLITS, Attribute, Bytes, Mask, Rows, Samples, check_labels
 from pflcore.datasets import DATASETS
 from pflcore.datasets._base import FOLDER, Dataset, check_distinct, check_file_name, encode
 from pflcore.datasets._download import DataFile
@@ -115,6 +116,7 @@ class ImageFolder(OwnImages):
         if not paths:
             raise UserError(f"{root}: has no images; put them there as {form}")
         labels = [path.parent.name for path in paths]
+        _check_look({*labels}, root)
         groups = [path.relative_to(root).parts[0] for path in paths]
         classes = tuple(sorted({*labels}))
         splits = self.layout == "split/class"
@@ -126,19 +128,40 @@ class ImageFolder(OwnImages):
             for split, label in product(SPLITS, classes):
                 if (split, label) not in met:
                     raise UserError(f"{root}: training and test set need the same classes, but {split} has no {label}")
+        pixels = self.decode([(str(path), partial(read_file, path)) for path in paths]).pixels
+        train = np.array([group != "test" or not splits for group in groups])
         return self.complete(
-            self.decode([(str(path), partial(read_file, path)) for path in paths]).pixels,
+            pixels,
             encode(labels, classes),
-            np.array([group != "test" or not splits for group in groups]),
+            train,
             where=str(root),
-            source=f"images in {self.path or self.name}/",
+            source=f"images in {self.path or self.name}/{_in_both(pixels, train)}",
             class_names=classes,
             attributes=self.by_domain(groups if self.layout == "domain/class" else []),
         )
 
 
+def _check_look(names: set[str], root: Path) -> None:
+    """Raise :class:`UserError` for classes that no reader of a report can distinguish."""
+    first: dict[str, str] = {}
+    for name in sorted(names):
+        other = first.setdefault(" ".join(unicodedata.normalize("NFC", name).split()), name)
+        if other != name:
+            raise UserError(f"{root}: the classes {other!a} and {name!a} look the same; rename one")
+
+
+def _in_both(pixels: Bytes, train: Mask) -> str:
+    """Return how many test images are training images as well, or nothing where none is."""
+    seen = {image.tobytes() for image in pixels[train]}
+    count = sum(image.tobytes() in seen for image in pixels[~train])
+    return f" ({count:,} of {int((~train).sum()):,} test images are training images, too)" if count else ""
+
+
 def _files_below(root: Path) -> list[Path]:
-    """Return all files that are not hidden, nor left by file managers, in the order of folders and names."""
+    """Return all files that are not hidden, nor left by file managers, in the order of folders and names.
+
+    Raises :class:`UserError` for a folder below with nothing in it, which may be a class that has lost its images.
+    """
 
     def fail(error: OSError) -> None:
         raise UserError(f"{error.filename}: not a readable folder ({error.strerror}); give it the right permissions")
@@ -146,7 +169,10 @@ def _files_below(root: Path) -> list[Path]:
     paths = []
     for place, folders, names in os.walk(root, onerror=fail, followlinks=True):
         folders[:] = [name for name in folders if not name.startswith(".")]
-        paths += [Path(place, name) for name in names if not name.startswith(".") and name not in _JUNK]
+        visible = [name for name in names if not name.startswith(".") and name not in _JUNK]
+        if not folders and not visible and Path(place) != root:
+            raise UserError(f"{place}: an empty folder; put its images there, or remove it")
+        paths += [Path(place, name) for name in visible]
     return sorted(paths, key=lambda path: path.parts)
 
 
@@ -179,13 +205,16 @@ class OwnImageTable(OwnImages):
         tables, train = read_tables(root, self.image, columns)
         class_names, labels = _classes(root, tables, self.label, train)
         decoded = self.decode([one for table in tables for one in table.readers()])
+        files, formats = (
+            ", ".join(names) for names in ([table.path.name for table in tables], sorted(decoded.formats))
+        )
         domains = [] if self.domain is None else [str(one) for table in tables for one in table.columns[self.domain]]
         return self.complete(
             decoded.pixels,
             labels,
             train,
             where=str(root),
-            source=f"{', '.join(table.path.name for table in tables)} ({', '.join(sorted(decoded.formats))} images)",
+            source=f"{files} ({formats} images){_in_both(decoded.pixels, train)}",
             class_names=class_names,
             attributes=self.by_domain(domains),
         )
@@ -199,6 +228,7 @@ def _classes(root: Path, tables: list[ImageTable], label: str, train: Mask) -> t
             raise UserError(f"{table.path}: its labels are of another kind than those of {first.path.name}")
     values = [value for table in tables for value in table.columns[label]]
     if isinstance(values[0], str):
+        _check_look({*map(str, values)}, root)
         words, labels = np.unique(np.array(values, object), return_inverse=True)
         names = tuple(map(str, words))
     else:

@@ -51,7 +51,18 @@ def read_published(path: Path, label: str, axes: list[str], *, units: bool = Fal
         rows[key] = PublishedRow(dict(zip(axes, key, strict=True)), _value(by_column, where, units), where)
     if not header:
         raise UserError(f"{label}:1: the file is empty; its first line names the columns {', '.join(columns)}")
+    if not units:
+        _check_percent(list(rows.values()), label)
     return list(rows.values())
+
+
+def _check_percent(rows: list[PublishedRow], label: str) -> None:
+    """Raise :class:`UserError` for accuracies above 100, or all of which are at most one: fractions."""
+    means = [(row.value.mean, row.where) for row in rows if row.value.mean is not None]
+    for mean, where in means:
+        _check(mean <= 100, where, "mean", f"an accuracy of {mean:g} percent is above 100")
+    if len(means) > 1 and max(mean for mean, _ in means) <= 1:
+        raise UserError(f"{label}: all accuracies are at most 1; write them in percent, not as fractions")
 
 
 def csv_lines(path: Path, label: str) -> Iterator[tuple[str, list[str]]]:
@@ -69,6 +80,8 @@ def csv_lines(path: Path, label: str) -> Iterator[tuple[str, list[str]]]:
 
 def _check_header(cells: list[str], columns: list[str], where: str) -> None:
     for cell in cells:
+        if mark := next((mark for mark in ";\t" if mark in cell), ""):
+            raise UserError(f"{where}: {show(cell)}: the cells are separated by {show(mark)}; use commas")
         if cell not in (*columns, *_OPTIONAL):
             raise UserError(f"{where}: unknown column {show(cell)}{did_you_mean(cell, [*columns, *_OPTIONAL])}")
         if cells.count(cell) > 1:
@@ -114,7 +127,8 @@ def _misprint(cells: dict[str, str], where: str) -> Published:
 
 
 def _number(text: str, where: str, column: str) -> float:
-    _check(_NUMBER.fullmatch(text), where, column, f"{show(text)} is not a number")
+    hint = "; write a decimal point" if re.fullmatch(r"-?[0-9]+,[0-9]+", text) else ""
+    _check(_NUMBER.fullmatch(text), where, column, f"{show(text)} is not a number{hint}")
     return float(text)
 
 
