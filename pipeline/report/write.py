@@ -22,6 +22,7 @@ from pipeline.report.frame import read_frame
 from pipeline.report.render import Document, html, latex, markdown
 from pipeline.report.study import SpecReport
 from pipeline.report.table import Results
+from pipeline.spec.run import short_hash
 from pipeline.spec.table import ResolvedTable
 from pipeline.timing import read_timing
 from pipeline.workspace import frame_path, partition_report_path, report_path, timings_path
@@ -88,7 +89,7 @@ def write_metrics(results: Results, out: Path) -> None:
     ``<row>.json`` for every row that has any, nested as the columns are; without columns one entry of the metric."""
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
-    metric, taken, by_row = results.table.metric, Counter[str](), dict[Key, dict[str, Any]]()
+    metric, by_row = results.table.metric, dict[Key, dict[str, Any]]()
     for cell in results.layout.cells:
         if cell.obtained:
             *outer, last = cell.key(results.table.columns) or (metric,)
@@ -96,11 +97,15 @@ def write_metrics(results: Results, out: Path) -> None:
             for label in outer:
                 inside = inside.setdefault(label, {})
             inside[last] = round(cell.obtained.mean, 4)
+    names = {
+        row: re.sub(r"[^\w.()+-]+", "_", "-".join(row) or metric, flags=re.ASCII).strip("._")[:80] for row in by_row
+    }
+    counts = Counter(names.values())
     for row, values in by_row.items():
-        name = re.sub(r"[^\w.()+-]+", "_", "-".join(row) or metric, flags=re.ASCII).strip("._")[:80] or "row"
-        taken[name] += 1
-        number = "" if taken[name] == 1 else f"_{taken[name]}"
-        write_text(out / f"{name}{number}.json", json.dumps(values, indent=1) + "\n")
+        # A number would belong to another row as soon as one is added above.
+        unclear = not names[row] or counts[names[row]] > 1
+        name = f"{names[row] or 'row'}_{short_hash(row)}" if unclear else names[row]
+        write_text(out / f"{name}.json", json.dumps(values, indent=1) + "\n")
 
 
 def write_timings(table: ResolvedTable, root: Path) -> None:
