@@ -12,74 +12,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
-from support.by_hand import SEED, Rounds, near
-from support.tiny import backbone, create, federation, result_bytes, run, run_by_all, sampled, training
+from support.by_hand import SEED, Rounds
+from support.tiny import backbone, create, federation, method, result_bytes, run, run_by_all, training
 from torch import nn
-from torch.nn import functional as F
 
 from pflcore.backbones import BACKBONES
 from pflcore.client_view import FACTS
 from pflcore.engine.checkpoint import CheckpointFolder
 from pflcore.errors import UserError
 from pflcore.groups import ALL, Groups, Roles
-from pflcore.method import OWN, ClientView, Federation, Method, Phase, Steps, Update, average, cross_entropy, weights
-from pflcore.methods._bases import OwnTuning, need_classifier, need_exchanged
-from pflcore.methods.simple import FedAvg, FedPer
+from pflcore.method import ClientView, Method, Phase, Steps, Update, average, weights
+from pflcore.methods._bases import OwnTuning
+from pflcore.methods.simple import FedAvg
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/methods.md").read_text(encoding="utf-8")
 CONVNET = backbone("convnet")
-MEAN = "common/mean", f"{OWN}mean"
-
-
-class Witness(FedAvg):
-    """FedAvg whose clients note what they are told: rates of their steps, how many, the round, what they received."""
-
-    facts = ("steps", "round")
-
-    def init_client(self, initial, roles, federation):
-        return {"rates": torch.tensor(0.0), "told": torch.zeros(2, dtype=torch.int64), "before": initial["head.bias"]}
-
-    def begin(self, local, start):
-        return {**super().begin(local, start), "noted": {"rates": torch.zeros_like(start[f"{OWN}rates"])}}
-
-    def step(self, local, state, batch):
-        rates = state["noted"]["rates"] + local.lr
-        state, loss = super().step(local, state, batch)
-        return {**state, "noted": {"rates": rates}}, loss
-
-    def end(self, local, state):
-        told = torch.stack([local.received["data/steps"], local.received["data/round"]])
-        noted = {"rates": state["noted"]["rates"], "told": told, "before": local.received["head.bias"]}
-        return {**state, "model": {**state["model"], **{f"{OWN}{name}": tensor for name, tensor in noted.items()}}}
-
-
-def test_a_client_knows_its_rates_its_steps_the_round_and_what_it_received():
-    settings = training(rounds=2, schedule="exponential", gamma=0.5, schedule_by="step")
-    found = run_by_all(Witness(), CONVNET, training=settings, seed=SEED).weights
-    lasts = {one: round_ for round_ in (1, 2) for one in sampled(SEED, round_, 3, settings)}
-    before = {1: create(CONVNET, SEED)[0].state_dict()}
-    before[2] = run(FedAvg(), CONVNET, training=replace(settings, rounds=1), seed=SEED).weights
-    for client, round_ in lasts.items():
-        steps = 2 * -(-(14, 7, 9)[client] // 5)
-        rates = sum(0.05 * 0.5 ** (round_ - 1 + step / steps) for step in range(steps))
-        expected = {"told": torch.tensor([steps, round_]), "rates": torch.tensor(rates)}
-        expected["before"] = before[round_]["head.bias"]
-        near(found, {f"client.{client}.{OWN}{name}": tensor for name, tensor in expected.items()}, rtol=1e-5, atol=0)
-
-
-class Templates(FedAvg):
-    """FedAvg whose clients predict the class whose training samples have the nearest mean of features."""
-
-    remembers = True
-
-    def predictor(self, local, state, samples):
-        seen = [(local.features(state, batch.inputs)[1], batch.labels) for batch in samples.batches()]
-        features, labels = (torch.cat(parts) for parts in zip(*seen, strict=True))
-        means = [features[labels == one].sum(0) / (labels == one).sum().clamp_min(1) for one in range(samples.classes)]
-        return lambda inputs: -torch.cdist(local.features(state, inputs)[1], torch.stack(means))
 
 
 class Scaled(FedAvg):
@@ -91,97 +39,25 @@ class Scaled(FedAvg):
         return local.forward(state, inputs) * local.received["data/class_counts"]
 
 
-@pytest.mark.parametrize("entry", [Templates(), Scaled()])
-def test_a_client_predicts_with_its_own_samples_or_facts_also_where_it_keeps_nothing(entry):
-    data, settings = federation(), training(rounds=1, sample_rate=1.0)
-    result = run_by_all(entry, CONVNET, data=data, training=settings, seed=SEED)
-    hand = Rounds("convnet", settings, data)
-    hand.lend(dict(result.weights)).eval()
+def test_a_client_predicts_with_its_own_facts_also_where_it_keeps_nothing():
+    hand = Rounds("convnet", training(rounds=1, sample_rate=1.0))
+    result = run_by_all(Scaled(), CONVNET, data=hand.data, training=hand.settings, seed=SEED)
     for client in range(3):
-        known = hand.look(dict(result.weights), data.train[client])[1]
-        with torch.no_grad():
-            logits = hand.logits(data.test[client])
-        labels, own = data.labels[data.test[client]], data.labels[data.train[client]]
-        if isinstance(entry, Scaled):
-            logits = logits * torch.tensor([int((own == one).sum()) for one in range(4)])
-        else:
-            means = [known[own == one].mean(0) if (own == one).any() else 0 * known[0] for one in range(4)]
-            gaps = [[float((sample - mean).square().sum().sqrt()) for mean in means] for sample in hand.features]
-            logits = -torch.tensor(gaps)
-        assert result.correct[client] == int((logits.argmax(1) == labels).sum())
-        np.testing.assert_allclose(result.loss[client], float(F.cross_entropy(logits, labels)), rtol=1e-4)
+        own = hand.data.labels[hand.data.train[client]]
+        counts = torch.tensor([int((own == one).sum()) for one in range(4)])
+        loss = hand.loss(client, dict(result.weights), logits=lambda _, made, counts=counts: made * counts)
+        np.testing.assert_allclose(result.loss[client], loss, rtol=1e-4)
 
 
-class Look(FedAvg):
-    """A pass in which nothing is trained: the mean of what the classifier gets, for the client and to be exchanged."""
-
-    def begin(self, local, start):
-        seen = torch.zeros_like(next(start[name] for name in MEAN if name in start))
-        return {**super().begin(local, start), "seen": {"sum": seen, "count": torch.zeros_like(seen[0])}}
-
-    def step(self, local, state, batch):
-        logits, features = local.features(state["model"], batch.inputs)
-        total, count = state["seen"]["sum"] + features.sum(0), state["seen"]["count"] + len(features)
-        return {**state, "seen": {"sum": total, "count": count}}, cross_entropy(logits, batch.labels)
-
-    def end(self, local, state):
-        mean = state["seen"]["sum"] / state["seen"]["count"]
-        return {**state, "model": {**state["model"], **{name: mean for name in MEAN if name in state["model"]}}}
-
-
-class Phased(FedPer):
-    """FedPer that tunes its head on half of the samples before a round, and looks at all of them after it."""
-
-    def init_client(self, initial, roles, federation):
-        return {"mean": torch.zeros(federation.features)}
-
-    def phases(self):
-        return Phase(extra=True, epochs=2, share=0.5, roles=("personal",)), Phase(), Phase(Look(), extra=True)
-
-
-def test_a_round_has_phases_before_and_after_whose_effects_are_kept():
-    hand = Rounds("convnet", training(rounds=2, sample_rate=1.0, momentum=0.5), own="head.")
-    result = run_by_all(Phased(), CONVNET, data=hand.data, training=hand.settings, seed=SEED)
-    means = {}
-    for round_, cohort in hand:
-        ended = {}
-        for i in cohort:
-            hand.lend(hand.x, hand.own[i])
-            hand.descend(hand.passes(i, "phase 3", round_, 2, 0.5), moved=hand.parameters(head=True))
-            ended[i] = hand.descend(hand.rows(i, round_))
-            hand.own[i] = {name: ended[i][name] for name in hand.own[i]}
-            means[f"client.{i}.{OWN}mean"] = hand.see(hand.passes(i, "phase 5", round_))[0].mean(0)
-        hand.x = hand.mean(ended)
-    hand.check(result, means, rtol=1e-4, atol=1e-6)
-    # It costs more than FedPer by what its passes take: the head's gradients alone, twice half, and a pass forward.
-    plain = run(FedPer(), CONVNET, data=hand.data, training=hand.settings, seed=SEED)
-    assert plain.cost.macs < result.cost.macs < 2 * plain.cost.macs
-
-
-class Opened(FedAvg):
-    """FedAvg before which all clients tell the mean of what the classifier gets in the initial model."""
-
-    init_client = init_shared = Phased.init_client
-
-    def warmup(self):
-        return Phase(Look())
-
-
-def test_all_clients_pass_over_their_data_before_the_first_round(tmp_path):
+def test_all_clients_that_train_do_once_what_comes_before_the_first_round(tmp_path):
+    """FedDBE's means of features; a run that goes on from a checkpoint does not take them again."""
     data, settings = replace(federation(), novel=frozenset({1})), training(sample_rate=0.5, rounds=3)
-    result = run_by_all(Opened(), CONVNET, data=data, training=settings, seed=SEED)
-    hand = Rounds("convnet", settings, data)
-    means = {client: hand.look(hand.initial, data.train[client])[1].mean(0) for client in (0, 2)}
-    near(result.weights, {f"client.{client}.{OWN}mean": mean for client, mean in means.items()}, rtol=1e-4)
-    near(result.weights, {"common/mean": (14 * means[0] + 9 * means[2]) / 23}, rtol=1e-4, atol=1e-6)
-    assert "client.1.own/mean" not in result.weights
-    # It changes nothing else, and a run that goes on from a checkpoint does not do it again.
-    plain = run(FedAvg(), CONVNET, data=data, training=settings, seed=SEED)
-    assert all(torch.equal(result.weights[name], tensor) for name, tensor in plain.weights.items())
+    arguments = {"method": method("feddbe"), "backbone": CONVNET, "data": data, "seed": SEED}
+    result = run_by_all(**arguments, training=settings)
+    assert {name.split(".")[1] for name in result.weights if name.startswith("client.")} == {"0", "2"}
     with CheckpointFolder(tmp_path, "it", pytest.fail) as checkpoints:
         for rounds in (2, 3):
-            again = replace(settings, rounds=rounds)
-            continued = run(Opened(), CONVNET, data=data, seed=SEED, training=again, checkpoints=checkpoints)
+            continued = run(**arguments, training=replace(settings, rounds=rounds), checkpoints=checkpoints)
     assert continued.resumed_from == 2 and result_bytes(continued) == result_bytes(result)
 
 
@@ -203,18 +79,15 @@ class Nameless(OwnTuning):
     """A method of nobody's registry."""
 
 
-def parted(method):
+def parted(_):
     return (Phase(roles=("personal",)),)
 
 
 WRONG = {
     "Method.finetune_lr says nothing without finetune_epochs": lambda: Method(finetune_lr=0.1),
     "method Nameless: finetune_": lambda: Nameless(finetune_steps=1),
-    "method Nameless needs a backbone with a classifier": lambda: need_classifier(Nameless(), Federation(3, 0)),
-    "method Nameless: all that it works on": lambda: need_exchanged(Nameless(), ()),
     "method Ruled: averaging": lambda: type("Ruled", (Method,), {"own_averaging": None})(averaging="uniform"),
     "method Parted: one of its phases": lambda: run(type("Parted", (Method,), {"phases": parted})(), CONVNET),
-    "method Method: finetune_groups: ": lambda: run(Method(finetune_steps=1, finetune_groups=("x",)), CONVNET),
 }
 
 
@@ -280,18 +153,11 @@ def test_a_registered_backbone_covers_its_state_and_uses_its_patterns(name):
     assert groups.parameters == {entry for entry, _ in model.named_parameters()}
 
 
-OWNERS = st.lists(st.lists(st.sampled_from(["a", "ab", "head"]), min_size=1, max_size=3).map(".".join), min_size=1)
-
-
-@given(OWNERS, st.data())
-def test_roles_give_every_entry_one_owner(owners, data):
-    names = {f"entry{index}": group for index, group in enumerate(owners)}
-    groups = Groups(names, frozenset(names))
-    known = [group.rsplit(".", cut)[0] for group in owners for cut in (0, 1)]
-    one, other = (data.draw(st.lists(st.sampled_from([*known, ALL]), max_size=3)) for _ in range(2))
-    roles = Roles.split(groups, one, other)
-    assert sorted([*roles.shared, *roles.personal, *roles.generated]) == sorted(names)
-    assert roles.personal == groups.select(one) and roles.generated == groups.select(other) - roles.personal
+def test_what_is_personal_and_generated_is_personal_and_buffers_are_never_generated():
+    roles = Roles.split(replace(VIT, parameters=VIT.parameters | set(BLOCKS)), ["blocks.1", "mlp"], ["attention"])
+    assert roles.personal == {"blocks.1.qkv", "blocks.1.out", "blocks.0.mlp"}
+    assert roles.generated == {"blocks.0.qkv", "blocks.0.out"} and roles.shared == {"patch.weight", "head"}
+    assert Roles.split(VIT, [], ["all"]).generated == {"head"}
 
 
 # --- the page on methods ---------------------------------------------------------------------------------------------

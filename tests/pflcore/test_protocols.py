@@ -3,7 +3,6 @@
 import json
 import math
 
-import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -115,13 +114,6 @@ def test_the_worst_tenth_of_the_clients(correct, worst):
     untested = (4, len(correct), 0, 0, 0.0)
     figures = summarise(rounds_table([*rows, untested]), Evaluation(every=2, window=0), rounds=4)
     assert figures["worst_tenth"] == about(*worst)
-
-
-def test_fedtp_takes_41_measurements_whatever_else_is_measured_for_curves():
-    evaluation = Evaluation(every=5, window=200, curve_every=50)
-    figures = summarise(rounds_table([(r, 0, r % 7, 10, 1.0) for r in evaluation.due(1500)]), evaluation, rounds=1500)
-    mean = (100 * (np.arange(1300, 1501, 5) % 7) / 10).mean()
-    assert (figures["last_rounds"]["n"], figures["last_rounds"]["mean"]) == (41, pytest.approx(mean))
 
 
 def test_the_curve_is_pooled_and_sorted_and_clients_are_those_at_its_end():

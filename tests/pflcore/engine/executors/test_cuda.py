@@ -6,7 +6,7 @@ import pytest
 import torch
 from support import cohorts
 from support.cohorts import FIRST, PAIRS, assert_close, on_gpu, on_host, trainer, uneven_run
-from support.pretend_device import Refused, pretend_cuda
+from support.pretend_device import pretend_cuda
 from support.tiers import SIX
 from support.tiny import backbone, federation, method, result_bytes, run, training
 
@@ -17,7 +17,6 @@ from pflcore.engine.executors.graphs import Replay, copy_tree
 from pflcore.engine.executors.sequential import Sequential
 from pflcore.engine.executors.stacked import Stacked
 from pflcore.errors import UserError
-from pflcore.methods.simple import FedAvg
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a real one")
 SHORT = {"local_epochs": 1, "sample_rate": 0.4}
@@ -99,27 +98,6 @@ def test_a_run_that_was_stopped_ends_alike(name, net, tmp_path):
     assert found.resumed_from == 1 and result_bytes(found) == result_bytes(expected)
 
 
-class OnTheHost(FedAvg):
-    """Its loss has a constant that lies on the host."""
-
-    def loss(self, local, params, batch):
-        return super().loss(local, params, batch) + (local.forward(params, batch.inputs) * torch.ones(4)).sum()
-
-
-class Uploaded(FedAvg):
-    """Its loss copies a number to the device."""
-
-    def loss(self, local, params, batch):
-        return super().loss(local, params, batch) * torch.tensor(2.0, device=batch.inputs.device)
-
-
-@pytest.mark.parametrize("faulty, says", [(OnTheHost, "same device, mul"), (Uploaded, "is capturing: .*copy")])
-def test_a_mistake_that_a_cpu_forgives_is_found(faulty, says):
-    run(faulty(), CONVNET, executor="sequential")
-    with all_recorded(), pytest.raises((UserWarning, Refused), match=says):
-        run(faulty(), CONVNET, on_gpu(federation()), executor="stacked")
-
-
 # --- recording -------------------------------------------------------------------------------------------------------
 
 
@@ -135,10 +113,6 @@ def square(tree):
 
 def full(width=3, value=0.0):
     return torch.full((width,), float(value), device="cuda")
-
-
-def test_without_cuda_a_function_is_called():
-    assert Replay(torch.device("cpu"))(0, lambda one, two: (one, two), 1, 2) == (1, 2)
 
 
 def test_a_state_is_handed_on_where_it_lies():

@@ -17,7 +17,7 @@ from pflcore.engine.client import Trainer, balanced
 from pflcore.engine.dropout import DropoutBits
 from pflcore.engine.executors.sequential import Sequential
 from pflcore.engine.executors.stacked import Stacked, can_pad, take_turns
-from pflcore.engine.executors.vectorised import REWRITTEN, weighted_batch_norm
+from pflcore.engine.executors.vectorised import REWRITTEN
 from pflcore.engine.forward import Substitute
 from pflcore.memory import TooLittleMemory
 from pflcore.methods.corrections import FedProx
@@ -114,14 +114,9 @@ class Louder(FedProx):
         return super().loss(local, params, batch) * len(batch.labels)
 
 
-class Same(FedProx):
-    def eval_state(self, state):
-        return state
-
-
 def test_what_looks_at_more_than_the_cross_entropy_or_across_samples_is_left_alone():
     reference, _ = trainer()
-    for entry, padded in ((Louder, False), (Same, True), (Undeclared, False), (FedProx, True)):
+    for entry, padded in ((Louder, False), (Undeclared, False), (FedProx, True)):
         reference.method = entry()
         assert can_pad(reference) == padded
     reference.other_statistics = True
@@ -168,21 +163,3 @@ def test_rewritten_layers(form, shapes):
         expected = slopes(*given)
         with Substitute(REWRITTEN):
             torch.testing.assert_close(slopes(*given), expected, atol=1e-12, rtol=1e-12)
-
-
-def test_batch_norm_takes_its_statistics_over_what_has_weight():
-    torch.manual_seed(0)
-    x, counts = torch.randn(2, 6, 3, 4).double(), (4, 2)
-    weight = torch.tensor([[1.0] * count + [0.0] * (6 - count) for count in counts]).double()
-    running, affine = [torch.randn(2, 3).double(), torch.rand(2, 3).double()], [torch.rand(3).double() for _ in "wb"]
-
-    def normalised(x, mean, variance, weight):
-        mean, variance = mean.clone(), variance.clone()
-        return weighted_batch_norm(weight, x, mean, variance, *affine, training=True, momentum=0.3), mean, variance
-
-    found = vmap(normalised)(x, *running, weight)
-    for client, count in enumerate(counts):
-        mean, variance = (one[client].clone() for one in running)
-        expected = F.batch_norm(x[client, :count], mean, variance, *affine, training=True, momentum=0.3)
-        torch.testing.assert_close(found[0][client, :count], expected)
-        torch.testing.assert_close((found[1][client], found[2][client]), (mean, variance))
