@@ -25,19 +25,12 @@ def two_workers(monkeypatch):
     monkeypatch.setenv("PFL_WORKERS", "2")
 
 
-def fail(executor, options={}, **parts):  # noqa: B006
+def fail(executor, personal=(), **parts):
     """What a run of two rounds of FedAvg with other parts ends with."""
-    entry = type("Mine", (FedAvg,), parts)(**options)
+    entry = type("Mine", (FedAvg,), parts)(also_personal=personal)
+    arguments = {"training": HALF, "seed": SEED, "evaluation": EVERY_ROUND, "executor": executor}
     with pytest.raises(Exception) as error:
-        run(
-            entry,
-            backbone("convnet"),
-            federation(*SIZES),
-            training=HALF,
-            seed=SEED,
-            evaluation=EVERY_ROUND,
-            executor=executor,
-        )
+        run(entry, backbone("convnet"), federation(*SIZES), **arguments)
     return error.value
 
 
@@ -68,7 +61,7 @@ def test_a_fault_in_measuring(executor, personal):
             raise KeyError("boom")
         return FedAvg.predict(self, local, state, inputs)
 
-    line = in_a_line(fail(executor, {"also_personal": personal}, predict=predict))
+    line = in_a_line(fail(executor, personal, predict=predict))
     assert line.startswith("KeyError: 'boom' (") and line.endswith(f"measuring, round 1, executor {executor})")
     assert ("client 3, " in line) == bool(personal)
 
@@ -101,9 +94,6 @@ def test_the_line_is_that_of_an_entry():
     assert in_a_line(AssertionError()) == "AssertionError"
 
 
-# --- what a method asks for ------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "facts, wanted, hint",
     [
@@ -134,16 +124,13 @@ def test_what_there_is_not_and_when_there_is_none():
     assert str(error.value) == f"{HERE}: facts: there is no fact 'class_count'; did you mean 'class_counts'?"
 
 
-@pytest.mark.parametrize(
-    "entry, option, group, near",
-    [
+def test_a_group_or_module_that_the_backbone_lacks():
+    for entry, option, group, near in (
         (FedAvg(also_personal=("blocks.13",)), "also_personal", "blocks.13", "blocks.1'?"),
         (type("Mine", (FedAvg,), {"personal": ("hed",)})(), "personal", "hed", "head'?"),
         (method("personal_groups", groups=("norn",)), "groups", "norn", "norm'?"),
-    ],
-)
-def test_a_group_or_module_that_the_backbone_lacks(entry, option, group, near):
-    with pytest.raises(UserError) as error:
-        run(entry, backbone("tiny_vit"))
-    words = f"method {entry.name}: {option}: the backbone has no parameter group {group!r}; did you mean '{near}"
-    assert str(error.value).startswith(words)
+    ):
+        with pytest.raises(UserError) as error:
+            run(entry, backbone("tiny_vit"))
+        words = f"method {entry.name}: {option}: the backbone has no parameter group {group!r}; did you mean '{near}"
+        assert str(error.value).startswith(words)

@@ -111,8 +111,6 @@ def test_a_mean_is_by_samples_or_by_the_shares_that_are_given():
     assert average(updates, frozenset({"n"})).keys() == {"n"}
 
 
-# --- groups and roles ------------------------------------------------------------------------------------------------
-
 BLOCKS = [f"blocks.{index}.{part}" for index in (0, 1) for part in ("qkv", "out")]
 OF = {"patch.weight": "patch_embed", **{name: f"attention.{name[-3:]}" for name in BLOCKS}, "blocks.0.mlp": "mlp"}
 VIT = Groups({**OF, "head": "head"}, frozenset({"head"}))
@@ -158,9 +156,6 @@ def test_what_is_personal_and_generated_is_personal_and_buffers_are_never_genera
     assert roles.personal == {"blocks.1.qkv", "blocks.1.out", "blocks.0.mlp"}
     assert roles.generated == {"blocks.0.qkv", "blocks.0.out"} and roles.shared == {"patch.weight", "head"}
     assert Roles.split(VIT, [], ["all"]).generated == {"head"}
-
-
-# --- the page on methods ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.matrix

@@ -101,19 +101,15 @@ def test_a_run_that_was_stopped_ends_at_its_last_measurement():
     assert rounds_trained(table.slice(0, 0), Training(patience=3)) == 0
 
 
-@pytest.mark.parametrize(
-    "correct, worst",
-    [
+def test_the_worst_tenth_of_the_clients():
+    for correct, worst in (
         ([50, 90], (50, 0, 1)),  # one client at least
         ([90] * 9 + [40, 60], (50, 10, 2)),  # a tenth of 11 is two whole clients
         ([30] * 3 + [90] * 17, (30, 0, 2)),  # of three that tie, two
-    ],
-)
-def test_the_worst_tenth_of_the_clients(correct, worst):
-    rows = [(4, client, share, 100, 1.0) for client, share in enumerate(correct)]
-    untested = (4, len(correct), 0, 0, 0.0)
-    figures = summarise(rounds_table([*rows, untested]), Evaluation(every=2, window=0), rounds=4)
-    assert figures["worst_tenth"] == about(*worst)
+    ):
+        rows = [(4, client, share, 100, 1.0) for client, share in enumerate(correct)]
+        table = rounds_table([*rows, (4, len(correct), 0, 0, 0.0)])  # one without test samples
+        assert summarise(table, Evaluation(every=2, window=0), rounds=4)["worst_tenth"] == about(*worst)
 
 
 def test_the_curve_is_pooled_and_sorted_and_clients_are_those_at_its_end():

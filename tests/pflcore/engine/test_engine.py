@@ -21,8 +21,6 @@ from pflcore.settings import Evaluation
 TESTS = Path(__file__).parents[2]
 CONVNET = backbone("convnet")
 
-# --- rounds written out by hand --------------------------------------------------------------------------------------
-
 BY_HAND = [
     ("fedavg", {}, "convnet", {"momentum": 0.9}, ""),
     ("fedavg", {}, "convnet", {"weight_decay": 0.1}, ""),
@@ -52,9 +50,6 @@ def test_a_run_equals_rounds_written_out_by_hand(name, options, net, changes, ow
     hand.check(result, rtol=1e-4, atol=1e-6)
 
 
-# --- evaluation ------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "every, window, curve_every, measured",
     [(2, 4, 2, [2, 3, 4, 5, 6, 7]), (1, 0, 4, [4, 7]), (9, 200, 0, [7])],
@@ -73,9 +68,6 @@ def test_models_are_measured_when_the_schedule_says(every, window, curve_every, 
     assert len(seen) == 7
     unseen = run(method("fedper"), CONVNET, evaluation=Evaluation(window=0, curve_every=0), training=settings)
     assert all(torch.equal(result.weights[name], tensor) for name, tensor in unseen.weights.items())
-
-
-# --- divergence ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -118,9 +110,6 @@ def test_divergence_names_the_client_and_keeps_the_rounds_before():
     assert result_bytes(result)["weights"] == result_bytes(short)["weights"]
 
 
-# --- a run and its surroundings --------------------------------------------------------------------------------------
-
-
 def test_the_callers_random_state_does_not_matter_and_cuda_is_left_alone(monkeypatch):
     started, results = mock.Mock(side_effect=AssertionError("CUDA is started")), []
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
@@ -153,8 +142,6 @@ def test_devices_and_threads(monkeypatch):
         with pytest.raises(UserError, match="PFL_THREADS"):
             use_threads(torch.device("cpu"), (1, 8, 8))
 
-
-# --- without the pipeline, and with little installed ------------------------------------------------------------------
 
 # The engine needs torch, numpy, safetensors and filelock, and nothing of these.
 BARE = """

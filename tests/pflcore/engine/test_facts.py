@@ -57,9 +57,6 @@ def test_a_client_in_a_round_knows_what_it_asks_for():
     assert trainer(FedAvg()).facts(0, 1) == {}
 
 
-# --- cost ------------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, kw_only=True)
 class Linear(Backbone):
     groups: ClassVar = {"fc": r"fc\.", "head": r"head\."}

@@ -93,10 +93,10 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize("name, options, message", WRONG)
-def test_what_cannot_be_combined_is_one_line(name, options, message):
-    with pytest.raises(UserError, match=f"^{message}"):
-        run(method(name, **options), CONVNET)
+def test_what_cannot_be_combined_is_one_line():
+    for name, options, message in WRONG:
+        with pytest.raises(UserError, match=f"^{message}"):
+            run(method(name, **options), CONVNET)
 
 
 def test_methods_that_tune_by_themselves_tune_the_named_groups_instead():

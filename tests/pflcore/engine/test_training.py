@@ -85,9 +85,8 @@ def test_rounds_of_one_client_are_those_by_hand(name):
 PLAIN = "^method fednova: its local steps are plain SGD's by definition, and"
 
 
-@pytest.mark.parametrize(
-    "options, why",
-    [
+def test_settings_that_contradict_each_other():
+    for options, why in (
         ({"nesterov": True}, "nesterov is a form of momentum"),
         ({"optimizer": "adam", "momentum": 0.9}, "beta1 instead"),
         ({"schedule": "exponential"}, r"needs training\.gamma"),
@@ -95,11 +94,11 @@ PLAIN = "^method fednova: its local steps are plain SGD's by definition, and"
         ({"schedule": "step", "gamma": 0.1, "milestones": (5, 2)}, r"\[5, 2\] must ascend"),
         ({"optimizer": "adam"}, f"{PLAIN} training.optimizer: adam makes them others"),
         ({"schedule": "cosine", "schedule_by": "step"}, f"{PLAIN} training.schedule_by: step makes"),
-    ],
-)
-def test_settings_that_contradict_each_other(options, why):
-    with pytest.raises(UserError, match=why):
-        run(method("fednova"), backbone("convnet"), training=training(**options))
+    ):
+        with pytest.raises(UserError, match=why):
+            run(method("fednova"), backbone("convnet"), training=training(**options))
+    with pytest.raises(UserError, match=r"method fedproto shares no parameters of the model"):
+        run(method("fedproto"), backbone("convnet"), training=training(server_optimizer="yogi"))
 
 
 # --- the server's optimisers, by hand in NumPy and double precision --------------------------------------------------
@@ -140,11 +139,6 @@ def test_four_rounds_by_hand(kind):
             states[name] = moved(kind, *state, hand.x[name].double().numpy(), **SERVERS[kind])
             hand.x[name] = torch.from_numpy(np.asarray(states[name][0])).float()
     hand.check(hand.run("fedavg"))
-
-
-def test_a_server_that_shares_no_parameters_has_no_optimiser():
-    with pytest.raises(UserError, match=r"method fedproto shares no parameters of the model"):
-        run(method("fedproto"), backbone("convnet"), training=training(server_optimizer="yogi"))
 
 
 # --- learning rates --------------------------------------------------------------------------------------------------

@@ -98,9 +98,6 @@ def test_a_run_that_was_stopped_ends_alike(name, net, tmp_path):
     assert found.resumed_from == 1 and result_bytes(found) == result_bytes(expected)
 
 
-# --- recording -------------------------------------------------------------------------------------------------------
-
-
 def grown(state, by):
     """Return a state with an entry that, as momenta, is there after the first step."""
     moved = {"x": state["x"] + by, "before": state["x"].clone()}

@@ -101,9 +101,6 @@ def test_the_first_divergence_in_order_is_told(kind):
     assert np.array_equal(scores.column("total"), UNEVEN[1])
 
 
-# --- pooled ----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("samples", [1, 257, 700])
 def test_one_model_is_measured_over_chunks_that_are_cut_inside_clients(samples):
     data = federation((4, 4), (3, samples))

@@ -23,8 +23,6 @@ from pflcore.memory import TooLittleMemory
 from pflcore.methods.corrections import FedProx
 from pflcore.methods.simple import FedAvg
 
-# --- memory ----------------------------------------------------------------------------------------------------------
-
 
 def test_a_stack_that_does_not_fit_is_made_smaller(monkeypatch):
     (reference, state), limit, widths = trainer(), 2, []
@@ -68,9 +66,6 @@ def test_measuring_takes_fewer_samples_at_once_where_memory_is_short(words, monk
     for measure, given_ in ((stacked.score_shared, state), (stacked.score_each, jobs)):
         with pytest.raises(TooLittleMemory, match="not enough memory on cpu for one client"):
             measure(given_)
-
-
-# --- small batches are filled up where a client's step stays what it is; others go together by their size ------------
 
 
 class Undeclared(FedAvg):
@@ -135,8 +130,6 @@ def test_every_step_is_taken_once_and_in_order(sizes, pads):
     full = len(turns) if pads else sum(one == {5} for one in taken)
     assert full == max((len(own) if pads else own.count(5) for own in sizes), default=0)
 
-
-# --- functions in forms of ours have the values and gradients of PyTorch's -------------------------------------------
 
 QKV = [(2, 4, 5), (2, 6, 5), (2, 6, 5)]
 
