@@ -73,9 +73,6 @@ def test_two_classes_of_one_name():
         METHODS.register(type("Twin", (FedAvg,), {"__module__": FedAvg.__module__, "name": "fedavg"}))
 
 
-# --- options and settings --------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, kw_only=True)
 class Sample(Entry):
     count: int = option(3, help="A count.", ge=1, le=9)

@@ -130,7 +130,7 @@ FOREIGN = {
 
 
 @pytest.mark.parametrize("reason", FOREIGN)
-def test_a_checkpoint_of_another_run_is_refused_and_displaces_no_good_one(reason, tmp_path):
+def test_a_checkpoint_of_another_run_is_refused(reason, tmp_path):
     lines, digest = [], hashlib.sha256(FOREIGN[reason]).hexdigest()[:16]  # its name fits
     with CheckpointFolder(tmp_path, "me", lines.append) as folder:
         folder.save(3, TENSORS)

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 from unittest import mock
 
@@ -16,6 +17,7 @@ from support.tiny import backbone, federation, method, result_bytes, run, sample
 from pflcore.engine import select_device, use_threads
 from pflcore.errors import UserError
 from pflcore.methods.simple import FedAvg
+from pflcore.seeds import generator, torch_seed
 from pflcore.settings import Evaluation
 
 TESTS = Path(__file__).parents[2]
@@ -141,6 +143,12 @@ def test_devices_and_threads(monkeypatch):
         monkeypatch.setenv("PFL_THREADS", wanted)
         with pytest.raises(UserError, match="PFL_THREADS"):
             use_threads(torch.device("cpu"), (1, 8, 8))
+
+
+def test_streams_of_randomness_are_independent():
+    streams = list(product((0, 1), ("sampling", "batches"), [(), (1,), (1, 2), (2, 1)]))
+    drawn = {tuple(generator(seed, what, *ids).integers(0, 2**63, 2).tolist()) for seed, what, ids in streams}
+    assert len(drawn) == len(streams) and torch_seed(0, "init") != torch_seed(0, "dropout")
 
 
 # The engine needs torch, numpy, safetensors and filelock, and nothing of these.

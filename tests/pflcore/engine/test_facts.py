@@ -86,13 +86,16 @@ def test_multiply_adds_of_a_step_and_numbers_that_are_held(name):
     assert cost.sent_up == cost.sent_down == 4 * received
 
 
-def test_convolutions_attention_and_hypernetworks_are_counted():
+def test_a_convolution_and_attention_are_counted():
     convolution = run(method("fedavg"), backbone("convnet")).cost
     assert convolution.macs > 3 * 8 * 8 * 3 * 9  # the first one alone
     shallow, deep = (run(method("fedavg"), backbone("tiny_vit", depth=depth)).cost.macs for depth in (1, 2))
     tokens, dim, inner, mlp = (SHAPE[1] // 4) ** 2 + 1, 8, 8, 12
     block = tokens * (dim * 3 * inner + inner * dim + 2 * dim * mlp) + 2 * tokens * tokens * inner
     assert deep - shallow == 3 * block  # forward, and twice that backward
+
+
+def test_the_server_of_fedtp_holds_its_hypernetwork():
     cost = run(method("fedtp"), backbone("tiny_vit"), training=training(rounds=1)).cost
     embedding, hidden, layers, clients, qkv, blocks = 4, 6, 2, 3, 8 * 3 * 8, 2
     generating = embedding * hidden + hidden + (layers - 1) * (hidden * hidden + hidden)

@@ -138,8 +138,6 @@ def test_validation_is_what_a_test_of_these_samples_gives_by_every_executor(name
         np.testing.assert_allclose(one[4], other[4], rtol=1e-4)
 
 
-# --- early stopping --------------------------------------------------------------------------------------------------
-
 ROUNDS = 14
 EVERY = Evaluation(window=0, curve_every=1)
 

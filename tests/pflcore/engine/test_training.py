@@ -176,9 +176,6 @@ def test_rates_are_pytorchs(name, warmup):
         assert fine[::100] == pytest.approx(expected) and np.abs(np.diff(fine)).max() < 0.3 / 100
 
 
-# --- class weights and local steps -----------------------------------------------------------------------------------
-
-
 class OfItsOwn(FedAvg):
     """Has a loss that knows nothing of weights."""
 
@@ -202,9 +199,6 @@ def test_each_step_draws_from_all_samples():
         assert made.steps(client) == len(drawn) == steps and {one for batch in drawn for one in batch} == own
         assert all(len(set(batch)) == len(batch) == min(size, len(own)) for batch in drawn)  # without putting back
     assert len(set(drawn[0] + drawn[1])) < 2 * len(own)  # but not within what would be an epoch
-
-
-# --- dropout and precision -------------------------------------------------------------------------------------------
 
 
 def test_elements_are_dropped_at_the_rate_by_numbers_of_each_layers_own_also_in_a_batch_that_is_filled_up():
