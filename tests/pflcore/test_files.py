@@ -1,10 +1,7 @@
 """Files that are written whole, and files that somebody else may have made."""
 
-from __future__ import annotations
-
 import errno
 import os
-from pathlib import Path
 
 import pytest
 
@@ -12,15 +9,9 @@ from pflcore.errors import UserError
 from pflcore.files import atomic_path, read_file, write_text
 
 
-def test_a_file_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
     path, synced = tmp_path / "made" / "text.txt", []
-    sync = os.fsync
-
-    def noting(file: int) -> None:
-        synced.append((os.fstat(file).st_ino, os.fstat(file).st_size, path.exists()))
-        sync(file)
-
-    monkeypatch.setattr(os, "fsync", noting)
+    monkeypatch.setattr(os, "fsync", lambda file: synced.append((*os.fstat(file)[1:7:5], path.exists())))
     write_text(path, "whole\n")
     assert path.read_text() == "whole\n" and synced == [(path.stat().st_ino, 6, False)]
     with pytest.raises(KeyError), atomic_path(path) as temporary:
@@ -29,7 +20,7 @@ def test_a_file_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypatc
     assert path.read_text() == "whole\n" and list(path.parent.iterdir()) == [path]
 
 
-def test_leftovers_go_with_the_process_that_left_them(tmp_path: Path) -> None:
+def test_leftovers_go_with_the_process_that_left_them(tmp_path):
     path = tmp_path / "te[x]t.txt"  # which is not a pattern
     dead, strange, alive = (tmp_path / f".te[x]t.txt.{who}.part" for who in (2**22 + 1, "x", os.getppid()))
     for left in (dead, strange, alive):
@@ -38,19 +29,19 @@ def test_leftovers_go_with_the_process_that_left_them(tmp_path: Path) -> None:
     assert set(tmp_path.iterdir()) == {path, alive}
 
 
-@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "full"), RuntimeError("cannot write (os error 28)")])
-def test_an_error_of_the_system_says_which_file(error: Exception, tmp_path: Path) -> None:
+def test_an_error_of_the_system_says_which_file(tmp_path):
     path = tmp_path / "text.txt"
-    with pytest.raises(OSError, match="text") as found, atomic_path(path):
-        raise error
-    assert (found.value.errno, found.value.filename) == (errno.ENOSPC, str(path))
+    for error in (OSError(errno.ENOSPC, "full"), RuntimeError("cannot write (os error 28)")):
+        with pytest.raises(OSError, match="text") as found, atomic_path(path):
+            raise error
+        assert (found.value.errno, found.value.filename) == (errno.ENOSPC, str(path))
     for other in (OSError("no number"), OSError(errno.EACCES, "no", "other.txt"), ValueError("no")):
         with pytest.raises(type(other)) as found, atomic_path(path):
             raise other
         assert found.value is other
 
 
-def test_no_more_is_read_than_there_is_use_for(tmp_path: Path) -> None:
+def test_no_more_is_read_than_there_is_use_for(tmp_path):
     path, link, pipe = tmp_path / "a", tmp_path / "link", tmp_path / "pipe"
     path.write_bytes(bytes(12345))
     link.symlink_to(path)
@@ -58,8 +49,7 @@ def test_no_more_is_read_than_there_is_use_for(tmp_path: Path) -> None:
     assert read_file(path, 12345) == read_file(link, 12346) == bytes(12345)
     for other, words in (
         (path, "12,345 bytes are more than any image has (1,000); move it away"),
-        (tmp_path, "no plain file, but a folder, a pipe or a device; move it away"),
-        (pipe, "no plain file, but a folder, a pipe or a device; move it away"),
+        *((other, "no plain file, but a folder, a pipe or a device; move it away") for other in (tmp_path, pipe)),
         (tmp_path / "gone", "cannot be read (No such file or directory)"),
     ):
         with pytest.raises(UserError) as error:

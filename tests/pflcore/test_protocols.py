@@ -1,12 +1,8 @@
 """Figures from counts, against numbers worked out by hand."""
 
-from __future__ import annotations
-
 import json
 import math
-from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -14,132 +10,113 @@ from pflcore.errors import UserError
 from pflcore.protocols import curve, final_clients, rounds_trained, summarise
 from pflcore.settings import Evaluation, Training
 
-Row = tuple[int, int, int, int, float]  # round, client, correct, total, loss
 EVALUATION = Evaluation(every=2, window=4)
+TYPES = {"round": pa.int32(), "client": pa.int32(), "correct": pa.int64(), "total": pa.int64(), "loss": pa.float64()}
 
 
-def rounds_table(rows: list[Row], population: str = "test", moment: str = "after_aggregation", **meta: Any) -> pa.Table:
-    round_, client, correct, total, loss = (list(column) for column in zip(*rows, strict=True))
-    table = pa.table(
-        {
-            "round": pa.array(round_, pa.int32()),
-            "client": pa.array(client, pa.int32()),
-            "population": [population] * len(rows),
-            "moment": [moment] * len(rows),
-            "correct": pa.array(correct, pa.int64()),
-            "total": pa.array(total, pa.int64()),
-            "loss": pa.array(loss, pa.float64()),
-            # Of every ten predictions of a sample one is the last; half of those that are right are.
-            "last_correct": pa.array([right // 2 for right in correct], pa.int64()),
-        }
-    )
-    return table.replace_schema_metadata({"pfl": json.dumps({"schema": "rounds/2", **meta})})
+def rounds_table(rows, population="test", moment="after_aggregation", **meta):
+    """Of rows of round, client, correct, total, loss."""
+    table = pa.table([list(column) for column in zip(*rows, strict=True)], schema=pa.schema(TYPES))
+    # Of every ten predictions of a sample one is the last; half of those that are right are.
+    last = pa.array([row[2] // 2 for row in rows], pa.int64())
+    for name, column in (("population", [population]), ("moment", [moment])):
+        table = table.append_column(name, pa.array(column * len(rows)))
+    header = json.dumps({"schema": "rounds/2", **meta})
+    return table.append_column("last_correct", last).replace_schema_metadata({"pfl": header})
 
 
-def joined(*tables: pa.Table) -> pa.Table:
+def joined(*tables):
     return pa.concat_tables([table.replace_schema_metadata(None) for table in tables])
 
 
+def about(mean, std, n):
+    return {"mean": pytest.approx(mean), "std": pytest.approx(std), "n": n}
+
+
 # Client 0 has 10 test samples and client 1 has 30. Pooled: 20 %, 50 %, 40 %, 60 %. Rows are out of order on purpose.
-ROWS: list[Row] = [
+ROWS = [
     *((10, 1, 14, 30, 1.0), (10, 0, 10, 10, 0.2), (4, 0, 2, 10, 2.0), (4, 1, 6, 30, 1.0)),
     *((6, 0, 5, 10, 1.0), (6, 1, 15, 30, 1.0), (8, 0, 1, 10, 1.0), (8, 1, 15, 30, 1.0)),
 ]
+TABLE = rounds_table(ROWS)
 
 
-def test_figures_by_hand() -> None:
-    # Rounds 6, 8, 10, over the population of three, not of two; round 4 is outside the window.
-    pooled = {"mean": pytest.approx(50.0), "std": pytest.approx(math.sqrt(200 / 3)), "n": 3}
-    low = 100 * 14 / 30
-    clients = {"mean": pytest.approx((100 + low) / 2), "std": pytest.approx((100 - low) / 2), "n": 2}
+def test_figures_by_hand():
     # 9 of 4 texts in round 6, 7 in round 8, 12 in round 10 (no real table has more than all of them right)
     figures = summarise(rounds_table(ROWS, positions=10), EVALUATION, rounds=10)
     assert figures["last_position"]["mean"] == pytest.approx(100 * (9 + 7 + 12) / 12)
-    assert (figures["last_rounds"], figures["clients"]) == (pooled, clients)
-    assert figures["final"] == {"mean": pytest.approx(60.0), "std": 0.0, "n": 1}
+    # Rounds 6, 8, 10, over the population of three, not of two; round 4 is outside the window.
+    assert figures["last_rounds"] == about(50, math.sqrt(200 / 3), 3) and figures["final"] == about(60, 0, 1)
+    low = 100 * 14 / 30
+    assert figures["clients"] == about((100 + low) / 2, (100 - low) / 2, 2)
     # Other populations and moments do not count.
     train = rounds_table([(10, 0, 0, 10, 9.0)], population="train")
     early = rounds_table([(10, 0, 0, 10, 9.0)], moment="after_local_training")
-    plain = summarise(rounds_table(ROWS), EVALUATION, rounds=10)
-    assert summarise(joined(train, rounds_table(ROWS), early), EVALUATION, rounds=10) == plain
+    assert summarise(joined(train, TABLE, early), EVALUATION, rounds=10) == summarise(TABLE, EVALUATION, rounds=10)
     assert summarise(rounds_table(ROWS, diverged={"round": 11, "client": 1}), EVALUATION, rounds=20) == {}
     with pytest.raises(UserError, match=r"^the rounds table lacks round 9 of 10, which every = 1 and window = 2"):
-        summarise(rounds_table(ROWS), Evaluation(every=1, window=2), rounds=10)
+        summarise(TABLE, Evaluation(every=1, window=2), rounds=10)
 
 
-def test_of_detectors_the_mean_of_the_clients_precisions_counts() -> None:
+def test_of_detectors_the_mean_of_the_clients_precisions_counts():
     # By row of ROWS; client 0 has nothing to find in round 8.
     precision = pa.array([0.2, 0.6, 0.1, 0.3, 0.5, 0.1, math.nan, 0.7], pa.float64())
-    table = rounds_table(ROWS).append_column("precision", precision)
+    table = TABLE.append_column("precision", precision)
     rounds, figures, loss = curve(table)
     assert rounds.tolist() == [4, 6, 8, 10] and figures.tolist() == pytest.approx([20, 30, 70, 40])
-    assert loss.tolist() == curve(rounds_table(ROWS))[2].tolist()
+    assert loss.tolist() == curve(TABLE)[2].tolist()
     made = summarise(table, EVALUATION, rounds=10)
     assert made["last_rounds"]["mean"] == made["last_position"]["mean"] == pytest.approx((30 + 70 + 40) / 3)
-    assert made["clients"] == {"mean": pytest.approx(40), "std": pytest.approx(20), "n": 2}
-    assert final_clients(table)["accuracy"].to_pylist() == [0.6, 0.2]
+    assert made["clients"] == about(40, 20, 2) and final_clients(table)["accuracy"].to_pylist() == [0.6, 0.2]
 
 
-def held_back(correct: dict[int, tuple[int, int]]) -> pa.Table:
+def held_back(correct):
     """The table of ROWS with what two clients have right of 5 and 15 validation samples at some rounds."""
     own = [(r, client, right[client], (5, 15)[client], 1.0) for r, right in correct.items() for client in (0, 1)]
-    return joined(rounds_table(ROWS), rounds_table(own, population="validation"))
+    return joined(TABLE, rounds_table(own, population="validation"))
 
 
 @pytest.mark.parametrize(
-    ("correct", "best", "accuracy"),
+    "correct, best, accuracy",
     [
         ({4: (0, 5), 6: (0, 7), 8: (1, 9), 10: (5, 4)}, 8, 40.0),  # 10 of 20 are more than 9, whoever has them
         ({10: (2, 8), 4: (5, 5), 6: (0, 10), 8: (0, 9)}, 4, 20.0),  # a tie, and rows in another order
-        ({4: (0, 0), 6: (0, 0), 8: (0, 0), 10: (0, 1)}, 10, 60.0),
     ],
 )
-def test_the_best_round_by_validation(correct: dict[int, tuple[int, int]], best: int, accuracy: float) -> None:
+def test_the_best_round_by_validation(correct, best, accuracy):
     evaluation = Evaluation(every=2, window=2)
     figures = summarise(held_back(correct), evaluation, rounds=10)
-    assert figures.pop("best_by_validation") == {"mean": pytest.approx(accuracy), "std": 0.0, "n": 1, "round": best}
+    assert figures.pop("best_by_validation") == {**about(accuracy, 0, 1), "round": best}
     one, other = (100 * sum(correct[round_]) / 20 for round_ in (8, 10))
-    spread = {"mean": pytest.approx((one + other) / 2), "std": pytest.approx(abs(one - other) / 2), "n": 2}
-    assert figures.pop("validation") == spread
-    assert figures == summarise(rounds_table(ROWS), evaluation, rounds=10)
+    assert figures.pop("validation") == about((one + other) / 2, abs(one - other) / 2, 2)
+    assert figures == summarise(TABLE, evaluation, rounds=10)
 
 
-def test_a_run_that_was_stopped_ends_at_its_last_measurement() -> None:
+def test_a_run_that_was_stopped_ends_at_its_last_measurement():
     table = held_back(dict.fromkeys((4, 6, 8, 10), (1, 1)))
     assert [rounds_trained(table, Training(rounds=50, patience=patience)) for patience in (None, 3)] == [50, 10]
     figures = summarise(table, Evaluation(window=0, curve_every=2), 10)
-    assert figures["last_rounds"] == figures["final"] == {"mean": pytest.approx(60.0), "std": 0.0, "n": 1}
+    assert figures["last_rounds"] == figures["final"] == about(60, 0, 1)
     assert figures["best_by_validation"]["round"] == 4
     assert rounds_trained(table.slice(0, 0), Training(patience=3)) == 0
 
 
-@pytest.mark.parametrize(
-    ("correct", "mean", "std", "n"),
-    [
-        ([50, 90], 50.0, 0.0, 1),  # one client at least
-        ([90] * 9 + [40, 60], 50.0, 10.0, 2),  # a tenth of 11 is two whole clients
-        ([30] * 3 + [90] * 17, 30.0, 0.0, 2),  # of three that tie, two
-    ],
-)
-def test_the_worst_tenth_of_the_clients(correct: list[int], mean: float, std: float, n: int) -> None:
-    rows: list[Row] = [(4, client, share, 100, 1.0) for client, share in enumerate(correct)]
-    untested: Row = (4, len(correct), 0, 0, 0.0)
-    figures = summarise(rounds_table([*rows, untested]), Evaluation(every=2, window=0), rounds=4)
-    assert figures["worst_tenth"] == {"mean": pytest.approx(mean), "std": pytest.approx(std), "n": n}
+def test_the_worst_tenth_of_the_clients():
+    for correct, worst in (
+        ([50, 90], (50, 0, 1)),  # one client at least
+        ([90] * 9 + [40, 60], (50, 10, 2)),  # a tenth of 11 is two whole clients
+        ([30] * 3 + [90] * 17, (30, 0, 2)),  # of three that tie, two
+    ):
+        rows = [(4, client, share, 100, 1.0) for client, share in enumerate(correct)]
+        table = rounds_table([*rows, (4, len(correct), 0, 0, 0.0)])  # one without test samples
+        assert summarise(table, Evaluation(every=2, window=0), rounds=4)["worst_tenth"] == about(*worst)
 
 
-def test_fedtp_takes_41_measurements_whatever_else_is_measured_for_curves() -> None:
-    evaluation = Evaluation(every=5, window=200, curve_every=50)
-    figures = summarise(rounds_table([(r, 0, r % 7, 10, 1.0) for r in evaluation.due(1500)]), evaluation, rounds=1500)
-    mean = (100 * (np.arange(1300, 1501, 5) % 7) / 10).mean()
-    assert (figures["last_rounds"]["n"], figures["last_rounds"]["mean"]) == (41, pytest.approx(mean))
-
-
-def test_the_curve_is_pooled_and_sorted_and_clients_are_those_at_its_end() -> None:
-    rounds, accuracy, loss = curve(rounds_table(ROWS))
+def test_the_curve_is_pooled_and_sorted_and_clients_are_those_at_its_end():
+    rounds, accuracy, loss = curve(TABLE)
     assert rounds.tolist() == [4, 6, 8, 10] and accuracy.tolist() == pytest.approx([20, 50, 40, 60])
     assert loss.tolist() == pytest.approx([1.25, 1.0, 1.0, 0.8])  # weighted by samples
-    assert final_clients(rounds_table(ROWS)).to_pylist() == [
+    assert final_clients(TABLE).to_pylist() == [
         {"client": 0, "correct": 10, "total": 10, "accuracy": 1.0, "loss": 0.2},
         {"client": 1, "correct": 14, "total": 30, "accuracy": pytest.approx(14 / 30), "loss": 1.0},
     ]
