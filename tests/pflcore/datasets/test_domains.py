@@ -73,20 +73,16 @@ def test_official_facts():
 def test_archives_and_what_they_unpack_to(folder, monkeypatch, cls):
     dataset, files, names = cls(size=SIZE), files_of(cls), [archive.source.name for archive in cls.archives]
     assert "get it from http" in failure(dataset, folder) and f"put {names[0]}" in failure(dataset, folder)
-    places = {Office31: "domain_adaptation_images", OfficeHome: ""}
-    for number, place in enumerate({"", places.get(cls, "")}):
-        root = folder.parent / str(number)
-        write_files(root / place, files)
-        assert_every_image(dataset, root, ", ".join(f"folder {domain}" for domain in cls.domains))
-    if cls is OfficeHome:
-        write_files(folder.parent / "flat", {name.removeprefix(f"{HOME}/"): data for name, data in files.items()})
-        assert_every_image(dataset, folder.parent / "flat", ", ".join(f"folder {domain}" for domain in cls.domains))
+    plain_names = {path.removeprefix(f"{HOME}/"): data for path, data in files.items()}
+    for number, unpacked in enumerate((files, plain_names, {f"{cls.unpacked}/{path}": files[path] for path in files})):
+        if cls is not OfficeHome or number < 2:
+            write_files(folder.parent / str(number), unpacked)
+            assert_every_image(dataset, folder.parent / str(number), ", ".join(f"folder {one}" for one in cls.domains))
     assert not dataset.found(folder)
-    for name, archive in zip(names, cls.archives, strict=True):  # their members are in an order that nobody chose
-        own = {
-            path: data for path, data in reversed(files.items()) if len(names) == 1 or path.startswith(archive.domains)
-        }
-        (write_zip if name.endswith("zip") else write_tar)(folder / name, own)
+    for source, domains, _ in cls.archives:
+        start = "" if len(names) == 1 else domains
+        own = {path: files[path] for path in reversed(files) if path.startswith(start)}  # in an order that nobody chose
+        (write_zip if source.name.endswith("zip") else write_tar)(folder / source.name, own)
     message = failure(dataset, folder)
     assert ": md5 is " in message and cls.archives[0].source.digest in message
     trust(monkeypatch)

@@ -1,8 +1,5 @@
 """Images with boxes: PASCAL VOC in miniature and one's own in its layout."""
 
-import os
-from pathlib import Path
-
 import numpy as np
 import pytest
 from support.official import failure, offline, plain, trust, write_files, write_tar
@@ -92,10 +89,8 @@ def test_official_archives(folder, monkeypatch):
     assert failure(VOC, folder).startswith(f"{folder / TRAINVAL}: md5 is ")
     trust(monkeypatch)
     assert_complete(VOC, folder, f"{TRAINVAL}, {TEST}")
-    later, files = (
-        folder.parent / "voc2012",
-        files_of("VOCdevkit/VOC2012", train=TRAIN, val=REST, trainval=TRAIN + REST),
-    )
+    later = folder.parent / "voc2012"
+    files = files_of("VOCdevkit/VOC2012", train=TRAIN, val=REST, trainval=TRAIN + REST)
     write_tar(later / "VOCtrainval_11-May-2012.tar", files, "w")
     assert_complete(Voc2012(size=SIZE), later, "VOCtrainval_11-May-2012.tar")
     (folder / TRAINVAL).write_bytes(b"not a tar")
@@ -160,14 +155,3 @@ def test_a_stand_in_shows_what_its_boxes_say():
     first = int(np.flatnonzero((boxes.counts == 1) & (samples.labels == 0))[0])  # class 0 is a red box
     left, top, right, bottom = 32 * boxes.corners[int(boxes.counts[:first].sum())]
     assert samples.inputs[first][:, int((top + bottom) / 2), int((left + right) / 2)].tolist() == [255, 0, 0]
-
-
-def test_real_data_of_the_same_layout():
-    """The blood cells of BCCD: boxes whose corners coincide, and counts that its authors publish."""
-    root = Path(os.environ.get("PFL_DATA", "/nonexistent")) / "BCCD"
-    dataset = DATASETS.create("voc2007", class_list=("RBC", "WBC", "Platelets"), size=32)
-    if not dataset.found(root):
-        pytest.skip("no real data")
-    samples = dataset.load(root)
-    assert (samples.train.sum(), len(samples)) == (292, 364)
-    assert np.bincount(samples.boxes.labels).tolist() == [4155, 372, 361]
