@@ -1,19 +1,14 @@
 """Shakespeare and other texts of roles: plays, lists of speeches and LEAF's shards."""
 
-from __future__ import annotations
-
 import json
 import string
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from support.official import failure, offline, trust, write_files, write_zip
 
 from pflcore.data.preparation import preparing
-from pflcore.data.samples import Samples
-from pflcore.datasets import DATASETS, Dataset, _download
+from pflcore.datasets import DATASETS, _download
 from pflcore.datasets.shakespeare import encode_text, read_text
 from pflcore.errors import UserError
 
@@ -21,17 +16,17 @@ ZIP = "1994-01-100.zip"
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path, monkeypatch):
     offline(monkeypatch)
     (tmp_path / "data" / "shakespeare").mkdir(parents=True)
     return tmp_path / "data" / "shakespeare"
 
 
-def create(**options: Any) -> Dataset:
+def create(**options):
     return DATASETS.create("shakespeare", **options)
 
 
-def texts(samples: Samples, role: str | None = None, train: bool | None = None) -> list[str]:
+def texts(samples, role=None, train=None):
     """The samples of a role as words."""
     attribute = samples.attributes["role"]
     rows = np.ones(len(samples), bool) if role is None else attribute.values == attribute.names.index(role)
@@ -39,7 +34,7 @@ def texts(samples: Samples, role: str | None = None, train: bool | None = None) 
     return ["".join(string.printable[code] for code in row) for row in samples.inputs[rows]]
 
 
-def windows(text: str, length: int) -> list[str]:
+def windows(text, length):
     return [text[start : start + length + 1] for start in range(len(text) - length)]
 
 
@@ -111,7 +106,7 @@ SAID = {
 
 
 @pytest.mark.parametrize("name", [ZIP, "100.txt"])
-def test_the_complete_works(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_the_complete_works(folder, tmp_path, monkeypatch, name):
     assert not create().found(folder) and "get it from https://" in failure(create(), folder)
     if name == ZIP:
         write_zip(folder / ZIP, {"100.txt": OLD.replace("\n", "\r\n"), "picture.gif": "x"})
@@ -128,11 +123,7 @@ def test_the_complete_works(folder: Path, tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr("pflcore.data.preparation.memory_limit", lambda: 99)
     with preparing(lambda *_: None, tmp_path / "scratch"):
         mapped = create(chunk_len=5).load(folder)
-    assert isinstance(mapped.inputs, np.memmap)
-    np.testing.assert_array_equal(mapped.inputs, samples.inputs)
-
-
-def test_texts_without_plays_or_with_too_little(folder: Path) -> None:
+    assert isinstance(mapped.inputs, np.memmap) and np.array_equal(mapped.inputs, samples.inputs)
     for end, problem in (
         ("BERTRAM. And", "no plays"),
         ("  COUNTESS. Be thou", "none of 1 roles of 3 lines has training"),
@@ -141,7 +132,7 @@ def test_texts_without_plays_or_with_too_little(folder: Path) -> None:
         assert failure(create(), folder).startswith(f"{path}/a.txt: {problem}")
 
 
-def test_characters_without_a_counterpart() -> None:
+def test_characters_without_a_counterpart():
     text = "\ufeff“Naïve” – café…\u200b\u2028¶".encode() + b"a" * 1000
     assert read_text(text, "here") == '"Naive" - cafe... ' + "a" * 1000
     for written, plain in {"é—ø": "e--o", "e\u0301": "e", "œuvre": "oeuvre", "Straße": "Strasse", "Æ": "AE"}.items():
@@ -150,12 +141,11 @@ def test_characters_without_a_counterpart() -> None:
     assert encode_text("a\x00é\ud800😀 ").tolist() == [10, 255, 255, 255, 255, string.printable.index(" ")]
 
 
-def load(said: dict[str, list[str]], **options: Any) -> Samples:
-    samples: Samples = create(**options).from_lines(said, "here", "test")  # type: ignore[attr-defined]
-    return samples
+def load(said, **options):
+    return create(**options).from_lines(said, "here", "test")
 
 
-def test_the_last_lines_test_and_roles_with_too_little_text_are_dropped() -> None:
+def test_the_last_lines_test_and_roles_with_too_little_text_are_dropped():
     for lines, test in ((3, 1), (10, 1), (11, 2), (100, 19)):  # the released arithmetic
         own = [f"line {number:03}" for number in range(lines)]
         samples = load({"a": own}, chunk_len=7)
@@ -167,28 +157,30 @@ def test_the_last_lines_test_and_roles_with_too_little_text_are_dropped() -> Non
         "few lines": ["0123456789", "0123456789"],
         "enough": ["012", "345", "012345"],
     }
-    samples = load(said, chunk_len=5)
-    assert samples.attributes["role"].names == ("enough",) and texts(samples) == ["012 34", "12 345", "012345"]
-    assert load(said, chunk_len=5, min_lines=2).attributes["role"].names == ("few lines", "enough")
-    assert load(said, chunk_len=5, train_share=0.3).attributes["role"].names == ("short test",)
+    assert texts(load(said, chunk_len=5)) == ["012 34", "12 345", "012345"]
+    for options, names in (
+        ({}, ("enough",)),
+        ({"min_lines": 2}, ("few lines", "enough")),
+        ({"train_share": 0.3}, ("short test",)),
+    ):
+        assert load(said, chunk_len=5, **options).attributes["role"].names == names
     with pytest.raises(UserError, match="none of 0 roles of 5 lines"):
         load(said, min_lines=5)
 
 
-def test_a_share_of_the_roles_is_drawn_and_options_have_bounds() -> None:
+def test_a_share_of_the_roles_is_drawn_and_options_have_bounds():
     said = {f"role {number}": [f"{number:06}"] * 3 for number in range(40)}
     everyone, some = load(said, chunk_len=5), load(said, chunk_len=5, role_share=0.62)
     drawn = some.attributes["role"].names
     assert len(drawn) == 24 and list(drawn) == [name for name in said if name in drawn]  # int(24.8)
     assert drawn != load(said, chunk_len=5, role_share=0.62, role_seed=1).attributes["role"].names
     assert texts(some, drawn[3]) == texts(everyone, drawn[3]) != []
-    wrong: dict[str, Any]
     for wrong in (*({"file": f} for f in ("", "..", "a/b", "a\\b", "a\0b")), {"chunk_len": 81, "source": "leaf"}):
         with pytest.raises(UserError, match=rf"^shakespeare\.{next(iter(wrong))} = "):
             create(**wrong)
 
 
-def test_speeches(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_speeches(folder, monkeypatch):
     speeches = "First Citizen:\nBefore we proceed, hear me speak.\nrather: to die\nthan to famish?\n\nAll:\nAye.\n\n\n"
     speeches += "MENENIUS:\n\nFirst Citizen:\nFirst, you know\n"
     (folder / "mine.txt").write_bytes(speeches.replace("\n", "\r\n").encode())
@@ -204,15 +196,15 @@ def test_speeches(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert texts(tiny.load(folder)) == texts(tiny.load(folder)) != []
 
 
-def spoken(user: str, count: int) -> str:
+def spoken(user, count):
     """So many samples' worth of text that is different for each user."""
     rng = np.random.default_rng(list(user.encode()))
     return "".join(string.printable[code] for code in rng.integers(0, 100, count + 80))
 
 
-def shard(**users: tuple[int, int]) -> bytes:
+def shard(**users):
     """A shard as LEAF writes it; of each user the samples from the first to before the second number."""
-    data: dict[str, Any] = {"deleted": {"x": [], "y": []}}  # LEAF leaves them in
+    data = {"deleted": {"x": [], "y": []}}  # LEAF leaves them in
     for user, (start, stop) in users.items():
         text, rows = spoken(user, stop), range(start, stop)
         data[user] = {"x": [text[row : row + 80] for row in rows], "y": [text[row + 80] for row in rows]}
@@ -220,7 +212,7 @@ def shard(**users: tuple[int, int]) -> bytes:
     return json.dumps({"users": list(users), "num_samples": counts, "user_data": data, "hierarchies": ["A"]}).encode()
 
 
-def test_shards_of_leaf(folder: Path) -> None:
+def test_shards_of_leaf(folder):
     files = {"train/1.json": shard(b=(0, 7)), "train/0.json": shard(a=(0, 5), trains=(0, 4))}
     write_files(folder, files | {"test/1.json": shard(tests=(0, 3), a=(84, 90)), "test/0.json": shard(b=(86, 87))})
     for length in (80, 5):
