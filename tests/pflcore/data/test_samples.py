@@ -105,20 +105,16 @@ def test_assignment_round_trips_byte_identically(tmp_path):
     assert (tmp_path / "a.parquet").read_bytes() == (tmp_path / "b.parquet").read_bytes()
 
 
-BOX_LISTS = pa.array([[]] * 12, pa.list_(pa.int64()))
 DAMAGE = [  # None removes a column or a fact
     ("dataset/2", {"label": pa.array([5] * 12)}, {}, "row 0: label 5 is outside 0..2"),
     ("dataset/2", {"split": pa.array(["valid"] * 12)}, {}, "'split' must hold train or test"),
-    ("dataset/2", {"label": pa.array([0.5] * 12)}, {}, "'label' must be int64 without nulls, is double with 0"),
     ("dataset/2", {"label": pa.array([None, *[0] * 11])}, {}, "'label' must be int64 without nulls, is int64 with 1"),
-    ("dataset/2", {"input": pa.array(["x" * 60] * 12)}, {}, "'input' must be fixed_size_binary[60] without nulls, is"),
-    ("dataset/2", {"boxes": BOX_LISTS}, {}, "'boxes' must be list<"),
+    ("dataset/2", {"boxes": pa.nulls(12)}, {}, "'boxes' must be list<"),
     ("dataset/2", {}, {"shape": [3, 4, 4]}, "'input' must be fixed_size_binary[48] without nulls, is"),
     ("dataset/2", {}, {"mean": None}, "KeyError: 'mean'"),
     ("partition/2", {}, {"clients": 2}, "clients 0 to 2 are not within 0..1"),
     ("partition/2", {}, {"novel": None}, "KeyError: 'novel'"),
     ("partition/2", {"client": None}, {}, "client"),
-    ("partition/2", {"sample": pa.array(["1"] * 11)}, {}, "'sample' must be int64 without nulls, is string with 0"),
     ("partition/2", {"client": pa.array([None, *[0] * 10], pa.int32())}, {}, "is int32 with 1"),
 ]
 

@@ -18,14 +18,13 @@ VOC = Voc2007(size=SIZE)
 
 def annotation(objects):
     """As the official ones, with a part of an object, which has a name and a box of its own."""
-    text = f"<annotation>\n<size><width>{WIDTH}</width><height>{HEIGHT}</height></size>\n"
+    text = ""
     for label, box, difficult in objects:
-        sides = zip(("xmin", "ymin", "xmax", "ymax"), box, strict=True)
-        corners = "".join(f"<{key}>{value}</{key}>" for key, value in sides)
-        flag = "" if difficult is None else f"<difficult>{difficult}</difficult>"
-        part = PART if label == "person" else ""
-        text += f"<object><name>{label}</name>{flag}<bndbox>{corners}</bndbox>{part}</object>\n"
-    return f"{text}</annotation>\n".encode()
+        sides = "<xmin>{}</xmin><ymin>{}</ymin><xmax>{}</xmax><ymax>{}</ymax>".format(*box)
+        more = "" if difficult is None else f"<difficult>{difficult}</difficult>"
+        more += PART if label == "person" else ""
+        text += f"<object><name>{label}</name><bndbox>{sides}</bndbox>{more}</object>\n"
+    return f"<annotation>\n{text}</annotation>\n".encode()
 
 
 OBJECTS = {
@@ -50,8 +49,8 @@ def files_of(root, objects=OBJECTS, **lists):
     return files
 
 
-def archives(root="VOCdevkit/VOC2007"):
-    return {TRAINVAL: files_of(root, trainval=TRAIN, train=TRAIN[:1]), TEST: files_of(root, test=REST)}
+ROOT = "VOCdevkit/VOC2007"
+ARCHIVES = {TRAINVAL: files_of(ROOT, trainval=TRAIN, train=TRAIN[:1]), TEST: files_of(ROOT, test=REST)}
 
 
 @pytest.fixture
@@ -81,10 +80,10 @@ def assert_complete(dataset, folder, source):
     assert samples.source == source and samples.class_names == CLASSES and len(CLASSES) == 20
 
 
-def test_official_archives(folder, monkeypatch):
+def test_official_archives_and_what_they_unpack_to(folder, monkeypatch):
     message = failure(VOC, folder)
     assert message.startswith(f"{folder}: no data here") and f"put {TRAINVAL}" in message
-    for name, files in archives().items():
+    for name, files in ARCHIVES.items():
         write_tar(folder / name, {"VOCdevkit/VOC2006/Annotations/000005.xml": b"x", **files}, "w")
     assert failure(VOC, folder).startswith(f"{folder / TRAINVAL}: md5 is ")
     trust(monkeypatch)
@@ -95,20 +94,18 @@ def test_official_archives(folder, monkeypatch):
     assert_complete(Voc2012(size=SIZE), later, "VOCtrainval_11-May-2012.tar")
     (folder / TRAINVAL).write_bytes(b"not a tar")
     assert failure(VOC, folder).startswith(f"{folder / TRAINVAL}: cannot be read (")
-
-
-@pytest.mark.parametrize("inside", ["VOCdevkit/VOC2007", "VOC2007", "."])
-def test_2007_unpacked(folder, inside):
-    for files in archives(inside).values():
-        write_files(folder, files)
-    assert_complete(VOC, folder, inside if inside != "." else "a folder of VOC's layout")
+    for inside in ("VOCdevkit/VOC2007", "VOC2007", "."):
+        unpacked = folder.parent / f"in {inside}".replace("/", " ")
+        for path, data in (ARCHIVES[TRAINVAL] | ARCHIVES[TEST]).items():
+            write_files(unpacked, {path.replace("VOCdevkit/VOC2007", inside): data})
+        assert_complete(VOC, unpacked, inside if inside != "." else "a folder of VOC's layout")
 
 
 def test_voc_detection_trains_on_both_years(folder, monkeypatch):
     assert VocDetection.counts == (5_011 + 5_717, 5_823)
     monkeypatch.setattr(VocDetection, "counts", (4, 1))
     both, dataset = folder.parent / "voc_detection", VocDetection(size=SIZE)
-    write_files(folder, archives()[TRAINVAL] | archives()[TEST])
+    write_files(folder, ARCHIVES[TRAINVAL] | ARCHIVES[TEST])
     assert not dataset.found(both)
     write_files(folder.parent / "voc2012", files_of("VOCdevkit/VOC2012", train=["000002"], val=["000001"]))
     assert dataset.found(both) and [part.what for part in dataset.data_files(both)] == ["voc2007", "voc2012"]
@@ -136,7 +133,7 @@ def test_a_folder_of_ones_own(tmp_path):
             own(**options)
 
 
-def test_the_class_that_an_image_counts_for():
+def test_the_class_that_an_image_counts_for_also_in_a_stand_in():
     corners = [
         *([0, 0, 0.9, 0.9], [0, 0, 0.2, 0.2], [0.5, 0.5, 0.7, 0.7]),
         *([0, 0, 0.8, 0.8], [0, 0, 0.1, 0.1]),  # the larger is difficult
@@ -146,9 +143,7 @@ def test_the_class_that_an_image_counts_for():
     boxes = Boxes(np.array([3, 2, 2]), np.array([0, 1, 1, 2, 0, 0, 2]), np.array(corners, np.float32), difficult)
     expected = {"largest": [0, 0, 2], "frequent": [1, 0, 0], "rarest": [1, 0, 2]}
     assert {rule: main_classes(boxes, rule).tolist() for rule in expected} == expected
-
-
-def test_a_stand_in_shows_what_its_boxes_say():
+    # A stand-in shows what its boxes say.
     samples = stand_in(own(), 40, 10)
     boxes = samples.boxes
     assert set(boxes.counts.tolist()) == {1, 2, 3} and (main_classes(boxes, "largest") == samples.labels).all()

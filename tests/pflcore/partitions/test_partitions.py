@@ -215,18 +215,11 @@ def test_noise_grows_from_client_to_client():
         assert abs(float((data.inputs[rows].double() - 128).std()) - 5 * client) < 0.15 + 0.1 * (client == 1)
 
 
-@pytest.mark.parametrize("draw", [None, "stratified"])
-def test_a_test_share_is_drawn_from_all_samples_of_a_client(draw):
-    held = make("dirichlet", alpha=0.5, min_samples=256, test_share=0.25, test_draw=draw)
-    train, test = class_counts(held.train), class_counts(held.test)
-    total = (train + test).sum(1)
+def test_shares_of_clients_are_exact_and_nested():
+    held = make("dirichlet", alpha=0.5, min_samples=256, test_share=0.25)
+    total = class_counts(held.rows()).sum(1)
     assert held.own_split and total.min() >= 256 and len(flat(held)) == len(SAMPLES)
-    assert (np.abs(test.sum(1) - total / 4) <= (5 if draw else 0.5)).all()
-    off = np.abs(test - (train + test) / 4)
-    assert off.max() <= 0.75 if draw else off.max() > 2
-
-
-def test_limits_and_shares_of_training_samples_are_nested():
+    assert (np.abs([len(rows) for rows in held.test] - total / 4) <= 0.5).all()
     held, whole = make("domains", clients=5, train_limit=743), make("domains", clients=5)
     for few, all_ in zip(held.train, whole.train, strict=True):
         assert len(few) == 743 and set(few) < set(all_)
