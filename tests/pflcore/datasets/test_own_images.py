@@ -28,7 +28,7 @@ def grey(value):
 SPLIT = {f"{split}/{label}/{n}.png": grey(9) for split in ("train", "test") for label in "ab" for n in (1, 2)}
 
 
-def test_a_folder_of_classes(folder):
+def test_folders_of_classes_splits_and_domains(folder):
     images = {"rose/b.PNG": (200, 0, 0), "rose/a.jpeg": (100, 0, 0), "daisy/x.png": (0, 200, 0)}
     write_files(folder, {name: plain(colour, "PNG") for name, colour in images.items()})
     write_files(folder, dict.fromkeys(("daisy/.DS_Store", "daisy/Thumbs.db", ".git/x"), b"x"))
@@ -38,9 +38,6 @@ def test_a_folder_of_classes(folder):
     assert samples.train.all() and not samples.attributes and samples.source == "images in image_folder/"
     assert (samples.mean, samples.std) == ((0.1, 0.2, 0.3), (0.4, 0.4, 0.4))
     assert own(channels=1).load(folder).shape == (1, SIZE, SIZE)
-
-
-def test_folders_of_splits_and_of_domains(folder):
     write_files(folder.parent / "flowers" / "small", SPLIT | {"train/a/3.png": grey(9)})
     dataset = own(path="flowers/small", layout="split/class")
     assert dataset.found(folder) and not own(path="flowers/large").found(folder)
@@ -48,8 +45,8 @@ def test_folders_of_splits_and_of_domains(folder):
     assert samples.train.tolist() == [False] * 4 + [True] * 5
     assert samples.labels.tolist() == [0, 0, 1, 1, 0, 0, 0, 1, 1] and samples.source == "images in flowers/small/"
     files = {"photo/cat/1.png": 10, "photo/dog/1.png": 20, "art/dog/1.png": 30, "art/emu/1.png": 40}
-    write_files(folder, {name: grey(value) for name, value in files.items()})
-    dataset = own(layout="domain/class")
+    write_files(folder.parent / "domains", {name: grey(value) for name, value in files.items()})
+    dataset = own(path="domains", layout="domain/class")
     samples = dataset.load(folder)
     assert samples.class_names == ("cat", "dog", "emu") and samples.labels.tolist() == [1, 2, 0, 1]
     assert samples.attributes["domain"].names == ("art", "photo") and samples.train.all()
@@ -91,7 +88,7 @@ def write(path, greys, names=None, **columns):
     path.write_bytes(table([grey(value) for value in greys], names, **columns))
 
 
-def test_a_table_with_names(folder):
+def test_tables_of_numbers_with_names_and_of_texts(folder):
     names = ["cat", "dog", "emu"]
     write(folder / "train-0.parquet", [10, 20, 30], names, label=[2, 0, 0])
     write(folder / "train-1.parquet", [40, 50], names, label=pa.array([1, 2], pa.uint8()))
@@ -103,9 +100,7 @@ def test_a_table_with_names(folder):
     assert samples.source == "train-0.parquet, train-1.parquet, test-0.parquet (PNG images)"
     write(folder / "test-0.parquet", [60], ["dog", "cat", "emu"], label=[1])
     assert failure(own("image_table"), folder).startswith(f"{folder}/test-0.parquet: its labels are of another kind")
-
-
-def test_a_table_of_texts_and_domains_elsewhere(folder):
+    # Texts and domains, elsewhere.
     root, kinds = folder.parent / "pets" / "v1", pa.array(["dog", "cat", "dog"]).dictionary_encode()
     write(root / "train.parquet", [10, 20, 30], kind=kinds, place=["b", "a", "b"])
     dataset = own("image_table", path="pets/v1", label="kind", domain="place", channels=1, mean=(0.2,))
