@@ -94,6 +94,9 @@ def test_archives_and_what_they_unpack_to(folder, monkeypatch, cls):
         assert f"found {len(cls.domains) * len(cls.class_names) * EACH - 1} and 0" in failure(dataset, folder)
     (place / word / "1.jpg").unlink()
     assert f"{cls.domains[-1]} has no images of {word}" in failure(dataset, folder)
+    (place.parent if cls is Office31 else place).rename(folder / "elsewhere")
+    message = failure(dataset, folder)
+    assert message.startswith(f"{folder}: has no ") and f"{cls.domains[-1]}/" in message
 
 
 def write_lists(folder, fedbn, kind=list, real_test=None, **more):
