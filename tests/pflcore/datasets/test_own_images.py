@@ -1,39 +1,34 @@
 """One's own images: folders of classes, splits and domains, and Parquet tables; what is refused."""
 
-from __future__ import annotations
-
 import re
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from support.official import SIZE, failure, plain, table, write_files
 
-from pflcore.datasets import DATASETS, Dataset, stand_in
+from pflcore.datasets import DATASETS, stand_in
 from pflcore.errors import UserError
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     (tmp_path / "data" / "here").mkdir(parents=True)
     return tmp_path / "data" / "here"
 
 
-def own(name: str = "image_folder", **options: Any) -> Dataset:
+def own(name="image_folder", **options):
     return DATASETS.create(name, **{"size": SIZE, **options})
 
 
-def grey(value: int) -> bytes:
+def grey(value):
     return plain((value,) * 3, "PNG")
 
 
 SPLIT = {f"{split}/{label}/{n}.png": grey(9) for split in ("train", "test") for label in "ab" for n in (1, 2)}
 
 
-def test_a_folder_of_classes(folder: Path) -> None:
+def test_folders_of_classes_splits_and_domains(folder):
     images = {"rose/b.PNG": (200, 0, 0), "rose/a.jpeg": (100, 0, 0), "daisy/x.png": (0, 200, 0)}
     write_files(folder, {name: plain(colour, "PNG") for name, colour in images.items()})
     write_files(folder, dict.fromkeys(("daisy/.DS_Store", "daisy/Thumbs.db", ".git/x"), b"x"))
@@ -43,9 +38,6 @@ def test_a_folder_of_classes(folder: Path) -> None:
     assert samples.train.all() and not samples.attributes and samples.source == "images in image_folder/"
     assert (samples.mean, samples.std) == ((0.1, 0.2, 0.3), (0.4, 0.4, 0.4))
     assert own(channels=1).load(folder).shape == (1, SIZE, SIZE)
-
-
-def test_folders_of_splits_and_of_domains(folder: Path) -> None:
     write_files(folder.parent / "flowers" / "small", SPLIT | {"train/a/3.png": grey(9)})
     dataset = own(path="flowers/small", layout="split/class")
     assert dataset.found(folder) and not own(path="flowers/large").found(folder)
@@ -53,8 +45,8 @@ def test_folders_of_splits_and_of_domains(folder: Path) -> None:
     assert samples.train.tolist() == [False] * 4 + [True] * 5
     assert samples.labels.tolist() == [0, 0, 1, 1, 0, 0, 0, 1, 1] and samples.source == "images in flowers/small/"
     files = {"photo/cat/1.png": 10, "photo/dog/1.png": 20, "art/dog/1.png": 30, "art/emu/1.png": 40}
-    write_files(folder, {name: grey(value) for name, value in files.items()})
-    dataset = own(layout="domain/class")
+    write_files(folder.parent / "domains", {name: grey(value) for name, value in files.items()})
+    dataset = own(path="domains", layout="domain/class")
     samples = dataset.load(folder)
     assert samples.class_names == ("cat", "dog", "emu") and samples.labels.tolist() == [1, 2, 0, 1]
     assert samples.attributes["domain"].names == ("art", "photo") and samples.train.all()
@@ -63,7 +55,7 @@ def test_folders_of_splits_and_of_domains(folder: Path) -> None:
     assert "domain" in stand_in(dataset, 20, 10).attributes and not stand_in(own(), 20, 10).attributes
 
 
-def test_faulty_folders(folder: Path) -> None:
+def test_faulty_folders_and_options(folder):
     for number, (layout, extra, place, problem) in enumerate(
         (
             ("class", "", "test/a/1.png", "not in its place, as the layout is <class>/<image>"),
@@ -80,24 +72,23 @@ def test_faulty_folders(folder: Path) -> None:
     for name in ("image_folder", "image_table", "detection_folder"):
         message = failure(own(name, path="none"), folder)
         assert message.startswith(f"{folder.parent}/none: no ") and "'path'" in message
-    options: dict[str, Any]
     for options in ({"mean": (0.5, 0.5)}, {"std": (0.0,)}, {"layout": "class/split"}):
         with pytest.raises(UserError, match=rf"^image_folder\.{next(iter(options))} = "):
             own(**options)
 
 
-def test_a_path_stays_in_the_data_folder() -> None:
+def test_a_path_stays_in_the_data_folder():
     for path in ("/etc", "../other", "a/../../b", "C:/x", "a\\b", "a\0b"):
         with pytest.raises(UserError, match=r"^image_folder\.path = "):
-            DATASETS.create("image_folder", path=path)
+            own(path=path)
 
 
-def write(path: Path, greys: list[int], names: list[str] | None = None, **columns: Any) -> None:
+def write(path, greys, names=None, **columns):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(table([grey(value) for value in greys], names, **columns))
 
 
-def test_an_export_with_names(folder: Path) -> None:
+def test_tables_of_numbers_with_names_and_of_texts(folder):
     names = ["cat", "dog", "emu"]
     write(folder / "train-0.parquet", [10, 20, 30], names, label=[2, 0, 0])
     write(folder / "train-1.parquet", [40, 50], names, label=pa.array([1, 2], pa.uint8()))
@@ -109,24 +100,9 @@ def test_an_export_with_names(folder: Path) -> None:
     assert samples.source == "train-0.parquet, train-1.parquet, test-0.parquet (PNG images)"
     write(folder / "test-0.parquet", [60], ["dog", "cat", "emu"], label=[1])
     assert failure(own("image_table"), folder).startswith(f"{folder}/test-0.parquet: its labels are of another kind")
-
-
-def test_names_of_classes_are_distinct_printable_texts(folder: Path) -> None:
-    names: Any
-    for names in (["a", "a"], "ab", [["x"], None], ["a\nb", "c"], {"a": 0}):
-        write(folder / "train.parquet", [1, 2], names, label=[0, 1])
-        found = re.escape(repr(names))
-        message = failure(own("image_table"), folder)
-        assert re.search(rf"train.parquet: the names of 'label' are {found}, not distinct printable texts", message)
-    write(folder / "train.parquet", [1, 2], ["Frühling", "Herbst 2"], label=[0, 1])
-    assert own("image_table").load(folder).class_names == ("Frühling", "Herbst 2")
-
-
-def test_texts_and_domains_elsewhere(folder: Path) -> None:
-    root = folder.parent / "pets" / "v1"
-    root.mkdir(parents=True)
-    kinds, images = pa.array(["dog", "cat", "dog"]).dictionary_encode(), [grey(value) for value in (10, 20, 30)]
-    pq.write_table(pa.table({"image": images, "kind": kinds, "place": ["b", "a", "b"]}), root / "train.parquet")
+    # Texts and domains, elsewhere.
+    root, kinds = folder.parent / "pets" / "v1", pa.array(["dog", "cat", "dog"]).dictionary_encode()
+    write(root / "train.parquet", [10, 20, 30], kind=kinds, place=["b", "a", "b"])
     dataset = own("image_table", path="pets/v1", label="kind", domain="place", channels=1, mean=(0.2,))
     samples = dataset.load(folder)
     assert samples.class_names == ("cat", "dog") and samples.labels.tolist() == [1, 0, 1] and samples.train.all()
@@ -137,12 +113,13 @@ def test_texts_and_domains_elsewhere(folder: Path) -> None:
     assert failure(dataset, folder).endswith("labels without a training image: emu")
 
 
-def test_wrong_columns(folder: Path) -> None:
-    options: dict[str, Any]
+def test_wrong_columns_and_names_of_classes(folder):
     for options, columns, problem in (
         ({"label": "class"}, {"label": [0, 1]}, "needs a column 'class' of integers or text"),
         ({"image": "img"}, {"label": [0, 1]}, "needs a column 'img' of binary or struct<bytes: binary>"),
         ({"domain": "place"}, {"label": [0, 1], "place": [0.5, 1]}, "needs a column 'place' of integers or text"),
+        ({}, {"label": [0.5, 1]}, "needs a column 'label' of integers or text, without nulls, has image: st"),
+        ({}, {"label": pa.array([0, None])}, "needs a column 'label' of integers or text, without nulls"),
         ({}, {"label": [1, 2]}, "no image has label 0"),
         ({}, {"label": [0, 2**60]}, "no image has label 1"),
         ({}, {"label": [0, -1]}, "row 1: label -1 is outside 0..0"),
@@ -151,3 +128,8 @@ def test_wrong_columns(folder: Path) -> None:
         write(folder / "train.parquet", [1, 2], **columns)
         message = failure(own("image_table", **options), folder)
         assert message.startswith(f"{folder}") and problem in message
+    for names in (["a", "a"], "ab", [["x"], None], ["a\nb", "c"], {"a": 0}):
+        write(folder / "train.parquet", [1, 2], names, label=[0, 1])
+        found = re.escape(repr(names))
+        message = failure(own("image_table"), folder)
+        assert re.search(rf"train.parquet: the names of 'label' are {found}, not distinct printable texts", message)

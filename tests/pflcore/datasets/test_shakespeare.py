@@ -1,19 +1,14 @@
 """Shakespeare and other texts of roles: plays, lists of speeches and LEAF's shards."""
 
-from __future__ import annotations
-
 import json
 import string
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from support.official import failure, offline, trust, write_files, write_zip
 
 from pflcore.data.preparation import preparing
-from pflcore.data.samples import Samples
-from pflcore.datasets import DATASETS, Dataset, _download
+from pflcore.datasets import DATASETS, _download
 from pflcore.datasets.shakespeare import encode_text, read_text
 from pflcore.errors import UserError
 
@@ -21,17 +16,17 @@ ZIP = "1994-01-100.zip"
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path, monkeypatch):
     offline(monkeypatch)
     (tmp_path / "data" / "shakespeare").mkdir(parents=True)
     return tmp_path / "data" / "shakespeare"
 
 
-def create(**options: Any) -> Dataset:
+def create(**options):
     return DATASETS.create("shakespeare", **options)
 
 
-def texts(samples: Samples, role: str | None = None, train: bool | None = None) -> list[str]:
+def texts(samples, role=None, train=None):
     """The samples of a role as words."""
     attribute = samples.attributes["role"]
     rows = np.ones(len(samples), bool) if role is None else attribute.values == attribute.names.index(role)
@@ -39,7 +34,7 @@ def texts(samples: Samples, role: str | None = None, train: bool | None = None) 
     return ["".join(string.printable[code] for code in row) for row in samples.inputs[rows]]
 
 
-def windows(text: str, length: int) -> list[str]:
+def windows(text, length):
     return [text[start : start + length + 1] for start in range(len(text) - length)]
 
 
@@ -55,14 +50,14 @@ ALLS WELL, THAT ENDS
 by William Shakespeare
   BERTRAM, Count of Rousillon
 Enter BERTRAM, the COUNTESS OF ROUSILLON, HELENA, and LAFEU, all in black
-  COUNTESS. In delivering my son from me, I bury a second husband.
-  BERTRAM. And I in going, madam,   weep o'er my father's death anew;
-    but I must attend his Majesty's command, to whom I am now in
+  COUNTESS. In delivering my son
+  BERTRAM. And I in going,   weep anew;
+    but I must attend
                          Enter HELENA
-  Countess. What hope is there of his Majesty's amendment?
+  Countess. What hope is there?
   LAFEU. He hath abandon'd his physicians, madam; under whose
-  BERTRAM. What is it, my good lord, the King languishes of?
-  COUNTESS. Be thou blest, Bertram, and succeed thy father
+  BERTRAM. What is it, my good lord?
+  COUNTESS. Be thou blest, Bertram
     In manners, as in shape!            Exit
 1599
 
@@ -74,44 +69,30 @@ by William Shakespeare
 THE COMEDY OF ERRORS
 
 by William Shakespeare
-AEGEON. Proceed, Solinus, to procure my fall,
-  And by the doom of death end woes and all.
-DUKE. Merchant of Syracuse, plead no more;
+AEGEON. Proceed, Solinus,
+  And by the doom
+DUKE. Merchant of Syracuse;
 A hall
 ACT II. SCENE 2
 The mart
-AEGEON. A heavier task could not have been impos'd
+AEGEON. A heavier task
 <Exeunt
 SCENE 3
 DUKE. Again.
 End of this Etext of The Complete Works of William Shakespeare
   LICENSE. Not a line of a role.
 """
+ALL, ERRORS = "ALLS_WELL__THAT_ENDS_", "THE_COMEDY_OF_ERRORS_"
+COUNTESS = ["In delivering my son", "What hope is there?", "Be thou blest, Bertram", "In manners, as in shape! Exit"]
+BERTRAM = ["And I in going, weep anew;", "but I must attend", " Enter HELENA", "What is it, my good lord?"]
 # What its roles say, by play: some indented directions are speech; LAFEU, with one line, is dropped.
-SAID = {
-    "ALLS_WELL__THAT_ENDS_COUNTESS": [
-        "In delivering my son from me, I bury a second husband.",
-        "What hope is there of his Majesty's amendment?",
-        "Be thou blest, Bertram, and succeed thy father",
-        "In manners, as in shape! Exit",
-    ],
-    "ALLS_WELL__THAT_ENDS_BERTRAM": [
-        "And I in going, madam, weep o'er my father's death anew;",
-        "but I must attend his Majesty's command, to whom I am now in",
-        " Enter HELENA",
-        "What is it, my good lord, the King languishes of?",
-    ],
-    "THE_COMEDY_OF_ERRORS_AEGEON": [
-        "Proceed, Solinus, to procure my fall,",
-        " And by the doom of death end woes and all.",
-        "A heavier task could not have been impos'd",
-    ],
-    "THE_COMEDY_OF_ERRORS_DUKE": ["Merchant of Syracuse, plead no more;", "A hall", "Again."],
-}
+SAID = {f"{ALL}COUNTESS": COUNTESS, f"{ALL}BERTRAM": BERTRAM}
+SAID |= {f"{ERRORS}AEGEON": ["Proceed, Solinus,", " And by the doom", "A heavier task"]}
+SAID |= {f"{ERRORS}DUKE": ["Merchant of Syracuse;", "A hall", "Again."]}
 
 
 @pytest.mark.parametrize("name", [ZIP, "100.txt"])
-def test_the_complete_works(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_the_complete_works(folder, tmp_path, monkeypatch, name):
     assert not create().found(folder) and "get it from https://" in failure(create(), folder)
     if name == ZIP:
         write_zip(folder / ZIP, {"100.txt": OLD.replace("\n", "\r\n"), "picture.gif": "x"})
@@ -128,20 +109,13 @@ def test_the_complete_works(folder: Path, tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr("pflcore.data.preparation.memory_limit", lambda: 99)
     with preparing(lambda *_: None, tmp_path / "scratch"):
         mapped = create(chunk_len=5).load(folder)
-    assert isinstance(mapped.inputs, np.memmap)
-    np.testing.assert_array_equal(mapped.inputs, samples.inputs)
-
-
-def test_texts_without_plays_or_with_too_little(folder: Path) -> None:
-    for end, problem in (
-        ("BERTRAM. And", "no plays"),
-        ("  COUNTESS. Be thou", "none of 1 roles of 3 lines has training"),
-    ):
+    assert isinstance(mapped.inputs, np.memmap) and np.array_equal(mapped.inputs, samples.inputs)
+    for end, problem in (("BERTRAM. And", "no plays"), ("  COUNTESS. Be thou", "none of 1 roles of 3 lines has train")):
         path = write_zip(folder / ZIP, {"a.txt": OLD.split(end)[0]})
         assert failure(create(), folder).startswith(f"{path}/a.txt: {problem}")
 
 
-def test_characters_without_a_counterpart() -> None:
+def test_characters_without_a_counterpart():
     text = "\ufeff“Naïve” – café…\u200b\u2028¶".encode() + b"a" * 1000
     assert read_text(text, "here") == '"Naive" - cafe... ' + "a" * 1000
     for written, plain in {"é—ø": "e--o", "e\u0301": "e", "œuvre": "oeuvre", "Straße": "Strasse", "Æ": "AE"}.items():
@@ -150,46 +124,37 @@ def test_characters_without_a_counterpart() -> None:
     assert encode_text("a\x00é\ud800😀 ").tolist() == [10, 255, 255, 255, 255, string.printable.index(" ")]
 
 
-def load(said: dict[str, list[str]], **options: Any) -> Samples:
-    samples: Samples = create(**options).from_lines(said, "here", "test")  # type: ignore[attr-defined]
-    return samples
+def load(said, **options):
+    return create(**options).from_lines(said, "here", "test")
 
 
-def test_the_last_lines_test_and_roles_with_too_little_text_are_dropped() -> None:
+def test_which_lines_test_and_which_roles_stay():
     for lines, test in ((3, 1), (10, 1), (11, 2), (100, 19)):  # the released arithmetic
         own = [f"line {number:03}" for number in range(lines)]
         samples = load({"a": own}, chunk_len=7)
         assert texts(samples, train=True) == windows(" ".join(own[:-test]), 7)
         assert texts(samples, train=False) == windows(" ".join(own[-test:]), 7)
-    said = {
-        "short test": ["0123456789", "0123456789", "01234"],
-        "short training": ["0", "1", "0123456789"],
-        "few lines": ["0123456789", "0123456789"],
-        "enough": ["012", "345", "012345"],
-    }
-    samples = load(said, chunk_len=5)
-    assert samples.attributes["role"].names == ("enough",) and texts(samples) == ["012 34", "12 345", "012345"]
+    said = {"short test": ["0123456789", "0123456789", "01234"], "short training": ["0", "1", "0123456789"]}
+    said |= {"few lines": ["0123456789", "0123456789"], "enough": ["012", "345", "012345"]}
+    assert texts(load(said, chunk_len=5)) == ["012 34", "12 345", "012345"]
     assert load(said, chunk_len=5, min_lines=2).attributes["role"].names == ("few lines", "enough")
     assert load(said, chunk_len=5, train_share=0.3).attributes["role"].names == ("short test",)
     with pytest.raises(UserError, match="none of 0 roles of 5 lines"):
         load(said, min_lines=5)
-
-
-def test_a_share_of_the_roles_is_drawn_and_options_have_bounds() -> None:
+    # A share of the roles is drawn.
     said = {f"role {number}": [f"{number:06}"] * 3 for number in range(40)}
     everyone, some = load(said, chunk_len=5), load(said, chunk_len=5, role_share=0.62)
     drawn = some.attributes["role"].names
     assert len(drawn) == 24 and list(drawn) == [name for name in said if name in drawn]  # int(24.8)
     assert drawn != load(said, chunk_len=5, role_share=0.62, role_seed=1).attributes["role"].names
     assert texts(some, drawn[3]) == texts(everyone, drawn[3]) != []
-    wrong: dict[str, Any]
     for wrong in (*({"file": f} for f in ("", "..", "a/b", "a\\b", "a\0b")), {"chunk_len": 81, "source": "leaf"}):
         with pytest.raises(UserError, match=rf"^shakespeare\.{next(iter(wrong))} = "):
             create(**wrong)
 
 
-def test_speeches(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    speeches = "First Citizen:\nBefore we proceed, hear me speak.\nrather: to die\nthan to famish?\n\nAll:\nAye.\n\n\n"
+def test_speeches(folder, monkeypatch):
+    speeches = "First Citizen:\nhear me speak.\nrather: to die\nthan to famish?\n\nAll:\nAye.\n\n\n"
     speeches += "MENENIUS:\n\nFirst Citizen:\nFirst, you know\n"
     (folder / "mine.txt").write_bytes(speeches.replace("\n", "\r\n").encode())
     dataset, tiny = create(source="speakers", file="mine.txt", chunk_len=14), create(source="speakers", chunk_len=3)
@@ -197,37 +162,36 @@ def test_speeches(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     samples = dataset.load(folder)
     assert samples.attributes["role"].names == ("First Citizen",) and samples.source == "mine.txt"
     assert texts(samples, train=False) == ["First, you know"]
-    assert texts(samples, train=True) == windows("Before we proceed, hear me speak. rather: to die than to famish?", 14)
+    assert texts(samples, train=True) == windows("hear me speak. rather: to die than to famish?", 14)
     monkeypatch.setattr(_download, "_fetch", lambda url, part: part.write_text(speeches))
     assert "wrong hash" in failure(tiny, folder)
     trust(monkeypatch)
     assert texts(tiny.load(folder)) == texts(tiny.load(folder)) != []
 
 
-def spoken(user: str, count: int) -> str:
-    """So many samples' worth of text that is different for each user."""
-    rng = np.random.default_rng(list(user.encode()))
-    return "".join(string.printable[code] for code in rng.integers(0, 100, count + 80))
-
-
-def shard(**users: tuple[int, int]) -> bytes:
-    """A shard as LEAF writes it; of each user the samples from the first to before the second number."""
-    data: dict[str, Any] = {"deleted": {"x": [], "y": []}}  # LEAF leaves them in
-    for user, (start, stop) in users.items():
-        text, rows = spoken(user, stop), range(start, stop)
-        data[user] = {"x": [text[row : row + 80] for row in rows], "y": [text[row + 80] for row in rows]}
+def shard(**users):
+    """A shard as LEAF writes it; of each user the samples from the first to before the second number of SPOKEN."""
+    data = {"deleted": {"x": [], "y": []}}  # LEAF leaves them in
+    for user, rows in users.items():
+        said = SPOKEN[user]
+        data[user] = {"x": [said[n : n + 80] for n in range(*rows)], "y": [said[n + 80] for n in range(*rows)]}
     counts = [stop - start for start, stop in users.values()]
     return json.dumps({"users": list(users), "num_samples": counts, "user_data": data, "hierarchies": ["A"]}).encode()
 
 
-def test_shards_of_leaf(folder: Path) -> None:
+LETTERS = np.random.default_rng(0).integers(0, 100, (5, 200))
+USERS = ("a", "b", "c", "trains", "tests")
+SPOKEN = {user: "".join(string.printable[n] for n in row) for user, row in zip(USERS, LETTERS, strict=True)}
+
+
+def test_shards_of_leaf(folder):
     files = {"train/1.json": shard(b=(0, 7)), "train/0.json": shard(a=(0, 5), trains=(0, 4))}
     write_files(folder, files | {"test/1.json": shard(tests=(0, 3), a=(84, 90)), "test/0.json": shard(b=(86, 87))})
     for length in (80, 5):
         samples = create(source="leaf", chunk_len=length).load(folder)
         assert samples.attributes["role"].names == ("a", "b") and samples.shape == (length,)
         for user, is_train, rows in (("a", True, range(5)), ("a", False, range(84, 90)), ("b", False, [86])):
-            expected = [spoken(user, rows[-1] + 1)[row + 80 - length : row + 81] for row in rows]
+            expected = [SPOKEN[user][row + 80 - length : row + 81] for row in rows]
             assert texts(samples, user, train=is_train) == expected
     assert samples.source == "LEAF train/*.json and test/*.json"
     write_files(folder, {"test/0.json": shard(), "test/1.json": shard(c=(0, 5))})
