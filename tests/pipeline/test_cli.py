@@ -138,17 +138,6 @@ def test_settings_keys_and_specs_are_described_and_listed(project: Project, pfl:
     assert pfl(project.root, "--version") == (0, f"pfl {version('pfl-pipeline')}\n", "")
 
 
-def test_setup_with_git_and_after_it_has_gone(tmp_path: Path, pfl: Pfl) -> None:
-    (tmp_path / "specs").mkdir()
-    subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)
-    assert pfl(tmp_path, "setup") == (0, "", "")
-    assert "no_scm" not in (tmp_path / ".dvc/config").read_text(encoding="utf-8")
-    shutil.rmtree(tmp_path / ".git")  # as in an archive of the tree
-    assert pfl(tmp_path, "setup") == (0, "", "")
-    assert "/.pfl/" in (tmp_path / ".dvcignore").read_text(encoding="utf-8").splitlines()
-    assert Project(tmp_path).call("dvc", "status").returncode == 0
-
-
 WRONG = {
     "validate tinny": "unknown spec 'tinny'; did you mean 'tiny'?",
     "run ../tiny": "unknown spec '../tiny'; did you mean 'tiny'?",
@@ -176,9 +165,7 @@ WRONG = {
 }
 
 
-def test_wrong_usage_is_one_line_and_changes_nothing(
-    project: Project, pfl: Pfl, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wrong_usage_is_one_line_and_changes_nothing(project: Project, pfl: Pfl, monkeypatch) -> None:
     project.write("specs/base.yaml", "abstract: true\n")
     before = tree(project.root)
     for words, message in WRONG.items():
@@ -200,24 +187,30 @@ def test_wrong_usage_is_one_line_and_changes_nothing(
     assert tree(project.root) == before
 
 
-def test_outside_of_a_project_and_without_specs(tmp_path: Path, pfl: Pfl) -> None:
+def test_outside_of_a_project_without_specs_and_where_git_has_gone(tmp_path: Path, pfl: Pfl) -> None:
     for words in ("validate", "compile", "plan", "add a", "drop --all", "list specs", "schema", "run", "setup"):
         assert refused(pfl(tmp_path, *words.split())).endswith("go to a study, or make one with `pfl init NAME`")
     assert tree(tmp_path) == {}
     (tmp_path / "specs").mkdir()
     assert refused(pfl(tmp_path, "run")) == "nothing to run: there are no specs"
+    subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)
+    assert pfl(tmp_path, "setup") == (0, "", "")
+    shutil.rmtree(tmp_path / ".git")  # as in an archive of the tree
+    assert pfl(tmp_path, "setup") == (0, "", "") and Project(tmp_path).call("dvc", "status").returncode == 0
+    assert "/.pfl/" in (tmp_path / ".dvcignore").read_text(encoding="utf-8").splitlines()
 
 
 def test_folders_that_are_called_specs_are_not_all_studies(tmp_path: Path) -> None:
-    (tmp_path / "specs").mkdir()
-    (tmp_path / "below/deep").mkdir(parents=True)
+    deep = tmp_path / "below/deep"
+    for folder in (deep, tmp_path / "specs"):
+        folder.mkdir(parents=True)
     assert Workspace.find(tmp_path).root == tmp_path
     with pytest.raises(UserError, match="neither here nor above"):
-        Workspace.find(tmp_path / "below/deep")
+        Workspace.find(deep)
     (tmp_path / ".pfl").mkdir()
-    assert Workspace.find(tmp_path / "below/deep").root == tmp_path
+    assert Workspace.find(deep).root == tmp_path
     (tmp_path / "below/pyproject.toml").write_text("[tool.pfl]\n")
-    assert Workspace.find(tmp_path / "below/deep").root == tmp_path / "below"
+    assert Workspace.find(deep).root == tmp_path / "below"
 
 
 def test_a_message_has_its_beginning_and_its_end_however_long_it_is() -> None:
@@ -252,25 +245,19 @@ def test_the_program_itself_and_output_that_is_closed_full_left_or_of_few_charac
     done = subprocess.run(words, cwd=project.root / "specs", capture_output=True, text=True, check=False)
     line = "pfl: unknown spec 'tinny'; did you mean 'tiny'?\n"
     assert (done.returncode, done.stdout, done.stderr) == (2, "", line)
-    done = project.call("pfl", _PFL_COMPLETE="complete_bash", COMP_WORDS="pfl va", COMP_CWORD="1")
-    assert (done.stdout.split(), done.stderr) == (["validate"], "")
 
     def shell(command: str, **variables: str) -> tuple[int, str, str]:
         done = project.call("bash", "-c", command, **variables)
         return done.returncode, done.stdout, done.stderr
 
+    completing = {"_PFL_COMPLETE": "complete_bash", "COMP_WORDS": "pfl va", "COMP_CWORD": "1"}
+    assert [one.strip() for one in shell("pfl", **completing)[1:]] == ["validate", ""]
     assert shell("pfl describe fedtp | true; exit ${PIPESTATUS[0]}") == (0, "", "")
     assert shell("pfl list methods >&-; pfl list nonsense >&- 2>&-") == (2, "", "")
     code, shown, _ = shell("pfl describe fedtp", PYTHONIOENCODING="ascii")
     assert code == 0 and shown.isascii() and "server_momentum" in shown
     if Path("/dev/full").exists():
         assert shell("pfl list methods > /dev/full") == (2, "", "pfl: standard output: No space left on device\n")
-
-
-@pytest.mark.matrix
-def test_a_run_whose_output_has_gone_ends_as_ever(project: Project) -> None:
-    assert project.call("bash", "-c", "pfl run >&- 2> >(exit)").returncode == 0
-    assert "up to date" in project.call("dvc", "status").stdout
 
 
 WITHOUT = """
@@ -287,7 +274,7 @@ assert not {modules} & sys.modules.keys()
 
 
 @pytest.mark.matrix
-def test_commands_import_what_they_need(reproduced: Project) -> None:
+def test_commands_import_what_they_need_and_a_run_needs_no_output(reproduced: Project) -> None:
     assert reproduced.call("pfl", "validate").returncode == 0  # which builds a model once and remembers that it could
     quick = ["--version", "compile", "validate", "stage guard", "schema", "status", "list specs", "list methods"]
     reading = ["list datasets", "plan", *(f"stage {kind} tiny" for kind in ("evaluate", "report", "index"))]
@@ -297,3 +284,5 @@ def test_commands_import_what_they_need(reproduced: Project) -> None:
     ):
         done = reproduced.call(sys.executable, "-c", WITHOUT.format(commands=commands, modules=modules))
         assert done.returncode == 0, done.stderr
+    assert reproduced.call("bash", "-c", "rm -rf reports; pfl run >&- 2> >(exit)").returncode == 0
+    assert "up to date" in reproduced.call("dvc", "status").stdout
