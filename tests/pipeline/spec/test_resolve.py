@@ -211,9 +211,9 @@ def test_smoke_shrinks_a_run_and_what_becomes_equal_runs_once(tmp_path: Path) ->
     parts = {field: {**whole[field], **change} for field, change in changes.items()}
     assert found["FedTP", "hundred"] == {**whole, **parts, "clients": 8, "profile": "smoke"}
     assert found["FedTP", "ten"]["dataset"]["stand_in"] == 320
-    text = f"grid: {{base: {BASE}, axes: {{clients: [50, 100], method: [fedavg, fedtp]}}}}\n"
-    text += "table: {rows: [method], average_over: [clients]}"
-    assert [len(resolved(tmp_path, text, profile).runs) for profile in ("paper", "smoke")] == [4, 2]
+    text = f"grid: {{base: {BASE}, axes: {{clients: [50, 100], method: [fedavg, fedtp], seed: [1, 2, 3]}}}}\n"
+    text += "table: {rows: [method], average_over: [clients, seed]}"
+    assert [len(resolved(tmp_path, text, profile).runs) for profile in ("paper", "smoke")] == [12, 4]
     patient = HELD_BACK[:-1] + ", training: {patience: 3, rounds: 2}, evaluation: {window: 0}}"
     text = f"grid: {{base: {patient}}}".replace("ten", "{name: ten, stand_in: 60}").replace("20,", "3,", 1)
     (run,) = resolved(tmp_path, text, "smoke").runs  # what is smaller already stays
@@ -293,6 +293,8 @@ def test_labels_of_clients_share_runs_and_values_are_of_the_client_alone(tmp_pat
     result = resolved(tmp_path, f"grid: {{base: {BASE}, {axes}}}\n{layout}\n")
     assert len(result.runs) == 4
     assert [(one.client, len(one.runs)) for one in result.table.cells] == [(0, 2), (15, 2), (None, 2)] * 2
+    small = resolved(tmp_path, f"grid: {{base: {BASE}, {axes}}}\n{layout}\n", "smoke").table
+    assert small.clients == {"domain": {"A": 0, "B": 7}}  # of eight
     for run, shares in SHARES.items():
         rounds = rounds_table([1, 1, 2, 2, 3, 3], [0, 1] * 3, shares, [100] * 6, [1.0] * 6)
         path = tmp_path / f"artifacts/runs/{run}/rounds.parquet"

@@ -68,7 +68,7 @@ grid:
     partition: {name: pathological}
     backbone: {channels+: [8]}
     training: {lr: null, momentum: 0.9}
-  axes: {method: {B: {embedding: 4}, A: null, D+: {layers: 2}, E: fedavg}, seed: [5]}
+  axes: {method: {B: {embedding: 4}, A: null, C: {embedding: 3}, D+: {layers: 2}, E: fedavg}, seed: [5]}
 """
 
 
@@ -91,7 +91,7 @@ def test_inheritance(tmp_path: Path) -> None:
     axes = data["grid"]["axes"]
     assert list(axes["method"].items()) == [
         ("B", {"name": "fedtp", "embedding": 4}),
-        ("C", "fedtp"),
+        ("C", {"name": "fedtp", "embedding": 3}),
         ("D+", {"name": "fedper", "layers": 2}),  # a label may end in anything
         ("E", "fedavg"),
     ]
@@ -139,7 +139,7 @@ WRONG = [
     "{titel: x}", "{title+: [x]}", "{grid: {base: {method: fedpt}}}", "{figures: [map]}",
     "{grid: {base: {method: {name: fedtp, embeding: 2}}}}", "{grid: {axes: {partition.alpha: [0]}}}",
     "{grid: {base: {training: {lr: fast}}}}", "{grid: {base: {method: {name: fedper}}}}",
-    "{claims: [{text: t, better: {method: A}}]}", "{claims: [{text: t, within: 1, than: others}]}",
+    "{claims: [{text: t, better: {method: A}}]}", "{claims: [{text: t, within: 1, over: [a], than: others}]}",
     "{grid: {base: {backbone: {name: convnet, channels+: [3]}}}}",  # a name leaves nothing to add to
 ]  # fmt: skip
 
