@@ -1,10 +1,10 @@
 """The command line: what each command prints and exits with, and that mistakes end in one line."""
 
-from __future__ import annotations
-
+import errno
 import json
 import re
 import shutil
+import sqlite3
 import subprocess
 import sys
 from dataclasses import fields
@@ -17,10 +17,17 @@ from support.command import pfl as pfl
 from support.project import BIN, Project, make_project, spec, tree
 from typer.main import get_command
 
+from pflcore.errors import UserError, bounded
+from pflcore.files import atomic_path
 from pflcore.methods import METHODS
 from pflcore.registry import KINDS, registry_of
 from pflcore.settings import Evaluation, Training
+from pipeline import cli
 from pipeline.cli.commands import COMMANDS, KEPT, app
+from pipeline.compile.compiler import compile_workspace
+from pipeline.compile.generated import write
+from pipeline.running.local import attempt
+from pipeline.workspace import Workspace
 
 VALID = "1 spec is valid: 2 run slots, 2 runs\n"
 
@@ -78,11 +85,16 @@ def test_adding_and_dropping(project: Project, pfl: Pfl) -> None:
     pfl(project.root, "compile")
     before = project.generated()
     assert pfl(project.root, "add", "paper")[1].startswith("3 specs, 4 runs: 2 runs and 2 reports")
+    assert project.generated()["dvc.yaml"] == before["dvc.yaml"]
     assert refused(pfl(project.root, "add", "paper/base")).startswith("paper/base: only to be extended; add a spec")
     assert pfl(project.root, "drop", "specs/paper/two.yaml")[1].startswith("2 specs, 3 runs: ")
     assert refused(pfl(project.root, "drop", "paper/two")).startswith("paper/two: it has not been added here")
-    project.write("specs/paper/one.yaml", "gird: {}\n")  # what is broken can be dropped
+    project.write("specs/paper/one.yaml", "gird: {}\n")
     assert refused(pfl(project.root, "add", "paper/two")).startswith("specs/paper/one.yaml:1: gird")
+    compilation = compile_workspace(project.workspace(), wanted=["tiny"])  # others may be broken, and stay as they were
+    assert (list(compilation.skipped), list(compilation.tables)) == (["paper/one"], ["tiny"])
+    write(project.workspace(), compilation)
+    assert "stages/tables/paper/one.json" in project.generated()
     assert pfl(project.root, "drop", "--all")[1].startswith("1 spec, 2 runs: ") and project.generated() == before
 
 
@@ -90,12 +102,9 @@ FEW = ("digits", "dirichlet", "tiny_vit", "fedavg", "rollout")
 
 
 @pytest.mark.parametrize("names", [FEW, pytest.param(None, marks=pytest.mark.matrix)], ids=["few", "all"])
-def test_all_that_specs_can_name_is_listed_and_described(
-    project: Project, pfl: Pfl, names: tuple[str, ...] | None
-) -> None:
+def test_all_that_specs_can_name_is_listed_and_described(project: Project, pfl: Pfl, names) -> None:
     for kind, (package, _) in KINDS.items():
-        out = pfl(project.root, "list", package.removeprefix("pflcore."))[1]
-        rows = out.partition("\n\n")[0].splitlines()
+        rows = pfl(project.root, "list", package.removeprefix("pflcore."))[1].partition("\n\n")[0].splitlines()
         assert max(map(len, rows)) > 160  # as wide as the terminal is said to be
         assert [row.split()[0] for row in rows] == ["name", *sorted(registry_of(kind).names())]
         for name in (one for one in registry_of(kind).names() if not names or one in names):
@@ -129,17 +138,6 @@ def test_settings_keys_and_specs_are_described_and_listed(project: Project, pfl:
     assert pfl(project.root, "--version") == (0, f"pfl {version('pfl-pipeline')}\n", "")
 
 
-def test_setup_with_git_and_after_it_has_gone(tmp_path: Path, pfl: Pfl) -> None:
-    (tmp_path / "specs").mkdir()
-    subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)
-    assert pfl(tmp_path, "setup") == (0, "", "")
-    assert "no_scm" not in (tmp_path / ".dvc/config").read_text(encoding="utf-8")
-    shutil.rmtree(tmp_path / ".git")  # as in an archive of the tree
-    assert pfl(tmp_path, "setup") == (0, "", "")
-    assert "/.pfl/" in (tmp_path / ".dvcignore").read_text(encoding="utf-8").splitlines()
-    assert Project(tmp_path).call("dvc", "status").returncode == 0
-
-
 WRONG = {
     "validate tinny": "unknown spec 'tinny'; did you mean 'tiny'?",
     "run ../tiny": "unknown spec '../tiny'; did you mean 'tiny'?",
@@ -159,14 +157,15 @@ WRONG = {
     "describe methd fedtp": "describe takes a name, or a kind (dataset, partition, backbone, method, analysis) and a",
     "check fedtp fedper": "check takes a name, or a kind (method, backbone) and a name; got 'fedtp fedper'",
     "check method fedtp tiny": "check takes a name, or a kind (method, backbone) and a name; got 'method fedtp tiny'",
+    "stage guard a": "pfl stage guard: takes no name",
+    "stage report": "pfl stage report: of what? A name is missing",
+    "stage train a b": "pfl stage train: takes one name, not 2: a b",
     "stage train nothing": "stages/records.json: no such file; run `pfl compile`",
     "stage index nothing": "stages/tables/nothing.json: no such file; run `pfl compile`",
 }
 
 
-def test_wrong_usage_is_one_line_and_changes_nothing(
-    project: Project, pfl: Pfl, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wrong_usage_is_one_line_and_changes_nothing(project: Project, pfl: Pfl, monkeypatch) -> None:
     project.write("specs/base.yaml", "abstract: true\n")
     before = tree(project.root)
     for words, message in WRONG.items():
@@ -175,44 +174,69 @@ def test_wrong_usage_is_one_line_and_changes_nothing(
     for words in ("", "nothing", "list", "stage train", "run --profil smoke"):
         code, out, err = pfl(project.root, *words.split())
         assert code == 2 and "Traceback" not in out + err
-    for words, message in {
-        "guard a": "pfl stage guard: takes no name",
-        "report": "pfl stage report: of what? A name is missing",
-        "train a b": "pfl stage train: takes one name, not 2: a b",
-    }.items():
-        assert refused(pfl(project.root, "stage", *words.split())) == message
     project.compile()
     run = next(iter(project.compiled().runs))
     monkeypatch.setenv("PFL_CHECKPOINT_SECONDS", "soon")
     line = refused(pfl(project.root, "stage", "train", run))
     assert line == "PFL_CHECKPOINT_SECONDS = 'soon' must be a number of seconds, 0 or more"
+    project.write("specs/tiny.yaml", spec("[local]"))
+    project.write("specs/bad.yaml", b"title: caf\xe9\n")
+    before = tree(project.root)
+    for words in ("compile", "validate", "run bad", "add bad", "plan bad"):
+        assert refused(pfl(project.root, *words.split())).startswith("specs/bad.yaml:")
+    assert tree(project.root) == before
 
 
-def test_outside_of_a_project_and_without_specs(tmp_path: Path, pfl: Pfl) -> None:
+def test_outside_of_a_project_without_specs_and_where_git_has_gone(tmp_path: Path, pfl: Pfl) -> None:
     for words in ("validate", "compile", "plan", "add a", "drop --all", "list specs", "schema", "run", "setup"):
         assert refused(pfl(tmp_path, *words.split())).endswith("go to a study, or make one with `pfl init NAME`")
     assert tree(tmp_path) == {}
     (tmp_path / "specs").mkdir()
     assert refused(pfl(tmp_path, "run")) == "nothing to run: there are no specs"
+    subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)
+    assert pfl(tmp_path, "setup") == (0, "", "")
+    shutil.rmtree(tmp_path / ".git")  # as in an archive of the tree
+    assert pfl(tmp_path, "setup") == (0, "", "") and Project(tmp_path).call("dvc", "status").returncode == 0
+    assert "/.pfl/" in (tmp_path / ".dvcignore").read_text(encoding="utf-8").splitlines()
 
 
-def test_a_malformed_spec_is_one_line_and_changes_nothing(project: Project, pfl: Pfl) -> None:
-    project.compile()
-    project.write("specs/tiny.yaml", spec("[local]"))
-    project.write("specs/bad.yaml", b"title: caf\xe9\n")
-    before = tree(project.root)
-    for command in ("compile", "validate", "run bad", "add bad", "plan bad"):
-        assert refused(pfl(project.root, *command.split())).startswith("specs/bad.yaml:")
-    assert tree(project.root) == before
+def test_folders_that_are_called_specs_are_not_all_studies(tmp_path: Path) -> None:
+    deep = tmp_path / "below/deep"
+    for folder in (deep, tmp_path / "specs"):
+        folder.mkdir(parents=True)
+    assert Workspace.find(tmp_path).root == tmp_path
+    with pytest.raises(UserError, match="neither here nor above"):
+        Workspace.find(deep)
+    (tmp_path / ".pfl").mkdir()
+    assert Workspace.find(deep).root == tmp_path
+    (tmp_path / "below/pyproject.toml").write_text("[tool.pfl]\n")
+    assert Workspace.find(deep).root == tmp_path / "below"
 
 
-def test_an_interruption_is_one_line(project: Project, pfl: Pfl, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
+def test_a_message_has_its_beginning_and_its_end_however_long_it_is() -> None:
+    assert bounded("a  b\nc") == "a b c" and bounded("x" * 299) == "x" * 299
+    assert bounded(f"specs/a.yaml:3: {'k' * 5000} is wrong") == f"specs/a.yaml:3: {'k' * 100}...{'k' * 40} is wrong"
+    whole = str(UserError(f"specs/a.yaml:3: {'word ' * 2000}do this"))
+    assert len(whole) <= 4000 and whole.startswith("specs/a.yaml:3: word") and whole.endswith("do this")
 
-    monkeypatch.setattr("pipeline.cli.run.compile_workspace", interrupt)
+
+def test_an_interruption_and_a_full_disk_are_one_line(project: Project, pfl: Pfl, capfd, monkeypatch) -> None:
+    def fail(error: BaseException) -> None:
+        with atomic_path(project.root / "full/out.parquet"):
+            raise error
+
+    for error in (  # pyarrow's and safetensors'
+        OSError(errno.ENOSPC, "Error writing bytes to file. Detail: [errno 28] No space left on device"),
+        RuntimeError("Error while serializing: I/O error: No space left on device (os error 28)"),
+    ):
+        line = f"{project.root}/full/out.parquet: No space left on device"
+        assert attempt(lambda error=error: fail(error)) == ("failed", line)
+        assert capfd.readouterr().out == f"pfl: {line}\n" and not list((project.root / "full").iterdir())
+    monkeypatch.setattr("pipeline.cli.run.compile_workspace", lambda *_: fail(KeyboardInterrupt()))
     line = "pfl: interrupted; the same command goes on from the last checkpoint\n"
     assert pfl(project.root, "validate") == (130, "", line)
+    monkeypatch.setattr(cli.commands, "app", lambda: fail(sqlite3.OperationalError("disk I/O error")))
+    assert refused(pfl(project.root)) == "DVC's own database of files: disk I/O error; is the disk full?"
 
 
 def test_the_program_itself_and_output_that_is_closed_full_left_or_of_few_characters(project: Project) -> None:
@@ -221,25 +245,19 @@ def test_the_program_itself_and_output_that_is_closed_full_left_or_of_few_charac
     done = subprocess.run(words, cwd=project.root / "specs", capture_output=True, text=True, check=False)
     line = "pfl: unknown spec 'tinny'; did you mean 'tiny'?\n"
     assert (done.returncode, done.stdout, done.stderr) == (2, "", line)
-    done = project.call("pfl", _PFL_COMPLETE="complete_bash", COMP_WORDS="pfl va", COMP_CWORD="1")
-    assert (done.stdout.split(), done.stderr) == (["validate"], "")
 
     def shell(command: str, **variables: str) -> tuple[int, str, str]:
         done = project.call("bash", "-c", command, **variables)
         return done.returncode, done.stdout, done.stderr
 
+    completing = {"_PFL_COMPLETE": "complete_bash", "COMP_WORDS": "pfl va", "COMP_CWORD": "1"}
+    assert [one.strip() for one in shell("pfl", **completing)[1:]] == ["validate", ""]
     assert shell("pfl describe fedtp | true; exit ${PIPESTATUS[0]}") == (0, "", "")
     assert shell("pfl list methods >&-; pfl list nonsense >&- 2>&-") == (2, "", "")
     code, shown, _ = shell("pfl describe fedtp", PYTHONIOENCODING="ascii")
     assert code == 0 and shown.isascii() and "server_momentum" in shown
     if Path("/dev/full").exists():
         assert shell("pfl list methods > /dev/full") == (2, "", "pfl: standard output: No space left on device\n")
-
-
-@pytest.mark.matrix
-def test_a_run_whose_output_has_gone_ends_as_ever(project: Project) -> None:
-    assert project.call("bash", "-c", "pfl run >&- 2> >(exit)").returncode == 0
-    assert "up to date" in project.call("dvc", "status").stdout
 
 
 WITHOUT = """
@@ -256,7 +274,7 @@ assert not {modules} & sys.modules.keys()
 
 
 @pytest.mark.matrix
-def test_commands_import_what_they_need(reproduced: Project) -> None:
+def test_commands_import_what_they_need_and_a_run_needs_no_output(reproduced: Project) -> None:
     assert reproduced.call("pfl", "validate").returncode == 0  # which builds a model once and remembers that it could
     quick = ["--version", "compile", "validate", "stage guard", "schema", "status", "list specs", "list methods"]
     reading = ["list datasets", "plan", *(f"stage {kind} tiny" for kind in ("evaluate", "report", "index"))]
@@ -266,3 +284,5 @@ def test_commands_import_what_they_need(reproduced: Project) -> None:
     ):
         done = reproduced.call(sys.executable, "-c", WITHOUT.format(commands=commands, modules=modules))
         assert done.returncode == 0, done.stderr
+    assert reproduced.call("bash", "-c", "rm -rf reports; pfl run >&- 2> >(exit)").returncode == 0
+    assert "up to date" in reproduced.call("dvc", "status").stdout

@@ -1,11 +1,8 @@
 """Kept results as lines of a file: written, found again by versions, refused when they were edited."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,56 +16,48 @@ from pipeline.ledger import FACTS, Entry, Ledger, difference
 from pipeline.measurements import from_table, to_table
 from pipeline.spec.run import Run
 
-# Three clients, the last of them novel; rounds 2 and 5; four characters per text.
-CORRECT, LAST = [[3, 8, 5], [4, 11, 0]], [[1, 2, 1], [0, 3, 0]]
-TOTAL, LOSS = [8, 12, 20], [[2.5, 1.25, 0.5], [0.1, 1 / 3, 7.0]]
-# 11 of 20 right, and a loss of (8 * 2.5 + 12 * 1.25) / 20, over the two clients that are not novel.
-TEST = {"total": TOTAL, "round": [2, 5], "loss": [1.75, 0.24], "correct": CORRECT}
+NAMES = ("round", "client", "population", "correct", "total", "loss", "last_correct")
+# Three clients, the last of them novel; the other two hold samples back. Texts of four characters each.
+ROWS = [
+    (2, 0, "test", 3, 8, 2.5, 1), (2, 1, "test", 8, 12, 1.25, 2), (2, 2, "novel", 5, 20, 0.5, 1),
+    (2, 0, "validation", 1, 4, 1.0, 1), (2, 1, "validation", 2, 6, 2.0, 0),
+    (5, 0, "test", 4, 8, 0.1, 0), (5, 1, "test", 11, 12, 1 / 3, 3), (5, 2, "novel", 0, 20, 7.0, 0),
+    (5, 0, "validation", 4, 4, 0.5, 1), (5, 1, "validation", 5, 6, 0.5, 1),
+]  # fmt: skip
+TESTED = [row for row in ROWS if row[2] != "validation"]
+# Losses over the two clients that are not novel: (8 * 2.5 + 12 * 1.25) / 20 and (4 * 1 + 6 * 2) / 10 at first.
+TEST = {"total": [8, 12, 20], "round": [2, 5], "loss": [1.75, 0.24], "correct": [[3, 8, 5], [4, 11, 0]]}
+VALIDATION = {"total": [4, 6], "round": [2, 5], "loss": [1.6, 0.5], "correct": [[1, 2], [4, 5]]}
+LAST = [[1, 2, 1], [0, 3, 0]]
 VERSIONS = {"engine": "2", "method.fedavg": "1"}
 
 
-def measured(held_back: bool = False, **columns: list[int]) -> pa.Table:
-    """Return a ``rounds/2`` table; if asked for the two clients that are not novel hold 4 and 6 samples back."""
-    rows = [
-        [round_, client, ["test", "test", "novel"][client], correct, TOTAL[client], loss, last]
-        for at, round_ in enumerate((2, 5))
-        for client, correct, loss, last in zip((0, 1, 2), CORRECT[at], LOSS[at], LAST[at], strict=True)
-    ]
-    if held_back:
-        rows[6:] = [[5, 0, "validation", 4, 4, 0.5, 1], [5, 1, "validation", 5, 6, 0.5, 1]]
-        rows[3:3] = [[2, 0, "validation", 1, 4, 1.0, 1], [2, 1, "validation", 2, 6, 2.0, 0]]
-    names = ("round", "client", "population", "correct", "total", "loss", "last_correct")
-    table = dict(zip(names, map(list, zip(*rows, strict=True)), strict=True)) | columns
+def measured(rows: list) -> pa.Table:
+    """Return a ``rounds/2`` table."""
     kinds = {"round": pa.int32(), "client": pa.int32()}
-    arrays = {name: pa.array(own, kinds.get(name)) for name, own in table.items()}
-    arrays["moment"] = pa.array(["after_aggregation"] * len(rows))
-    return pa.table(arrays).replace_schema_metadata({"pfl": json.dumps({"positions": 4})})
+    columns = zip(NAMES, zip(*rows, strict=True), strict=True)
+    table = pa.table({name: pa.array(own, kinds.get(name)) for name, own in columns})
+    table = table.append_column("moment", pa.array(["after_aggregation"] * len(rows)))
+    return table.replace_schema_metadata({"pfl": json.dumps({"positions": 4})})
 
 
-def test_measurements_are_counts_by_round() -> None:
-    assert from_table(measured(), 4) == {"novel": [2], "test": {**TEST, "last": LAST}}
-    # 3 of 10 right with a loss of (4 + 12) / 10, then 9 of 10
-    validation = {"total": [4, 6], "round": [2, 5], "loss": [1.6, 0.5], "correct": [[1, 2], [4, 5]]}
-    assert from_table(measured(held_back=True), 1) == {"novel": [2], "test": TEST, "validation": validation}
-    assert from_table(measured().slice(0, 0), 1) == {} and len(to_table({})) == 0
-
-
-@pytest.mark.parametrize("held_back", [False, True])
-def test_every_figure_survives(held_back: bool) -> None:
-    before = measured(held_back)
-    after = to_table(from_table(before, 4)).replace_schema_metadata(before.schema.metadata)
-    for name in ("round", "client", "population", "correct", "total", "last_correct"):
-        assert after[name].to_pylist() == before[name].to_pylist()
-    schedule = Evaluation(every=3, window=3, curve_every=0)
-    assert summarise(after, schedule, 5) == summarise(before, schedule, 5)
-    assert final_clients(after).drop_columns("loss").equals(final_clients(before).drop_columns("loss"))
-    assert np.allclose(curve(after), curve(before))
-
-
-def test_clients_that_were_not_all_measured() -> None:
-    for columns in ({"total": [8, 12, 20, 8, 12, 21]}, {"client": [0, 1, 2, 0, 1, 1]}, {"client": [0, 1, 2, 1, 0, 2]}):
+def test_measurements_are_counts_by_round_and_every_figure_survives() -> None:
+    assert from_table(measured(TESTED), 4) == {"novel": [2], "test": {**TEST, "last": LAST}}
+    assert from_table(measured(ROWS), 1) == {"novel": [2], "test": TEST, "validation": VALIDATION}
+    assert from_table(measured(ROWS).slice(0, 0), 1) == {} and len(to_table({})) == 0
+    for rows in (TESTED, ROWS):
+        before = measured(rows)
+        after = to_table(from_table(before, 4)).replace_schema_metadata(before.schema.metadata)
+        for name in set(NAMES) - {"loss"}:
+            assert after[name].to_pylist() == before[name].to_pylist()
+        schedule = Evaluation(every=3, window=3, curve_every=0)
+        assert summarise(after, schedule, 5) == summarise(before, schedule, 5)
+        assert final_clients(after).drop_columns("loss").equals(final_clients(before).drop_columns("loss"))
+        assert np.allclose(curve(after), curve(before))
+    first, last = TESTED[:3], TESTED[3:]
+    for wrong in ([*last[:2], (5, 2, "novel", 0, 21, 7.0, 0)], [*last[:2], last[1]], [last[1], last[0], last[2]]):
         with pytest.raises(UserError, match="not all of its clients were measured in every round, on the same samples"):
-            from_table(measured(**columns), 4)  # type: ignore[arg-type]
+            from_table(measured([*first, *wrong]), 4)
 
 
 @pytest.fixture
@@ -76,7 +65,7 @@ def entry() -> Entry:
     run = Run({**RECORD, "training": {"rounds": 2, "lr": 0.1}})
     facts = {name: 3 if kind is int else "cpu" for name, kind in FACTS.items()}
     facts |= {"diverged": {"round": 3, "client": 0}, "chosen": None}
-    return Entry(run, VERSIONS, "2026-11-22", 12.5, facts, from_table(measured(), 4))
+    return Entry(run, VERSIONS, "2026-11-22", 12.5, facts, from_table(measured(TESTED), 4))
 
 
 def test_written_found_and_dropped(entry: Entry, tmp_path: Path) -> None:
@@ -88,8 +77,8 @@ def test_written_found_and_dropped(entry: Entry, tmp_path: Path) -> None:
     for one in (ledger, Ledger(tmp_path)):
         assert {kept.run.id: kept for kept in one.entries()} == {entry.run.id: entry, other.run.id: other}
         assert one.find(other.run, VERSIONS) == other and one.selection("choice", VERSIONS) == trials
-        assert one.path(entry.run.id) == "results/a/table.jsonl" and one.path("choice") == one.path(entry.run.id)
-        assert one.path("none") is None and one.get("choice") is None and one.selection(entry.run.id) is None
+        assert one.path(entry.run.id) == one.path("choice") == "results/a/table.jsonl" and one.path("none") is None
+        assert one.get("choice") is None and one.selection(entry.run.id) is None
     later = {**VERSIONS, "method.fedavg": "2", "backbone.convnet": "1"}
     assert ledger.find(entry.run, later) is None and ledger.selection("choice", later) is None
     assert ledger.get(entry.run.id) == entry and ledger.selection("choice") == trials
@@ -101,21 +90,18 @@ def test_written_found_and_dropped(entry: Entry, tmp_path: Path) -> None:
     assert ledger.drop([other.run.id, "none"]) == 1 and [path.name for path in ledger.files()] == ["table.jsonl"]
 
 
-def test_a_line_is_a_record_with_its_digest(entry: Entry) -> None:
-    line = json.loads(entry.line())
-    assert list(line) == ["run", "digest", "obtained", "seconds", "made_by", "facts", "settings", "measurements"]
-    assert line["run"] == entry.run.id and line["settings"] == entry.run.record and list(line["facts"]) == list(FACTS)
-
-
 def refused(root: Path) -> str:
     with pytest.raises(UserError) as refusal:
         Ledger(root).entries()[0].rounds()
     return str(refusal.value)
 
 
-def test_an_edit_is_noticed(entry: Entry, tmp_path: Path) -> None:
+def test_an_edit_and_what_is_no_entry_are_noticed(entry: Entry, tmp_path: Path) -> None:
     path = Ledger(tmp_path).write("a", [entry], {})
     text = path.read_text(encoding="utf-8")
+    line = json.loads(text)
+    assert list(line) == ["run", "digest", "obtained", "seconds", "made_by", "facts", "settings", "measurements"]
+    assert line["run"] == entry.run.id and line["settings"] == entry.run.record and list(line["facts"]) == list(FACTS)
     for before, after in (("[3, 8, 5]", "[3, 9, 5]"), ("12.5", "12.6"), ('"lr": 0.1', '"lr": 1')):
         assert text.count(before) == 1
         path.write_text(text.replace(before, after), encoding="utf-8")
@@ -123,21 +109,15 @@ def test_an_edit_is_noticed(entry: Entry, tmp_path: Path) -> None:
     for line in ("{}", '{"digest": "a"}', "[" * 10**5):
         path.write_text(text + line, encoding="utf-8")
         assert refused(tmp_path).startswith("results/a.jsonl:2: not a kept result")
-
-
-def test_what_is_no_entry(entry: Entry, tmp_path: Path) -> None:
-    def measured_as(**test: Any) -> dict[str, Any]:
-        return {"measurements": {"novel": [2], "test": {**TEST, **test}}}
-
-    changes: list[tuple[dict[str, Any], str]] = [
+    for change, words in (
         ({"facts": {}}, "not a kept result"),
         ({"facts": {**entry.facts, "macs": "many"}}, "not a kept result"),
         ({"facts": {**entry.facts, "positions": True}}, "not a kept result"),
         ({"measurements": None}, "not a kept result"),
-        (measured_as(total=[8, 12]), "damaged measurements"),
-        (measured_as(total=[8, 12, 10**20]), "damaged measurements"),
-        (measured_as(correct="many"), "damaged measurements"),
-    ]
-    for change, words in changes:
+        ({"measurements": {"novel": [2], "test": {**TEST, "total": [8, 12]}}}, "damaged measurements"),
+        ({"measurements": {"novel": [2], "test": {**TEST, "total": [8, 12, 10**20]}}}, "damaged measurements"),
+        ({"measurements": {"novel": [2], "test": {**TEST, "correct": "many"}}}, "damaged measurements"),
+    ):
+        path.unlink()
         Ledger(tmp_path).write("a", [replace(entry, **change)], {})
         assert words in refused(tmp_path), change

@@ -1,13 +1,11 @@
 """Pretrained weights in specs: part of a run by what is in the file, needed by who trains and by nobody else."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from support.project import VIT, Project, make_project, spec, tree
+from support.project import VIT, Project, make_project, spec
 
 from pflcore.backbones import BACKBONES
 from pflcore.errors import UserError
@@ -43,7 +41,7 @@ def ids(project: Project) -> list[str]:
     return sorted(project.compiled().runs)
 
 
-def test_a_run_is_named_by_what_is_in_the_file_and_stages_depend_on_what_they_must(project: Project) -> None:
+def test_a_run_is_named_by_what_is_in_the_file_which_training_alone_needs(project: Project) -> None:
     compilation, before = project.compiled(), ids(project)
     record, *_ = compilation.runs.values()
     assert record.pretrained and record.pretrained.startswith("sha256:") and FILE not in str(record.record)
@@ -51,8 +49,8 @@ def test_a_run_is_named_by_what_is_in_the_file_and_stages_depend_on_what_they_mu
     (read,), (guard,) = by_kind["weights"], by_kind["guard"]
     assert all(read.outs[0] in train.deps for train in by_kind["train"]) and len(by_kind["train"]) == 2
     assert FILE not in read.deps and FILE not in read.command and {FILE, "specs"} <= {*guard.deps}
-    (project.root / OTHER).parent.mkdir()
-    (project.root / FILE).rename(project.root / OTHER)
+    place(project, OTHER)
+    (project.root / FILE).unlink()
     project.write("specs/a.yaml", naming(OTHER))
     assert ids(project) == before
     place(project, OTHER, seed=8)
@@ -63,13 +61,12 @@ def test_a_run_is_named_by_what_is_in_the_file_and_stages_depend_on_what_they_mu
     assert ids(project) == plain and not project.compiled().weights  # runs from scratch keep their ids
 
 
-def test_a_link_out_of_the_project_is_refused(project: Project, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """As is any other path that leads elsewhere, and what cannot be tuned."""
+def test_a_link_out_of_the_project_is_refused(project: Project, tmp_path_factory) -> None:
+    """As is any other path that leads elsewhere, what stages write, and what cannot be tuned."""
     (project.root / "out").symlink_to(tmp_path_factory.mktemp("other"))
     outside = ("../w.pth", "/etc/w.pth", "a/../../w.pth", "${x}/w.pth", "a//w.pth", "-w.pth", "a\\\\w.pth", "out/w.pth")
     line = r"^specs/a\.yaml:7: grid\.base\.backbone\.pretrained: .* must be a path inside the project"
     refused = {naming(f'"{path}"'): line for path in outside}
-    # What a run has left has to be copied first.
     refused[naming("artifacts/runs/x/weights.safetensors")] = r"lies in artifacts/, .*; copy it to a folder of its own$"
     held = naming(FILE).replace("partition: iid", "partition: {name: iid, validation_share: 0.2}")
     refused[f"{held}tune: {{space: {{backbone.pretrained: [{FILE}, null]}}, seeds: [7]}}\n"] = "cannot be tuned"
@@ -80,25 +77,26 @@ def test_a_link_out_of_the_project_is_refused(project: Project, tmp_path_factory
 
 
 def test_a_file_that_changed_since_is_not_read_and_an_absent_one_a_mistake_of_who_runs_it(project: Project) -> None:
-    ((content, path),) = project.compiled().weights.items()
+    def refuses(message: str, found: dict[str, str]) -> None:
+        ((content, path),) = found.items()
+        with pytest.raises(UserError, match=message):
+            weights.run({"path": path, "content": content}, project.root / "out.safetensors", project.root)
+
+    found = project.compiled().weights
     place(project, FILE, seed=8)
-    with pytest.raises(UserError, match=r"was changed after the specs were compiled; run `pfl compile`$"):
-        weights.run({"path": path, "content": content}, project.root / "out.safetensors", project.root)
+    refuses(r"was changed after the specs were compiled; run `pfl compile`$", found)
     (project.root / FILE).unlink()
     compilation = project.compiled()
     assert {run.pretrained for run in compilation.runs.values()} == {f"absent:{FILE}"}
     assert not any(FILE in stage.deps for stage in compilation.stages)
-    ((content, path),) = compilation.weights.items()
-    with pytest.raises(UserError, match=f"{FILE}: no such file of pretrained weights"):
-        weights.run({"path": path, "content": content}, project.root / "out.safetensors", project.root)
+    refuses(f"{FILE}: no such file of pretrained weights", compilation.weights)
     assert not (project.root / "out.safetensors").exists()
 
 
 @pytest.mark.matrix
 def test_training_begins_there_and_a_changed_file_trains_anew(project: Project) -> None:
     """The models of a run of no learning are those in the file, however it was written."""
-    still = naming("files/vit.pth").replace("lr: 0.1", "lr: 1.0e-30")
-    project.write("specs/a.yaml", still)
+    project.write("specs/a.yaml", naming("files/vit.pth").replace("lr: 0.1", "lr: 1.0e-30"))
     for seed in (7, 8):
         place(project, "files/vit.pth", seed=seed)
         done = project.call("pfl", "run", "a", PFL_DEVICE="cpu")
@@ -106,11 +104,8 @@ def test_training_begins_there_and_a_changed_file_trains_anew(project: Project) 
         (run,) = (name for name in ids(project) if name.startswith("fedavg"))
         left = load_file(project.root / f"artifacts/runs/{run}/weights.safetensors")
         assert all(torch.allclose(left[name], tensor) for name, tensor in state(seed=seed).items())
-    again = tree(project.root / "artifacts")
-    assert project.call("pfl", "run", "a").returncode == 0 and tree(project.root / "artifacts") == again
     place(project, "files/vit.pth", classes=4)
     assert project.repro().code != 0  # the guard compiles, and asks to be called again
     done = project.repro(PFL_DEVICE="cpu")
     assert done.code == 0 and len([name for name in done.ran if name.startswith("train")]) == 2, done.output
-    assert "the classifier begins anew, since that of the file has 4 classes" in done.output
-    assert project.repro().ran == []
+    assert "the classifier begins anew" in done.output and project.repro().ran == []

@@ -1,21 +1,15 @@
-"""From a spec and a profile to runs and a table."""
-
-from __future__ import annotations
+"""From a spec and a profile to runs, a table and trials."""
 
 import json
 from pathlib import Path
-from typing import Any
 
-import pyarrow as pa
 import pytest
-from support.fake_catalog import BASE, CATALOG, resolved
+from support.fake_catalog import BASE, CATALOG, resolved, write_specs
 from support.figure_demo import record
-from support.project import make_project
-from support.report_demo import cell, results_of, table, with_records, write_evaluation
-from support.tiny import fits
+from support.paper_specs import catalog_of_all
+from support.report_demo import cell, results_of, rounds_table, table, with_records
 
 from pflcore.artifacts import write_table
-from pflcore.backbones import BACKBONES
 from pflcore.datasets import DATASETS
 from pflcore.errors import UserError
 from pflcore.methods import METHODS
@@ -25,16 +19,15 @@ from pflcore.settings import Training
 from pipeline.report.frame import Value
 from pipeline.report.study import SpecReport
 from pipeline.spec.catalog import Catalog
-from pipeline.spec.resolve import Resolved, smoke_clients
+from pipeline.spec.resolve import Resolved, resolve, smoke_clients
 from pipeline.spec.run import Run
-from pipeline.spec.table import ResolvedTable
+from pipeline.spec.specs import load_spec
 
-Records = dict[tuple[str, ...], dict[str, Any]]
+HELD_BACK = BASE.replace("dirichlet", "{name: dirichlet, validation_share: 0.2}")
 
 
-def records(result: Resolved) -> Records:
+def records(result: Resolved) -> dict:
     """Return the record of the first run of each cell, by labels."""
-    assert result.table is not None
     runs = {run.id: run.record for run in result.runs}
     return {tuple(cell.labels.values()): runs[cell.runs[0]] for cell in result.table.cells if cell.runs}
 
@@ -74,17 +67,14 @@ def test_runs_and_their_table(tmp_path: Path) -> None:
     result = resolved(tmp_path, TABLE, t_csv=CSV)
     found = records(result)
     assert len(result.runs) == 8 and len(found) == 5
-    one = found["FedTP", "hundred"]
+    one, big = found["FedTP", "hundred"], found["Big", "ten"]
     assert one["dataset"] == {"name": "hundred", "source": "original", "stand_in": None}
-    assert one["method"] == {
-        "name": "fedtp", "embedding": 16, "server_lr": 1.0, "normalised": False, "variant": "as_written",
-    }  # fmt: skip
+    own = {"embedding": 16, "server_lr": 1.0, "normalised": False, "variant": "as_written"}
+    assert one["method"] == {"name": "fedtp", **own}
     assert one["evaluation"] == {"every": 5, "window": 200, "curve_every": 50}
     stated = {"rounds": 100, "lr": 0.1, "sample_rate": 0.1, "momentum": 0.0, "clip": None, "precision": "fp32"}
     assert stated.items() <= one["training"].items() and (one["clients"], one["seed"]) == (50, 0)
-    big = found["Big", "ten"]
     assert (big["clients"], big["method"]["embedding"], big["training"]["lr"]) == (100, 64, 0.01)
-    assert result.table is not None
     dump = json.loads(json.dumps(result.table.model_dump(exclude_defaults=True)))
     cells = [(*cell["labels"].values(), len(cell["runs"]), cell.get("published")) for cell in dump.pop("cells")]
     assert cells == [
@@ -96,20 +86,18 @@ def test_runs_and_their_table(tmp_path: Path) -> None:
         ("Avg", "ten", 2, {"mean": 50.0, "std": 1.0, "quoted": False, "note": ""}),
     ]
     assert dump.pop("runs") == {run.id: run.federation_id for run in result.runs}
-    first = {run.federation_id for run in result.runs if run.seed == 0}
     shown = {one["words"]: one["federation"] for one in dump.pop("partitions")}
-    assert set(shown.values()) == first and set(shown) == {
-        f"dirichlet (alpha 0.3, min_samples 10) on {own} clients, seed 0"
-        for own in ("ten, 50", "hundred, 50", "ten, 100")
-    }
+    assert set(shown.values()) == {run.federation_id for run in result.runs if run.seed == 0}
+    sizes = ("ten, 50", "hundred, 50", "ten, 100")
+    assert shown.keys() == {f"dirichlet (alpha 0.3, min_samples 10) on {own} clients, seed 0" for own in sizes}
     ours, others = {"method": ["FedTP"]}, {"method": ["Big", "Avg"]}
     claim = {"text": "t", "form": "better", "side": ours, "than": others, "over": [], "where": {}, "margin": 0.0}
+    within = {"form": "within", "side": {}, "than": {}, "over": ["method", "dataset"], "margin": 3.0}
     assert dump.pop("claims") == [
         {**claim, "where": {"dataset": ["ten"]}, "margin": 2.0},
         {**claim, "form": "steadier", "than": {"method": ["Avg"]}},
-        {**claim, "form": "within", "side": {}, "than": {}, "over": ["method", "dataset"],
-         "where": {"method": ["Avg", "FedTP"]}, "margin": 3.0},
-    ]  # fmt: skip
+        {**claim, **within, "where": {"method": ["Avg", "FedTP"]}},
+    ]
     assert dump == {
         "spec": "a", "title": "Accuracy", "profile": "paper", "notes": ["A note."], "clients": {}, "better": "higher",
         "paper": {"name": "FedTP", "citation": "Somebody", "table": "Table II"}, "caption": "Accuracy in percent.",
@@ -119,22 +107,6 @@ def test_runs_and_their_table(tmp_path: Path) -> None:
     assert resolved(tmp_path, "abstract: true\ngrid: {base: {seed: 1}}") == Resolved([], None)
     with pytest.raises(UserError, match=r"t\.csv:5: dataset: '# Avg'"):  # a label, further down
         resolved(tmp_path, TABLE, t_csv=CSV.replace("hundred,", "# Avg,"))
-
-
-def test_smoke_shrinks_everything_and_runs_what_becomes_equal_once(tmp_path: Path) -> None:
-    whole = records(resolved(tmp_path, TABLE, t_csv=CSV))["FedTP", "hundred"]
-    found = records(resolved(tmp_path, TABLE, "smoke", t_csv=CSV))
-    changes = {
-        "dataset": {"stand_in": 1000}, "partition": {"min_samples": 1}, "backbone": {"depth": 1},
-        "method": {"embedding": 8}, "evaluation": {"every": 1, "window": 2, "curve_every": 1},
-        "training": {"rounds": 3, "sample_rate": 0.25, "local_epochs": 1, "batch_size": 16},
-    }  # fmt: skip
-    parts = {field: {**whole[field], **change} for field, change in changes.items()}
-    assert found["FedTP", "hundred"] == {**whole, **parts, "clients": 8, "profile": "smoke"}
-    assert found["FedTP", "ten"]["dataset"]["stand_in"] == 320
-    text = f"grid: {{base: {BASE}, axes: {{clients: [50, 100], method: [fedavg, fedtp]}}}}\n"
-    text += "table: {rows: [method], average_over: [clients]}"
-    assert [len(resolved(tmp_path, text, profile).runs) for profile in ("paper", "smoke")] == [4, 2]
 
 
 WHOLE = f"""\
@@ -156,12 +128,11 @@ def test_what_only_leaves_is_as_in_the_whole_table(tmp_path: Path) -> None:
     text = "extends: b.yaml\ngrid: {only: {method: [A, D, C], clients: [20, 9]}}\n"
     result = resolved(tmp_path / "part", text, t_csv=VALUES, b_yaml=WHOLE)
     part = result.table
-    assert whole is not None and part is not None
     assert part.labels == {"method": ["C", "D", "A"], "clients": ["9", "20"]}  # in the order of the whole
     assert whole.labels == {"method": ["C", "D", "E", "A", "B"], "clients": ["5", "9", "20"]}
-    kept = [cell for cell in whole.cells if cell.labels["method"] in "ACD" and cell.labels["clients"] in ("9", "20")]
-    assert sorted(map(repr, part.cells)) == sorted(map(repr, kept)) and part.clients == {"clients": {"20": 1}}
-    assert {run.id for run in result.runs} == {run for cell in kept for run in cell.runs} and len(result.runs) == 5
+    left = [cell for cell in whole.cells if cell.labels["method"] in "ACD" and cell.labels["clients"] in ("9", "20")]
+    assert sorted(map(repr, part.cells)) == sorted(map(repr, left)) and part.clients == {"clients": {"20": 1}}
+    assert {run.id for run in result.runs} == {run for cell in left for run in cell.runs} and len(result.runs) == 5
     middle = "extends: b.yaml\nabstract: true\ngrid: {only: {method: [A], clients: [9]}}\n"
     for more, expected in (  # inherited, lifted and added to
         ("", ["A"]),
@@ -170,14 +141,12 @@ def test_what_only_leaves_is_as_in_the_whole_table(tmp_path: Path) -> None:
     ):
         text = f"extends: c.yaml\n{more}table: {{clients: {{clients: null}}}}\n"
         part = resolved(tmp_path, text, t_csv=VALUES, b_yaml=WHOLE, c_yaml=middle).table
-        assert part and sorted(part.labels["method"]) == expected and part.labels["clients"] == ["9"]
+        assert sorted(part.labels["method"]) == expected and part.labels["clients"] == ["9"]
 
 
-def test_kinds_of_axes(tmp_path: Path) -> None:
-    own = "{name: fedtp, embedding: 16, training: {lr: 0.05}, evaluation: {window: 3}, seed: 6, analyses: [weights]}"
-    text = f"""
+KINDS = f"""
 grid:
-  base: {BASE}
+  base: {BASE[:-1]}, analyses: [weights]}}
   axes:
     partition.alpha: [0.1, 1]
     setting:
@@ -186,116 +155,94 @@ grid:
       other: {{evaluation: {{every: 2}}}}
       same: {{evaluation: {{every: 3}}}}
     backbone.dropout: {{none: null, some: 0.5}}
-    method: {{plain: fedavg, own: {own}, as it is: {{backbone: {{depth: 2}}}}}}
+    method:
+      plain: fedavg
+      own: {{name: fedtp, embedding: 16, training: {{lr: 0.05}}, evaluation: {{window: 3}}, seed: 6}}
+      as it is: {{backbone: {{depth: 2}}}}
+    analyses: {{none: [], both: [weights, {{name: maps, images: 3, clients: [6, 9, 7]}}], base: [weights]}}
   overrides:
     - {{when: {{setting: same}}, set: {{partition: {{name: dirichlet, alpha: 9}}}}}}
     - {{when: {{setting: other}}, set: {{partition: pathological}}}}
+    - {{when: {{analyses: base, setting: same}}, set: {{analyses: [{{name: maps, clients: [5]}}]}}}}
 """
-    result = resolved(tmp_path, text)
+
+
+def test_kinds_of_axes(tmp_path: Path) -> None:
+    result = resolved(tmp_path, KINDS)
     found = records(result)
-    assert result.table and (result.table.rows, len(result.table.columns), len(found)) == (["partition.alpha"], 3, 48)
-    few, noisy, other, same = (found["1", name, "some", "plain"] for name in ("few", "noisy", "other", "same"))
-    assert (few["backbone"]["dropout"], found["1", "few", "none", "plain"]["backbone"]["dropout"]) == (0.5, None)
+    assert (result.table.rows, len(result.table.columns), len(found)) == (["partition.alpha"], 4, 144)
+    few, noisy, other, same = (found["1", name, "some", "plain", "base"] for name in ("few", "noisy", "other", "same"))
+    undropped = found["1", "few", "none", "plain", "base"]
+    assert (few["backbone"]["dropout"], undropped["backbone"]["dropout"]) == (0.5, None)
     assert few["training"] == {**noisy["training"], "rounds": 7} and few["clients"] == 5
     # The option of an axis of its own survives what replaces the partition, as far as that has and does not state it.
     assert noisy["partition"] == {"name": "dirichlet", "alpha": 1.0, "min_samples": 3}
     assert same["partition"] == {"name": "dirichlet", "alpha": 9.0, "min_samples": 10}
     assert other["partition"] == {"name": "pathological", "classes_per_client": 2}
-    nameless = found["1", "few", "some", "as it is"]
+    nameless = found["1", "few", "some", "as it is", "base"]
     assert nameless["method"]["name"] == "fedtp"  # of the base
     assert (nameless["backbone"]["depth"], few["backbone"]["depth"]) == (2, 8)
     method, training = {**nameless["method"], "embedding": 16}, {**few["training"], "lr": 0.05}
-    more = {"evaluation": {**few["evaluation"], "window": 3}, "seed": 6, "analyses": [{"name": "weights"}]}
-    assert found["1", "few", "some", "own"] == {**few, "method": method, "training": training, **more}
-
-
-ANALYSED = f"""\
-grid:
-  base: {BASE[:-1]}, analyses: [weights]}}
-  axes:
-    seed: [0, 1]
-    analyses: {{none: [], both: [weights, {{name: maps, images: 3, clients: [0, 9, 7]}}], base: [weights]}}
-  overrides:
-    - {{when: {{analyses: base, seed: 1}}, set: {{analyses: [{{name: maps, clients: [5]}}]}}}}
-table: {{rows: [analyses], columns: [seed]}}
-"""
-
-
-def test_analyses_are_a_list_that_is_replaced(tmp_path: Path) -> None:
-    result = resolved(tmp_path, ANALYSED)
-    found = {labels: record.get("analyses") for labels, record in records(result).items()}
-    maps, weights = {"name": "maps", "clients": [0, 9, 7], "images": 3}, {"name": "weights"}
-    assert (found["none", "0"], found["both", "1"], found["base", "0"]) == (None, [maps, weights], [weights])
-    assert found["base", "1"] == [{**maps, "clients": [5], "images": 2}]
-    assert result.table and result.table.analyses == {"maps": "Maps of attention", "weights": "Learned weights"}
-    for clients, left in (("[0, 9, 7]", [0, 7]), ("[9, 8]", [0])):  # of eight clients
-        small = records(resolved(tmp_path, ANALYSED.replace("[0, 9, 7]", clients), "smoke"))["both", "0"]
-        assert small["analyses"] == [{"name": "maps", "clients": left, "images": 1}, weights]
+    more = {"evaluation": {**few["evaluation"], "window": 3}, "seed": 6}
+    assert found["1", "few", "some", "own", "base"] == {**few, "method": method, "training": training, **more}
+    # Lists are replaced.
+    maps, weights = {"name": "maps", "clients": [6, 9, 7], "images": 3}, {"name": "weights"}
+    analysed = [found["1", "noisy", "some", "plain", name].get("analyses") for name in ("none", "both", "base")]
+    assert analysed == [None, [maps, weights], [weights]] and few["analyses"] == [weights]
+    assert same["analyses"] == [{**maps, "clients": [5], "images": 2}]
+    assert result.table.analyses == {"maps": "Maps of attention", "weights": "Learned weights"}
+    small = records(resolved(tmp_path, KINDS, "smoke"))
+    for setting, left in (("noisy", [6, 7]), ("few", [0])):  # of eight and of five clients
+        shrunk = small["1", setting, "some", "plain", "both"]["analyses"]
+        assert shrunk == [{"name": "maps", "clients": left, "images": 1}, weights]
 
 
 # --- the smoke profile ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("classes", "each", "times"), [(10, 2, 20), (7, 3, 5), (200, 20, 30), (11, 4, 1), (100, 5, 1)])
-def test_smoke_clients_keep_a_partition_even(classes: int, each: int, times: int) -> None:
-    least = next(few for few in range(1, classes + 1) if few * each % classes == 0)
-    few = smoke_clients(least * times, each, classes)
-    assert few <= least * times and few * each % classes == 0
-
-
-def smoke_of_everything(folder: Path, dataset: str, methods: list[str], partitions: list[str]) -> list[dict[str, Any]]:
-    """Return the records of the smoke runs of methods and partitions with a hundred clients, as published."""
-    pathological = "pathological: {name: pathological, classes_per_client: 2}"
-    named = ", ".join(pathological if name == "pathological" else f"{name}: {name}" for name in partitions)
-    of_images = [name for name in methods if not fits(METHODS.create(name), BACKBONES.create("tiny_vit", patch=8))]
-    override = f"{{when: {{method: {of_images}}}, set: {{backbone: {{name: convnet, kernel: 3, padding: 1}}}}}}"
-    text = f"""\
-grid:
-  base: {{dataset: {dataset}, clients: 100, backbone: tiny_vit}}
-  axes: {{method: {methods}, partition: {{{named}}}}}
-  overrides: {[override] if of_images else []}
-table: {{rows: [method], columns: [partition]}}
-""".replace('"', "")
-    return [run.record for run in make_project(folder, {"specs/all.yaml": text}).compiled("smoke").runs.values()]
-
-
-@pytest.mark.parametrize(
-    ("dataset", "methods", "partitions"),
-    [
-        ("digits", METHODS.names(), ["iid"]),
-        ("cifar10", ["fedavg"], PARTITIONS.names()),
-        *(pytest.param(name, ["fedtp"], PARTITIONS.names(), marks=pytest.mark.matrix) for name in DATASETS.names()),
-    ],
-)
-def test_everything_shrinks(tmp_path: Path, dataset: str, methods: list[str], partitions: list[str]) -> None:
-    found = smoke_of_everything(tmp_path, dataset, methods, partitions)
-    assert len(found) == len(methods) * len(partitions)
-    for shrunk in found:
-        clients, training = shrunk["clients"], shrunk["training"]
-        assert shrunk["profile"] == "smoke" and clients <= max(20, DATASETS.create(dataset).classes)
-        assert 40 * clients <= shrunk["dataset"]["stand_in"] <= max(1000, 40 * clients)
-        assert training["rounds"] <= 3 and training["local_epochs"] == 1
-        assert training["sample_rate"] * clients == pytest.approx(2)
-
-
-def test_what_is_smaller_already_stays(tmp_path: Path) -> None:
-    held_back = BASE.replace("dirichlet", "{name: dirichlet, validation_share: 0.2}")
-    patient = held_back[:-1] + ", training: {patience: 3, rounds: 2}, evaluation: {window: 0}}"
+def test_smoke_shrinks_a_run_and_what_becomes_equal_runs_once(tmp_path: Path) -> None:
+    whole = records(resolved(tmp_path, TABLE, t_csv=CSV))["FedTP", "hundred"]
+    found = records(resolved(tmp_path, TABLE, "smoke", t_csv=CSV))
+    changes = {
+        "dataset": {"stand_in": 1000}, "partition": {"min_samples": 1}, "backbone": {"depth": 1},
+        "method": {"embedding": 8}, "evaluation": {"every": 1, "window": 2, "curve_every": 1},
+        "training": {"rounds": 3, "sample_rate": 0.25, "local_epochs": 1, "batch_size": 16},
+    }  # fmt: skip
+    parts = {field: {**whole[field], **change} for field, change in changes.items()}
+    assert found["FedTP", "hundred"] == {**whole, **parts, "clients": 8, "profile": "smoke"}
+    assert found["FedTP", "ten"]["dataset"]["stand_in"] == 320
+    text = f"grid: {{base: {BASE}, axes: {{clients: [50, 100], method: [fedavg, fedtp], seed: [1, 2, 3]}}}}\n"
+    text += "table: {rows: [method], average_over: [clients, seed]}"
+    assert [len(resolved(tmp_path, text, profile).runs) for profile in ("paper", "smoke")] == [12, 4]
+    patient = HELD_BACK[:-1] + ", training: {patience: 3, rounds: 2}, evaluation: {window: 0}}"
     text = f"grid: {{base: {patient}}}".replace("ten", "{name: ten, stand_in: 60}").replace("20,", "3,", 1)
-    (run,) = resolved(tmp_path, text, "smoke").runs
+    (run,) = resolved(tmp_path, text, "smoke").runs  # what is smaller already stays
     assert (run.record["dataset"]["stand_in"], run.clients, run.evaluation.window) == (60, 3, 0)
+    for clients, each, classes in ((100, 2, 10), (35, 3, 7), (300, 20, 200), (11, 4, 11), (20, 5, 100)):
+        few = smoke_clients(clients, each, classes)
+        assert few <= clients and few * each % classes == 0
+
+
+def test_every_entry_shrinks(tmp_path: Path) -> None:
+    base = "{dataset: digits, clients: 100, backbone: tiny_vit, method: fedavg, partition: iid}"
+    partitions = [one for one in PARTITIONS.names() if one != "from_file"]  # which needs one
+    for axis, own in (("partition", partitions), ("method", METHODS.names()), ("dataset", DATASETS.names())):
+        labels = ", ".join(f"{name}: {{name: {name}}}" for name in own)
+        labels = labels.replace("{name: pathological}", "{name: pathological, classes_per_client: 2}")
+        specs = write_specs(tmp_path, {"specs/a.yaml": f"grid: {{base: {base}, axes: {{{axis}: {{{labels}}}}}}}\n"})
+        loaded = load_spec(specs / "a.yaml", specs, catalog_of_all())
+        found = [run.record for run in resolve(loaded, catalog_of_all(), "smoke").runs]
+        assert len(found) == len(own)
+        for shrunk in found:
+            clients, training = shrunk["clients"], shrunk["training"]
+            classes = DATASETS.create(shrunk["dataset"]["name"]).classes
+            assert shrunk["profile"] == "smoke" and clients <= max(20, classes)
+            assert 40 * clients <= shrunk["dataset"]["stand_in"] <= max(1000, 40 * clients, 10 * classes)
+            assert training["rounds"] <= 3 and training["local_epochs"] == 1
+            assert training["sample_rate"] * clients == pytest.approx(2)
 
 
 # --- ids --------------------------------------------------------------------------------------------------------------
-
-
-def test_settings_that_came_later_are_in_no_record_at_their_defaults() -> None:
-    later = {option.name for option in describe_options(Training) if option.later}
-    for catalog in (CATALOG, Catalog.from_json(CATALOG.to_json())):  # in which lists are no tuples
-        assert "milestones" in later and not later & catalog.validate("training", {"rounds": 3}).keys()
-        given = catalog.validate("training", {"milestones": [2], "schedule": "step", "gamma": 0.5})
-        assert later & given.keys() == {"milestones", "schedule", "gamma"}
-
 
 EQUAL = {
     "training: {lr: 1}": "training: {lr: 1.0}",
@@ -303,8 +250,6 @@ EQUAL = {
     "seed: 0": "analyses: []",
     "analyses: [weights, maps]": "analyses: [{name: maps}, weights]",
 }
-
-
 RECORD = {
     "dataset": {"name": "digits", "stand_in": None}, "partition": {"name": "dirichlet", "alpha": 0.3},
     "clients": 10, "seed": 0, "backbone": {"name": "convnet", "channels": [8, 16]}, "method": {"name": "fedavg"},
@@ -329,48 +274,103 @@ def test_ids_never_change_and_depend_on_what_they_stand_for(tmp_path: Path) -> N
     ):
         after = [getattr(Run({**RECORD, field: value}), name) for name in names]
         assert [one != other for one, other in zip(before, after, strict=True)] == [n < differing for n in range(3)]
+    later = {option.name for option in describe_options(Training) if option.later}  # in no record at their defaults
+    for catalog in (CATALOG, Catalog.from_json(CATALOG.to_json())):  # in which lists are no tuples
+        assert "milestones" in later and not later & catalog.validate("training", {"rounds": 3}).keys()
+        given = catalog.validate("training", {"milestones": [2], "schedule": "step", "gamma": 0.5})
+        assert later & given.keys() == {"milestones", "schedule", "gamma"}
 
 
 # --- cells of single clients ------------------------------------------------------------------------------------------
 
-SHARES = {"s0": [[50, 60, 80], [90, 80, 40]], "s1": [[10, 20, 60], [30, 40, 60]]}
-"""Correct per hundred test samples: run → client → after rounds 1, 2 and 3."""
-
-
-def study(root: Path, metric: str) -> ResolvedTable:
-    """Write the runs; return a table of one method with a column for each of two clients and one for all."""
-    for run, shares in SHARES.items():
-        rows = [(r + 1, c, right) for c, rounds in enumerate(shares) for r, right in enumerate(rounds)]
-        number, client, right = (pa.array(column, pa.int32()) for column in zip(*rows, strict=True))
-        same = {"population": "test", "moment": "after_aggregation", "total": 100, "loss": 1.0}
-        columns = {name: [value] * len(rows) for name, value in same.items()}
-        count = right.cast(pa.int64())
-        made = pa.table({"round": number, "client": client, **columns, "correct": count, "last_correct": count})
-        path = root / f"artifacts/runs/{run}/rounds.parquet"
-        write_table(path, made, "rounds/2", run=run, positions=1, diverged=None)
-        mean = sum(own[-1] for own in shares) / 2
-        write_evaluation(root, run, {name: {"mean": mean, "std": 1.0, "n": 2} for name in ("last_rounds", "clients")})
-    clients = {"A": 0, "B": 1}
-    cells = [
-        cell({"method": "M", "domain": x}, [*SHARES], (50.0, None), client=clients.get(x)) for x in ("A", "B", "*")
-    ]
-    settings = {"training": {"rounds": 3}, "evaluation": {"every": 1, "window": 1, "curve_every": 1}}
-    runs = {run: {**record("fedbn", seed=number, clients=2), **settings} for number, run in enumerate(SHARES)}
-    return with_records(root, table(cells, ["method"], ["domain"], metric=metric, clients={"domain": clients}), runs)
+SHARES = {"s0": [50, 90, 60, 80, 80, 40], "s1": [10, 30, 20, 40, 60, 60]}
+"""Correct per hundred test samples: run → of two clients after round 1, 2 and 3."""
 
 
 def test_labels_of_clients_share_runs_and_values_are_of_the_client_alone(tmp_path: Path) -> None:
     axes = "axes: {method: [fedavg, fedtp], domain: {A: {}, B: {}, All: {}}, seed: [0, 1]}"
     layout = "table: {rows: [method], columns: [domain], average_over: [seed], clients: {domain: {A: 0, B: 15}}}"
     result = resolved(tmp_path, f"grid: {{base: {BASE}, {axes}}}\n{layout}\n")
-    assert result.table is not None and len(result.runs) == 4
+    assert len(result.runs) == 4
     assert [(one.client, len(one.runs)) for one in result.table.cells] == [(0, 2), (15, 2), (None, 2)] * 2
+    small = resolved(tmp_path, f"grid: {{base: {BASE}, {axes}}}\n{layout}\n", "smoke").table
+    assert small.clients == {"domain": {"A": 0, "B": 7}}  # of eight
+    for run, shares in SHARES.items():
+        rounds = rounds_table([1, 1, 2, 2, 3, 3], [0, 1] * 3, shares, [100] * 6, [1.0] * 6)
+        path = tmp_path / f"artifacts/runs/{run}/rounds.parquet"
+        write_table(path, rounds, "rounds/2", run=run, positions=1, diverged=None)
+    clients = {"A": 0, "B": 1}
+    cells = [cell({"method": "M", "domain": name}, [*SHARES], client=clients.get(name)) for name in ("A", "B", "*")]
+    settings = {"training": {"rounds": 3}, "evaluation": {"every": 1, "window": 1, "curve_every": 1}}
+    runs = {run: {**record("fedbn", seed=number, clients=2), **settings} for number, run in enumerate(SHARES)}
     for metric, first, second in (
         ("clients", Value(70.0, 10.0), Value(50.0, 10.0)),  # after the last round 80 and 60, 40 and 60
         ("last_rounds", Value(55.0, 15.0), Value(55.0, 5.0)),  # over the last two rounds 70 and 40, 60 and 50
     ):
-        results = results_of(study(tmp_path / metric, metric), tmp_path / metric)
+        shown = table(cells, ["method"], ["domain"], metric=metric, clients={"domain": clients})
+        results = results_of(with_records(tmp_path, shown, runs), tmp_path)
         assert [one.obtained for one in results.cells[:2]] == [first, second]
     curves = SpecReport(results).sections[0]
     found = [curves.data[name].tolist() for name in curves.data if name != "round"]
     assert found == [[30.0, 40.0, 70.0], [60.0, 60.0, 50.0], [45.0, 50.0, 60.0]]
+
+
+# --- tuning -----------------------------------------------------------------------------------------------------------
+
+GRID = f"""\
+grid:
+  base: {HELD_BACK}
+  axes:
+    method: {{FedAvg: fedavg, FedTP: fedtp}}
+    seed: [0, 3]
+table: {{rows: [method], average_over: [seed]}}
+"""
+TUNE = """\
+tune:
+  space: {training.lr: [0.01, 0.1, 0.5], training.local_epochs: [1, 2]}
+  also:
+    - when: {method: FedTP}
+      space: {method.server_lr: [0.1, 1.0]}
+      trial: {training: {rounds: 3, sample_rate: 0.5}}
+  seeds: [7, 8]
+  trial: {training: {rounds: 1}}
+"""
+
+
+def test_combinations_are_tried_under_seeds_of_their_own(tmp_path: Path) -> None:
+    def tried(text: str, profile: str = "paper") -> tuple:
+        result = resolved(tmp_path, text, profile)
+        by_method = {name.partition("-")[0]: selection for name, selection in result.selections.items()}
+        return result, by_method["fedavg"], by_method["fedtp"]
+
+    result, plain, longer = tried(GRID + TUNE)
+    assert [(len(one.trials), one.size) for one in (plain, longer)] == [(6, 6), (12, 12)]
+    assert [tuple(trial.chosen.values()) for trial in plain.trials[:3]] == [(0.01, 1), (0.01, 2), (0.1, 1)]
+    third = [(run.seed, run.training.lr, run.training.rounds, run.tuned) for run in plain.trials[2].runs]
+    assert third == [(7, 0.1, 1, None), (8, 0.1, 1, None)]
+    run = longer.trials[1].runs[0]  # as `also` says
+    assert (run.options("method")["server_lr"], run.training.rounds, run.training.sample_rate) == (1.0, 3, 0.5)
+    assert longer.record["rounds"] == 72
+    # One choice for both seeds of a method's runs, which are those of the table.
+    final = [run for run in result.runs if run.tuned]
+    assert len(final) == 4 and len(result.runs) == 4 + 2 * 18
+    assert {run.tuned for run in final if run.method == "fedavg"} == {plain.id}
+    assert {run.id for run in final} == set(result.table.runs) == set(result.table.tuned)
+    small = tried(GRID + TUNE, "smoke")[2].trials[0].runs[0]
+    assert (small.record["profile"], small.training.batch_size) == ("smoke", 16)
+    (_, *some), (_, *again) = (tried(f"{GRID}{TUNE}  trials: 5\n") for _ in range(2))  # a random set
+    assert [one.size for one in some] == [6, 12] and [one.id for one in some] == [one.id for one in again]
+    for one in some:
+        drawn = [tuple(trial.chosen.values()) for trial in one.trials]
+        assert len(set(drawn)) == 5 and drawn == sorted(drawn)  # in the order of the grid, which ascends here
+
+
+def test_an_axis_may_be_whether_runs_are_tuned(tmp_path: Path) -> None:
+    grid = GRID.replace("    seed:", "    way: {as it is: {}, tuned: {}}\n    seed:")
+    grid = grid.replace("average", "columns: [way], average")
+    result = resolved(tmp_path, f"{grid}tune: {{where: {{way: tuned}}, space: {{training.lr: [0.01, 0.1]}}}}\n")
+    tuned = {run.id for run in result.runs if run.tuned}
+    for shown in result.table.cells:
+        assert len(shown.runs) == 2 and {run in tuned for run in shown.runs} == {shown.labels["way"] == "tuned"}
+    with pytest.raises(UserError, match="way: has no effect"):
+        resolved(tmp_path, grid)
