@@ -1,0 +1,46 @@
+"""What a user of ``pfl`` meets beside the commands' own work: wrong usage, variants, broken specs, cleaning."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.command import Pfl
+from support.command import pfl as pfl
+from support.project import Project, make_project
+
+from pipeline.running.board import Board, StageState, summary
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    return make_project(tmp_path, default=["tiny"])
+
+
+USAGE = {
+    "run --sed 1": "no such option: --sed; did you mean '--seed'?",
+    "rnu": "no such command 'rnu'; did you mean 'run'?",
+    "results lst": "no such command 'lst'; did you mean 'list'?",
+    "run --seed x": "invalid value for '--seed': Input should be a valid integer",
+    "run --jobs": "option '--jobs' requires an argument",
+    "nothing": "no such command 'nothing'; see `pfl --help`",
+    "list": "missing argument 'what'; see `pfl list --help`",
+}
+
+
+def test_wrong_usage_is_one_line_and_no_usage_is_help(project: Project, pfl: Pfl) -> None:
+    for words, message in USAGE.items():
+        code, out, err = pfl(project.root, *words.split())
+        assert (code, out, err.count("\n")) == (2, "", 1) and err.startswith(f"pfl: {message}"), words
+    code, out, err = pfl(project.root)
+    assert code == 2 and "Usage: pfl" in out and not err
+    code, out, err = pfl(project.root, "run", "--help")
+    assert code == 0 and "--seed" in out and not err
+
+
+def test_a_failure_is_shown_by_its_last_attempt(tmp_path: Path) -> None:
+    log, head = tmp_path / "a.log", "--- 2026-11-26 10:00:0{}  pfl stage train a --seal 1\n"
+    log.write_text(f"{head.format(1)}old 1\nold 2\n--- 2026-11-26 10:00:02  failed: old\n{head.format(3)}new\n\n")
+    entry = StageState("a", "train", "a", "failed", note="why", log=str(log))
+    assert summary(Board(entries={"a": entry}))[1:3] == ["FAILED a: why", "    new"]
+    assert not any("old" in line for line in summary(Board(entries={"a": entry})))
