@@ -19,6 +19,7 @@ from pipeline.cli.common import (
     named_specs,
     selected,
     warn,
+    warn_of_skipped,
     write_stages,
 )
 from pipeline.compile.compiler import compile_workspace
@@ -100,7 +101,8 @@ def plan(specs: Specs = None, all_: All = False, profile: Profile = PAPER) -> No
 
     workspace = Workspace.find(profile=profile)
     names = named_specs(workspace, specs) or (all_specs(workspace) if all_ else selected(workspace).default)
-    compilation = compile_workspace(workspace, names)
+    compilation = compile_workspace(workspace, names, wanted=names)
+    warn_of_skipped(compilation)
     warn(compilation.idle)
     print("\n".join(plan_lines(make_plan(workspace, compilation))))
 

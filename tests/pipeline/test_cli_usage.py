@@ -44,3 +44,29 @@ def test_a_failure_is_shown_by_its_last_attempt(tmp_path: Path) -> None:
     entry = StageState("a", "train", "a", "failed", note="why", log=str(log))
     assert summary(Board(entries={"a": entry}))[1:3] == ["FAILED a: why", "    new"]
     assert not any("old" in line for line in summary(Board(entries={"a": entry})))
+
+
+def test_a_broken_spec_stops_no_command_that_does_not_need_it(project: Project, pfl: Pfl) -> None:
+    project.write("specs/bad.yaml", "gird: {}\n")
+    project.write("specs/Copy of tiny.yaml", "")
+    bad = "specs/bad.yaml:1: gird: unknown key; did you mean 'grid'?"
+    misnamed = "specs/Copy of tiny.yaml: the name 'Copy of tiny' is not allowed"
+    both = [f"pfl: left alone: {misnamed}", f"pfl: left alone: {bad}"]
+    for words, expected in {
+        "run tiny --dry-run": both,
+        "list specs": both,
+        "report": both,
+        "results list": both,
+        "plan tiny": both[:1],
+        "describe partition tiny": [],
+        "compile": [f"pfl: {misnamed}"],
+        "validate": [f"pfl: {misnamed}"],
+        "stage guard": [f"pfl: {misnamed}"],
+    }.items():
+        code, _, err = pfl(project.root, *words.split())
+        lines = err.splitlines()
+        assert code == (2 if expected[:1] == [f"pfl: {misnamed}"] else 0), words
+        assert len(lines) == len(expected) and all(map(str.startswith, lines, expected)), words
+    (project.root / "specs/Copy of tiny.yaml").unlink()
+    for words in ("compile", "validate", "stage guard", "run bad"):
+        assert pfl(project.root, *words.split()) == (2, "", f"pfl: {bad}\n"), words
