@@ -36,7 +36,7 @@ def main() -> None:
 def _call() -> None:
     import typer
 
-    usage_error = typer.BadParameter.__bases__[0]  # not exported, and Typer's own or Click's, depending on the version
+    usage_error: Any = typer.BadParameter.__bases__[0]  # not exported; Typer's own or Click's, by its version
     try:
         from pipeline.cli.commands import app
 

@@ -26,11 +26,13 @@ from pipeline.compile.compiler import compile_workspace
 from pipeline.compile.generated import compare, write
 from pipeline.spec import selection
 from pipeline.study.begin import SCHEMA, write_schema
+from pipeline.study.variant import write_variant
 from pipeline.workspace import PAPER, Workspace
 
 Jobs = Annotated[int | None, typer.Option("--jobs", "-j", min=1, help="Stages at a time; default: what fits.")]
 KEEP_GOING = "After a failure, go on with what does not depend on it."
 KeepGoing = Annotated[bool, typer.Option("--keep-going/--fail-fast", help=KEEP_GOING)]
+SET = "Run a variant, written to specs/added/: a setting of other value, as training.rounds=20; repeatable."
 CELL = "Only runs of this cell, no report: labels, e.g. 'FedAvg, *'; repeatable."
 Cells = Annotated[list[str] | None, typer.Option(help=CELL)]
 
@@ -118,6 +120,7 @@ def run(
     cluster: Annotated[str | None, typer.Option(help="Address of a Ray cluster that does the work.")] = None,
     cell: Cells = None,
     seed: Annotated[list[int] | None, typer.Option(help="Only runs with this seed; repeatable.")] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help=SET)] = None,
     profile: Profile = PAPER,
 ) -> None:
     """Compile, then bring specs' reports up to date: the same as `dvc repro`, in parallel."""
@@ -128,6 +131,11 @@ def run(
     names = named_specs(workspace, specs)
     if names and all_:
         raise UserError("name specs, or give --all; not both")
+    if set_:
+        if len(names) != 1:
+            raise UserError("--set makes a variant of one spec; name it")
+        names = [write_variant(workspace, names[0], set_)]
+        print(f"specs/{names[0]}.yaml: the variant; it is run again by `pfl run {names[0]}`", flush=True)
     chosen = RunOptions(
         specs=tuple(names),
         everything=all_,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from support.command import Pfl
 from support.command import pfl as pfl
-from support.project import Project, make_project
+from support.project import Project, make_project, spec
 
 from pipeline.running.board import Board, StageState, summary
 
@@ -70,3 +70,53 @@ def test_a_broken_spec_stops_no_command_that_does_not_need_it(project: Project, 
     (project.root / "specs/Copy of tiny.yaml").unlink()
     for words in ("compile", "validate", "stage guard", "run bad"):
         assert pfl(project.root, *words.split()) == (2, "", f"pfl: {bad}\n"), words
+
+
+VARIANT = """\
+# Written by `pfl run two --set …`; it can be edited.
+extends: ../two.yaml
+title: Two; training.rounds=3, method.mu=0.25
+grid:
+  overrides+:
+  - when: {}
+    set:
+      training:
+        rounds: 3
+  - when:
+      method:
+      - Prox
+    set:
+      method:
+        mu: 0.25
+"""
+REFUSED = {
+    "two --set training.rouds=3": "--set training.rouds: unknown option; did you mean 'rounds'?",
+    "two --set method.mo=3": "--set method.mo: no method of two has this option; did you mean 'mu'?",
+    "two --set traning.rounds=3": "--set traning: unknown run field; did you mean 'training'?",
+    "two --set method.mu=-1": "--set method.mu: -1 must be at least 0",
+    "two --set clients=x": "--set clients: 'x' must be a whole number, at least 1",
+    "two --set clients": "--set 'clients': must be SETTING=VALUE, such as training.rounds=20",
+    "two --set clients=[1": "--set 'clients=[1': the value is not YAML",
+    "two --set method=local": "specs/two.yaml:11: grid.axes.method: has no effect",
+    "two tiny --set clients=4": "--set makes a variant of one spec; name it",
+    "two --set training.rounds=3 --set method.mu=0.25": "specs/added/{}.yaml: has been edited; type `pfl run added/{}`",
+}
+
+
+def test_a_variant_is_a_spec_that_extends_another(project: Project, pfl: Pfl) -> None:
+    project.write("specs/two.yaml", spec("{FedAvg: fedavg, Prox: {name: fedprox, mu: 0.5}}", title="Two"))
+    name = "two-training.rounds-3-method.mu-0.25"
+    words = ["run", "two", "--set", "training.rounds=3", "--set", "method.mu=0.25", "--dry-run"]
+    for _ in range(2):  # the same words are the same variant
+        code, out, _ = pfl(project.root, *words)
+        assert code == 0 and out.startswith(f"specs/added/{name}.yaml: ") and f"report added/{name}" in out
+    path = project.root / f"specs/added/{name}.yaml"
+    assert path.read_text("utf-8") == VARIANT
+    runs = project.compiled().every_run.values()
+    made = {run.record["method"].get("mu") for run in runs if run.record["training"]["rounds"] == 3}
+    assert made == {None, 0.25}
+    path.write_text(VARIANT.replace("0.25", "0.125"), "utf-8")
+    for words_, message in REFUSED.items():
+        code, _, err = pfl(project.root, "run", *words_.split())
+        assert code == 2 and err.startswith(f"pfl: {message.format(name, name)}") and err.count("\n") == 1, words_
+    assert [one.name for one in path.parent.iterdir()] == [path.name]
