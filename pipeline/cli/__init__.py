@@ -44,7 +44,8 @@ def _call() -> None:
     except usage_error as error:
         _refuse(_usage(error))
     except typer.Abort:  # Ctrl-C, or the end of the input, where something is asked
-        code = 130
+        print("\npfl: interrupted", file=sys.stderr)
+        sys.exit(130)
     except UserError as error:
         _refuse(str(error))
     except OSError as error:  # a file cannot be written or read, and is left as it was

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections import Counter
 from typing import Annotated
 
 import typer
@@ -150,6 +151,31 @@ def run(
         command=shlex.join(["pfl", *sys.argv[1:]]),
     )
     raise typer.Exit(run_specs(workspace, chosen))
+
+
+def clean(
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list them.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    profile: Profile = PAPER,
+) -> None:
+    """Remove artifacts and checkpoints that no spec here asks for any more, also from DVC's cache."""
+    from rich.filesize import decimal
+
+    from pipeline.running.clean import remove, unused
+
+    workspace = Workspace.find(profile=profile)
+    found, sizes = unused(workspace), Counter[str]()
+    for path in found:
+        sizes["/".join(path.relative_to(workspace.root).parts[:3])] += path.lstat().st_size
+    for name, size in sizes.items():
+        print(f"{decimal(size):>10}  {name}")
+    total = f"{decimal(sizes.total())} in {len(sizes)} places"
+    if not found or dry_run:
+        return print(f"{total} could be removed" if found else "nothing to remove: specs ask for all that is here")
+    if not yes and not typer.confirm(f"Remove {total}?"):
+        return print("nothing is removed")
+    remove(workspace, found)
+    print(f"{total} removed")
 
 
 def status(

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import io
+import json
+import os
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 from support.command import Pfl
 from support.command import pfl as pfl
-from support.project import Project, make_project, spec
+from support.project import Project, make_project, spec, tree
 
 from pipeline.running.board import Board, StageState, summary
 
@@ -91,7 +95,7 @@ grid:
 """
 REFUSED = {
     "two --set training.rouds=3": "--set training.rouds: unknown option; did you mean 'rounds'?",
-    "two --set method.mo=3": "--set method.mo: no method of two has this option; did you mean 'mu'?",
+    "two --set method.muu=3": "--set method.muu: no method of two has this option; did you mean 'mu'?",
     "two --set traning.rounds=3": "--set traning: unknown run field; did you mean 'training'?",
     "two --set method.mu=-1": "--set method.mu: -1 must be at least 0",
     "two --set clients=x": "--set clients: 'x' must be a whole number, at least 1",
@@ -120,3 +124,37 @@ def test_a_variant_is_a_spec_that_extends_another(project: Project, pfl: Pfl) ->
         code, _, err = pfl(project.root, "run", *words_.split())
         assert code == 2 and err.startswith(f"pfl: {message.format(name, name)}") and err.count("\n") == 1, words_
     assert [one.name for one in path.parent.iterdir()] == [path.name]
+
+
+def test_cleaning_removes_what_no_spec_asks_for(project: Project, pfl: Pfl, monkeypatch: pytest.MonkeyPatch) -> None:
+    project.write("specs/gone.yaml", spec("[fedavg, local]"))
+    assert project.call("pfl", "run", "--all").returncode == 0
+    before, whole = tree(project.root), pfl(project.root, "clean")[1]
+    assert whole == "nothing to remove: specs ask for all that is here\n"
+    local = next(run.id for run in project.compiled().runs.values() if run.method == "local")
+    path, mine = f"artifacts/runs/{local}/rounds.parquet", project.write("artifacts/mine.txt", "mine")
+    project.write(f".pfl/checkpoints/{local}-01234567/round-000001.safetensors", "x")
+    (project.root / "specs/gone.yaml").unlink()
+    code, out, _ = pfl(project.root, "clean", "--dry-run")
+    places = [f".pfl/checkpoints/{local}-01234567", f"artifacts/runs/{local}", "artifacts/tables/gone"]
+    assert code == 0 and [line.split()[-1] for line in out.splitlines()[:-1]] == places
+    assert out.splitlines()[0].split()[:2] == ["1", "byte"] and (project.root / path).is_file()
+    for answer in ("", "n\n"):  # the end of the input, and no
+        monkeypatch.setattr("sys.stdin", io.StringIO(answer))
+        code, _, err = pfl(project.root, "clean")
+        assert (code, err) == ((0, "") if answer else (130, "\npfl: interrupted\n")) and (project.root / path).is_file()
+    marks = {"read": {}, "write": {str(project.root / "artifacts/data"): {"pid": os.getppid(), "cmd": "dvc repro"}}}
+    project.write(".dvc/tmp/rwlock", json.dumps(marks))
+    code, _, err = pfl(project.root, "clean", "--yes")
+    assert code == 2 and err.startswith("pfl: DVC: ") and "dvc repro" in err and err.count("\n") == 1
+    project.write(".dvc/tmp/rwlock", "{}")
+    with FileLock(project.root / ".pfl/run.lock"):
+        assert "another pfl run is at work here" in pfl(project.root, "clean", "--yes")[2]
+    assert (project.root / path).is_file() and pfl(project.root, "clean", "--yes")[0] == 0
+    after, kept = tree(project.root), before.keys() - {"specs/gone.yaml"}
+    artifacts = {name for name in kept if name.startswith("artifacts/") and "gone" not in name and local not in name}
+    assert {name for name in after if name.startswith("artifacts/")} == {*artifacts, "artifacts/mine.txt"}
+    assert all(after[name] == before[name] for name in {*artifacts, "reports/gone/report.md", "reports/tiny/table.csv"})
+    assert before[path] not in after.values() and mine.is_file(), "DVC's cache has no copy"
+    project.write("specs/bad.yaml", "gird: {}\n")
+    assert pfl(project.root, "clean", "--yes")[2].startswith("pfl: specs/bad.yaml:1: gird: unknown key")
