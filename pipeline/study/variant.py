@@ -42,7 +42,9 @@ def write_variant(workspace: Workspace, base: str, words: Sequence[str]) -> str:
         return name
     write_text(path, text)
     try:
-        compile_workspace(workspace, [name], [name]).table(name)
+        both = compile_workspace(workspace, [base, name], [base, name])
+        if both.table(base).runs == both.table(name).runs:
+            raise UserError(f"--set {' '.join(words)}: changes no run of {base}")
     except UserError as error:
         path.unlink()
         stated = rf"^{re.escape(label)}:\d+: grid\.overrides\[\d+\]\.set\."
@@ -59,6 +61,8 @@ def _override(spec: Spec, catalog: Catalog, word: str) -> dict[str, Any]:
         value = parse_yaml(f"value: {text}", word).data["value"]
     except UserError:
         raise UserError(f"--set {word!r}: the value is not YAML") from None
+    if (tune := spec.body.tune) and any(key in space for space in (tune.space, *(one.space for one in tune.also))):
+        raise UserError(f"--set {key}: {spec.id} tunes it, and a tuned value replaces a stated one")
     part, dot, option = key.partition(".")
     if not dot:
         return {"when": {}, "set": {part: value}}

@@ -16,7 +16,6 @@ from support.report_demo import demo, report
 
 from pipeline.running.board import Board, StageState, summary
 
-
 NAME = "added/two-training.rounds-3-method.mu-0.25"
 SET = ["two", "--set", "training.rounds=3", "--set", "method.mu=0.25"]
 BAD, MISNAMED = "specs/bad.yaml:1: gird: unknown key; did you mean 'grid'?", "specs/Copy of tiny.yaml: the name"
@@ -24,15 +23,13 @@ REFUSED = {
     "run --sed 1": "no such option: --sed; did you mean '--seed'?",
     "rnu": "no such command 'rnu'; did you mean 'run'?",
     "run --seed x": "invalid value for '--seed': Input should be a valid integer",
-    "run --jobs": "option '--jobs' requires an argument",
     "list": "missing argument 'what'; see `pfl list --help`",
     "run two --set training.rouds=3": "--set training.rouds: unknown option; did you mean 'rounds'?",
     "run two --set method.muu=3": "--set method.muu: no method of two has this option; did you mean 'mu'?",
     "run two --set traning.rounds=3": "--set traning: unknown run field; did you mean 'training'?",
     "run two --set method.mu=-1": "--set method.mu: -1 must be at least 0",
     "run two --set clients": "--set 'clients': must be SETTING=VALUE, such as training.rounds=20",
-    "run two --set clients=[1": "--set 'clients=[1': the value is not YAML",
-    "run two --set method=local": "specs/two.yaml:11: grid.axes.method: has no effect",
+    "run two --set seed=0": "--set seed=0: changes no run of two",
     "run two tiny --set clients=4": "--set makes a variant of one spec; name it",
     f"run {' '.join(SET)}": f"specs/{NAME}.yaml: has been edited; type `pfl run {NAME}`, or remove the file",
 }
@@ -53,9 +50,8 @@ def test_variants_extend_a_spec_and_wrong_usage_is_one_line(tmp_path: Path, pfl:
         code, out, err = pfl(project.root, *words.split())
         assert (code, out, err.count("\n")) == (2, "", 1) and err.startswith(f"pfl: {message}"), words
     assert [*path.parent.iterdir()] == [path]
-    for words, code in {"": 2, "run --help": 0}.items():
-        end, out, err = pfl(project.root, *words.split())
-        assert (end, err) == (code, "") and "Usage: pfl" in out
+    code, out, err = pfl(project.root)
+    assert (code, err) == (2, "") and "Usage: pfl" in out
 
 
 def test_a_broken_spec_stops_no_command_that_does_not_need_it(tmp_path: Path, pfl: Pfl) -> None:
@@ -64,8 +60,7 @@ def test_a_broken_spec_stops_no_command_that_does_not_need_it(tmp_path: Path, pf
     misnamed = project.write("specs/Copy of tiny.yaml", "")
     both = [f"pfl: left alone: {MISNAMED}", f"pfl: left alone: {BAD}"]
     shown = dict.fromkeys(("run tiny --dry-run", "list specs", "report", "results list"), both)
-    shown |= {"plan tiny": both[:1], "describe partition tiny": []}
-    for words, expected in shown.items():
+    for words, expected in {**shown, "plan tiny": both[:1], "describe partition tiny": []}.items():
         code, _, err = pfl(project.root, *words.split())
         lines = err.splitlines()
         assert (code, len(lines)) == (0, len(expected)) and all(map(str.startswith, lines, expected)), words
@@ -102,8 +97,8 @@ def test_cleaning_removes_what_no_spec_asks_for(tmp_path: Path, pfl: Pfl, monkey
     with FileLock(project.root / ".pfl/run.lock"):
         assert "another pfl run is at work here" in pfl(project.root, "clean", "--yes")[2]
     assert (project.root / path).is_file() and pfl(project.root, "clean", "--yes")[0] == 0
-    after = tree(project.root)
-    kept = {one for one in before if one.startswith(("artifacts/", "reports/")) and "tables/gone" not in one} - {path}
+    after, made = tree(project.root), ("artifacts/", "reports/")
+    kept = {one for one in before if one.startswith(made) and "tables/gone" not in one} - {path}
     assert kept < after.keys() and all(after[name] == before[name] for name in kept) and "artifacts/mine.txt" in after
     assert not [name for name in after if name.startswith((path, state, "artifacts/tables/gone"))]
     assert before[path] not in after.values(), "DVC's cache has no copy"
