@@ -9,7 +9,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from pflcore.errors import UserError
-from pipeline.compile.compiler import GUARD, compile_workspace
+from pipeline.compile.compiler import compile_workspace
 from pipeline.dvc.program import cache_file, initialise
 from pipeline.dvc.recorder import Recorder
 from pipeline.spec.specs import find_specs
@@ -25,7 +25,7 @@ def unused(workspace: Workspace) -> list[Path]:
     """
     root, specs = workspace.root, list(find_specs(workspace.specs))
     compilation = compile_workspace(workspace, specs, ledger=False)
-    outs = {root / out for stage in compilation.stages for out in stage.outs} | {root / GUARD}
+    outs = {root / out for stage in compilation.stages for out in stage.outs}
     places = [root / RUNS, *(root / "artifacts" / kind for kind in KINDS)]
     made = (path for place in places for path in place.rglob("*") if path.is_file() or path.is_symlink())
     left = [path for path in made if not outs & {path, *path.parents}]

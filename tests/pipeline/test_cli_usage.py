@@ -89,7 +89,7 @@ def test_cleaning_removes_what_no_spec_asks_for(tmp_path: Path, pfl: Pfl, monkey
     for answer, end in {"": (130, "\npfl: interrupted\n"), "n\n": (0, "")}.items():
         monkeypatch.setattr("sys.stdin", io.StringIO(answer))
         assert pfl(project.root, "clean")[::2] == end
-    marks = {"read": {}, "write": {str(project.root / "artifacts/data"): {"pid": os.getppid(), "cmd": "dvc repro"}}}
+    marks = {"read": {str(project.root / "artifacts/data"): [{"pid": os.getppid(), "cmd": "dvc repro"}]}, "write": {}}
     project.write(".dvc/tmp/rwlock", json.dumps(marks))
     code, _, err = pfl(project.root, "clean", "--yes")
     assert (code, err.count("\n")) == (2, 1) and "is busy" in err and "dvc repro" in err
