@@ -140,7 +140,7 @@ def report_path(spec_id: str) -> str:
 
 def report_files(spec_id: str) -> list[str]:
     """Return what a spec's report consists of, the last two being folders; what else is there is a person's own."""
-    tables = ("table.csv", "table.parquet", "results.csv", "results.parquet")
+    tables = ("table.tex", "table.csv", "table.parquet", "results.csv", "results.parquet")
     names = ("report.md", "report.html", "report.tex", *tables, "figures", "metrics")
     return [f"{report_path(spec_id)}/{name}" for name in names]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -32,12 +33,19 @@ def list_kind(what: str, workspace: Workspace, catalog: Catalog, console: Consol
             table.add_row(*map(escape, row))
     elif what == "specs":
         table = plain_table("spec", "title", "paper")
-        for name, path in find_specs(workspace.specs).items():
-            spec = load_spec(path, workspace.specs, catalog)
+        wrong: dict[str, str] = {}
+        for name, path in find_specs(workspace.specs, wrong).items():
+            try:
+                spec = load_spec(path, workspace.specs, catalog)
+            except UserError as error:
+                wrong[name] = str(error)
+                continue
             paper = spec.body.paper
             where = ", ".join(filter(None, (paper.name, paper.table))) if paper else ""
             title = "(to be extended)" if spec.abstract else escape(spec.title)
             table.add_row(f"[cyan]{name}[/]", title, escape(where))
+        for problem in wrong.values():
+            print(f"pfl: left alone: {problem}", file=sys.stderr)
     elif kind:
         own = {"method": "parts", "backbone": "groups"}.get(kind, "options")
         table = plain_table("name", "what it is", own, "source")

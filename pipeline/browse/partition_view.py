@@ -33,7 +33,7 @@ _FEW = (2_000, 500)  # samples of a stand-in for a dataset of which only the dat
 
 def draw_spec(name: str, workspace: Workspace, catalog: Catalog, console: Console) -> None:
     """Draw every partition of a spec, under the first of its seeds. Raises :class:`UserError` for an invalid spec."""
-    resolved = resolve(load_spec(find_specs(workspace.specs)[name], workspace.specs, catalog), catalog)
+    resolved = resolve(load_spec(find_specs(workspace.specs, {})[name], workspace.specs, catalog), catalog)
     if not resolved.table:
         raise UserError(f"specs/{name}.yaml: is only to be extended, it has no runs")
     records = {run.federation_id: run.federation for run in resolved.runs}

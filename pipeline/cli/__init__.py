@@ -6,7 +6,7 @@ import errno
 import io
 import os
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from pflcore.errors import UserError, in_words
 from pipeline.running import repro
@@ -18,8 +18,8 @@ _failures: dict[int, OSError] = {}  # descriptor → why it did not take somethi
 
 
 def main() -> None:
-    """Entry point. A :class:`UserError` or a failing disk becomes one line and exit code 2; an interruption one line
-    and 130."""
+    """Entry point. A :class:`UserError`, a wrong command line or a failing disk becomes one line and exit code 2; an
+    interruption one line and 130."""
     _guard_output()
     if sys.argv[1:2] == ["stage"]:
         repro.execute(_call)
@@ -34,10 +34,18 @@ def main() -> None:
 
 
 def _call() -> None:
+    import typer
+
+    usage_error: Any = typer.BadParameter.__bases__[0]  # not exported; Typer's own or Click's, by its version
     try:
         from pipeline.cli.commands import app
 
-        app()
+        code = app(standalone_mode=False) or 0
+    except usage_error as error:
+        _refuse(_usage(error))
+    except typer.Abort:  # Ctrl-C, or the end of the input, where something is asked
+        print("\npfl: interrupted", file=sys.stderr)
+        sys.exit(130)
     except UserError as error:
         _refuse(str(error))
     except OSError as error:  # a file cannot be written or read, and is left as it was
@@ -46,14 +54,25 @@ def _call() -> None:
         if type(error).__module__ != "sqlite3":
             raise
         _refuse(f"DVC's own database of files: {error}; is the disk full?")
-    except SystemExit as end:
-        if end.code == 130:  # what Typer makes of a KeyboardInterrupt
-            print("pfl: interrupted; the same command goes on from the last checkpoint", file=sys.stderr)
-        raise
+    if code == 130:  # also what Typer makes of a KeyboardInterrupt
+        print("pfl: interrupted; the same command goes on from the last checkpoint", file=sys.stderr)
+    sys.exit(code)
 
 
-def _refuse(line: str) -> None:
-    print(f"pfl: {line}", file=sys.stderr)
+def _usage(error: Any) -> str:
+    """Return what is wrong with a command line; empty where no command was given, which has printed help."""
+    said = " ".join(error.format_message().split()).rstrip(".")
+    if near := getattr(error, "possibilities", None):
+        said = f"{error.message.rstrip('.')}; did you mean {near[0]!r}?"
+    said = said[:1].lower() + said[1:].replace(". Did you mean", "; did you mean")
+    if not said or said.endswith("?") or not error.ctx:
+        return said
+    return f"{said}; see `{error.ctx.command_path} --help`"
+
+
+def _refuse(line: str) -> NoReturn:
+    if line:
+        print(f"pfl: {line}", file=sys.stderr)
     sys.exit(2)
 
 

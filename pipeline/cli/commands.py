@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from pipeline.cli import keep, look
-from pipeline.cli.run import add, compile_, drop, plan, run, status, validate
+from pipeline.cli.run import add, clean, compile_, drop, plan, run, status, validate
 from pipeline.stages.cli import stage
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
@@ -30,6 +30,7 @@ COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "pfl compile --check": compile_,
         "pfl add fedtp/table2": add,
         "pfl drop --all": drop,
+        "pfl clean --dry-run": clean,
     },
     "Look": {
         "pfl list methods": look.list_,

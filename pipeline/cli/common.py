@@ -57,8 +57,8 @@ def warn(lines: Iterable[str]) -> None:
 
 
 def all_specs(workspace: Workspace) -> list[str]:
-    """Return the names of all specs."""
-    return list(find_specs(workspace.specs))
+    """Return the names of all specs; files that cannot be specs are none."""
+    return list(find_specs(workspace.specs, {}))
 
 
 def named_specs(workspace: Workspace, words: list[str] | None) -> list[str]:
@@ -71,9 +71,15 @@ def selected(workspace: Workspace) -> SpecSelection:
     return read_selection(workspace, all_specs(workspace))
 
 
+def warn_of_skipped(compilation: Compilation) -> None:
+    """Say which specs were passed over, and why."""
+    warn(f"left alone: {problem}" for problem in compilation.skipped.values())
+
+
 def write_stages(workspace: Workspace, compilation: Compilation | None = None) -> None:
-    """Write what was compiled, by default of what is selected, and say what that changed."""
-    compiled = compilation or compile_workspace(workspace)
+    """Write what was compiled, by default of what is selected and valid, and say what that changed."""
+    compiled = compilation or compile_workspace(workspace, wanted=())
+    warn_of_skipped(compiled)
     counts = {"spec": len(compiled.tables), "run": len(compiled.runs)}
     words = ", ".join(f"{count} {noun}{'' if count == 1 else 's'}" for noun, count in counts.items())
     print(f"{words}: {write(workspace, compiled).summary}")

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from pflcore.errors import UserError
-from pipeline.cli.common import Kept, Profile, all_specs, named_specs, print_table, warn, write_stages
+from pipeline.cli.common import Kept, Profile, all_specs, named_specs, print_table, warn, warn_of_skipped, write_stages
 from pipeline.compile.compiler import compile_workspace
 from pipeline.compile.generated import to_yaml
 from pipeline.ledger import Ledger
@@ -37,7 +37,8 @@ def keep(specs: Kept) -> None:
 def drop(specs: Kept) -> None:
     """Remove kept results of some specs, so that they are trained when they are wanted."""
     workspace = Workspace.find()
-    compilation = compile_workspace(workspace, named_specs(workspace, specs), ledger=False)
+    names = named_specs(workspace, specs)
+    compilation = compile_workspace(workspace, names, names, ledger=False)
     print(f"{Ledger(workspace.root).drop([*compilation.runs, *compilation.selections])} results dropped")
     write_stages(workspace)
 
@@ -47,7 +48,8 @@ def list_() -> None:
     from pipeline.results.keep import CURRENT, lines
 
     workspace = Workspace.find()
-    compilation = compile_workspace(workspace, all_specs(workspace), ledger=False)
+    compilation = compile_workspace(workspace, all_specs(workspace), (), ledger=False)
+    warn_of_skipped(compilation)
     kept = lines(Ledger(workspace.root), compilation)
     columns = ("run", "accuracy", "obtained", "device", "seconds", "state")
     print_table(columns, ("accuracy", "seconds"), map(astuple, kept))

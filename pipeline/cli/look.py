@@ -15,7 +15,7 @@ import typer
 from pflcore.errors import UserError
 from pflcore.registry import KINDS, did_you_mean, use_study
 from pipeline.browse import given_options, listing
-from pipeline.cli.common import Profile, Set, all_specs, console, named_specs, print_table
+from pipeline.cli.common import Profile, Set, all_specs, console, named_specs, print_table, warn_of_skipped
 from pipeline.dvc.program import initialise
 from pipeline.spec.catalog import load_catalog
 from pipeline.spec.editor_schema import json_schema
@@ -166,6 +166,7 @@ def report(
     from pipeline.papers.pages import Papers
 
     papers = Papers.compiled(Workspace.find(profile=profile))
+    warn_of_skipped(papers.compilation)
     chosen = papers.chosen(names or [])
     made = papers.write(chosen)
     for name in chosen:

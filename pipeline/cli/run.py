@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections import Counter
 from typing import Annotated
 
 import typer
@@ -19,17 +20,20 @@ from pipeline.cli.common import (
     named_specs,
     selected,
     warn,
+    warn_of_skipped,
     write_stages,
 )
 from pipeline.compile.compiler import compile_workspace
 from pipeline.compile.generated import compare, write
 from pipeline.spec import selection
 from pipeline.study.begin import SCHEMA, write_schema
+from pipeline.study.variant import write_variant
 from pipeline.workspace import PAPER, Workspace
 
 Jobs = Annotated[int | None, typer.Option("--jobs", "-j", min=1, help="Stages at a time; default: what fits.")]
 KEEP_GOING = "After a failure, go on with what does not depend on it."
 KeepGoing = Annotated[bool, typer.Option("--keep-going/--fail-fast", help=KEEP_GOING)]
+SET = "Run a variant, written to specs/added/: a setting of other value, as training.rounds=20; repeatable."
 CELL = "Only runs of this cell, no report: labels, e.g. 'FedAvg, *'; repeatable."
 Cells = Annotated[list[str] | None, typer.Option(help=CELL)]
 
@@ -100,7 +104,8 @@ def plan(specs: Specs = None, all_: All = False, profile: Profile = PAPER) -> No
 
     workspace = Workspace.find(profile=profile)
     names = named_specs(workspace, specs) or (all_specs(workspace) if all_ else selected(workspace).default)
-    compilation = compile_workspace(workspace, names)
+    compilation = compile_workspace(workspace, names, wanted=names)
+    warn_of_skipped(compilation)
     warn(compilation.idle)
     print("\n".join(plan_lines(make_plan(workspace, compilation))))
 
@@ -116,6 +121,7 @@ def run(
     cluster: Annotated[str | None, typer.Option(help="Address of a Ray cluster that does the work.")] = None,
     cell: Cells = None,
     seed: Annotated[list[int] | None, typer.Option(help="Only runs with this seed; repeatable.")] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help=SET)] = None,
     profile: Profile = PAPER,
 ) -> None:
     """Compile, then bring specs' reports up to date: the same as `dvc repro`, in parallel."""
@@ -126,6 +132,11 @@ def run(
     names = named_specs(workspace, specs)
     if names and all_:
         raise UserError("name specs, or give --all; not both")
+    if set_:
+        if len(names) != 1:
+            raise UserError("--set makes a variant of one spec; name it")
+        names = [write_variant(workspace, names[0], set_)]
+        print(f"specs/{names[0]}.yaml: the variant; it is run again by `pfl run {names[0]}`", flush=True)
     chosen = RunOptions(
         specs=tuple(names),
         everything=all_,
@@ -140,6 +151,31 @@ def run(
         command=shlex.join(["pfl", *sys.argv[1:]]),
     )
     raise typer.Exit(run_specs(workspace, chosen))
+
+
+def clean(
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list them.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    profile: Profile = PAPER,
+) -> None:
+    """Remove artifacts and checkpoints that no spec here asks for any more, also from DVC's cache."""
+    from rich.filesize import decimal
+
+    from pipeline.running.clean import remove, unused
+
+    workspace = Workspace.find(profile=profile)
+    found, sizes = unused(workspace), Counter[str]()
+    for path in found:
+        sizes["/".join(path.relative_to(workspace.root).parts[:3])] += path.lstat().st_size
+    for name, size in sizes.items():
+        print(f"{decimal(size):>10}  {name}")
+    total = f"{decimal(sizes.total())} in {len(sizes)} places"
+    if not found or dry_run:
+        return print(f"{total} could be removed" if found else "nothing to remove: specs ask for all that is here")
+    if not yes and not typer.confirm(f"Remove {total}?"):
+        return print("nothing is removed")
+    remove(workspace, found)
+    print(f"{total} removed")
 
 
 def status(

@@ -45,14 +45,14 @@ def compile_workspace(
 ) -> Compilation:
     """Compile the specs that are selected in a workspace, or `only` some, selected or not.
 
-    Specs that are not `wanted` may be invalid, and are skipped then; None wants all. Runs that the workspace's ledger
-    holds are taken from there, unless it is not to be used. Raises :class:`UserError` for an invalid spec, and for a
-    kept result that cannot be trusted.
+    Specs that are not `wanted` may be invalid, and files be none that can be specs; they are skipped then. None wants
+    all. Runs that the workspace's ledger holds are taken from there, unless it is not to be used. Raises
+    :class:`UserError` for an invalid spec, and for a kept result that cannot be trusted.
     """
     catalog = load_catalog(workspace.home)
-    specs = find_specs(workspace.specs)
-    selection = read_selection(workspace, list(specs))
     compilation = Compilation()
+    specs = find_specs(workspace.specs, None if wanted is None else compilation.skipped)
+    selection = read_selection(workspace, list(specs))
     for name in selection.compiled if only is None else only:
         try:
             _add_spec(compilation, name, specs[name], workspace, catalog)

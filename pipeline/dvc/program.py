@@ -64,10 +64,14 @@ def _settings(root: Path) -> configparser.ConfigParser:
 
 
 def in_cache(root: Path, content: str) -> bool:
-    """Return whether DVC's cache has a file with this content, as far as the repository's settings say where it is."""
+    """Return whether DVC's cache has a file with this content."""
+    return cache_file(root, hashlib.md5(content.encode(), usedforsecurity=False).hexdigest()).exists()
+
+
+def cache_file(root: Path, md5: str) -> Path:
+    """Return where DVC's cache keeps a file, as far as the repository's settings say where the cache is."""
     folder = _settings(root).get("cache", "dir", fallback="cache")
-    known = hashlib.md5(content.encode(), usedforsecurity=False).hexdigest()
-    return (root / ".dvc" / folder / "files/md5" / known[:2] / known[2:]).exists()
+    return Path(os.path.normpath(root / ".dvc" / folder), "files/md5", md5[:2], md5[2:])
 
 
 def locked_stages(root: Path, stages: Iterable[Stage]) -> dict[str, dict[str, Any]]:

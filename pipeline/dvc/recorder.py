@@ -148,6 +148,17 @@ class Recorder:
         with self._explained():  # the marks have a lock of their own
             self._release(address)
 
+    @classmethod
+    @contextmanager
+    def alone(cls, root: Path, command: str, folder: Path) -> Iterator[None]:
+        """Let no other command of DVC work with what lies in a folder; raise :class:`UserError` while one does."""
+        recorder = cls(root, [])
+        try:
+            with recorder._locked(), recorder._rwlock(command, [], [str(folder)]):
+                yield
+        finally:
+            recorder.repo.close()
+
     def _prepare(self, address: str, stage: Any) -> Verdict:
         from dvc.stage.cache import RunCacheNotFoundError
         from dvc_data.hashfile.hash_info import HashInfo
@@ -229,11 +240,14 @@ class Recorder:
 
     def _mark(self, stage: Any) -> Any:
         """Return DVC's mark on what a stage reads and writes; it raises ``LockError`` when another process has it."""
+        read, write = [dep.fs_path for dep in stage.deps], [out.fs_path for out in stage.outs]
+        return self._rwlock(f"pfl run ({stage.addressing})", read, write)
+
+    def _rwlock(self, command: str, read: list[str], write: list[str]) -> Any:
         from dvc.rwlock import rwlock
 
-        read, write = [dep.fs_path for dep in stage.deps], [out.fs_path for out in stage.outs]
-        name, hardlink = f"pfl run ({stage.addressing})", self.repo.config["core"].get("hardlink_lock", False)
-        return rwlock(self.repo.tmp_dir, self.repo.fs, name, read, write, hardlink)
+        hardlink = self.repo.config["core"].get("hardlink_lock", False)
+        return rwlock(self.repo.tmp_dir, self.repo.fs, command, read, write, hardlink)
 
     def _release(self, address: str) -> None:
         if address in self._held:

@@ -42,10 +42,10 @@ class Found:
     @classmethod
     def of(cls, workspace: Workspace, word: str) -> Found:
         """Find a spec by its name or file. Raises :class:`UserError` for a folder, an invalid or an abstract spec."""
-        (name, *others) = named([word], list(find_specs(workspace.specs)))
+        (name, *others) = named([word], list(find_specs(workspace.specs, {})))
         if others:
             raise UserError(f"{word}: a folder of specs; name one of them: {', '.join([name, *others])}")
-        compilation = compile_workspace(workspace, [name])
+        compilation = compile_workspace(workspace, [name], [name])
         compilation.table(name)
         return cls(workspace, name, compilation, Recorded(workspace.root, compilation))
 
@@ -128,7 +128,7 @@ def find_run(workspace: Workspace, word: str, seed: int | None) -> tuple[Found, 
     if colon:
         found = Found.of(workspace, spec.strip())
         return found, found.cell(labels.strip(), seed)
-    specs, known = list(find_specs(workspace.specs)), list[str]()
+    specs, known = list(find_specs(workspace.specs, {})), list[str]()
     if word in specs:
         raise UserError(f"{word}: a spec; name one of its runs, or a cell as {word + ': label, label'!r}")
     # Those that are selected first, since compiling all takes a while.

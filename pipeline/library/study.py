@@ -74,7 +74,7 @@ class Study:
     @property
     def specs(self) -> list[str]:
         """The names of all specs."""
-        return list(find_specs(self.workspace.specs))
+        return list(find_specs(self.workspace.specs, {}))
 
     def results(self, spec: str) -> pd.DataFrame:
         """Return what was measured: a row per run, client, measured round and population, in the table's order.

@@ -61,11 +61,12 @@ class Papers:
 
     @classmethod
     def compiled(cls, workspace: Workspace, only: Collection[str] = (), compiled: Compilation | None = None) -> Papers:
-        """Return all papers of a workspace, or `only` some of them, compiled in memory. Raises :class:`UserError`: a
-        spec is invalid; then what is `compiled` already is taken instead, if there is any."""
-        names = [name for name in find_specs(workspace.specs) if not only or name.split("/")[0] in only]
+        """Return all papers of a workspace, or `only` some of them, compiled in memory but for specs that are invalid.
+        Raises :class:`UserError`: a kept result is damaged; then what is `compiled` already is taken, if there is any.
+        """
+        names = [name for name in find_specs(workspace.specs, {}) if not only or name.split("/")[0] in only]
         try:
-            compiled = compile_workspace(workspace, names)
+            compiled = compile_workspace(workspace, names, wanted=())
         except UserError:
             if compiled is None:
                 raise
@@ -75,7 +76,7 @@ class Papers:
     def papers(self) -> dict[str, Paper]:
         papers, specs = papers_of(self.compilation.tables, self.compilation.every_run), self.workspace.specs
         for name, paper in papers.items():
-            known = [spec.removeprefix(f"{name}/") for spec in find_specs(specs) if spec.startswith(f"{name}/")]
+            known = [spec.removeprefix(f"{name}/") for spec in find_specs(specs, {}) if spec.startswith(f"{name}/")]
             papers[name] = replace(paper, places=tuple(read_contents(specs, name, known)))
         return papers
 

@@ -31,8 +31,8 @@ _META = {"spec", "title", "profile", "rows", "columns", "metric", "better", "dec
 
 
 def build_report(table: ResolvedTable, root: Path, out: Path) -> None:
-    """Write ``report.md .tex .html``, ``table.csv .parquet``, ``results.csv .parquet`` (as ``study.results()``) and
-    the folders ``figures`` and ``metrics`` into `out`; durations, which do not repeat, go to ``.pfl/timings/``.
+    """Write ``report.md .tex .html``, ``table.tex .csv .parquet``, ``results.csv .parquet`` (as ``study.results()``)
+    and the folders ``figures`` and ``metrics`` into `out`; durations, which do not repeat, go to ``.pfl/timings/``.
 
     The same frame, which lies in the workspace `root`, gives the same bytes. Raises :class:`UserError`: it is missing,
     damaged, or an axis has the name of one of the report's own columns.
@@ -48,6 +48,7 @@ def build_report(table: ResolvedTable, root: Path, out: Path) -> None:
     write_text(out / "report.md", markdown("page.md.j2", page=document))
     write_text(out / "report.tex", latex("page.tex.j2", page=document))
     write_text(out / "report.html", html("page.html.j2", page=document))
+    write_text(out / "table.tex", latex("table.tex.j2", study=study, mark=document.mark))
     write_text(out / "table.csv", csv_text(rows.drop_columns("by_seed").to_pandas()))
     write_table(out / "table.parquet", rows, "table/2", **table.model_dump(include=_META))
     write_text(out / "results.csv", csv_text(pd.DataFrame(measured.to_pandas())))

@@ -40,7 +40,7 @@ def keep(workspace: Workspace, spec: str) -> Kept:
     """Add to the ledger each run of a spec that DVC has recorded with the present specs and code; of what is tuned the
     selection, with its trials' figures, and not the trials. Raises :class:`UserError`: a spec is invalid, or an
     artifact or a lock file is damaged."""
-    compilation = compile_workspace(workspace, [spec])
+    compilation = compile_workspace(workspace, [spec], [spec])
     recorded, ledger, kept, new = Recorded(workspace.root, compilation), Ledger(workspace.root), Kept(), list[Entry]()
     shown = {run for table in compilation.tables.values() for run in table.runs}
     for run in map(compilation.runs.__getitem__, sorted(shown & compilation.runs.keys())):

@@ -43,7 +43,7 @@ def verify(workspace: Workspace, spec: str, cells: int, named: list[str]) -> lis
     """Train the kept runs of some cells of a spec again, in ``build/verify``, and compare every count: of the cells
     that are `named` (:func:`cells_meant`), or else of so many that are drawn at random. Raises :class:`UserError`: no
     cell of the spec is kept, or there is no such cell, or a run failed."""
-    compilation, ledger = compile_workspace(workspace, [spec]), Ledger(workspace.root)
+    compilation, ledger = compile_workspace(workspace, [spec], [spec]), Ledger(workspace.root)
     in_table = {cell_name(cell.labels): cell.runs for cell in compilation.table(spec).cells}
     kept = {name: own for name, runs in in_table.items() if (own := [run for run in runs if run in compilation.kept])}
     if not kept:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import time
 from collections import Counter
@@ -29,6 +30,7 @@ MAX_BYTES = 1 << 26  # the state of 5,000 runs has some two million
 SHOWN = ("data", "partition", "train", "report")  # kinds of stages that are worth a line when they end
 LINE_EVERY = 30.0  # seconds between two lines about all, where there is no terminal
 MAX_BARS = 24
+ATTEMPT = re.compile(r"--- (on |[-0-9]+ [:0-9]+  pfl stage )")  # the first line of an attempt in a log
 _STYLES = {"done": "green", "cached": "dim", "running": "cyan", "failed": "red", "waiting": "yellow", "skipped": "dim"}
 
 
@@ -231,7 +233,7 @@ def show_status(board: Board, console: Console, everything: bool) -> None:
 
 
 def summary(board: Board) -> list[str]:
-    """Return the lines at the end: counts, then each failure with the last lines of its log, and how to try again."""
+    """Return the lines at the end: counts, then each failure with the end of its last attempt, and how to try again."""
     counts, trains = board.counts(), board.of_kind("train")
     words = {state: counts[state] for state in ("done", "cached", "failed")}
     words["not done"] = counts["skipped"] + counts["queued"] + counts["waiting"]
@@ -243,7 +245,8 @@ def summary(board: Board) -> list[str]:
         lines.append(f"FAILED {entry.name}: {entry.note}")
         if entry.log and Path(entry.log).is_file():
             log = Path(entry.log).read_text(encoding="utf-8", errors="replace").splitlines()
-            last = [line for line in log if line.strip() and not line.startswith("---")][-5:]
+            begin = max((number for number, line in enumerate(log) if ATTEMPT.match(line)), default=0)
+            last = [line for line in log[begin:] if line.strip() and not line.startswith("---")][-5:]
             lines += [f"    {line}" for line in last if line != f"pfl: {entry.note}"]  # which has been said
             lines.append(f"    all of it: {os.path.relpath(entry.log)}")
     if counts["failed"]:

@@ -52,7 +52,7 @@ class Request:
     @classmethod
     def compiled(cls, workspace: Workspace, options: RunOptions) -> Request:
         """Compile, and write nothing."""
-        known = list(find_specs(workspace.specs))
+        known = list(find_specs(workspace.specs, {}))
         selection = read_selection(workspace, known)
         wanted = list(options.specs) or (known if options.everything else selection.default)
         if not wanted:

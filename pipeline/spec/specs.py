@@ -42,8 +42,11 @@ class Spec:
         return self.body.title or self.id
 
 
-def find_specs(specs_dir: Path) -> dict[str, Path]:
-    """Return all specs below a folder, abstract ones included, by id in sorted order; hidden files are skipped."""
+def find_specs(specs_dir: Path, wrong: dict[str, str] | None = None) -> dict[str, Path]:
+    """Return all specs below a folder, abstract ones included, by id in sorted order; hidden files are skipped.
+
+    A file that cannot be a spec raises :class:`UserError`, or is added to `wrong`: its path, and why not.
+    """
     specs_dir = absolute(specs_dir)
     if not specs_dir.is_dir():
         raise UserError(f"{specs_dir.name}: no such folder; specs are YAML files in it")
@@ -51,19 +54,27 @@ def find_specs(specs_dir: Path) -> dict[str, Path]:
     for folder, folders, files in os.walk(specs_dir):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for path in (Path(folder, name) for name in sorted([*folders, *files]) if not name.startswith(".")):
-            if path.name in folders:
-                if path.is_symlink():
+            try:
+                if path.name in folders and path.is_symlink():
                     raise UserError(f"{shown(path, specs_dir)}: a linked folder; specs are not looked for in it")
-            elif path.suffix == ".yml":
-                raise UserError(f"{shown(path, specs_dir)}: specs end in .yaml; rename it")
-            elif path.suffix == ".yaml":
-                paths[_spec_id(path, specs_dir)] = path
+                if path.name in files and path.suffix == ".yml":
+                    raise UserError(f"{shown(path, specs_dir)}: specs end in .yaml; rename it")
+                if path.name in files and path.suffix == ".yaml":
+                    paths[_spec_id(path, specs_dir)] = path
+            except UserError as error:
+                if wrong is None:
+                    raise
+                wrong[shown(path, specs_dir)] = str(error)
     flat: dict[str, str] = {}
     for identity in sorted(paths):
         name = re.sub(r"[/.]", "-", identity)  # one word, as names of stages have to be
         if (other := flat.setdefault(name, identity)) != identity:
             both = f"{name!r}, as that of {shown(paths[other], specs_dir)}"
-            raise UserError(f"{shown(paths[identity], specs_dir)}: its stage would be called {both}; rename one")
+            label = shown(paths.pop(identity), specs_dir)
+            message = f"{label}: its stage would be called {both}; rename one"
+            if wrong is None:
+                raise UserError(message)
+            wrong[label] = message
     return dict(sorted(paths.items()))
 
 

@@ -1,0 +1,97 @@
+"""Variants of a spec: a file that extends it, with settings of other values."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from pflcore.errors import UserError
+from pflcore.files import write_text
+from pflcore.registry import did_you_mean
+from pipeline.compile.compiler import compile_workspace
+from pipeline.compile.generated import to_yaml
+from pipeline.spec.catalog import Catalog, load_catalog
+from pipeline.spec.grid import labelled
+from pipeline.spec.run import COMPONENTS
+from pipeline.spec.specs import Spec, find_specs, load_spec
+from pipeline.spec.yamlfile import parse_yaml
+from pipeline.workspace import Workspace
+
+FOLDER = "added"  # of specs
+MAX_NAME = 100
+
+
+def write_variant(workspace: Workspace, base: str, words: Sequence[str]) -> str:
+    """Write the spec that extends `base` with settings such as ``training.rounds=20``; return its name.
+
+    What is wrong with a setting is a :class:`UserError`, after which nothing is written.
+    """
+    catalog = load_catalog(workspace.home)
+    spec = load_spec(find_specs(workspace.specs, {})[base], workspace.specs, catalog)
+    overrides = [_override(spec, catalog, word) for word in words]
+    title = f"{spec.title}; {', '.join(words)}"
+    body = {"extends": f"../{base}.yaml", "title": title, "grid": {"overrides+": overrides}}
+    text = f"# Written by `pfl run {base} --set …`; it can be edited.\n{to_yaml(body)}"
+    name = f"{FOLDER}/{_name(base, words)}"
+    path, label = workspace.specs / f"{name}.yaml", f"specs/{name}.yaml"
+    if path.is_file():
+        if path.read_text(encoding="utf-8") != text:
+            raise UserError(f"{label}: has been edited; type `pfl run {name}`, or remove the file")
+        return name
+    write_text(path, text)
+    try:
+        published = Workspace.find(workspace.home)  # another profile may shrink what is set
+        both = compile_workspace(published, [base, name], [base, name])
+        if both.table(base).runs == both.table(name).runs:
+            raise UserError(f"--set {' '.join(words)}: changes no run of {base}")
+    except UserError as error:
+        path.unlink()
+        stated = rf"^{re.escape(label)}:\d+: grid\.overrides\[\d+\]\.set\."
+        raise UserError(re.sub(stated, "--set ", str(error))) from None
+    return name
+
+
+def _override(spec: Spec, catalog: Catalog, word: str) -> dict[str, Any]:
+    """Return a setting as an override of all runs, or of those that have such an option."""
+    key, equals, text = word.partition("=")
+    if not equals or not text.strip():
+        raise UserError(f"--set {word!r}: must be SETTING=VALUE, such as training.rounds=20")
+    try:
+        value = parse_yaml(f"value: {text}", word).data["value"]
+    except UserError:
+        raise UserError(f"--set {word!r}: the value is not YAML") from None
+    if (tune := spec.body.tune) and any(key in space for space in (tune.space, *(one.space for one in tune.also))):
+        raise UserError(f"--set {key}: {spec.id} tunes it, and a tuned value replaces a stated one")
+    part, dot, option = key.partition(".")
+    if not dot:
+        return {"when": {}, "set": {part: value}}
+    return {"when": _when(spec, catalog, part, option), "set": {part: {option: value}}}
+
+
+def _when(spec: Spec, catalog: Catalog, part: str, option: str) -> dict[str, list[str]]:
+    """Return which labels have an option, where entries of a part are an axis and some are without it."""
+    grid, options = spec.body.grid, dict[str, list[str]]()
+    if part not in COMPONENTS or part not in grid.axes:
+        return {}
+    for label, value, _ in labelled(grid.axes[part], ("grid", "axes", part), spec.document):
+        updates = isinstance(value, dict) and "name" not in value
+        entry = grid.base.get(part) if updates else value
+        name = entry["name"] if isinstance(entry, dict) else entry
+        if label in grid.only.get(part, [label]) and name in catalog.names(part):
+            options[label] = [one.name for one in catalog.options(part, name)]
+    having = [label for label, known in options.items() if option in known]
+    if not having:
+        known = sorted({name for own in options.values() for name in own})
+        raise UserError(f"--set {part}.{option}: no {part} of {spec.id} has this option{did_you_mean(option, known)}")
+    return {part: having} if len(having) < len(options) else {}
+
+
+def _name(base: str, words: Sequence[str]) -> str:
+    """Return a name for a file that says what it is, and is no other variant's."""
+    whole = "-".join([base, *words])
+    name = re.sub(r"[^a-z0-9_.]+", "-", whole.lower()).strip("-.")
+    if len(name) > MAX_NAME or name != re.sub("[/= ]", "-", whole):
+        name = f"{name[:MAX_NAME]}-{hashlib.sha256(whole.encode()).hexdigest()[:8]}"
+    return name

@@ -1,0 +1,120 @@
+"""What a user of ``pfl`` meets beside the commands' own work: wrong usage, variants, broken specs, cleaning."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from pathlib import Path
+
+import pytest
+from filelock import FileLock
+from support.command import Pfl
+from support.command import pfl as pfl
+from support.project import make_project, spec, tree
+from support.report_demo import demo, report
+
+from pipeline.running.board import Board, StageState, summary
+
+NAME = "added/two-training.rounds-3-method.mu-0.25"
+SET = ["two", "--set", "training.rounds=3", "--set", "method.mu=0.25"]
+BAD, MISNAMED = "specs/bad.yaml:1: gird: unknown key; did you mean 'grid'?", "specs/Copy of tiny.yaml: the name"
+REFUSED = {
+    "run --sed 1": "no such option: --sed; did you mean '--seed'?",
+    "rnu": "no such command 'rnu'; did you mean 'run'?",
+    "run --seed x": "invalid value for '--seed': Input should be a valid integer",
+    "list": "missing argument 'what'; see `pfl list --help`",
+    "run two --set training.rouds=3": "--set training.rouds: unknown option; did you mean 'rounds'?",
+    "run two --set method.muu=3": "--set method.muu: no method of two has this option; did you mean 'mu'?",
+    "run two --set traning.rounds=3": "--set traning: unknown run field; did you mean 'training'?",
+    "run two --set method.mu=-1": "--set method.mu: -1 must be at least 0",
+    "run two --set clients": "--set 'clients': must be SETTING=VALUE, such as training.rounds=20",
+    "run two --set seed=0": "--set seed=0: changes no run of two",
+    "run two tiny --set clients=4": "--set makes a variant of one spec; name it",
+    f"run {' '.join(SET)}": f"specs/{NAME}.yaml: has been edited; type `pfl run {NAME}`, or remove the file",
+}
+
+
+def test_variants_extend_a_spec_and_wrong_usage_is_one_line(tmp_path: Path, pfl: Pfl) -> None:
+    project = make_project(tmp_path, default=["tiny"])
+    project.write("specs/two.yaml", spec("{FedAvg: fedavg, Prox: {name: fedprox, mu: 0.5}}", title="Two"))
+    path = project.root / f"specs/{NAME}.yaml"
+    for _ in range(2):  # the same words are the same variant
+        code, out, _ = pfl(project.root, "run", *SET, "--dry-run")
+        assert code == 0 and out.startswith(f"specs/{NAME}.yaml: ") and f"report {NAME}" in out
+        assert "extends: ../two.yaml\ntitle: Two; training.rounds=3, method.mu=0.25\n" in path.read_text("utf-8")
+    runs = [run.record for run in project.compiled().runs.values() if run.training.rounds == 3]
+    assert [(one["method"]["name"], one["method"].get("mu")) for one in runs] == [("fedavg", None), ("fedprox", 0.25)]
+    path.write_text(path.read_text("utf-8").replace("0.25", "0.125"), "utf-8")
+    for words, message in REFUSED.items():
+        code, out, err = pfl(project.root, *words.split())
+        assert (code, out, err.count("\n")) == (2, "", 1) and err.startswith(f"pfl: {message}"), words
+    assert [*path.parent.iterdir()] == [path]
+    assert "Usage: pfl" in pfl(project.root)[1]
+
+
+def test_a_broken_spec_stops_no_command_that_does_not_need_it(tmp_path: Path, pfl: Pfl) -> None:
+    project = make_project(tmp_path, default=["tiny"])
+    project.write("specs/bad.yaml", "gird: {}\n")
+    misnamed = project.write("specs/Copy of tiny.yaml", "")
+    both = [f"pfl: left alone: {MISNAMED}", f"pfl: left alone: {BAD}"]
+    shown = dict.fromkeys(("run tiny --dry-run", "list specs", "report", "results list"), both)
+    for words, expected in {**shown, "plan tiny": both[:1], "describe partition tiny": []}.items():
+        code, _, err = pfl(project.root, *words.split())
+        lines = err.splitlines()
+        assert (code, len(lines)) == (0, len(expected)) and all(map(str.startswith, lines, expected)), words
+    for message in (MISNAMED, BAD):
+        for words in ("compile", "validate", "stage guard", "clean --yes"):
+            code, out, err = pfl(project.root, *words.split())
+            assert (code, out, err.count("\n")) == (2, "", 1) and err.startswith(f"pfl: {message}"), words
+        misnamed.unlink(missing_ok=True)
+    assert pfl(project.root, "run", "bad")[2] == f"pfl: {BAD}\n"
+    assert "Tiny" in pfl(project.root, "list", "specs")[1]
+
+
+def test_cleaning_removes_what_no_spec_asks_for(tmp_path: Path, pfl: Pfl, monkeypatch: pytest.MonkeyPatch) -> None:
+    project = make_project(tmp_path, default=["tiny"])
+    project.write("specs/gone.yaml", spec("[fedavg, local]"))
+    assert project.call("pfl", "run", "--all").returncode == 0
+    before = tree(project.root)
+    assert pfl(project.root, "clean") == (0, "nothing to remove: specs ask for all that is here\n", "")
+    run = next(run.id for run in project.compiled().runs.values() if run.method == "local")
+    path, state = f"artifacts/runs/{run}/rounds.parquet", f".pfl/checkpoints/{run}-01234567"
+    project.write(f"{state}/round-000001.safetensors", "x")
+    project.write("artifacts/mine.txt", "mine")
+    (project.root / "specs/gone.yaml").unlink()
+    *lines, total = pfl(project.root, "clean", "--dry-run")[1].splitlines()
+    assert [line.split()[-1] for line in lines] == [state, f"artifacts/runs/{run}", "artifacts/tables/gone"]
+    assert lines[0].split()[:2] == ["1", "byte"] and total.endswith("in 3 places could be removed")
+    for answer, end in {"": (130, "\npfl: interrupted\n"), "n\n": (0, "")}.items():
+        monkeypatch.setattr("sys.stdin", io.StringIO(answer))
+        assert pfl(project.root, "clean")[::2] == end
+    marks = {"read": {str(project.root / "artifacts/data"): [{"pid": os.getppid(), "cmd": "dvc repro"}]}, "write": {}}
+    project.write(".dvc/tmp/rwlock", json.dumps(marks))
+    code, _, err = pfl(project.root, "clean", "--yes")
+    assert (code, err.count("\n")) == (2, 1) and "is busy" in err and "dvc repro" in err
+    project.write(".dvc/tmp/rwlock", "{}")
+    with FileLock(project.root / ".pfl/run.lock"):
+        assert "another pfl run is at work here" in pfl(project.root, "clean", "--yes")[2]
+    assert (project.root / path).is_file() and pfl(project.root, "clean", "--yes")[0] == 0
+    after = tree(project.root)
+    kept = {one for one in before if one[:8] in ("artifact", "reports/") and "tables/gone" not in one} - {path}
+    assert kept < after.keys() and all(after[name] == before[name] for name in kept) and "artifacts/mine.txt" in after
+    assert not [name for name in after if name.startswith((path, state, "artifacts/tables/gone"))]
+    assert before[path] not in after.values(), "DVC's cache has no copy"
+
+
+def test_a_failure_is_shown_by_its_last_attempt(tmp_path: Path) -> None:
+    log, head = tmp_path / "a.log", "--- 2026-11-26 10:00:0{}  pfl stage train a --seal 1\n"
+    log.write_text(f"{head.format(1)}old 1\nold 2\n--- 2026-11-26 10:00:02  failed: old\n{head.format(3)}new\n\n")
+    lines = summary(Board(entries={"a": StageState("a", "train", "a", "failed", note="why", log=str(log))}))
+    assert lines[1:3] == ["FAILED a: why", "    new"] and not any("old" in line for line in lines)
+
+
+def test_a_table_for_latex_is_one_tabular(tmp_path: Path) -> None:
+    report(demo(tmp_path), tmp_path, tmp_path / "out")
+    text = (tmp_path / "out/table.tex").read_text("utf-8")
+    head, define, begin, top, *rows, bottom, end = text.splitlines()
+    assert head.startswith("% ") and define == r"\providecommand{\published}[1]{(#1)}"
+    assert [begin, top, bottom, end] == [r"\begin{tabular}{lcccc}", r"\toprule", r"\bottomrule", r"\end{tabular}"]
+    assert "\n".join(rows) in (tmp_path / "out/report.tex").read_text("utf-8") and len(rows) > 8
