@@ -9,23 +9,13 @@ from pathlib import Path
 
 import pytest
 from pydantic import TypeAdapter
+from support import report_demo as rd
 from support.command import pfl as pfl
 from support.figure_demo import demo as figures
 from support.pages import HOSTILE, Document, squeezed
 from support.paper_specs import SPECS
 from support.project import make_project, spec, tree
-from support.report_demo import (
-    RECORD,
-    cell,
-    changed,
-    demo,
-    results_of,
-    rounds_table,
-    runs_of,
-    table,
-    with_note,
-    with_records,
-)
+from support.report_demo import RECORD, cell, changed, demo, table
 
 from pflcore.artifacts import write_table
 from pflcore.errors import UserError
@@ -46,7 +36,7 @@ CITED = {"name": "FedTP", "citation": "Li et al.", "table": "Table II"}
 
 def write(root, *tables):
     """The pages of the only paper of some tables, by format, and what an index says of it."""
-    runs = {run: of for one in tables for run, of in runs_of(one, root).items()}
+    runs = {run: of for one in tables for run, of in rd.runs_of(one, root).items()}
     (paper,) = papers_of({one.spec: one for one in tables}, runs).values()
     studies = studies_of(paper, root)
     write_paper(paper, studies, root)
@@ -116,7 +106,7 @@ def test_coverage_of_a_paper_is_that_of_its_tables_and_figures(project):
 
 
 def test_a_page_has_what_the_specs_reports_have(tmp_path):
-    one = with_note(demo(tmp_path, notes=["In both.", "In one."]), 1, "printed twice")
+    one = rd.with_note(demo(tmp_path, notes=["In both.", "In one."]), 1, "printed twice")
     more = {"paper": CITED | {"table": "Table III"}, "figures": ["resources", "gain", "rollout"]}
     text, _ = write(tmp_path, one, changed(figures(tmp_path), spec="demo/table3", notes=["In both."], **more))
     lines = squeezed(text["md"])
@@ -198,31 +188,27 @@ def artifact(project, name):
 
 
 def test_pages_are_written_when_they_change(project, pfl, monkeypatch):
-    def written(before):
-        """The files below reports/ that are not those of before."""
-        return {name for name, file in files().items() if before.get(name) != file}
-
     def files():
-        names = tree(project.root / "reports")
-        return {name: (project.root / "reports" / name).stat().st_mtime_ns for name in names}
+        return {name: (reports / name).stat().st_mtime_ns for name in tree(reports)}
 
-    specs, mine = project.root / "specs", "../reports/papers/mine.html"
+    specs, reports, mine = project.root / "specs", project.root / "reports", "../reports/papers/mine.html"
     assert pfl(specs, "report") == (0, f"{mine}\n../reports/papers/tiny.html\n../reports/index.html\n", "")
     first = files()
     of_mine = {"index.html", *(f"papers/mine.{kind}" for kind in KINDS)}
     assert set(first) == of_mine | {f"papers/tiny.{kind}" for kind in KINDS}
-    assert "<h2>Provenance</h2>" in (project.root / "reports/papers/mine.html").read_text()  # though no run is there
+    assert "<h2>Provenance</h2>" in (reports / "papers/mine.html").read_text()  # though no run is there
     assert pfl(specs, "report", "mine")[1] == f"{mine} (up to date)\n../reports/index.html\n"
     assert files() == first
     papers = Papers.compiled(project.workspace())
     run = artifact(project, "mine/one")
     assert papers.write(papers.chosen([])) == ["mine"]
-    assert written(first) == of_mine | {f"papers/mine/one/curves.{kind}" for kind in ("svg", "png", "csv")}
+    changes = {name for name, written in files().items() if first.get(name) != written}
+    assert changes == of_mine | {f"papers/mine/one/curves.{kind}" for kind in ("svg", "png", "csv")}
     # The same artifacts give the same bytes, from nothing, and where what is remembered is damaged.
-    same = tree(project.root / "reports")
-    shutil.rmtree(project.root / "reports")
+    same = tree(reports)
+    shutil.rmtree(reports)
     project.write(".pfl/papers.json", '{"tiny": {"state": "x"}}')
-    assert papers.write(papers.chosen([])) == ["mine", "tiny"] and tree(project.root / "reports") == same
+    assert papers.write(papers.chosen([])) == ["mine", "tiny"] and tree(reports) == same
     assert pfl(specs, "report", "mines") == (2, "", "pfl: unknown paper 'mines'; did you mean 'mine'?\n")
     for names in (["mine"], ["mine/one"], ["specs/mine/one.yaml"], ["specs/mine/"]):
         assert papers.chosen(names) == ["mine"]
@@ -255,7 +241,7 @@ def test_the_end_of_a_trial_run(project, monkeypatch):
 def measured(root, run, percents):
     """A run of two clients with 100 samples each, which after round i both classify `percents[i]` of them."""
     rounds, correct = ([one for one in own for _ in range(2)] for own in (range(1, len(percents) + 1), percents))
-    made = rounds_table(rounds, [0, 1] * len(percents), correct, [100] * len(rounds), [1.0] * len(rounds))
+    made = rd.rounds_table(rounds, [0, 1] * len(percents), correct, [100] * len(rounds), [1.0] * len(rounds))
     write_table(root / "artifacts/runs" / run / "rounds.parquet", made, "rounds/2", run=run, diverged=None)
 
 
@@ -267,8 +253,8 @@ def obtained(root, curves, cells, metric="final", **changes):
         records[run] = {**RECORD, "seed": seed, "training": training, "evaluation": evaluation}
         if percents:
             measured(root, run, percents)
-    resolved = with_records(root, table(cells, ["method"], [], metric=metric, **changes), records)
-    return collect_obtained(results_of(resolved, root)), count_published(resolved)
+    resolved = rd.with_records(root, table(cells, ["method"], [], metric=metric, **changes), records)
+    return collect_obtained(rd.results_of(resolved, root)), count_published(resolved)
 
 
 def test_what_is_obtained_for_published_numbers(tmp_path):

@@ -5,18 +5,7 @@ from collections import Counter
 import numpy as np
 import pytest
 from scipy import stats
-from support.report_demo import (
-    RECORD,
-    by_seed,
-    cell,
-    changed,
-    claim,
-    report,
-    results_of,
-    table,
-    with_records,
-    write_metrics,
-)
+from support.report_demo import by_seed, cell, changed, claim, report, results_of, table
 
 from pipeline.report.agreement import Agreement, count_within
 from pipeline.report.claims import all_pairs, judge_claims, weakest_pairs
@@ -30,6 +19,13 @@ def a_and_b(form="better", **changes):
 
 def within(margin):
     return claim({}, {}, "within", margin=margin, over=["setting"])
+
+
+def published(resolved, values):
+    """The table whose cells have these published values."""
+    printed = [cell({}, [], value).published for value in values]
+    cells = zip(resolved.cells, printed, strict=True)
+    return changed(resolved, cells=[one.model_copy(update={"published": own}) for one, own in cells])
 
 
 def judge(resolved, root):
@@ -185,10 +181,7 @@ def test_printed_values(tmp_path):
         assert last["values"] == "published" and sides in (None, (last["first"], last["second"]))
     # A cell without a run is judged on the published side only.
     resolved = by_seed(tmp_path, {"A": {"x": [90.0, 91.0, 92.0]}, "B": {"x": [80.0, 81.5, 82.0]}}, A_BEATS)
-    own = [
-        one.model_copy(update={"published": cell({}, [], (mean, 0.1)).published})
-        for one, mean in zip(resolved.cells, (90.0, 80.0), strict=True)
-    ]
+    own = published(resolved, [(90.0, 0.1), (80.0, 0.1)]).cells
     quoted = cell({"method": "C", "setting": "x"}, [], (91.0, 0.1))
     labels = {"method": ["A", "B", "C"], "setting": ["x"]}
     judgement, (_, weakest) = judge(changed(resolved, cells=[*own, quoted], labels=labels), tmp_path)
@@ -198,21 +191,18 @@ def test_printed_values(tmp_path):
 
 
 # Published ranks 1 2 3 4 5, obtained ones 2 1 4 3 5: squared differences of ranks 1 1 1 1 0, two of ten pairs turned.
-VALUES = {"A": (10.0, 1.0, 21.0), "B": (20.0, None, 19.0), "C": (30.0, None, 41.5), "D": (40.0, None, 37.5)}
-VALUES |= {"E": (50.0, None, 45.0)}
+VALUES = {"A": (10.0, 21.0), "B": (20.0, 19.0), "C": (30.0, 41.5), "D": (40.0, 37.5), "E": (50.0, 45.0), "F": (60.0, 0)}
 
 
 def agreement(root, seeds=1, **changes):
-    cells, records = [cell({"method": "F"}, ["later"], (60.0, None))], {}
-    for row, (*published, mean) in VALUES.items():
-        runs = [f"{row}{seed}" for seed in range(seeds)]
-        for seed, run in enumerate(runs):
-            write_metrics(root, run, mean + seed - (seeds - 1) / 2)
-            records[run] = {**RECORD, "seed": seed}
-        cells.append(cell({"method": row}, runs, published))
+    """Of six methods, of which A alone has a ± in the paper, and F is not run yet; seeds are one apart."""
+    shifts = [seed - (seeds - 1) / 2 for seed in range(seeds)]
+    rows = {name: {"x": [mean + shift if mean else None for shift in shifts]} for name, (_, mean) in VALUES.items()}
     sides = {"E": ["A", "B", "C", "D"], "C": ["B", "D", "E", "F"], "F": ["A"]}
     claims = [claim({"method": [side]}, {"method": others}) for side, others in sides.items()]
-    resolved = with_records(root, table(cells, ["method"], [], claims=claims, **changes), records)
+    resolved = published(
+        by_seed(root, rows, *claims, **changes), [(own, 1.0 if own == 10.0 else None) for own, _ in VALUES.values()]
+    )
     results = results_of(resolved, root)
     return Agreement.of(results, judge_claims(results)), resolved
 

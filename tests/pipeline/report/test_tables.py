@@ -5,21 +5,11 @@ from typing import get_args
 import pandas as pd
 import pytest
 import yaml
+from support import report_demo as rd
 from support.fake_catalog import write_specs
-from support.figure_demo import record, write_analysis, write_counts
+from support.figure_demo import write_analysis
 from support.pages import squeezed
-from support.report_demo import (
-    RECORD,
-    by_seed,
-    cell,
-    changed,
-    report,
-    results_of,
-    table,
-    with_records,
-    write_evaluation,
-    write_run,
-)
+from support.report_demo import RECORD, by_seed, cell, report, results_of, table, with_records, write_run
 
 from pflcore.errors import UserError
 from pipeline.compile.compiler import compile_workspace
@@ -38,39 +28,24 @@ def pages(resolved, root):
     return squeezed(markdown), *others
 
 
-# Correct of 200 samples per client and seed, so one is half a percent. Means of clients in the hard setting: Local
-# (62.5 + 65) / 2 = 63.75, FedAvg (65 + 55) / 2 = 60, FedTP 72.5; two seeds tell nobody apart there, and in the easy
-# setting FedTP from two that are equal.
-HARD = {
-    "Local": [[100, 100, 120, 180], [100, 110, 120, 190]],
-    "FedAvg": [[90, 110, 130, 190], [90, 110, 130, 110]],
-    "FedTP": [[140] * 4, [150] * 4],
+# In the hard setting two seeds tell nobody apart, and in the easy one FedTP from two that are equal.
+RANKED = {
+    "Local": {"hard": [62.5, 65.0], "easy": [80.0, 81.0]},
+    "FedAvg": {"hard": [65.0, 55.0], "easy": [80.0, 81.0]},
+    "FedTP": {"hard": [70.0, 75.0], "easy": [50.0, 50.5]},
 }
-EASY = {"Local": [[160] * 4, [162] * 4], "FedAvg": [[160] * 4, [162] * 4], "FedTP": [[100] * 4, [101] * 4]}
-
-
-def three(root, lacking=""):
-    """Three methods in two settings, two seeds each; the run that is `lacking` has not been made."""
-    cells, records = [], {}
-    for setting, by_method in {"hard": HARD, "easy": EASY}.items():
-        for method, seeds in by_method.items():
-            runs = [f"{method}-{setting}-{seed}" for seed in range(2)]
-            cells.append(cell({"method": method, "partition": setting}, runs))
-            for seed, (run, correct) in enumerate(zip(runs, seeds, strict=True)):
-                records[run] = record(method.lower(), seed=seed, clients=4, setting=setting)
-                if run != lacking:
-                    write_counts(root, run, correct)
-    derived = [{"over": []}, {"over": ["partition"]}]
-    return with_records(root, table(cells, ["method"], ["partition"], metric="clients", derived=derived), records)
+OVER = {"derived": [{"over": []}, {"over": ["setting"]}]}
 
 
 def test_columns_of_ranks(tmp_path):
     rows = [("Local",), ("FedAvg",), ("FedTP",)]
-    for lacking, easy, of_last in (("", 3, 2.5), ("FedTP-easy-1", None, None)):
-        each, mean = results_of(three(tmp_path / lacking, lacking), tmp_path / lacking).derived
-        assert [[each.values.get((row, at)) for row in rows] for at in range(2)] == [[2, 2, 2], [1.5, 1.5, easy]]
+    lacking = {**RANKED, "FedTP": {"hard": [70.0, 75.0], "easy": [50.0, None]}}
+    for at, (seeds, easy, of_last) in enumerate(((RANKED, 3, 2.5), (lacking, None, None))):
+        root = tmp_path / str(at)
+        each, mean = results_of(by_seed(root, seeds, **OVER), root).derived
+        assert [[each.values.get((row, at)) for row in rows] for at in (0, 1)] == [[2, 2, 2], [1.5, 1.5, easy]]
         assert [mean.values.get((row, 0)) for row in rows] == [1.75, 1.75, of_last]
-    lines, tex, page = pages(three(tmp_path), tmp_path)
+    lines, tex, page = pages(by_seed(tmp_path, RANKED, **OVER), tmp_path)
     start = lines.index("| method | | | rank | | |")
     assert lines[start + 2] == "| | *hard* | *easy* | *hard* | *easy* | *mean rank* |"
     assert lines[start + 4].startswith("| FedAvg |") and lines[start + 4].endswith(" 2 | 1.5 | 1.75 |")
@@ -78,8 +53,8 @@ def test_columns_of_ranks(tmp_path):
     assert r"\multicolumn{2}{c}{rank}" in tex and r"{2-3}" not in tex
     assert '<th class="span" scope="colgroup" colspan="2">rank</th>' in page
     assert '<td class="derived" data-obtained="1.75" data-published="1.75"' in page
-    frame = pd.read_csv(tmp_path / "out/table.csv").set_index(["method", "partition"])
-    assert frame.loc[("FedTP", "easy"), ["rank", "rank_over_partition"]].tolist() == [3, 2.5]
+    frame = pd.read_csv(tmp_path / "out/table.csv").set_index(["method", "setting"])
+    assert frame.loc[("FedTP", "easy"), ["rank", "rank_over_setting"]].tolist() == [3, 2.5]
 
 
 # Seeds are worth ten points, methods a few: by unpaired deviations nothing would differ. B is one less in about
@@ -108,7 +83,7 @@ def test_ties_by_seeds(tmp_path):
     cells = resolved.model_dump()["cells"]
     for one, mean in zip(cells, (80.0, 10.0, 79.0, 60.0), strict=True):
         one["published"] = {"mean": mean, "std": None, "quoted": False, "note": ""}
-    lines, _, page = pages(changed(resolved, cells=cells, profile="smoke"), tmp_path)
+    lines, _, page = pages(rd.changed(resolved, cells=cells, profile="smoke"), tmp_path)
     assert {"| A | 80.00±8.16 (**80.00**) |", "| B | 79.37±8.21 (10.00) |", "- cells: 4 trial"} <= set(lines)
     assert '"o best"' not in page and "+69.37" not in page
 
@@ -220,7 +195,7 @@ def test_numbers_in_print_and_verdicts_on_their_digits(tmp_path):
     made = table([shows(Quantity(metric="parameters"), published=printed)], ["m"], [])
     made = with_records(tmp_path, made, {"run": {**RECORD, "backbone": backbone}})
     for counted, verdict in ((45_178, "match"), (45_180, "differs")):  # it may be cut off
-        write_evaluation(tmp_path, "run", {"parameters": {"mean": counted, "std": 0.0, "n": 1}})
+        rd.write_evaluation(tmp_path, "run", {"parameters": {"mean": counted, "std": 0.0, "n": 1}})
         assert [one.verdict for one in results_of(made, tmp_path).cells] == [verdict]
     numbers = {"n": (0, 692, 45_178, 999_999, 1.2e10, 1.76e12), "B": (12, 45_600, 45_600_000)}
     texts = [format_value(Value(number, unit=unit), 2) for unit, own in numbers.items() for number in own]
