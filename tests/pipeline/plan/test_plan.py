@@ -6,6 +6,7 @@ from dataclasses import astuple, replace
 import pytest
 import yaml
 from support.command import pfl as pfl
+from support.own_parts import BACKBONE
 from support.project import CONVNET, VIT, make_project, spec
 
 from pflcore.errors import UserError
@@ -180,36 +181,14 @@ def test_misfits_are_lines_with_their_places(tmp_path, pfl):
         assert code == 0 and err.splitlines().count(line) == 1
 
 
-OWN = """\
-from torch import nn, zeros
-from pflcore.backbones import BACKBONES
-
-
-@BACKBONES.register
-class Own(nn.Module):
-    \"\"\"It looks at its own numbers.\"\"\"
-
-    def __init__(self, shape: tuple[int, ...], classes: int, wrong: bool = False) -> None:
-        super().__init__()
-        self.head = nn.Linear(64, classes)
-        assert zeros(1).item() == 0.0
-        if wrong:
-            raise IndexError("beyond")
-
-    def forward(self, images):
-        return self.head(images.flatten(1))
-"""
-
-
 @pytest.mark.matrix
 def test_a_module_that_looks_at_numbers_is_built_with_them_and_its_faults_are_lines(tmp_path):
-    project = make_project(tmp_path, {"specs/tiny.yaml": spec("[fedavg]", backbone="own")}, default=["tiny"])
-    project.write("backbones/own.py", OWN)
-    assert project.call("pfl", "validate").returncode == 0
-    project.write("specs/tiny.yaml", spec("[fedavg]", backbone="{name: own, wrong: true}"))
-    done = project.call("pfl", "validate")
-    assert done.returncode == 2 and "Traceback" not in done.stderr
-    assert "specs/tiny.yaml:11: fedavg: fedavg on own: IndexError: beyond" in done.stderr
+    project = make_project(tmp_path, {"specs/tiny.yaml": spec("[fedavg]", backbone="small")}, default=["tiny"])
+    for looks, code in (("__import__('torch').zeros(1).item()", 0), ("[][9]", 2)):
+        project.write("backbones/small.py", BACKBONE.replace("channels, height", f"{looks}\n        channels, height"))
+        done = project.call("pfl", "validate")
+        assert done.returncode == code and "Traceback" not in done.stderr
+    assert "specs/tiny.yaml:11: fedavg: fedavg on small: IndexError: list index out of range" in done.stderr
 
 
 def test_what_fits_is_built_once_until_something_else_does(tmp_path, monkeypatch):

@@ -122,10 +122,7 @@ def test_only_tables_and_drawings_scroll_sideways(folder, page, width):
 def test_everything_is_readable_without_scripts(folder):
     script = """
         seen.toggle = getComputedStyle(document.querySelector(".toggle")).display;
-        seen.row = all("section[data-key=s1] .results tbody tr")[5].innerText;
         seen.claims = all(".claims .badge").map(badge => badge.innerText);
     """
-    seen = browse(folder / PAGES[0], script, javascript=False)
-    assert seen["toggle"] == "none" and "(90.31±0.26)" in seen["row"]
-    # Every run has a seed of its own, so that the second claim compares no seed with itself.
-    assert seen["claims"] == ["not yet", "the paper's own table contradicts it", "within noise"]
+    claims = ["not yet", "the paper's own table contradicts it", "within noise"]  # each run has a seed of its own
+    assert browse(folder / PAGES[0], script, javascript=False) == {"toggle": "none", "claims": claims}
