@@ -247,66 +247,44 @@ def _matches(claim: TableClaim, axes: list[str], cells: Sequence[Cell]) -> list[
 
 def _measure(claim: TableClaim, one: list[Cell], other: list[Cell], values: _Values, *, lower: bool) -> Pair:
     """Compare what a claim compares once, all cells having a value."""
+    margin = claim.margin
     better, than = (
         {axis: label for axis, label in side[0].labels.items() if axis in claim.side} if side else {}
         for side in (one, other)
     )
     labels = {axis: label for axis, label in one[0].labels.items() if axis not in (*claim.side, *claim.over)}
     if claim.form == "better":
-        sides, effect = _compare_means(one, other, values, claim.margin, lower=lower)
+        first, second = ([(cell, 1 / len(one)) for cell in side] for side in (one, other))
+        more, less = (second, first) if lower else (first, second)
+        sides, effect = (values.total(first), values.total(second)), values.effect(_difference(more, less), margin)
     elif claim.form == "steadier" and claim.over:
-        sides, effect = _compare_ranges(one, other, values, claim.margin)
+        # Which cells are the ends of a range is itself seen from noisy values. The difference of two ranges is hardly
+        # moved by that, and is judged as that of four cells that were known beforehand.
+        first, second = (_range(*_ends(side, values)) for side in (one, other))
+        sides, effect = (values.total(first), values.total(second)), values.effect(_difference(second, first), margin)
     elif claim.form == "steadier":
-        sides, effect = _compare_spreads(one[0], other[0], values, claim.margin)
+        spread, others = (Value(values.of(side[0]).std or 0.0) for side in (one, other))
+        sides, effect = (spread, others), values.spreads(other[0], one[0], margin)
     else:
-        sides, effect = _one_range(one, values, claim.margin)
-        better, than = ({axis: cell.labels[axis] for axis in claim.over} for cell in _ends(one, values))
-    surplus = round((effect.difference - claim.margin) * (-1.0 if claim.form == "within" else 1.0), 9)  # of a float
+        high, low = _ends(one, values)
+        sides, effect = (values.of(high), values.of(low)), _width(one, values, margin)
+        better, than = ({axis: cell.labels[axis] for axis in claim.over} for cell in (high, low))
+    surplus = round((effect.difference - margin) * (-1.0 if claim.form == "within" else 1.0), 9)  # of a float
     return Pair(better, than, labels, sides, effect, surplus)
 
 
-def _compare_means(
-    one: list[Cell], other: list[Cell], values: _Values, margin: float, *, lower: bool
-) -> tuple[tuple[Value, Value], Effect]:
-    """Return the means of two groups, and by how much the first is better."""
-    first, second = ([(cell, 1 / len(one)) for cell in side] for side in (one, other))
-    more, less = (second, first) if lower else (first, second)
-    return (values.total(first), values.total(second)), values.effect(_difference(more, less), margin)
-
-
-def _compare_ranges(
-    one: list[Cell], other: list[Cell], values: _Values, margin: float
-) -> tuple[tuple[Value, Value], Effect]:
-    """Return the ranges of two groups, and by how much the first is narrower.
-
-    Which cells are the ends of a range is itself seen from noisy values. The difference of two ranges is hardly moved
-    by that, and is judged as that of four cells that were known beforehand.
-    """
-    first, second = (_range(*_ends(side, values)) for side in (one, other))
-    return (values.total(first), values.total(second)), values.effect(_difference(second, first), margin)
-
-
-def _compare_spreads(one: Cell, other: Cell, values: _Values, margin: float) -> tuple[tuple[Value, Value], Effect]:
-    """Return the ± of two cells, and by how much the first is less."""
-    first, second = (Value(values.of(cell).std or 0.0) for cell in (one, other))
-    return (first, second), values.spreads(other, one, margin)
-
-
-def _one_range(cells: list[Cell], values: _Values, margin: float) -> tuple[tuple[Value, Value], Effect]:
-    """Return the ends of the range of some cells, and how wide it is.
+def _width(cells: list[Cell], values: _Values, margin: float) -> Effect:
+    """Return how wide the range of some cells is.
 
     It is narrow when any two cells are close, so of all pairs of cells the least certain counts; it is wider when any
     two are farther apart, of which the widest apart are picked after the fact, so their p is multiplied by the number
     of pairs.
     """
-    high, low = _ends(cells, values)
-    effect = values.effect(_range(high, low), margin)
+    effect = values.effect(_range(*_ends(cells, values)), margin)
     pairs = list(itertools.permutations(cells, 2))
     if round(margin - effect.difference, 9) >= 0:
-        p = max(values.effect(_range(first, second), margin).p for first, second in pairs)
-    else:
-        p = min(1.0, effect.p * len(pairs) / 2)
-    return (values.of(high), values.of(low)), replace(effect, p=p)
+        return replace(effect, p=max(values.effect(_range(first, second), margin).p for first, second in pairs))
+    return replace(effect, p=min(1.0, effect.p * len(pairs) / 2))
 
 
 def _ends(cells: list[Cell], values: _Values) -> tuple[Cell, Cell]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import textwrap
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -211,18 +210,12 @@ def _latex_row(labels: Sequence[str], cells: Sequence[str] = ()) -> str:
 
 
 def _latex_results(study: SpecReport) -> str:
-    """Return the rows of a table in LaTeX: its headers, then for each row one of obtained and one of published values.
-
-    Long headers of one column are in several lines, since what makes a table wide makes its print small.
-    """
+    """Return the rows of a table in LaTeX: headers, then for each row one of obtained and one of published values."""
     lines, axes, blank = list[str](), study.row_axes, [""] * len(study.row_axes)
     for level, spans in enumerate(study.results.headers):
         cells, rules = [], []
         for span in spans:
-            words = textwrap.wrap(span.text, 12, break_long_words=False, break_on_hyphens=False)
-            stacked = r"\shortstack{\strut " + r" \\ ".join(map(escape_latex, words)) + "}"
-            text = stacked if span.width == 1 and len(words) > 1 else escape_latex(span.text)
-            cells.append(f"\\multicolumn{{{span.width}}}{{c}}{{{text}}}")
+            cells.append(f"\\multicolumn{{{span.width}}}{{c}}{{{escape_latex(span.text)}}}")
             if span.width > 1 and span.text:
                 start = span.start + len(axes)
                 rules.append(f"\\cmidrule(lr){{{start + 1}-{start + span.width}}}")
@@ -243,13 +236,9 @@ def _latex_results(study: SpecReport) -> str:
 
 def _latex_obtained(cell: PrintedCell) -> str:
     text = escape_latex(cell.obtained + cell.tied)
-    more = ""
-    if cell.last:
-        more += f" {BESIDE} {cell.last}"
-    if cell.partial:
-        more += f" [{cell.partial}]"
-    if not cell.published:
-        more += cell.dagger
+    more = f" {BESIDE} {cell.last}" if cell.last else ""
+    more += f" [{cell.partial}]" if cell.partial else ""
+    more += "" if cell.published else cell.dagger
     return (rf"\textbf{{{text}}}" if cell.best_obtained else text) + escape_latex(more)
 
 
