@@ -24,8 +24,16 @@ def sections_of(resolved, root):
     return {section.name: section for section in build_sections(rd.results_of(resolved, root))}
 
 
-def drawn(root, runs, figure, **changes):
-    """The printed table of a figure, the columns of its CSV file, and its text."""
+def drawn(root, lines, figure, facts=(), **changes):
+    """The printed table of a figure, the columns of its CSV file, and its text; `lines` are method, setting, run,
+    correct samples and what its record has more, `facts` those of its rounds."""
+    runs = {}
+    for (method, setting, run, correct, more), about in itertools.zip_longest(lines, facts, fillvalue={}):
+        of = record(method.lower(), setting=setting, **more)
+        runs.setdefault((method, setting), {})[run] = of
+        write_rounds(root, run, correct, **about)
+        if figure == "noise":
+            fd.write_noise(root, of, [0.0, 12.5, 25.0] if setting == "noisy" else None)
     section = sections_of(fd.study(root, runs, figures=[figure], **changes), root)[figure]
     return section.table, {str(name): section.data[name].tolist() for name in section.data}, section.text
 
@@ -50,54 +58,42 @@ def test_every_format_has_every_figure_and_the_same_artifacts_give_the_same_byte
 
 def test_resources_are_those_of_fedperfix_table_2(tmp_path):
     # ViT-S with 1000 classes; of it FedPerfix keeps the head (385,000), and adapters (3,551,232) beside it.
-    vit, head, adapters, runs = 22_050_664, 385_000, 3_551_232, {}
-    kinds = {"fedavg": (0, vit, 46), "fedperfix": (head + adapters, vit - head, 53), "apfl": (vit, vit, 92)}
-    for method, (kept, received, macs) in kinds.items():
-        runs[method, "x"] = {method: record(method)}
-        sent = {"communicated_up": 4 * received, "communicated_down": 4 * received}
-        facts = {"parameters": vit, "stored": kept, "received": received, "macs": macs * 100_000, "server": received}
-        write_rounds(tmp_path, method, [1], **sent, **facts)
-    printed, data, _ = drawn(tmp_path, runs, "resources")
+    vit, head, adapters = 22_050_664, 385_000, 3_551_232
+    kinds = {"FedAvg": (0, vit, 46), "FedPerfix": (head + adapters, vit - head, 53), "APFL": (vit, vit, 92)}
+    facts = [
+        {"parameters": vit, "stored": kept, "received": received, "macs": macs * 100_000, "server": received}
+        | {"communicated_up": 4 * received, "communicated_down": 4 * received}
+        for kept, received, macs in kinds.values()
+    ]
+    lines = [(method, "x", method, [1], {}) for method in kinds]
+    printed, data, _ = drawn(tmp_path, lines, "resources", facts)
     fedavg, fedperfix, apfl = (dict(zip(printed.header, row, strict=True)) for row in printed.rows)
     assert (fedavg["kept"], fedavg["sent up"], fedavg["bytes down"]) == ("0", "22,050,664", "88,202,656")
     in_millions = [round(int(fedperfix[name].replace(",", "")) / 2**20, 2) for name in ("stored", "sent up")]
     assert (in_millions, fedperfix["relative"], apfl["relative"]) == ([24.42, 20.66], "1.15", "2.00")
     assert data["stored"] == [22050664, 25601896, 44101328] and data["relative"] == pytest.approx([1, 53 / 46, 2])
     # Without FedAvg they are relative to the cheapest, and columns that differ have lines.
-    runs, costs = {}, {"fedper": (500, 600), "ditto": (1000, 1100)}
-    for method, (at, setting) in itertools.product(costs, enumerate("xy")):
-        runs[method, setting] = {f"{method}-{setting}": record(method, setting=setting)}
-        write_rounds(tmp_path, f"{method}-{setting}", [1], macs=costs[method][at])
-    assert [(*row[:2], row[-3], row[-2]) for row in drawn(tmp_path, runs, "resources")[0].rows] == [
-        *(("fedper", "x", "500", "1.00*"), ("fedper", "y", "600", "1.00*")),
-        *(("ditto", "x", "1,000", "2.00*"), ("ditto", "y", "1,100", "1.83*")),
+    lines = [(method, setting, method + setting, [1], {}) for method in ("FedPer", "Ditto") for setting in "xy"]
+    printed, *_ = drawn(tmp_path, lines, "resources", [{"macs": macs} for macs in (500, 600, 1000, 1100)])
+    assert [(*row[:2], row[-3], row[-2]) for row in printed.rows] == [
+        *(("FedPer", "x", "500", "1.00*"), ("FedPer", "y", "600", "1.00*")),
+        *(("Ditto", "x", "1,000", "2.00*"), ("Ditto", "y", "1,100", "1.83*")),
     ]
 
 
-def test_gain_over_local_pools_the_clients_of_all_seeds(tmp_path):
-    runs = {("Local", "x"): {}, ("FedTP", "x"): {}}
-    counts = {("Local", 0): [100, 100, 100], ("Local", 1): [50, 60, 70], ("FedTP", 0): [110, 90, 120]}
-    for (label, seed), correct in (counts | {("FedTP", 1): [60, 60, 60]}).items():
-        run = f"{label.lower()}-{seed}"
-        runs[label, "x"][run] = record(label.lower(), seed=seed)
-        write_rounds(tmp_path, run, correct)
+def test_clients_beside_local_and_by_their_noise(tmp_path):
+    counts = [("Local", 0, [100, 100, 100]), ("Local", 1, [50, 60, 70]), ("FedTP", 0, [110, 90, 120])]
+    counts.append(("FedTP", 1, [60, 60, 60]))
+    lines = [(method, "x", f"{method}-{seed}", own, {"seed": seed}) for method, seed, own in counts]
     # Of other Locals the one with the backbone's options is taken, and none with another backbone.
-    runs["Local", "x"]["a-deeper"] = record("local", depth=9)
-    write_rounds(tmp_path, "a-deeper", [1, 1, 1])
-    printed, data, _ = drawn(tmp_path, runs, "gain", decimals=3)
+    lines.append(("Local", "x", "a-deeper", [1, 1, 1], {"depth": 9}))
+    printed, data, _ = drawn(tmp_path, lines, "gain", decimals=3)
     gains = np.array([10, -10, 20, 10, 0, -10]) * 100 / TOTAL
     assert printed.rows == [("FedTP", f"+{gains.mean():.3f}", f"{100 * (gains > 0).mean():.1f}", "6")]
-    assert data["gain"] == pytest.approx(gains.tolist()) and data["local"] == ["local-0"] * 3 + ["local-1"] * 3
-
-
-def test_accuracy_against_noise(tmp_path):
-    runs = {("A", "noisy"): {}, ("A", "clean"): {}}
-    for run, correct in {"noisy-0": [200, 100, 60], "noisy-1": [180, 120, 20], "clean-0": [10, 10, 10]}.items():
-        setting, seed = run.split("-")
-        of = runs["A", setting][run] = record("fedavg", clients=3, setting=setting, seed=int(seed))
-        write_rounds(tmp_path, run, correct)
-        fd.write_noise(tmp_path, of, [0.0, 12.5, 25.0] if setting == "noisy" else None)
-    printed, data, _ = drawn(tmp_path, runs, "noise")
+    assert data["gain"] == pytest.approx(gains.tolist()) and data["local"] == ["Local-0"] * 3 + ["Local-1"] * 3
+    noisy = [("noisy", 0, [200, 100, 60]), ("noisy", 1, [180, 120, 20]), ("clean", 0, [10, 10, 10])]
+    lines = [("FedAvg", at, f"{at}-{seed}", own, {"seed": seed, "clients": 3}) for at, seed, own in noisy]
+    printed, data, _ = drawn(tmp_path, lines, "noise")
     accuracy = np.array([200, 100, 60, 180, 120, 20]) * 100 / TOTAL
     assert printed.rows == [("noisy", f"{accuracy.mean():.2f}", "95.00", "20.00", "6")]
     assert data["accuracy"] == accuracy.tolist() and data["noise"] == [0, 12.5, 25] * 2
@@ -115,34 +111,31 @@ def test_what_analyses_found(tmp_path):
     # Adaptation: clients with 10 and 90 test samples; the second seed has one client and is averaged as a run.
     first = {8: [(1, 10), (5, 10), (10, 10)], 9: [(9, 90), (45, 90), (80, 90)]}
     for run, novel in {"a": first, "b": {9: [(20, 100), (40, 100), (60, 100)]}}.items():
-        write_rounds(tmp_path, run, [100])
         counts = [("adaptation", client, f"head.{item}", epoch, float(pair[item == "total"]))
                   for client, series in novel.items() for epoch, pair in enumerate(series)
                   for item in ("correct", "total")]  # fmt: skip
         fd.write_analysis(tmp_path, run, [*rows, *counts])
-    runs = {("A", "x"): {"a": record("fedtp"), "b": record("fedtp", seed=1)}}
-    printed, data, _ = drawn(tmp_path, runs, "embeddings")
-    assert printed.rows == [("A", "5", "2", "80.0", f"{100 * (2 * 1 + 3 * 2) / (5 * 4):.1f}")]
+    lines = [("FedTP", "x", "a", [100], {}), ("FedTP", "x", "b", [100], {"seed": 1})]
+    printed, data, _ = drawn(tmp_path, lines, "embeddings")
+    assert printed.rows == [("FedTP", "5", "2", "80.0", f"{100 * (2 * 1 + 3 * 2) / (5 * 4):.1f}")]
     assert (data["client"], data["y"], data["group"]) == ([1, 3, 5, 7, 8], [1, 0, 8, 9, -2], [4, 4, 6, 6, 6])
-    printed, data, _ = drawn(tmp_path, runs, "mixing")
+    printed, data, _ = drawn(tmp_path, lines, "mixing")
     assert printed.header == ("method", "position", "se", "eca", "ca") and data["clients"] == [4] * 6
     assert printed.rows == [
-        ("A", "conv2", "0.300±0.100", "0.300±0.000", "0.400±0.100"),
-        ("A", "conv10", "1.000±0.000", "0.000±0.000", "0.000±0.000"),
+        ("FedTP", "conv2", "0.300±0.100", "0.300±0.000", "0.400±0.100"),
+        ("FedTP", "conv10", "1.000±0.000", "0.000±0.000", "0.000±0.000"),
     ]
-    printed, data, _ = drawn(tmp_path, runs, "adaptation")
-    assert printed.rows == [("A", "head", "2", "15.00", "75.00")] and data["accuracy"] == [15, 45, 75]
+    printed, data, _ = drawn(tmp_path, lines, "adaptation")
+    assert printed.rows == [("FedTP", "head", "2", "15.00", "75.00")] and data["accuracy"] == [15, 45, 75]
 
 
 def test_attention_over_an_image():
-    low = np.array(colormaps["inferno"](0.0)[:3]) * 255
-    green, black = np.zeros((4, 4, 3), np.uint8), np.zeros((4, 4, 3), np.uint8)
-    green[..., 1] = 200
-    np.testing.assert_allclose(overlaid(green, np.zeros((1, 1)))[0, 0], (0.587 * 200 + low) / 2, atol=0.5)
+    heat = [np.array(colormaps["inferno"](x)[:3]) * 255 for x in (0.0, 0.25, 0.75, 1.0)]
+    green = np.zeros((4, 4, 3), np.uint8) + np.array([0, 200, 0], np.uint8)
+    np.testing.assert_allclose(overlaid(green, np.zeros((1, 1)))[0, 0], (0.587 * 200 + heat[0]) / 2, atol=0.5)
     # Between the centres of two patches, at 1 and 3 of 4 pixels, the mask is interpolated; beyond them it is level.
-    line = overlaid(black, np.array([[0.0, 1.0], [0.0, 1.0]]))[0]
-    expected = [np.array(colormaps["inferno"](x)[:3]) * 255 / 2 for x in (0.0, 0.25, 0.75, 1.0)]
-    np.testing.assert_allclose(line, expected, atol=0.5)
+    line = overlaid(green * 0, np.array([[0.0, 1.0], [0.0, 1.0]]))[0]
+    np.testing.assert_allclose(line, np.array(heat) / 2, atol=0.5)
 
 
 def test_curves_show_what_differs_and_the_page_can_read_their_values(tmp_path):
@@ -190,13 +183,11 @@ def test_what_is_listed_is_shown_or_else_what_runs_found(tmp_path):
             assert found["rollout"].text.startswith("No run of this table has made this analysis")
             assert found["noise"].text.startswith("No measured run of this table has clients with noise")
     # One without a drawing of its own is shown as its numbers.
-    printed, data, text = drawn(tmp_path, runs, "odd", analyses=known)
-    assert printed.rows[:2] == [
-        ("A", "norm", "4", "7.5", "5.22", "1", "14"),
-        ("A", "rank", "4", "1.5", "1", "0.5", "2.5"),
-    ]
-    assert len(printed.rows) == 40 and text.endswith("The first 40 of 62 lines; the others are in odd.csv.")
-    assert len(data["value"]) == 68 and (data["value"][5], data["run"][5]) == (14, "a1")
+    odd = sections_of(fd.study(tmp_path, runs, analyses=known), tmp_path)["odd"]
+    assert odd.table.rows[0] == ("A", "norm", "4", "7.5", "5.22", "1", "14")
+    assert odd.table.rows[1] == ("A", "rank", "4", "1.5", "1", "0.5", "2.5")
+    assert len(odd.table.rows) == 40 and odd.text.endswith("The first 40 of 62 lines; the others are in odd.csv.")
+    assert len(odd.data) == 68 and (odd.data["value"][5], odd.data["run"][5]) == (14, "a1")
     # Without a run every figure is a sentence.
     cells = [cell({"method": m, "set": s}, [f"{m}{s}"], (70.0, 0.5)) for m in "AB" for s in "xy"]
     figures = [*HEADING, "tuning"]
