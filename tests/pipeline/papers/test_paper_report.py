@@ -23,7 +23,7 @@ from pflcore.files import write_text
 from pipeline.compile.compiler import compile_workspace
 from pipeline.papers import pages as module
 from pipeline.papers.obtained import collect_obtained, count_published
-from pipeline.papers.pages import Papers, studies_of, summary_of, write_paper
+from pipeline.papers.pages import Papers, studies_of, write_paper
 from pipeline.papers.paper import Brief, Place, Summary, papers_of, read_contents
 from pipeline.papers.refresh import refresh
 from pipeline.report.agreement import Agreement
@@ -35,13 +35,13 @@ CITED = {"name": "FedTP", "citation": "Li et al.", "table": "Table II"}
 
 
 def write(root, *tables):
-    """The pages of the only paper of some tables, by format, and what an index says of it."""
+    """The pages of the only paper of some tables, by format, and what an index says of each table."""
     runs = {run: of for one in tables for run, of in rd.runs_of(one, root).items()}
     (paper,) = papers_of({one.spec: one for one in tables}, runs).values()
     studies = studies_of(paper, root)
     write_paper(paper, studies, root)
     pages = {kind: (root / f"reports/papers/{paper.name}.{kind}").read_text(encoding="utf-8") for kind in KINDS}
-    return pages, summary_of(paper, studies)
+    return pages, list(map(Brief.of, studies))
 
 
 def test_papers_are_folders_in_the_order_of_their_tables():
@@ -108,7 +108,8 @@ def test_coverage_of_a_paper_is_that_of_its_tables_and_figures(project):
 def test_a_page_has_what_the_specs_reports_have(tmp_path):
     one = rd.with_note(demo(tmp_path, notes=["In both.", "In one."]), 1, "printed twice")
     more = {"paper": CITED | {"table": "Table III"}, "figures": ["resources", "gain", "rollout"]}
-    text, _ = write(tmp_path, one, changed(figures(tmp_path), spec="demo/table3", notes=["In both."], **more))
+    two = changed(figures(tmp_path), spec="demo/table3", notes=["In both."], **more)
+    text, (found, _) = write(tmp_path, one, two)
     lines = squeezed(text["md"])
     title = "Table II: Transformer-based methods on image data"
     start = next(at for at, line in enumerate(lines) if line.startswith(f"| {title} |"))
@@ -131,7 +132,7 @@ def test_a_page_has_what_the_specs_reports_have(tmp_path):
     assert (facts["device"], facts["data (SHA-256)"], facts["metric last_rounds"]) == ("cpu", "d" * 64, number)
     assert dict(cells[0][1]["facts"])["note"] == "printed twice" and data["tables"]["s1"]["command"].endswith("table2")
     # What an index says of it survives JSON.
-    (_, found), kinds = write(tmp_path, one), TypeAdapter(Summary)
+    kinds = TypeAdapter(Brief)
     assert found.coverage == Counter(done=20, missing=2, diverged=2, quoted=4)
     assert found.claims == Counter({"not yet": 1, "one seed: undecided": 1, "contradicted": 1})
     assert kinds.validate_json(kinds.dump_json(found)) == found
