@@ -7,6 +7,7 @@ import math
 import re
 import subprocess
 import sys
+import xml.etree.ElementTree as ET
 
 import numpy as np
 import pandas as pd
@@ -41,17 +42,14 @@ def build(resolved, root):
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory):
-    return tmp_path_factory.mktemp("demo")
+def made(tmp_path_factory):
+    """The text files of the demonstration's report, and its folder."""
+    root = tmp_path_factory.mktemp("demo")
+    return build(rd.demo(root), root), root
 
 
-@pytest.fixture(scope="module")
-def made(root):
-    """The text files of the demonstration's report."""
-    return build(rd.demo(root), root)
-
-
-def test_files_hold_cells_of_every_kind(made, root):
+def test_files_hold_cells_of_every_kind(made):
+    made, root = made
     rows, meta = read_table(root / "reports/out/table.parquet", "table/2")
     frames = {name: pd.read_csv(io.StringIO(text)) for name, text in made.items() if name.endswith(".csv")}
     frame = frames["table.csv"].astype({"clients": str})
@@ -87,7 +85,7 @@ def test_files_hold_cells_of_every_kind(made, root):
 
 
 def test_pages_of_the_demo(made):
-    lines, tex, page = squeezed(made["report.md"]), made["report.tex"], made["report.html"]
+    lines, (tex, page) = squeezed(made[0]["report.md"]), (made[0][f"report.{kind}"] for kind in ("tex", "html"))
     start = lines.index("| method | CIFAR-10 | | | |")
     assert lines[start + 2] == "| | *Pathological* | | *Dirichlet* | |"
     assert lines[start + 3] == "| | *clients = 50* | *clients = 100* | *clients = 50* | *clients = 100* |"
@@ -213,6 +211,8 @@ def test_hostile_labels_stay_text(tmp_path):
     assert escape_latex(HOSTILE) in text["report.tex"] and HOSTILE not in text["report.tex"]
     assert next(csv.DictReader(io.StringIO(text["table.csv"])))["method"] == HOSTILE
     assert f"_hidden / {HOSTILE}" in next(csv.reader(io.StringIO(text["curves.csv"])))
+    for name in ("curves", "gain", "adaptation"):
+        ET.fromstring(text[f"{name}.svg"])
 
 
 def test_escapes_one_by_one():
