@@ -207,7 +207,9 @@ def test_the_page_says_what_was_published_and_what_was_obtained(kept):
     picture = kept.write("docs/results/mine.svg", "my own")
     for path in Ledger(kept.root).files():
         path.unlink()
-    assert "- published accuracies: 2\n- obtained: 0\n" in page_of(kept)
+    page = page_of(kept)
+    assert "- published accuracies: 2\n- obtained: 0\n" in page
+    assert rows(page, "Mine") == [["Mine", "2", "0", "0", "0", "0", "0"]]
     assert picture.read_text("utf-8") == "my own" and not (kept.root / "docs/results/mine-table1.svg").exists()
     own = kept.write("docs/results.md", "# My results\n")
     with pytest.raises(UserError, match=r"docs/results.md: was not written by this command; move it away"):

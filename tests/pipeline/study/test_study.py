@@ -151,6 +151,7 @@ def test_what_is_begun_with_passes(kind, tmp_path):
     path = begin(kind, "my_own", tmp_path)
     use_study(tmp_path)
     assert registry_of(kind).get("my_own").__name__ == "MyOwn" and path.read_text().startswith('"""MyOwn: ')
+    assert "NAME" not in path.read_text()
     if kind == "dataset":
         assert len(DATASETS.create("my_own").load(tmp_path)) == 600
     elif kind == "partition":
