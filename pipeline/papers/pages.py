@@ -119,7 +119,8 @@ class Papers:
             if name in wanted:
                 write_paper(paper, studies, self.workspace.root)
                 written.append(name)
-            now[name] = Known(state, name in wanted, summary_of(paper, studies))
+            summary = Summary(name, paper.title, paper.citation, list(map(Brief.of, studies)), list(paper.places))
+            now[name] = Known(state, name in wanted, summary)
         write_text(path, _REMEMBERED.dump_json(now).decode())
         self._write_index(sorted((entry.summary for entry in now.values()), key=in_order))
         return written
@@ -161,11 +162,6 @@ def _stamp(path: Path) -> str:
     except OSError:  # DVC removes outputs before it makes them again
         return "-"
     return f"{stat.st_mtime_ns} {stat.st_size} {stat.st_ino}"
-
-
-def summary_of(paper: Paper, studies: Iterable[SpecReport]) -> Summary:
-    """Return what an index says about a paper."""
-    return Summary(paper.name, paper.title, paper.citation, list(map(Brief.of, studies)), list(paper.places))
 
 
 def studies_of(paper: Paper, root: Path, kept: Mapping[str, Entry] | None = None) -> list[SpecReport]:

@@ -60,23 +60,14 @@ def read_contents(folder: Path, paper: str, known: Collection[str]) -> list[Plac
         raise UserError(f"{label}:1: the columns are {', '.join(_COLUMNS)}")
     places = []
     for where, cells in lines:
-        place = _place(cells)
-        if place is None:
+        place, holds, names, reason = cells if len(cells) == len(_COLUMNS) else [""] * len(_COLUMNS)
+        specs = tuple(names.split())
+        if not place or not holds or bool(specs) == bool(reason):
             raise UserError(f"{where}: a line has a place, what it holds, and either specs or a reason for none")
-        if unknown := [name for name in place.specs if name not in known]:
+        if unknown := [name for name in specs if name not in known]:
             raise UserError(f"{where}: {unknown[0]!r} is no spec of this paper{did_you_mean(unknown[0], list(known))}")
-        places.append(place)
+        places.append(Place(place, holds, specs, reason))
     return places
-
-
-def _place(cells: list[str]) -> Place | None:
-    """Return the place on a line; None where the line is not whole."""
-    if len(cells) != len(_COLUMNS):
-        return None
-    where, holds, names, reason = cells
-    specs = tuple(names.split())
-    either = bool(specs) != bool(reason)
-    return Place(where, holds, specs, reason) if where and holds and either else None
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,7 @@
 """What the terminal says of datasets: parts that are here and missing, with any options; and fetching them."""
 
-from __future__ import annotations
-
 import hashlib
 import io
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 from rich.console import Console
@@ -19,61 +14,56 @@ from pflcore.datasets._download import Source
 from pflcore.errors import UserError
 from pipeline.browse.dataset_view import fetch, show_facts
 
-Facts = Callable[..., dict[str, str]]
 
-
-@pytest.fixture(autouse=True)
-def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+@pytest.fixture
+def data(tmp_path, monkeypatch):
     monkeypatch.setenv("PFL_DATA", str(tmp_path / "data"))
     (tmp_path / "data").mkdir()
     return tmp_path / "data"
 
 
-@pytest.fixture
-def facts(tmp_path: Path) -> Facts:
+def facts(data, name, **options):
     """What is shown of a dataset with some options, by the words before the colon."""
-
-    def show(name: str, **options: Any) -> dict[str, str]:
-        out = io.StringIO()
-        show_facts(name, tmp_path, Console(file=out, width=10_000), options)
-        lines = [line.partition(": ") for line in out.getvalue().splitlines()]
-        return {key.strip().rstrip(":"): text for key, _, text in lines}
-
-    return show
+    out = io.StringIO()
+    show_facts(name, data.parent, Console(file=out, width=10_000), options)
+    lines = [line.partition(": ") for line in out.getvalue().splitlines()]
+    return {key.strip().rstrip(":"): text for key, _, text in lines}
 
 
-def test_which_parts_are_here_and_how_others_are_got(facts: Facts, data: Path) -> None:
+def test_which_parts_are_here_and_how_others_are_got(data):
     for name in DATASETS.names():
-        assert (facts(name)["needs"] == "nothing: it comes with a library") == (name == "digits")
+        assert (facts(data, name)["needs"] == "nothing: it comes with a library") == (name == "digits")
     write_mnist(data / "mnist")
     write_usps_hdf5(data / "usps" / "usps.h5")
-    shown = facts("digits5")
-    assert shown["state"] == "needs folder; 3 of 7 parts are here"
-    assert shown["USPS"] == f"here, {data}/usps/usps.h5"
+    shown = facts(data, "digits5")
+    assert (shown["state"], shown["USPS"]) == ("needs folder; 3 of 7 parts are here", f"here, {data}/usps/usps.h5")
     assert shown["SVHN"].startswith("missing; fetched when a run needs it, 246 MB")
     assert shown["MNIST-M, photographs of BSDS500"].startswith("missing; by hand: BSR_bsds500.tgz, 71 MB, no hash is")
-    clipart = facts("domainnet", lists="fedbn")["clipart"]
+    clipart = facts(data, "domainnet", lists="fedbn")["clipart"]
     assert clipart.startswith("missing; pfl fetch gets it: clipart.zip, 1.3 GB, md5 cd0d8f2d77a4e181449b78ed62bccf1e, ")
     assert clipart.endswith(f"into {data}/domainnet; taken instead: clipart/")
     write_files(data / "domainnet", {"sketch/bird/1.jpg": b"x", "domainnet_dataset.zip": b"x"})
     size = write_zip(data / "domainnet" / "clipart.zip", {"a": b"b"}).stat().st_size
-    shown = facts("domainnet", lists="fedbn")
+    shown = facts(data, "domainnet", lists="fedbn")
     assert shown["state"] == "needs folder; 3 of 7 parts are here"
     assert shown["clipart"].startswith(f"here, {data}/domainnet/clipart.zip ({size:,} bytes; its hash is checked")
     assert shown["sketch"] == f"here, {data}/domainnet/sketch (a folder says neither hash nor version)"
 
 
-def test_what_has_an_address_and_a_hash_is_fetched_and_the_rest_is_a_persons(
-    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_has_an_address_and_a_hash_is_fetched_and_the_rest_is_a_persons(tmp_path, data, monkeypatch):
     monkeypatch.setattr(_download, "PAUSE_SECONDS", 0.0)
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.delenv(name, raising=False)
-    said, archives = io.StringIO(), []
+    said = io.StringIO()
     with serving() as host:
-        for archive in domainnet.DomainNet.archives:
-            address = f"http://127.0.0.1:{host.port}/{archive.source.name}"
-            archives.append(archive._replace(source=Source(address, "md5", hashlib.md5(CONTENT).hexdigest())))
+        archives = [
+            one._replace(
+                source=Source(
+                    f"http://127.0.0.1:{host.port}/{one.source.name}", "md5", hashlib.md5(CONTENT).hexdigest()
+                )
+            )
+            for one in domainnet.DomainNet.archives
+        ]
         monkeypatch.setattr(domainnet.DomainNet, "archives", tuple(archives))
         host.most = [1_000_000]  # the first transfer breaks off
         fetch("domainnet", tmp_path, Console(file=said, width=10_000), {})

@@ -1,14 +1,10 @@
 """The Python interface: frames of what was obtained, models of clients, training on own tensors; what is refused."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -19,7 +15,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 from sklearn.datasets import load_digits
 from support import tiny
-from support.project import Project, make_project, spec
+from support.project import make_project, spec
 
 import pipeline
 from pipeline.library.models import export
@@ -28,14 +24,14 @@ from pipeline.results.keep import keep
 CONVNET = {"name": "convnet", **tiny.BACKBONE_OPTIONS["convnet"]}
 
 
-def refuses(call: Any, line: str) -> None:
+def refuses(line, call, *words, **more):
     with pytest.raises(pipeline.UserError, match=line):
-        call()
+        call(*words, **more)
 
 
-def test_frames_are_what_was_measured_reported_and_dealt(original: Project) -> None:
+def test_frames_are_what_was_measured_reported_and_dealt(original):
     study = pipeline.open(original.root)
-    frame = study.results("tiny")
+    frame, table, runs, dealt = (getattr(study, name)("tiny") for name in ("results", "table", "runs", "partition"))
     head = ["method", "run", "seed", "client", "round", "population", "accuracy", "loss", "correct", "total"]
     assert list(frame.columns) == head and list(frame["method"].unique()) == ["FedAvg", "FedPer"]
     assert not frame.duplicated(["run", "client", "round", "population"]).any() and set(frame["seed"]) == {0}
@@ -45,26 +41,23 @@ def test_frames_are_what_was_measured_reported_and_dealt(original: Project) -> N
             one = mine.loc[row["client"], row["round"]]
             assert (one["correct"], one["total"], one["loss"]) == (row["correct"], row["total"], row["loss"])
             assert one["accuracy"] == row["correct"] / row["total"]
-    table = study.table("tiny")
     pd.testing.assert_frame_equal(table, pq.read_table(original.root / "reports/tiny/table.parquet").to_pandas())
     assert list(table["method"]) == ["FedAvg", "FedPer"] and table["obtained_mean"].notna().all()
-    runs = study.runs("tiny")
     assert list(runs["method"]) == ["FedAvg", "FedPer"] and set(runs["state"]) == {"trained"}
     assert list(runs["last_round"]) == [2, 2] and not runs["diverged"].any() and (runs["communicated_up"] > 0).all()
-    dealt = study.partition("tiny")
     assert len(dealt) == 1797 and dealt["sample"].is_unique and set(dealt["client"]) == {0, 1, 2}
     assert (dealt["label"] == load_digits().target[dealt["sample"]]).all()
     assert set(dealt["split"]) == {"train", "test"} and dealt["federation"].nunique() == 1
 
 
-def test_what_is_unknown_untrained_or_stale_is_said_and_never_shown(reproduced: Project) -> None:
+def test_what_is_unknown_untrained_or_stale_is_said_and_never_shown(reproduced):
     reproduced.write("specs/later.yaml", spec("[ditto]"))
     study = pipeline.open(reproduced.root)
     assert study.specs == ["later", "tiny"] and list(study.runs("later")["state"]) == ["missing"]
-    refuses(lambda: study.results("tinny"), r"^unknown spec 'tinny'; did you mean 'tiny'\?$")
-    refuses(lambda: study.results("later"), r"^later: nothing is trained yet; type `pfl run later`$")
-    refuses(lambda: study.table("later"), r"^later: its report has not been made; type `pfl run later`$")
-    refuses(lambda: pipeline.open(reproduced.root.parent), r"neither here nor above is a pyproject.toml with \[tool")
+    refuses(r"^unknown spec 'tinny'; did you mean 'tiny'\?$", study.results, "tinny")
+    refuses(r"^later: nothing is trained yet; type `pfl run later`$", study.results, "later")
+    refuses(r"^later: its report has not been made; type `pfl run later`$", study.table, "later")
+    refuses(r"neither here nor above is a pyproject.toml with \[tool", pipeline.open, reproduced.root.parent)
     reproduced.write("specs/tiny.yaml", spec("{FedAvg: fedavg, FedPer: fedper, Ditto: ditto}"))
     with pytest.warns(pipeline.NotUpToDate, match=r"^tiny: 1 missing of 3 runs are left out; type `pfl run tiny`$"):
         assert set(study.results("tiny")["method"]) == {"FedAvg", "FedPer"}
@@ -74,41 +67,33 @@ def test_what_is_unknown_untrained_or_stale_is_said_and_never_shown(reproduced: 
     shutil.rmtree(next(reproduced.root.glob("artifacts/runs/fedavg-*")))
     reproduced.write("specs/tiny.yaml", spec("[fedavg, fedper]"))
     assert dict(study.runs("tiny")[["method", "state"]].values) == {"fedavg": "missing", "fedper": "stale"}
-    refuses(lambda: study.results("tiny"), r"tiny: nothing of it is up to date.* type `pfl run tiny`")
+    refuses(r"tiny: nothing of it is up to date.* type `pfl run tiny`", study.results, "tiny")
     with pytest.warns(pipeline.NotUpToDate, match=r"table\.parquet is not up to date"):
         study.table("tiny")
 
 
-def test_last_states_have_models_and_kept_results_none_and_no_artifacts(reproduced: Project) -> None:
+def test_last_states_have_models_and_kept_results_none_and_no_artifacts(reproduced):
     study = pipeline.open(reproduced.root)
-    before = study.results("tiny")
+    before, avg = study.results("tiny"), "tiny: FedAvg"
     assert study.model("tiny: FedPer", client=1).method.name == "fedper"
     shutil.rmtree(reproduced.root / ".pfl/states")
-    refuses(lambda: study.model("tiny: FedAvg", client=0), r"its weights were not saved, and .* `training: \{save_we")
+    refuses(r"its weights were not saved, and .* `training: \{save_we", study.model, avg, client=0)
     assert len(keep(reproduced.workspace(), "tiny").runs) == 2
     shutil.rmtree(reproduced.root / "artifacts")
-    refuses(lambda: study.model("tiny: FedAvg", client=0), r"kept in results/, which holds counts and no weights")
+    refuses(r"kept in results/, which holds counts and no weights", study.model, avg, client=0)
     after = study.results("tiny")
     assert after["loss"].isna().all() and before["loss"].notna().all()  # a mean over clients is no client's
     pd.testing.assert_frame_equal(before.drop(columns="loss"), after.drop(columns="loss"))
     assert set(study.runs("tiny")["state"]) == {"kept"} and study.runs("tiny")["kept"].notna().all()
-    refuses(lambda: study.partition("tiny"), r"^tiny: its samples have not been dealt here")
-
-
-def test_what_the_package_offers_is_imported_when_it_is_asked_for() -> None:
-    code = "import sys, pipeline; print([name for name in ('pandas', 'torch', 'numpy') if name in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n" and {*pipeline.__all__} <= {*dir(pipeline)}
-    with pytest.raises(AttributeError, match=r"^module 'pipeline' has no attribute 'opne'$"):
-        pipeline.opne  # noqa: B018
+    refuses(r"^tiny: its samples have not been dealt here", study.partition, "tiny")
 
 
 @pytest.fixture(scope="module")
-def saved(tmp_path_factory: pytest.TempPathFactory) -> Project:
+def saved(tmp_path_factory):
     """Two seeds of two methods, one of which predicts by more than its network. Not to be changed."""
     methods, more = "{FedAvg: fedavg, FedProto + FT: {name: fedproto, finetune_epochs: 1}}", "    seed: [0, 1]\n"
     text = spec(methods, partition="{name: dirichlet, alpha: 1.0}", training=", save_weights: true", more=more)
-    made = make_project(Path(tmp_path_factory.mktemp("saved")), {"specs/saved.yaml": text}, ["saved"])
+    made = make_project(tmp_path_factory.mktemp("saved"), {"specs/saved.yaml": text}, ["saved"])
     made.compile()
     done = made.repro(PFL_DEVICE="cpu")
     assert done.code == 0, done.output
@@ -116,16 +101,15 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Project:
 
 
 @pytest.mark.matrix
-def test_a_clients_model_predicts_what_was_measured(saved: Project) -> None:
+def test_models_of_clients(saved, tmp_path):
     study = pipeline.open(saved.root)
     measured = study.results("saved").query("round == 2").set_index(["run", "client"])
     assert len(measured) == 12
     for run in dict.fromkeys(measured.index.get_level_values("run")):
         trained = study.trained(run)
         for client in range(3):
-            model = trained.client(client)
-            images, labels = model.samples("test")
-            hits = model.predict(images).argmax(1) == labels
+            images, labels = trained.client(client).samples("test")
+            hits = trained.client(client).predict(images).argmax(1) == labels
             assert (int(hits.sum()), len(hits)) == tuple(measured.loc[(run, client), ["correct", "total"]])
     mine = study.partition("saved").query("seed == 1 and client == 2 and split == 'test'")
     _, labels = study.model("saved: FedAvg", client=2, seed=1).samples("test")
@@ -135,13 +119,8 @@ def test_a_clients_model_predicts_what_was_measured(saved: Project) -> None:
     before = path.read_bytes()
     path.chmod(0o644)
     path.write_bytes(before + b" ")
-    refuses(lambda: study.model(run, client=0), r"weights.safetensors: not here, or not what was recorded; type")
+    refuses(r"weights.safetensors: not here, or not what was recorded; type", study.model, run, client=0)
     path.write_bytes(before)
-
-
-@pytest.mark.matrix
-def test_a_cell_is_named_and_exported_weights_say_what_they_are(saved: Project, tmp_path: Path) -> None:
-    study = pipeline.open(saved.root)
     for words, seed, line in [
         ("saved: FedProto", None, r"^saved: no cell .*did you mean 'FedProto \+ FT'"),
         ("saved: FedAvg", None, r"^saved: FedAvg: .*give seed=, one of \[0, 1\]$"),
@@ -149,7 +128,8 @@ def test_a_cell_is_named_and_exported_weights_say_what_they_are(saved: Project, 
         ("saved", None, r"^saved: a spec; name one of its runs"),
         ("fedavg-convnet-digits-0", None, r"^no spec asks for .*; did you mean 'fedavg-convnet-digits-\w+'"),
     ]:
-        refuses(lambda words=words, seed=seed: study.model(words, client=0, seed=seed), line)
+        refuses(line, study.model, words, client=0, seed=seed)
+    # Exported weights say what they are.
     path = export(saved.workspace(), "saved: FedProto + FT", 2, 1, tmp_path)
     model, found = study.model("saved: FedProto + FT", client=2, seed=1), load_file(path)
     assert (model.method.name, model.plain) == ("fedproto", False)
@@ -165,7 +145,7 @@ def test_a_cell_is_named_and_exported_weights_say_what_they_are(saved: Project, 
 
 
 @pytest.mark.matrix
-def test_exports_on_the_command_line_and_a_split_that_comes_back(saved: Project, tmp_path: Path) -> None:
+def test_exports_on_the_command_line_and_a_split_that_comes_back(saved, tmp_path):
     done = saved.call("pfl", "export", "saved: FedAvg", "--client", "1", "--seed", "0", "--out", str(tmp_path / "one"))
     assert done.returncode == 0 and re.fullmatch(r"\S*model\.safetensors  [\d,]+ bytes\n", done.stdout), done.stderr
     done = saved.call("pfl", "export", "saved: FedAvg", "--client", "3", "--seed", "0")
@@ -190,9 +170,9 @@ def test_exports_on_the_command_line_and_a_split_that_comes_back(saved: Project,
     assert before not in project.compiled().runs
 
 
-def test_training_on_own_tensors_is_the_engines_run_on_these_samples() -> None:
+def test_training_on_own_tensors_is_the_engines_run_on_these_samples():
     data = tiny.federation()
-    sides: Any = [[(data.inputs[rows], data.labels[rows]) for rows in part] for part in (data.train, data.test)]
+    sides = [[(data.inputs[rows], data.labels[rows]) for rows in part] for part in (data.train, data.test)]
     settings = {"sample_rate": 0.67, "local_epochs": 2, "batch_size": 5, "lr": 0.05, "rounds": 2, "seed": 3}
     given = {"mean": [0.4], "std": [0.3], "classes": tiny.CLASSES, "device": "cpu"}
     own = pipeline.train(*sides, method="fedper", backbone=CONVNET, **settings, **given)
@@ -211,14 +191,18 @@ def test_training_on_own_tensors_is_the_engines_run_on_these_samples() -> None:
     np.testing.assert_allclose(model.prepared(data.inputs[:2]).numpy(), expected_inputs, rtol=1e-4, atol=1e-5)
     assert model.predict(data.inputs[:2]).shape == (2, tiny.CLASSES)
     one = [(np.zeros((3, 1, 8, 8), np.uint8), np.array([0, 1, 2]))]
-    changes: list[tuple[dict[str, Any], str]] = [
+    for change, line in [
         ({"train": [(torch.zeros(3, 1, 8, 8), [0, 1, 2])]}, r"^client 0: images must be uint8 \(n, ch.* float32 \("),
         ({"train": [(np.zeros((3, 1, 8, 8), np.uint8), [0, 1])]}, r"^client 0: labels must be 3 whole numbers"),
         ({"test": []}, r"^1 clients have training samples and 0 test samples; give both for each$"),
         ({"method": "fedperr"}, r"^unknown method 'fedperr'; did you mean 'fedper'\?$"),
         ({"method": {"name": "ditto", "lamm": 1}}, r"^method 'ditto' has no option 'lamm'; did you mean 'lam'\?$"),
         ({"batchsize": 4}, r"^training has no setting 'batchsize'; did you mean 'batch_size'\?$"),
-    ]
-    for change, line in changes:
-        words = {"train": one, "test": one, "backbone": CONVNET, "rounds": 1, **change}
-        refuses(lambda words=words: pipeline.train(**words), line)
+    ]:
+        refuses(line, pipeline.train, **{"train": one, "test": one, "backbone": CONVNET, "rounds": 1, **change})
+    # What the package offers is imported when it is asked for.
+    code = "import sys, pipeline; sys.exit(any(name in sys.modules for name in ('pandas', 'torch', 'numpy')))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    assert {*pipeline.__all__} <= {*dir(pipeline)}
+    with pytest.raises(AttributeError, match=r"^module 'pipeline' has no attribute 'opne'$"):
+        pipeline.opne  # noqa: B018

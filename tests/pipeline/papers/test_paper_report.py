@@ -1,69 +1,50 @@
 """Pages of papers: which specs they gather, what they count, when they are written, and that LaTeX takes them."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
 import subprocess
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pydantic import TypeAdapter
-from support.command import Pfl
+from support import report_demo as rd
 from support.command import pfl as pfl
 from support.figure_demo import demo as figures
 from support.pages import HOSTILE, Document, squeezed
 from support.paper_specs import SPECS
-from support.project import Project, make_project, spec
-from support.report_demo import (
-    RECORD,
-    cell,
-    changed,
-    demo,
-    results_of,
-    rounds_table,
-    runs_of,
-    table,
-    with_note,
-    with_records,
-)
+from support.project import make_project, spec, tree
+from support.report_demo import RECORD, cell, changed, demo, table
 
 from pflcore.artifacts import write_table
 from pflcore.errors import UserError
 from pflcore.files import write_text
 from pipeline.compile.compiler import compile_workspace
 from pipeline.papers import pages as module
-from pipeline.papers.obtained import Obtained, collect_obtained, count_published
-from pipeline.papers.pages import Papers, studies_of, summary_of, write_paper
-from pipeline.papers.paper import Brief, Paper, Place, Summary, papers_of, read_contents
+from pipeline.papers.obtained import collect_obtained, count_published
+from pipeline.papers.pages import Papers, studies_of, write_paper
+from pipeline.papers.paper import Brief, Place, Summary, papers_of, read_contents
 from pipeline.papers.refresh import refresh
 from pipeline.report.agreement import Agreement
 from pipeline.report.statistics import BEYOND, NO_VERDICT
-from pipeline.spec.table import ResolvedTable
 from pipeline.workspace import run_path
 
 KINDS = ("md", "tex", "html")
 CITED = {"name": "FedTP", "citation": "Li et al.", "table": "Table II"}
 
 
-def only_paper(root: Path, *tables: ResolvedTable) -> Paper:
-    """The one that all these tables belong to."""
-    runs = {run: of for one in tables for run, of in runs_of(one, root).items()}
+def write(root, *tables):
+    """The pages of the only paper of some tables, by format, and what an index says of each table."""
+    runs = {run: of for one in tables for run, of in rd.runs_of(one, root).items()}
     (paper,) = papers_of({one.spec: one for one in tables}, runs).values()
-    return paper
+    studies = studies_of(paper, root)
+    write_paper(paper, studies, root)
+    pages = {kind: (root / f"reports/papers/{paper.name}.{kind}").read_text(encoding="utf-8") for kind in KINDS}
+    return pages, list(map(Brief.of, studies))
 
 
-def write(root: Path, *tables: ResolvedTable) -> dict[str, str]:
-    """The page of the only paper of some tables, by format."""
-    paper = only_paper(root, *tables)
-    write_paper(paper, studies_of(paper, root), root)
-    return {kind: (root / f"reports/papers/{paper.name}.{kind}").read_text(encoding="utf-8") for kind in KINDS}
-
-
-def test_papers_are_folders_in_the_order_of_their_tables() -> None:
+def test_papers_are_folders_in_the_order_of_their_tables():
     names = ["quick", "own/b", "own/c", "fedtp/extra/deep", "fedtp/fig1", "fedtp/table10", "fedtp/table2", "alpha/x"]
     about = {name: CITED for name in names if name.startswith("fedtp/") or name == "own/c"}
     tables = {name: table([], ["method"], [], spec=name, title=f"T {name}", paper=about.get(name)) for name in names}
@@ -74,6 +55,14 @@ def test_papers_are_folders_in_the_order_of_their_tables() -> None:
     assert titles == [("FedTP", "Li et al."), ("T alpha/x", ""), ("own", ""), ("T quick", "")]
     with pytest.raises(UserError, match=r"^specs/papers.yaml: reports/papers is where the pages of papers are"):
         papers_of({"papers": table([], ["method"], [], spec="papers")}, {})
+    # Accuracies of specs about the same table count once.
+    again = [
+        Brief(f"p/table1{x}", "", published=30, agreement=Agreement(30, [at])) for x, at in (("", 1.0), ("b", 3.0))
+    ]
+    briefs = [*again, Brief("p/own", "", published=7)]
+    paper = Summary("p", "P", "Somebody", briefs, [Place("Table 1", "all", ("table1", "table1b"))])
+    assert paper.published == 30 and paper.agreement == Agreement(30, [1.0, 3.0])
+    assert Summary("p", "P", "Somebody", briefs).published == 67
 
 
 CONTENTS = """\
@@ -85,7 +74,7 @@ Section 4,it is fast,,nobody measured it
 """
 
 
-def test_coverage_of_a_paper_is_that_of_its_tables_and_figures(project: Project) -> None:
+def test_coverage_of_a_paper_is_that_of_its_tables_and_figures(project):
     artifact(project, "tiny")
     project.write("specs/mine/contents.csv", CONTENTS)
     papers = Papers.compiled(project.workspace())
@@ -107,10 +96,7 @@ def test_coverage_of_a_paper_is_that_of_its_tables_and_figures(project: Project)
         project.write("specs/mine/contents.csv", f"{lines}\n")
         with pytest.raises(UserError, match=f"^specs/mine/contents.csv:{message}"):
             read_contents(project.root / "specs", "mine", ["one"])
-
-
-def test_the_papers_contents_name_every_table_and_figure_of_their_specs() -> None:
-    # But for other readings of what is listed, and other data.
+    # The papers' own list every table and figure, but for other readings of what is listed, and other data.
     readings = {"table2_all", "table3_settings", "table3_partition", "table4_last", "fig10_released"}
     readings |= {"table1_jpeg", "table1_part", "table3_jpeg", "table3_text"}
     for paper in ("fedtp", "fedofa", "fedperfix", "pfedla"):
@@ -119,11 +105,11 @@ def test_the_papers_contents_name_every_table_and_figure_of_their_specs() -> Non
         assert {name for name in names if name.startswith(("table", "fig"))} - listed <= readings
 
 
-def test_a_page_has_what_the_specs_reports_have(tmp_path: Path) -> None:
-    one = with_note(demo(tmp_path, notes=["In both.", "In one."]), 1, "printed twice")
+def test_a_page_has_what_the_specs_reports_have(tmp_path):
+    one = rd.with_note(demo(tmp_path, notes=["In both.", "In one."]), 1, "printed twice")
     more = {"paper": CITED | {"table": "Table III"}, "figures": ["resources", "gain", "rollout"]}
     two = changed(figures(tmp_path), spec="demo/table3", notes=["In both."], **more)
-    text = write(tmp_path, one, two)
+    text, (found, _) = write(tmp_path, one, two)
     lines = squeezed(text["md"])
     title = "Table II: Transformer-based methods on image data"
     start = next(at for at, line in enumerate(lines) if line.startswith(f"| {title} |"))
@@ -132,39 +118,34 @@ def test_a_page_has_what_the_specs_reports_have(tmp_path: Path) -> None:
     assert lines[start + 2] == f"| all | 34 | 26 | 0 | 2 | 2 | 4 | 0 | {claims} |"
     assert lines.count("- In both.") == 1 and lines.count("- In one.") == 1
     for kind in KINDS:
-        plain = {"html": Document(text[kind]).text}.get(kind, text[kind])
+        plain = Document(text[kind]).text if kind == "html" else text[kind]
         for words in ("FedTP beats every other method", "Resources", "he paper's own table contradicts it"):
             assert words in plain, (kind, words)
-    pages = tmp_path / "reports/papers"
     linked = [*re.findall(r"!\[.*\]\((.*)\)", text["md"]), *re.findall(r"includegraphics\{(.*?)\}", text["tex"])]
-    assert len(linked) == 8 and all((pages / path).is_file() for path in linked)
-    # What an index says of it survives JSON.
-    paper, kinds = only_paper(tmp_path, one), TypeAdapter(Summary)
-    found = summary_of(paper, studies_of(paper, tmp_path))
-    assert found.coverage == Counter(done=20, missing=2, diverged=2, quoted=4)
-    assert found.claims == Counter({"not yet": 1, "one seed: undecided": 1, "contradicted": 1})
-    assert kinds.validate_json(kinds.dump_json(found)) == found
+    assert len(linked) == 8 and all((tmp_path / "reports/papers" / path).is_file() for path in linked)
     # What the script shows of cells and their runs.
-    script = re.search(r"^const data = (.*);$", text["html"], re.MULTILINE)
-    data = json.loads(script[1]) if script else {}
+    data = json.loads(re.search(r"^const data = (.*);$", text["html"], re.MULTILINE)[1])
     cells = data["tables"]["s1"]["cells"]
     (run,), number = cells[5][2]["runs"], dict(cells[5][2]["facts"])["obtained"]
     assert run == ["fedtp-d50", f"seed 0: {number}"] and re.fullmatch(r"8\d\.\d\d±0\.\d\d", number)
     facts = dict(data["runs"]["fedtp-d50"])
     assert (facts["device"], facts["data (SHA-256)"], facts["metric last_rounds"]) == ("cpu", "d" * 64, number)
     assert dict(cells[0][1]["facts"])["note"] == "printed twice" and data["tables"]["s1"]["command"].endswith("table2")
+    # What an index says of it survives JSON.
+    kinds = TypeAdapter(Brief)
+    assert found.coverage == Counter(done=20, missing=2, diverged=2, quoted=4)
+    assert found.claims == Counter({"not yet": 1, "one seed: undecided": 1, "contradicted": 1})
+    assert kinds.validate_json(kinds.dump_json(found)) == found
 
 
-def test_pages_of_a_long_paper_come_go_and_have_links_that_lead_somewhere(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pages_of_a_long_paper_come_go_and_have_links_that_lead_somewhere(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "MOST_TABLES", 1)
     href = "../partitions/digits-iid-n3-s0-00000000/index"
     for name in (f"reports/papers/{href}.html", "reports/demo/t1/report.html"):
         write_text((tmp_path / name).resolve(), "made")
     one = changed(figures(tmp_path), notes=["In all."], figures=["resources"])
     tables = [changed(one, spec=f"demo/t{i}") for i in (1, 2)]
-    first = write(tmp_path, *tables)["html"]
+    first = write(tmp_path, *tables)[0]["html"]
     papers = tmp_path / "reports/papers"
     parts = {path.name: path.read_text(encoding="utf-8") for path in papers.glob("demo/*.html")}
     assert set(parts) == {"t1.html", "t2.html"}
@@ -180,26 +161,26 @@ def test_pages_of_a_long_paper_come_go_and_have_links_that_lead_somewhere(
 
 
 @pytest.mark.skipif(not shutil.which("pdflatex"), reason="no pdflatex here")
-def test_plain_pdflatex_compiles_it_without_overfull_lines(tmp_path: Path) -> None:
+def test_plain_pdflatex_compiles_it_without_overfull_lines(tmp_path):
     words = {"title": HOSTILE, "notes": [HOSTILE]}
-    write(tmp_path, demo(tmp_path, profile="smoke", **words), changed(figures(tmp_path), spec="demo/more"))
+    text, _ = write(tmp_path, demo(tmp_path, profile="smoke", **words), changed(figures(tmp_path), spec="demo/more"))
     command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "demo.tex"]
     for _ in range(2):
         done = subprocess.run(command, cwd=tmp_path / "reports/papers", capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout[-2000:]
     assert "Overfull" not in done.stdout
-    packages = re.findall(r"usepackage(?:\[.*\])?\{(.*)\}", (tmp_path / "reports/papers/demo.tex").read_text())
+    packages = re.findall(r"usepackage(?:\[.*\])?\{(.*)\}", text["tex"])
     assert packages == ["geometry", "booktabs,longtable,graphicx,color"]
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Project:
+def project(tmp_path):
     project = make_project(tmp_path, default=["tiny"])
     project.write("specs/mine/one.yaml", spec("[fedavg]", title="One", rounds=3))
     return project
 
 
-def artifact(project: Project, name: str) -> str:
+def artifact(project, name):
     """The first run of a spec gets artifacts; its id."""
     compilation = compile_workspace(project.workspace(), [name])
     run = next(iter(compilation.tables[name].runs))
@@ -207,53 +188,40 @@ def artifact(project: Project, name: str) -> str:
     return run
 
 
-def test_pages_are_written_when_they_change(project: Project, pfl: Pfl) -> None:
-    def files() -> dict[str, tuple[int, bytes]]:
-        """All files below reports/ with the time of their last change."""
-        found = sorted(path for path in (project.root / "reports").rglob("*") if path.is_file())
-        return {
-            path.relative_to(project.root).as_posix(): (path.stat().st_mtime_ns, path.read_bytes()) for path in found
-        }
+def test_pages_are_written_when_they_change(project, pfl, monkeypatch):
+    def files():
+        return {name: (reports / name).stat().st_mtime_ns for name in tree(reports)}
 
-    specs, mine = project.root / "specs", "../reports/papers/mine.html"
+    specs, reports, mine = project.root / "specs", project.root / "reports", "../reports/papers/mine.html"
     assert pfl(specs, "report") == (0, f"{mine}\n../reports/papers/tiny.html\n../reports/index.html\n", "")
-    before = files()
-    written = {"reports/index.html", *(f"reports/papers/{name}.{kind}" for name in ("mine", "tiny") for kind in KINDS)}
-    assert set(before) == written
-    assert "<h2>Provenance</h2>" in before["reports/papers/mine.html"][1].decode()  # though no run is there yet
+    first = files()
+    of_mine = {"index.html", *(f"papers/mine.{kind}" for kind in KINDS)}
+    assert set(first) == of_mine | {f"papers/tiny.{kind}" for kind in KINDS}
+    assert "<h2>Provenance</h2>" in (reports / "papers/mine.html").read_text()  # though no run is there
     assert pfl(specs, "report", "mine")[1] == f"{mine} (up to date)\n../reports/index.html\n"
-    assert files() == before
+    assert files() == first
     papers = Papers.compiled(project.workspace())
     run = artifact(project, "mine/one")
     assert papers.write(papers.chosen([])) == ["mine"]
-    after = files()
-    assert {name for name in before if after[name] != before[name]} == {name for name in written if "tiny" not in name}
-    assert set(after) - set(before) == {f"reports/papers/mine/one/curves.{kind}" for kind in ("svg", "png", "csv")}
+    changes = {name for name, written in files().items() if first.get(name) != written}
+    assert changes == of_mine | {f"papers/mine/one/curves.{kind}" for kind in ("svg", "png", "csv")}
     # The same artifacts give the same bytes, from nothing, and where what is remembered is damaged.
-    same = {name: text for name, (_, text) in after.items()}
-    shutil.rmtree(project.root / "reports")
+    same = tree(reports)
+    shutil.rmtree(reports)
     project.write(".pfl/papers.json", '{"tiny": {"state": "x"}}')
-    assert papers.write(papers.chosen([])) == ["mine", "tiny"]
-    assert {name: text for name, (_, text) in files().items()} == same
+    assert papers.write(papers.chosen([])) == ["mine", "tiny"] and tree(reports) == same
     assert pfl(specs, "report", "mines") == (2, "", "pfl: unknown paper 'mines'; did you mean 'mine'?\n")
     for names in (["mine"], ["mine/one"], ["specs/mine/one.yaml"], ["specs/mine/"]):
         assert papers.chosen(names) == ["mine"]
     (project.root / run_path(run, "rounds.parquet")).write_bytes(b"damaged")
     with pytest.raises(UserError):
         papers.write(["mine"])
-
-
-def test_a_file_that_goes_away_while_pages_are_looked_at_is_one_that_is_not_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (path := tmp_path / "rounds.parquet").touch()
-    assert module._stamp(path) != "-"
+    # A file that goes away while pages are looked at is one that is not there.
     monkeypatch.setattr(Path, "exists", lambda path: True)
-    path.unlink()
-    assert module._stamp(path) == "-"
+    assert module._stamp(project.root / "gone") == "-"
 
 
-def test_the_end_of_a_trial_run(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_end_of_a_trial_run(project, monkeypatch):
     monkeypatch.chdir(project.root)
     workspace = project.workspace("smoke")
     compilation = compile_workspace(workspace, ["mine/one"])
@@ -271,72 +239,51 @@ def test_the_end_of_a_trial_run(project: Project, monkeypatch: pytest.MonkeyPatc
     assert refresh(workspace, compilation, ["mine/one"], idle=True) == line
 
 
-# Published numbers with what was obtained: verdicts, other protocols, and what the index says of them.
-
-
-def measured(root: Path, run: str, percents: list[int]) -> None:
+def measured(root, run, percents):
     """A run of two clients with 100 samples each, which after round i both classify `percents[i]` of them."""
-    rounds = [round_ for round_ in range(1, len(percents) + 1) for _ in range(2)]
-    correct = [percent for percent in percents for _ in range(2)]
-    made = rounds_table(rounds, [0, 1] * len(percents), correct, [100] * len(rounds), [1.0] * len(rounds))
+    rounds, correct = ([one for one in own for _ in range(2)] for own in (range(1, len(percents) + 1), percents))
+    made = rd.rounds_table(rounds, [0, 1] * len(percents), correct, [100] * len(rounds), [1.0] * len(rounds))
     write_table(root / "artifacts/runs" / run / "rounds.parquet", made, "rounds/2", run=run, diverged=None)
 
 
-def record(seed: int, rounds: int) -> dict[str, Any]:
-    evaluation = {"every": 1, "window": 0, "curve_every": 1}
-    return {**RECORD, "seed": seed, "training": {"rounds": rounds}, "evaluation": evaluation}
-
-
-def obtained(root: Path, curves: dict[str, list[int]], published: Any, metric: str = "final") -> Obtained:
-    """The only cell of a table, of runs with seeds of their own; one without measurements has not been made."""
-    for run, percents in curves.items():
+def obtained(root, curves, cells, metric="final", **changes):
+    """What is obtained for the cells of a table, of runs with seeds of their own; one without percents is not made."""
+    evaluation, records = {"every": 1, "window": 0, "curve_every": 1}, {}
+    for seed, (run, percents) in enumerate(curves.items()):
+        training = {"rounds": len(percents) or 1}
+        records[run] = {**RECORD, "seed": seed, "training": training, "evaluation": evaluation}
         if percents:
             measured(root, run, percents)
-    one = table([cell({"method": "FedTP"}, list(curves), published)], ["method"], [], metric=metric)
-    records = {run: record(seed, len(percents) or 1) for seed, (run, percents) in enumerate(curves.items())}
-    (found,) = collect_obtained(results_of(with_records(root, one, records), root))
-    return found
+    resolved = rd.with_records(root, table(cells, ["method"], [], metric=metric, **changes), records)
+    return collect_obtained(rd.results_of(resolved, root)), count_published(resolved)
 
 
-def test_verdicts_and_other_protocols(tmp_path: Path) -> None:
-    one = obtained(tmp_path, {"a": [10, 20, *[80] * 9, 90], "later": []}, (85.5, 3.0))
+def test_what_is_obtained_for_published_numbers(tmp_path):
+    def of(curves, published, metric="final"):
+        ((one,), _) = obtained(tmp_path, curves, [cell({"method": "FedTP"}, list(curves), published)], metric)
+        return one
+
+    one = of({"a": [10, 20, *[80] * 9, 90], "later": []}, (85.5, 3.0))
     assert (one.difference, one.verdict, one.noise, one.runs, one.ids) == (4.5, NO_VERDICT, None, (1, 2), ("a",))
     assert (one.published, one.obtained, one.last, one.compared) == ("85.50±3.00", "90.00", "", "+4.50")
     assert one.reached == 12 and one.elsewhere["last ten"] == 81.0 and one.elsewhere["best by test"] == 90.0
     assert "last round" not in one.elsewhere  # which is what the table shows
-    one = obtained(
-        tmp_path, {run: [*[10] * 11, last] for run, last in zip("abc", (70, 73, 79), strict=True)}, (60, None)
-    )
+    one = of({run: [*[10] * 11, last] for run, last in zip("abc", (70, 73, 79), strict=True)}, (60, None))
     # 70, 73, 79 are 4, 1 and 5 from their mean; Student's quantile with two degrees of freedom is 4.3027.
     assert one.noise == pytest.approx(4.302653 * ((16 + 1 + 25) / 2 / 3) ** 0.5, abs=1e-4)
     assert (one.difference, one.verdict, one.reached, one.compared) == (14.0, BEYOND, 12, "+14.00 beyond noise (11.38)")
     # Where a paper names no round it is the mean of the last ten beside the last.
-    one = obtained(tmp_path, {"a": [10, 20, *[80] * 9, 90], "b": [40, 50]}, (62.0, None), "last_ten")
+    one = of({"a": [10, 20, *[80] * 9, 90], "b": [40, 50]}, (62.0, None), "last_ten")
     assert (one.obtained, one.last, one.difference) == ("63.00±18.00", "70.00±20.00", 1.0)
     assert "last ten" not in one.elsewhere and "last round" not in one.elsewhere
-
-
-def test_what_is_not_published_or_not_obtained_is_left_out_and_clients_count_by_themselves(tmp_path: Path) -> None:
-    measured(tmp_path, "a", [50, 51])
+    # What is not published or not obtained is left out, and clients count by themselves.
     cells = [
         cell({"method": "both"}, ["a"], (51.0, None, "quoted")),
         cell({"method": "own"}, ["a"]),
-        cell({"method": "later"}, ["b"], (51.0, None)),
+        cell({"method": "later"}, ["later"], (51.0, None)),
         cell({"method": "client"}, ["a"], (49.0, 0.2), client=0),
     ]
-    resolved = table(cells, ["method"], [], metric="final", clients={"method": {"client": 0}})
-    resolved = with_records(tmp_path, resolved, {"a": record(0, 2)})
-    both, client = collect_obtained(results_of(resolved, tmp_path))
-    assert both.labels == ("both",) and both.quoted and count_published(resolved) == 3
+    curves = {"a": [50, 51], "later": []}
+    (both, client), published = obtained(tmp_path, curves, cells, clients={"method": {"client": 0}})
+    assert both.labels == ("both",) and both.quoted and published == 3
     assert client.labels == ("client",) and client.difference == 2.0 and client.elsewhere["best by test"] == 51.0
-
-
-def test_a_paper_counts_each_of_its_tables_once() -> None:
-    briefs = [
-        Brief("p/table1", "", published=30, agreement=Agreement(30, [1.0])),
-        Brief("p/table1_again", "", published=30, agreement=Agreement(30, [3.0])),
-        Brief("p/own", "", published=7),
-    ]
-    paper = Summary("p", "P", "Somebody", briefs, [Place("Table 1", "all", ("table1", "table1_again"))])
-    assert paper.published == 30 and paper.agreement == Agreement(30, [1.0, 3.0])
-    assert Summary("p", "P", "Somebody", briefs).published == 67

@@ -1,38 +1,38 @@
-"""The plan before anything runs: what is cached by DVC's locks, and what the rest will take."""
-
-from __future__ import annotations
+"""Before anything runs: what training would refuse, what is cached by DVC's locks, and what the rest will take."""
 
 import json
 from dataclasses import astuple, replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
-from support.project import Project, make_project, spec
+from support.command import pfl as pfl
+from support.own_parts import BACKBONE
+from support.project import CONVNET, VIT, make_project, spec
 
 from pflcore.errors import UserError
 from pipeline.ledger import FACTS, Entry, Ledger
+from pipeline.plan import fit
 from pipeline.plan.estimate import Plan, Share, make_plan, plan_lines, visits
+from pipeline.plan.fit import misfits
 from pipeline.spec.run import Run
 
 VISITS = 2 * 1438  # digits have 1438 training samples; two rounds of three clients that hold them all
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Project:
+def project(tmp_path):
     made = make_project(tmp_path)
     made.compile()
     return made
 
 
-def plan(project: Project) -> Plan:
+def plan(project):
     return make_plan(project.workspace(), project.compiled())
 
 
-def lock(project: Project, *methods: str, **changes: Any) -> None:
+def lock(project, *methods, **changes):
     """What DVC leaves behind when it has trained the runs of some methods."""
-    shards: dict[str, dict[str, Any]] = {}
+    shards = {}
     for name, stage in project.stages().items():
         file, _, stage_name = name.partition(":")
         if stage_name.startswith(tuple(f"train@{method}-" for method in methods)):
@@ -44,17 +44,17 @@ def lock(project: Project, *methods: str, **changes: Any) -> None:
         project.write(file.replace("dvc.yaml", "dvc.lock"), yaml.safe_dump({"schema": "2.0", "stages": stages}))
 
 
-def of_method(project: Project, method: str, rounds: int = 2) -> Run:
+def of_method(project, method, rounds=2):
     runs = project.compiled().runs.values()
     return next(run for run in runs if run.method == method and run.training.rounds == rounds)
 
 
-def time_run(project: Project, method: str, rounds: int, seconds: float) -> None:
+def time_run(project, method, rounds, seconds):
     text = json.dumps({"seconds": seconds, "device": "cpu", "rounds": rounds})
     project.write(f".pfl/timings/{of_method(project, method).id}.json", text)
 
 
-def test_each_spec_has_its_share_and_what_is_cached_takes_no_time(project: Project) -> None:
+def test_each_spec_has_its_share_and_what_is_cached_takes_no_time(project):
     figures = plan(project)
     assert figures.stages == len(project.stages()) == 9 and (figures.slots, figures.visits) == (2, 2 * VISITS)
     size = figures.total.bytes
@@ -74,9 +74,6 @@ def test_each_spec_has_its_share_and_what_is_cached_takes_no_time(project: Proje
     assert lines[-1] == "1 of the new runs are of a method and backbone neither timed here nor kept in results/"
     more, tiny = figures.specs
     assert more.bytes + tiny.bytes > figures.total.bytes > max(more.bytes, tiny.bytes)  # which share their data
-
-
-def test_time_and_disk_in_words() -> None:
     for (new, seconds, untimed, size), shown in {
         (0, 0.0, 0, 999): ["none", "999 bytes"],
         (2, 0.0, 2, 1_500_000): ["unknown", "1.5 MB"],
@@ -89,22 +86,24 @@ def test_time_and_disk_in_words() -> None:
         assert [cell.strip() for cell in line.split("  ") if cell.strip()] == ["a", "3", str(new), *shown]
 
 
-def test_what_is_cached(project: Project) -> None:
-    lock(project, "fedavg")
-    assert (plan(project).total.new, plan(project).visits) == (1, VISITS)
+def test_what_is_cached(project):
+    for methods, changes, new, left in (
+        (["fedavg"], {}, 1, VISITS),
+        (["fedavg", "fedper"], {}, 0, 0),
+        (["fedavg", "fedper"], {"cmd": "pfl stage train other"}, 2, 2 * VISITS),  # trained with other code
+    ):
+        lock(project, *methods, **changes)
+        assert (plan(project).total.new, plan(project).visits) == (new, left)
     lock(project, "fedavg", "fedper")
-    assert (plan(project).total.new, plan(project).visits) == (0, 0)
     (project.root / f"artifacts/runs/{of_method(project, 'fedper').id}/rounds.parquet").unlink()
     assert plan(project).total.new == 1  # its result is lost
-    lock(project, "fedavg", "fedper", cmd="pfl stage train other")
-    assert plan(project).total.new == 2  # trained with other code
     (path,) = project.root.glob("stages/federations/*/dvc.lock")
     path.write_text("- a\n", encoding="utf-8")
     with pytest.raises(UserError, match=r"dvc\.lock: damaged; restore it with `git checkout"):
         plan(project)
 
 
-def test_times_are_of_runs_alike_here_else_of_the_ledger(project: Project) -> None:
+def test_times_are_of_similar_runs_here_else_of_the_ledger(project):
     project.write("specs/longer.yaml", spec("[fedavg, fedper]", rounds=6))
     project.compile()
     tiny, kept = of_method(project, "fedavg"), of_method(project, "fedper", 6)
@@ -120,19 +119,89 @@ def test_times_are_of_runs_alike_here_else_of_the_ledger(project: Project) -> No
     assert (share.seconds, share.untimed) == (pytest.approx(12.0 + 30.0), 0)  # what was timed here goes first
 
 
-def test_visits() -> None:
-    def expected(clients: int = 20, method: Any = None, partition: Any = None, **training: Any) -> int:
-        defaults = {"rounds": 10, "sample_rate": 0.1, "local_epochs": 5, "local_steps": None, "batch_size": 64}
-        record = {"dataset": {"name": "digits", "stand_in": 400}, "clients": clients}
-        more = {"partition": {"name": "iid", **(partition or {})}, "method": method or {"name": "fedavg"}}
-        return visits(Run({**record, **more, "training": {**defaults, **training}}))
+def test_visits():
+    base = {"rounds": 10, "sample_rate": 0.1, "local_epochs": 5, "local_steps": None, "batch_size": 64}
+    for training, changes, expected in (
+        ({}, {}, 10 * 5 * 2 * 20),
+        ({"sample_rate": 0.01}, {}, 10 * 5 * 1 * 20),  # at least one client
+        ({"sample_rate": 0.29}, {"clients": 100}, 10 * 5 * 29 * 4),
+        ({"local_steps": 7, "batch_size": 8}, {}, 10 * 2 * 7 * 8),
+        ({"local_steps": 7}, {}, 10 * 2 * 7 * 20),  # a batch is no larger than what a client has
+        ({}, {"method": {"name": "local", "schedule": "every_round"}}, 10 * 5 * 20 * 20),
+        ({}, {"partition": {"name": "iid", "train_limit": 7}}, 10 * 5 * 2 * 7),
+        ({}, {"partition": {"name": "iid", "train_share": 0.25}}, 10 * 5 * 2 * 5),
+        ({}, {"partition": {"name": "iid", "test_share": 0.2}}, 10 * 5 * 2 * 20),  # of 500, 400 are left
+    ):
+        record = {"dataset": {"name": "digits", "stand_in": 400}, "clients": 20, "method": {"name": "fedavg"}}
+        record |= {"partition": {"name": "iid"}, **changes, "training": {**base, **training}}
+        assert visits(Run(record)) == expected
 
-    assert expected() == 10 * 5 * 2 * 20
-    assert expected(sample_rate=0.01) == 10 * 5 * 1 * 20  # at least one client
-    assert expected(clients=100, sample_rate=0.29) == 10 * 5 * 29 * 4
-    assert expected(local_steps=7, batch_size=8) == 10 * 2 * 7 * 8
-    assert expected(local_steps=7) == 10 * 2 * 7 * 20  # a batch is no larger than what a client has
-    assert expected(method={"name": "local", "schedule": "every_round"}) == 10 * 5 * 20 * 20
-    assert expected(partition={"train_limit": 7}) == 10 * 5 * 2 * 7
-    assert expected(partition={"train_share": 0.25}) == 10 * 5 * 2 * 5
-    assert expected(partition={"test_share": 0.2}) == 10 * 5 * 2 * 20  # of 500, 400 are left
+
+MISFITS = {
+    "11: X: method fedper: also_personal: the backbone has no parameter group 'hed'; did you mean 'head'?": spec(
+        "{A: fedavg, X: {name: fedper, also_personal: [hed]}}"
+    ),
+    "11: FedTP: method fedtp: generated: the backbone has no parameter group": spec("{FedAvg: fedavg, FedTP: fedtp}"),
+    "11: X: method ifca: finetune_*": spec("{A: fedavg, X: {name: ifca, finetune_epochs: 2}}"),
+    "11: X: method scaffold: its local steps": spec("{A: fedavg, X: scaffold}", training=", optimizer: adam"),
+    "11: X: method fedrod does not go with training.class_weights": spec(
+        "{A: fedavg, X: fedrod}", training=", class_weights: balanced"
+    ),
+    "7: FedAvg and 1 more: backbone lstm takes text, the dataset has images": spec(backbone="lstm"),
+    "7: FedAvg and 1 more: backbone tiny_vit: patch 5 does not": spec(backbone=VIT.replace("patch: 4", "patch: 5")),
+    "5: FedAvg and 1 more: partition 'iid': 562 of 2,000": spec().replace("clients: 3", "clients: 2000"),
+    "5: FedAvg and 1 more: pathological.classes_per_client = 11 but digits has only 10": spec(
+        partition="{name: pathological, classes_per_client: 11}"
+    ),
+}
+
+
+def found(project):
+    compilation = project.compiled()
+    return misfits(project.workspace(), compilation, compilation.runs)
+
+
+def test_misfits_are_lines_with_their_places(tmp_path, pfl):
+    project = make_project(tmp_path, {f"specs/s{at}.yaml": text for at, text in enumerate(MISFITS.values())})
+    lines = found(project)
+    assert len(lines) == len(MISFITS)
+    for line, (at, words) in zip(lines, enumerate(MISFITS), strict=True):
+        assert line.startswith(f"specs/s{at}.yaml:{words}") and "\n" not in line
+    # The command ends with 2 and a line per spec.
+    project.write("specs/a.yaml", spec("[fedavg, fedtp]"))
+    project.write("specs/b.yaml", spec("[fedbn]"))
+    project.write("specs/good.yaml", spec(more="    partition: [iid]\n"))
+    code, out, err = pfl(tmp_path, "validate", "a", "b")
+    lines = [line.split(": ")[1:4] for line in err.splitlines() if line.startswith("pfl: ")]
+    assert (code, out) == (2, "")
+    assert lines == [["specs/a.yaml:11", "fedtp", "method fedtp"], ["specs/b.yaml:11", "fedbn", "method fedbn"]]
+    line = "pfl: specs/good.yaml:5: grid.base.partition has no effect: grid.axes.partition set it everywhere"
+    for command in ("validate", "plan"):
+        code, _, err = pfl(tmp_path, command, "good")
+        assert code == 0 and err.splitlines().count(line) == 1
+
+
+@pytest.mark.matrix
+def test_a_module_that_looks_at_numbers_is_built_with_them_and_its_faults_are_lines(tmp_path):
+    project = make_project(tmp_path, {"specs/tiny.yaml": spec("[fedavg]", backbone="small")}, default=["tiny"])
+    for looks, code in (("__import__('torch').zeros(1).item()", 0), ("[][9]", 2)):
+        project.write("backbones/small.py", BACKBONE.replace("channels, height", f"{looks}\n        channels, height"))
+        done = project.call("pfl", "validate")
+        assert done.returncode == code and "Traceback" not in done.stderr
+    assert "specs/tiny.yaml:11: fedavg: fedavg on small: IndexError: list index out of range" in done.stderr
+
+
+def test_what_fits_is_built_once_until_something_else_does(tmp_path, monkeypatch):
+    project = make_project(tmp_path, {"specs/tiny.yaml": spec("[fedavg, fedrod, pfedhn]", backbone=CONVNET)})
+    built, build = [], fit._build
+    monkeypatch.setattr(fit, "_build", lambda run: (built.append(run.method), build(run)))
+    assert not found(project) and sorted(built) == ["fedavg", "fedrod", "pfedhn"]
+    # Other rounds and rates are nothing to build a model for; another width is, and so is edited code.
+    project.write("specs/tiny.yaml", spec("[fedavg]", rounds=9, backbone=CONVNET).replace("lr: 0.1", "lr: 0.2"))
+    assert not found(project) and len(built) == 3
+    project.write("specs/tiny.yaml", spec("[fedavg]", backbone=CONVNET.replace("[8]", "[9]")))
+    assert not found(project) and len(built) == 4
+    monkeypatch.setattr(fit, "fingerprint", lambda: "other code")
+    assert not found(project) and len(built) == 5
+    project.write(".pfl/fit.json", "{")
+    assert not found(project) and len(built) == 6

@@ -1,138 +1,105 @@
 """Figures of reports on hand-made artifacts: their numbers against plain computations, and every format."""
 
-from __future__ import annotations
-
+import itertools
 import re
-import subprocess
-import sys
 import xml.etree.ElementTree as ET
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from matplotlib import colormaps
-from support.figure_demo import (
-    FIGURES,
-    TOTAL,
-    Runs,
-    demo,
-    record,
-    study,
-    write_analysis,
-    write_counts,
-    write_noise,
-    write_rounds,
-)
-from support.pages import HOSTILE, Document
+from support import figure_demo as fd
+from support import report_demo as rd
+from support.figure_demo import TOTAL, record, write_rounds
+from support.pages import Document
 from support.project import make_project, spec
-from support.report_demo import HEADINGS, RECORD, cell, claim, results_of, table, with_records, write_metrics, write_run
-from support.report_demo import demo as table_demo
-from support.report_demo import report as write_report
+from support.report_demo import cell, table, write_metrics
 
-from pipeline.report.drawing.sections import PlainTable, Section
 from pipeline.report.figures import build_sections
 from pipeline.report.figures._pictures import overlaid
-from pipeline.report.formats import escape_latex
-from pipeline.spec.table import ResolvedTable
 
-HEADING = {**FIGURES, **HEADINGS}
-DRAWN = [name for name in HEADING if name not in ("resources", "mixing", "ranks")]  # two columns are no ranks
+HEADING = {**fd.FIGURES, **rd.HEADINGS}
 
 
-def sections_of(resolved: ResolvedTable, root: Path) -> dict[str, Section]:
-    return {section.name: section for section in build_sections(results_of(resolved, root))}
+def sections_of(resolved, root):
+    return {section.name: section for section in build_sections(rd.results_of(resolved, root))}
 
 
-def drawn(root: Path, runs: Runs, figure: str, **changes: Any) -> tuple[PlainTable, dict[str, list[Any]], str]:
-    """The printed table of a figure, the columns of its CSV file, and its text."""
-    section = sections_of(study(root, runs, figures=[figure], **changes), root)[figure]
-    assert section.table is not None
+def drawn(root, lines, figure, facts=(), **changes):
+    """The printed table of a figure, the columns of its CSV file, and its text; `lines` are method, setting, run,
+    correct samples and what its record has more, `facts` those of its rounds."""
+    runs = {}
+    for (method, setting, run, correct, more), about in itertools.zip_longest(lines, facts, fillvalue={}):
+        of = record(method.lower(), setting=setting, **more)
+        runs.setdefault((method, setting), {})[run] = of
+        write_rounds(root, run, correct, **about)
+        if figure == "noise":
+            fd.write_noise(root, of, [0.0, 12.5, 25.0] if setting == "noisy" else None)
+    section = sections_of(fd.study(root, runs, figures=[figure], **changes), root)[figure]
     return section.table, {str(name): section.data[name].tolist() for name in section.data}, section.text
 
 
-def test_every_format_has_every_figure_and_the_same_artifacts_give_the_same_bytes(tmp_path: Path) -> None:
-    resolved, pages = demo(tmp_path), tmp_path / "report"
-    write_report(resolved, tmp_path, pages)
+def test_every_format_has_every_figure_and_the_same_artifacts_give_the_same_bytes(tmp_path):
+    resolved, pages = fd.demo(tmp_path), tmp_path / "report"
+    rd.report(resolved, tmp_path, pages)
     again = sections_of(resolved, tmp_path)
     for name in ("curves", "gain", "boxes", "rollout"):
-        picture = again[name].picture
-        assert picture and picture.svg == (pages / f"figures/{name}.svg").read_text("utf-8")
+        assert again[name].picture.svg == (pages / f"figures/{name}.svg").read_text("utf-8")
     markdown, tex, page = ((pages / f"report.{kind}").read_text(encoding="utf-8") for kind in ("md", "tex", "html"))
-    document = Document(page)
-    order = [markdown.index(f"\n## {title}\n") for title in HEADING.values()]
+    document, order = Document(page), [markdown.index(f"\n## {title}\n") for title in HEADING.values()]
     assert order == sorted(order)
     assert all(rf"\section*{{{title}}}" in tex and title in document.text for title in HEADING.values())
-    for name in DRAWN:
+    for name in HEADING.keys() - {"resources", "mixing", "ranks"}:  # two columns are no ranks
         assert re.search(rf"^!\[[^]]+\]\(figures/{name}\.svg\)$", markdown, re.MULTILINE)
         assert rf"\includegraphics{{figures/{name}.png}}" in tex
-        ET.fromstring((pages / f"figures/{name}.svg").read_text(encoding="utf-8"))
         assert (pages / f"figures/{name}.png").read_bytes().startswith(b"\x89PNG")
     with_data = {f"{name}.csv" for name in HEADING if name not in ("rollout", "ranks")}
     assert {path.name for path in (pages / "figures").glob("*.csv")} == {"curves.csv"} | with_data
 
 
-def test_resources_are_those_of_fedperfix_table_2(tmp_path: Path) -> None:
+def test_resources_are_those_of_fedperfix_table_2(tmp_path):
     # ViT-S with 1000 classes; of it FedPerfix keeps the head (385,000), and adapters (3,551,232) beside it.
-    vit, head, adapters, runs = 22_050_664, 385_000, 3_551_232, Runs()
-    kinds = {"fedavg": (0, vit, 46), "fedperfix": (head + adapters, vit - head, 53), "apfl": (vit, vit, 92)}
-    for method, (kept, received, macs) in kinds.items():
-        runs[method, "x"] = {method: record(method)}
-        sent = {"communicated_up": 4 * received, "communicated_down": 4 * received}
-        facts = {"parameters": vit, "stored": kept, "received": received, "macs": macs * 100_000, "server": received}
-        write_rounds(tmp_path, method, [1], **sent, **facts)
-    printed, data, _ = drawn(tmp_path, runs, "resources")
+    vit, head, adapters = 22_050_664, 385_000, 3_551_232
+    kinds = {"FedAvg": (0, vit, 46), "FedPerfix": (head + adapters, vit - head, 53), "APFL": (vit, vit, 92)}
+    facts = [
+        {"parameters": vit, "stored": kept, "received": received, "macs": macs * 100_000, "server": received}
+        | {"communicated_up": 4 * received, "communicated_down": 4 * received}
+        for kept, received, macs in kinds.values()
+    ]
+    lines = [(method, "x", method, [1], {}) for method in kinds]
+    printed, data, _ = drawn(tmp_path, lines, "resources", facts)
     fedavg, fedperfix, apfl = (dict(zip(printed.header, row, strict=True)) for row in printed.rows)
     assert (fedavg["kept"], fedavg["sent up"], fedavg["bytes down"]) == ("0", "22,050,664", "88,202,656")
     in_millions = [round(int(fedperfix[name].replace(",", "")) / 2**20, 2) for name in ("stored", "sent up")]
     assert (in_millions, fedperfix["relative"], apfl["relative"]) == ([24.42, 20.66], "1.15", "2.00")
     assert data["stored"] == [22050664, 25601896, 44101328] and data["relative"] == pytest.approx([1, 53 / 46, 2])
     # Without FedAvg they are relative to the cheapest, and columns that differ have lines.
-    runs, costs = Runs(), {"fedper": (500, 600), "ditto": (1000, 1100)}
-    for method, setting in [("fedper", "x"), ("fedper", "y"), ("ditto", "x"), ("ditto", "y")]:
-        runs[method, setting] = {f"{method}-{setting}": record(method, setting=setting)}
-        write_rounds(tmp_path, f"{method}-{setting}", [1], macs=costs[method][setting == "y"])
-    lines = [(*row[:2], row[-3], row[-2]) for row in drawn(tmp_path, runs, "resources")[0].rows]
-    assert lines == [
-        *(("fedper", "x", "500", "1.00*"), ("fedper", "y", "600", "1.00*")),
-        *(("ditto", "x", "1,000", "2.00*"), ("ditto", "y", "1,100", "1.83*")),
+    lines = [(method, setting, method + setting, [1], {}) for method in ("FedPer", "Ditto") for setting in "xy"]
+    printed, *_ = drawn(tmp_path, lines, "resources", [{"macs": macs} for macs in (500, 600, 1000, 1100)])
+    assert [(*row[:2], row[-3], row[-2]) for row in printed.rows] == [
+        *(("FedPer", "x", "500", "1.00*"), ("FedPer", "y", "600", "1.00*")),
+        *(("Ditto", "x", "1,000", "2.00*"), ("Ditto", "y", "1,100", "1.83*")),
     ]
 
 
-def test_gain_over_local_pools_the_clients_of_all_seeds(tmp_path: Path) -> None:
-    counts = {("Local", 0): [100, 100, 100], ("Local", 1): [50, 60, 70], ("FedTP", 0): [110, 90, 120]}
-    runs: Runs = {("Local", "x"): {}, ("FedTP", "x"): {}}
-    for (label, seed), correct in (counts | {("FedTP", 1): [60, 60, 60]}).items():
-        run = f"{label.lower()}-{seed}"
-        runs[label, "x"][run] = record(label.lower(), seed=seed)
-        write_rounds(tmp_path, run, correct)
+def test_clients_beside_local_and_by_their_noise(tmp_path):
+    counts = [("Local", 0, [100, 100, 100]), ("Local", 1, [50, 60, 70]), ("FedTP", 0, [110, 90, 120])]
+    counts.append(("FedTP", 1, [60, 60, 60]))
+    lines = [(method, "x", f"{method}-{seed}", own, {"seed": seed}) for method, seed, own in counts]
     # Of other Locals the one with the backbone's options is taken, and none with another backbone.
-    runs["Local", "x"]["a-deeper"] = record("local", depth=9)
-    write_rounds(tmp_path, "a-deeper", [1, 1, 1])
-    printed, data, _ = drawn(tmp_path, runs, "gain", decimals=3)
+    lines.append(("Local", "x", "a-deeper", [1, 1, 1], {"depth": 9}))
+    printed, data, _ = drawn(tmp_path, lines, "gain", decimals=3)
     gains = np.array([10, -10, 20, 10, 0, -10]) * 100 / TOTAL
     assert printed.rows == [("FedTP", f"+{gains.mean():.3f}", f"{100 * (gains > 0).mean():.1f}", "6")]
-    assert data["gain"] == pytest.approx(gains.tolist()) and data["local"] == ["local-0"] * 3 + ["local-1"] * 3
-
-
-def test_accuracy_against_noise(tmp_path: Path) -> None:
-    runs: Runs = {("A", "noisy"): {}, ("A", "clean"): {}}
-    for run, correct in {"noisy-0": [200, 100, 60], "noisy-1": [180, 120, 20], "clean-0": [10, 10, 10]}.items():
-        setting, seed = run.split("-")
-        runs["A", setting][run] = record("fedavg", clients=3, setting=setting, seed=int(seed))
-        write_rounds(tmp_path, run, correct)
-    text = sections_of(study(tmp_path, runs, figures=["noise"]), tmp_path)["noise"].text
-    assert text == "No measured run of this table has clients with noise on their images."  # no partition is there
-    for (_, setting), own in runs.items():
-        for of in own.values():
-            write_noise(tmp_path, of, [0.0, 12.5, 25.0] if setting == "noisy" else None)
-    printed, data, _ = drawn(tmp_path, runs, "noise")
+    assert data["gain"] == pytest.approx(gains.tolist()) and data["local"] == ["Local-0"] * 3 + ["Local-1"] * 3
+    noisy = [("noisy", 0, [200, 100, 60]), ("noisy", 1, [180, 120, 20]), ("clean", 0, [10, 10, 10])]
+    lines = [("FedAvg", at, f"{at}-{seed}", own, {"seed": seed, "clients": 3}) for at, seed, own in noisy]
+    printed, data, _ = drawn(tmp_path, lines, "noise")
     accuracy = np.array([200, 100, 60, 180, 120, 20]) * 100 / TOTAL
     assert printed.rows == [("noisy", f"{accuracy.mean():.2f}", "95.00", "20.00", "6")]
     assert data["accuracy"] == accuracy.tolist() and data["noise"] == [0, 12.5, 25] * 2
 
 
-def test_what_analyses_found(tmp_path: Path) -> None:
+def test_what_analyses_found(tmp_path):
     # Embeddings: two pairs that lie together and one client that lies with the wrong group.
     at = {3: (0.0, 0.0, 4), 1: (0.0, 1.0, 4), 7: (9.0, 9.0, 6), 5: (9.0, 8.0, 6), 8: (0.0, -2.0, 6)}
     rows = [("embeddings", client, item, 0, float(value)) for client, own in at.items()
@@ -144,113 +111,92 @@ def test_what_analyses_found(tmp_path: Path) -> None:
     # Adaptation: clients with 10 and 90 test samples; the second seed has one client and is averaged as a run.
     first = {8: [(1, 10), (5, 10), (10, 10)], 9: [(9, 90), (45, 90), (80, 90)]}
     for run, novel in {"a": first, "b": {9: [(20, 100), (40, 100), (60, 100)]}}.items():
-        write_rounds(tmp_path, run, [100])
         counts = [("adaptation", client, f"head.{item}", epoch, float(pair[item == "total"]))
                   for client, series in novel.items() for epoch, pair in enumerate(series)
                   for item in ("correct", "total")]  # fmt: skip
-        write_analysis(tmp_path, run, [*rows, *counts])
-    runs = {("A", "x"): {"a": record("fedtp"), "b": record("fedtp", seed=1)}}
-    printed, data, _ = drawn(tmp_path, runs, "embeddings")
-    assert printed.rows == [("A", "5", "2", "80.0", f"{100 * (2 * 1 + 3 * 2) / (5 * 4):.1f}")]
+        fd.write_analysis(tmp_path, run, [*rows, *counts])
+    lines = [("FedTP", "x", "a", [100], {}), ("FedTP", "x", "b", [100], {"seed": 1})]
+    printed, data, _ = drawn(tmp_path, lines, "embeddings")
+    assert printed.rows == [("FedTP", "5", "2", "80.0", f"{100 * (2 * 1 + 3 * 2) / (5 * 4):.1f}")]
     assert (data["client"], data["y"], data["group"]) == ([1, 3, 5, 7, 8], [1, 0, 8, 9, -2], [4, 4, 6, 6, 6])
-    printed, data, _ = drawn(tmp_path, runs, "mixing")
+    printed, data, _ = drawn(tmp_path, lines, "mixing")
     assert printed.header == ("method", "position", "se", "eca", "ca") and data["clients"] == [4] * 6
     assert printed.rows == [
-        ("A", "conv2", "0.300±0.100", "0.300±0.000", "0.400±0.100"),
-        ("A", "conv10", "1.000±0.000", "0.000±0.000", "0.000±0.000"),
+        ("FedTP", "conv2", "0.300±0.100", "0.300±0.000", "0.400±0.100"),
+        ("FedTP", "conv10", "1.000±0.000", "0.000±0.000", "0.000±0.000"),
     ]
-    printed, data, _ = drawn(tmp_path, runs, "adaptation")
-    assert printed.rows == [("A", "head", "2", "15.00", "75.00")] and data["accuracy"] == [15, 45, 75]
+    printed, data, _ = drawn(tmp_path, lines, "adaptation")
+    assert printed.rows == [("FedTP", "head", "2", "15.00", "75.00")] and data["accuracy"] == [15, 45, 75]
 
 
-def test_attention_over_an_image() -> None:
-    low = np.array(colormaps["inferno"](0.0)[:3]) * 255
-    green, black = np.zeros((4, 4, 3), np.uint8), np.zeros((4, 4, 3), np.uint8)
-    green[..., 1] = 200
-    np.testing.assert_allclose(overlaid(green, np.zeros((1, 1)))[0, 0], (0.587 * 200 + low) / 2, atol=0.5)
+def test_attention_over_an_image():
+    heat = [np.array(colormaps["inferno"](x)[:3]) * 255 for x in (0.0, 0.25, 0.75, 1.0)]
+    green = np.zeros((4, 4, 3), np.uint8) + np.array([0, 200, 0], np.uint8)
+    np.testing.assert_allclose(overlaid(green, np.zeros((1, 1)))[0, 0], (0.587 * 200 + heat[0]) / 2, atol=0.5)
     # Between the centres of two patches, at 1 and 3 of 4 pixels, the mask is interpolated; beyond them it is level.
-    line = overlaid(black, np.array([[0.0, 1.0], [0.0, 1.0]]))[0]
-    expected = [np.array(colormaps["inferno"](x)[:3]) * 255 / 2 for x in (0.0, 0.25, 0.75, 1.0)]
-    np.testing.assert_allclose(line, expected, atol=0.5)
+    line = overlaid(green * 0, np.array([[0.0, 1.0], [0.0, 1.0]]))[0]
+    np.testing.assert_allclose(line, np.array(heat) / 2, atol=0.5)
 
 
-def test_axes_of_curves_show_what_differs(tmp_path: Path) -> None:
+def test_curves_show_what_differs_and_the_page_can_read_their_values(tmp_path):
     for runs, scales in (
         ({"a": (99.2, 1000), "b": (98.0, 100)}, ("log", "function")),
         ({"c": (60.0, 1000), "d": (98.0, 900), "e": (70.0, 900)}, ("linear", "linear")),
     ):
         for run, (target, rounds) in runs.items():
-            write_run(tmp_path, run, target, rounds=rounds)
+            rd.write_run(tmp_path, run, target, rounds=rounds)
         resolved = table([cell({"method": run}, [run]) for run in runs], ["method"], [], figures=[])
         section = sections_of(resolved, tmp_path)["curves"]
-        assert section.picture is not None
         (axes,) = section.picture.figure.axes
         assert (axes.get_xscale(), axes.get_yscale()) == scales
         assert [len(line.get_xdata()) for line in axes.lines] == [section.data[run].notna().sum() for run in runs]
+    curves, svg = sections_of(rd.demo(tmp_path), tmp_path)["curves"], "{http://www.w3.org/2000/svg}"
 
+    def points(group):
+        return np.array(re.findall(r"[\d.]+", next(group.iter(f"{svg}path")).attrib["d"]), float).reshape(-1, 2)
 
-def test_the_page_can_read_values_off_the_curves(tmp_path: Path) -> None:
-    curves, path = sections_of(table_demo(tmp_path), tmp_path)["curves"], "{http://www.w3.org/2000/svg}path"
-    assert curves.picture is not None
-
-    def points(group: ET.Element) -> np.ndarray:
-        return np.array(re.findall(r"[\d.]+", next(group.iter(path)).attrib["d"]), float).reshape(-1, 2)
-
-    groups = ET.fromstring(curves.picture.svg).iter("{http://www.w3.org/2000/svg}g")
+    groups = ET.fromstring(curves.picture.svg).iter(f"{svg}g")
     panels = [group for group in groups if group.get("id", "").startswith("panel,")]
-    _, _, *scales, label = str(panels[2].get("id")).split(",")
+    _, _, *scales, label = panels[2].get("id").split(",")
     assert (len(panels), *scales[:2], label) == (4, "linear", "linear", "round")
     x0, x1, y0, y1 = map(float, scales[2:])
     frame = points(panels[2])
     (line,) = [group for group in panels[2] if re.fullmatch("line,.*,FedTP", group.get("id", ""))]
     share, depth = (points(line)[-1] - frame.min(0)) / np.ptp(frame, axis=0)
-    assert x0 + share * (x1 - x0) == pytest.approx(curves.data["round"].iloc[-1], abs=1e-3)
-    value = curves.data["FedTP / CIFAR-10 / Dirichlet / 50"].iloc[-1]
-    assert y1 - depth * (y1 - y0) == pytest.approx(value, abs=1e-3)
+    last = curves.data[["round", "FedTP / CIFAR-10 / Dirichlet / 50"]].iloc[-1]
+    assert (x0 + share * (x1 - x0), y1 - depth * (y1 - y0)) == pytest.approx(tuple(last), abs=1e-3)
 
 
-def test_what_is_listed_is_shown_or_else_what_runs_found(tmp_path: Path) -> None:
-    a, b = {"a0": record("fedtp"), "a1": record("fedtp", seed=1)}, {"b": record("fedper")}
-    runs: Runs = {("A", "x"): a, ("B", "x"): b}
+def test_what_is_listed_is_shown_or_else_what_runs_found(tmp_path):
+    runs = {("A", "x"): {"a0": record("fedtp"), "a1": record("fedtp", seed=1)}, ("B", "x"): {"b": record("fedper")}}
     for run, shift in {"a0": 0, "a1": 10}.items():
         write_rounds(tmp_path, run, [100, 120])
         rows = [("odd", client, "norm", 0, shift + value) for client, value in enumerate((1.0, 4.0))]
-        write_analysis(tmp_path, run, [*rows, ("odd", -1, "rank", 0, 2.5), ("odd", -1, "rank", 1, 0.5)])
+        fd.write_analysis(tmp_path, run, [*rows, ("odd", -1, "rank", 0, 2.5), ("odd", -1, "rank", 1, 0.5)])
     write_rounds(tmp_path, "b", [100])
-    write_analysis(tmp_path, "b", [("odd", 0, f"item {index}", 0, float(index)) for index in range(60)])
+    fd.write_analysis(tmp_path, "b", [("odd", 0, f"item {index}", 0, float(index)) for index in range(60)])
     known = {"odd": "Odd things", "rollout": "Attention rollout"}
-    listed = sections_of(study(tmp_path, runs, analyses=known, figures=["rollout", "resources"]), tmp_path)
-    assert [name for name in listed if name != "curves"] == ["rollout", "resources"]
-    assert listed["rollout"].text.startswith("No run of this table has made this analysis")
-    assert [*sections_of(study(tmp_path, runs, analyses=known), tmp_path)] == ["curves", "odd"]
-    assert [*sections_of(study(tmp_path, runs, analyses=known, figures=[]), tmp_path)] == ["curves"]
+    for figures, expected in ((["rollout", "noise"], ["rollout", "noise"]), (None, ["odd"]), ([], [])):
+        found = sections_of(fd.study(tmp_path, runs, analyses=known, figures=figures), tmp_path)
+        assert [*found] == ["curves", *expected]
+        if figures:
+            assert found["rollout"].text.startswith("No run of this table has made this analysis")
+            assert found["noise"].text.startswith("No measured run of this table has clients with noise")
     # One without a drawing of its own is shown as its numbers.
-    printed, data, text = drawn(tmp_path, runs, "odd", analyses=known)
-    assert printed.rows[:2] == [
-        ("A", "norm", "4", "7.5", "5.22", "1", "14"),
-        ("A", "rank", "4", "1.5", "1", "0.5", "2.5"),
-    ]
-    assert len(printed.rows) == 40 and text.endswith("The first 40 of 62 lines; the others are in odd.csv.")
-    assert len(data["value"]) == 68 and (data["value"][5], data["run"][5]) == (14, "a1")
+    odd = sections_of(fd.study(tmp_path, runs, analyses=known), tmp_path)["odd"]
+    assert odd.table.rows[0] == ("A", "norm", "4", "7.5", "5.22", "1", "14")
+    assert odd.table.rows[1] == ("A", "rank", "4", "1.5", "1", "0.5", "2.5")
+    assert len(odd.table.rows) == 40 and odd.text.endswith("The first 40 of 62 lines; the others are in odd.csv.")
+    assert len(odd.data) == 68 and (odd.data["value"][5], odd.data["run"][5]) == (14, "a1")
+    # Without a run every figure is a sentence.
+    cells = [cell({"method": m, "set": s}, [f"{m}{s}"], (70.0, 0.5)) for m in "AB" for s in "xy"]
+    figures = [*HEADING, "tuning"]
+    sections = sections_of(table(cells, ["method"], ["set"], figures=figures), tmp_path)
+    assert [*sections] == figures
+    assert all(one.text and not one.picture and not one.table and one.data.empty for one in sections.values())
 
 
-def test_hostile_labels_stay_text_in_figures(tmp_path: Path) -> None:
-    for run, correct in {"local": [100, 110], "a": [120, 110]}.items():
-        write_rounds(tmp_path, run, correct)
-    rows = [("adaptation", 0, f"{HOSTILE}.{item}", epoch, 1.0) for item in ("correct", "total") for epoch in (0, 1)]
-    write_analysis(tmp_path, "a", [*rows, ("mixing", 0, f"{HOSTILE}.{HOSTILE}", 0, 1.0)])
-    runs = {("Local", HOSTILE): {"local": record("local")}, (HOSTILE, HOSTILE): {"a": record("fedtp")}}
-    figures = ["resources", "gain", "adaptation", "mixing"]
-    write_report(study(tmp_path, runs, figures=figures), tmp_path, tmp_path / "out")
-    text = {kind: (tmp_path / f"out/report.{kind}").read_text(encoding="utf-8") for kind in ("md", "tex", "html")}
-    document = Document(text["html"])
-    assert "<script" not in text["md"] and document.tags.count("script") == 1 and document.text.count(HOSTILE) >= 6
-    assert escape_latex(HOSTILE) in text["tex"] and HOSTILE not in text["tex"]
-    for name in ("gain", "adaptation"):
-        ET.fromstring((tmp_path / f"out/figures/{name}.svg").read_text(encoding="utf-8"))
-
-
-def test_a_report_depends_on_what_its_figures_read(tmp_path: Path) -> None:
+def test_a_report_depends_on_what_its_figures_read(tmp_path):
     more = "table: {rows: [method], columns: []}\nfigures: %s\n"
     asked = spec("[fedavg, local]").replace("curve_every: 1}", "curve_every: 1}\n    analyses: [mixing]")
     texts = {"a": spec("[fedavg, local]") + more % "[noise, resources]", "b": spec("[fedavg, local]"), "c": asked}
@@ -262,28 +208,17 @@ def test_a_report_depends_on_what_its_figures_read(tmp_path: Path) -> None:
     assert data == {"a": 1, "b": 0, "c": 2}
 
 
-def test_specs_and_the_compiler_do_not_wait_for_drawings() -> None:
-    code = "import sys, pipeline.compile.compiler, pipeline.spec.figures; pipeline.spec.figures.figure_names()"
-    done = subprocess.run([sys.executable, "-c", f"{code}; print('matplotlib' in sys.modules)"], capture_output=True)
-    assert done.stdout == b"False\n"
-
-
-def test_mean_ranks_and_groups(tmp_path: Path) -> None:
-    """Three methods that all columns rank alike, and one that lacks a number in the last."""
-
-    def ranks(columns: int) -> Section:
+def test_mean_ranks_and_groups(tmp_path):
+    for columns in (4, 6):  # three methods that all columns rank alike, and one that lacks a number in the last
         cells = []
         for method, base in {"Bad_$x$": 50.0, "Good": 70.0, "Fair": 60.0, "Rare": 99.0}.items():
             for column in range(columns):
                 cells.append(cell({"method": method, "set": f"s{column}"}, [f"{base}-{columns}-{column}"]))
                 if method != "Rare" or column < columns - 1:
                     write_metrics(tmp_path, f"{base}-{columns}-{column}", base + column)
-        return sections_of(table(cells, ["method"], ["set"], figures=["ranks"]), tmp_path)["ranks"]
-
-    few = ranks(4)
-    assert few.text.endswith("here: 4 columns and 3 such rows.") and few.picture is None
-    section = ranks(6)
-    assert section.table
+        section = sections_of(table(cells, ["method"], ["set"], figures=["ranks"]), tmp_path)["ranks"]
+        if columns == 4:
+            assert section.text.endswith("here: 4 columns and 3 such rows.") and section.picture is None
     assert section.table.rows == [("Good", "1.00", "a"), ("Fair", "2.00", "ab"), ("Bad_$x$", "3.00", "b")]
     # q·√(k(k+1)/6N) for k = 3 and N = 6, with q = 2.3437; Friedman's χ² of 12 with two degrees of freedom is exp(-6).
     assert "more than 1.35 apart" in section.text and "p = 0.0025." in section.text
@@ -291,7 +226,7 @@ def test_mean_ranks_and_groups(tmp_path: Path) -> None:
     assert section.data["mean_rank"].tolist() == [1, 2, 3]
 
 
-def test_a_rank_that_turns_over_is_marked_and_claims_decided_otherwise_are_named(tmp_path: Path) -> None:
+def test_a_rank_that_turns_over_is_marked_and_claims_decided_otherwise_are_named(tmp_path):
     """Of three seeds: Uneven is at 90 % on nine clients and at 10 % on one, Even is at 80 % on all. A seed adds half a
     percent to all but the worst. In the second column Even is at 5 % and ahead nowhere."""
     cells, records = [], {}
@@ -301,21 +236,20 @@ def test_a_rank_that_turns_over_is_marked_and_claims_decided_otherwise_are_named
             runs = [f"{method}-{setting}-{seed}" for seed in range(3)]
             for seed, run in enumerate(runs):
                 counts = [180 + seed] * 9 + [20] if method == "Uneven" else [even + seed] * 10
-                write_counts(tmp_path, run, counts, validation=chosen)
-                records[run] = RECORD | {"seed": seed}
+                fd.write_counts(tmp_path, run, counts, validation=chosen)
+                records[run] = rd.RECORD | {"seed": seed}
             cells.append(cell({"method": method, "setting": setting}, runs))
-    ahead = claim({"method": ["Uneven"]}, {"method": ["Even"]}, text="Uneven is ahead.", where={"setting": ["hard"]})
+    ahead = rd.claim({"method": ["Uneven"]}, {"method": ["Even"]}, text="Uneven is ahead.", where={"setting": ["hard"]})
     resolved = table(cells, ["method"], ["setting"], metric="clients", figures=["protocols"], claims=[ahead])
-    section = sections_of(with_records(tmp_path, resolved, records), tmp_path)["protocols"]
-    assert section.table
+    section = sections_of(rd.with_records(tmp_path, resolved, records), tmp_path)["protocols"]
     assert section.table.header[2:] == ("mean of clients", "window", "last round", "worst tenth")
     # (9 · 90 + 10) / 10 = 82, 82.45 and 82.9; the deviation of three numbers that lie evenly is step · √(2/3)
-    even_rows, other = ["82.45±0.37 (1)"] * 3, ["5.50±0.41 (2)"] * 4
+    even_rows = ["82.45±0.37 (1)"] * 3
     assert section.table.rows == [
         ("hard", "Uneven", *even_rows, "10.00±0.00 (2↓)"),
         ("hard", "Even", *["80.50±0.41 (2)"] * 3, "80.50±0.41 (1↑)"),
         ("easy", "Uneven", *even_rows, "10.00±0.00 (1)"),
-        ("easy", "Even", *other),
+        ("easy", "Even", *["5.50±0.41 (2)"] * 4),
         ("mean rank", "Uneven", "1", "1", "1", "1.5↓"),
         ("mean rank", "Even", "2", "2", "2", "1.5↑"),
     ]
@@ -325,9 +259,75 @@ def test_a_rank_that_turns_over_is_marked_and_claims_decided_otherwise_are_named
     assert ranks["Even", "hard", "worst_tenth"] == 1 and ranks["Even", "hard", "clients"] == 2 and len(ranks) == 16
 
 
-def test_without_a_run_every_figure_is_a_sentence(tmp_path: Path) -> None:
-    cells = [cell({"method": m, "set": s}, [f"{m}{s}"], (70.0, 0.5)) for m in "AB" for s in "xy"]
-    figures = [*FIGURES, *HEADINGS, "tuning"]
-    sections = sections_of(table(cells, ["method"], ["set"], figures=figures), tmp_path)
-    assert [*sections] == figures
-    assert all(one.text and not one.picture and not one.table and one.data.empty for one in sections.values())
+# The table as a figure: what lies where, what is left out, and what a box shows.
+
+METHODS, DATASETS = ["FedAvg-T", "FedPer-T", "FedTP"], ["CIFAR-10", "CIFAR-100"]
+RATES = ["0.05", "0.1", "0.15", "0.2", "0.25"]  # FedTP, figure 11
+
+
+def pictured(root, rows, columns, means=None, seeds=1, figure="values"):
+    """The figure of a table of all combinations of labels, whose cells have the runs a0, a1, …, b0, b1, …: as
+    matplotlib has it, and its section."""
+    axes, cells = {**rows, **columns}, []
+    for index, labels in enumerate(itertools.product(*axes.values())):
+        runs = [f"{chr(ord('a') + index)}{seed}" for seed in range(seeds)]
+        cells.append(cell(dict(zip(axes, labels, strict=True)), runs))
+    resolved = table(cells, list(rows), list(columns), figures=[figure])
+    for run, mean in (means or {run: 60.0 + at for at, run in enumerate(resolved.runs)}).items():
+        write_metrics(root, run, mean, 0.25)
+    section = sections_of(resolved, root)[figure]
+    return section.picture.figure, section
+
+
+def legend(figure):
+    return [text.get_text() for one in figure.legends for text in one.get_texts()]
+
+
+def test_what_runs_to_the_right(tmp_path):
+    # FedTP: figures 11 and 7. FedOFA: figure 3. Numbers go before names, of columns before those of rows; one number,
+    # infinity or a repetition is no scale.
+    for rows, columns, axis, series, panels in [
+        ({"method": METHODS}, {"rate": RATES}, "rate", METHODS, [""]),
+        ({"method": METHODS}, {"dataset": DATASETS, "part": ["P", "D"]}, "part", METHODS, DATASETS),
+        ({"heads": ["1", "2"]}, {"dataset": DATASETS, "kind": ["A", "B"]}, "heads", ["A", "B"], DATASETS),
+        ({"depth": ["1", "2"]}, {"dim": ["3", "4"], "part": ["P", "D"]}, "dim", ["depth = 1", "depth = 2"], ["P", "D"]),
+        ({"method": METHODS}, {"mu": ["0", "inf"]}, "mu", METHODS, [""]),
+    ]:
+        figure, _ = pictured(tmp_path, rows, columns)
+        ticks = [text.get_text().rpartition(" = ")[2] for text in figure.axes[0].get_xticklabels()]
+        assert ticks == {**rows, **columns}[axis] and legend(figure) == series
+        assert [axes.get_title() for axes in figure.axes] == panels
+        marks = [len(container[0].get_xdata()) for axes in figure.axes for container in axes.containers]
+        assert sum(marks) == np.prod([len(x) for x in {**rows, **columns}.values()])
+    # Numbers have a true scale where it can be read, and their order, whatever that of the spec.
+    unordered, decades = ["0", "20", "5"], ["1e-4", "1e-3", "1e-2"]
+    for labels, at in ((RATES, [0.05, 0.1, 0.15, 0.2, 0.25]), (unordered, [0, 5, 20]), (decades, [0, 1, 2])):
+        figure, section = pictured(tmp_path, {"method": METHODS}, {"x": labels})
+        assert [text.get_text() for text in figure.axes[0].get_xticklabels()] == sorted(labels, key=float)
+        assert list(figure.axes[0].containers[0][0].get_xdata()) == at
+        assert ("evenly spaced" in section.text) == (at != sorted(map(float, labels)))
+
+
+def test_a_line_per_row_that_breaks_where_a_number_is_missing_and_boxes(tmp_path):
+    means = {"a0": 50.0, "c0": 54.0, "d0": 60.0, "e0": 61.5, "f0": 62.0}
+    figure, section = pictured(tmp_path, {"method": ["A", "B"]}, {"training.rate": ["1", "2", "3"]}, means)
+    (axes,) = figure.axes
+    (one, _, (bars,)), (other, *_) = axes.containers
+    np.testing.assert_array_equal(one.get_xydata(), [[1, 50], [2, np.nan], [3, 54]])
+    np.testing.assert_array_equal(other.get_xydata(), [[1, 60], [2, 61.5], [3, 62]])
+    np.testing.assert_array_equal(bars.get_segments()[0], [[1, 49.75], [1, 50.25]])
+    assert one.get_linestyle() != "None" and axes.get_xlabel() == "rate" and legend(figure) == ["A", "B"]
+    assert section.picture.alt.endswith("over rate, 2 series in 1 panel: from 50.00 to 62.00.")
+    assert section.data["obtained_mean"].tolist() == [*means.values()]
+    # Boxes show the runs of each cell.
+    spread = {"a": [91.0, 92.5, 90.0, 92.0, 94.5], "b": [80.0, 81.0], "c": [70.0, 70, 70, 70, 70]}
+    means = {f"{name}{seed}": mean for name, own in spread.items() for seed, mean in enumerate(own)}
+    figure, section = pictured(tmp_path / "boxes", {"mix": ["0.0", "0.5", "1.0"]}, {}, means, 5, "boxes")
+    assert section.table.rows[:2] == [
+        ("0.0", "5", "92.00", "90.00", "91.00", "92.00", "92.50", "94.50"),
+        ("0.5", "2", "80.50", "80.00", "—", "—", "—", "81.00"),  # of fewer than five runs, dots show them
+    ]
+    shown = [list(map(float, line.get_ydata())) for line in figure.axes[0].lines]
+    assert {*next(line for line in shown if len(line) == 5)} == {91.0, 92.5}
+    assert all(line in shown for line in ([92.0, 92.0], [80.0, 81.0], [92.0, 80.5, 70.0]))  # the last joins the means
+    assert section.data["accuracy"].tolist() == [*means.values()]

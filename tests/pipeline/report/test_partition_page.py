@@ -1,12 +1,8 @@
 """The page of a partition and its drawing in a terminal, on clients whose numbers are worked out by hand."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from io import StringIO
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -18,68 +14,61 @@ from support.toy_samples import make_samples
 
 from pflcore.data.assignment import Assignment
 from pflcore.data.noise import Noise
-from pflcore.data.samples import Attribute, Samples
+from pflcore.data.samples import Attribute
 from pflcore.partitions import PARTITIONS
 from pipeline.browse.partition_view import Drawing, example_record
 from pipeline.report.partitions import write_partition_page
 from pipeline.spec.catalog import build_catalog
 
 RECORD = {"dataset": {"name": "toy"}, "partition": {"name": "by_hand", "alpha": 0.5}, "clients": 2, "seed": 0}
+# Two classes; client 0 has 3 + 1 of them for training and 0 + 1 for test, client 1 has 0 + 4 and 0 + 1.
+HELD = Assignment([np.arange(4), np.arange(4, 8)], [np.array([8]), np.array([9])], "by hand", 0)
+SAMPLES = dataclasses.replace(
+    make_samples(8, 3, 2),
+    labels=np.array([0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 0]),
+    train=np.arange(11) < 8,
+    attributes={"domain": Attribute(np.arange(11) % 2, ("Art & <b>", "Real $x$"))},
+    class_names=("<script>alert(1)</script>", "a|b \x0b$x$ _y_"),
+)
 
 
-def small(**changes: Any) -> tuple[Samples, Assignment]:
-    """Two classes; client 0 has 3 + 1 of them for training and 0 + 1 for test, client 1 has 0 + 4 and 0 + 1."""
-    samples = dataclasses.replace(
-        make_samples(8, 3, 2),
-        labels=np.array([0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 0]),
-        train=np.arange(11) < 8,
-        attributes={"domain": Attribute(np.arange(11) % 2, ("Art & <b>", "Real $x$"))},
-        class_names=("<script>alert(1)</script>", "a|b \x0b$x$ _y_"),
-    )
-    held = Assignment([np.array([0, 1, 2, 3]), np.array([4, 5, 6, 7])], [np.array([8]), np.array([9])], "by hand", 0)
-    return samples, dataclasses.replace(held, **changes)
-
-
-def test_the_page_in_its_formats(tmp_path: Path) -> None:
-    write_partition_page(RECORD, *small(), tmp_path / "a")
-    write_partition_page(RECORD, *small(), tmp_path / "b")
+def test_the_page_in_its_formats(tmp_path):
+    for name in "ab":
+        write_partition_page(RECORD, SAMPLES, HELD, tmp_path / name)
     assert tree(tmp_path / "a") == tree(tmp_path / "b")
     table = pd.read_csv(tmp_path / "a/clients.csv")
     assert table[["train", "test", "classes"]].to_numpy().tolist() == [[4, 1, 2], [4, 1, 1]]
     # Labels are 3 : 1 and 0 : 4, of all clients 3 : 5; either is tested on class 1 alone.
-    assert table[["entropy", "distance", "split distance"]].to_numpy().tolist() == [
-        [pytest.approx(0.811278), 0.375, 0.75],
-        [0, 0.375, 0],
-    ]
-    text = (tmp_path / "a/index.md").read_text(encoding="utf-8")
-    lines = squeezed(text)
+    distances = table[["entropy", "distance", "split distance"]].to_numpy()
+    assert distances == pytest.approx(np.array([[0.811278, 0.375, 0.75], [0, 0.375, 0]]))
+    lines = squeezed((tmp_path / "a/index.md").read_text(encoding="utf-8"))
     assert {"# by\\_hand on toy, 2 clients, seed 0", "- partition: by\\_hand (alpha 0.5)"} <= set(lines)
-    assert "- samples: 10 held, 1 left out" in lines and "![Heat map of 2 clients against 2 classes of toy" in text
+    assert "- samples: 10 held, 1 left out" in lines
+    assert any(line.startswith("![Heat map of 2 clients against 2 classes of toy") for line in lines)
     assert "| 'a\\|b \\\\x0b\\$x\\$ \\_y\\_' | 2 | 5 | 2 |" in lines  # class 1, legible and inert
     html = (tmp_path / "a/index.html").read_text(encoding="utf-8")
     assert 'role="img" aria-label="Heat map of 2 clients' in html and "<svg" in html
     assert "<script" not in html and "&lt;script&gt;" in html and not re.search(r'(?:src|href)="(?!#|data:)', html)
 
 
-def drawn(drawing: Drawing) -> list[str]:
+def drawn(drawing):
     buffer = StringIO()
     drawing.show(Console(file=buffer, width=120))
-    return buffer.getvalue().splitlines()
+    return buffer.getvalue()
 
 
-def test_the_drawing_in_a_terminal() -> None:
-    lines = drawn(Drawing(RECORD, *small()))
-    assert any(re.match(r"\s+0\s+▓░\s+█{20} 4", line) for line in lines), lines
-    assert any(re.match(r"\s+1\s+ █\s+█{20} 4", line) for line in lines), lines
-    assert "clients per class: 1 to 2; samples left out: 1" in lines
-    samples, held = small(noise=Noise((0.0, 5.0), False, 0), novel=(1,))
+def test_the_drawing_in_a_terminal():
+    text = drawn(Drawing(RECORD, SAMPLES, HELD))
+    assert re.search(r"\n\s+0\s+▓░\s+█{20} 4", text) and re.search(r"\n\s+1\s+ █\s+█{20} 4", text), text
+    assert "clients per class: 1 to 2; samples left out: 1\n" in text
     domain = Attribute(np.array([0] * 4 + [1] * 4 + [0, 1, 0]), ("A", "B"))
-    lines = drawn(Drawing(RECORD, dataclasses.replace(samples, attributes={"domain": domain}), held))
-    assert any(re.match(r"\s*1\*\s.*\sB\s+5\.0", line) for line in lines), lines
+    held = dataclasses.replace(HELD, noise=Noise((0.0, 5.0), False, 0), novel=(1,))
+    text = drawn(Drawing(RECORD, dataclasses.replace(SAMPLES, attributes={"domain": domain}), held))
+    assert re.search(r"\n\s*1\*\s.*\sB\s+5\.0", text), text
 
 
 @pytest.mark.parametrize("name", PARTITIONS.names())
-def test_every_partition_is_drawn_on_what_it_suggests(name: str, tmp_path: Path) -> None:
+def test_every_partition_is_drawn_on_what_it_suggests(name, tmp_path):
     shown = example_record(name, build_catalog(), dataset=None, clients=None, seed=0, options=[])
-    text = "\n".join(drawn(Drawing.make(shown, tmp_path)))
+    text = drawn(Drawing.make(shown, tmp_path))
     assert "over clients" in text and "Drawn with generated labels" in text

@@ -1,38 +1,43 @@
-"""Kept results in a real project: kept, cloned, listed, shown without training, and refused when they are not valid."""
-
-from __future__ import annotations
+"""Kept results in a real project: kept, cloned, listed, reported, shown without training, refused when not valid."""
 
 import copy
 import os
+import re
 import shutil
-import subprocess
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import yaml
-from support.project import Project, spec
+from support.project import Project, spec, tree
 
 from pflcore.errors import UserError
 from pflcore.files import write_text
 from pflcore.protocols import curve
 from pipeline.compile.compiler import compile_workspace
-from pipeline.ledger import Entry, Ledger
+from pipeline.ledger import Ledger
 from pipeline.results.keep import CURRENT, Recorded, keep, lines, time_of
+from pipeline.results.report import EARLIER, write_report
 from pipeline.workspace import run_path
 
 
-def pfl(project: Project, *arguments: str) -> subprocess.CompletedProcess[str]:
+def pfl(project, *arguments):
     return project.call("pfl", *arguments, PFL_DEVICE="cpu")
 
 
-def entries(project: Project) -> dict[str, Entry]:
-    """By the name of the method."""
-    return {entry.run.method: entry for entry in Ledger(project.root).entries()}
+def entry_of(project, method):
+    (entry,) = [entry for entry in Ledger(project.root).entries() if entry.run.method == method]
+    return entry
+
+
+def by_earlier_code(project):
+    """FedPer's result is that of another version of its code from now on."""
+    entry = entry_of(project, "fedper")
+    Ledger(project.root).write("tiny", [replace(entry, made_by={**entry.made_by, "method.fedper": "0"})], {})
+    return entry
 
 
 @pytest.mark.matrix
-def test_a_clone_shows_the_table_without_training_and_verifies_it(reproduced: Project, tmp_path: Path) -> None:
+def test_a_clone_shows_the_table_without_training_and_verifies_it(reproduced, tmp_path):
     done = pfl(reproduced, "results", "keep", "tiny")
     assert done.returncode == 0 and done.stdout.startswith("tiny: 2 runs kept in results/tiny.jsonl"), done.stderr
     assert "2 were before" in pfl(reproduced, "results", "keep", "tiny").stdout
@@ -46,7 +51,7 @@ def test_a_clone_shows_the_table_without_training_and_verifies_it(reproduced: Pr
     assert not [stage for stage in clone.stages() if ":train@" in stage or ":data" in stage]
     # The table as it was, to the byte; but for the lines that say where its numbers come from.
     pages = [(project.root / "reports/tiny/report.md").read_text("utf-8") for project in (reproduced, clone)]
-    entry = entries(reproduced)["fedavg"]
+    entry = entry_of(reproduced, "fedavg")
     said = f"kept results: 2 of 2 runs, on {entry.obtained}"
     before, after = (page.partition("\n## ")[0].replace(f"- {said}\n", "").strip() for page in pages)
     assert after == before and said in pages[1]
@@ -71,7 +76,7 @@ def test_a_clone_shows_the_table_without_training_and_verifies_it(reproduced: Pr
     assert again.code == 0 and not [stage for stage in again.ran if stage.startswith("train-")], again.output
 
 
-def test_what_was_made_otherwise_or_is_not_there_is_not_kept(reproduced: Project) -> None:
+def test_what_was_made_otherwise_or_is_not_there_is_not_kept(reproduced):
     workspace = reproduced.workspace()
     compilation = compile_workspace(workspace, ["tiny"])
     (lock,) = reproduced.root.glob("stages/federations/*/dvc.lock")
@@ -79,7 +84,7 @@ def test_what_was_made_otherwise_or_is_not_there_is_not_kept(reproduced: Project
     runs = {run.method: run for run in compilation.runs.values()}
     rounds = workspace.root / run_path(runs["fedper"].id, "rounds.parquet")
 
-    def current() -> list[str]:
+    def current():
         found = Recorded(workspace.root, compilation)
         return [name for name, run in sorted(runs.items()) if found.is_current(run)]
 
@@ -102,15 +107,14 @@ def test_what_was_made_otherwise_or_is_not_there_is_not_kept(reproduced: Project
     assert keep(workspace, "weights").left == {"have more to keep than accuracies (analyses, weights)": 2}
 
 
-def test_other_settings_and_other_code_are_not_shown(reproduced: Project) -> None:
+def test_other_settings_and_other_code_are_not_shown(reproduced):
     assert len(keep(reproduced.workspace(), "tiny").runs) == 2
     first = compile_workspace(reproduced.workspace())
     assert first.kept == set(first.runs)
     reproduced.write("specs/tiny.yaml", spec("{FedAvg: fedavg}", training=", momentum: 0.5"))
     assert not compile_workspace(reproduced.workspace()).kept
     reproduced.write("specs/tiny.yaml", spec())
-    entry = entries(reproduced)["fedper"]
-    Ledger(reproduced.root).write("tiny", [replace(entry, made_by={**entry.made_by, "method.fedper": "0"})], {})
+    entry = by_earlier_code(reproduced)
     compilation = compile_workspace(reproduced.workspace())
     assert [run.partition("-")[0] for run in compilation.kept] == ["fedavg"]
     kinds = sorted(stage.kind for stage in compilation.stages if stage.kind in ("evaluate", "recall", "train"))
@@ -126,10 +130,103 @@ def test_other_settings_and_other_code_are_not_shown(reproduced: Project) -> Non
         compile_workspace(reproduced.workspace())
 
 
-def test_the_time_of_a_run_that_was_resumed_is_that_of_all_its_rounds(tmp_path: Path) -> None:
+def test_the_time_of_a_run_that_was_resumed_is_that_of_all_its_rounds(tmp_path):
     path = tmp_path / "timing.json"
     for more, seconds in (("", 30.9), (', "core_seconds": 8.0', 20.0)):  # of cores, whatever else the machine did
         write_text(path, f'{{"seconds": 12.34, "device": "cpu", "rounds": 40{more}}}')
         os.utime(path, (0, 86_400 * 365.25 * 50))
         assert time_of(path, 100) == ("2020-01-01", seconds)
     assert time_of(tmp_path / "none", 100)[1] is None
+
+
+# `pfl results report`: a page of published numbers from kept results alone, and tables in the README.
+
+SPEC = """\
+extends: ../tiny.yaml
+title: Tiny, published
+paper: {name: Mine, citation: Somebody 2020, table: Table 1}
+table: {rows: [method], columns: [], metric: final, published: table1.csv}
+"""
+PUBLISHED = """\
+method,mean,std,quoted,note,explained
+FedAvg,0.5,0.1,yes,,it is | not so
+FedPer,0.5,0.1,,,
+"""
+
+
+@pytest.fixture
+def kept(reproduced):
+    keep(reproduced.workspace(), "tiny")
+    reproduced.write("specs/mine/table1.yaml", SPEC)
+    reproduced.write("specs/mine/table1.csv", PUBLISHED)
+    return reproduced
+
+
+def page_of(project):
+    write_report(project.workspace())
+    return (project.root / "docs/results.md").read_text(encoding="utf-8")
+
+
+def rows(markdown, first):
+    """The cells of the lines of a page that begin with a label."""
+    lines = [line for line in markdown.splitlines() if re.match(rf"\| {first} +\|", line)]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+def last_accuracy(entry):
+    """The accuracy in percent after the last round, pooled over clients, as pages print it."""
+    test = entry.measurements["test"]
+    return round(100 * sum(test["correct"][-1]) / sum(test["total"]), 2)
+
+
+def test_the_page_says_what_was_published_and_what_was_obtained(kept):
+    text = "# Mine\n<!-- results: mine/table1 -->\nold\n<!-- end -->\nmore\n"
+    readme = kept.write("README.md", text)
+    page, accuracy = page_of(kept), last_accuracy(entry_of(kept, "fedavg"))
+    assert set(tree(kept.root / "docs")) == {"results.md", "results/mine-table1.svg"}
+    ((_, published, obtained, difference, _),) = [row for row in rows(page, "FedAvg") if row[-1] == "1 of 1"]
+    assert (published, float(obtained)) == ("0.50±0.10\\*", accuracy)
+    assert float(difference) == pytest.approx(accuracy - 0.5)
+    assert "- distance in points: 0 within 1, 0 within 2.5, 0 within 5; median" in page
+    assert "- FedAvg: it is \\| not so" in page and "- FedPer:" not in page
+    assert rows(page, "Mine") == [["Mine", "2", "2", "0", "0", "0", "1"]]
+    # The README has the table where it has a place for it.
+    first, place, header, *table, end, last = readme.read_text(encoding="utf-8").splitlines()
+    assert [first, place, end, last] == [*text.splitlines()[:2], *text.splitlines()[-2:]] and "old" not in table
+    assert [*map(str.strip, header.strip("|").split("|"))] == ["method", "published", "obtained", "difference"]
+    # The same again, also where nothing else is than specs and the ledger.
+    before = tree(kept.root / "docs")
+    for name in ("artifacts", "docs", "stages"):
+        (kept.root / name).rename(kept.root.parent / name)
+    assert page_of(kept) == page and tree(kept.root / "docs") == before
+    kept.write("README.md", text.replace("mine/table1", "mine/table2"))
+    with pytest.raises(UserError, match=r"README.md: a place for the results of 'mine/table2'"):
+        page_of(kept)
+    # Nothing kept, and files of somebody's own.
+    readme.unlink()
+    picture = kept.write("docs/results/mine.svg", "my own")
+    for path in Ledger(kept.root).files():
+        path.unlink()
+    page = page_of(kept)
+    assert "- published accuracies: 2\n- obtained: 0\n" in page
+    assert rows(page, "Mine") == [["Mine", "2", "0", "0", "0", "0", "0"]]
+    assert picture.read_text("utf-8") == "my own" and not (kept.root / "docs/results/mine-table1.svg").exists()
+    own = kept.write("docs/results.md", "# My results\n")
+    with pytest.raises(UserError, match=r"docs/results.md: was not written by this command; move it away"):
+        page_of(kept)
+    assert own.read_text(encoding="utf-8") == "# My results\n"
+
+
+def test_tables_without_published_values_are_shown_for_what_no_other_has(kept):
+    other = SPEC.replace(", published: table1.csv", "").replace("Table 1", "Tried")
+    kept.write("specs/mine/tried.yaml", other)
+    assert "Tried" not in page_of(kept)  # all of it is in Table 1
+    kept.write("specs/mine/table1.yaml", SPEC + "grid: {only: {method: FedAvg}}\n")
+    kept.write("specs/mine/table1.csv", "".join(PUBLISHED.splitlines(keepends=True)[:2]))
+    kept.write("specs/mine/tried.yaml", other + "grid: {axes: {method: {FedBABU: fedbabu}}}\n")
+    entry = by_earlier_code(kept)
+    page = page_of(kept)
+    assert "FedBABU" not in page and "- published accuracies: 1\n- obtained: 1\n" in page
+    tried = page[page.index("### Tried: Tiny, published") :]
+    assert rows(tried, "FedPer") == [["FedPer", f"{last_accuracy(entry):.2f}{EARLIER}"]]
+    assert f"{EARLIER}: by an earlier state of the code" in tried and "2 runs" in tried

@@ -1,19 +1,15 @@
 """`pfl init`, `pfl new`, `pfl check`: a study is complete, its parts pass, mistakes are found; the pages on them."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess
 import textwrap
 import tomllib
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import yaml
-from support.command import Pfl
 from support.command import pfl as pfl
+from support.markdown import ROOT
 from support.own_parts import BACKBONE, METHOD, SCALING, own_parts
 from support.project import Project, make_project, tree
 from support.tiny import CLASSES, SHAPE
@@ -37,7 +33,143 @@ from pipeline.study.begin import FIRST, SCHEMA, TEMPLATES, begin, create, needed
 from pipeline.study.check import TESTS, check_training
 from pipeline.workspace import Workspace
 
-PAGE = (Path(__file__).parents[3] / "docs/studies.md").read_text(encoding="utf-8")
+
+@pytest.fixture(autouse=True)
+def study(tmp_path, monkeypatch):
+    project = Project(tmp_path)
+    for name, value in project.environment().items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(tmp_path)
+    yield project
+    use_study(tmp_path / "nowhere")
+
+
+def git(folder, *words):
+    return subprocess.run(["git", *words], cwd=folder, capture_output=True, text=True, check=True).stdout
+
+
+def test_a_new_study_is_complete_and_git_takes_nothing_of_dvcs_own(study, tmp_path):
+    git(tmp_path, "init", "-q")
+    folder = tmp_path / "studies/mine"
+    assert create(folder) == ["first"]
+    settings = tomllib.loads((folder / "pyproject.toml").read_text())
+    assert settings["tool"]["pfl"] == {"default": ["first"], "compile": [], "watch_upgrades": True}
+    workspace = Workspace.find(folder / "specs")
+    assert workspace.home == folder and not compare(workspace, compile_workspace(workspace))
+    assert "no_scm" not in (folder / ".dvc/config").read_text()
+    checks = yaml.safe_load((folder / ".github/workflows/study.yml").read_text())
+    assert {"run": "pfl run --profile smoke"}.items() <= checks["jobs"]["specs"]["steps"][-1].items()
+    for name in (".dvc/cache/files/md5/aa/b", ".dvc/tmp/lock", ".dvc/config.local", "artifacts/a", "reports/a"):
+        study.write(f"studies/mine/{name}", "")
+    added = {line.split("'")[1] for line in git(folder, "add", "-An", ".").splitlines()}
+    added = {name.removeprefix("studies/mine/") for name in added}
+    assert {"specs/first.yaml", "dvc.yaml", ".dvc/config", "pyproject.toml"} <= added
+    assert [name for name in added if name.startswith((".pfl", "artifacts", "reports", ".dvc/"))] == [".dvc/config"]
+
+
+def test_a_papers_table_has_the_runs_and_published_values_of_the_paper(tmp_path):
+    folder = tmp_path / "mine"
+    assert create(folder, "fedtp/table2") == ["fedtp/table2"]
+    assert not (folder / "specs/fedtp/table3.yaml").exists()
+    compilation, catalog = compile_workspace(Workspace.find(folder)), load_catalog(folder)
+    resolved = resolve(load_spec(find_specs(paper_specs())["fedtp/table2"], paper_specs(), catalog), catalog)
+    assert {run.id for run in resolved.runs} == set(compilation.runs)
+    published = [cell.published for cell in resolved.table.cells]
+    assert [cell.published for cell in compilation.tables["fedtp/table2"].cells] == published and any(published)
+    # Editors find the schema.
+    ((schema, pattern),) = json.loads((folder / ".vscode/settings.json").read_text())["yaml.schemas"].items()
+    assert "grid" in json.loads((folder / schema).read_text())["properties"]
+    path = folder / "specs/fedtp/table2.yaml"
+    first = path.read_text(encoding="utf-8").splitlines()[0].removeprefix("# yaml-language-server: $schema=")
+    assert (path.parent / first).resolve() == (folder / schema).resolve() and path in folder.glob(pattern)
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("paper", ["fedtp", "fedperfix", "pfedla", "fedofa"])
+def test_all_of_a_paper_can_be_taken(paper, tmp_path):
+    names, files = needed(paper)
+    project = make_project(tmp_path, {f"specs/{name}": text for name, text in files.items()})
+    assert sorted(project.compiled().tables) == names and len(names) > 5
+
+
+def test_where_a_study_cannot_be_is_one_line_and_nothing_is_left(study, tmp_path, monkeypatch):
+    git(tmp_path, "init", "-q")
+    for name in (".gitignore", "mine/notes", "file"):
+        study.write(name, "ignored/\n")
+    for folder, source, line in [
+        ("ignored/mine", None, r"mine: git ignores this folder, by \S*\.gitignore:1:ignored/; take the rule"),
+        ("data{v2}/mine", None, r"mine: DVC fails where a path has braces"),
+        ("mine", None, "there is something already"),
+        ("file", None, "there is something already"),
+        ("new", "fedtp/table22", "unknown spec 'fedtp/table22'; did you mean 'fedtp/table2'"),
+        ("new", "fedtp/base", "fedtp/base: only to be extended"),
+    ]:
+        with pytest.raises(UserError, match=line):
+            create(tmp_path / folder, source)
+    monkeypatch.setattr(creating, "compile_workspace", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        create(tmp_path / "new")
+    assert [name for name in tree(tmp_path) if not name.startswith((".git/", ".dvc/"))] == [
+        *(".gitignore", "file", "mine/notes")
+    ]
+
+
+def test_the_page_on_studies_shows_what_there_is(tmp_path):
+    page = (ROOT / "docs/studies.md").read_text(encoding="utf-8")
+
+    def indented(start):
+        """The indented block of the page that begins so."""
+        blocks = re.findall(r"(?:^ {4}.*\n|^\n)+", page, re.MULTILINE)
+        (block,) = (one for one in blocks if one.strip().startswith(start))
+        return textwrap.dedent(block).strip()
+
+    study = make_project(tmp_path / "study", {"specs/first.yaml": FIRST})
+    ((name, text),) = re.findall(r"```python\n# (\S+)\n(.*?)```", page, re.DOTALL)
+    study.write(name, text)
+    use_study(study.root)
+    model, groups = BACKBONES.create("small", width=8).create(SHAPE, CLASSES, 0)
+    assert groups.names() == ["body", "head"] and model.head.weight.shape == (CLASSES, 8)
+    for kind, part in re.findall(r"^ {4}pfl new (\w+) (\w+)", page, re.MULTILINE):
+        begin(kind, part, study.root)
+    study.write("specs/own.yaml", indented("extends: first.yaml") + "\n")
+    compilation = study.compiled()
+    rows = [line.split("|")[1].strip() for line in indented("| method ").splitlines()[2:]]
+    table, own = compilation.tables["own"], ("evaluate-own", "own")
+    assert table.labels["method"] == rows and len(table.runs) == 15
+    stages = {stage.address for stage in compilation.stages if "stripes" in stage.address or stage.name in own}
+    assert f"makes {len(stages) + 2} stages" in page  # with the guard and the index
+    assert re.findall(r"^ {4}ok    (\w+(?: \w+)?)  ", page, re.MULTILINE) == list(TESTS)
+
+
+@pytest.mark.matrix
+def test_the_tutorial_does_what_it_says(tmp_path):
+    check(follow(tmp_path))
+
+
+@pytest.mark.parametrize("kind", TEMPLATES)
+def test_what_is_begun_with_passes(kind, tmp_path):
+    path = begin(kind, "my_own", tmp_path)
+    use_study(tmp_path)
+    assert registry_of(kind).get("my_own").__name__ == "MyOwn" and path.read_text().startswith('"""MyOwn: ')
+    assert "NAME" not in path.read_text()
+    if kind == "dataset":
+        assert len(DATASETS.create("my_own").load(tmp_path)) == 600
+    elif kind == "partition":
+        samples = DATASETS.create("digits").load(tmp_path)
+        assert len(partition(PARTITIONS.create("my_own"), samples, 10, 0).train) == 10
+    else:
+        verdicts = list(check_training(kind, "my_own", {}))
+        assert len(verdicts) == 10 and [one for one in verdicts if not one[1]] == []
+    for name, words in (
+        ("my_own", f"there is a {kind} 'my_own' already; pfl describe {kind} my_own"),
+        ("My-own", f"'My-own' cannot be the name of a {kind}"),
+    ):
+        with pytest.raises(UserError, match=words):
+            begin(kind, name, tmp_path)
+    with pytest.raises(UserError, match="pfl new optimiser: there is a file to begin with for method, backbone"):
+        begin("optimiser", "mine", tmp_path)
+
+
 PLAIN = METHOD.replace("from ._scaling import factor\n", "").replace("factor()", "1.0")
 COUNT = "\nCOUNT = __import__('itertools').count(1)\n\n\n@METHODS"
 SHAPED = """
@@ -58,201 +190,51 @@ MISTAKES = {
     "state": ("\n    def loss", SHAPED, "head.bias has become float32 [1, 10], and was float32 [10]"),
     "one sample": ("* super", "/ (len(batch.labels) - 1) * super", "ZeroDivisionError: float division"),
 }
-BUILT_IN = [(kind, name) for kind in ("method", "backbone") for name in registry_of(kind).names()]
 
 
-@pytest.fixture(autouse=True)
-def quiet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    for name, value in Project(tmp_path).environment().items():
-        monkeypatch.setenv(name, value)
-    yield
-    use_study(tmp_path / "nowhere")
-
-
-@pytest.fixture
-def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
-    project = Project(tmp_path)
-    project.write("pyproject.toml", "[tool.pfl]\n")
-    project.write("specs/.keep", "")
-    monkeypatch.chdir(tmp_path)
-    return project
-
-
-def git(folder: Path, *words: str) -> str:
-    return subprocess.run(["git", *words], cwd=folder, capture_output=True, text=True, check=True).stdout
-
-
-def test_a_new_study_is_complete_and_git_takes_nothing_of_dvcs_own(tmp_path: Path) -> None:
-    git(tmp_path, "init", "-q")
-    folder = tmp_path / "studies/mine"
-    assert create(folder) == ["first"]
-    settings = tomllib.loads((folder / "pyproject.toml").read_text())
-    assert settings["tool"]["pfl"] == {"default": ["first"], "compile": [], "watch_upgrades": True}
-    workspace = Workspace.find(folder / "specs")
-    assert workspace.home == folder and not compare(workspace, compile_workspace(workspace))
-    assert "no_scm" not in (folder / ".dvc/config").read_text()
-    checks = yaml.safe_load((folder / ".github/workflows/study.yml").read_text())
-    assert {"run": "pfl run --profile smoke"}.items() <= checks["jobs"]["specs"]["steps"][-1].items()
-    for name in (".dvc/cache/files/md5/aa/b", ".dvc/tmp/lock", ".dvc/config.local", "artifacts/a", "reports/a"):
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).touch()
-    names = [line.split("'")[1] for line in git(tmp_path, "add", "-An", ".").splitlines()]
-    added = {name.removeprefix("studies/mine/") for name in names if name.startswith("studies/mine/")}
-    assert {"specs/first.yaml", "dvc.yaml", ".dvc/config", "pyproject.toml"} <= added
-    assert [name for name in added if name.startswith((".pfl", "artifacts", "reports", ".dvc/"))] == [".dvc/config"]
-
-
-def test_a_papers_table_has_the_runs_and_published_values_of_the_paper(tmp_path: Path) -> None:
-    folder = tmp_path / "mine"
-    assert create(folder, "fedtp/table2") == ["fedtp/table2"]
-    assert (folder / "specs/fedtp/README.md").is_file() and not (folder / "specs/fedtp/table3.yaml").exists()
-    compilation, catalog = compile_workspace(Workspace.find(folder)), load_catalog(folder)
-    resolved = resolve(load_spec(find_specs(paper_specs())["fedtp/table2"], paper_specs(), catalog), catalog)
-    assert resolved.table is not None and {run.id for run in resolved.runs} == set(compilation.runs)
-    published = [cell.published for cell in resolved.table.cells]
-    assert [cell.published for cell in compilation.tables["fedtp/table2"].cells] == published and any(published)
-    # Editors find the schema.
-    ((schema, pattern),) = json.loads((folder / ".vscode/settings.json").read_text())["yaml.schemas"].items()
-    assert "grid" in json.loads((folder / schema).read_text())["properties"]
-    path = folder / "specs/fedtp/table2.yaml"
-    first = path.read_text(encoding="utf-8").splitlines()[0].removeprefix("# yaml-language-server: $schema=")
-    assert (path.parent / first).resolve() == (folder / schema).resolve() and path in folder.glob(pattern)
-
-
-@pytest.mark.matrix
-def test_all_of_a_paper_can_be_taken(tmp_path: Path) -> None:
-    for paper in ("fedtp", "fedperfix", "pfedla", "fedofa"):
-        names, files = needed(paper)
-        project = make_project(tmp_path / paper, {f"specs/{name}": text for name, text in files.items()})
-        assert sorted(project.compiled().tables) == names and len(names) > 5
-
-
-def test_where_a_study_cannot_be_is_one_line_and_nothing_is_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    git(tmp_path, "init", "-q")
-    for name in (".gitignore", "mine/notes", "file"):
-        Project(tmp_path).write(name, "ignored/\n")
-    for folder, source, line in [
-        ("ignored/mine", None, r"mine: git ignores this folder, by \S*\.gitignore:1:ignored/; take the rule"),
-        ("data{v2}/mine", None, r"mine: DVC fails where a path has braces"),
-        ("mine", None, "there is something already"),
-        ("file", None, "there is something already"),
-        ("new", "fedtp/table22", "unknown spec 'fedtp/table22'; did you mean 'fedtp/table2'"),
-        ("new", "fedtp/base", "fedtp/base: only to be extended"),
-    ]:
-        with pytest.raises(UserError, match=line):
-            create(tmp_path / folder, source)
-
-    def fail(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(creating, "compile_workspace", fail)
-    with pytest.raises(KeyboardInterrupt):
-        create(tmp_path / "new")
-    own = (".git/", ".dvc/")
-    assert [name for name in tree(tmp_path) if not name.startswith(own)] == [".gitignore", "file", "mine/notes"]
-
-
-def indented(start: str) -> str:
-    """The indented block of docs/studies.md that begins so."""
-    (block,) = (one for one in re.findall(r"(?:^ {4}.*\n|^\n)+", PAGE, re.MULTILINE) if one.strip().startswith(start))
-    return textwrap.dedent(block).strip()
-
-
-def test_the_page_on_studies_shows_what_there_is(tmp_path: Path) -> None:
-    study = make_project(tmp_path / "study", {"specs/first.yaml": FIRST})
-    ((name, text),) = re.findall(r"```python\n# (\S+)\n(.*?)```", PAGE, re.DOTALL)
-    study.write(name, text)
-    use_study(study.root)
-    model, groups = BACKBONES.create("small", width=8).create(SHAPE, CLASSES, 0)
-    assert groups.names() == ["body", "head"] and model.head.weight.shape == (CLASSES, 8)
-    for kind, part in re.findall(r"^ {4}pfl new (\w+) (\w+)", PAGE, re.MULTILINE):
-        begin(kind, part, study.root)
-    study.write("specs/own.yaml", indented("extends: first.yaml") + "\n")
-    compilation = study.compiled()
-    rows = [line.split("|")[1].strip() for line in indented("| method ").splitlines()[2:]]
-    table, own = compilation.tables["own"], ("evaluate-own", "own")
-    assert table.labels["method"] == rows and len(table.runs) == 15
-    stages = {stage.address for stage in compilation.stages if "stripes" in stage.address or stage.name in own}
-    assert f"makes {len(stages) + 2} stages" in PAGE  # with the guard and the index
-    assert re.findall(r"^ {4}ok    (\w+(?: \w+)?)  ", PAGE, re.MULTILINE) == list(TESTS)
-
-
-@pytest.mark.matrix
-def test_the_tutorial_does_what_it_says(tmp_path: Path) -> None:
-    check(follow(tmp_path))
-
-
-def failing(study: Project, kind: str, text: str) -> dict[str, str]:
-    """The tests that an entry with this source does not pass, and what they say."""
-    study.write(f"{kind}s/faulty.py", text)
-    use_study(study.root)
-    return {test: said for test, passed, said in check_training(kind, "faulty", {}) if not passed}
-
-
-@pytest.mark.parametrize("kind", TEMPLATES)
-def test_what_is_begun_with_passes(kind: str, study: Project) -> None:
-    path = begin(kind, "my_own", study.root)
-    use_study(study.root)
-    assert registry_of(kind).get("my_own").__name__ == "MyOwn" and path.read_text().startswith('"""MyOwn: ')
-    if kind == "dataset":
-        assert len(DATASETS.create("my_own").load(study.root)) == 600
-    elif kind == "partition":
-        samples = DATASETS.create("digits").load(study.root)
-        assert len(partition(PARTITIONS.create("my_own"), samples, 10, 0).train) == 10
-    else:
-        verdicts = list(check_training(kind, "my_own", {}))
-        assert len(verdicts) == 10 and [one for one in verdicts if not one[1]] == []
-
-
-def test_a_name_for_a_new_part_is_free_and_a_name(study: Project) -> None:
-    for kind, name, words in (
-        ("method", "fedavg", "there is a method 'fedavg' already; pfl describe method fedavg"),
-        ("method", "My-own", "'My-own' cannot be the name of a method"),
-        ("optimiser", "mine", "pfl new optimiser: there is a file to begin with for method, backbone"),
-    ):
-        with pytest.raises(UserError, match=words):
-            begin(kind, name, study.root)
-    assert not list(study.root.glob("methods/*"))
+def failing(kind, name):
+    """The tests that an entry does not pass, and what they say."""
+    return {test: said for test, passed, said in check_training(kind, name, {}) if not passed}
 
 
 @pytest.mark.parametrize(
     "test", [pytest.param(one, marks=() if one in ("fits", "state") else pytest.mark.matrix) for one in MISTAKES]
 )
-def test_a_mistake_is_found(study: Project, test: str) -> None:
+def test_a_mistake_is_found(study, test):
     old, new, words = MISTAKES[test]
-    failed = failing(study, "method", PLAIN.replace(old, new).replace("\n\n@METHODS", COUNT, 1))
-    assert words in failed[test], failed
+    study.write("methods/faulty.py", PLAIN.replace(old, new).replace("\n\n@METHODS", COUNT, 1))
+    study.write("backbones/faulty.py", BACKBONE.replace('"head": "head"', '"head": "heads"'))
+    use_study(study.root)
+    assert words in failing("method", "faulty")[test]
     if test == "fits":
-        ungrouped = BACKBONE.replace('"head": "head"', '"head": "heads"')
-        assert "state 'head.weight' matches no group" in failing(study, "backbone", ungrouped)[test]
+        assert "state 'head.weight' matches no group" in failing("backbone", "faulty")[test]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "name"), BUILT_IN)
-def test_nothing_is_found_in_what_is_built_in(kind: str, name: str) -> None:
-    wrong = {test: said for test, passed, said in check_training(kind, name, {}) if not passed}
+@pytest.mark.parametrize(
+    ("kind", "name"), [(kind, name) for kind in ("method", "backbone") for name in registry_of(kind).names()]
+)
+def test_nothing_is_found_in_what_is_built_in(kind, name):
     detects = kind == "backbone" and BACKBONES.get(name).predicts == "boxes"
-    assert wrong.keys() == ({"fits"} if detects else set()), wrong
+    assert failing(kind, name).keys() == ({"fits"} if detects else set())
 
 
 @pytest.mark.matrix
-def test_commands_of_a_study_keep_the_schema_up_to_date_and_give_verdicts(tmp_path: Path, pfl: Pfl) -> None:
+def test_commands_of_a_study_keep_the_schema_up_to_date_and_give_verdicts(tmp_path, pfl):
     code, out, _ = pfl(tmp_path, "init", "mine")
     assert code == 0 and out.startswith("mine: a study with specs/first.yaml\ncd mine && dvc repro")
-    folder = tmp_path / "mine"
+    study, folder = Project(tmp_path / "mine"), tmp_path / "mine"
     assert "no_scm = True" in (folder / ".dvc/config").read_text()
     assert pfl(folder, "new", "method", "our_own")[0] == 0 and "our_own" in (folder / SCHEMA).read_text()
-    (folder / "methods/our_own.py").write_text(PLAIN)
-    (folder / "methods/our_own.py").rename(folder / "methods/mine.py")
+    (folder / "methods/our_own.py").unlink()
+    study.write("methods/mine.py", PLAIN)
     assert pfl(folder, "validate")[0] == 0
     assert "our_own" not in (folder / SCHEMA).read_text() and "method_mine" in (folder / SCHEMA).read_text()
     code, out, _ = pfl(folder, "check", "mine", "--with", "tiny_vit", "--set", "scale=0.5")
     first, *lines, last = out.splitlines()
     assert (code, first) == (0, "mine · method · methods/mine.py") and last.startswith("all passed, in ")
     assert all(line.startswith("ok  ") for line in lines) and "mine on tiny_vit" in lines[1] and len(lines) == 10
-    (folder / "methods/mine.py").write_text(PLAIN.replace('    """FedAvg whose loss is scaled."""\n', ""))
+    study.write("methods/mine.py", PLAIN.replace('    """FedAvg whose loss is scaled."""\n', ""))
     code, out, _ = pfl(folder, "check", "method", "mine")
     assert code == 1 and "FAIL  described   Mine has no docstring" in out and "\n1 failed, in " in out
     for words, said in (("min", "is called 'min'; did you mean 'mine'?"), ("backbone mine", "no backbone is called")):
@@ -261,16 +243,11 @@ def test_commands_of_a_study_keep_the_schema_up_to_date_and_give_verdicts(tmp_pa
 
 
 @pytest.fixture
-def own(tmp_path: Path) -> Project:
+def own(tmp_path):
     return make_project(tmp_path / "study", own_parts(), default=["own"])
 
 
-def commands(own: Project) -> dict[str, str]:
-    """Stage → command, which changes with whatever the stage is made of."""
-    return {stage.name.split("-small-")[0]: stage.command for stage in own.compiled().stages}
-
-
-def test_own_parts_are_listed_described_and_completed(own: Project, capsys: pytest.CaptureFixture[str]) -> None:
+def test_own_parts_are_listed_described_and_completed(own, capsys):
     workspace = own.workspace()
     catalog = load_catalog(workspace.home)
     parts = {"methods": "mine", "backbones": "small", "datasets": "noise", "partitions": "turns", "analyses": "count"}
@@ -281,32 +258,31 @@ def test_own_parts_are_listed_described_and_completed(own: Project, capsys: pyte
     shown = capsys.readouterr().out
     assert "own: methods/mine.py" in shown and "What the loss is multiplied by." in shown
     assert "mine" in str(json_schema(catalog)) and catalog.entry("method", "fedavg").origin == ""
-    own.write("methods/mine.py", METHOD.replace("loss is scaled", "loss is doubled"))
-    assert load_catalog(own.root).entry("method", "mine").summary == "FedAvg whose loss is doubled."
     (own.root / "methods/mine.py").unlink()
     with pytest.raises(UserError, match=r"specs/own\.yaml:12: grid\.axes\.method\.Mine: unknown method 'mine'"):
         own.compiled()
 
 
-def test_an_edit_makes_exactly_its_runs_stale(own: Project, tmp_path: Path) -> None:
+def test_an_edit_makes_exactly_its_runs_stale(own, tmp_path):
+    def commands(project):
+        """Stage → command, which changes with whatever the stage is made of."""
+        return {stage.name.split("-small-")[0]: stage.command for stage in project.compiled().stages}
+
     parts, doubled = own_parts(), SCALING.replace("1.0", "2.0")
     mine, fedavg = "train-analysed@mine", "train-analysed@fedavg"
-    first = before = commands(own)
+    first = after = commands(own)
     for name, text, expected in [
-        ("methods/mine.py", METHOD.replace("self.scale *", "2 * self.scale *"), {mine}),
         ("methods/_scaling.py", doubled, {mine}),
         ("methods/_scaling.py", f"# a comment\n{doubled}", set()),
         ("methods/_other.py", "x = 1\n", set()),
-        ("backbones/small.py", parts["backbones/small.py"].replace("relu", "tanh"), {mine, fedavg}),
+        ("backbones/small.py", BACKBONE.replace("relu", "tanh"), {mine, fedavg}),
         ("figures/plain.py", parts["figures/plain.py"].replace("Drawn", "Made"), {"own"}),
     ]:
         own.write(name, text)
-        after = commands(own)
-        assert before.keys() == after.keys()
+        before, after = after, commands(own)
         assert {stage for stage in before if before[stage] != after[stage]} == expected, name
-        before = after
     own.write("datasets/noise.py", parts["datasets/noise.py"].replace("default_rng(0)", "default_rng(1)"))
-    assert [name[:11] for name, command in commands(own).items() if command != before[name]] == ["data@noise-"]
+    assert [name[:11] for name, command in commands(own).items() if command != after[name]] == ["data@noise-"]
     (guard,) = (stage for stage in own.compiled().stages if stage.name == "guard")
     assert {"methods", "backbones", "datasets", "partitions", "analyses", "figures"} <= set(guard.deps)
     # Two studies never share a run, though its id is the same.

@@ -1,0 +1,208 @@
+"""What tables have beside accuracies: columns of ranks, marks of ties, and quantities, by hand and from runs."""
+
+from typing import get_args
+
+import pandas as pd
+import pytest
+import yaml
+from support import report_demo as rd
+from support.fake_catalog import write_specs
+from support.figure_demo import write_analysis
+from support.pages import squeezed
+from support.report_demo import RECORD, by_seed, cell, report, results_of, table, with_records, write_run
+
+from pflcore.errors import UserError
+from pipeline.compile.compiler import compile_workspace
+from pipeline.report.frame import Value
+from pipeline.report.printed import format_value, signed
+from pipeline.running.options import Request, RunOptions
+from pipeline.spec.metrics import QUANTITIES, Metric, Protocol, Quantity, read_printed
+from pipeline.spec.table import Published
+from pipeline.workspace import Workspace
+
+
+def pages(resolved, root):
+    """The report of a table: its lines in Markdown, LaTeX and HTML."""
+    report(resolved, root, root / "out")
+    markdown, *others = ((root / f"out/report.{kind}").read_text("utf-8") for kind in ("md", "tex", "html"))
+    return squeezed(markdown), *others
+
+
+# In the hard setting two seeds tell nobody apart, and in the easy one FedTP from two that are equal.
+RANKED = {
+    "Local": {"hard": [62.5, 65.0], "easy": [80.0, 81.0]},
+    "FedAvg": {"hard": [65.0, 55.0], "easy": [80.0, 81.0]},
+    "FedTP": {"hard": [70.0, 75.0], "easy": [50.0, 50.5]},
+}
+OVER = {"derived": [{"over": []}, {"over": ["setting"]}]}
+
+
+def test_columns_of_ranks(tmp_path):
+    rows = [("Local",), ("FedAvg",), ("FedTP",)]
+    lacking = {**RANKED, "FedTP": {"hard": [70.0, 75.0], "easy": [50.0, None]}}
+    for at, (seeds, easy, of_last) in enumerate(((RANKED, 3, 2.5), (lacking, None, None))):
+        root = tmp_path / str(at)
+        each, mean = results_of(by_seed(root, seeds, **OVER), root).derived
+        assert [[each.values.get((row, at)) for row in rows] for at in (0, 1)] == [[2, 2, 2], [1.5, 1.5, easy]]
+        assert [mean.values.get((row, 0)) for row in rows] == [1.75, 1.75, of_last]
+    lines, tex, page = pages(by_seed(tmp_path, RANKED, **OVER), tmp_path)
+    start = lines.index("| method | | | rank | | |")
+    assert lines[start + 2] == "| | *hard* | *easy* | *hard* | *easy* | *mean rank* |"
+    assert lines[start + 4].startswith("| FedAvg |") and lines[start + 4].endswith(" 2 | 1.5 | 1.75 |")
+    assert r" & 2 & 1.5 & 1.75 \\" in tex and r"\cmidrule(lr){4-5}" in tex
+    assert r"\multicolumn{2}{c}{rank}" in tex and r"{2-3}" not in tex
+    assert '<th class="span" scope="colgroup" colspan="2">rank</th>' in page
+    assert '<td class="derived" data-obtained="1.75" data-published="1.75"' in page
+    frame = pd.read_csv(tmp_path / "out/table.csv").set_index(["method", "setting"])
+    assert frame.loc[("FedTP", "easy"), ["rank", "rank_over_setting"]].tolist() == [3, 2.5]
+
+
+# Seeds are worth ten points, methods a few: by unpaired deviations nothing would differ. B is one less in about
+# each seed, C sometimes more.
+SEEDS = {"A": [70.0, 80.0, 90.0], "B": [69.5, 79.0, 89.6], "C": [69.9, 80.5, 88.0], "D": [60.0, 70.5, 80.2]}
+
+
+def one_column(root, rows, **changes):
+    return by_seed(root, {method: {"here": values} for method, values in rows.items()}, **changes)
+
+
+def test_ties_by_seeds(tmp_path):
+    resolved = one_column(tmp_path, SEEDS)
+    lines, tex, page = pages(resolved, tmp_path)
+    assert {"| A | **80.00±8.16** |", "| B | 79.37±8.21‡ |", "| D | 70.23±8.25 |"} <= set(lines)
+    assert any("‡: does not differ significantly from the best of its column" in line for line in lines)
+    assert r"B & 79.37$\pm$8.21$\ddagger$ \\" in tex
+    assert '<span class="sd">±8.21</span><span class="tied">‡</span>' in page and page.count('class="tied"') == 2
+    assert [cell.tied for cell in results_of(resolved, tmp_path).cells] == [None, True, True, False]
+    turned = {"A": SEEDS["D"], "B": SEEDS["B"], "C": [None, None, 5.0], "D": SEEDS["A"]}
+    equal = {"A": [80.0], "B": [70.0], "C": [80.001]}  # as printed
+    for at, (rows, expected) in enumerate(((SEEDS, [2, 2, 2, 4]), (equal, [1.5, 3, 1.5]), (turned, [3, 1.5, 1.5]))):
+        root = tmp_path / str(at)
+        assert list(results_of(one_column(root, rows), root).ranks(("here",)).values()) == expected
+    # Numbers of a trial are neither best nor compared.
+    cells = resolved.model_dump()["cells"]
+    for one, mean in zip(cells, (80.0, 10.0, 79.0, 60.0), strict=True):
+        one["published"] = {"mean": mean, "std": None, "quoted": False, "note": ""}
+    lines, _, page = pages(rd.changed(resolved, cells=cells, profile="smoke"), tmp_path)
+    assert {"| A | 80.00±8.16 (**80.00**) |", "| B | 79.37±8.21 (10.00) |", "- cells: 4 trial"} <= set(lines)
+    assert '"o best"' not in page and "+69.37" not in page
+
+
+# Numbers that are no accuracies. A convolution has a weight per filter, channel and place of its kernel and a bias per
+# filter; of the 8 x 8 pixels of digits two poolings leave 2 x 2. The first layer needs no gradient of its input.
+CONV1, CONV2, HIDDEN, HEAD = 4 * 1 * 9 + 4, 6 * 4 * 9 + 6, 6 * 2 * 2 * 12 + 12, 12 * 10 + 10
+ALL, BATCH = CONV1 + CONV2 + HIDDEN + HEAD, 5
+FORWARD = 8 * 8 * 4 * 9 + 4 * 4 * 6 * 4 * 9 + 24 * 12 + 12 * 10
+STEP = 3 * FORWARD - 8 * 8 * 4 * 9
+BY_HAND = {
+    #          parameters shared  personal  stored  sent
+    "FedAvg": (ALL, ALL, 0, ALL, ALL),
+    "Local": (ALL, 0, ALL, ALL, 0),
+    "FedPer": (ALL, ALL - HEAD, HEAD, ALL, ALL - HEAD),
+    "Ditto": (ALL, ALL, 0, 2 * ALL, ALL),
+}
+SPEC = f"""\
+title: Costs
+grid:
+  base:
+    dataset: digits
+    partition: iid
+    clients: 8
+    backbone: {{name: convnet, channels: [4, 6], hidden: [12], kernel: 3, padding: 1}}
+    training: {{rounds: 4, batch_size: {BATCH}}}
+  axes:
+    method: {{FedAvg: fedavg, Local: local, FedPer: fedper, Ditto: ditto}}
+    quantity:
+      {{parameters: {{}}, shared: {{}}, personal: {{}}, stored: {{}}, sent: {{}}, step: {{}}, forward: {{}},
+       more: {{}}, share: {{}}}}
+table:
+  rows: [method]
+  columns: [quantity]
+  metric: parameters
+  quantities:
+    quantity:
+      {{shared: {{metric: shared}}, personal: {{metric: personal}}, stored: {{metric: stored}}, sent: {{metric: sent}},
+       step: {{metric: step_flops}}, forward: {{metric: forward_flops}},
+       more: {{metric: stored, added_to: {{method: FedAvg}}}}, share: {{metric: sent, percent_of: {{method: FedAvg}}}}}}
+"""
+
+
+def test_counts_are_those_by_hand_and_nothing_is_trained(tmp_path):
+    write_specs(tmp_path, {"specs/costs.yaml": SPEC})
+    workspace = Workspace(tmp_path, tmp_path)
+    compilation = compile_workspace(workspace)
+    assert {stage.kind for stage in compilation.stages} == {"guard", "evaluate", "report", "index"}
+    file = yaml.safe_load(compilation.files["stages/dvc.yaml"])
+    made = next(one["cmd"] for name, one in file["stages"].items() if name.startswith("evaluate-"))
+    # An edit of a method or of what counts makes its numbers stale.
+    assert {"${method.ditto}", "${stage.counting}", "${engine}"} <= set(made.split()[-1].split("-"))
+    with pytest.raises(UserError, match=r"^costs: what it shows is counted, .*; type `pfl run costs`, without"):
+        Request.compiled(workspace, RunOptions(("costs",), seeds=(0,)))
+    write_specs(tmp_path, compilation.files)
+    results = results_of(compilation.tables["costs"], tmp_path)
+    found = {tuple(one.labels.values()): one.obtained.mean for one in results.cells}
+    for method, numbers in BY_HAND.items():
+        assert tuple(found[method, name] for name in ("parameters", "shared", "personal", "stored", "sent")) == numbers
+    assert (found["FedAvg", "forward"], found["FedAvg", "step"]) == (2 * FORWARD, 2 * STEP * BATCH)
+    assert found["Ditto", "step"] == 2 * found["FedAvg", "step"] and found["Ditto", "more"] == 100
+    assert found["FedPer", "share"] == pytest.approx(100 * (ALL - HEAD) / ALL)
+    assert not any(one.best_obtained or one.tied for one in results.cells)
+
+
+def shows(quantity, label="A", **more):
+    return cell({"m": label}, ["run"]).model_copy(update={"quantity": quantity, **more})
+
+
+def test_quantities_of_runs(tmp_path):
+    asked = [Quantity(metric="bytes_up"), *(Quantity(metric="rounds_to", accuracy=at) for at in (100.0, 20.0, 75.0))]
+    write_run(tmp_path, "run", 80.0, clients=2)
+    made = table([shows(one, str(at)) for at, one in enumerate(asked)], ["m"], [])
+    up, never, early, late = (one.obtained for one in results_of(made, tmp_path).cells)
+    # It rises as 80 (1 - 0.8 exp(-r / 20)), give or take a point.
+    assert up == Value(1e9) and never is None and early.mean == 10 and 40 <= late.mean <= 60
+    # The added parameters of a method: prompts, in each of two blocks three of eight numbers.
+    vit = {"name": "tiny_vit", "depth": 2, "dim": 8, "heads": 2, "head_dim": 4, "mlp_dim": 12, "patch": 4}
+    changes = {"backbone": vit, "method": {"name": "prompts", "count": 3}, "training": {"rounds": 1}}
+    cells = [shows(Quantity(metric="parameters", added_to="backbone")), shows(Quantity(metric="parameters"), "B")]
+    made = with_records(tmp_path, table(cells, [], ["m"], quantities=["m"]), {"run": RECORD | changes})
+    added, every = (one.obtained for one in results_of(made, tmp_path).cells)
+    assert added.mean == pytest.approx(100 * 48 / (every.mean - 48))
+    # Learned weights by client, kind and position.
+    weights = {0: {"one.se": 0.2, "one.eca": 0.8, "two.se": 0.4, "two.eca": 0.6}, 1: {"one.se": 0.6, "two.se": 1.0}}
+    rows = [("mixing", client, item, 0, value) for client, own in weights.items() for item, value in own.items()]
+    write_analysis(tmp_path, "run", rows)
+    cells = [
+        cell({"client": name, "at": str(at)}, ["run"], client=client).model_copy(
+            update={"quantity": Quantity(metric="attention_weight", kind="se", position=at)}
+        )
+        for name, client in {"A": 0, "B": 1, "all": None}.items()
+        for at in (1, 2, None)
+    ]
+    made = table(cells, ["client"], ["at"], clients={"client": {"A": 0, "B": 1}}, quantities=["at"])
+    made = with_records(tmp_path, made, {"run": RECORD | {"clients": 2}})
+    found = [one.obtained.mean for one in results_of(made, tmp_path).cells]
+    assert found == pytest.approx([0.2, 0.4, 0.3, 0.6, 1.0, 0.8, 0.4, 0.7, 0.55])
+
+
+def test_numbers_in_print_and_verdicts_on_their_digits(tmp_path):
+    texts = {"45.17 K": (45_170, 10), "21.03M": (21_030_000, 1e4), "45.6 MB": (45_600_000, 1e5), "< 0.01": (0.01, 0.01)}
+    assert all(read_printed(text) == pytest.approx(number) for text, number in texts.items())
+    for wrong in ("", "many", "1,000", "1.5 P", "1e3"):
+        with pytest.raises(UserError):
+            read_printed(wrong)
+    printed = Published(mean=45_170, std=None, quoted=False, note="", printed="45.17 K", step=10)
+    backbone = {"name": "convnet", "channels": [1, 1], "kernel": 3, "padding": 1}
+    made = table([shows(Quantity(metric="parameters"), published=printed)], ["m"], [])
+    made = with_records(tmp_path, made, {"run": {**RECORD, "backbone": backbone}})
+    for counted, verdict in ((45_178, "match"), (45_180, "differs")):  # it may be cut off
+        rd.write_evaluation(tmp_path, "run", {"parameters": {"mean": counted, "std": 0.0, "n": 1}})
+        assert [one.verdict for one in results_of(made, tmp_path).cells] == [verdict]
+    numbers = {"n": (0, 692, 45_178, 999_999, 1.2e10, 1.76e12), "B": (12, 45_600, 45_600_000)}
+    texts = [format_value(Value(number, unit=unit), 2) for unit, own in numbers.items() for number in own]
+    assert texts == ["0", "692", "45.18 K", "1.00 M", "12.00 G", "1.76 T", "12 B", "45.60 kB", "45.60 MB"]
+    assert signed(-670_000, 2, "n") == "−670.00 K" and signed(-0.5, 2) == "−0.50"
+    write_run(tmp_path / "b", "run", 80.0)
+    lines, *_ = pages(table([shows(Quantity(metric="bytes_up"))], ["m"], []), tmp_path / "b")
+    assert "| m | bytes up |" in lines and "| A | 1.00 GB |" in lines
+    assert any(line.startswith("- each number: bytes that a client sends in a round") for line in lines)
+    assert set(get_args(Metric)) == {*get_args(Protocol), *QUANTITIES}
