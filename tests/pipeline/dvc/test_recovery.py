@@ -1,15 +1,11 @@
 """What is damaged, lost or in the way is made good, by ``pfl run`` and ``dvc repro`` alike, without a question."""
 
-from __future__ import annotations
-
 import re
 import shutil
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from support.damage import cut, flip
-from support.project import Project, make_project, results
+from support.project import make_project, results
 
 from pipeline.dvc.program import in_cache
 from pipeline.running.board import Board, status_path
@@ -18,7 +14,7 @@ from pipeline.running.runner import run_specs
 
 
 @pytest.fixture
-def project(reproduced: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
+def project(reproduced, monkeypatch):
     """A project that is up to date."""
     for name, value in reproduced.environment(PFL_DEVICE="cpu").items():
         monkeypatch.setenv(name, value)
@@ -26,39 +22,35 @@ def project(reproduced: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
     return reproduced
 
 
-def heal(project: Project, program: str) -> set[str]:
+def heal(project, program):
     """Call a program, which must be content in the end; return the kinds of stages that it executed."""
     if program == "dvc":
-        done = project.repro(PFL_DEVICE="cpu")
+        done = project.repro()
         assert done.code == 0, done.output
         return {re.split("[-@]", name)[0] for name in done.ran}
     assert run_specs(project.workspace(), RunOptions(jobs=1)) == 0
-    board = Board.load(status_path(project.workspace()))
-    assert board
-    return {entry.kind for entry in board.of_state("done")}
+    return {entry.kind for entry in Board.load(status_path(project.workspace())).of_state("done")}
 
 
-def add_a_remark(path: Path) -> None:
+def add_a_remark(path):
     text = path.read_text(encoding="utf-8")
     path.unlink()
     path.write_text(f"{text}\nA remark.\n", encoding="utf-8")
 
 
-DAMAGE: list[tuple[str, Callable[[Path], None]]] = [
-    ("artifacts/data/*.parquet", flip),
-    ("artifacts/runs/fedper-*/rounds.parquet", flip),
-    ("artifacts/tables/tiny/values.parquet", cut),
-    ("reports/tiny/report.md", add_a_remark),
-    ("reports/tiny/figures/curves.svg", Path.unlink),
-]
+DAMAGE = {
+    "artifacts/data/*.parquet": flip,
+    "artifacts/runs/fedper-*/rounds.parquet": flip,
+    "artifacts/tables/tiny/values.parquet": cut,
+    "reports/tiny/report.md": add_a_remark,
+    "reports/tiny/figures/curves.svg": lambda path: path.unlink(),
+}
 
 
 @pytest.mark.parametrize("program", [pytest.param("dvc", marks=pytest.mark.matrix), "pfl"])
-def test_damage_of_all_kinds_is_mended_from_the_cache(
-    project: Project, program: str, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_damage_of_all_kinds_is_mended_from_the_cache(project, program, capfd):
     mine, before = project.write("reports/tiny/report.aux", "LaTeX's leftovers"), results(project)
-    for pattern, damage in DAMAGE:
+    for pattern, damage in DAMAGE.items():
         (path,) = project.root.glob(pattern)
         damage(path)
     assert results(project) != before
@@ -72,7 +64,7 @@ def test_damage_of_all_kinds_is_mended_from_the_cache(
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("program", ["dvc", "pfl"])
-def test_a_lost_cache_is_filled_again(project: Project, program: str) -> None:
+def test_a_lost_cache_is_filled_again(project, program):
     before = results(project)
     shutil.rmtree(project.root / ".dvc/cache")
     (rounds,) = project.root.glob("artifacts/runs/fedper-*/rounds.parquet")
@@ -84,7 +76,7 @@ def test_a_lost_cache_is_filled_again(project: Project, program: str) -> None:
     assert heal(project, program) == set() and results(project) == before
 
 
-def test_where_the_cache_is(tmp_path: Path) -> None:
+def test_where_the_cache_is(tmp_path):
     project, object_of_a = make_project(tmp_path), "files/md5/0c/c175b9c0f1b6a831c399e269772661"
     project.write(f".dvc/cache/{object_of_a}", "a")
     assert in_cache(tmp_path, "a") and not in_cache(tmp_path, "b")

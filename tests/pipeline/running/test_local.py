@@ -82,7 +82,7 @@ def test_the_process_that_workers_are_forked_from_may_be_killed(workers):
 
 
 def test_how_an_error_ends_a_stage_and_what_is_said_of_it(capsys):
-    def act():
+    def act(error):
         raise error
 
     for error, outcome, line in (
@@ -92,7 +92,7 @@ def test_how_an_error_ends_a_stage_and_what_is_said_of_it(capsys):
         (OSError(errno.ENOSPC, "No space left", "a.parquet"), "failed", "a.parquet: No space left"),
         (FileNotFoundError(errno.ENOENT, "None", "a.csv"), "failed", "FileNotFoundError: [Errno 2] None: 'a.csv' ("),
     ):
-        found, said = attempt(act)
+        found, said = attempt(lambda error=error: act(error))
         assert found == outcome and said.partition("(")[0] == line.partition("(")[0], said
         printed = capsys.readouterr()
         if line.endswith("("):  # a fault in code
