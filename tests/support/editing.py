@@ -125,12 +125,6 @@ class Laboratory:
     def compile(self) -> None:
         self.call("pfl", "compile")
 
-    def tamper(self) -> None:
-        """Write another learning rate into the record of FedProx's run."""
-        path = self.project.root / RECORDS
-        before, run, after = path.read_text(encoding="utf-8").partition('"fedprox-')
-        path.write_text(before + run + after.replace('"lr": 0.1', '"lr": 0.9', 1), encoding="utf-8")
-
     @property
     def version(self) -> str:
         """Which of the versions lies there."""

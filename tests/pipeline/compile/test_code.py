@@ -15,7 +15,8 @@ from pflcore.errors import UserError
 from pflcore.methods import METHODS
 from pflcore.registry import files_of
 from pipeline.cli.commands import compile_
-from pipeline.compile import compiler, stage_code
+from pipeline.compile import compiler
+from pipeline.compile import stage_code as code
 from pipeline.compile.compiler import source_folder
 from pipeline.compile.fingerprint import PACKAGES, Code, text_hash
 from pipeline.compile.stage_code import RECORD, STAGES, Engine, Part, untested
@@ -40,9 +41,9 @@ def test_meaning_is_what_is_hashed_and_remembered_by_content(tmp_path):
 
     def hashed(text, file=None):
         module.write_text(text, encoding="utf-8")
-        code = Code(tmp_path, file)
-        fingerprint = code.fingerprint("pflcore.part.base")
-        code.remember()
+        parsed = Code(tmp_path, file)
+        fingerprint = parsed.fingerprint("pflcore.part.base")
+        parsed.remember()
         return fingerprint
 
     assert [pair for pair in (*SAME, *OTHER) if hashed(pair[0]) == hashed(pair[1])] == SAME
@@ -52,13 +53,10 @@ def test_meaning_is_what_is_hashed_and_remembered_by_content(tmp_path):
     assert hashed("BASE = 2\n", known) != first and len(known.read_text()) > len(parsed)
     known.write_text("{")
     assert hashed("BASE = 1\n", known) == first
-    for content, altered in ((b"BASE = 1  # one\n", None), (b"BASE = 2\n", "pflcore.part.base")):
-        assert Code(tmp_path).altered(first, {"pflcore.part.base": content, "other": b"X = 2"}) == altered
     for form in ("import pflcore.part.base", "from . import base", "from .base import BASE", "from ..part import base"):
         (tmp_path / "pflcore/part/a.py").write_text(f"{form}\nimport torch\n")
-        code = Code(tmp_path)
-        assert code.names(code.fingerprint("pflcore.part.a")) == ["pflcore.part.a", "pflcore.part.base"]
-        assert code.names(code.fingerprint("pflcore.part.a", without="pflcore.part.base")) == ["pflcore.part.a"]
+        all_, own = (Code(tmp_path).fingerprint("pflcore.part.a", without) for without in (None, "pflcore.part.base"))
+        assert Code.names(all_) == ["pflcore.part.a", "pflcore.part.base"] and Code.names(own) == ["pflcore.part.a"]
 
 
 def test_all_that_is_imported_is_in_the_fingerprint():
@@ -121,15 +119,16 @@ def copy(made):
         path.write_text(text, encoding="utf-8")
 
 
+SIMPLE = [f"method.{name}" for name, module in files_of("pflcore.methods").items() if module == "simple"]
 CONCERNED = {
     "pflcore/engine/loop.py": [],  # the engine goes by its version
-    "pflcore/methods/simple.py": [f"method.{name}" for name, file in files_of("pflcore.methods").items() if file == "simple"],
+    "pflcore/methods/simple.py": SIMPLE,
     "pflcore/operators/hypernetworks.py": ["method.fedofa", "method.fedtp", "method.fedtp_fedrod", "method.pfedhn"],
     "pflcore/partitions/iid.py": ["partition.iid"],
     "pipeline/report/templates/page.md.j2": ["stage.describe", "stage.report"],
     "pipeline/report/frame.py": ["stage.describe", "stage.evaluate", "stage.report"],
     "pipeline/compile/compiler.py": [],
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("module", CONCERNED)
@@ -143,40 +142,31 @@ def test_the_code_of_stages_and_the_versions_of_results():
     run = SimpleNamespace(**entries, analyses=["rollout"])
     other = SimpleNamespace(**{**entries, "method": "own"}, analyses=[])
     shown, counted = (SimpleNamespace(counted=counted, drawn=["curves", "rollout"]) for counted in (False, True))
-    train = stage_code.code_of_run("train", run)
-    trained = ["engine", "method.fedper", "backbone.convnet", "analysis.rollout"]
+    train = code.code_of_run("train", run)
     for parts, names in (
-        (stage_code.code_of_run("data", run), ["engine", "dataset.digits"]),
-        (stage_code.code_of_run("partition", run), ["engine", "partition.iid"]),
-        (train, trained),
-        (stage_code.code_of_evaluation(shown, [run, other]), ["stage.evaluate"]),
-        (  # the models are built for it
-            stage_code.code_of_evaluation(counted, [run, other, run]),
-            ["stage.evaluate", *trained, "method.own", "stage.counting"],
-        ),
-        (stage_code.code_of_report(shown), ["stage.report", "figure.rollout"]),
+        (code.code_of_run("data", run), "engine dataset.digits"),
+        (code.code_of_run("partition", run), "engine partition.iid"),
+        (train, trained := "engine method.fedper backbone.convnet analysis.rollout"),
+        (code.code_of_evaluation(shown, [run, other]), "stage.evaluate"),  # or else the models are built for it
+        (code.code_of_evaluation(counted, [run, other]), f"stage.evaluate {trained} method.own stage.counting"),
+        (code.code_of_report(shown), "stage.report figure.rollout"),
     ):
-        assert [part.name for part in parts] == names
+        assert " ".join(part.name for part in parts) == names
     assert train[1] == Part("method.fedper", "pflcore.methods.simple", "pipeline.stages.train")
-    assert train[0].digest("whatever") == str(ENGINE_VERSION) and train[1].digest("a 1\n") == text_hash("a 1\n")[:12]
     # Of an entry of a study its source stands for the version.
-    code = SimpleNamespace(outside=lambda root: "study.methods.own 12ab\n" if root.endswith(".own") else "")
+    source = SimpleNamespace(outside=lambda root: "study.methods.own 12ab\n" if root.endswith(".own") else "")
     catalog = SimpleNamespace(entry=lambda kind, name: SimpleNamespace(facts={"results_version": len(name)}))
     expected = {"engine": str(ENGINE_VERSION), "dataset.digits": "6", "partition.iid": "3", "backbone.convnet": "7"}
-    own = text_hash("study.methods.own 12ab\n")[:12]
-    assert stage_code.versions(code, catalog, other) == {**expected, "method.own": own}
+    own = {"method.own": text_hash("study.methods.own 12ab\n")[:12]}
+    assert code.versions(source, catalog, other) == expected | own
 
 
 def test_the_record_of_the_engine(copy):
-    code = Code(source_folder())
-    engine = Engine.recorded(code)
-    assert engine == Engine.on_disk(code) and untested(code) is None
-    for damage in (
-        lambda text: "",
-        lambda text: text.replace("pflcore.seeds ", "pflcore.seed "),
-        lambda text: text + "pflcore.more 1234567890123456 train\n",  # as if merged without a conflict
-    ):
-        copy.edit(RECORD, damage)
+    here = Code(source_folder())
+    engine = Engine.recorded(here)
+    assert engine == Engine.on_disk(here) and untested(here) is None
+    for damage in ("", engine.text + "pflcore.more 1234567890123456 train\n"):  # as if merged without a conflict
+        copy.edit(RECORD, lambda text, damage=damage: damage)
         with pytest.raises(UserError, match="merged or edited by hand; take one that was committed"):
             copy.untested()
     copy.edit(RECORD, lambda text: replace(engine, title="engine version 1").text)
@@ -205,13 +195,9 @@ def test_an_edited_engine_is_refused_until_it_is_tested_and_then_makes_nothing_s
     assert guard.run(workspace).endswith("stages are up to date") and project.generated() == before
     copy.add("pflcore/groups.py", "MORE = 2")
     copy.add("pflcore/methods/simple.py")  # which would be compiled
-    for act in (
-        lambda: guard.run(workspace),
-        lambda: Request.compiled(workspace, RunOptions()),
-        lambda: compile_(check=True),
-    ):
+    for act in (guard.run, lambda place: Request.compiled(place, RunOptions()), lambda place: compile_(check=True)):
         with pytest.raises(UserError, match=r"^pflcore\.groups was edited, and results may .*: type `make pins`"):
-            act()
+            act(workspace)
         assert project.generated() == before
     compile_(check=False)
     out, err = capsys.readouterr()
@@ -219,7 +205,7 @@ def test_an_edited_engine_is_refused_until_it_is_tested_and_then_makes_nothing_s
     copy.accept()
     assert guard.run(workspace).endswith("up to date")
     with monkeypatch.context() as patch, pytest.raises(UserError, match="1 code digest changed"):
-        patch.setattr(stage_code, "ENGINE_VERSION", 99)
+        patch.setattr(code, "ENGINE_VERSION", 99)
         guard.run(workspace)
     changed = {one["cmd"].split()[2] for name, one in project.stages().items() if one != stages[name]}
     assert changed == set(STAGES)  # all that the engine makes
