@@ -25,7 +25,6 @@ import yaml
 from pipeline.compile.compiler import source_folder
 from pipeline.compile.fingerprint import Code
 from pipeline.compile.stage_code import Engine
-from pipeline.workspace import RECORDS
 from support.project import PATIENCE, Project, make_project, spec
 
 EDITED, ENGINE = "pflcore/methods/corrections.py", "pflcore/engine/run.py"
