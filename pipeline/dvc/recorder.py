@@ -275,13 +275,12 @@ class Recorder:
         When another process has it, wait for it, or for a few seconds only and raise :class:`Locked`.
         """
         with self._explained():
-            free = self._lock()
-            if not free and not wait:
-                raise Locked
-            if not free:
+            if not self._lock():
+                if not wait:
+                    raise Locked
                 print(WAITING, file=sys.stderr, flush=True)
-            while not free:
-                free = self._lock()
+                while not self._lock():
+                    pass
             try:
                 with self.repo.scm_context(quiet=True):
                     yield
@@ -292,11 +291,10 @@ class Recorder:
         """Take DVC's lock; return whether it was free within a few seconds."""
         from dvc.lock import LockError
 
-        try:
+        with suppress(LockError):
             self.repo.lock.lock()
-        except LockError:
-            return False
-        return True
+            return True
+        return False
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
@@ -311,30 +309,23 @@ class Recorder:
 
     def _remove_cut_files(self) -> None:
         """Remove lock files and marks that a kill has cut short; DVC itself would stop at them."""
-        for path in {(self.root / stage.file).with_name("dvc.lock") for stage in self.known.values()}:
-            with suppress(FileNotFoundError):
-                if not _is_whole_lock_file(path.read_bytes()):
-                    path.unlink()
         marks = Path(str(self.repo.tmp_dir), "rwlock")
-        with suppress(FileNotFoundError):
-            if not _is_whole_json(marks.read_bytes()):
-                marks.unlink()
+        for path in {marks, *((self.root / stage.file).with_name("dvc.lock") for stage in self.known.values())}:
+            with suppress(FileNotFoundError):
+                if not _is_whole(path):
+                    path.unlink()
 
 
-def _is_whole_lock_file(content: bytes) -> bool:
+def _is_whole(path: Path) -> bool:
+    """Return whether a lock file, or else the file of marks, is as DVC writes it."""
     from dvc.dvcfile import Lockfile
     from voluptuous import Invalid
 
     try:
-        return bool(Lockfile.SCHEMA(parse_yaml(content))["stages"])
+        if path.name == "dvc.lock":
+            return bool(Lockfile.SCHEMA(parse_yaml(path.read_bytes()))["stages"])
+        return json.loads(path.read_bytes()) is not None
     except (ValueError, Invalid, KeyError, TypeError):
-        return False
-
-
-def _is_whole_json(content: bytes) -> bool:
-    try:
-        return json.loads(content) is not None
-    except ValueError:
         return False
 
 

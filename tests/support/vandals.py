@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from pflcore import settings
-from pipeline.running.local import Ended, Job, work
+from pipeline.running.local import Ended, Job
 
 # What one stage could leave behind for the next in a process that they share: how to see it, and how to change it.
 TRACES: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
@@ -46,26 +46,3 @@ def look(job: Job, root: Path, environment: dict[str, str], connection: Connecti
 def vanish(job: Job, root: Path, environment: dict[str, str], connection: Connection) -> None:
     """End without a word."""
     os.kill(os.getpid(), signal.SIGKILL)
-
-
-def vanish_once(job: Job, root: Path, environment: dict[str, str], connection: Connection) -> None:
-    """Let training end without a word the first time, and work the second."""
-    if _for_the_first_time(job, root):
-        os.kill(os.getpid(), signal.SIGKILL)
-    work(job, root, environment, connection)
-
-
-def exhaust_once(job: Job, root: Path, environment: dict[str, str], connection: Connection) -> None:
-    """Let training run out of memory the first time, and work the second."""
-    if _for_the_first_time(job, root):
-        connection.send(Ended(job.address, "memory", "MemoryError: enough"))
-        return
-    work(job, root, environment, connection)
-
-
-def _for_the_first_time(job: Job, root: Path) -> bool:
-    mark = root / ".pfl" / "tried"
-    if "stage train" not in job.command or mark.exists():
-        return False
-    mark.touch()
-    return True

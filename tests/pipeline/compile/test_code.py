@@ -1,15 +1,10 @@
 """Which code stages depend on: what fingerprints see, whom an edit concerns, and the engine under its version."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import yaml
@@ -20,20 +15,11 @@ from pflcore.errors import UserError
 from pflcore.methods import METHODS
 from pflcore.registry import files_of
 from pipeline.cli.commands import compile_
-from pipeline.compile import compiler, stage_code
+from pipeline.compile import compiler
+from pipeline.compile import stage_code as code
 from pipeline.compile.compiler import source_folder
 from pipeline.compile.fingerprint import PACKAGES, Code, text_hash
-from pipeline.compile.stage_code import (
-    RECORD,
-    STAGES,
-    Engine,
-    Part,
-    code_of_evaluation,
-    code_of_report,
-    code_of_run,
-    untested,
-    versions,
-)
+from pipeline.compile.stage_code import RECORD, STAGES, Engine, Part, untested
 from pipeline.running.options import Request, RunOptions
 from pipeline.stages import guard
 from pipeline.workspace import CODE
@@ -49,15 +35,15 @@ OTHER = [
 ]  # fmt: skip
 
 
-def test_meaning_is_what_is_hashed_and_remembered_by_content(tmp_path: Path) -> None:
+def test_meaning_is_what_is_hashed_and_remembered_by_content(tmp_path):
     known, module = tmp_path / "known.json", tmp_path / "pflcore/part/base.py"
     module.parent.mkdir(parents=True)
 
-    def hashed(text: str, file: Path | None = None) -> str:
+    def hashed(text, file=None):
         module.write_text(text, encoding="utf-8")
-        code = Code(tmp_path, file)
-        fingerprint = code.fingerprint("pflcore.part.base")
-        code.remember()
+        parsed = Code(tmp_path, file)
+        fingerprint = parsed.fingerprint("pflcore.part.base")
+        parsed.remember()
         return fingerprint
 
     assert [pair for pair in (*SAME, *OTHER) if hashed(pair[0]) == hashed(pair[1])] == SAME
@@ -67,13 +53,18 @@ def test_meaning_is_what_is_hashed_and_remembered_by_content(tmp_path: Path) -> 
     assert hashed("BASE = 2\n", known) != first and len(known.read_text()) > len(parsed)
     known.write_text("{")
     assert hashed("BASE = 1\n", known) == first
-    for content, altered in ((b"BASE = 1  # one\n", None), (b"BASE = 2\n", "pflcore.part.base")):
-        assert Code(tmp_path).altered(first, {"pflcore.part.base": content, "other": b"X = 2"}) == altered
     for form in ("import pflcore.part.base", "from . import base", "from .base import BASE", "from ..part import base"):
         (tmp_path / "pflcore/part/a.py").write_text(f"{form}\nimport torch\n")
-        code = Code(tmp_path)
-        assert code.names(code.fingerprint("pflcore.part.a")) == ["pflcore.part.a", "pflcore.part.base"]
-        assert code.names(code.fingerprint("pflcore.part.a", without="pflcore.part.base")) == ["pflcore.part.a"]
+        all_, own = (Code(tmp_path).fingerprint("pflcore.part.a", without) for without in (None, "pflcore.part.base"))
+        assert Code.names(all_) == ["pflcore.part.a", "pflcore.part.base"] and Code.names(own) == ["pflcore.part.a"]
+
+
+def test_all_that_is_imported_is_in_the_fingerprint():
+    root = "pflcore.methods.hypernetworks"
+    program = f"import sys, {root}; print(*sys.modules)"
+    output = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    imported = {name for name in output.split() if name.partition(".")[0] in PACKAGES}
+    assert root in imported and imported <= {*Code.names(Code(source_folder()).fingerprint(root))}
 
 
 # --- a copy of the packages -----------------------------------------------------------------------------------------
@@ -82,17 +73,16 @@ def test_meaning_is_what_is_hashed_and_remembered_by_content(tmp_path: Path) -> 
 class Copy:
     """A project compiled with a copy of the code, which can be edited."""
 
-    def __init__(self, folder: Path) -> None:
-        self.source = folder / "source"
+    def __init__(self, folder):
+        self.source, self.originals = folder / "source", {}
         for package in PACKAGES:
             ignored = shutil.ignore_patterns("__pycache__")
             shutil.copytree(source_folder() / package, self.source / package, ignore=ignored)
         methods = ", ".join(f"{name}: {name}" for name in METHODS.names())
         self.project = make_project(folder / "project", {"specs/all.yaml": spec(f"{{{methods}}}", backbone="tiny_vit")})
-        self.originals: dict[Path, str] = {}
         self.before = self.digests()
 
-    def digests(self) -> dict[str, str]:
+    def digests(self):
         """Return ``kind.name`` → digest of each part of the code that the project needs."""
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(compiler, "source_folder", lambda: self.source)
@@ -100,47 +90,40 @@ class Copy:
         engine = known.pop("engine")
         return {"engine": engine} | {f"{kind}.{name}": own[name] for kind, own in known.items() for name in own}
 
-    def edit(self, name: str, change: Callable[[str], str]) -> None:
+    def edit(self, name, change):
         path = self.source / name
         before = path.read_text(encoding="utf-8") if path.exists() else ""
         path.write_text(change(self.originals.setdefault(path, before)), encoding="utf-8")
 
-    def add(self, name: str, line: str = "EDITED = 1") -> None:
+    def add(self, name, line="EDITED = 1"):
         self.edit(name, lambda text: f"{text}\n{line}\n")
 
-    def accept(self) -> None:
+    def accept(self):
         """Record what `make pins` does when the numbers are as known."""
         self.edit(RECORD, lambda text: Engine.on_disk(Code(self.source)).text)
 
-    def untested(self) -> str:
+    def untested(self):
         return str(untested(Code(self.source)))
-
-    def concerned(self) -> set[str]:
-        """Return whose digests differ from those at the beginning."""
-        return {name for name, digest in self.digests().items() if digest != self.before[name]}
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Copy:
+def made(tmp_path_factory):
     return Copy(tmp_path_factory.mktemp("copy"))
 
 
 @pytest.fixture
-def copy(made: Copy) -> Iterator[Copy]:
+def copy(made):
     yield made
     while made.originals:
         path, text = made.originals.popitem()
         path.write_text(text, encoding="utf-8")
 
 
-GENERATING = [f"method.{name}" for name in ("fedofa", "fedtp", "fedtp_fedrod", "pfedhn")]  # with pFedHN's hypernetwork
 SIMPLE = [f"method.{name}" for name, module in files_of("pflcore.methods").items() if module == "simple"]
-
-
 CONCERNED = {
     "pflcore/engine/loop.py": [],  # the engine goes by its version
     "pflcore/methods/simple.py": SIMPLE,
-    "pflcore/operators/hypernetworks.py": GENERATING,
+    "pflcore/operators/hypernetworks.py": ["method.fedofa", "method.fedtp", "method.fedtp_fedrod", "method.pfedhn"],
     "pflcore/partitions/iid.py": ["partition.iid"],
     "pipeline/report/templates/page.md.j2": ["stage.describe", "stage.report"],
     "pipeline/report/frame.py": ["stage.describe", "stage.evaluate", "stage.report"],
@@ -149,60 +132,44 @@ CONCERNED = {
 
 
 @pytest.mark.parametrize("module", CONCERNED)
-def test_whom_a_module_concerns(copy: Copy, module: str) -> None:
+def test_whom_a_module_concerns(copy, module):
     copy.add(module)
-    assert copy.concerned() == {*CONCERNED[module]}
+    assert {name for name, digest in copy.digests().items() if digest != copy.before[name]} == {*CONCERNED[module]}
 
 
-def test_the_code_of_stages_and_the_versions_of_results() -> None:
+def test_the_code_of_stages_and_the_versions_of_results():
     entries = {"dataset": "digits", "partition": "iid", "method": "fedper", "backbone": "convnet"}
-    run: Any = SimpleNamespace(**entries, analyses=["rollout"])
-    other: Any = SimpleNamespace(**{**entries, "method": "own"}, analyses=[])
-
-    def names(parts: list[Part]) -> list[str]:
-        return [part.name for part in parts]
-
-    assert names(code_of_run("data", run)) == ["engine", "dataset.digits"]
-    assert names(code_of_run("partition", run)) == ["engine", "partition.iid"]
-    train = code_of_run("train", run)
-    assert names(train) == ["engine", "method.fedper", "backbone.convnet", "analysis.rollout"]
-    assert train[1] == Part("method.fedper", "pflcore.methods.simple", "pipeline.stages.train")
-    assert train[0].digest("whatever") == str(ENGINE_VERSION) and train[1].digest("a 1\n") == text_hash("a 1\n")[:12]
-    table: Any = SimpleNamespace(counted=False, drawn=["curves", "rollout"])
-    assert names(code_of_evaluation(table, [run, other])) == ["stage.evaluate"]
-    table.counted = True  # the models are built for it
-    counted = names(code_of_evaluation(table, [run, other, run]))
-    assert counted == ["stage.evaluate", *names(train), "method.own", "stage.counting"]
-    assert names(code_of_report(table)) == ["stage.report", "figure.rollout"]
-    # Of an entry of a study its source stands for the version.
-    code: Any = SimpleNamespace(outside=lambda root: "study.methods.own 12ab\n" if root.endswith(".own") else "")
-    catalog: Any = SimpleNamespace(entry=lambda kind, name: SimpleNamespace(facts={"results_version": len(name)}))
-    expected = {"engine": str(ENGINE_VERSION), "dataset.digits": "6", "partition.iid": "3", "backbone.convnet": "7"}
-    assert versions(code, catalog, other) == {**expected, "method.own": text_hash("study.methods.own 12ab\n")[:12]}
-
-
-def test_all_that_is_imported_is_in_the_fingerprint() -> None:
-    root = "pflcore.methods.hypernetworks"
-    program = f"import sys, {root}; print(*sys.modules)"
-    output = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
-    imported = {name for name in output.split() if name.partition(".")[0] in PACKAGES}
-    assert root in imported and imported <= {*Code.names(Code(source_folder()).fingerprint(root))}
-
-
-def test_the_record_of_the_engine(copy: Copy) -> None:
-    code = Code(source_folder())
-    engine = Engine.recorded(code)
-    assert engine == Engine.on_disk(code) and untested(code) is None
-    for damage in (
-        lambda text: "",
-        lambda text: text.replace("pflcore.seeds ", "pflcore.seed "),
-        lambda text: text + "pflcore.more 1234567890123456 train\n",  # as if merged without a conflict
+    run = SimpleNamespace(**entries, analyses=["rollout"])
+    other = SimpleNamespace(**{**entries, "method": "own"}, analyses=[])
+    shown, counted = (SimpleNamespace(counted=counted, drawn=["curves", "rollout"]) for counted in (False, True))
+    train = code.code_of_run("train", run)
+    for parts, names in (
+        (code.code_of_run("data", run), "engine dataset.digits"),
+        (code.code_of_run("partition", run), "engine partition.iid"),
+        (train, trained := "engine method.fedper backbone.convnet analysis.rollout"),
+        (code.code_of_evaluation(shown, [run, other]), "stage.evaluate"),  # or else the models are built for it
+        (code.code_of_evaluation(counted, [run, other]), f"stage.evaluate {trained} method.own stage.counting"),
+        (code.code_of_report(shown), "stage.report figure.rollout"),
     ):
-        copy.edit(RECORD, damage)
+        assert " ".join(part.name for part in parts) == names
+    assert train[1] == Part("method.fedper", "pflcore.methods.simple", "pipeline.stages.train")
+    # Of an entry of a study its source stands for the version.
+    source = SimpleNamespace(outside=lambda root: "study.methods.own 12ab\n" if root.endswith(".own") else "")
+    catalog = SimpleNamespace(entry=lambda kind, name: SimpleNamespace(facts={"results_version": len(name)}))
+    expected = {"engine": str(ENGINE_VERSION), "dataset.digits": "6", "partition.iid": "3", "backbone.convnet": "7"}
+    own = {"method.own": text_hash("study.methods.own 12ab\n")[:12]}
+    assert code.versions(source, catalog, other) == expected | own
+
+
+def test_the_record_of_the_engine(copy):
+    here = Code(source_folder())
+    engine = Engine.recorded(here)
+    assert engine == Engine.on_disk(here) and untested(here) is None
+    for damage in ("", engine.text + "pflcore.more 1234567890123456 train\n"):  # as if merged without a conflict
+        copy.edit(RECORD, lambda text, damage=damage: damage)
         with pytest.raises(UserError, match="merged or edited by hand; take one that was committed"):
             copy.untested()
-    raised = replace(engine, title="engine version 1").text
-    copy.edit(RECORD, lambda text: raised)
+    copy.edit(RECORD, lambda text: replace(engine, title="engine version 1").text)
     assert copy.untested().startswith("pflcore was edited")
     copy.accept()
     copy.add("pflcore/engine/new.py", "")
@@ -215,8 +182,8 @@ def test_the_record_of_the_engine(copy: Copy) -> None:
 
 
 def test_an_edited_engine_is_refused_until_it_is_tested_and_then_makes_nothing_stale(
-    copy: Copy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+    copy, tmp_path, monkeypatch, capsys
+):
     project = make_project(tmp_path, {"specs/tiny.yaml": spec("[fedavg]")}, default=["tiny"])
     workspace = project.workspace()
     project.compile()
@@ -228,11 +195,9 @@ def test_an_edited_engine_is_refused_until_it_is_tested_and_then_makes_nothing_s
     assert guard.run(workspace).endswith("stages are up to date") and project.generated() == before
     copy.add("pflcore/groups.py", "MORE = 2")
     copy.add("pflcore/methods/simple.py")  # which would be compiled
-    message = r"^pflcore\.groups was edited, and results may have changed: type `make pins`"
-    refused = (lambda: guard.run(workspace), lambda: Request.compiled(workspace, RunOptions()))
-    for act in (*refused, lambda: compile_(check=True)):
-        with pytest.raises(UserError, match=message):
-            act()
+    for act in (guard.run, lambda place: Request.compiled(place, RunOptions()), lambda place: compile_(check=True)):
+        with pytest.raises(UserError, match=r"^pflcore\.groups was edited, and results may .*: type `make pins`"):
+            act(workspace)
         assert project.generated() == before
     compile_(check=False)
     out, err = capsys.readouterr()
@@ -240,7 +205,7 @@ def test_an_edited_engine_is_refused_until_it_is_tested_and_then_makes_nothing_s
     copy.accept()
     assert guard.run(workspace).endswith("up to date")
     with monkeypatch.context() as patch, pytest.raises(UserError, match="1 code digest changed"):
-        patch.setattr(stage_code, "ENGINE_VERSION", 99)
+        patch.setattr(code, "ENGINE_VERSION", 99)
         guard.run(workspace)
     changed = {one["cmd"].split()[2] for name, one in project.stages().items() if one != stages[name]}
     assert changed == set(STAGES)  # all that the engine makes

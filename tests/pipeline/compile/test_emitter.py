@@ -1,7 +1,5 @@
 """From specs to stage files: the same bytes everywhere, as DVC reads them; only what differs is written."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path
@@ -9,10 +7,11 @@ from pathlib import Path
 import pytest
 import yaml
 from ruamel.yaml import YAML
-from support.project import Project, make_project, several, spec, tree
+from support.project import make_project, several, spec, tree
 
 from pflcore.errors import UserError
 from pipeline.compile import generated
+from pipeline.compile.compilation import Graph, Stage
 from pipeline.compile.compiler import GUARD
 from pipeline.compile.generated import Changes, Line, compare, to_yaml, write
 from pipeline.spec.run import read_record, read_records, read_run
@@ -21,10 +20,11 @@ from pipeline.workspace import CODE, RECORDS, run_path, selection_path
 
 KINDS = "data|partition|describe|train|evaluate|report|index"
 COMMAND = re.compile(rf"pfl stage (guard|({KINDS})( [a-z0-9_./-]+)+ --seal [0-9a-f-]+)")
+THREE = "{FedAvg: fedavg, FedPer: fedper, Local: local}"
 
 
 @pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
+def project(tmp_path_factory):
     """Several specs, compiled; not to be changed."""
     made = make_project(tmp_path_factory.mktemp("several"), several(), default=["tiny", "hostile"])
     made.compile()
@@ -32,34 +32,37 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
 
 
 @pytest.fixture
-def tiny(tmp_path: Path) -> Project:
+def tiny(tmp_path):
     made = make_project(tmp_path)
     made.compile()
     return made
 
 
-def test_dvc_reads_the_stages_that_were_compiled_and_nothing_of_this_machine(project: Project) -> None:
+def test_stages_as_a_graph():
+    """a → b → d, a → c → d."""
+    deps = {"d": ("b", "c"), "b": ("a",), "c": ("a",), "a": ("raw",)}
+    graph = Graph([Stage("f", name, f"pfl stage train {name}", before, (name,)) for name, before in deps.items()])
+    order = graph.needed(["f:d"])
+    assert order == [f"f:{name}" for name in "abcd"] and graph.after("f:a") == {f"f:{name}" for name in "bcd"}
+    assert graph.heights(order, {"f:a": 1, "f:b": 10, "f:c": 2, "f:d": 5}) == {"f:d": 5, "f:c": 7, "f:b": 15, "f:a": 16}
+
+
+def test_dvc_reads_stages_that_come_after_what_they_read_and_name_nothing_of_this_machine(project):
     stages, compilation = project.stages(), project.compiled()
     assert stages == {
         one.address: {"cmd": one.command, "deps": [*one.deps], "outs": [*one.outs], "always_changed": one.always}
         for one in compilation.stages
     }
-    assert {stage.subject for stage in compilation.stages if stage.kind == "train"} == {*compilation.runs}
+    assert {one.kind for one in compilation.stages} == {"guard", *KINDS.split("|")}
+    assert {one.subject for one in compilation.stages if one.kind == "train"} == {*compilation.runs}
     for name, stage in stages.items():
         assert COMMAND.fullmatch(stage["cmd"]) and re.fullmatch(r"[a-z0-9_.-]+(@[a-z0-9_.-]+)?", name.partition(":")[2])
         assert all(re.fullmatch(r"(?!\.\.)[a-z0-9_.-][a-z0-9_./-]+", path) for path in (*stage["deps"], *stage["outs"]))
     assert str(project.root).encode() not in b"".join(project.generated().values())
-
-
-def test_stages_come_after_the_guard_and_what_they_read(project: Project) -> None:
-    stages, compilation = project.stages(), project.compiled()
     maker = {out: name for name, stage in stages.items() for out in stage["outs"]}
     assert len(maker) == sum(len(stage["outs"]) for stage in stages.values())
     assert all(dep in maker or (project.root / dep).exists() for stage in stages.values() for dep in stage["deps"])
-    after = {"dvc.yaml:guard"}
-    for _ in range(6):  # data, partition, train, evaluate, report, index
-        after |= {name for name, stage in stages.items() if {maker.get(dep) for dep in stage["deps"]} & after}
-    assert after == {*stages}
+    assert Graph(compilation.stages).after("dvc.yaml:guard") == stages.keys() - {"dvc.yaml:guard"}
     for name, table in compilation.tables.items():
         folder, _, stage = f"stages/{name}".rpartition("/")
         evaluate, report = stages[f"{folder}/dvc.yaml:evaluate-{stage}"], stages[f"{folder}/dvc.yaml:{stage}"]
@@ -72,7 +75,7 @@ def test_stages_come_after_the_guard_and_what_they_read(project: Project) -> Non
     assert len([name for name in stages if name.endswith(f":train@{shared}")]) == 1  # a shared run is one stage
 
 
-def test_records_are_known_by_their_hashes(project: Project, tmp_path: Path) -> None:
+def test_records_are_known_by_their_hashes(project, tmp_path):
     path, edited = project.root / RECORDS, tmp_path / "records.json"
     for run in project.compiled().runs.values():
         assert read_run(path, run.id) == run
@@ -81,49 +84,48 @@ def test_records_are_known_by_their_hashes(project: Project, tmp_path: Path) -> 
     assert read_records(edited, [run.id])[run.id]["training"]["lr"] == 0.2
     with pytest.raises(UserError, match=f"{run.id}: edited by hand"):
         read_run(edited, run.id)
-    edited.write_text(f'"{run.id}": {{"a": ', encoding="utf-8")
-    for file, id_, message in (
-        (edited, run.id, "edited by hand"),
-        (path, "gone-0", "nothing of gone-0"),
-        (tmp_path / "none.json", run.id, "no such file; run `pfl compile`"),
-    ):
+    edited.write_text(f'"{run.id}": {{"a": ')
+    with pytest.raises(UserError, match=r"records\.json: edited by hand"):
+        read_run(edited, run.id)
+    for file, message in ((path, "nothing of gone-0"), (tmp_path / "none.json", "no such file; run `pfl compile`")):
         with pytest.raises(UserError, match=message):
-            read_record(file, id_)
+            read_record(file, "gone-0")
 
 
-def test_runs_that_read_or_write_more_are_groups_of_their_own(tmp_path: Path) -> None:
+def test_runs_that_read_or_write_more_are_groups_of_their_own(tmp_path):
     tune = "{space: {training.lr: [0.001, 0.3]}, where: {method: FedAvg}, seeds: [7], trial: {training: {rounds: 3}}}"
     text = spec(training=", save_weights: true", partition="{name: iid, validation_share: 0.3}", more=f"tune: {tune}\n")
     project = make_project(tmp_path, {"specs/a.yaml": text})
     project.compile()
-    stages = {name.partition(":")[2]: stage for name, stage in project.stages().items()}
-    trained = {name.partition("@")[0]: stage for name, stage in sorted(stages.items()) if "train" in name}
-    assert list(trained) == ["train-saved", "train-tuned-saved"]
-    for stage in trained.values():
+    stages = {name.partition(":")[2].partition("@")[0]: stage for name, stage in project.stages().items()}
+    assert {name for name in stages if "train" in name} == {"train-saved", "train-tuned-saved"}
+    plain, tuned = stages["train-saved"], stages["train-tuned-saved"]
+    for stage in (plain, tuned):
         assert [Path(out).name for out in stage["outs"]] == ["rounds.parquet", "weights.safetensors"]
     (select,) = [stage for stage in stages.values() if stage["cmd"].startswith("pfl stage select ")]
-    chosen = {selection_path(select["cmd"].split()[3])}
-    assert chosen == {*select["outs"]}
-    assert {*trained["train-tuned-saved"]["deps"][-1:]} == chosen < {*stages["evaluate-a"]["deps"]}
-    assert len(select["deps"]) == 2 and not chosen & {*trained["train-saved"]["deps"]}
-    assert read_record(tmp_path / RECORDS, select["cmd"].split()[3])["rounds"] == 6
+    id_ = select["cmd"].split()[3]
+    assert select["outs"] == [selection_path(id_)] == tuned["deps"][-1:] and len(select["deps"]) == 2
+    assert selection_path(id_) in stages["evaluate-a"]["deps"] and selection_path(id_) not in plain["deps"]
+    assert read_record(tmp_path / RECORDS, id_)["rounds"] == 6
 
 
-def test_the_root_file(project: Project, tmp_path: Path) -> None:
+def test_the_root_file(project, tmp_path):
     root = yaml.safe_load((project.root / "dvc.yaml").read_text(encoding="utf-8"))
     deps = ["specs", "pyproject.toml", "stages/tables", "stages/code.yaml"]
     assert root["stages"]["guard"] == {"cmd": "pfl stage guard", "deps": deps, "outs": [GUARD]}
     assert root["stages"]["index"]["cmd"].startswith("pfl stage index tiny hostile --seal ")
-    assert root["params"] == ["specs/tiny.yaml", "specs/hostile.yaml"]
-    assert root["metrics"] == [f"reports/{name}/metrics" for name in ("tiny", "hostile")]
-    assert root["plots"] == [f"reports/{name}/figures/curves.png" for name in ("tiny", "hostile")]
+    for key, form in {
+        "params": "specs/{}.yaml",
+        "metrics": "reports/{}/metrics",
+        "plots": "reports/{}/figures/curves.png",
+    }.items():
+        assert root[key] == [form.format(name) for name in ("tiny", "hostile")]
     smoke = project.compiled("smoke")  # in a workspace of its own, without a guard
     assert set(yaml.safe_load(smoke.files["dvc.yaml"])["stages"]) == {"index"}
     other = make_project(tmp_path, {})  # without specs, with code that lies in the workspace
     (tmp_path / "pflcore").mkdir()
     other.compile()
-    stages = {name: stage["deps"] for name, stage in other.stages().items()}
-    assert stages == {"dvc.yaml:guard": ["specs", "pflcore"]}
+    assert {name: stage["deps"] for name, stage in other.stages().items()} == {"dvc.yaml:guard": ["specs", "pflcore"]}
     for name in ("12e45678", "00000008", "0e123456", "-.5E+3", "0o17", "0123abcd"):  # DVC reads YAML 1.2, others 1.1
         text = to_yaml({name: Line({"a": name})})
         assert YAML(typ="safe", pure=True).load(text) == yaml.safe_load(text) == {name: {"a": name}}
@@ -132,35 +134,32 @@ def test_the_root_file(project: Project, tmp_path: Path) -> None:
 # --- what is written --------------------------------------------------------------------------------------------------
 
 
-def test_the_same_bytes_whatever_the_folder_the_locale_and_the_order_of_files(project: Project, tmp_path: Path) -> None:
+def test_the_same_bytes_whatever_the_folder_the_locale_and_the_order_of_files(project, tmp_path):
     other = make_project(tmp_path / "other folder", dict(reversed(several().items())), default=["tiny", "hostile"])
     done = other.call("pfl", "compile", cwd="specs/paper", PYTHONHASHSEED="1", LC_ALL="C", PYTHONUTF8="0")
     assert (done.returncode, done.stderr) == (0, "")
     assert other.generated() == project.generated()
 
 
-def test_an_added_value_renames_nothing_and_a_caption_changes_a_report(tiny: Project) -> None:
+def test_an_added_value_renames_nothing_and_a_caption_changes_a_report(tiny):
     before = tiny.stages()
-    tiny.write("specs/tiny.yaml", spec("{FedAvg: fedavg, FedPer: fedper, Local: local}"))
+    tiny.write("specs/tiny.yaml", spec(THREE))
     changes = tiny.compile()
     assert changes.summary == "1 run and 1 code digest added, 1 report changed" and not changes.left
     stages = tiny.stages()
-    assert [name.partition("@")[2][:6] for name in stages.keys() - before.keys()] == ["local-"] and before.keys() < {
-        *stages
-    }
+    (added,) = stages.keys() - before.keys()
+    assert "train@local-" in added and before.keys() < stages.keys()
     code = (tiny.root / CODE).read_text(encoding="utf-8")
     digest = next(line for line in code.splitlines() if "fedper" in line)
     tiny.write(CODE, code.replace(digest, "  fedper: '012345678901'"))  # an edited method
-    changed = [name for name, stage in tiny.stages().items() if stage != stages[name]]
-    assert len(changed) == 1 and "train@fedper-" in changed[0]
-    tiny.write("specs/tiny.yaml", spec("{FedAvg: fedavg, FedPer: fedper, Local: local}", title="Other"))
+    (changed,) = [name for name, stage in tiny.stages().items() if stage != stages[name]]
+    assert "train@fedper-" in changed
+    tiny.write("specs/tiny.yaml", spec(THREE, title="Other"))
     tiny.compile()
-    assert [name for name, one in tiny.stages().items() if one["cmd"] != stages[name]["cmd"]] == [
-        "stages/dvc.yaml:tiny"
-    ]
+    assert [name for name, one in tiny.stages().items() if one != stages[name]] == ["stages/dvc.yaml:tiny"]
 
 
-def test_a_removed_spec_takes_its_files_and_locks_along_but_for_shared_runs(project: Project, tmp_path: Path) -> None:
+def test_a_removed_spec_takes_its_files_and_locks_along_but_for_shared_runs(project, tmp_path):
     more = make_project(tmp_path, {**several(), "specs/more.yaml": spec("[fedavg, local]", partition="dirichlet")})
     more.write("pyproject.toml", (project.root / "pyproject.toml").read_bytes())
     more.compile()
@@ -176,25 +175,24 @@ def test_a_removed_spec_takes_its_files_and_locks_along_but_for_shared_runs(proj
     assert more.generated() == project.generated()
 
 
-def test_a_mistake_is_one_line_and_nothing_is_written(tmp_path: Path) -> None:
-    wrong: list[tuple[str, str | bytes, str]] = [
-        ("specs/z.yaml", "grid: {base: {method: fedpt}}\n", "specs/z.yaml:1: .*did you mean 'fedtp'"),
-        ("specs/data/a.yaml", spec(), "specs/data/a.yaml: a folder of specs cannot be called 'data'"),
-        ("specs/dvc.yaml", spec(), "specs/dvc.yaml: DVC takes"),
-        ("specs/tiny/a/b.yaml", spec("[local]"), "specs/tiny/a/b.yaml: its report would lie inside"),
-        ("pyproject.toml", b"\xff", "pyproject.toml: not readable as TOML"),
-    ]
-    for number, (name, text, message) in enumerate(wrong):
-        project = make_project(tmp_path / str(number), {"specs/tiny.yaml": spec("[local]"), name: ""})
-        project.write(name, text)
-        before = tree(project.root)
-        with pytest.raises(UserError, match=f"^{message}") as error:
-            project.compile()
-        assert "\n" not in str(error.value) and tree(project.root) == before
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("data/a", "a folder of specs cannot be called 'data'"),
+        ("dvc", "DVC takes every dvc.yaml"),
+        ("tiny/a/b", "its report would lie inside that of specs/tiny.yaml"),
+    ],
+)
+def test_a_name_that_dvc_or_a_report_would_trip_over_is_one_line_and_nothing_is_written(tmp_path, name, message):
+    project = make_project(tmp_path, {"specs/tiny.yaml": spec(), f"specs/{name}.yaml": spec("[local]")})
+    before = tree(project.root)
+    with pytest.raises(UserError, match=f"^specs/{name}.yaml: {message}") as error:
+        project.compile()
+    assert "\n" not in str(error.value) and tree(project.root) == before
 
 
-def test_only_what_differs_is_written(tiny: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    def stats() -> dict[Path, tuple[int, int]]:
+def test_only_what_differs_is_written(tiny, monkeypatch):
+    def stats():
         return {path: (path.stat().st_mtime_ns, path.stat().st_ino) for path in tiny.root.rglob("stages/**/*")}
 
     before, right = stats(), tiny.generated()
@@ -211,7 +209,7 @@ def test_only_what_differs_is_written(tiny: Project, monkeypatch: pytest.MonkeyP
     assert tiny.generated() == right and not (tiny.root / "stages/left").exists()
     original = generated.write_text
 
-    def stop_at_the_root_file(path: Path, text: str) -> None:
+    def stop_at_the_root_file(path, text):
         if path == tiny.root / "dvc.yaml":
             raise KeyboardInterrupt
         original(path, text)

@@ -1,10 +1,7 @@
 """The state of a ``pfl run``: kept in a file, shown by ``pfl status``, by bars and at the end; names of cells."""
 
-from __future__ import annotations
-
 import io
 import time
-from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -15,36 +12,44 @@ from pipeline.running.board import Board, Display, StageState, duration, show_st
 from pipeline.running.options import cell_name, cells_meant
 
 
+class Terminal(io.StringIO):
+    encoding = "utf-8"
+
+    def isatty(self):
+        return True
+
+
 @pytest.fixture
-def board() -> Board:
+def board(tmp_path):
     made = Board(title="pfl run -j 2", places=2)
     for name, state in (("a", "done"), ("b", "running"), ("c", "failed"), ("d", "queued"), ("e", "cached")):
-        made.entries[name] = StageState(name, "train", f"run-{name}", state, expected=10.0)  # type: ignore[arg-type]
-    made.entries["a"].seconds, made.entries["a"].diverged = 20.0, True
-    running = made.entries["b"]
+        made.entries[name] = StageState(name, "train", f"run-{name}", state, expected=10.0)
+    done, running, failed = (made.entries[name] for name in "abc")
+    done.seconds, done.diverged = 20.0, True
     running.began, running.place = time.time() - 30, "gpu 1"
     for round_, accuracy in ((1, 0.1), (2, None), (3, 0.5)):
         running.progressed(round_, 9, accuracy)
-    made.entries["c"].note = "the reason"
+    failed.note, failed.log = "the reason", str(tmp_path / "c.log")
+    (tmp_path / "c.log").write_text("--- started\n" + "".join(f"line {number}\n" for number in range(9)))
     return made
 
 
-def test_it_is_kept_in_a_file(board: Board, tmp_path: Path) -> None:
+def test_it_is_kept_in_a_file(board, tmp_path):
     path = tmp_path / "run.json"
     assert Board.load(path) is None
     board.path = path
     board.save(now=True)
     again = Board.load(path)
-    assert again and again.entries == board.entries and again.title == "pfl run -j 2" and again.alive
+    assert again.entries == board.entries and again.title == "pfl run -j 2" and again.alive
     board.finish()
     again = Board.load(path)
-    assert again and again.ended and not again.alive
+    assert again.ended and not again.alive
     path.write_text('{"entries": [{"x": 1}]}')
-    with pytest.raises(UserError, match="cannot be read; the next `pfl run` writes it anew"):
+    with pytest.raises(UserError, match=r"run\.json: cannot be read; the next `pfl run` writes it anew"):
         Board.load(path)
 
 
-def test_time_left_comes_from_what_has_been_trained(board: Board) -> None:
+def test_time_left_comes_from_what_has_been_trained(board):
     now, running = time.time(), board.entries["b"]
     assert (running.resumed, running.accuracy) == (0, 0.5)
     assert running.left(now) == pytest.approx(60, abs=1)
@@ -53,10 +58,12 @@ def test_time_left_comes_from_what_has_been_trained(board: Board) -> None:
     assert board.left(now) == pytest.approx(60 + 10, abs=2)
     running.resumed = 2
     assert running.left(now) == pytest.approx(180, abs=1)
+    words = {0.04: "0.0 s", 42: "42 s", 187: "3:07 min", 7500: "2:05 h", 273_600: "3 d 4 h"}
+    assert {seconds: duration(seconds) for seconds in words} == words
 
 
-def test_status_names_what_runs_and_what_went_wrong(board: Board) -> None:
-    def shown(everything: bool) -> list[str]:
+def test_status_and_the_end_name_what_runs_and_what_went_wrong(board):
+    def shown(everything):
         console = Console(width=140, record=True, force_terminal=True, file=io.StringIO())
         show_status(board, console, everything)
         return console.export_text().splitlines()
@@ -67,15 +74,17 @@ def test_status_names_what_runs_and_what_went_wrong(board: Board) -> None:
     assert [line.split()[:2] for line in lines] == [["run-a", "diverged"], ["run-b", "running"], ["run-c", "failed"]]
     assert all(words in lines[1] for words in ("3/9", "50.00 %", "gpu 1")) and "the reason" in lines[2]
     assert len(shown(True)) == len(lines) + 5
+    lines = summary(board)
+    assert "1 done, 1 cached, 1 failed, 1 not done, 1 runs trained" in lines[0] and lines[1] == "diverged: run-a"
+    assert lines[2:5] == ["FAILED run-c: the reason", "    line 4", "    line 5"] and "c.log" in lines[-2]
+    assert lines[-1].endswith("to try the rest again: pfl run -j 2")
     board.process = 2**22 + 1
     first, whole, _, *lines = shown(False)
     assert "was stopped (it began" in first and first.endswith("type it again, it goes on where it was")
     assert whole == "1 done, 1 stopped, 1 failed, 1 queued (1 cached)" and lines[1].split()[:2] == ["run-b", "stopped"]
 
 
-def test_bars_on_a_terminal_and_lines_elsewhere(
-    board: Board, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bars_on_a_terminal_and_lines_elsewhere(board, monkeypatch, capsys):
     with Display(board) as lines:
         lines.tick()
         lines.ended(board.entries["c"])
@@ -85,13 +94,6 @@ def test_bars_on_a_terminal_and_lines_elsewhere(
     failed, trained, whole = capsys.readouterr().err.splitlines()
     assert (failed, trained) == ("FAILED run-c: the reason", "run-a: 20 s, diverged")
     assert whole.startswith("1 done, 1 running") and whole.endswith("run-b round 3/9, 50.00 %")
-
-    class Terminal(io.StringIO):
-        encoding = "utf-8"  # type: ignore[assignment]
-
-        def isatty(self) -> bool:
-            return True
-
     terminal = Terminal()
     monkeypatch.setattr(module.sys, "stderr", terminal)
     for name, value in {"TERM": "xterm", "COLUMNS": "140"}.items():
@@ -106,22 +108,7 @@ def test_bars_on_a_terminal_and_lines_elsewhere(
     assert "run-b" in shown and "round 3/9, 50.00 %" in shown and "run-c" not in shown
 
 
-def test_the_end_names_failures_with_their_last_lines(board: Board, tmp_path: Path) -> None:
-    log = tmp_path / "c.log"
-    log.write_text("--- started\n" + "".join(f"line {number}\n" for number in range(9)))
-    board.entries["c"].log = str(log)
-    lines = summary(board)
-    assert "1 done, 1 cached, 1 failed, 1 not done, 1 runs trained" in lines[0] and lines[1] == "diverged: run-a"
-    assert lines[2:5] == ["FAILED run-c: the reason", "    line 4", "    line 5"] and "c.log" in lines[-2]
-    assert lines[-1].endswith("to try the rest again: pfl run -j 2")
-
-
-def test_durations() -> None:
-    words = {0.04: "0.0 s", 42: "42 s", 187: "3:07 min", 7500: "2:05 h", 273_600: "3 d 4 h"}
-    assert {seconds: duration(seconds) for seconds in words} == words
-
-
-def test_what_patterns_of_cells_mean() -> None:
+def test_what_patterns_of_cells_mean():
     names = ["FedAvg, 50", "FedAvg, 100", "FedOFA*, 50", "k[N], 50"]
     meant = {("FedAvg, *",): names[:2], ("FedOFA*, 50",): [names[2]], ("k[N], 50", "FedAvg, 1??"): names[1::2]}
     assert {patterns: sorted(cells_meant(patterns, names), key=names.index) for patterns in meant} == meant

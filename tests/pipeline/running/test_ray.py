@@ -1,44 +1,34 @@
 """`pfl run --cluster`: a Ray cluster whose machines share nothing but the network."""
 
-from __future__ import annotations
-
 import shutil
-import subprocess
 import time
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from support.own_parts import own_parts
-from support.project import PATIENCE, Project, at_work, make_project, results, spec
+from support.project import PATIENCE, at_work, make_project, results, spec
 
 pytest.importorskip("ray")
 from support.cluster_nodes import RayCluster, free_port
 
-
-def project_at(folder: Path, rounds: int = 200, more: str = "") -> Project:
-    """A project with two runs of some seconds each."""
-    text = spec("{FedAvg: fedavg, FedPer: fedper}", rounds=rounds).replace("curve_every: 1", "curve_every: 10")
-    return make_project(folder, {"specs/tiny.yaml": text + more})
+TWO = spec("{FedAvg: fedavg, FedPer: fedper}", rounds=200).replace("curve_every: 1", "curve_every: 10")  # some seconds
 
 
-def wait_for(found: Callable[[], object], head: subprocess.Popen[str]) -> None:
-    end = time.monotonic() + PATIENCE
-    while not found():
-        assert time.monotonic() < end and head.poll() is None, head.communicate()[0]
-        time.sleep(0.05)
-
-
-def logs(project: Project) -> str:
+def logs(project):
     return "".join(path.read_text() for path in sorted((project.root / ".pfl/logs").glob("*.train.log")))
 
 
 @pytest.mark.slow
-def test_lost_machines_change_nothing(tmp_path: Path) -> None:
-    project, alone = project_at(tmp_path / "a"), project_at(tmp_path / "b")
+def test_lost_machines_change_nothing(tmp_path):
+    project, alone = (make_project(tmp_path / name, {"specs/tiny.yaml": TWO}) for name in "ab")
 
-    def checkpoints() -> set[Path]:
+    def checkpoints():
         return set(project.root.glob(".pfl/checkpoints/*/round-*.safetensors"))
+
+    def wait_for(found, head):
+        end = time.monotonic() + PATIENCE
+        while not found():
+            assert time.monotonic() < end and head.poll() is None, head.communicate()[0]
+            time.sleep(0.05)
 
     with RayCluster(tmp_path / "nodes") as cluster:
         for name in ("one", "two"):
@@ -55,18 +45,16 @@ def test_lost_machines_change_nothing(tmp_path: Path) -> None:
             output, _ = head.communicate(timeout=PATIENCE)
         assert head.returncode == 0, output
         assert "trying again" in output and "continued from the checkpoint after round" in logs(project)
-        assert not checkpoints()
-        assert alone.call("pfl", "run").returncode == 0
-        assert results(project) == results(alone)
-        assert "up to date" in project.call("dvc", "status").stdout
+        assert not checkpoints() and alone.call("pfl", "run").returncode == 0
+        assert results(project) == results(alone) and "up to date" in project.call("dvc", "status").stdout
         # What fits nowhere does not wait for ever.
-        done = project_at(tmp_path / "c", more="resources: {cpus: 64, memory: 1}\n").call(*command)
+        done = make_project(tmp_path / "c", {"specs/tiny.yaml": f"{TWO}resources: {{cpus: 64}}\n"}).call(*command)
         assert done.returncode == 1 and "it asks for 64 CPUs" in done.stderr
         # A study's own parts travel with a run: two studies with another method under the same name.
         parts, own = own_parts(), []
-        for number, factor in enumerate(("1.0", "2.0")):
+        for factor in ("1.0", "2.0"):
             files = parts | {"methods/_scaling.py": parts["methods/_scaling.py"].replace("1.0", factor)}
-            there, here = (make_project(tmp_path / f"{place}{number}", files) for place in ("there", "here"))
+            there, here = (make_project(tmp_path / f"{place}{factor}", files) for place in ("there", "here"))
             done = there.call(*command)
             assert done.returncode == 0, done.stdout + done.stderr
             assert "--- on " in logs(there) and here.call("pfl", "run").returncode == 0
@@ -77,7 +65,7 @@ def test_lost_machines_change_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.matrix
-def test_no_cluster_is_one_line(tmp_path: Path) -> None:
-    done = project_at(tmp_path).call("pfl", "run", "--cluster", f"127.0.0.1:{free_port()}")
+def test_no_cluster_is_one_line(tmp_path):
+    done = make_project(tmp_path).call("pfl", "run", "--cluster", f"127.0.0.1:{free_port()}")
     assert done.returncode == 2
     assert "no Ray cluster answers there" in done.stderr and done.stderr.count("\n") == 1

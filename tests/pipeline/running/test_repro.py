@@ -1,7 +1,5 @@
 """The process that stages of one ``dvc repro`` are forked from: nobody can tell a fork from a process of its own."""
 
-from __future__ import annotations
-
 import json
 import os
 import select
@@ -11,7 +9,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -61,71 +58,66 @@ class End(NamedTuple):
 class Dvc:
     """A stand-in for a ``dvc repro`` under way in a folder."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         for name, text in {"dvc": DVC, "pfl": PFL, "warm.py": "VALUE = 1\n"}.items():
             (folder / name).write_text(text)
         own = ("PFL_", "DVC_", "PYTHON")
         environment = {name: value for name, value in os.environ.items() if not name.startswith(own)}
-        environment["PYTHONPATH"], pipe = str(source_folder()), subprocess.PIPE
-        command = [sys.executable, "dvc", "repro"]
-        self.folder, self.process = (
-            folder,
-            subprocess.Popen(
-                command, cwd=folder, env=environment, stdin=pipe, stdout=pipe, text=True, start_new_session=True
-            ),
-        )
+        environment["PYTHONPATH"] = str(source_folder())
+        streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "start_new_session": True}
+        self.folder = folder
+        self.process = subprocess.Popen([sys.executable, "dvc", "repro"], cwd=folder, env=environment, **streams)
 
-    def start(self, code: str, kind: str = "train", **variables: str) -> int:
+    def start(self, code, kind="train", **variables):
         """Begin with a stage that executes `code`; return the process of its command."""
-        assert self.process.stdin
         words = [sys.executable, str(self.folder / "pfl"), "stage", kind, code]
         print(json.dumps([words, variables]), file=self.process.stdin, flush=True)
         return int(self._line())
 
-    def end(self) -> End:
+    def end(self):
         return End(*json.loads(self._line()))
 
-    def _line(self) -> str:
-        assert self.process.stdout and select.select([self.process.stdout], [], [], PATIENCE)[0]
+    def _line(self):
+        assert select.select([self.process.stdout], [], [], PATIENCE)[0]
         return self.process.stdout.readline()
 
-    def run(self, code: str, kind: str = "train", **variables: str) -> End:
+    def run(self, code, kind="train", **variables):
         self.start(code, kind, **variables)
         return self.end()
 
-    def is_shared(self, kind: str = "train", **variables: str) -> bool:
-        """Whether a stage would be a fork, and not a process that DVC has started."""
+    def is_shared(self, kind="train", **variables):
+        """Return whether a stage would be a fork, and not a process that DVC has started."""
         return self.run(PARENT, kind, **variables).out != f"{self.process.pid}\n"
 
-    def warm(self) -> int:
+    def warm(self):
         """Wait until stages are forks; return the process that they are forked from."""
         wait_for(self.is_shared)
         return int(self.run(PARENT).out)
 
-    def sockets(self) -> list[Path]:
+    def sockets(self):
         return list((self.folder / ".pfl").glob("warm/*"))
 
-    def finish(self) -> None:
+    def finish(self):
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.communicate(timeout=PATIENCE)
 
 
-def wait_for(what: Callable[[], object]) -> None:
+def wait_for(what):
     until = time.monotonic() + PATIENCE
     while not what():
         assert time.monotonic() < until
         time.sleep(0.02)
 
 
-def has_ended(process: int) -> bool:
+def has_ended(process):
     with suppress(OSError):
         return Path(f"/proc/{process}/stat").read_text().rpartition(") ")[2][0] == "Z"
     return True
 
 
 @pytest.fixture
-def dvc(tmp_path: Path) -> Iterator[Dvc]:
+def dvc(tmp_path):
     made = Dvc(tmp_path)
     yield made
     made.finish()
@@ -149,7 +141,7 @@ CODES = {
 }
 
 
-def test_a_fork_does_what_a_process_of_its_own_does(dvc: Dvc) -> None:
+def test_a_fork_does_what_a_process_of_its_own_does(dvc):
     alone = {name: dvc.run(code, PFL_WARM="0") for name, code in CODES.items()}
     assert dvc.sockets() == []
     dvc.warm()
@@ -157,7 +149,7 @@ def test_a_fork_does_what_a_process_of_its_own_does(dvc: Dvc) -> None:
     assert (alone["mistake of a user"], alone["kill"].code) == (End(2, "", "pfl: wrong\n"), -signal.SIGKILL)
 
 
-def test_who_shares_it_and_until_when(dvc: Dvc) -> None:
+def test_who_shares_it_and_until_when(dvc):
     """Stages of this `dvc` with the same variables and code; each `dvc` has its own, which ends with it."""
     shared, other = dvc.warm(), Dvc(dvc.folder)
     assert not dvc.is_shared(PFL_WARM="0") and not dvc.is_shared("guard")
@@ -181,7 +173,7 @@ def test_who_shares_it_and_until_when(dvc: Dvc) -> None:
     wait_for(lambda: has_ended(after) and not dvc.sockets())
 
 
-def test_what_others_could_reach_or_left_is_not_used(dvc: Dvc) -> None:
+def test_what_others_could_reach_or_left_is_not_used(dvc):
     place = dvc.folder / ".pfl/warm"
     place.mkdir(parents=True)
     place.chmod(0o750)
@@ -209,7 +201,7 @@ except KeyboardInterrupt:
 """
 
 
-def test_signals_reach_a_command_and_its_fork_alike(dvc: Dvc) -> None:
+def test_signals_reach_a_command_and_its_fork_alike(dvc):
     shared, mark = dvc.warm(), dvc.folder / "fork"
     for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT):
         mark.unlink(missing_ok=True)
@@ -228,7 +220,7 @@ def test_signals_reach_a_command_and_its_fork_alike(dvc: Dvc) -> None:
 
 
 @pytest.mark.matrix
-def test_one_that_was_killed_or_does_not_answer_is_not_waited_for(dvc: Dvc) -> None:
+def test_one_that_was_killed_or_does_not_answer_is_not_waited_for(dvc):
     shared = dvc.warm()
     os.kill(shared, signal.SIGSTOP)
     dvc.start("open('begun', 'w').close()")
@@ -245,15 +237,13 @@ def test_one_that_was_killed_or_does_not_answer_is_not_waited_for(dvc: Dvc) -> N
     assert dvc.run("print('by itself')") == End(0, "by itself\n", "")
 
 
-def test_a_fork_that_is_lost_leaves_interruptions_to_the_command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_fork_that_is_lost_leaves_interruptions_to_the_command(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
         listening.bind("place")
         listening.listen()
 
-        def lose() -> None:
+        def lose():
             connection, _ = listening.accept()
             connection.send(repro.BEGUN)
             time.sleep(0.2)

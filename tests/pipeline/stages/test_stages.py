@@ -1,32 +1,31 @@
-"""What single stages do, called as the command line calls them: resumed runs, damaged inputs, detection."""
-
-from __future__ import annotations
+"""What single stages do, called as the command line calls them: resumed runs, damaged inputs, detection, viewers."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
-import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from safetensors.torch import load_file
-from support.project import CONVNET, VIT, make_project, tree
+from support.damage import cut
+from support.project import CONVNET, VIT, make_project, spec, tree
 from support.runner import ROUNDS, runner
 
 from pflcore.artifacts import read_table
 from pflcore.engine import Progress
 from pflcore.errors import UserError
-from pipeline.report.figures._pictures import pixels
+from pflcore.protocols import curve
 from pipeline.report.frame import read_frame
 from pipeline.report.write import build_report
 from pipeline.spec.run import Run
-from pipeline.stages import data, partition
+from pipeline.stages import data, partition, tracking
 from pipeline.stages.results import index
-from pipeline.workspace import frame_path
+from pipeline.stages.tracking import tracked
+from pipeline.workspace import frame_path, run_path
 
 
-def stop_after(round_: int) -> Callable[[Progress], None]:
-    def on_round(progress: Progress) -> None:
+def stop_after(round_):
+    def on_round(progress):
         if progress.round == round_:
             raise InterruptedError  # whatever ends a process in the middle of its work
 
@@ -34,17 +33,13 @@ def stop_after(round_: int) -> Callable[[Progress], None]:
 
 
 # What can lie between two rounds: personal parts, what the server keeps, nothing but the shared model.
-KINDS = [
-    ("fedper", CONVNET),
-    *(pytest.param(*one, marks=pytest.mark.matrix) for one in (("fedtp", VIT), ("fedavg", VIT))),
-]
+KINDS = [("fedper", CONVNET), *(pytest.param(name, VIT, marks=pytest.mark.matrix) for name in ("fedtp", "fedavg"))]
 
 
 @pytest.mark.parametrize(("method", "backbone"), KINDS)
-def test_a_resumed_run_ends_with_the_same_bytes(tmp_path: Path, method: str, backbone: str) -> None:
-    calm = runner(tmp_path / "calm", method, backbone)
+def test_a_resumed_run_ends_with_the_same_bytes(tmp_path, method, backbone):
+    calm, torn = (runner(tmp_path / name, method, backbone) for name in ("calm", "torn"))
     calm.train()
-    torn = runner(tmp_path / "torn", method, backbone)
     with pytest.raises(InterruptedError):
         torn.train(on_round=stop_after(ROUNDS))
     assert torn.checkpoints() == [], "they are a minute apart"
@@ -53,8 +48,7 @@ def test_a_resumed_run_ends_with_the_same_bytes(tmp_path: Path, method: str, bac
             torn.train(checkpoint_every=0.0, on_round=stop_after(round_))
         assert tree(torn.out.parent) == {} and torn.checkpoints()
     torn.train()
-    assert set(tree(calm.out)) == {"rounds.parquet", "weights.safetensors"}
-    assert tree(torn.out) == tree(calm.out)
+    assert set(tree(calm.out)) == {"rounds.parquet", "weights.safetensors"} and tree(torn.out) == tree(calm.out)
     assert torn.said == [f"{torn.run.id}: continued from the checkpoint after round 3"]
     assert calm.said == [] and torn.checkpoints() == []
     timing = json.loads((tmp_path / f"torn/.pfl/timings/{torn.run.id}.json").read_text(encoding="utf-8"))
@@ -66,8 +60,8 @@ def test_a_resumed_run_ends_with_the_same_bytes(tmp_path: Path, method: str, bac
     assert torn.said == [], "other code does not continue a run"
 
 
-def test_what_a_run_leaves(tmp_path: Path) -> None:
-    done, seen = runner(tmp_path), list[Progress]()
+def test_what_a_run_leaves(tmp_path):
+    done, seen = runner(tmp_path), []
     done.train(on_round=seen.append)
     table, meta = read_table(done.out / "rounds.parquet", "rounds/2")
     columns = ["round", "client", "population", "moment", "correct", "total", "loss", "last_correct"]
@@ -91,15 +85,14 @@ def test_what_a_run_leaves(tmp_path: Path) -> None:
     assert r"| &lt;script&gt;a\|b\* | 1 | 1 | [md](a/report.md)" in (reports / "index.md").read_text(encoding="utf-8")
 
 
-def test_a_diverging_run_ends_and_is_reported(tmp_path: Path) -> None:
+def test_a_diverging_run_ends_and_is_reported(tmp_path):
     wild = runner(tmp_path, training="")
     wild.change(training={"lr": 1e30})
     wild.train(checkpoint_every=0.0)
     assert len(wild.said) == 1 and "diverged" in wild.said[0]
     assert set(tree(wild.out)) == {"rounds.parquet"}, "no weights unless they are wanted"
     assert wild.checkpoints() == [] and not list(tmp_path.glob(".pfl/states/*"))
-    _, meta = read_table(wild.out / "rounds.parquet", "rounds/2")
-    assert set(meta["diverged"]) == {"round", "client"}
+    assert set(read_table(wild.out / "rounds.parquet", "rounds/2")[1]["diverged"]) == {"round", "client"}
     frame = wild.evaluate()
     assert frame.runs["state"].to_list() == ["diverged"] and frame.values.empty
     (table,) = wild.project.compiled().tables.values()
@@ -107,29 +100,24 @@ def test_a_diverging_run_ends_and_is_reported(tmp_path: Path) -> None:
     assert "diverged" in (tmp_path / "report/report.md").read_text(encoding="utf-8")
 
 
-def another_schema(path: Path) -> None:
+def another_schema(path):
     pq.write_table(pq.read_table(path).replace_schema_metadata({b"pfl": b'{"schema":"dataset/9"}'}), path)
 
 
-def rows_outside(path: Path) -> None:
+def rows_outside(path):
     table = pq.read_table(path)
-    at = table.column_names.index("sample")
     moved = (table.column("sample").to_numpy() + 100_000).tolist()
-    pq.write_table(table.set_column(at, table.schema.field("sample"), [moved]), path)
+    pq.write_table(table.set_column(table.column_names.index("sample"), table.schema.field("sample"), [moved]), path)
 
 
-DAMAGE: list[tuple[str, Callable[[Path], object], str]] = [
-    ("dataset", lambda path: path.write_bytes(path.read_bytes()[:-100]), "not a readable Parquet file"),
-    ("dataset", another_schema, "expected the artifact schema dataset/2, found dataset/9"),
-    ("dataset", Path.unlink, "no such dataset artifact; run the stage that makes it"),
-    ("partition", rows_outside, "is outside the dataset of 1797 samples"),
-]
-
-
-def test_what_cannot_be_trained_is_one_error_and_no_output(tmp_path: Path) -> None:
+def test_what_cannot_be_trained_is_one_error_and_no_output(tmp_path):
     whole, out = runner(tmp_path), tmp_path / "out.parquet"
-    for what, damage, message in DAMAGE:
-        path: Path = getattr(whole, what)
+    for path, damage, message in (
+        (whole.dataset, cut, "not a readable Parquet file"),
+        (whole.dataset, another_schema, "expected the artifact schema dataset/2, found dataset/9"),
+        (whole.dataset, Path.unlink, "no such dataset artifact; run the stage that makes it"),
+        (whole.partition, rows_outside, "is outside the dataset of 1797 samples"),
+    ):
         content = path.read_bytes()
         damage(path)
         with pytest.raises(UserError, match=message):
@@ -156,18 +144,16 @@ grid:
     dataset: {name: detection_folder, size: 32, class_list: [box, disc], stand_in: 24}
     partition: iid
     clients: 2
-    backbone: {name: mobilenetv2_ssd, width: 35}
+    backbone: {name: mobilenetv2_ssd, width: 35, attention: se}
     training: {rounds: 2, sample_rate: 1.0, local_epochs: 1, batch_size: 6, lr: 0.01}
     evaluation: {window: 0, curve_every: 1}
     analyses: [{name: detections, images: 1, least: 0.0}]
   axes: {method: {FedPer: {name: fedper, also_personal: [local_attention]}}}
-  overrides:
-    - {when: {method: FedPer}, set: {backbone: {attention: se}}}
 table: {rows: [method], columns: [], metric: clients}
 """
 
 
-def test_detection_from_a_spec_to_its_report(tmp_path: Path) -> None:
+def test_detection_from_a_spec_to_its_report(tmp_path):
     """Precision in the artifacts, mAP in the words, boxes in a picture."""
     project = make_project(tmp_path / "shapes", {"specs/shapes.yaml": SHAPES})
     project.compile()
@@ -183,15 +169,62 @@ def test_detection_from_a_spec_to_its_report(tmp_path: Path) -> None:
     text = (project.root / "reports/shapes/report.md").read_text(encoding="utf-8")
     assert "mAP (%)" in text and "average precision at an overlap of one half" in text and "accuracy (%)" not in text
     assert "## Detections" in text and (project.root / "reports/shapes/figures/detections.svg").is_file()
-    rows = read_table(folder / "analysis.parquet", "analysis/1")[0].to_pandas()
-    for client in (0, 1):
-        own = rows[rows["client"] == client].groupby("item", sort=False)["value"].apply(np.array)
-        kinds = {item.partition(".")[0]: values for item, values in own.items()}
-        assert len(kinds["image"]) == 3 * 32 * 32 and pixels(kinds["image"]).shape == (32, 32, 3)
-        objects, found = (kinds[kind].reshape(-1, 6) for kind in ("there", "found"))
-        assert 1 <= len(objects) <= 3 and set(objects[:, 0]) <= {0, 1} and (np.diff(found[:, 5]) <= 0).all()
-        assert (objects[:, 1:5] >= 0).all() and (objects[:, 3:5] > objects[:, 1:3]).all()
-    project.write("specs/shapes.yaml", SHAPES.replace("mobilenetv2_ssd, width: 35", "lenet_bn"))
-    project.compile()
-    with pytest.raises(UserError, match="'detections' needs a detector"):
-        project.execute(project.compiled())
+
+
+@pytest.mark.parametrize("fails", [None, 0, 1])
+def test_a_viewer_costs_a_line_when_it_is_begun_or_in_a_round_and_not_the_run(monkeypatch, capsys, fails):
+    evaluation = SimpleNamespace(is_due=lambda round_, rounds: round_ == 2)
+    run, shown, logged = SimpleNamespace(evaluation=evaluation), [], {}
+
+    def log(round_, figures):
+        if round_ == fails:
+            raise ConnectionError("the server\nis away")
+        logged[round_] = figures
+
+    def notes(run, private):
+        log(0, {})
+        return log, lambda: log(-1, {})
+
+    monkeypatch.setitem(tracking.TRACKERS, "notes", notes)
+    for variable in ("", "notes,"):
+        monkeypatch.setenv("PFL_TRACK", variable)
+        with tracked(run, Path(".pfl"), lambda progress: shown.append(progress.round)) as on_round:
+            for round_ in (1, 2):
+                on_round(Progress(round_, 2, 1.5 / round_, 0.25 * round_))
+    assert shown == [1, 2, 1, 2]
+    whole = {0: {}, 1: {"loss": 1.5}, 2: {"loss": 0.75, "accuracy": 50.0}, -1: {}}
+    assert list(logged.items()) == list(whole.items())[:fails]
+    line = "pfl: notes: logging disabled for this run (ConnectionError: the server is away)\n"
+    assert capsys.readouterr().err == ("" if fails is None else line)
+    monkeypatch.setenv("PFL_TRACK", "tensorbord")
+    with (
+        pytest.raises(UserError, match="unknown viewer 'tensorbord'; did you mean 'tensorboard'"),
+        tracked(run, Path(".pfl"), print),
+    ):
+        pass
+
+
+@pytest.mark.slow
+def test_tensorboard_and_mlflow_show_a_run(tmp_path, monkeypatch):
+    pytest.importorskip("tensorboard")
+    pytest.importorskip("mlflow")
+    project = make_project(tmp_path, {"specs/tiny.yaml": spec()}, ["tiny"])
+    done = project.call("pfl", "run", "tiny", PFL_TRACK="tensorboard,mlflow", PFL_DEVICE="cpu")
+    assert done.returncode == 0, done.stderr
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    from mlflow.tracking import MlflowClient
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    client = MlflowClient((project.root / ".pfl/mlflow").as_uri())
+    experiment = client.get_experiment_by_name("digits").experiment_id
+    for run in project.compiled().runs.values():
+        rounds = read_table(project.root / run_path(run.id, "rounds.parquet"), "rounds/2")[0]
+        expected = [(int(r), pytest.approx(float(a))) for r, a, _ in zip(*curve(rounds), strict=True)]
+        events = EventAccumulator(str(project.root / ".pfl/tensorboard" / run.id))
+        events.Reload()
+        assert [(event.step, event.value) for event in events.Scalars("accuracy")] == expected
+        (found,) = client.search_runs([experiment], f"tags.`pfl.run` = '{run.id}'")
+        history = client.get_metric_history(found.info.run_id, "accuracy")
+        assert [(one.step, one.value) for one in history] == expected and found.info.status == "FINISHED"
+    tracking.mlflow(run, project.workspace().private)[1]()  # one that trains again goes on under its name
+    assert len(client.search_runs([experiment])) == 2

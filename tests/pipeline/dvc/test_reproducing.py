@@ -1,0 +1,140 @@
+"""What ``dvc repro`` runs and what it does not; and what is damaged or lost is made good, by ``pfl run`` too."""
+
+import re
+import shutil
+
+import pytest
+from support.damage import cut, flip
+from support.project import make_project, results, spec, tree
+
+from pflcore.errors import UserError
+from pipeline.compile.compiler import GUARD, source_folder
+from pipeline.dvc.program import in_cache
+from pipeline.running.board import Board, status_path
+from pipeline.running.options import RunOptions
+from pipeline.running.runner import run_specs
+from pipeline.stages import guard
+
+MORE = "{FedAvg: fedavg, FedPer: fedper, FedProx: fedprox}"
+STOPPED = "specs or code changed: 1 run and 1 code digest added, 1 report changed. Compiled; type `dvc repro`"
+
+
+@pytest.fixture
+def project(reproduced, monkeypatch):
+    """A project that is up to date, in another place than where it was made."""
+    for name, value in reproduced.environment(PFL_DEVICE="cpu").items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(reproduced.root)
+    return reproduced
+
+
+def test_edits_stop_the_guard_once_and_what_changes_nothing_does_not(tmp_path):
+    project = make_project(tmp_path)
+
+    def stop():
+        with pytest.raises(UserError) as error:
+            guard.run(project.workspace())
+        return str(error.value)
+
+    project.compile()
+    assert guard.run(project.workspace()) == "1 specs, 2 runs: stages are up to date"
+    token, before = (project.root / GUARD).read_bytes(), project.generated()
+    project.write("specs/tiny.yaml", "# A comment.\n\n" + spec().replace("clients: 3", "clients: 3   # three"))
+    guard.run(project.workspace())
+    assert project.generated() == before
+    project.write("dvc.yaml", "stages: {}\n")  # by hand
+    assert stop().startswith("specs or code changed: 1 stage file changed.") and project.generated() == before
+    project.write("specs/tiny.yaml", spec(MORE))
+    message = stop()
+    assert message.startswith(STOPPED) and "\n" not in message
+    assert guard.run(project.workspace()) == "1 specs, 3 runs: stages are up to date"
+    assert (project.root / GUARD).read_bytes() == token  # so nothing that comes after it is out of date
+    project.write("specs/tiny.yaml", spec("[fedpt]"))
+    files = tree(project.root)
+    assert stop().startswith("specs/tiny.yaml:11: grid.axes.method[0]: ") and tree(project.root) == files
+
+
+def test_a_comment_runs_the_guard_alone(project):
+    assert project.call("dvc", "status").stdout == "Data and pipelines are up to date.\n"
+    project.write("specs/tiny.yaml", "# A comment.\n" + spec())
+    done = project.repro()
+    assert (done.code, done.ran) == (0, ["guard"])
+
+
+@pytest.mark.matrix
+def test_an_upgrade_is_noticed_by_a_study_that_watches(tmp_path):
+    project = make_project(tmp_path / "study", {"specs/tiny.yaml": spec("[local]", rounds=1)}, ["tiny"])
+    for name in ("pflcore", "pipeline"):
+        shutil.copytree(source_folder() / name, tmp_path / "site" / name)
+    method, site = tmp_path / "site/pflcore/methods/simple.py", str(tmp_path / "site")
+    project.write("pyproject.toml", '[tool.pfl]\ndefault = ["tiny"]\nwatch_upgrades = true\n')
+    project.compile()
+    assert project.repro(PYTHONPATH=site).code == 0
+    assert project.repro(PYTHONPATH=site).ran == ["guard"]
+    method.write_text(method.read_text(encoding="utf-8") + "\nUPGRADED = True\n", encoding="utf-8")
+    stopped = project.repro(PYTHONPATH=site)
+    assert (stopped.code, stopped.ran) == (255, ["guard"])
+    assert "specs or code changed: 1 code digest changed. Compiled; type `dvc repro` again" in stopped.output
+
+
+# --- damage ---------------------------------------------------------------------------------------------------------
+
+
+def heal(project, program):
+    """Call a program, which must be content in the end; return the kinds of stages that it executed."""
+    if program == "dvc":
+        done = project.repro()
+        assert done.code == 0, done.output
+        return {re.split("[-@]", name)[0] for name in done.ran}
+    assert run_specs(project.workspace(), RunOptions(jobs=1)) == 0
+    return {entry.kind for entry in Board.load(status_path(project.workspace())).of_state("done")}
+
+
+def add_a_remark(path):
+    text = path.read_text(encoding="utf-8")
+    path.unlink()
+    path.write_text(f"{text}\nA remark.\n", encoding="utf-8")
+
+
+@pytest.mark.parametrize("program", [pytest.param("dvc", marks=pytest.mark.matrix), "pfl"])
+def test_damage_of_all_kinds_is_mended_from_the_cache(project, program, capfd):
+    mine, before = project.write("reports/tiny/report.aux", "LaTeX's leftovers"), results(project)
+    for pattern, damage in {
+        "artifacts/data/*.parquet": flip,
+        "artifacts/tables/tiny/values.parquet": cut,
+        "reports/tiny/report.md": add_a_remark,
+        "reports/tiny/figures/curves.svg": lambda path: path.unlink(),
+    }.items():
+        (path,) = project.root.glob(pattern)
+        damage(path)
+    assert results(project) != before
+    assert heal(project, program) == set()
+    assert results(project) == before and mine.read_text() == "LaTeX's leftovers"
+    if program == "pfl":  # which sets a changed report aside
+        (kept,) = project.root.glob(".pfl/replaced/*/reports/tiny/report.md")
+        assert kept.read_text(encoding="utf-8").endswith("A remark.\n")
+        assert f"that version is kept as {kept.relative_to(project.root)}" in capfd.readouterr().err
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("program", ["dvc", "pfl"])
+def test_a_lost_cache_is_filled_again(project, program):
+    before = results(project)
+    shutil.rmtree(project.root / ".dvc/cache")
+    (rounds,) = project.root.glob("artifacts/runs/fedper-*/rounds.parquet")
+    flip(rounds)  # which nothing can bring back
+    # To DVC, what depends on the flipped file is as it was recorded only when the file is, which is after the guard.
+    assert heal(project, program) == ({"guard", "train", "evaluate"} if program == "dvc" else {"train"})
+    assert results(project) == before and "up to date" in project.call("dvc", "status").stdout
+    shutil.rmtree(project.root / "artifacts")  # and what is lost now comes from there
+    assert heal(project, program) == set() and results(project) == before
+
+
+def test_where_the_cache_is(tmp_path):
+    project, object_of_a = make_project(tmp_path), "files/md5/0c/c175b9c0f1b6a831c399e269772661"
+    project.write(f".dvc/cache/{object_of_a}", "a")
+    assert in_cache(tmp_path, "a") and not in_cache(tmp_path, "b")
+    project.write(".dvc/config", "[core]\n    remote = x\n[cache]\n    dir = ../other\n")
+    assert not in_cache(tmp_path, "a")
+    project.write(f"other/{object_of_a}", "a")
+    assert in_cache(tmp_path, "a")
