@@ -34,9 +34,15 @@ class Scheduler:
         logs: Path,
         keep_going: bool = True,
     ) -> None:
-        self.graph, self.board, self.entries = graph, board, board.entries
-        self.recorder, self.pool, self.display = recorder, pool, display
-        self.stale, self.logs, self.keep_going = set(stale), logs, keep_going
+        self.graph = graph
+        self.board = board
+        self.entries = board.entries
+        self.stale = set(stale)
+        self.recorder = recorder
+        self.pool = pool
+        self.display = display
+        self.logs = logs
+        self.keep_going = keep_going
         heights = graph.heights([*self.entries], {at: entry.expected for at, entry in self.entries.items()})
         # What takes moments goes first, so that figures are there as early as can be; then by critical path.
         order = sorted(self.entries, key=lambda at: (self.entries[at].kind == "train", -heights[at]))
@@ -73,8 +79,9 @@ class Scheduler:
 
     def _at_work(self) -> bool:
         """Return whether a stage is under way, or still to come."""
-        coming = () if self._stopped() else self.board.of_state("queued", "waiting")
-        return bool(coming or self.board.of_state("running"))
+        if self._stopped():
+            return bool(self.board.of_state("running"))
+        return bool(self.board.of_state("running", "queued", "waiting"))
 
     def _stopped(self) -> bool:
         return self.failed and not self.keep_going
@@ -114,8 +121,11 @@ class Scheduler:
         if verdict.what == "run":
             log = self.logs / f"{entry.subject.replace('/', '-')}.{entry.kind}.log"
             self.pool.start(Job(address, stage.command, stage.outs, log), place)
-            entry.state, entry.place, entry.log, entry.note = "running", place, str(log), ""
+            entry.state = "running"
+            entry.place = place
             entry.began = time.time()
+            entry.log = str(log)
+            entry.note = ""
             entry.attempts += 1
         elif verdict.what == "busy":
             if entry.state != "waiting":
