@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar
 
 from pflcore.options import option
 from pflcore.registry import Entry
-from pipeline.spec.catalog import Catalog, EntryInfo, describe_entry
-from pipeline.spec.resolve import Resolved, resolve
+from pipeline.spec.catalog import Catalog, describe_entry
+from pipeline.spec.resolve import resolve
 from pipeline.spec.run import SETTINGS
 from pipeline.spec.specs import load_spec
 
@@ -100,7 +99,7 @@ class Weights(Entry):
     title: ClassVar[str] = "Learned weights"
 
 
-ENTRIES: dict[str, tuple[type[Entry], ...]] = {
+ENTRIES = {
     "dataset": (Ten, Hundred),
     "partition": (Dirichlet, Pathological),
     "backbone": (ConvNet, Vit),
@@ -109,19 +108,20 @@ ENTRIES: dict[str, tuple[type[Entry], ...]] = {
 }
 
 
-def _described(kind: str) -> dict[str, EntryInfo]:
-    classes = {cls.__name__.lower(): dataclass(frozen=True, kw_only=True)(cls) for cls in ENTRIES[kind]}
+def _described(classes):
     return {name: describe_entry(name, cls) for name, cls in classes.items()}
 
 
-CATALOG = Catalog(
-    {kind: _described(kind) for kind in ENTRIES}, {name: describe_entry(name, cls) for name, cls in SETTINGS.items()}
-)
+def _named(classes):
+    return {cls.__name__.lower(): dataclass(frozen=True, kw_only=True)(cls) for cls in classes}
+
+
+CATALOG = Catalog({kind: _described(_named(classes)) for kind, classes in ENTRIES.items()}, _described(SETTINGS))
 BASE = "{dataset: ten, partition: dirichlet, clients: 20, backbone: vit, method: fedtp}"
 """A complete run in flow style."""
 
 
-def write_specs(folder: Path, files: dict[str, str | bytes]) -> Path:
+def write_specs(folder, files):
     """Write files by path, below `folder`; return its folder of specs."""
     for name, content in files.items():
         path = folder / name
@@ -130,8 +130,8 @@ def write_specs(folder: Path, files: dict[str, str | bytes]) -> Path:
     return folder / "specs"
 
 
-def resolved(folder: Path, text: str, profile: str = "paper", **others: str) -> Resolved:
+def resolved(folder, text, profile="paper", **others):
     """Resolve one spec given as text; `others` are files beside it, by name with `_` for the dot."""
-    files: dict[str, str | bytes] = {f"specs/{name.replace('_', '.')}": content for name, content in others.items()}
+    files = {f"specs/{name.replace('_', '.')}": content for name, content in others.items()}
     specs = write_specs(folder, {**files, "specs/a.yaml": text})
     return resolve(load_spec(specs / "a.yaml", specs, CATALOG), CATALOG, profile)
