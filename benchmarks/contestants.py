@@ -3,8 +3,6 @@
 Libraries are imported by their contestant alone, since each runs in an environment that has no other's.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import logging
@@ -118,9 +116,8 @@ def flower(given: argparse.Namespace, workload: Workload, data: Data) -> Times:
         tensors = data.tensors(data.train[int(context.node_config["partition-id"])])
         fit(model, loader(tensors, training=True), workload.epochs)
         metrics = MetricRecord({"num-examples": len(tensors[1])})
-        return Message(
-            content=RecordDict({"arrays": ArrayRecord(model.state_dict()), "metrics": metrics}), reply_to=message
-        )
+        content = RecordDict({"arrays": ArrayRecord(model.state_dict()), "metrics": metrics})
+        return Message(content=content, reply_to=message)
 
     def evaluate(round_: int, arrays: ArrayRecord) -> MetricRecord:
         """Measure at the server, before the first round and after each; the marks also delimit the rounds."""

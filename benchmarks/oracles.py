@@ -13,8 +13,6 @@ at once where a ReLU is that close to its kink.
 The exit code is 1 if an accuracy differs by more than a tenth of a point.
 """
 
-from __future__ import annotations
-
 import argparse
 import runpy
 import sys
@@ -92,7 +90,7 @@ def adapter_of(chosen: argparse.Namespace) -> Any:
         return pflib.load(chosen.pflib)
     if chosen.fedtp:
         return fedtp.load(chosen.fedtp, chosen.backbone)
-    if not chosen.adapter:
+    if chosen.adapter is None:
         return plain
     if not chosen.adapter.is_file():
         raise UserError(f"{chosen.adapter}: no such file")
@@ -119,15 +117,10 @@ def setting_of(chosen: argparse.Namespace) -> Setting:
 
 def our_run(name: str, options: dict[str, Any], setting: Setting) -> Trajectory:
     models = Models()
-    result = train(
-        data=setting.data,
-        backbone=setting.backbone,
-        method=METHODS.create(name, **options),
-        training=setting.training,
-        evaluation=Evaluation(every=1, window=setting.training.rounds, curve_every=0),
-        seed=setting.seed,
-        analyses={"models": models},
-    )
+    method = METHODS.create(name, **options)
+    evaluation = Evaluation(every=1, window=setting.training.rounds, curve_every=0)
+    how = {"training": setting.training, "evaluation": evaluation, "seed": setting.seed, "analyses": {"models": models}}
+    result = train(data=setting.data, backbone=setting.backbone, method=method, **how)
     if result.diverged:
         raise UserError(f"{name}: {result.diverged}; take a smaller --lr")
     return result.correct.reshape(-1, setting.clients), vars(models)["kept"]

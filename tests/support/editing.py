@@ -36,13 +36,12 @@ _WEIGHT = ("0.5 * self.mu", "50 * self.mu")  # in the two versions of FedProx
 class Laboratory:
     """A project whose code can be edited, and what it knows.
 
-    `truth`: version → run's method → hash of measurements. `commands`: command of a stage → versions that it belongs
-    to. `made_from`: command and inputs of a stage → hashes of its outputs.
+    `truth`: version → run's method → hash of measurements. `made`: what identifies what a stage makes, of training its
+    command alone, else that and its inputs → hashes of its outputs.
     """
 
-    def __init__(self, project, truth=None, commands=None, made_from=None):
-        self.project, self.root = project, project.root
-        self.truth, self.commands, self.made_from = truth or {}, commands or {}, made_from or {}
+    def __init__(self, project, truth=None, made=None):
+        self.project, self.root, self.truth, self.made = project, project.root, truth or {}, made or {}
 
     @classmethod
     def make(cls, folder, rounds):
@@ -68,9 +67,7 @@ class Laboratory:
             made.call("git", "checkout", "-q", version)
             made.settle("pfl")
             made.truth[version] = made.results()
-            made.made_from |= {_inputs(entry): _outputs(entry) for entry in made.entries()}
-            for stage in made.project.stages().values():
-                made.commands.setdefault(stage["cmd"], []).append(version)
+            made.made |= {_key(entry): _outputs(entry) for entry in made.entries()}
             for left in (".dvc/cache", ".dvc/tmp", ".pfl/checkpoints", "artifacts"):
                 shutil.rmtree(folder / left, ignore_errors=True)
             for lock in [folder / "dvc.lock", *folder.glob("stages/**/dvc.lock")]:
@@ -78,7 +75,7 @@ class Laboratory:
         made.call("dvc", "repro", *made.stages("partition", "describe"))
         first, second = made.truth["first"], made.truth["second"]
         assert first["fedavg"] == second["fedavg"] and first["fedprox"] != second["fedprox"]
-        made.project.write(".pfl/truth.json", json.dumps([made.truth, made.commands, made.made_from]))
+        made.project.write(".pfl/truth.json", json.dumps([made.truth, made.made]))
         return made
 
     @classmethod
@@ -172,18 +169,13 @@ class Laboratory:
         return [entry for entry in entries if entry["cmd"] != "pfl stage guard"]
 
     def wrongly_recorded(self):
-        """Return what DVC has recorded that is not true, which it finds by commands and inputs."""
-        found = set()
+        """Return what DVC has recorded that is not true, or of training that nobody compiled."""
+        wrong = []
         for entry in self.entries():
-            if not entry["cmd"].startswith("pfl stage train "):
-                if self.made_from.get(_inputs(entry), _outputs(entry)) != _outputs(entry):
-                    found.add(f"not what its inputs give: {entry['cmd']}")
-                continue
-            method, versions = entry["cmd"].split()[3].split("-")[0], self.commands.get(entry["cmd"], [])
-            made = next(out["md5"] for out in entry["outs"] if out["path"].endswith("rounds.parquet"))
-            if made not in {self.truth[version][method] for version in versions}:
-                found.add(f"{method} of {' and '.join(versions) or 'a command that nobody compiled'} is {made[:6]}")
-        return sorted(found)
+            unknown = [] if _trains(entry) else _outputs(entry)
+            if self.made.get(_key(entry), unknown) != _outputs(entry):
+                wrong.append(f"{entry['cmd']} gave {_outputs(entry)}")
+        return sorted(wrong)
 
     def faults(self, program="dvc"):
         """Return what is recorded and not true, now and when all has settled; and what then lies there and is not."""
@@ -195,7 +187,13 @@ class Laboratory:
         return sorted({*found, *self.wrongly_recorded()})
 
 
-def _inputs(entry):
+def _trains(entry):
+    return entry["cmd"].startswith("pfl stage train ")
+
+
+def _key(entry):
+    if _trains(entry):
+        return entry["cmd"]
     return json.dumps([entry["cmd"], sorted((dep["path"], dep["md5"]) for dep in entry["deps"])])
 
 
