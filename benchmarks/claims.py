@@ -9,8 +9,6 @@ goes through the code that judges the claims of reports. Of 200 tables a rate of
 ±1.4.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 import time
@@ -42,8 +40,7 @@ Accuracies = NDArray[np.float64]
 def draw(random: np.random.Generator, shifts: Sequence[float], seeds: int, spread: float) -> Accuracies:
     """Accuracies in percent [methods, seeds, clients] of methods that are so much better than the first would be.
 
-    Args:
-        spread: The standard deviation between trainings of one method, in points.
+    `spread` is the standard deviation between trainings of one method, in points.
     """
     client = BASE + random.normal(0, BETWEEN_CLIENTS, (1, seeds, CLIENTS))
     training = random.normal(0, spread, (len(shifts), seeds, 1))
@@ -55,8 +52,7 @@ def draw(random: np.random.Generator, shifts: Sequence[float], seeds: int, sprea
 def judge(accuracies: Accuracies, settings: int = 1, **claim: Any) -> Judgement:
     """What a report says of a claim on methods A, B, … in the settings 0, 1, …
 
-    Args:
-        accuracies: [methods · settings, seeds, clients]. They are also the published values, ± between seeds.
+    `accuracies` [methods · settings, seeds, clients] are also the published values, ± between seeds.
     """
     runs, values, cells = [], [], []
     for index, of_cell in enumerate(accuracies):
@@ -97,8 +93,7 @@ def rates(
 def unmarked(tables: int, shifts: Sequence[float], seeds: int, spreads: Sequence[float], row: int) -> float:
     """How often a row is neither the best of its column nor marked as one that does not differ significantly from it.
 
-    Args:
-        spreads: The standard deviation between trainings of each method, in points.
+    `spreads` is the standard deviation between trainings of each method, in points.
     """
     random, found = np.random.default_rng([seeds, len(shifts), row]), 0
     for _ in range(tables):
@@ -128,8 +123,6 @@ LINES: tuple[tuple[str, tuple[float, ...], int, dict[str, Any], tuple[str, ...]]
     ("a point ahead, found", (1, 0), 1, AHEAD, (HOLDS,)),
     ("three points ahead, found", (3, 0), 1, AHEAD, (HOLDS,)),
 )
-
-
 # Of a column: what there is, how far its rows are behind the best, the row that is looked at, and its spread by that of
 # the others.
 MARKS: tuple[tuple[str, tuple[float, ...], int, float], ...] = (

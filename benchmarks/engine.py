@@ -10,8 +10,6 @@ plain loop, and the share of the floor, which is the FLOPs of the model over the
     python benchmarks/engine.py --hypernetwork    # FedTP's server step alone
 """
 
-from __future__ import annotations
-
 import argparse
 import copy
 import os
@@ -36,16 +34,13 @@ from pflcore.settings import Evaluation, Training
 
 SEED = 0
 IMAGES = 50_000  # that a workload's clients share, however many they are
-
-
+_PERSONAL = Workload("convnet", samples=100, epochs=0, clients=100, cohort=1, method="fedper")
 WORKLOADS = {
     "W1 ConvNet, FedAvg": Workload("convnet", samples=1000, epochs=5),
     "W2 tiny ViT, FedAvg": Workload("tiny_vit", samples=128, epochs=1),
     "W2 tiny ViT, FedTP": Workload("tiny_vit", samples=128, epochs=1, method="fedtp"),
     "W3 ConvNet, 10,000 clients": Workload("convnet", samples=20, epochs=5, clients=10_000, cohort=100),
-    "W4 ConvNet, 100 personal models": Workload(
-        "convnet", samples=100, epochs=0, clients=100, cohort=1, method="fedper"
-    ),
+    "W4 ConvNet, 100 personal models": _PERSONAL,
 }
 
 
@@ -64,18 +59,13 @@ def ours(workload: Workload, data: FederatedData, executor: str) -> Callable[[],
     measuring = not workload.epochs
     how = {"sample_rate": workload.cohort / workload.clients, "local_epochs": max(workload.epochs, 1)}
 
+    parts = {"backbone": BACKBONES.create(workload.backbone), "method": METHODS.create(workload.method)}
+    evaluation = Evaluation(every=1, window=99 if measuring else 0, curve_every=0)
+    settings = {"training": Training(rounds=3, **how), "evaluation": evaluation, "seed": SEED, "executor": executor}
+
     def once() -> float:
         marks: list[float] = []
-        train(
-            data=data,
-            backbone=BACKBONES.create(workload.backbone),
-            method=METHODS.create(workload.method),
-            training=Training(rounds=3, **how),
-            evaluation=Evaluation(every=1, window=99 if measuring else 0, curve_every=0),
-            seed=SEED,
-            executor=executor,
-            on_round=lambda _: marks.append(time.perf_counter()),
-        )
+        train(data=data, on_round=lambda _: marks.append(time.perf_counter()), **parts, **settings)
         # The last round of a training workload is also measured; those of a measuring one also train one client.
         return marks[-1] - marks[-2] if measuring else marks[-2] - marks[-3]
 
@@ -189,9 +179,8 @@ def main() -> None:
         return hypernetwork(chosen.repeat)
     rate = matmul_rate()
     print(f"{os.cpu_count()} cores, {torch.get_num_threads()} threads, matrix product: {rate / 1e9:.0f} GFLOP/s\n")
-    print(
-        "| workload | executor | s per 10,000 | against the plain loop | share of the floor |\n|---|---|---:|---:|---:|"
-    )
+    print("| workload | executor | s per 10,000 | against the plain loop | share of the floor |")
+    print("|---|---|---:|---:|---:|")
     for title, workload in WORKLOADS.items():
         if not title.startswith(chosen.only):
             continue
@@ -206,8 +195,8 @@ def main() -> None:
         for name, values in times.items():
             median = statistics.median(values)
             per = median / workload.visits * 10_000
-            share = floor(workload, rate) / per
-            print(f"| {title} | {name} | {per:.3f} | {base / median:.2f} | {share:.2f} |", flush=True)
+            ratios = f"{base / median:.2f} | {floor(workload, rate) / per:.2f}"
+            print(f"| {title} | {name} | {per:.3f} | {ratios} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -17,8 +17,6 @@ As root, in a mount namespace of its own, disks are really full and read-only; o
 folders lose the permission.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import os

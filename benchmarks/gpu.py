@@ -12,8 +12,6 @@ a process of its own, forked from one that has imported everything and never tou
     python benchmarks/gpu.py --summary --out FOLDER              # the tables of a command that was killed
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -17,8 +17,6 @@ of its data and partition; and the hash of each module of pflcore. Below ``data/
 of them, as compressed pickles in pieces, since only so much may travel at a time.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import json
@@ -31,7 +29,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 # Where nothing is installed; and benchmarks/pipeline.py would hide the package of that name.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -50,9 +48,6 @@ from pflcore.methods import METHODS
 from pipeline.spec.run import Run
 from pipeline.stages.identity import run_hash
 from pipeline.workspace import Workspace, dataset_path, partition_path, run_path
-
-if TYPE_CHECKING:
-    from pipeline.compile.compilation import Compilation
 
 SPECS = ["fedofa/table_s1", "fedtp/table3"]
 CELLS = "cells.json"
@@ -97,9 +92,8 @@ def unpack_data(folders: Sequence[Path], name: str) -> Any:
     count = int(next(iter(pieces), "-1").rpartition("-")[2])
     names = [f"{name}.{number}-of-{count}" for number in range(count)]
     if not pieces or set(names) - pieces.keys():
-        raise UserError(
-            f"{name}: not all in {', '.join(map(str, folders))}; pack again, or name its folder with --data"
-        )
+        places = ", ".join(map(str, folders))
+        raise UserError(f"{name}: not all in {places}; pack again, or name its folder with --data")
     return pickle.loads(zlib.decompress(b"".join(pieces[one].read_bytes() for one in names)))  # noqa: S301 our own
 
 
@@ -140,17 +134,10 @@ def pack(chosen: argparse.Namespace) -> None:
     for federation in federations:
         pack_data(folder, federation, read_assignment(root / partition_path(federation)))
     speed = Speed(compilation.runs.values(), workspace.private / "timings")
-    packed: list[dict[str, Any]] = [
-        {
-            "seconds": speed.seconds(run),
-            "run": run.id,
-            "words": wanted[run.id],
-            "record": run.record,
-            "code": seal(compilation, run),
-            "hashes": hashes(root, run),
-        }
-        for run in runs
-    ]
+    packed: list[dict[str, Any]] = []
+    for run in runs:
+        stands_for = {"record": run.record, "code": seal(compilation, run), "hashes": hashes(root, run)}
+        packed.append({"seconds": speed.seconds(run), "run": run.id, "words": wanted[run.id], **stands_for})
     packed.sort(key=lambda cell: (cell["seconds"], cell["run"]))
     write_text(folder / CELLS, json.dumps({"cells": packed, "modules": modules()}, indent=1) + "\n")
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
@@ -159,7 +146,7 @@ def pack(chosen: argparse.Namespace) -> None:
         print(f"{left} left out: analyses, weights, tuned runs and detectors are not for the ledger")
 
 
-def seal(compilation: Compilation, run: Run) -> str:
+def seal(compilation: Any, run: Run) -> str:
     return next(one.seal for one in compilation.stages if one.kind == "train" and one.subject == run.id)
 
 
@@ -200,15 +187,13 @@ def collect(chosen: argparse.Namespace) -> None:
     for name in known:
         shutil.rmtree(folder / f"{UNDER_WAY}{name}", ignore_errors=True)
     if refused:
-        raise UserError(
-            f"{', '.join(refused)}: trained with other settings, code or data than there are here, so not taken; "
-            f"{len(addresses)} others were"
-        )
+        why = "trained with other settings, code or data than there are here, so not taken"
+        raise UserError(f"{', '.join(refused)}: {why}; {len(addresses)} others were")
     under_way = len(list(folder.glob(f"{UNDER_WAY}*")))
     print(f"{len(addresses)} runs taken, {under_way} under way; `pfl results keep` makes them last")
 
 
-def identity(root: Path, compilation: Compilation, run: Run, kind: str) -> str:
+def identity(root: Path, compilation: Any, run: Run, kind: str) -> str:
     try:
         return run_hash(run, seal(compilation, run), hashes(root, run), torch.device(kind))
     except OSError:  # without its data here, nobody can say that it is the same
@@ -298,28 +283,15 @@ class Session:
                 seen[1] = progress.accuracy
 
         with Until(place, name, self.ends, self.chosen.every) as checkpoints:
-            result = train(
-                data=data,
-                backbone=BACKBONES.create(run.backbone, **run.options("backbone")),
-                method=METHODS.create(run.method, **run.options("method")),
-                training=run.training,
-                evaluation=run.evaluation,
-                seed=run.seed,
-                checkpoints=checkpoints,
-                checkpoint_every=self.chosen.every,
-                on_round=on_round,
-            )
+            backbone = BACKBONES.create(run.backbone, **run.options("backbone"))
+            method = METHODS.create(run.method, **run.options("method"))
+            how = {"training": run.training, "evaluation": run.evaluation, "seed": run.seed, "on_round": on_round}
+            how |= {"checkpoints": checkpoints, "checkpoint_every": self.chosen.every}
+            result = train(data=data, backbone=backbone, method=method, **how)
             self.check_code()
-            line = {
-                "run": cell["run"],
-                "identity": name,
-                "kind": self.device.type,
-                "device": device_name(self.device),
-                "torch": torch.__version__,
-                "ended": time.time(),
-                "seconds": time.monotonic() - started,
-                "result": pickle.dumps(replace(result, weights={}, findings={})).hex(),
-            }
+            line = {"run": cell["run"], "identity": name, "kind": self.device.type, "torch": torch.__version__}
+            line |= {"device": device_name(self.device), "ended": time.time(), "seconds": time.monotonic() - started}
+            line["result"] = pickle.dumps(replace(result, weights={}, findings={})).hex()
             with (self.out / LINES).open("a", encoding="utf-8") as file:
                 file.write(json.dumps(line) + "\n")
             checkpoints.clear()

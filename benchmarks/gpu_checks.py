@@ -1,7 +1,5 @@
 """Sections of gpu.py that check: does a GPU compute what a CPU does, in every way of computing it?"""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import platform

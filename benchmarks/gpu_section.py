@@ -1,7 +1,5 @@
 """What the sections of gpu.py share: where they run and write to, clients, short runs, and how runs are compared."""
 
-from __future__ import annotations
-
 import json
 import math
 import multiprocessing

@@ -1,7 +1,5 @@
 """Sections of gpu.py that measure speed, beside a plain loop on the same device."""
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections.abc import Iterator
@@ -29,11 +27,9 @@ def speed(bench: Bench, name: str) -> None:
 
     What matters most comes first: ten clients, then few and many; what there is no time for is left out.
     """
-    device, depth = bench.place(), 1 if bench.quick else 8
+    device, depth, epochs = bench.place(), 1 if bench.quick else 8, 1 if bench.quick else 2
     net, method, samples = {"W1": ("convnet", "fedavg", 512), "W2": ("tiny_vit", "fedtp", 256)}[name]
-    epochs = 2
-    if bench.quick:
-        samples, epochs = 16, 1
+    samples = 16 if bench.quick else samples
     backbone = BACKBONES.create(net, **({"depth": depth} if net == "tiny_vit" else {}))
 
     def workload(clients: int) -> Workload:

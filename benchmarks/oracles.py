@@ -13,8 +13,6 @@ at once where a ReLU is that close to its kink.
 The exit code is 1 if an accuracy differs by more than a tenth of a point.
 """
 
-from __future__ import annotations
-
 import argparse
 import runpy
 import sys
@@ -92,7 +90,7 @@ def adapter_of(chosen: argparse.Namespace) -> Any:
         return pflib.load(chosen.pflib)
     if chosen.fedtp:
         return fedtp.load(chosen.fedtp, chosen.backbone)
-    if not chosen.adapter:
+    if chosen.adapter is None:
         return plain
     if not chosen.adapter.is_file():
         raise UserError(f"{chosen.adapter}: no such file")
@@ -119,15 +117,10 @@ def setting_of(chosen: argparse.Namespace) -> Setting:
 
 def our_run(name: str, options: dict[str, Any], setting: Setting) -> Trajectory:
     models = Models()
-    result = train(
-        data=setting.data,
-        backbone=setting.backbone,
-        method=METHODS.create(name, **options),
-        training=setting.training,
-        evaluation=Evaluation(every=1, window=setting.training.rounds, curve_every=0),
-        seed=setting.seed,
-        analyses={"models": models},
-    )
+    method = METHODS.create(name, **options)
+    evaluation = Evaluation(every=1, window=setting.training.rounds, curve_every=0)
+    how = {"training": setting.training, "evaluation": evaluation, "seed": setting.seed, "analyses": {"models": models}}
+    result = train(data=setting.data, backbone=setting.backbone, method=method, **how)
     if result.diverged:
         raise UserError(f"{name}: {result.diverged}; take a smaller --lr")
     return result.correct.reshape(-1, setting.clients), vars(models)["kept"]
@@ -169,16 +162,12 @@ def main() -> int:
     parser.add_argument("--data", type=Path, default=Path("data"), help="where raw data lies")
     parser.add_argument("--generated", type=int, help="so many generated images in place of the dataset's own")
     parser.add_argument("--backbone", choices=("convnet", "tiny_vit"), default="convnet")
-    parser.add_argument("--clients", type=int, default=8)
     parser.add_argument("--alpha", type=float, default=0.3, help="of the Dirichlet partition")
-    parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--epochs", type=int, default=2)
-    parser.add_argument("--batch-size", type=int, default=16)
-    parser.add_argument("--lr", type=float, default=0.05)
     parser.add_argument("--momentum", type=float, default=0.0, help="of the clients' SGD; with --fedtp")
-    parser.add_argument("--sample-rate", type=float, default=0.5)
     parser.add_argument("--train-limit", type=int, help="most training samples of a client")
-    parser.add_argument("--seed", type=int, default=0)
+    numbers = {"clients": 8, "rounds": 20, "epochs": 2, "batch-size": 16, "lr": 0.05, "sample-rate": 0.5, "seed": 0}
+    for name, default in numbers.items():
+        parser.add_argument(f"--{name}", type=type(default), default=default)
     try:
         return compare(parser.parse_args())
     except UserError as error:

@@ -10,8 +10,6 @@ but without start-up, the first round, and evaluation, which is timed apart; fig
 is the peak of all processes of a contestant together, where pages that they share count once.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -11,8 +11,6 @@ brings all its reports up to date. Runs write down what their training took; the
 overhead. With several workers it is what remains of the wall time after all training has been shared out among them.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import json

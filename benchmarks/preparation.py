@@ -7,8 +7,6 @@ labels as every client needs.
     python benchmarks/preparation.py [--repeat 3]
 """
 
-from __future__ import annotations
-
 import argparse
 import pickle
 import resource

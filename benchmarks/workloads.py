@@ -4,8 +4,6 @@ The data is a folder that peers.py writes: ``images.npy`` and ``labels.npy`` hol
 each client, ``test.npy`` the rows of the pooled test set. Samples are mapped, not read, so that processes share them.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass

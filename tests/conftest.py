@@ -1,11 +1,8 @@
 """Fixtures that several files of tests use."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal
-from pathlib import Path
 
 import pytest
 from filelock import FileLock
@@ -16,23 +13,22 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
-def original(tmp_path_factory: pytest.TempPathFactory) -> Project:
+def original(tmp_path_factory):
     """A project that DVC has reproduced, made once for all of pytest's processes; not to be changed."""
     base = tmp_path_factory.getbasetemp()
     folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "reproduced"
     with FileLock(folder.with_suffix(".lock")):
-        if (folder / "done").exists():
-            return Project(folder)
-        made = make_project(folder, default=["tiny"])
-        made.compile()
-        reproduction = made.repro(PFL_DEVICE="cpu")
-        assert reproduction.code == 0, reproduction.output
-        made.write("done", "")
-        return made
+        if not (folder / "done").exists():
+            made = make_project(folder, default=["tiny"])
+            made.compile()
+            reproduction = made.repro(PFL_DEVICE="cpu")
+            assert reproduction.code == 0, reproduction.output
+            made.write("done", "")
+        return Project(folder)
 
 
 @pytest.fixture
-def reproduced(original: Project, tmp_path: Path) -> Project:
+def reproduced(original, tmp_path):
     """A copy of the reproduced project in another place."""
     shutil.copytree(original.root, tmp_path / "copy", ignore=shutil.ignore_patterns("tmp", "warm"), symlinks=True)
     return Project(tmp_path / "copy")

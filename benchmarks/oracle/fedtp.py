@@ -6,8 +6,6 @@ takes part, in place of its shuffles; the initial weights, those of a hypernetwo
 after a round is what it would print; it cannot measure the first, except of local training.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 import io
@@ -19,7 +17,7 @@ import types
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 from unittest.mock import patch
 
 import numpy as np
@@ -73,7 +71,7 @@ class Rows(list[int]):
     client: int
 
     @classmethod
-    def of(cls, client: int, rows: Any) -> Rows:
+    def of(cls, client: int, rows: Any) -> Self:
         made = cls(rows.tolist())
         made.client = client
         return made
@@ -119,10 +117,8 @@ def run(method: str, options: Mapping[str, Any], setting: Setting) -> Iterator[A
         return Epochs(setting.epochs(now, rows.client)), Epochs([[setting.test(rows.client)]]), None, None
 
     def split(*_: Any, **__: Any) -> tuple[Any, ...]:
-        sides = [
-            {client: Rows.of(client, side[client]) for client in clients}
-            for side in (setting.data.train, setting.data.test)
-        ]
+        both = (setting.data.train, setting.data.test)
+        sides = [{client: Rows.of(client, side[client]) for client in clients} for side in both]
         counts = {client: dict(enumerate(setting.train(client)[1].bincount().tolist())) for client in clients}
         return None, setting.data.labels, None, None, *sides, counts, {}
 
@@ -179,18 +175,18 @@ def _with_own(personal: Sequence[Tensors], shared: nn.Module) -> list[Tensors]:
     return [{**shared.state_dict(), **own} for own in personal]
 
 
+def _generated(hyper: nn.Module, clients: int, *more: bool) -> list[Tensors]:
+    return [hyper(torch.tensor([client]), *more) for client in range(clients)]
+
+
 # What measures its clients → the models that it does so with, given what it is given.
 MEASURES: dict[str, Callable[..., Sequence[Tensors]]] = {
     "compute_accuracy_per_client_simple": lambda clients, shared, *_: [shared.state_dict()] * clients,
     "compute_accuracy_personally": lambda clients, personal, shared, *_: _with_own(personal, shared),
     "compute_accuracy_local": lambda clients, nets, *_: [nets[client].state_dict() for client in range(clients)],
     "compute_accuracy_perRod": lambda clients, heads, shared, *_: [shared.state_dict()] * clients,
-    "compute_accuracy_percnn_client": lambda clients, hyper, shared, *_: _with_own(
-        [hyper(torch.tensor([client])) for client in range(clients)], shared
-    ),
-    "compute_accuracy_per_client": lambda clients, hyper, nets, shared, *_: _with_own(
-        [hyper(torch.tensor([client]), True) for client in range(clients)], shared
-    ),
+    "compute_accuracy_percnn_client": lambda n, hyper, shared, *_: _with_own(_generated(hyper, n), shared),
+    "compute_accuracy_per_client": lambda n, hyper, nets, shared, *_: _with_own(_generated(hyper, n, True), shared),
 }
 
 

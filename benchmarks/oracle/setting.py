@@ -9,8 +9,6 @@ An adapter is a Python file with two names::
 ``run`` yields an :class:`After` for each round, in order; ``plain.py`` is an example of seventy lines.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

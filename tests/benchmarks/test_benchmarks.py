@@ -1,7 +1,5 @@
 """Benchmarks: plain loops agree with the engine, GPU checks run on a CPU, cells come back, faults find nothing."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import os
@@ -29,12 +27,19 @@ def run(method, options, setting):
 """
 
 
-def program(name: str, *words: object) -> subprocess.CompletedProcess[str]:
+def program(name, *words):
     command = [sys.executable, BENCHMARKS / f"{name}.py", *map(str, words)]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-def test_plain_loops_end_with_the_engines_models_and_other_code_elsewhere(tmp_path: Path) -> None:
+@pytest.fixture
+def names_of(monkeypatch):
+    """What a script defines, by its name."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    return lambda name: runpy.run_path(str(BENCHMARKS / f"{name}.py"))
+
+
+def test_plain_loops_end_with_the_engines_models_and_other_code_elsewhere(tmp_path):
     (tmp_path / "another_rate.py").write_text(ANOTHER_RATE)
     small = ("--clients", 4, "--train-limit", 40, "--rounds", 2)
     same, other = (program("oracles", *small, *words) for words in ((), ("--adapter", tmp_path / "another_rate.py")))
@@ -47,18 +52,23 @@ def test_plain_loops_end_with_the_engines_models_and_other_code_elsewhere(tmp_pa
     assert other.returncode == 1 and float(other.stdout.split("|")[-2]) > 1e-3
 
 
+def test_an_adapter_has_to_have_two_names(tmp_path):
+    for text, missing in {"": "METHODS and no run", "METHODS = {}": "run", "def run(): ...": "METHODS"}.items():
+        (file := tmp_path / "mine.py").write_text(text)
+        done = program("oracles", "--adapter", file)
+        said = f"oracles: {file}: has no {missing}; see benchmarks/oracle/setting.py\n"
+        assert (done.returncode, done.stdout, done.stderr) == (2, "", said)
+
+
 @pytest.mark.slow
-def test_a_dozen_faults() -> None:
+def test_a_dozen_faults():
     done = program("faults", "--faults", 12, "--seed", 3)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.matrix
-def test_every_section_for_a_gpu_runs_on_a_cpu_and_all_fit_into_the_deadline(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    gpu = runpy.run_path(str(BENCHMARKS / "gpu.py"))
+def test_every_section_for_a_gpu_runs_on_a_cpu_and_all_fit_into_the_deadline(tmp_path, names_of):
+    gpu = names_of("gpu")
     # Also if each of them hangs, and is killed a while after its time; what is left at the end is for the tables.
     margin, times = gpu["MARGIN"], [seconds for _, seconds in gpu["SECTIONS"].values()]
     assert sum(each + margin for each in times) + 2 * margin <= gpu["USUAL"] == 540
@@ -70,19 +80,8 @@ def test_every_section_for_a_gpu_runs_on_a_cpu_and_all_fit_into_the_deadline(
     assert [line for line in lines if "error" in line or line.get("ok") is False] == []
 
 
-def test_an_adapter_has_to_have_two_names(tmp_path: Path) -> None:
-    for text, missing in {"": "METHODS and no run", "METHODS = {}": "run", "def run(): ...": "METHODS"}.items():
-        (file := tmp_path / "mine.py").write_text(text)
-        done = program("oracles", "--adapter", file)
-        said = f"oracles: {file}: has no {missing}; see benchmarks/oracle/setting.py\n"
-        assert (done.returncode, done.stdout, done.stderr) == (2, "", said)
-
-
-def test_cells_are_refused_when_a_module_was_edited_before_it_was_imported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    cells = runpy.run_path(str(BENCHMARKS / "gpu_cells.py"))
+def test_cells_are_refused_when_a_module_was_edited_before_it_was_imported(tmp_path, names_of):
+    cells = names_of("gpu_cells")
     (tmp_path / "cells.json").write_text(json.dumps({"cells": [], "modules": cells["modules"]()}))
     session = cells["Session"](argparse.Namespace(cells=tmp_path, out=tmp_path, device="cpu", deadline=1.0))
     session.check_code()
@@ -103,14 +102,14 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 ROUNDS = 40
 
 
-def here(project: Project, *words: object) -> str:
-    """What `pack` or `collect` says in a project."""
-    done = project.call(sys.executable, str(BENCHMARKS / "gpu_cells.py"), *map(str, words), **THERE)
+def here(project, *command):
+    """What a command says in a project, which it has to end well."""
+    done = project.call(*map(str, command), PFL_DEVICE="cpu", **THERE)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
-def train(cells: Path, out: Path, *words: object) -> subprocess.Popen[str]:
+def train(cells, out, *words):
     """`train` on the bare machine, in a folder that is no project."""
     words = ("train", "--cells", cells, "--out", out, "--device", "cpu", *words)
     command = [sys.executable, "-c", BARE, BENCHMARKS / "gpu_cells.py", *map(str, words)]
@@ -118,15 +117,16 @@ def train(cells: Path, out: Path, *words: object) -> subprocess.Popen[str]:
 
 
 @pytest.mark.matrix
-def test_cells_are_those_of_an_ordinary_run_though_killed_and_continued(tmp_path: Path) -> None:
+def test_cells_are_those_of_an_ordinary_run_though_killed_and_continued(tmp_path):
     cells, first, second = (tmp_path / name for name in ("cells", "1", "2"))
     text = spec("{FedAvg: fedavg, FedPer: fedper}", rounds=ROUNDS, partition="{name: dirichlet, alpha: 1.0}")
     project = make_project(tmp_path / "a", {"specs/tiny.yaml": text}, default=["tiny"])
     project.compile()
-    done = project.repro(*(name for name in project.stages() if name.endswith(":partition")))
-    assert done.code == 0, done.output
+    here(project, "dvc", "repro", *(name for name in project.stages() if name.endswith(":partition")))
     shutil.copytree(project.root, tmp_path / "b", ignore=shutil.ignore_patterns("tmp", "warm"))
-    assert here(project, "pack", "--spec", "tiny", "--out", cells).startswith("2 cells, ")
+    script = (sys.executable, BENCHMARKS / "gpu_cells.py")
+    collect = (*script, "collect", "--cells", cells, "--from")
+    assert here(project, *script, "pack", "--spec", "tiny", "--out", cells).startswith("2 cells, ")
     # Killed as soon as there is a checkpoint, …
     process, ends = train(cells, first, "--every", 0), time.monotonic() + 200
     while not list(first.glob("under-way-*/round-*")):
@@ -134,18 +134,15 @@ def test_cells_are_those_of_an_ordinary_run_though_killed_and_continued(tmp_path
         time.sleep(0.01)
     process.kill()
     process.communicate()
-    assert "1 under way" in here(project, "collect", "--cells", cells, "--from", first)
+    assert "1 under way" in here(project, *collect, first)
     # … then continued elsewhere, from what came back.
     process = train(cells, second)
     said, error = process.communicate(timeout=500)
     assert process.returncode == 0 and said.count(f"| {ROUNDS} | ") == said.count("| done |") == 2, error
-    assert here(project, "collect", "--cells", cells, "--from", second).startswith("2 runs taken, 0 under way")
+    assert here(project, *collect, second).startswith("2 runs taken, 0 under way")
     # The same spec in another project, by `pfl run`.
     other = Project(tmp_path / "b")
-    ran = other.call("pfl", "run", PFL_DEVICE="cpu", PFL_WORKERS="1", PFL_THREADS="1")
-    assert ran.returncode == 0, ran.stderr
+    here(other, "pfl", "run")
     ours, theirs = (sorted(one.root.glob("artifacts/runs/*/rounds.parquet")) for one in (project, other))
     assert len(ours) == 2 and [path.read_bytes() for path in ours] == [path.read_bytes() for path in theirs]
-    # DVC takes them for what they are, and they can be kept.
-    kept = project.call("pfl", "results", "keep", "tiny")
-    assert kept.returncode == 0, kept.stderr
+    here(project, "pfl", "results", "keep", "tiny")  # DVC takes them for what they are, and they can be kept

@@ -1,7 +1,5 @@
 """Compare the pins with what the code gives now, or record them: ``python -m pins [--record] [KIND …]``."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 import time
@@ -12,7 +10,7 @@ from pipeline.compile.fingerprint import Code
 from pipeline.compile.stage_code import Engine
 
 
-def main() -> int:
+def main():
     """Print what changed, and record the sources of the engine where no number did; return 1 when something changed."""
     parser = argparse.ArgumentParser(prog="python -m pins", description=__doc__)
     parser.add_argument("kinds", nargs="*", choices=[*KINDS, []], help="All of them when left out.")

@@ -3,30 +3,25 @@
 Few mistakes cancel out in them, as clients are uneven. A case that is added is recorded by ``python tests/pins``.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, fields
-from typing import Any
 
 from pflcore.methods import METHODS
-from pipeline.study.small_run import CONVNET, IMAGES, UNEVEN, Entry, SmallRun
+from pipeline.study.small_run import CONVNET, IMAGES, UNEVEN, SmallRun
 from pipeline.study.small_run import POOLED as P
 from pipeline.study.small_run import RESUMED as R
 from pipeline.study.small_run import STACKED as S
 
 TOLERANCE = 2e-5  # of the largest number of a line; vector units change numbers by 2e-6, stacks by as much
 
-_HELD_BACK: Entry = {**UNEVEN, "validation_share": 0.3}
-_NOVEL: Entry = {**UNEVEN, "novel_share": 0.4}
-_NORM: Entry = {"name": "lenet_bn", "channels": [4, 6], "kernel": 3, "padding": 1}
-_VIT: Entry = {"name": "tiny_vit", "depth": 2, "dim": 8, "heads": 2, "head_dim": 4, "mlp_dim": 12, "patch": 4}
-_STILL: Entry = {**_VIT, "dropout": 0.0}
-_LANGUAGE: Entry = {"name": "language_transformer", "depth": 1, "dim": 8, "heads": 2, "head_dim": 4, "mlp_dim": 12}
-_LSTM: Entry = {"name": "lstm", "embedding": 4, "hidden": 6, "layers": 1}
-_TEXTS: Entry = {
-    "dataset": {"name": "shakespeare", "stand_in": 120},
-    "partition": {"name": "natural", "min_samples": 1},
-}
+_HELD_BACK = {**UNEVEN, "validation_share": 0.3}
+_NOVEL = {**UNEVEN, "novel_share": 0.4}
+_NORM = {"name": "lenet_bn", "channels": [4, 6], "kernel": 3, "padding": 1}
+_VIT = {"name": "tiny_vit", "depth": 2, "dim": 8, "heads": 2, "head_dim": 4, "mlp_dim": 12, "patch": 4}
+_STILL = {**_VIT, "dropout": 0.0}
+_LANGUAGE = {"name": "language_transformer", "depth": 1, "dim": 8, "heads": 2, "head_dim": 4, "mlp_dim": 12}
+_LSTM = {"name": "lstm", "embedding": 4, "hidden": 6, "layers": 1}
+_SHAKESPEARE = {"name": "shakespeare", "stand_in": 120}
+_TEXTS = {"dataset": _SHAKESPEARE, "partition": {"name": "natural", "min_samples": 1}}
 
 
 @dataclass(frozen=True)
@@ -41,24 +36,24 @@ class Case(SmallRun):
 _FIELDS = {field.name for field in fields(Case)}
 
 
-def _trained(name: str, method: str, *ways: str, **rest: Any) -> Case:
+def _trained(name, method, *ways, **rest):
     """A case; what is no field of it is an option of the method."""
     options = {key: value for key, value in rest.items() if key not in _FIELDS}
     return Case(name, {"name": method, **options}, ways=ways, **{key: rest[key] for key in rest.keys() - options})
 
 
-_HYPER: Entry = {"embedding": 4, "hidden": 6}
-_WIDE: Entry = {"rounds": 2, "batch_size": 16, "lr": 0.05}  # batch norm of few samples magnifies rounding
-_SGD: Entry = {"momentum": 0.9, "weight_decay": 0.02}
-_DROPS: Entry = {"schedule": "exponential", "gamma": 0.3, "schedule_by": "step"}
-_AUGMENT: Entry = {"augment_crop": 1, "augment_flip": 0.5, "augment_rotation": 10.0}
-_ADAMW: Entry = {"optimizer": "adamw", "weight_decay": 0.1, "clip": 1.0, "lr": 0.01}
-_FEW: Entry = {"rounds": 2, "local_epochs": 1, "batch_size": 3}
-_ONCE: Entry = {**_FEW, "rounds": 1}
-_CLIPPED: Entry = {**_FEW, "lr": 2.0, "clip": 1.0}
-_MEASURED: Entry = {"every": 2, "window": 4, "curve_every": 3}
-_ADAPTED: Entry = {"name": "adaptation", "epochs": 2, "parts": ["head", "all"]}
-_RELEASED: Entry = {"name": "noise", "sigma_max": 1.0, "variant": "as_released"}
+_HYPER = {"embedding": 4, "hidden": 6}
+_WIDE = {"rounds": 2, "batch_size": 16, "lr": 0.05}  # batch norm of few samples magnifies rounding
+_SGD = {"momentum": 0.9, "weight_decay": 0.02}
+_DROPS = {"schedule": "exponential", "gamma": 0.3, "schedule_by": "step"}
+_AUGMENT = {"augment_crop": 1, "augment_flip": 0.5, "augment_rotation": 10.0}
+_ADAMW = {"optimizer": "adamw", "weight_decay": 0.1, "clip": 1.0, "lr": 0.01}
+_FEW = {"rounds": 2, "local_epochs": 1, "batch_size": 3}
+_ONCE = {**_FEW, "rounds": 1}
+_CLIPPED = {**_FEW, "lr": 2.0, "clip": 1.0}
+_MEASURED = {"every": 2, "window": 4, "curve_every": 3}
+_ADAPTED = {"name": "adaptation", "epochs": 2, "parts": ["head", "all"]}
+_RELEASED = {"name": "noise", "sigma_max": 1.0, "variant": "as_released"}
 
 _TRAINED = (
     _trained("average", "fedavg", P, S, R),
@@ -136,7 +131,7 @@ _TRAINED = (
 )
 
 
-def _dealt(name: str, dataset: str, clients: int = 5, stand_in: int = 200, **options: Any) -> Case:
+def _dealt(name, dataset, clients=5, stand_in=200, **options):
     shown = ", ".join(f"{key} {value}" for key, value in options.items())
     entry = {"name": dataset, "stand_in": stand_in}
     return Case(f"{name} ({shown})" if shown else name, None, {}, entry, None, {"name": name, **options}, clients)
@@ -165,15 +160,13 @@ _DEALT = (
 
 # Small options of methods and backbones that no case above has, and what they are trained on.
 _ON_ATTENTION = ("fedperfix", "fedtp_fedrod", "prefix", "prompts", "vanilla_attention")
-_OF_METHOD: dict[str, Entry] = {
-    "fedofa": {"embedding": 4, "hidden": 4, "heads": 2, "percent": 50.0},
-    "fedtp_fedrod": _HYPER,
-}
-_COLOURS: Entry = {"name": "cifar10", "stand_in": 60}
-_BOXES: Entry = {"name": "voc2007", "size": 64, "stand_in": 40}
-_NORMED: Entry = {**_WIDE, "lr": 0.02}
-_ALEXNET: Entry = {"width": 4, "hidden": 16, "grid": 1, "kernel": 3, "stride": 1, "padding": 1, "pool_padding": 1}
-_SMALL_BACKBONES: dict[str, tuple[Entry, Entry, Entry]] = {
+_FEDOFA = {"embedding": 4, "hidden": 4, "heads": 2, "percent": 50.0}
+_OF_METHOD = {"fedofa": _FEDOFA, "fedtp_fedrod": _HYPER}
+_COLOURS = {"name": "cifar10", "stand_in": 60}
+_BOXES = {"name": "voc2007", "size": 64, "stand_in": 40}
+_NORMED = {**_WIDE, "lr": 0.02}
+_ALEXNET = {"width": 4, "hidden": 16, "grid": 1, "kernel": 3, "stride": 1, "padding": 1, "pool_padding": 1}
+_SMALL_BACKBONES = {
     "alexnet_bn": (_ALEXNET, IMAGES, _NORMED),
     "lenet": ({"kernel": 3, "padding": 1}, IMAGES, {}),
     "mobilenetv2_ssd": ({"width": 35}, _BOXES, {**_FEW, "local_steps": 1, "lr": 0.01}),
@@ -184,21 +177,21 @@ _SMALL_BACKBONES: dict[str, tuple[Entry, Entry, Entry]] = {
 _ENGINE = (*_TRAINED, *_DEALT, Case("handwritten digits", dataset={"name": "digits"}, partition=None, backbone={}))
 
 
-def _methods() -> list[Case]:
-    """Return a case for each method that none of the engine's cases has."""
+def _methods():
+    """Yield a case for each method that none of the engine's cases has."""
     used = {case.method["name"] for case in _ENGINE if case.method}
-    nets = {name: _STILL if name in _ON_ATTENTION else CONVNET for name in METHODS.names() if name not in used}
-    options = {name: _OF_METHOD.get(name, METHODS.get(name).smoke) for name in nets}
-    return [Case(f"method {name}", {"name": name, **options[name]}, net, brief=True) for name, net in nets.items()]
+    for name in METHODS.names():
+        if name not in used:
+            options = _OF_METHOD.get(name, METHODS.get(name).smoke)
+            net = _STILL if name in _ON_ATTENTION else CONVNET
+            yield Case(f"method {name}", {"name": name, **options}, net, brief=True)
 
 
-def _backbones() -> list[Case]:
-    """Return a case for each backbone that none of the engine's cases has."""
-    made = []
+def _backbones():
+    """Yield a case for each backbone that none of the engine's cases has."""
     for name, (options, dataset, training) in _SMALL_BACKBONES.items():
-        net, case = {"name": name, **options}, f"backbone {name}"
-        made.append(Case(case, {"name": "fedavg"}, net, dataset, clients=3, training=training, brief=True))
-    return made
+        net, how = {"name": name, **options}, {"clients": 3, "training": training, "brief": True}
+        yield Case(f"backbone {name}", {"name": "fedavg"}, net, dataset, **how)
 
 
 CASES = (*_ENGINE, *_methods(), *_backbones())

@@ -1,20 +1,15 @@
 """What is pinned is what the code gives; ``make pins`` says the same of all kinds at once."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
 from functools import cache
-from pathlib import Path
 
 import pytest
 import torch
 from support.pretend_device import pretend_cuda
-from torch import Tensor
 
 import pins.pins as pins
 from pflcore.engine.dropout import DropoutBits
 from pflcore.registry import registry_of
-from pins.cases import CASES, Case
+from pins.cases import CASES
 from pins.pins import changes, compare, differences, numbers_of, numbers_of_run, read_pins
 from pipeline.compile.compiler import source_folder
 from pipeline.compile.fingerprint import Code
@@ -25,29 +20,29 @@ from pipeline.study.small_run import STACKED, same_everywhere
 _recorded = cache(read_pins)
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_numbers(case: Case) -> None:
+def cases(wanted=lambda case: True):
+    return pytest.mark.parametrize("case", [*filter(wanted, CASES)], ids=lambda case: case.name)
+
+
+@cases()
+def test_numbers(case):
     assert not changes("numbers", case.name, _recorded("numbers")[case.name], numbers_of(case))
 
 
 @pytest.mark.matrix
-@pytest.mark.parametrize("case", [case for case in CASES if case.ways], ids=lambda case: case.name)
-def test_ways_agree(case: Case) -> None:
+@cases(lambda case: case.ways)
+def test_ways_agree(case):
     numbers_of(case, *case.ways)
 
 
 @pytest.mark.matrix
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a real one")
-@pytest.mark.parametrize(
-    # Mixed precision is switched on for CUDA alone, which the pretended device is not to PyTorch itself.
-    "case",
-    [case for case in CASES if case.method and not case.brief and case.training.get("precision") != "bf16"],
-    ids=lambda case: case.name,
-)
-def test_numbers_on_a_pretended_gpu(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+# Mixed precision is switched on for CUDA alone, which the pretended device is not to PyTorch itself.
+@cases(lambda case: case.method and not case.brief and case.training.get("precision") != "bf16")
+def test_numbers_on_a_pretended_gpu(case, tmp_path, monkeypatch):
     run, draw = train.run, DropoutBits.draw
 
-    def drawn(bits: DropoutBits, *ids: int) -> Tensor:
+    def drawn(bits, *ids):
         """Draw dropout's numbers as the host does, and copy them to the device."""
         device, bits.device = bits.device, torch.device("cpu")
         try:
@@ -65,23 +60,22 @@ def test_numbers_on_a_pretended_gpu(case: Case, tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("kind", ["runs", "data", "figures", pytest.param("tables", marks=pytest.mark.matrix)])
-def test_kind(kind: str) -> None:
+def test_kind(kind):
     assert not compare(kind, read_pins(kind), dict(pins.KINDS[kind]()))
 
 
 @pytest.mark.parametrize("kind", ["method", "backbone", "partition"])
-def test_every_entry_has_a_case(kind: str) -> None:
+def test_every_entry_has_a_case(kind):
     used = {entry["name"] for case in CASES if (entry := getattr(case, kind))}
     assert set(registry_of(kind).names()) - used <= {"from_file"}
 
 
-def test_the_engine_is_the_one_that_gave_the_numbers() -> None:
+def test_the_engine_is_the_one_that_gave_the_numbers():
     assert untested(Code(source_folder())) is None
 
 
-def test_changed_numbers_need_a_raised_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    written: list[Mapping[str, pins.Numbers]] = []
-    recorded = {"a": {"versions": "engine=2 method/fedprox=1", "loss, round 1": "2.000000 3.000000"}}
+def test_changed_numbers_need_a_raised_version(monkeypatch):
+    written, recorded = [], {"a": {"versions": "engine=2 method/fedprox=1", "loss, round 1": "2.000000 3.000000"}}
     monkeypatch.setattr(pins, "read_pins", lambda kind: recorded)
     monkeypatch.setattr(pins, "write_pins", lambda kind, new: written.append(new))
     moved = {**recorded["a"], "loss, round 1": "2.000000 3.000300"}
@@ -91,7 +85,7 @@ def test_changed_numbers_need_a_raised_version(monkeypatch: pytest.MonkeyPatch) 
     assert pins.record("numbers", {"a": raised}) == [] and written == [{"a": raised}]
 
 
-def test_a_pin_that_vanished_or_moved_is_named_and_a_new_one_is_not() -> None:
+def test_a_pin_that_vanished_or_moved_is_named_and_a_new_one_is_not():
     found = {"b": {"paper": "3 ffff"}, "new": {"paper": "1 aaaa"}}
     recorded = {"a": {"paper": "2 eeee"}, "b": {"paper": "2 ffff"}}
     assert compare("runs", recorded, found) == ["a: paper: 2 eeee → none", "b: paper: 2 ffff → 3 ffff"]

@@ -1,7 +1,5 @@
 """The specs of papers: published values against what was typed a second time, settings, shared runs, and claims."""
 
-from __future__ import annotations
-
 import csv
 import re
 from functools import cache
@@ -9,7 +7,6 @@ from itertools import product
 from pathlib import Path
 from statistics import fmean
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import pytest
 import yaml
@@ -19,34 +16,30 @@ from pflcore.settings import Training
 from pipeline.report.claims import judge_claims
 from pipeline.report.frame import collect_frame
 from pipeline.report.table import Results
-from pipeline.spec.table import ResolvedTable, TableCell
 
 HERE = Path(__file__).parent
 TEXTS = next(HERE.parents[2].glob("*/papers"), None)
 """The papers as text, where a checkout has them beside it."""
 NAMES = {"fedofa": "fedofa", "fedperfix": "fedperfix", "pfedla": "pfedla-local-attention", "fedtp": "fedtp-v2"}
 SETTINGS = yaml.safe_load((HERE / "settings.yaml").read_text(encoding="utf-8"))
+CSVS = [path for paper in NAMES for path in sorted((SPECS / paper).glob("table*.csv")) if path.stem != "table4_last"]
 
 
-@cache
-def table(spec: str) -> ResolvedTable:
-    found = resolve_spec(spec).table
-    assert found is not None
-    return found
+def table(spec):
+    return resolve_spec(spec).table
 
 
-def cell(spec: str, labels: str) -> TableCell:
-    (found,) = (cell for cell in table(spec).cells if ", ".join(cell.labels.values()) == labels)
-    return found
+def rows_of(path):
+    return list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
 
 
-def record(spec: str, runs: list[str]) -> dict[str, Any]:
+def record(spec, runs):
     """What is run under the first seed."""
     return min((run.record for run in resolve_spec(spec).runs if run.id in runs), key=lambda record: record["seed"])
 
 
-def test_published_values_are_the_printed_ones() -> None:
-    expected, spec = dict[str, dict[tuple[str, ...], Any]](), ""
+def test_published_values_are_the_printed_ones():
+    expected, spec = {}, ""
     for line in (HERE / "printed.txt").read_text(encoding="utf-8").splitlines():
         spec = line.strip("[]") if line.startswith("[") else spec
         if line.startswith(("[", "#")):
@@ -65,17 +58,11 @@ def test_published_values_are_the_printed_ones() -> None:
         }
 
 
-CSVS = [
-    path for paper in NAMES for path in sorted((SPECS / paper).glob("table*.csv")) if path.name != "table4_last.csv"
-]
-
-
 @pytest.mark.skipif(TEXTS is None, reason="the papers as text are not beside this checkout")
 @pytest.mark.parametrize("path", CSVS, ids=lambda path: f"{path.parent.name}/{path.stem}")
-def test_published_values_are_in_the_paper(path: Path) -> None:
-    assert TEXTS is not None
+def test_published_values_are_in_the_paper(path):
     text = (TEXTS / f"{NAMES[path.parent.name]}.txt").read_text(encoding="utf-8")
-    rows = [row for row in csv.DictReader(path.read_text(encoding="utf-8").splitlines()) if row["mean"]]
+    rows = [row for row in rows_of(path) if row["mean"]]
     if path.parent.name == "fedofa" and path.stem == "table3":  # which adds up what is printed
         base = {(row["dataset"], row["clients"]): float(row["mean"]) for row in rows if row["method"] == "no attention"}
         more = [float(row["mean"]) - base[row["dataset"], row["clients"]] for row in rows]
@@ -95,31 +82,33 @@ def test_published_values_are_in_the_paper(path: Path) -> None:
         *(("pfedla/table3_domainnet", "domain", "Average"), ("pfedla/table6", "client", "Average")),
     ],
 )
-def test_printed_averages_are_those_of_what_is_beside_them_or_marked(spec: str, axis: str, average: str) -> None:
-    values: dict[tuple[str, ...], list[float]] = {}
-    for row in csv.DictReader((SPECS / f"{spec}.csv").read_text(encoding="utf-8").splitlines()):
-        key = tuple(row[name] for name in list(row)[: list(row).index("mean")] if name != axis)
+def test_printed_averages_are_those_of_what_is_beside_them_or_marked(spec, axis, average):
+    values = {}
+    for row in rows_of(SPECS / f"{spec}.csv"):
+        mean, labels = float(row["mean"]), list(row)[: list(row).index("mean")]
+        key = tuple(row[name] for name in labels if name != axis)
         if row[axis] != average:
-            values.setdefault(key, []).append(float(row["mean"]))
+            values.setdefault(key, []).append(mean)
         elif row.get("misprint"):
             beside = re.search(r"the mean of the domains beside it is ([0-9.]+)$", row["note"])
-            assert beside and float(beside[1]) == pytest.approx(fmean(values[key]), abs=0.0051)
-            assert abs(float(row["mean"]) - float(beside[1])) > 0.0101
+            assert float(beside[1]) == pytest.approx(fmean(values[key]), abs=0.0051)
+            assert abs(mean - float(beside[1])) > 0.0101
         else:
-            assert float(row["mean"]) == pytest.approx(fmean(values[key]), abs=0.0101), key
+            assert mean == pytest.approx(fmean(values[key]), abs=0.0101), key
 
 
 @pytest.mark.parametrize("spec", SETTINGS)
-def test_settings_are_the_papers(spec: str) -> None:
+def test_settings_are_the_papers(spec):
+    cells = {", ".join(cell.labels.values()): cell.runs for cell in table(spec).cells}
     for labels, expected in SETTINGS[spec].items():
-        run = record(spec, cell(spec, labels).runs)
+        run = record(spec, cells[labels])
         for name, value in expected.items():
             found = {key: run[name].get(key) for key in value} if isinstance(value, dict) else run[name]
             assert found == value, (labels, name)
 
 
 @pytest.mark.parametrize("spec", ["fedofa/table1", "fedofa/table_s1"])
-def test_all_methods_have_5000_trainings_of_a_client(spec: str) -> None:
+def test_all_methods_have_5000_trainings_of_a_client(spec):
     for cell in table(spec).cells:
         run = record(spec, cell.runs)
         training = Training(**run["training"])
@@ -151,10 +140,11 @@ CONTRADICTED = {
 """Per spec the claims that fail in print, and what they fail against first."""
 COUNTED = ("pfedla/table2", "pfedla/table4", "fedperfix/table2_resources", "fedperfix/sizes")
 """Specs of which all numbers are known without a run."""
+ELEVEN = "On CIFAR-100, FedTP is ahead of pFedHN by 11 points on average."
 
 
 @cache
-def results(spec: str) -> Results | None:
+def results(spec):
     """A spec without any run; None of one that is only to be extended."""
     resolved = resolve_spec(spec)
     runs = {run.id: run for run in resolved.runs}
@@ -163,33 +153,29 @@ def results(spec: str) -> Results | None:
 
 
 @pytest.mark.parametrize("paper", ["fedtp", *(pytest.param(name, marks=pytest.mark.matrix) for name in [*NAMES][:3])])
-def test_what_the_papers_contradict_themselves(paper: str) -> None:
-    found: dict[str, dict[str, str]] = {}
+def test_what_the_papers_contradict_themselves(paper):
+    found = {}
     for spec in (f"{paper}/{path.stem}" for path in sorted((SPECS / paper).glob("*.yaml"))):
-        for judgement in judge_claims(one) if (one := results(spec)) else ():
-            text = judgement.claim.text
+        for judgement in judge_claims(results(spec)) if results(spec) else ():
+            text, published = judgement.claim.text, judgement.published
             assert judgement.obtained.verdict == ("holds" if spec in COUNTED else "not yet")
             assert judgement.obtained.pairs > 0, f"{spec}: no run could ever decide {text!r}"
-            if judgement.contradicted_by_paper and judgement.published:
-                found.setdefault(spec, {})[text] = " ".join(judgement.published.judged[0].than.values())
-            if (
-                text == "On CIFAR-100, FedTP is ahead of pFedHN by 11 points on average."
-            ):  # "with an 11.31% improvement"
-                assert judgement.published and judgement.published.judged[0].effect.difference == pytest.approx(11.315)
+            if judgement.contradicted_by_paper and published:
+                found.setdefault(spec, {})[text] = " ".join(published.judged[0].than.values())
+            if text == ELEVEN:  # "with an 11.31% improvement"
+                assert published.judged[0].effect.difference == pytest.approx(11.315)
     assert found == {spec: claims for spec, claims in CONTRADICTED.items() if spec.startswith(f"{paper}/")}
 
 
 @pytest.mark.matrix
-def test_printed_parameters_are_those_of_a_thousand_classes_in_units_of_two_to_the_twenty() -> None:
-    found = results("fedperfix/table2_resources")
-    assert found is not None
+def test_printed_parameters_are_those_of_a_thousand_classes_in_units_of_two_to_the_twenty():
     more = (1000 - 100) * (384 + 1)  # of the head, a weight per feature and a bias for each further class
-    for cell in found.cells:
+    for cell in results("fedperfix/table2_resources").cells:
         method, quantity = cell.labels.values()
         if quantity in ("Storage", "Communication"):
             at_home = method in ("FedBABU", "FedRep", "Vanilla Attention", "FedPerfix", "Local")
-            copies = (2 if method == "APFL" else 1) if quantity == "Storage" else int(not at_home)
-            assert cell.obtained and cell.published
-            # 42.06M is twice the rounded 21.03M.
+            stored = 2 if method == "APFL" else 1
+            copies = stored if quantity == "Storage" else int(not at_home)
             in_units = (cell.obtained.mean + copies * more) / 2**20
+            # 42.06M is twice the rounded 21.03M.
             assert in_units == pytest.approx(cell.published.mean / 1e6, abs=0.0051), (method, quantity)

@@ -1,18 +1,16 @@
 """A server of files on this machine that breaks off, is busy, or knows no ranges, as tests ask for."""
 
-from __future__ import annotations
-
 import hashlib
 import http.server
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from pflcore.datasets._download import Source
 
 CONTENT = bytes(range(256)) * 20_000  # five megabytes
+DIGEST = hashlib.sha256(CONTENT).hexdigest()
 
 
 @dataclass
@@ -27,18 +25,17 @@ class Host:
     asked: list[str | None] = field(default_factory=list)
     sent: int = 0
 
-    def source(self, digest: str | None = None) -> Source:
-        digest = digest or hashlib.sha256(CONTENT).hexdigest()
+    def source(self, digest=DIGEST):
         return Source(f"http://127.0.0.1:{self.port}/real.zip", "sha256", digest)
 
 
 @contextmanager
-def serving() -> Iterator[Host]:
-    """A host for the time of the block."""
+def serving():
+    """Yield a host for the time of the block."""
     state = Host()
 
     class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
+        def do_GET(self):
             wanted = self.headers["Range"]
             state.asked.append(wanted)
             time.sleep(state.delay)
@@ -55,7 +52,7 @@ def serving() -> Iterator[Host]:
             self.wfile.write(body)
             state.sent += len(body)
 
-        def log_message(self, *_: object) -> None: ...
+        def log_message(self, *_): ...
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         state.port = server.server_address[1]

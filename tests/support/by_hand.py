@@ -1,22 +1,13 @@
 """Federated rounds as anyone would write them: a module and PyTorch's SGD per client, means, and the comparison."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any
-
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
-from pflcore.data.federation import FederatedData
-from pflcore.engine import Result
 from pflcore.groups import add_prefix
 from pflcore.method import Update
-from pflcore.methods import Method
 from pflcore.seeds import generator
-from pflcore.settings import Training
 from support.tiny import NormNet, backbone, create, federation, method, normalised, run, sampled, training
 
 State = dict[str, Tensor]
@@ -30,14 +21,7 @@ class Rounds:
     classifier got in the last forward pass, one row per prediction.
     """
 
-    def __init__(
-        self,
-        net: str = "convnet",
-        settings: Training | None = None,
-        data: FederatedData | None = None,
-        own: str = "",
-        entry: Method | None = None,
-    ) -> None:
+    def __init__(self, net="convnet", settings=None, data=None, own="", entry=None):
         options = {"dropout": 0.0} if net in ("tiny_vit", "language_transformer") else {}
         self.name, self.net = net, NormNet() if net == "norm" else backbone(net, **options)
         self.data, self.settings = data or federation(), settings or training(rounds=3)
@@ -50,14 +34,14 @@ class Rounds:
         self.head = self.model.get_submodule("head")
         self.head.register_forward_pre_hook(self._note)
 
-    def _note(self, _: object, given: tuple[Tensor, ...]) -> None:
+    def _note(self, _, given):
         self.features = given[0].flatten(0, -2)
 
-    def __iter__(self) -> Iterator[tuple[int, list[int]]]:
+    def __iter__(self):
         for round_ in range(1, self.settings.rounds + 1):
             yield round_, sampled(SEED, round_, self.data.clients, self.settings)
 
-    def average(self, client: Callable[[int, int], State], averaging: str = "samples") -> None:
+    def average(self, client, averaging="samples"):
         """All rounds of a server that takes means; `client` gives the model of a client after a round."""
         for round_, cohort in self:
             self.x = self.mean({i: client(i, round_) for i in cohort}, averaging)
@@ -67,7 +51,7 @@ class Rounds:
     def state(self) -> State:
         return {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()}
 
-    def parameters(self, *, head: bool | None = None) -> list[str]:
+    def parameters(self, *, head=None):
         """Names of the classifier's parameters, of all others, or of both."""
         return [n for n, _ in self.model.named_parameters() if head is None or n.startswith("head.") == head]
 
@@ -75,22 +59,21 @@ class Rounds:
         """Of what is shared and trained."""
         return {name: torch.zeros_like(self.x[name]) for name in self.parameters() if name in self.x}
 
-    def lend(self, *states: State) -> nn.Module:
+    def lend(self, *states):
         """The module with these entries, in training mode."""
         merged = {name: tensor for one in (self.initial, *states) for name, tensor in one.items()}
         self.model.load_state_dict({name: merged[name] for name in self.initial})
         return self.model.train()
 
-    def labels(self, rows: Tensor) -> Tensor:
+    def labels(self, rows):
         return (self.data.inputs[rows][:, 1:].long() if self.data.is_text else self.data.labels[rows]).flatten()
 
-    def logits(self, rows: Tensor) -> Tensor:
+    def logits(self, rows):
         """One row per prediction."""
         inputs = self.data.inputs[rows][:, :-1].long() if self.data.is_text else normalised(self.data, rows)
-        out: Tensor = self.model(inputs)
-        return out.flatten(0, -2)
+        return self.model(inputs).flatten(0, -2)
 
-    def look(self, state: State, rows: Tensor) -> tuple[Tensor, Tensor]:
+    def look(self, state, rows):
         """Logits and features of another model, which nobody trains; statistics are of the batch."""
         before, mode = self.state(), self.model.training
         with torch.no_grad():
@@ -99,17 +82,17 @@ class Rounds:
         self.lend(before).train(mode)
         return seen
 
-    def see(self, steps: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
+    def see(self, steps):
         """Features and labels of some batches in training mode, after which running statistics are what they were."""
         state = self.state()
         seen = [(self.look(state, rows)[1], self.labels(rows)) for rows in steps]
         features, labels = (torch.cat(parts) for parts in zip(*seen, strict=True))
         return features, labels
 
-    def cross_entropy(self, rows: Tensor) -> Tensor:
+    def cross_entropy(self, rows):
         return F.cross_entropy(self.logits(rows), self.labels(rows))
 
-    def slopes(self, state: State, rows: Tensor) -> State:
+    def slopes(self, state, rows) -> State:
         """The gradient of the cross-entropy at a model."""
         self.lend(state).zero_grad()
         self.cross_entropy(rows).backward()
@@ -117,11 +100,11 @@ class Rounds:
 
     # --- local training --------------------------------------------------------------------------------------------
 
-    def rows(self, client: int, round_: int) -> list[Tensor]:
+    def rows(self, client, round_):
         """The batches of a client's round."""
         return self.passes(client, "batches", round_, self.settings.local_epochs)
 
-    def passes(self, client: int, stream: str, round_: int, count: int = 1, share: float = 1.0) -> list[Tensor]:
+    def passes(self, client, stream, round_, count=1, share=1.0):
         """The batches of other passes; the streams of a round's phases are numbered from 3."""
         order, rows = generator(SEED, stream, round_, client), self.data.train[client]
         if share < 1:
@@ -130,16 +113,7 @@ class Rounds:
         return [batch for _ in range(count) for batch in torch.split(rows[order.permutation(len(rows))], size)]
 
     def descend(
-        self,
-        steps: Iterable[Tensor],
-        loss: Callable[[Tensor], Tensor] | None = None,
-        *,
-        moved: Collection[str] | None = None,
-        beside: Iterable[Tensor] = (),
-        decay: float = 0.0,
-        lr: float | None = None,
-        pull: Callable[[str, Tensor], Tensor] | None = None,
-        statistics: bool = True,
+        self, steps, loss=None, *, moved=None, beside=(), decay=0.0, lr=None, pull=None, statistics=True
     ) -> State:
         """The model after steps of SGD on a loss of rows, by default the cross-entropy.
 
@@ -147,8 +121,8 @@ class Rounds:
         `pull` is added to the gradients of parameters that are shared.
         """
         before, named, usual = self.state(), dict(self.model.named_parameters()), self.settings.weight_decay
-        groups: list[dict[str, Any]] = [{"params": [p for n, p in named.items() if moved is None or n in moved]}]
-        groups[0]["weight_decay"] = usual
+        trained = [p for n, p in named.items() if moved is None or n in moved]
+        groups = [{"params": trained, "weight_decay": usual}]
         if others := list(beside):
             groups.append({"params": others, "weight_decay": usual + decay})
         sgd = torch.optim.SGD(groups, lr or self.settings.lr, self.settings.momentum)
@@ -164,7 +138,7 @@ class Rounds:
             self.lend(self.state(), {n: one for n, one in before.items() if n not in named})
         return self.state()
 
-    def train(self, client: int, round_: int, start: State | None = None, **options: Any) -> State:
+    def train(self, client, round_, start=None, **options) -> State:
         """A client's model after its round; its own entries are kept. `options` are those of :meth:`descend`."""
         self.lend(self.x if start is None else start, self.own[client] if start is None else {})
         ended = self.descend(self.rows(client, round_), **options)
@@ -173,42 +147,33 @@ class Rounds:
 
     # --- the server, and the comparison ----------------------------------------------------------------------------
 
-    def shares(self, cohort: Iterable[int], averaging: str = "samples") -> dict[int, float]:
+    def shares(self, cohort, averaging="samples"):
         sizes = {client: len(self.data.train[client]) if averaging == "samples" else 1 for client in cohort}
         return {client: size / sum(sizes.values()) for client, size in sizes.items()}
 
-    def mean(self, ended: Mapping[int, State], averaging: str = "samples", of: Collection[str] | None = None) -> State:
+    def mean(self, ended, averaging="samples", of=None) -> State:
         """The mean of what is shared; counters are those of the first."""
         shares, first = self.shares(ended, averaging), next(iter(ended.values()))
-        return {
-            name: sum((share * ended[client][name] for client, share in shares.items()), torch.zeros(()))
-            if first[name].is_floating_point()
-            else first[name]
-            for name in (self.x if of is None else of)
-        }
+        mean = {name: first[name] for name in (self.x if of is None else of)}
+        for name in [name for name, tensor in mean.items() if tensor.is_floating_point()]:
+            mean[name] = sum(share * ended[client][name] for client, share in shares.items())
+        return mean
 
-    def run(self, name: str | Method, executor: str = "sequential", **options: Any) -> Result:
-        also = (self.personal.rstrip("."),) if self.personal and isinstance(name, str) else ()
-        entry = method(name, **({"also_personal": also} if also else {}), **options) if isinstance(name, str) else name
-        return run(entry, self.net, self.data, training=self.settings, seed=SEED, executor=executor)
+    def run(self, name, executor="sequential", **options):
+        """The run by the engine of a method, or of one by its name."""
+        if isinstance(name, str):
+            own = {"also_personal": (self.personal.rstrip("."),)} if self.personal else {}
+            name = method(name, **own, **options)
+        return run(name, self.net, self.data, training=self.settings, seed=SEED, executor=executor)
 
-    def loss(self, client: int, *states: State, logits: Callable[[int, Tensor], Tensor] | None = None) -> float:
+    def loss(self, client, *states, logits=None):
         """The mean loss of a model over a client's test samples, maybe of other logits than its own."""
         self.lend(*states).eval()
         rows = self.data.test[client]
         made = self.logits(rows)
         return float(F.cross_entropy(logits(client, made) if logits else made, self.labels(rows)).detach())
 
-    def check(
-        self,
-        result: Result,
-        *beside: State,
-        kept: Sequence[State] = (),
-        models: Sequence[State] | None = None,
-        logits: Callable[[int, Tensor], Tensor] | None = None,
-        measured: bool = True,
-        **tolerance: float,
-    ) -> None:
+    def check(self, result, *beside, kept=(), models=None, logits=None, measured=True, **tolerance):
         """The run ended with these models, what is `beside` them, what clients have `kept` below ``own/``.
 
         They are measured with `models`, by default the server's and their own entries, and their own or other `logits`.
@@ -223,7 +188,7 @@ class Rounds:
             losses(result, [self.loss(client, model, logits=logits) for client, model in enumerate(models)])
 
 
-def near(found: Mapping[str, Tensor], *expected: State, rtol: float = 1e-3, atol: float = 2e-5) -> None:
+def near(found, *expected, rtol=1e-3, atol=2e-5):
     """All expected entries are there and have these values."""
     for name, tensor in ((name, tensor) for one in expected for name, tensor in one.items()):
         torch.testing.assert_close(
@@ -231,13 +196,13 @@ def near(found: Mapping[str, Tensor], *expected: State, rtol: float = 1e-3, atol
         )
 
 
-def losses(result: Result, expected: list[float], rel: float = 1e-3) -> None:
+def losses(result, expected, rel=1e-3):
     """Those of all clients in the last round."""
     assert result.loss[-len(expected) :].tolist() == pytest.approx(expected, rel=rel)
 
 
-def moved(sent: State, by: float = 1.0, client: int = 0, samples: int = 5, seed: int = 0) -> Update:
+def moved(sent, by=1.0, client=0, samples=5):
     """What a client returns that moved at random."""
-    draw = torch.Generator().manual_seed(seed)
+    draw = torch.Generator().manual_seed(0)
     returned = {name: tensor + by * torch.randn(tensor.shape, generator=draw) for name, tensor in sent.items()}
     return Update(client, samples, {name: tensor.clone() for name, tensor in sent.items()}, returned)

@@ -1,7 +1,5 @@
 """A Ray cluster on this machine: a head without resources, and nodes that share nothing but the network."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import socket
@@ -10,18 +8,16 @@ import sys
 import tempfile
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field
-from pathlib import Path
 
 import psutil
 
 RAY = (sys.executable, "-m", "ray.scripts.scripts")
 
 
-class RayNode(subprocess.Popen[bytes]):
+class RayNode(subprocess.Popen):
     """One ``ray start`` and what it started."""
 
-    def kill(self) -> None:
+    def kill(self):
         """End everything at once, as when the machine loses power."""
         with suppress(psutil.NoSuchProcess):
             me = psutil.Process(self.pid)
@@ -33,32 +29,30 @@ class RayNode(subprocess.Popen[bytes]):
         self.wait()
 
 
-@dataclass
 class RayCluster:
     """A cluster, ended with the block; `folder` has the nodes' own folders."""
 
-    folder: Path
-    nodes: list[RayNode] = field(default_factory=list)
+    def __init__(self, folder):
+        self.folder, self.nodes = folder, []
 
-    def __enter__(self) -> RayCluster:
-        self.port = free_port()
-        self.address = f"127.0.0.1:{self.port}"
-        self.temp = Path(tempfile.mkdtemp(prefix="r", dir="/tmp"))  # short: Ray keeps sockets there
-        self._start("head", "--head", f"--port={self.port}", "--num-cpus=0", "--include-dashboard=false")
-
+    def __enter__(self):
+        port = free_port()
+        self.address = f"127.0.0.1:{port}"
+        self.temp = tempfile.mkdtemp(prefix="r", dir="/tmp")  # short: Ray keeps sockets there
+        self._start("head", "--head", f"--port={port}", "--num-cpus=0", "--include-dashboard=false")
         self.wait(0)
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *_):
         for node in reversed(self.nodes):
             node.kill()
         shutil.rmtree(self.temp, ignore_errors=True)
 
-    def add(self, name: str) -> None:
+    def add(self, name):
         """Start a node with one core."""
         self._start(name, f"--address={self.address}", "--num-cpus=1")
 
-    def wait(self, count: int) -> None:
+    def wait(self, count):
         """Wait until so many nodes beside the head have registered."""
         end, found = time.monotonic() + 60, -1
         while found < count:
@@ -68,19 +62,18 @@ class RayCluster:
             status = subprocess.run(command, capture_output=True, text=True).stdout
             found = sum(line.strip().startswith("1 node_") for line in status.splitlines()) - 1
 
-    def _start(self, name: str, *arguments: str) -> None:
+    def _start(self, name, *arguments):
         home = self.folder / name
         home.mkdir(parents=True)
         # Of nodes on one machine that start at once, those that shared a folder of Ray's would take each other's names.
         own = ["--num-gpus=0", "--block", "--disable-usage-stats", "--object-store-memory=80000000"]
-        command = [*RAY, "start", *arguments, *own, f"--temp-dir={self.temp / name}", f"--node-name={name}"]
+        command = [*RAY, "start", *arguments, *own, f"--temp-dir={self.temp}/{name}", f"--node-name={name}"]
         with (home / "ray.log").open("wb") as log:
-            streams = {"stdout": log, "stderr": subprocess.STDOUT}
-            environment = {**os.environ, "PFL_THREADS": "1"}
-            self.nodes.append(RayNode(command, cwd=home, env=environment, start_new_session=True, **streams))
+            how = {"stdout": log, "stderr": subprocess.STDOUT, "env": {**os.environ, "PFL_THREADS": "1"}}
+            self.nodes.append(RayNode(command, cwd=home, start_new_session=True, **how))
 
 
-def free_port() -> int:
+def free_port():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -1,10 +1,7 @@
 """The command line in this process, for tests that need no process of its own."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -14,18 +11,17 @@ Pfl = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def pfl(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Pfl:
+def pfl(monkeypatch, capfd) -> Pfl:
     """Call `pfl` with some words in a folder; return its exit code, output and errors."""
     monkeypatch.setenv("COLUMNS", "160")
     monkeypatch.setenv("DVC_NO_ANALYTICS", "1")
 
-    def call(folder: Path, *words: str) -> tuple[int, str, str]:
+    def call(folder, *words):
         monkeypatch.chdir(folder)
         monkeypatch.setattr(sys, "argv", ["pfl", *words])
         capfd.readouterr()
         with pytest.raises(SystemExit) as end:
             cli.main()
-        printed = capfd.readouterr()
-        return int(end.value.code or 0), printed.out, printed.err
+        return int(end.value.code or 0), *capfd.readouterr()
 
     return call

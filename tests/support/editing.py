@@ -6,19 +6,13 @@ what DVC has recorded, in lock files and in its run cache, must be what that cod
 has settled, what lies there as up to date must be what the code that lies there gives.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -36,33 +30,33 @@ _HOLD = """\
             time.sleep(0.01)
 """
 _WEIGHT = ("0.5 * self.mu", "50 * self.mu")  # in the two versions of FedProx
-Act = Callable[["Laboratory"], None]
 
 
-@dataclass
 class Laboratory:
-    """A project whose code can be edited."""
+    """A project whose code can be edited, and what it knows.
 
-    project: Project
-    truth: dict[str, dict[str, str]] = field(default_factory=dict)  # version → run's method → hash of measurements
-    commands: dict[str, list[str]] = field(default_factory=dict)  # command of a stage → versions that it belongs to
-    made_from: dict[str, list[str]] = field(default_factory=dict)  # command and inputs of a stage → hashes of outputs
+    `truth`: version → run's method → hash of measurements. `made`: what identifies what a stage makes, of training its
+    command alone, else that and its inputs → hashes of its outputs.
+    """
+
+    def __init__(self, project, truth=None, made=None):
+        self.project, self.root, self.truth, self.made = project, project.root, truth or {}, made or {}
 
     @classmethod
-    def make(cls, folder: Path, rounds: int) -> Laboratory:
+    def make(cls, folder, rounds):
         """Return a project with two runs, trained under both versions of the packages; the first lies there."""
-        project = make_project(
-            folder, {"specs/tiny.yaml": spec("{FedAvg: fedavg, FedProx: fedprox}", rounds=rounds)}, ["tiny"]
-        )
-        project.write(".gitignore", "__pycache__/\n/artifacts/\n/reports/\n.pfl/\n.dvc/\ndvc.lock\n")
+        specs = {"specs/tiny.yaml": spec("{FedAvg: fedavg, FedProx: fedprox}", rounds=rounds)}
+        made = cls(make_project(folder, specs, ["tiny"]))
+        made.project.write(".gitignore", "__pycache__/\n/artifacts/\n/reports/\n.pfl/\n.dvc/\ndvc.lock\n")
         for package in ("pflcore", "pipeline"):
             shutil.copytree(source_folder() / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
-        made = cls(project)
         made._replace(ENGINE, _ROUND, _HOLD + _ROUND)
-        made.accept()
+        code = Code(folder)
+        Engine.on_disk(code).write(code)  # as `make pins` does when the engine gives the numbers that are known
         made.call("git", "init", "-q", "-b", "first")
-        for version, change in (("first", lambda: None), ("second", made.edit)):
-            change()
+        for version in ("first", "second"):
+            if version == "second":
+                made.edit()
             made.compile()
             made.call("git", "checkout", "-q", "-B", version)
             made.call("git", "add", "-A")
@@ -72,9 +66,7 @@ class Laboratory:
             made.call("git", "checkout", "-q", version)
             made.settle("pfl")
             made.truth[version] = made.results()
-            made.made_from |= {_inputs(entry): _outputs(entry) for entry in made.entries()}
-            for stage in project.stages().values():
-                made.commands.setdefault(stage["cmd"], []).append(version)
+            made.made |= {_key(entry): _outputs(entry) for entry in made.entries()}
             for left in (".dvc/cache", ".dvc/tmp", ".pfl/checkpoints", "artifacts"):
                 shutil.rmtree(folder / left, ignore_errors=True)
             for lock in [folder / "dvc.lock", *folder.glob("stages/**/dvc.lock")]:
@@ -82,84 +74,76 @@ class Laboratory:
         made.call("dvc", "repro", *made.stages("partition", "describe"))
         first, second = made.truth["first"], made.truth["second"]
         assert first["fedavg"] == second["fedavg"] and first["fedprox"] != second["fedprox"]
-        project.write(".pfl/truth.json", json.dumps([made.truth, made.commands, made.made_from]))
+        made.project.write(".pfl/truth.json", json.dumps([made.truth, made.made]))
         return made
 
     @classmethod
-    def found(cls, folder: Path) -> Laboratory:
+    def found(cls, folder):
         """Return the one that has been made in a folder."""
         return cls(Project(folder), *json.loads((folder / ".pfl/truth.json").read_text(encoding="utf-8")))
 
-    def copy(self, folder: Path) -> Laboratory:
+    def copy(self, folder):
         """Return the same in another place, with nothing trained yet."""
-        shutil.copytree(self.project.root, folder, ignore=shutil.ignore_patterns("tmp", "warm"), symlinks=True)
+        shutil.copytree(self.root, folder, ignore=shutil.ignore_patterns("tmp", "warm"), symlinks=True)
         return Laboratory.found(folder)
 
     @property
-    def environment(self) -> dict[str, str]:
-        return {"PYTHONPATH": str(self.project.root), "PFL_DEVICE": "cpu", "PFL_CHECKPOINT_SECONDS": "0"}
+    def environment(self):
+        return {"PYTHONPATH": str(self.root), "PFL_DEVICE": "cpu", "PFL_CHECKPOINT_SECONDS": "0"}
 
-    def call(self, *command: str) -> subprocess.CompletedProcess[str]:
+    def call(self, *command):
         return self.project.call(*command, **self.environment)
 
-    def _replace(self, name: str, before: str, after: str) -> None:
-        path = self.project.root / name
+    def _replace(self, name, before, after):
+        path = self.root / name
         text = path.read_text(encoding="utf-8")
         assert before in text, f"{name} has no {before!r}"
         path.write_text(text.replace(before, after, 1), encoding="utf-8")
 
-    def edit(self) -> None:
+    def edit(self):
         """Write the method's code as in the second version, and nothing else."""
         self._replace(EDITED, *_WEIGHT)
 
-    def undo(self) -> None:
+    def undo(self):
         """Write the method's code as in the first version."""
         self._replace(EDITED, *reversed(_WEIGHT))
 
-    def accept(self) -> None:
-        """Record the engine as `make pins` does when it gives the numbers that are known."""
-        code = Code(self.project.root)
-        Engine.on_disk(code).write(code)
-
-    def compile(self) -> None:
+    def compile(self):
         self.call("pfl", "compile")
 
     @property
-    def version(self) -> str:
+    def version(self):
         """Which of the versions lies there."""
-        return "second" if _WEIGHT[1] in (self.project.root / EDITED).read_text(encoding="utf-8") else "first"
+        return "second" if _WEIGHT[1] in (self.root / EDITED).read_text(encoding="utf-8") else "first"
 
-    def results(self) -> dict[str, str]:
+    def results(self):
         """Return run's method → hash of its measurements, of the runs that are there."""
-        found = {path.parent.name: path for path in self.project.root.glob("artifacts/runs/*/rounds.parquet")}
-        md5 = {name: hashlib.md5(path.read_bytes(), usedforsecurity=False) for name, path in found.items()}
-        return {name.split("-")[0]: hash_.hexdigest() for name, hash_ in md5.items()}
+        paths = self.root.glob("artifacts/runs/*/rounds.parquet")
+        return {path.parent.name.split("-")[0]: hashlib.md5(path.read_bytes()).hexdigest() for path in paths}
 
-    def stages(self, *names: str) -> list[str]:
+    def stages(self, *names):
         """Return the addresses of the federation's stages whose names begin so."""
         return [address for address in self.project.stages() if address.rpartition(":")[2].startswith(names)]
 
-    def start(self, program: str) -> subprocess.Popen[str]:
+    def start(self, program):
         """Bring the runs up to date in the background: ``dvc repro`` with them as targets, or all by ``pfl run``."""
-        shutil.rmtree(self.project.root / ".pfl/states", ignore_errors=True)  # what is repeated is trained again
+        shutil.rmtree(self.root / ".pfl/states", ignore_errors=True)  # what is repeated is trained again
         command = ["dvc", "repro", *self.stages("train@")] if program == "dvc" else ["pfl", "run", "-j", "1"]
-        environment, pipe = self.project.environment(**self.environment), subprocess.PIPE
-        return subprocess.Popen(
-            command, cwd=self.project.root, env=environment, stdout=pipe, stderr=subprocess.STDOUT, text=True
-        )
+        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        return subprocess.Popen(command, cwd=self.root, env=self.project.environment(**self.environment), **streams)
 
     @contextmanager
-    def amid(self, program: str, method: str) -> Iterator[subprocess.Popen[str]]:
+    def amid(self, program, method):
         """Yield while a run of all by ``dvc`` or ``pfl`` is held in the middle of a method's training."""
         hold = self.project.write(f"hold-{method}", "")
         process, until = self.start(program), time.monotonic() + PATIENCE
-        while not any(self.project.root.glob(f".pfl/checkpoints/{method}-*/round-*")):
+        while not any(self.root.glob(f".pfl/checkpoints/{method}-*/round-*")):
             assert process.poll() is None and time.monotonic() < until, process.communicate()[0]
             time.sleep(0.01)
         yield process
         hold.unlink()
 
-    def settle(self, program: str = "dvc") -> None:
+    def settle(self, program="dvc"):
         """Call until nothing is left to do."""
         said = []
         while len(said) < 5:
@@ -169,30 +153,24 @@ class Laboratory:
                 return
         raise AssertionError(f"it does not settle: {said}")
 
-    def entries(self) -> list[Any]:
+    def entries(self):
         """Return what DVC has recorded of stages, in lock files and the run cache."""
-        root = self.project.root
-        locks = [yaml.safe_load(path.read_text(encoding="utf-8")) for path in root.glob("stages/**/dvc.lock")]
-        entries = [entry for lock in locks for entry in lock["stages"].values()]
-        cached = [path for path in root.glob(".dvc/cache/runs/*/*/*") if path.is_file()]
-        entries += [yaml.safe_load(path.read_text(encoding="utf-8")) for path in cached]
+        cached = [path for path in self.root.glob(".dvc/cache/runs/*/*/*") if path.is_file()]
+        entries = [yaml.safe_load(path.read_bytes()) for path in cached]
+        for path in self.root.glob("stages/**/dvc.lock"):
+            entries += yaml.safe_load(path.read_bytes())["stages"].values()
         return [entry for entry in entries if entry["cmd"] != "pfl stage guard"]
 
-    def wrongly_recorded(self) -> list[str]:
-        """Return what DVC has recorded that is not true, which it finds by commands and inputs."""
-        found = set()
+    def wrongly_recorded(self):
+        """Return what DVC has recorded that is not true, or of training that nobody compiled."""
+        wrong = []
         for entry in self.entries():
-            if not entry["cmd"].startswith("pfl stage train "):
-                if self.made_from.get(_inputs(entry), _outputs(entry)) != _outputs(entry):
-                    found.add(f"not what its inputs give: {entry['cmd']}")
-                continue
-            method, versions = entry["cmd"].split()[3].split("-")[0], self.commands.get(entry["cmd"], [])
-            made = next(out["md5"] for out in entry["outs"] if out["path"].endswith("rounds.parquet"))
-            if made not in {self.truth[version][method] for version in versions}:
-                found.add(f"{method} of {' and '.join(versions) or 'a command that nobody compiled'} is {made[:6]}")
-        return sorted(found)
+            unknown = [] if _trains(entry) else _outputs(entry)
+            if self.made.get(_key(entry), unknown) != _outputs(entry):
+                wrong.append(f"{entry['cmd']} gave {_outputs(entry)}")
+        return sorted(wrong)
 
-    def faults(self, program: str = "dvc") -> list[str]:
+    def faults(self, program="dvc"):
         """Return what is recorded and not true, now and when all has settled; and what then lies there and is not."""
         found = {*self.wrongly_recorded()}
         self.settle(program)
@@ -202,20 +180,21 @@ class Laboratory:
         return sorted({*found, *self.wrongly_recorded()})
 
 
-def _inputs(entry: Any) -> str:
+def _trains(entry):
+    return entry["cmd"].startswith("pfl stage train ")
+
+
+def _key(entry):
+    if _trains(entry):
+        return entry["cmd"]
     return json.dumps([entry["cmd"], sorted((dep["path"], dep["md5"]) for dep in entry["deps"])])
 
 
-def _outputs(entry: Any) -> list[str]:
-    return [out["md5"] for out in sorted(entry["outs"], key=lambda out: str(out["path"]))]
+def _outputs(entry):
+    return [out["md5"] for out in sorted(entry["outs"], key=lambda out: out["path"])]
 
 
-def then(*acts: Act) -> Act:
-    """Return one after the other."""
-    return lambda laboratory: [act(laboratory) for act in acts][-1]  # type: ignore[func-returns-value]
-
-
-def complaint(output: str) -> str:
+def complaint(output):
     """Return what ``pfl`` said of a failure, in what DVC or a runner printed."""
     lines = re.findall(r"^(?:pfl: |FAILED |ERROR: )(.*)$", output, re.MULTILINE)
     return lines[0] if lines else output.strip().rpartition("\n")[2]

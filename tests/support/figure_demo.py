@@ -1,11 +1,5 @@
 """Hand-made artifacts for the tests of a report's figures."""
 
-from __future__ import annotations
-
-from collections.abc import Iterable, Sequence
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -17,7 +11,6 @@ from pflcore.data.noise import Noise
 from pflcore.protocols import summarise
 from pflcore.settings import Evaluation
 from pipeline.spec.run import Run
-from pipeline.spec.table import ResolvedTable
 from pipeline.workspace import partition_path
 from support.report_demo import CODE, HEADINGS, cell, rounds_table, table, with_records, write_evaluation, write_metrics
 
@@ -29,14 +22,11 @@ FIGURES = {
     **{"protocols": "Under other protocols", "ranks": "Mean ranks"},
 }
 """Those that are no analyses, and their headings."""
-Rows = Iterable[tuple[str, int, str, int, float]]
-Runs = dict[tuple[str, str], dict[str, dict[str, Any]]]
+Runs = dict[tuple[str, str], dict[str, dict]]
 """(method, setting) → its runs and their records."""
 
 
-def record(
-    method: str, *, seed: int = 0, clients: int = 10, setting: str = "dirichlet", **backbone: Any
-) -> dict[str, Any]:
+def record(method, *, seed=0, clients=10, setting="dirichlet", **backbone):
     """What a run is, as far as figures look at it."""
     return {
         **{"dataset": {"name": "cifar10"}, "partition": {"name": setting}, "clients": clients, "seed": seed},
@@ -45,7 +35,7 @@ def record(
     }
 
 
-def write_rounds(root: Path, run: str, correct: Sequence[int], **facts: Any) -> None:
+def write_rounds(root, run, correct, **facts):
     """A run that was measured once: so many of each client's :data:`TOTAL` samples are classified correctly."""
     count = len(correct)
     rounds = rounds_table([1] * count, range(count), [int(c) for c in correct], [TOTAL] * count, [1.0] * count)
@@ -55,14 +45,14 @@ def write_rounds(root: Path, run: str, correct: Sequence[int], **facts: Any) -> 
     write_metrics(root, run, 100 * sum(correct) / (TOTAL * count), 0.5)
 
 
-def write_counts(root: Path, run: str, correct: Sequence[int], **more: Any) -> None:
+def write_counts(root, run, correct, **more):
     """The same with the figures of every protocol, and `more`."""
     write_rounds(root, run, correct)
     rounds, _ = read_table(root / f"artifacts/runs/{run}/rounds.parquet", "rounds/2")
     write_evaluation(root, run, {**summarise(rounds, Evaluation(every=1, window=0, curve_every=0), 1), **more})
 
 
-def write_noise(root: Path, of: dict[str, Any], std: Sequence[float] | None) -> None:
+def write_noise(root, of, std):
     """The partition of a record; of its samples nothing is known."""
     none = [np.empty(0, np.int64)] * of["clients"]
     noise = Noise(tuple(std), released=False, seed=of["seed"]) if std else None
@@ -70,7 +60,7 @@ def write_noise(root: Path, of: dict[str, Any], std: Sequence[float] | None) -> 
     write_assignment(path, Assignment(none, none, of["partition"]["name"], of["seed"], noise=noise))
 
 
-def write_analysis(root: Path, run: str, rows: Rows, **changes: Any) -> Path:
+def write_analysis(root, run, rows, **changes):
     """The artifact ``analysis/1`` of a run: analysis, client, item, index, value."""
     kinds = {"analysis": pa.string(), "client": pa.int32(), "item": pa.string(), "index": pa.int32()}
     frame = pd.DataFrame(rows, columns=[*kinds, "value"])
@@ -80,22 +70,22 @@ def write_analysis(root: Path, run: str, rows: Rows, **changes: Any) -> Path:
     return path
 
 
-def study(root: Path, runs: Runs, **changes: Any) -> ResolvedTable:
-    """A resolved table of rows (method) and columns (setting); the records of its runs are written."""
+def study(root, runs: Runs, **changes):
+    """A resolved table of rows (method) and columns (setting); the records of its `Runs` are written."""
     cells = [cell({"method": m, "setting": s}, list(own)) for (m, s), own in runs.items()]
     records = {run: of for own in runs.values() for run, of in own.items()}
     return with_records(root, table(cells, ["method"], ["setting"], **changes), records)
 
 
-def demo(root: Path, clients: int = 40) -> ResolvedTable:
-    """Three methods in two settings with noise, resources that differ, and every analysis."""
+def demo(root):
+    """Three methods in two settings with noise, resources that differ, and every analysis; forty clients."""
     random, runs = np.random.default_rng(0), Runs()
     for at, (label, shift) in enumerate({"Local": 0, "FedAvg": -12, "FedTP": 14}.items()):
         for setting, classes in {"dirichlet": 10, "pathological": 100}.items():
-            method, noise = label.lower(), np.linspace(0, 60, clients)
-            run, of = f"{method}-{setting}", record(method, clients=clients, setting=setting)
+            method, noise = label.lower(), np.linspace(0, 60, 40)
+            run, of = f"{method}-{setting}", record(method, clients=40, setting=setting)
             runs[label, setting] = {run: of}
-            correct = (random.normal(140 + shift, 13, clients) - 0.4 * noise).clip(0, TOTAL).round()
+            correct = (random.normal(140 + shift, 13, 40) - 0.4 * noise).clip(0, TOTAL).round()
             whole, kept = 1_000_000 + 128 * classes, [1_000_000 + 128 * classes, 0, 400_000][at]
             sent = {"communicated_up": 4 * (whole - kept), "communicated_down": 4 * (whole - kept)}
             facts = {"parameters": whole, "stored": kept, "received": whole - kept, "macs": 3 * whole + 50_000 * at}
@@ -105,7 +95,7 @@ def demo(root: Path, clients: int = 40) -> ResolvedTable:
     return study(root, runs, title="Figures", figures=[*FIGURES, *HEADINGS])
 
 
-def _analyses(random: np.random.Generator) -> Rows:
+def _analyses(random):
     for client in range(100):
         x, y = random.normal(client // 5, 1.0, 2)
         for name, value in (("x", x), ("y", y), ("group", client // 5)):
@@ -119,7 +109,7 @@ def _analyses(random: np.random.Generator) -> Rows:
             yield "mixing", client, f"conv{stage}_attention.{kind}", 0, float(weight)
 
 
-def _rollout(shift: int) -> Rows:
+def _rollout(shift):
     down, across = np.mgrid[:8, :8]
     for client in (0, 4, 5):
         image = np.stack([30 * down, 120 + 3 * down, 220 - 4 * across]).astype(float)

@@ -1,17 +1,13 @@
 """Everything that reads a file which somebody else may have made, with a good file for it to read."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 import torch
 from safetensors.torch import save_file
 
@@ -27,59 +23,57 @@ from pipeline.spec.run import read_run
 from pipeline.spec.table import read_resolved
 from pipeline.spec.yamlfile import load_yaml
 from support import cifar_files, digit_files
-from support.official import SIZE, Files, plain, write_files
+from support.official import SIZE, plain, write_files
 
 ROOT = Path(__file__).parents[2]
-Prepare = Callable[[pytest.MonkeyPatch], object]
 
 
 @dataclass(frozen=True)
 class Loader:
-    """Something that reads a file.
+    """Something that reads a file at `path` below a folder called ``data``.
 
-    `write` puts good files into a folder called ``data`` and returns the one that will be replaced; `read` reads it
-    again, wherever it now lies; `prepare` makes the counts of official files those of miniatures.
+    `good` is what fills the first part of `path`: files, or a function of the place. `read` reads the file, wherever it
+    now lies; `prepare` makes the counts of official files those of miniatures.
     """
 
-    write: Callable[[Path], Path]
-    read: Callable[[Path], object]
-    prepare: Prepare = lambda patch: None
+    path: str
+    good: dict | Callable
+    read: Callable
+    prepare: Callable = lambda patch: None
+
+    def write(self, data):
+        """Write the good files and return the one that will be replaced."""
+        first = data / self.path.split("/")[0]
+        if isinstance(self.good, dict):
+            write_files(first, self.good)
+        else:
+            self.good(first)
+        return data / self.path
 
 
-def _file(
-    path: str, good: Files | Callable[[Path], object], read: Any, prepare: Prepare = lambda patch: None
-) -> Loader:
-    """Return the loader of a file at `path` below ``data``, whose first part is what `good` files fill."""
-
-    def write(data: Path) -> Path:
-        first = data / path.split("/")[0]
-        write_files(first, good) if isinstance(good, dict) else good(first)
-        return data / path
-
-    return Loader(write, read, prepare)
-
-
-def _dataset(
-    path: str, good: Files | Callable[[Path], object], prepare: Prepare = lambda _: None, **options: Any
-) -> Loader:
+def _dataset(path, good, prepare=lambda patch: None, **options):
     """Return the loader of a file of the data set whose name `path` begins with."""
     name = path.split("/")[0]
 
-    def read(path: Path) -> object:
+    def read(path):
         root = [parent for parent in path.parents if parent.name == "data"][-1]  # an archive may have one within
         return DATASETS.create(name, **options).load(root / name)
 
-    return _file(path, good, read, prepare)
+    return Loader(path, good, read, prepare)
 
 
-def _tables(folder: Path) -> None:
+def _digits(path, good, **options):
+    return _dataset(path, good, digit_files.shrink, **options)
+
+
+def _tables(folder):
     folder.mkdir()
     for name in ("train", "test"):
         images = [plain((value,) * 3, "PNG") for value in (10, 20, 30)]
         pq.write_table(pa.table({"image": images, "label": [1, 0, 1]}), folder / f"{name}.parquet")
 
 
-def _voc(label: str, prefix: str = "") -> Files:
+def _voc(label, prefix=""):
     box = f"<object><name>{label}</name><bndbox><xmin>1</xmin><ymin>1</ymin><xmax>5</xmax><ymax>7</ymax></bndbox>"
     files = {f"JPEGImages/{name}.jpg": plain((90, 90, 90), size=(20, 20)) for name in "abc"}
     files |= {f"Annotations/{name}.xml": f"<annotation>{box}</object></annotation>".encode() for name in "abc"}
@@ -87,68 +81,69 @@ def _voc(label: str, prefix: str = "") -> Files:
     return {f"{prefix}{name}": content for name, content in files.items()}
 
 
-def _detection(part: str) -> Loader:
+def _detection(part):
     return _dataset(f"detection_folder/{part}", _voc("red"), class_list=("red",), size=SIZE)
 
 
-def _voc2007(part: str) -> Loader:
-    year = "VOCdevkit/VOC2007/"
-    return _dataset(
-        f"voc2007/{year}{part}", _voc("dog", year), lambda p: p.setattr(Voc2007, "counts", (2, 1)), size=SIZE
-    )
+def _voc2007(part):
+    def shrink(patch):
+        patch.setattr(Voc2007, "counts", (2, 1))
+
+    folder = "VOCdevkit/VOC2007/"
+    return _dataset(f"voc2007/{folder}{part}", _voc("dog", folder), shrink, size=SIZE)
 
 
-def _digits(path: str, good: Files | Callable[[Path], object], **options: Any) -> Loader:
-    return _dataset(path, good, digit_files.shrink, **options)
-
-
-def _mnist(folder: Path) -> None:
+def _mnist(folder):
     digit_files.write_mnist(folder, compressed=False)
 
 
-def _photographs(folder: Path) -> None:
+def _photographs(folder):
     write_files(folder, digit_files.photographs())
     _mnist(folder.parent / "mnist")
 
 
-def _leaf(folder: Path) -> None:
+def _leaf(folder):
     users = {name: {"x": [letter * 80] * 2, "y": ["z", "y"]} for name, letter in (("ROMEO", "a"), ("JULIET", "b"))}
     shard = {"users": list(users), "num_samples": [2, 2], "user_data": users, "hierarchies": []}
     write_files(folder, {f"{split}/a.json": json.dumps(shard).encode() for split in ("test", "train")})
 
 
-def _copied(pattern: str, name: str) -> Callable[[Path], object]:
+def _copied(pattern, name=""):
     """Return what copies a file of this repository, into a folder if it has a name there."""
 
-    def copy(path: Path) -> None:
+    def copy(path):
         (path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(min(ROOT.glob(pattern)), path / name)
 
     return copy
 
 
-def _record(path: Path) -> object:
+def _record(path):
     records = json.loads((ROOT / "stages/records.json").read_text(encoding="utf-8"))
     return read_run(path, next(id_ for id_, record in records.items() if "method" in record))
 
 
-def _board(path: Path) -> None:
+def _board(path):
     Board("tiny", entries={"train a": StageState("train a", "train", "a")}, path=path).save(now=True)
 
 
-def _contents(path: Path) -> object:
+def _contents(path):
     return read_contents(path.parent.parent, path.parent.name, [one.stem for one in ROOT.glob("specs/fedtp/*.yaml")])
+
+
+def _samples(path):
+    write_samples(path, stand_in(DATASETS.create("digits"), 20, 10))
 
 
 TENSORS = {"a.weight": torch.ones(3, 4), "a.bias": torch.zeros(3)}
 TEXT = b"First Citizen:\nBefore we proceed, hear me speak.\n\nAll:\nSpeak, speak.\n" + b"a line of words\n" * 9
 PUBLISHED = b'method,share,mean,std,quoted,note\nFedAvg,0.5,61.25,0.3,,\n"Fed, Per",1,72.5,,yes,a note\n'
 SPLIT = b"sample,client,split\n0,0,train\n1,0,test\n2,1,train\n3,1,test\n"
-MNISTM = digit_files.mnistm_files()
+MNISTM, CIFAR10 = digit_files.mnistm_files(), cifar_files.members()
 FOLDER = {f"{kind}/{n}.png": plain((n, 9, 9), "PNG") for kind in "ab" for n in (1, 2)}
 SPEAKERS = {"source": "speakers", "file": "own.txt", "min_lines": 2, "chunk_len": 5}
 
-LOADERS: dict[str, Loader] = {
+LOADERS = {
     "image_folder: an image": _dataset("image_folder/a/1.png", FOLDER, size=SIZE),
     "image_table: its table": _dataset("image_table/train.parquet", _tables, size=SIZE),
     "detection_folder: an image": _detection("JPEGImages/a.jpg"),
@@ -168,18 +163,16 @@ LOADERS: dict[str, Loader] = {
     ),
     "shakespeare: a shard": _dataset("shakespeare/train/a.json", _leaf, source="leaf"),
     "shakespeare: a text": _dataset("shakespeare/own.txt", {"own.txt": TEXT}, **SPEAKERS),
-    "weights: safetensors": _file("a.safetensors", lambda path: save_file(TENSORS, path), read_weights),
-    "weights: a state dict": _file("a.pth", lambda path: torch.save(TENSORS, path), read_weights),
-    "a split": _file("here/a.csv", {"a.csv": SPLIT}, lambda path: read_split(path, "from_file", 0)),
-    "prepared samples": _file(
-        "a.parquet", lambda path: write_samples(path, stand_in(DATASETS.create("digits"), 20, 10)), read_samples
-    ),
-    "a spec": _file("here/a.yaml", {"a.yaml": b"title: A\n"}, lambda path: load_yaml(path, path.name)),
-    "a paper's contents": _file("fedtp/contents.csv", _copied("specs/fedtp/contents.csv", "contents.csv"), _contents),
-    "a resolved table": _file("table.json", _copied("stages/tables/*.json", ""), read_resolved),
-    "records of runs": _file("records.json", _copied("stages/records.json", ""), _record),
-    "the state of a run": _file("run.json", _board, Board.load),
-    "published values": _file(
+    "weights: safetensors": Loader("a.safetensors", lambda path: save_file(TENSORS, path), read_weights),
+    "weights: a state dict": Loader("a.pth", lambda path: torch.save(TENSORS, path), read_weights),
+    "a split": Loader("here/a.csv", {"a.csv": SPLIT}, lambda path: read_split(path, "from_file", 0)),
+    "prepared samples": Loader("a.parquet", _samples, read_samples),
+    "a spec": Loader("here/a.yaml", {"a.yaml": b"title: A\n"}, lambda path: load_yaml(path, path.name)),
+    "a paper's contents": Loader("fedtp/contents.csv", _copied("specs/fedtp/contents.csv", "contents.csv"), _contents),
+    "a resolved table": Loader("table.json", _copied("stages/tables/*.json"), read_resolved),
+    "records of runs": Loader("records.json", _copied("stages/records.json"), _record),
+    "the state of a run": Loader("run.json", _board, Board.load),
+    "published values": Loader(
         "here/a.csv", {"a.csv": PUBLISHED}, lambda path: read_published(path, "table.csv", ["method", "share"])
     ),
 }

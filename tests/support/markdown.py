@@ -1,17 +1,12 @@
 """The project's pages as a reader has them: links, headings, what is to be typed, what is named in passing."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 from markdown_it import MarkdownIt
-from markdown_it.token import Token
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
@@ -19,46 +14,38 @@ PAGES += sorted((ROOT / "docs").glob("*.md")) + sorted((ROOT / "specs").glob("*/
 PROGRAMS = ("pfl", "dvc", "make", "python")
 
 
-@dataclass(frozen=True)
 class Page:
     """One Markdown file."""
 
-    path: Path
-
-    @property
-    def name(self) -> str:
-        return self.path.relative_to(ROOT).as_posix()
+    def __init__(self, path):
+        self.path, self.name = path, path.relative_to(ROOT).as_posix()
 
     @cached_property
-    def tokens(self) -> list[Token]:
+    def tokens(self):
         tokens = MarkdownIt().enable("table").parse(self.path.read_text(encoding="utf-8"))
         return [inner for token in tokens for inner in (token, *(token.children or ()))]
 
-    def links(self) -> Iterator[str]:
+    def links(self):
         """What the page refers to within the repository."""
-        targets = (str(token.attrGet("href") or token.attrGet("src") or "") for token in self.tokens)
-        yield from (target for target in targets if target and "://" not in target)
+        targets = [token.attrGet("href") or token.attrGet("src") for token in self.tokens]
+        return [target for target in targets if target and "://" not in target]
 
-    def anchors(self) -> set[str]:
+    def anchors(self):
         """What a link can name behind `#`, as code hosts make it of headings."""
-        seen: Counter[str] = Counter()
+        seen = Counter()
         for index, token in enumerate(self.tokens):
             if token.type == "heading_open":
-                text = "".join(part.content for part in self.tokens[index + 1].children or ())
+                text = "".join(part.content for part in self.tokens[index + 1].children)
                 slug = re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-")
                 seen[f"{slug}-{seen[slug]}" if seen[slug] else slug] += 1
         return set(seen)
 
-    def blocks(self) -> list[str]:
+    def blocks(self):
         """What is set as code without a language, or as that of a shell."""
-        shell = ("", "console", "sh", "bash")
-        return [
-            one.content
-            for one in self.tokens
-            if one.type == "code_block" or (one.type == "fence" and one.info in shell)
-        ]
+        shell = {"code_block": ("",), "fence": ("", "console", "sh", "bash")}
+        return [token.content for token in self.tokens if token.info in shell.get(token.type, ())]
 
-    def typed(self) -> Iterator[list[str]]:
+    def typed(self):
         """Complete commands, as words: lines of code blocks that begin with one of our programs."""
         for line in "\n".join(self.blocks()).splitlines():
             line = re.sub(r"\s#\s.*|^\s*\$ |(?<![\w.])\w+=\S+ |^time |\.venv/bin/", "", line)
@@ -66,7 +53,7 @@ class Page:
             if parts[0].split(" ")[0] in PROGRAMS:
                 yield from (words for part in parts if (words := shlex.split(part))[0] in PROGRAMS)
 
-    def mentioned(self) -> Iterator[list[str]]:
+    def mentioned(self):
         """Whatever else looks like a command of ours: in a line of text, a comment, a longer command."""
         texts = [token.content for token in self.tokens if token.type == "code_inline"]
         for text in (*texts, *self.blocks()):

@@ -1,16 +1,11 @@
 """Official files of datasets in miniature: archives, images, no network, and what a failed reading leaves behind."""
 
-from __future__ import annotations
-
 import io
 import json
 import os
 import tarfile
 import warnings
 import zipfile
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,16 +13,14 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from pflcore.datasets import Dataset, _download
-from pflcore.datasets._download import Source
+from pflcore.datasets import _download
 from pflcore.errors import UserError
 
 Files = dict[str, bytes]
-
 SIZE = 8  # to which images are scaled
 
 
-def failure(dataset: Dataset, folder: Path) -> str:
+def failure(dataset, folder):
     """Return the one line of the error, after which everything in the folder and beside it is as it was."""
     before = _contents(folder.parent)
     with pytest.raises(UserError) as error:
@@ -36,26 +29,26 @@ def failure(dataset: Dataset, folder: Path) -> str:
     return str(error.value)
 
 
-def _contents(folder: Path) -> dict[Path, bytes | None]:
+def _contents(folder):
     return {path: path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
 
 
-def offline(monkeypatch: pytest.MonkeyPatch) -> None:
+def offline(monkeypatch):
     """Make every download fail."""
 
-    def urlopen(*_: Any, **__: Any) -> None:
+    def urlopen(*_, **__):
         raise OSError("no route")
 
     monkeypatch.setattr(_download, "urlopen", urlopen)
     monkeypatch.setattr(_download, "PAUSE_SECONDS", 0.0)
 
 
-def trust(monkeypatch: pytest.MonkeyPatch) -> None:
+def trust(monkeypatch):
     """Give every file the hash that is expected of it."""
-    monkeypatch.setattr(Source, "hash_of", lambda self, _: self.digest)
+    monkeypatch.setattr(_download.Source, "hash_of", lambda self, _: self.digest)
 
 
-def write_tar(path: Path, files: Files, mode: str = "w:gz") -> None:
+def write_tar(path, files, mode="w:gz"):
     path.parent.mkdir(exist_ok=True)
     with tarfile.open(path, mode) as archive:
         for name, data in files.items():
@@ -64,14 +57,14 @@ def write_tar(path: Path, files: Files, mode: str = "w:gz") -> None:
             archive.addfile(info, io.BytesIO(data))
 
 
-def write_zip(path: Path, files: Mapping[str, str | bytes]) -> Path:
+def write_zip(path, files):
     with warnings.catch_warnings(), zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, data in files.items():
             archive.writestr(name, data)
     return path
 
 
-def write_files(root: Path, files: Files) -> None:
+def write_files(root, files):
     for name, data in files.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_bytes(data)
@@ -80,26 +73,26 @@ def write_files(root: Path, files: Files) -> None:
 class Hostile:
     """A pickle of it runs a command wherever it is loaded without care."""
 
-    def __init__(self, target: Path) -> None:
+    def __init__(self, target):
         self.target = target
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self):
         return os.system, (f"touch {self.target}",)
 
 
-def encoded(pixels: np.ndarray, kind: str = "PNG") -> bytes:
+def encoded(pixels, kind="PNG"):
     """Return pixels [3, height, width] as a file."""
     file = io.BytesIO()
     Image.fromarray(pixels.transpose(1, 2, 0)).save(file, kind, quality=100)
     return file.getvalue()
 
 
-def plain(colour: tuple[int, int, int], kind: str = "JPEG", size: tuple[int, int] = (14, 11)) -> bytes:
-    """Return an image of one colour that is not square."""
+def plain(colour, kind="JPEG", size=(14, 11)):
+    """Return an image of one colour that is not square; `size` is (width, height)."""
     return encoded(np.broadcast_to(np.array(colour, np.uint8)[:, None, None], (3, size[1], size[0])), kind)
 
 
-def table(images: Sequence[bytes | None], names: list[str] | None = None, **columns: Any) -> bytes:
+def table(images, names=None, **columns):
     """Return a table as exports lay it out: a struct of bytes, other columns, names of classes in the metadata."""
     made = pa.table({"image": pa.array([{"bytes": image, "path": None} for image in images]), **columns})
     if names is not None:

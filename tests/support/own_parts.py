@@ -1,7 +1,5 @@
 """A study with parts of its own, one of each kind, small enough for tests."""
 
-from __future__ import annotations
-
 METHOD = '''\
 from pflcore.methods import METHODS, Method
 from pflcore.options import option
@@ -115,15 +113,9 @@ figures: [count, plain]
 """
 
 
-def own_parts() -> dict[str, str]:
+def own_parts():
     """The files of the study: path → text."""
-    return {
-        "specs/own.yaml": SPEC,
-        "methods/mine.py": METHOD,
-        "methods/_scaling.py": SCALING,
-        "backbones/small.py": BACKBONE,
-        "datasets/noise.py": DATASET,
-        "partitions/turns.py": PARTITION,
-        "analyses/count.py": ANALYSIS,
-        "figures/plain.py": FIGURE,
-    }
+    python = {"methods/mine": METHOD, "methods/_scaling": SCALING, "backbones/small": BACKBONE}
+    python |= {"datasets/noise": DATASET, "partitions/turns": PARTITION}
+    python |= {"analyses/count": ANALYSIS, "figures/plain": FIGURE}
+    return {"specs/own.yaml": SPEC, **{f"{name}.py": text for name, text in python.items()}}

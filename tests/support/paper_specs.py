@@ -1,27 +1,24 @@
 """The specs of papers, resolved, for tests of what they say."""
 
-from __future__ import annotations
-
 import tempfile
 from functools import cache
 from pathlib import Path
 
-from pipeline.spec.catalog import Catalog, load_catalog
-from pipeline.spec.resolve import Resolved, resolve
+from pipeline.spec.catalog import load_catalog
+from pipeline.spec.resolve import resolve
 from pipeline.spec.specs import load_spec
 
 SPECS = Path(__file__).parents[2] / "specs"
 
 
 @cache
-def catalog_of_all() -> Catalog:
+def catalog_of_all():
     """What specs can name; it takes seconds to collect."""
     with tempfile.TemporaryDirectory() as folder:
         return load_catalog(Path(folder))
 
 
 @cache
-def resolve_spec(name: str) -> Resolved:
+def resolve_spec(name):
     """A spec as published, by its name; resolved once per process, and not to be changed."""
-    catalog = catalog_of_all()
-    return resolve(load_spec(SPECS / f"{name}.yaml", SPECS, catalog), catalog)
+    return resolve(load_spec(SPECS / f"{name}.yaml", SPECS, catalog_of_all()), catalog_of_all())

@@ -4,14 +4,10 @@ Each tensor on it holds one on the CPU. The device is a backend of PyTorch's wri
 treat it as any accelerator. An operation counts as one kernel; views and allocations are none.
 """
 
-from __future__ import annotations
-
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from typing import Any, ClassVar
 from unittest import mock
 
 import torch
@@ -26,12 +22,12 @@ _CHECKED = {"_linalg_check_errors", "_linalg_svd", "_linalg_eigh", "multinomial"
 # Operations that start nothing: they allocate, or name the same memory anew though their schemas do not say so.
 _FREE = {"_unsafe_view", "empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided"}
 _INDEXED = {"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index", "_unsafe_index_put"}
-_FACTS: dict[str, Any] = {"get_amp_supported_dtype": lambda self: [torch.float16, torch.bfloat16]}
+_FACTS = {"get_amp_supported_dtype": lambda self: [torch.float16, torch.bfloat16]}
 _FACTS |= {"get_rng_state": lambda self, device=None: torch.empty(0), "set_rng_state": lambda *_: None}
 
 # Autograd starts its threads at the first gradient of a process, one for each device that there is, and a process with
 # threads cannot fork workers any more. So the first gradient is taken while there is no device yet.
-torch.ones(1, requires_grad=True).sum().backward()  # type: ignore[no-untyped-call]
+torch.ones(1, requires_grad=True).sum().backward()
 _setup_privateuseone_for_python_backend(NAME, type("_Module", (_DummyBackendModule,), _FACTS)())
 GPU = torch.device(NAME, 0)
 
@@ -46,18 +42,22 @@ class Graph:
     As in CUDA, memory from before the capture is not kept alive, and numbers on the host stay what they were.
     """
 
-    def __init__(self) -> None:
-        self.steps: list[tuple[Any, Any, Any, Any]] = []
-        self.own: dict[int, Tensor] = {}  # what the capture has made
+    def __init__(self):
+        self.steps = []
+        self.own = {}  # what the capture has made, by its id
 
-    def add(self, func: Any, args: Any, kwargs: Any, made: Any) -> None:
-        def weak(leaf: Any) -> Any:
+    def keep(self, tensor):
+        self.own[id(tensor)] = tensor
+        return tensor
+
+    def add(self, func, args, kwargs, made):
+        def weak(leaf):
             return weakref.ref(leaf) if isinstance(leaf, Tensor) and id(leaf) not in self.own else leaf
 
         self.steps.append((func, *mapped(weak, (args, kwargs)), made))
 
-    def replay(self) -> None:
-        def alive(leaf: Any) -> Any:
+    def replay(self):
+        def alive(leaf):
             found = leaf() if isinstance(leaf, weakref.ref) else leaf
             if found is None and leaf is not None:
                 raise Refused("a graph reads memory that has been given back")
@@ -75,10 +75,10 @@ class State:
     """The capture that is under way, and how often there were ``kernels`` that were launched one by one, ``replays`` of
     a whole graph, ``uploads`` and ``downloads``, and other ``waits`` for the device."""
 
-    events: ClassVar = Counter[str]()
-    graph: Graph | None = None
+    def __init__(self):
+        self.events, self.graph = Counter(), None
 
-    def count(self, kind: str, why: str) -> None:
+    def count(self, kind, why):
         if self.graph:
             raise Refused(f"operation not permitted when stream is capturing: {why}")
         self.events[kind] += 1
@@ -90,23 +90,21 @@ STATE = State()
 class Held(Tensor):
     """A tensor on the pretend GPU. `elem` has its values."""
 
-    elem: Tensor
-
     @staticmethod
-    def __new__(cls, elem: Tensor) -> Held:
-        made: Held = Tensor._make_wrapper_subclass(
+    def __new__(cls, elem):
+        made = Tensor._make_wrapper_subclass(
             cls, elem.size(), elem.stride(), elem.storage_offset(), dtype=elem.dtype, device=GPU
         )
         made.elem = elem
         return made
 
-    def __repr__(self, **_: Any) -> str:  # type: ignore[override]
+    def __repr__(self, **_):
         if self.elem.numel():
             STATE.count("waits", "repr")
         return repr(self.elem)
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
         return execute(func, args, kwargs or {})
 
 
@@ -114,16 +112,16 @@ class Factories(TorchDispatchMode):
     """Sends operations to the device that name it, or that have arguments on it."""
 
     @classmethod
-    def _should_skip_dynamo(cls) -> bool:
+    def _should_skip_dynamo(cls):
         return False
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         ours = Held in types or getattr(kwargs.get("device"), "type", "") in (NAME, "cuda")
         return execute(func, args, kwargs) if ours else func(*args, **kwargs)
 
 
-def mapped(function: Callable[[Any], Any], tree: Any) -> Any:
+def mapped(function, tree):
     """The tree with the function applied to its leaves; PyTorch's own takes ten times as long."""
     if isinstance(tree, tuple | list):
         return type(tree)([mapped(function, child) for child in tree])
@@ -132,7 +130,7 @@ def mapped(function: Callable[[Any], Any], tree: Any) -> Any:
     return function(tree)
 
 
-def tensors_of(tree: Any) -> Iterator[Tensor]:
+def tensors_of(tree):
     if isinstance(tree, tuple | list | dict):
         for child in tree.values() if isinstance(tree, dict) else tree:
             yield from tensors_of(child)
@@ -140,27 +138,23 @@ def tensors_of(tree: Any) -> Iterator[Tensor]:
         yield tree
 
 
-def _elem(leaf: Any) -> Any:
+def _elem(leaf):
     """What is computed with on the CPU. A capture takes numbers on the host as they are now."""
     if isinstance(leaf, Held):
         return leaf.elem
-    if STATE.graph and isinstance(leaf, Tensor):
-        leaf = leaf.clone()
-        STATE.graph.own[id(leaf)] = leaf
-    return leaf
+    return STATE.graph.keep(leaf.clone()) if STATE.graph and isinstance(leaf, Tensor) else leaf
 
 
-def execute(func: Any, args: Any, kwargs: Any) -> Any:
+def execute(func, args, kwargs):
     """Do an operation of which an argument or the result is on the device."""
-    name = func._schema.name.partition("::")[2]
+    name, target, graph = func._schema.name.partition("::")[2], kwargs.get("device"), STATE.graph
     here = [tensor for tensor in tensors_of((args, kwargs)) if isinstance(tensor, Held)]
-    target = kwargs.get("device")
     on_device = target.type in (NAME, "cuda") if target is not None else bool(here)
     plain_args, plain_kwargs = mapped(_elem, (args, kwargs))
     if target is not None:
         plain_kwargs["device"] = torch.device("cpu")
     plain_kwargs.pop("pin_memory", None)
-    launches = not (func.is_view or name in _FREE)
+    works = launches = not (func.is_view or name in _FREE)
     if name in ("copy_", "_to_copy"):  # which alone go from the device to the host and back
         source = args[1] if name == "copy_" else args[0]
         on_device = isinstance(args[0], Held) if name == "copy_" else on_device
@@ -172,23 +166,21 @@ def execute(func: Any, args: Any, kwargs: Any) -> Any:
     out = func(*plain_args, **plain_kwargs)
     if not on_device:
         return args[0] if name == "copy_" else out
-    same, graph = {id(tensor.elem): tensor for tensor in here}, STATE.graph
+    same = {id(tensor.elem): tensor for tensor in here}
     STATE.events["kernels"] += launches and not graph
 
-    def wrap(leaf: Any) -> Any:
+    def wrap(leaf):
         if not isinstance(leaf, Tensor) or id(leaf) in same:
             return same.get(id(leaf), leaf)
-        if graph:
-            graph.own[id(leaf)] = leaf
-        return Held(leaf)
+        return _allocated(leaf)
 
     wrapped = mapped(wrap, out)
-    if graph and not (func.is_view or name in _FREE):
+    if graph and works:
         graph.add(func, plain_args, plain_kwargs, out)
     return wrapped
 
 
-def _check(func: Any, name: str, args: Any, kwargs: Any, here: list[Held]) -> None:
+def _check(func, name, args, kwargs, here):
     """Whether CUDA would take these arguments, and whether it would wait."""
     tags, given = {tag.name for tag in func.tags}, list(tensors_of((args, kwargs)))
     if here and name in _INDEXED:
@@ -214,13 +206,11 @@ def _check(func: Any, name: str, args: Any, kwargs: Any, here: list[Held]) -> No
 
 
 # What PyTorch does by itself, past all modes: ``torch.tensor`` allocates and copies so.
-def _allocated(elem: Tensor) -> Held:
-    if STATE.graph:
-        STATE.graph.own[id(elem)] = elem
-    return Held(elem)
+def _allocated(elem):
+    return Held(STATE.graph.keep(elem) if STATE.graph else elem)
 
 
-def _copy_from(source: Tensor, target: Tensor, non_blocking: bool = False) -> Tensor:
+def _copy_from(source, target, non_blocking=False):
     if isinstance(target, Held) != isinstance(source, Held):
         STATE.count("uploads" if isinstance(target, Held) else "downloads", "copy_")
     _elem(target).copy_(_elem(source))
@@ -238,20 +228,18 @@ for _name, _function in {
 # --- ``torch.cuda`` as seen by this project --------------------------------------------------------------------------
 
 CUDA = torch.device("cuda", 0)
-_DEVICE, _IS_CUDA = torch.Tensor.device.__get__, torch.Tensor.is_cuda.__get__  # type: ignore[attr-defined]
+_DEVICE, _IS_CUDA = torch.Tensor.device.__get__, torch.Tensor.is_cuda.__get__
 
 
 class _Disguise(TorchFunctionMode):
     """Has the pretend device called ``cuda`` by whoever asks a tensor or names a device."""
 
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Sequence[type], args: Sequence[Any] = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
         if func == _DEVICE:
             return CUDA if func(*args).type == NAME else func(*args)
         if func == _IS_CUDA:
             return _DEVICE(*args).type == NAME
-        kwargs = kwargs or {}
         if func is torch.device:
             return func(*args, **kwargs)
         if args and isinstance(args[0], Held):  # what PyTorch refuses to do for tensors that are written in Python
@@ -262,7 +250,7 @@ class _Disguise(TorchFunctionMode):
         return func(*map(_undisguised, args), **{name: _undisguised(value) for name, value in kwargs.items()})
 
 
-def _undisguised(value: Any) -> Any:
+def _undisguised(value):
     named = value.type if isinstance(value, torch.device) else value
     return GPU if isinstance(named, str) and named.startswith("cuda") else value
 
@@ -270,16 +258,16 @@ def _undisguised(value: Any) -> Any:
 class _Generator(torch.Generator):
     """Numbers on the device are those of the CPU's generator."""
 
-    def __new__(cls, device: Any = "cpu") -> _Generator:
+    def __new__(cls, device="cpu"):
         return super().__new__(cls, "cpu" if str(device).startswith("cuda") else device)
 
 
 class Stream:
-    def wait_stream(self, other: Stream) -> None: ...
+    def wait_stream(self, other): ...
 
 
 @contextmanager
-def _capture(graph: Graph, *_: Any, **__: Any) -> Iterator[None]:
+def _capture(graph, *_, **__):
     STATE.graph = graph
     try:
         yield
@@ -287,13 +275,13 @@ def _capture(graph: Graph, *_: Any, **__: Any) -> Iterator[None]:
         STATE.graph = None
 
 
-_ANSWERS: dict[str, Any] = {
+_ANSWERS = {
     **{"is_available": True, "is_initialized": True, "_is_in_bad_fork": False, "device_count": 1, "current_device": 0},
     **{"get_device_name": "pretend GPU", "get_device_capability": (9, 0), "mem_get_info": (8 << 30, 8 << 30)},
     **dict.fromkeys(("_lazy_init", "set_device", "set_stream", "manual_seed_all", "empty_cache")),
     **{"device": nullcontext(), "stream": nullcontext(), "current_stream": Stream(), "graph_pool_handle": (0, 0)},
 }
-_CUDA: dict[str, Any] = {
+_CUDA = {
     **{name: lambda *_, answer=answer: answer for name, answer in _ANSWERS.items()},
     **{"Stream": Stream, "CUDAGraph": Graph, "graph": _capture},
     "synchronize": lambda *_: STATE.count("waits", "synchronize"),
@@ -303,32 +291,31 @@ _run_thread = threading.Thread.run
 
 
 @contextmanager
-def _modes() -> Iterator[None]:
+def _modes():
     """What is a thread's own."""
     with torch.autograd.set_multithreading_enabled(False), Factories(), _Disguise():
         yield
 
 
-def _pretend(thread: threading.Thread) -> None:
+def _pretend(thread):
     with _modes():
         _run_thread(thread)
 
 
 @contextmanager
-def pretend_cuda() -> Iterator[Counter[str]]:
+def pretend_cuda():
     """Within it there is one CUDA device; what it does is counted in the events that are given.
 
     Tensors that were made on it must not be used afterwards.
     """
     deterministic = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    patches = [(torch.cuda, name, value) for name, value in _CUDA.items()]
+    patches += [(torch, "Generator", _Generator), (torch.Tensor, "pin_memory", lambda self, *_: self)]
     with ExitStack() as stack:
-        for name, value in _CUDA.items():
-            stack.enter_context(mock.patch.object(torch.cuda, name, value))
-        stack.enter_context(mock.patch.object(torch, "Generator", _Generator))
-        stack.enter_context(mock.patch.object(torch.Tensor, "pin_memory", lambda self, *_: self))
-        stack.enter_context(mock.patch.object(threading.Thread, "run", _pretend))
+        for patch in (*patches, (threading.Thread, "run", _pretend)):
+            stack.enter_context(mock.patch.object(*patch))
         stack.enter_context(_modes())
-        STATE.events, STATE.graph = Counter(), None
+        STATE.__init__()
         try:
             yield STATE.events
         finally:

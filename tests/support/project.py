@@ -1,7 +1,5 @@
 """Small projects for tests of the pipeline: a folder with specs and pyproject.toml, prepared for DVC."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -10,12 +8,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
 from unittest.mock import patch
 
 from dvc.dvcfile import load_file
@@ -23,10 +19,8 @@ from dvc.repo import Repo
 
 from pipeline import workspace as paths
 from pipeline.compile import compiler, generated
-from pipeline.compile.compilation import Compilation
 from pipeline.compile.compiler import compile_workspace, source_folder
 from pipeline.compile.fingerprint import Code
-from pipeline.compile.generated import Changes
 from pipeline.dvc.program import initialise
 from pipeline.report.frame import write_frame
 from pipeline.report.write import build_report
@@ -43,15 +37,15 @@ HOSTILE = '$(reboot); `id` & "a" | <b> ${x} \\${y} %s \'\n#'
 
 
 def spec(
-    methods: str = "{FedAvg: fedavg, FedPer: fedper}",
+    methods="{FedAvg: fedavg, FedPer: fedper}",
     *,
-    title: str = "Tiny",
-    partition: str = "iid",
-    backbone: str = CONVNET,
-    rounds: int = 2,
-    training: str = "",
-    more: str = "",
-) -> str:
+    title="Tiny",
+    partition="iid",
+    backbone=CONVNET,
+    rounds=2,
+    training="",
+    more="",
+):
     """A spec whose runs take a second each: handwritten digits, three clients."""
     return f"""\
 title: {title}
@@ -68,7 +62,7 @@ grid:
 {more}"""
 
 
-def hostile() -> str:
+def hostile():
     """A spec whose texts are what a shell, YAML and DVC's templates would trip over."""
     text = json.dumps(HOSTILE)
     label = text.replace(r"\n", "")
@@ -76,7 +70,7 @@ def hostile() -> str:
     return spec(f"{{{label}: fedavg, FedTP: fedtp}}", title=text, backbone=VIT, more=more)
 
 
-def several() -> dict[str, str]:
+def several():
     """Specs in folders, with dots, sharing runs, over several federations."""
     axes = "    partition: [iid, dirichlet]\n    seed: [0, 1]\n"
     return {
@@ -104,24 +98,24 @@ class Project:
 
     root: Path
 
-    def write(self, name: str, content: str | bytes) -> Path:
+    def write(self, name, content):
         path = self.root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
         return path
 
-    def workspace(self, profile: str = PAPER) -> Workspace:
+    def workspace(self, profile=PAPER):
         return Workspace.find(self.root, profile)
 
-    def compiled(self, profile: str = PAPER) -> Compilation:
+    def compiled(self, profile=PAPER):
         """What the specs compile to; nothing is written. The code is parsed once for all tests."""
         with patch.object(compiler, "Code", lambda source, known: _parsed(source)):
             return compile_workspace(self.workspace(profile))
 
-    def compile(self) -> Changes:
+    def compile(self):
         return generated.write(self.workspace(), self.compiled())
 
-    def stages(self) -> dict[str, dict[str, Any]]:
+    def stages(self):
         """``<file>:<stage>`` → command, inputs and outputs of all stages on disk, as DVC reads them."""
         found = {}
         with Repo(str(self.root)) as repo:
@@ -132,38 +126,36 @@ class Project:
                     found[f"{path.relative_to(self.root).as_posix()}:{name}"] = facts
         return found
 
-    def generated(self) -> dict[str, bytes]:
+    def generated(self):
         """What the compiler and DVC keep beside the specs: stage files and locks."""
         return {name: text for name, text in tree(self.root).items() if name.startswith(("stages/", "dvc."))}
 
-    def call(self, *command: str, cwd: str = ".", **environment: str) -> subprocess.CompletedProcess[str]:
+    def call(self, *command, cwd=".", **environment):
         """Run a program in the project, with pfl and dvc of this environment on the path."""
-        place, variables = self.root / cwd, self.environment(**environment)
-        return subprocess.run(command, cwd=place, env=variables, text=True, capture_output=True, check=False)
+        how = {"cwd": self.root / cwd, "env": self.environment(**environment), "text": True}
+        return subprocess.run(command, capture_output=True, check=False, **how)
 
-    def environment(self, **more: str) -> dict[str, str]:
+    def environment(self, **more):
         """Variables for subprocesses that neither phone home nor leave anything outside of the project."""
         path = os.pathsep.join([str(BIN), os.environ["PATH"]])
         site = str(self.root / ".dvc/tmp/site")
         own = {"PATH": path, "CI": "true", "DVC_NO_ANALYTICS": "1", "DVC_SITE_CACHE_DIR": site, "PFL_THREADS": "1"}
         return {**os.environ, **own, **more}
 
-    def repro(self, *targets: str, **environment: str) -> Reproduction:
+    def repro(self, *targets, **environment):
         done = self.call("dvc", "repro", *targets, **environment)
-        ran, cached = (
-            re.findall(pattern, done.stdout, re.MULTILINE)
-            for pattern in (r"^Running stage '(?:.*:)?(.*?)':$", r"^Stage '(.*)' is cached")
-        )
+        ran = re.findall(r"^Running stage '(?:.*:)?(.*?)':$", done.stdout, re.MULTILINE)
+        cached = re.findall(r"^Stage '(.*)' is cached", done.stdout, re.MULTILINE)
         return Reproduction(done.returncode, ran, cached, done.stdout + done.stderr)
 
-    def execute(self, compilation: Compilation, profile: str = PAPER) -> None:
+    def execute(self, compilation, profile=PAPER):
         """Run all stages of a compilation in this process, without DVC; its files need to be on disk."""
         root = self.workspace(profile).root
         seals = {stage.subject: stage.seal for stage in compilation.stages if stage.kind == "train"}
         inputs = {}  # of each federation
         for run in sorted(compilation.runs.values(), key=lambda run: run.tuned is not None):
             choice = root / paths.selection_path(run.tuned) if run.tuned else None
-            if run.tuned and choice and not choice.exists():
+            if choice and not choice.exists():
                 select(run.tuned, root / RECORDS, root / paths.RUNS, choice)
             dataset, federation = root / paths.dataset_path(run.data_id), root / paths.partition_path(run.federation_id)
             inputs[run.federation_id] = run, dataset, federation
@@ -172,7 +164,7 @@ class Project:
             if not federation.exists():
                 partition.run(run, dataset, federation)
             own = {"out": root / paths.RUNS / run.id, "private": root / ".pfl", "code": seals[run.id]}
-            train.run(run, dataset=dataset, partition=federation, selection=choice, device="cpu", **own)  # type: ignore[arg-type]
+            train.run(run, dataset=dataset, partition=federation, selection=choice, device="cpu", **own)
         for name, table in compilation.tables.items():
             for shown in table.partitions:
                 describe.run(*inputs[shown.federation], root / paths.partition_report_path(shown.federation))
@@ -181,14 +173,13 @@ class Project:
 
 
 @contextmanager
-def at_work(project: Project, *command: str, rounds: int = 1, **variables: str) -> Iterator[subprocess.Popen[str]]:
+def at_work(project, *command, rounds=1, **variables):
     """Yield a program in the project as soon as a run has so many rounds in a checkpoint; end it afterwards."""
-    own = {"cwd": project.root, "env": project.environment(PFL_CHECKPOINT_SECONDS="0", **variables), "text": True}
-    streams: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "start_new_session": True}
-    process = subprocess.Popen(command, **own, **streams)
-    until, checkpoints = time.monotonic() + PATIENCE, ".pfl/checkpoints/*/round-*"
+    how = {"cwd": project.root, "env": project.environment(PFL_CHECKPOINT_SECONDS="0", **variables), "text": True}
+    how |= {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "start_new_session": True}
+    process, until = subprocess.Popen(command, **how), time.monotonic() + PATIENCE
     try:
-        while not any(path.name >= f"round-{rounds:06}" for path in project.root.glob(checkpoints)):
+        while not any(path.name >= f"round-{rounds:06}" for path in project.root.glob(".pfl/checkpoints/*/round-*")):
             assert process.poll() is None and time.monotonic() < until, process.communicate()[0]
             time.sleep(0.01)
         yield process
@@ -198,13 +189,13 @@ def at_work(project: Project, *command: str, rounds: int = 1, **variables: str) 
         process.communicate()
 
 
-def kill(process: subprocess.Popen[str]) -> None:
+def kill(process):
     """End a program and all that it started, at once."""
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
 
 
-def make_project(folder: Path, files: dict[str, str] | None = None, default: list[str] | None = None) -> Project:
+def make_project(folder, files=None, default=None):
     """A project with the given specs, by default one called tiny; `default` goes to pyproject.toml."""
     project = Project(folder)
     (folder / "specs").mkdir(parents=True, exist_ok=True)
@@ -215,32 +206,31 @@ def make_project(folder: Path, files: dict[str, str] | None = None, default: lis
     return project
 
 
-@cache
-def _parsed(source: Path) -> Code:
-    return Code(source)
+_parsed = cache(Code)
 
 
 @cache
-def _prepared() -> dict[str, bytes]:
+def _prepared():
     """What each project begins with: DVC's own files, the catalog and the parsed code. All take seconds to make."""
-    with tempfile.TemporaryDirectory() as folder, patch.dict(os.environ, Project(Path(folder)).environment()):
-        initialise(Path(folder))
-        load_catalog(Path(folder))
-        code = Code(source_folder(), Path(folder) / ".pfl" / "fingerprints.json")
+    with tempfile.TemporaryDirectory() as name, patch.dict(os.environ, Project(Path(name)).environment()):
+        folder = Path(name)
+        initialise(folder)
+        load_catalog(folder)
+        code = Code(source_folder(), folder / ".pfl" / "fingerprints.json")
         entries = [name for name in code.modules if name.startswith("pflcore.") and name.count(".") == 2]
         for module in ("pipeline.running.warm", *entries):
             code.fingerprint(module)
         code.remember()
-        return {name: content for name, content in tree(Path(folder)).items() if not name.startswith(".dvc/tmp/")}
+        return {name: content for name, content in tree(folder).items() if not name.startswith(".dvc/tmp/")}
 
 
-def tree(folder: Path) -> dict[str, bytes]:
+def tree(folder):
     """All files below a folder by their path in it."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 
 
-def results(project: Project) -> dict[str, bytes]:
+def results(project):
     """What stages have made; pages of papers are `pfl run`'s own."""
     made = {name: text for name, text in tree(project.root).items() if name.startswith(("artifacts/", "reports/"))}
     return {name: text for name, text in made.items() if not name.startswith(("reports/papers/", "reports/index.html"))}

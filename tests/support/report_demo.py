@@ -1,13 +1,7 @@
-"""Synthetic tables and run artifacts for the tests of the report; run as a script it writes one to look at."""
-
-from __future__ import annotations
+"""Synthetic tables and run artifacts for the tests of the report."""
 
 import json
-import sys
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -17,10 +11,10 @@ import pyarrow as pa
 from pflcore.artifacts import write_table
 from pflcore.errors import UserError
 from pflcore.files import write_text
-from pflcore.protocols import Figures, summarise
+from pflcore.protocols import summarise
 from pflcore.settings import Evaluation
 from pipeline.compile.generated import to_json
-from pipeline.report.frame import ALL, Frame, collect_frame, write_frame
+from pipeline.report.frame import ALL, collect_frame, write_frame
 from pipeline.report.table import Results
 from pipeline.report.write import build_report
 from pipeline.spec.run import Run
@@ -41,27 +35,25 @@ HEADINGS = {
     **{"mixing": "How local attention is mixed", "rollout": "Attention rollout"},
 }
 EVALUATION = Evaluation(every=5, window=20, curve_every=10)
-RECORD: dict[str, Any] = {
+RECORD = {
     **{"dataset": {"name": "digits"}, "partition": {"name": "iid"}, "clients": 3, "seed": 0},
     **{"backbone": {"name": "convnet"}, "method": {"name": "fedavg"}, "training": {"rounds": 100}},
     "evaluation": {"every": 5, "window": 20, "curve_every": 10},
 }
 """What a run is of which a test says nothing else."""
 CODE = "c0de00c0de00"
-Rows = Mapping[str, Mapping[str, Sequence[float | None]]]
-"""Method → setting → value by seed, from 0 on; None: not run yet."""
+Rows = dict[str, dict[str, list[float | None]]]
+"""Method → setting → value by seed, from 0 on; None of one that is not run yet."""
 
 
-def cell(
-    labels: dict[str, str], runs: list[str], published: Any = None, client: int | None = None, note: str = ""
-) -> TableCell:
+def cell(labels, runs, published=None, client=None, note=""):
     """A cell of a resolved table; `published` is (mean, std) or (mean, std, "quoted")."""
     if published is not None:
         published = Published(mean=published[0], std=published[1], quoted=len(published) > 2, note=note)
     return TableCell(labels=labels, runs=runs, client=client, published=published)
 
 
-def table(cells: list[TableCell], rows: list[str], columns: list[str], **changes: Any) -> ResolvedTable:
+def table(cells, rows, columns, **changes):
     """A resolved table whose labels and runs are those of its cells; the runs are those of :data:`RECORD`."""
     base = {
         **{"spec": "demo/table2", "title": "A demonstration", "profile": "paper", "paper": None, "notes": []},
@@ -75,58 +67,58 @@ def table(cells: list[TableCell], rows: list[str], columns: list[str], **changes
     return ResolvedTable.model_validate({**base, **changes})
 
 
-def changed(resolved: ResolvedTable, **changes: Any) -> ResolvedTable:
+def changed(resolved, **changes):
     """The table with some of its fields changed."""
     return ResolvedTable.model_validate(resolved.model_dump() | changes)
 
 
-def with_note(resolved: ResolvedTable, index: int, note: str) -> ResolvedTable:
+def with_note(resolved, index, note):
     """The table with a note on the published value of a cell."""
     cells = resolved.model_dump()["cells"]
     cells[index]["published"]["note"] = note
     return changed(resolved, cells=cells)
 
 
-def with_records(root: Path, resolved: ResolvedTable, records: dict[str, dict[str, Any]]) -> ResolvedTable:
+def with_records(root, resolved, records):
     """The table with other runs under the same names; their records are written."""
     write_records(root, records)
     return changed(resolved, runs=resolved.runs | {run: Run(record).federation_id for run, record in records.items()})
 
 
-def write_records(root: Path, records: dict[str, dict[str, Any]], *, anew: bool = True) -> None:
+def write_records(root, records, *, anew=True):
     """Add records to those of a workspace, `anew` also where there is one."""
     path = root / RECORDS
     known = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     write_text(path, to_json(known | records if anew else records | known, 1) + "\n")
 
 
-def claim(side: dict[str, list[str]], than: dict[str, list[str]], form: str = "better", **changes: Any) -> TableClaim:
+def claim(side, than, form="better", **changes):
     """A resolved claim."""
     base = {"text": "So it is.", "over": [], "where": {}, "margin": 0.0}
     return TableClaim.model_validate({**base, "form": form, "side": side, "than": than, **changes})
 
 
-def by_seed(root: Path, rows: Rows, *claims: TableClaim, **changes: Any) -> ResolvedTable:
+def by_seed(root, rows: Rows, *claims, **changes):
     """A table of methods and settings, of which each run's figures are written."""
     cells, records = [], {}
     for method, settings in rows.items():
         for setting, values in settings.items():
-            runs = {f"{method}-{setting}-{seed}": value for seed, value in enumerate(values)}
-            cells.append(cell({"method": method, "setting": setting}, list(runs)))
-            for seed, (run, value) in enumerate(runs.items()):
+            runs = [f"{method}-{setting}-{seed}" for seed in range(len(values))]
+            cells.append(cell({"method": method, "setting": setting}, runs))
+            for seed, (run, value) in enumerate(zip(runs, values, strict=True)):
                 records[run] = RECORD | {"seed": seed}
                 if value is not None:
                     write_metrics(root, run, value)
     return with_records(root, table(cells, ["method"], ["setting"], claims=list(claims), **changes), records)
 
 
-def runs_of(resolved: ResolvedTable, root: Path) -> dict[str, Run]:
+def runs_of(resolved, root):
     """The runs of a table by id; the record of one that has none is :data:`RECORD` and is written."""
     write_records(root, dict.fromkeys(resolved.runs, RECORD), anew=False)
     return read_runs(resolved, root)
 
 
-def frame_of(resolved: ResolvedTable, root: Path) -> Frame:
+def frame_of(resolved, root):
     """The frame of a table's runs, which is written too, with the figures that :func:`write_evaluation` has stated."""
     with patch("pipeline.report.frame.summarise", _summarised):
         frame = collect_frame(resolved, runs_of(resolved, root), root)
@@ -145,55 +137,47 @@ def frame_of(resolved: ResolvedTable, root: Path) -> Frame:
     return replace(frame, runs=frame.runs.assign(state=state), values=values)
 
 
-def _summarised(rounds: pa.Table, evaluation: Evaluation, count: int) -> Figures:
+def _summarised(*given):
     """The figures of a run; none where not all rounds are measured that its record asks for."""
     try:
-        return summarise(rounds, evaluation, count)
+        return summarise(*given)
     except UserError:
         return {}
 
 
-def results_of(resolved: ResolvedTable, root: Path) -> Results:
+def results_of(resolved, root):
     """A table filled in."""
     return Results.of(resolved, frame_of(resolved, root))
 
 
-def report(resolved: ResolvedTable, root: Path, out: Path) -> None:
+def report(resolved, root, out):
     """The report of a table."""
     frame = frame_of(resolved, root)
     with patch("pipeline.report.write.read_frame", lambda folder: frame):
         build_report(resolved, root, out)
 
 
-def write_metrics(root: Path, run: str, mean: float, std: float | None = 0.0) -> None:
+def write_metrics(root, run, mean, std=0.0):
     """A run of which only its figures are of interest; its clients are those of its rounds, if there are any."""
     figure = {"mean": mean, "std": std, "n": 5}
     write_evaluation(root, run, dict.fromkeys(("last_rounds", "clients", "final"), figure))
 
 
-def write_evaluation(root: Path, run: str, figures: dict[str, Any]) -> None:
+def write_evaluation(root, run, figures):
     """State the figures of a run by protocol, whatever its rounds say; none of one that diverged."""
     write_text(root / run_path(run, "figures.json"), json.dumps(figures))
 
 
-def rounds_table(
-    rounds: Sequence[int], clients: Sequence[int], correct: Sequence[int], total: Sequence[int], loss: Sequence[float]
-) -> pa.Table:
-    """Measurements of test clients after aggregation."""
+def rounds_table(rounds, clients, correct, total, loss):
+    """Measurements of test clients after aggregation, a column each."""
+    columns = {"round": pa.array(rounds, pa.int32()), "client": pa.array(clients, pa.int32())}
+    columns |= {"population": ["test"] * len(rounds), "moment": ["after_aggregation"] * len(rounds)}
     counts = {"correct": correct, "total": total, "last_correct": correct}
-    return pa.table(
-        {
-            **{name: pa.array(own, pa.int32()) for name, own in (("round", rounds), ("client", clients))},
-            **{name: [own] * len(rounds) for name, own in (("population", "test"), ("moment", "after_aggregation"))},
-            **{name: pa.array(own, pa.int64()) for name, own in counts.items()},
-            "loss": pa.array(loss, pa.float64()),
-        }
-    )
+    columns |= {name: pa.array(own, pa.int64()) for name, own in counts.items()}
+    return pa.table({**columns, "loss": pa.array(loss, pa.float64())})
 
 
-def write_run(
-    root: Path, run: str, target: float, *, clients: int = 8, rounds: int = 100, diverged: bool = False
-) -> None:
+def write_run(root, run, target, *, clients=8, rounds=100, diverged=False):
     """All artifacts of a run whose accuracy rises towards `target` percent, with noise seeded by its id."""
     random, rows = np.random.default_rng(list(run.encode())), []
     due = [r for r in range(1, rounds + 1) if EVALUATION.is_due(r, rounds)]
@@ -212,7 +196,7 @@ def write_run(
     write_table(root / run_path(run, "rounds.parquet"), rounds_table(*zip(*rows, strict=True)), "rounds/2", **meta)
 
 
-def demo(root: Path, **changes: Any) -> ResolvedTable:
+def demo(root, **changes):
     """Six methods on four settings with published values, one quoted row without runs, and every kind of cell."""
     cells = []
     for method, values in {**PUBLISHED, "pFedGP": [(mean, 0.3, "quoted") for mean in (89.2, 88.8, 63.3, 61.3)]}.items():
@@ -223,20 +207,14 @@ def demo(root: Path, **changes: Any) -> ResolvedTable:
             if method in PUBLISHED and (method, clients) != ("pFedMe-T", "100"):  # which is not run yet
                 shift = 6.0 if method == "FedAvg-T" else 0.8
                 write_run(root, run, published[0] + shift, diverged=method == "Local-T" and clients == "100")
-    sides = {
-        "FedTP beats every other method in every setting.": ("FedTP", [one for one in PUBLISHED if one != "FedTP"]),
-        "Vanilla personalisation beats FedAvg.": ("Vanilla Personalized-T", ["FedAvg-T"]),
-    }
+    others = [one for one in PUBLISHED if one != "FedTP"]
     citation = "Li et al., Federated Learning by Transformer Personalization"
+    ahead = claim({"method": ["FedTP"]}, {"method": others}, text="FedTP beats every other method in every setting.")
+    personal, average = {"method": ["Vanilla Personalized-T"]}, {"method": ["FedAvg-T"]}
     more = {
         "title": "Transformer-based methods on image data",
         "paper": {"name": "FedTP", "citation": citation, "table": "Table II"},
         "notes": ["Local epochs are 5 in all runs."],
-        "claims": [claim({"method": [one]}, {"method": others}, text=text) for text, (one, others) in sides.items()],
+        "claims": [ahead, claim(personal, average, text="Vanilla personalisation beats FedAvg.")],
     }
     return table(cells, ["method"], ["dataset", "setting", "clients"], **{**more, **changes})
-
-
-if __name__ == "__main__":
-    where = Path(sys.argv[1])
-    report(demo(where, profile=sys.argv[2] if len(sys.argv) > 2 else "paper"), where, where / "report")
