@@ -93,15 +93,6 @@ def test_every_object_has_a_default_box_however_little_it_overlaps():
     assert labels.sum() == 3 and (labels > 0).sum() == 1
 
 
-def test_gradients_are_finite_and_the_same_for_stacked_clients():
-    task, stacks = Detection(DEFAULTS), [some(seed) for seed in (1, 2, 3)]
-    together = torch.func.vmap(torch.func.grad(task.loss))(*map(torch.stack, zip(*stacks, strict=True)))
-    for one, (own, wanted) in zip(together, stacks, strict=True):
-        task.loss(own.requires_grad_(), wanted).backward()
-        assert own.grad.isfinite().all() and own.grad.abs().sum() > 0
-        torch.testing.assert_close(one, own.grad)
-
-
 def test_a_perfect_detector_finds_all_and_a_shifted_one_nothing_wherever_an_image_stands():
     (outputs, targets), task = some(6), Detection(DEFAULTS)
     labels, boxes = match(targets, DEFAULTS)

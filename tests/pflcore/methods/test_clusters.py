@@ -7,7 +7,7 @@ import pytest
 import torch
 from sklearn.cluster import AgglomerativeClustering
 from support.by_hand import SEED, Rounds, losses, near
-from support.tiny import NormNet, create, federation, method, run, training
+from support.tiny import create, federation, method, training
 from torch.nn import functional as F
 
 from pflcore.groups import add_prefix
@@ -98,9 +98,3 @@ def test_ifca(net, own):
     hand.x, places = {}, zip(("server.first/", "common/1/", "common/2/"), models, strict=True)
     own_models = [models[best(i, "tuning", 4)] | hand.own[i] for i in range(3)]
     hand.check(hand.run(entry), *(add_prefix(place, one) for place, one in places), models=own_models)
-
-
-def test_with_one_cluster_it_is_fedavg():
-    plain = run(method("fedavg", averaging="uniform"), NormNet())
-    for entry in (method("cfl", eps1=0.0), method("ifca", clusters=1)):
-        assert run(entry, NormNet()).loss.tolist() == plain.loss.tolist()
