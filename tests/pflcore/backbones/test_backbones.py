@@ -1,7 +1,7 @@
 """Backbones: sizes that are known, forward passes written out, and what every registered one keeps to."""
 
 import re
-from itertools import product
+from itertools import pairwise, product
 
 import pytest
 import torch
@@ -73,12 +73,9 @@ def test_the_feature_maps_of_alexnet():
         images = layer(images)
         sides[name] = tuple(images.shape[1:])
     assert sides["conv1"] == (64, 55, 55) and sides["flatten"] == (9216,)
-    maps = {name: (before, sides[name]) for before, name in zip(sides, list(sides)[1:], strict=False) if "_att" in name}
-    assert maps == {
-        **{"conv1_attention": ("conv1_pool", (64, 27, 27)), "conv2_attention": ("conv2_pool", (192, 13, 13))},
-        **{"conv3_attention": ("conv3_relu", (384, 13, 13)), "conv4_attention": ("conv4_relu", (256, 13, 13))},
-        "conv5_attention": ("conv5_pool", (256, 6, 6)),
-    }
+    maps = [(before, *sides[name]) for before, name in pairwise(sides) if name.endswith("_attention")]
+    assert maps[:3] == [("conv1_pool", 64, 27, 27), ("conv2_pool", 192, 13, 13), ("conv3_relu", 384, 13, 13)]
+    assert maps[3:] == [("conv4_relu", 256, 13, 13), ("conv5_pool", 256, 6, 6)]
     grid = backbone("alexnet_bn", grid=6).create(SHAPE, CLASSES, 0)[0].average
     for height, width in ((7, 7), (1, 1), (13, 5), (3, 12)):
         features = torch.randn(2, 3, height, width)
@@ -132,8 +129,9 @@ FINE = {"kernel": 3, "stride": 1, "padding": 1}
 SUITED = {
     **{(name, DIGITS): {"kernel": 3, "padding": 1} for name in ("convnet", "lenet", "lenet_bn")},
     **{("alexnet_bn", shape): FINE for shape in ((1, 16, 16), (1, 28, 28), MNIST, CIFAR)},
-    **{("alexnet_bn", DIGITS): {**FINE, "pool_padding": 1}, ("vit", (3, 300, 300)): {"patch": 20}},
-    **{("vit", DIGITS): {"patch": 4}, ("vit", (1, 28, 28)): {"patch": 7}, ("vit", MNIST): {"patch": 7}},
+    ("alexnet_bn", DIGITS): {**FINE, "pool_padding": 1},
+    ("vit", (3, 300, 300)): {"patch": 20},
+    **{("vit", shape): {"patch": patch} for shape, patch in ((DIGITS, 4), ((1, 28, 28), 7), (MNIST, 7))},
 }
 IMAGES = [entry for entry in map(DATASETS.create, DATASETS.names()) if len(entry.shape) == 3]
 CASES = product((name for name in BACKBONES.names() if BACKBONES.get(name).takes == "images"), IMAGES)

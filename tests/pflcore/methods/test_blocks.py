@@ -99,9 +99,6 @@ def test_the_model_is_otherwise_as_it_was_and_every_parameter_learns(net, plugin
     assert torch.equal(twin(IMAGES), found)  # a copy has modules of its own
 
 
-# --- formulas --------------------------------------------------------------------------------------------------------
-
-
 def linear(x, state, name):
     return x @ state[f"{name}.weight"].t() + state[f"{name}.bias"]
 
@@ -161,9 +158,6 @@ def test_prompts_are_appended_before_each_block_and_cut_off_after_it(net):
         longer = torch.cat([expected, state[f"blocks.{index}.prompt.tokens"].expand(2, 4, -1)], 1)
         expected = without.get_submodule(f"blocks.{index}")(longer)[:, :5]
     close(model.get_submodule("blocks")(tokens), expected)
-
-
-# --- LoRA ------------------------------------------------------------------------------------------------------------
 
 
 @both

@@ -22,9 +22,6 @@ def means_of(features, labels):
     return {one: features[labels == one].mean(0) for one in labels.unique().tolist()}
 
 
-# --- FedProto --------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("net", ["convnet", "language_transformer"])
 def test_fedproto(net):
     """Prototypes are of the last epoch; each client lacks images of some classes."""
@@ -62,9 +59,6 @@ def test_fedproto(net):
         away = [(hand.features - known.get(c, far)).square().mean(1).detach() for c in range(CLASSES)]
         right = torch.stack(away, 1).argmin(1) == hand.labels(hand.data.test[i])
         assert result.correct[-3 + i] == int(right.sum())
-
-
-# --- FedPAC ----------------------------------------------------------------------------------------------------------
 
 
 def moments(features, labels):
@@ -132,9 +126,6 @@ def test_combinations_solve_the_programme():
         assert torch.equal(combinations(torch.zeros(2, 1, 2), hopeless), torch.eye(2))
 
 
-# --- FedAS -----------------------------------------------------------------------------------------------------------
-
-
 def test_fedas():
     hand, rate = Rounds("convnet", training(rounds=4, momentum=0.5, weight_decay=0.01), own="head."), 0.5
     last, prototypes = [hand.initial] * 3, [{}, {}, {}]
@@ -165,9 +156,6 @@ def test_fedas():
     for i, own in enumerate(prototypes):
         assert result.weights[f"client.{i}.own/present"].nonzero().flatten().tolist() == sorted(own)
         near(dict(enumerate(result.weights[f"client.{i}.own/prototypes"])), own)
-
-
-# --- pFedFDA ---------------------------------------------------------------------------------------------------------
 
 
 def test_pfedfda():
@@ -208,9 +196,6 @@ def test_pfedfda():
     hand.lend(hand.x)
     mixtures = [fitted(i) for i in range(3)]
     losses(result, [hand.loss(i, hand.x, logits=lambda i, _: logits(i, mixtures[i])) for i in range(3)])
-
-
-# --- pFedGP ----------------------------------------------------------------------------------------------------------
 
 
 def draws_of(round_, client, purpose, *ids):

@@ -42,9 +42,6 @@ def start(entry, net, clients=3):
     return entry.init_server(initial, roles, known(clients, SEED, initial, roles)), roles
 
 
-# --- pFedHN, FedTP and FedOFA ----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "name, net, options",
     [
@@ -177,9 +174,6 @@ def test_as_much_is_left_and_travels_as_is_stated(net, percent, parts):
             # What was pruned comes back as exactly zero, the rest has learned.
             assert torch.equal(one.returned[name] == 0, one.sent[name] == 0)
     assert (cost.sent_up, cost.sent_down) == (up, down)
-
-
-# --- mixtures by layer: pFedLA and HeurpFedLA ------------------------------------------------------------------------
 
 
 class Mixer:

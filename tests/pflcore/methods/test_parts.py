@@ -13,9 +13,6 @@ from pflcore.seeds import generator
 ROUNDS = training(rounds=2, sample_rate=1.0, local_epochs=3, lr=0.05, momentum=0.5, weight_decay=0.01)
 
 
-# --- parts in turn: FedRep, FedBABU, LG-FedAvg -----------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("epochs", [1, 2])
 def test_fedrep(epochs):
     """First the head, then the body, each from zero momentum."""
@@ -73,9 +70,6 @@ def test_special_cases_have_names():
         assert result_bytes(chosen) == result_bytes(run(method(same), backbone(net))) == result_bytes(also)
     joint, fedper = method("fedrep", schedule="joint", averaging="samples"), method("fedper")
     assert result_bytes(run(joint, backbone("convnet"))) == result_bytes(run(fedper, backbone("convnet")))
-
-
-# --- what was received, adapted: Per-FedAvg, FedALA ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("alpha, net", [(None, "convnet"), (0.3, "norm")])

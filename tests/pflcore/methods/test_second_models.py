@@ -87,9 +87,6 @@ def test_apfl(variant, begun):
     assert begun or min(wanted) < 0  # cut off there
 
 
-# --- FedKD -----------------------------------------------------------------------------------------------------------
-
-
 def cut(change, energy):
     """A matrix of the smallest rank that keeps `energy`, and its size as factors."""
     if change.ndim < 2 or not change.is_floating_point():
@@ -147,9 +144,6 @@ def test_fedkd(net):
     assert result.weights["common/numbers"].tolist() == [0, broadcast]
     assert [result.cost.sent_up, result.cost.sent_down] == np.mean(traffic, 0).round().tolist()
     assert result.cost.sent_up < 4 * whole
-
-
-# --- one model, seen by more than one loss: FedRoD, MOON -------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

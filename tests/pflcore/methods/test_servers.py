@@ -8,8 +8,6 @@ from support.tiny import federation, training
 
 from pflcore.groups import add_prefix
 
-# --- corrections: FedDyn, SCAFFOLD, FedNova --------------------------------------------------------------------------
-
 
 @pytest.mark.parametrize("net, alpha, own, averaging", [("convnet", 0.05, "head.", "samples"), ("norm", 0.3, "", None)])
 def test_feddyn(net, alpha, own, averaging):
@@ -56,9 +54,6 @@ def test_fednova(own, rho):
         tau = sum(p[i] * a[i] for i in cohort)
         hand.x = {n: x - tau * sum(p[i] * (x - ended[i][n]) / a[i] for i in cohort) for n, x in hand.x.items()}
     hand.check(hand.run("fednova"))
-
-
-# --- FedSelect -------------------------------------------------------------------------------------------------------
 
 
 def grown(mask, moved, rate, limit):
@@ -118,9 +113,6 @@ def test_fedselect(net):
     kept = [{f"mask/{n}": one for n, one in mask.items() if "weight" in n} for mask in masks]
     hand.check(result, kept=kept, models=[own(i) for i in range(3)])
     assert [result.cost.sent_up, result.cost.sent_down] == pytest.approx(np.mean(travelled, 0).tolist(), abs=0.5)
-
-
-# --- mixtures: FedAMP, FedCAC, FedU ----------------------------------------------------------------------------------
 
 
 def stored(result, i, prefix, state):

@@ -93,9 +93,6 @@ def test_probabilities_are_those_of_a_textbook():
     torch.testing.assert_close(found, torch.stack(parts).mean(0), rtol=1e-3, atol=1e-4)
 
 
-# --- the tree ------------------------------------------------------------------------------------------------------
-
-
 def test_the_nearest_classes_part_last():
     means = torch.tensor([[0.0, 0.0], [9.0, 9.0], [0.5, 0.0], [0.0, 30.0], [9.0, 8.0], [3.0, 3.0]])
     tree = gp.class_tree(means, torch.tensor([True, True, True, True, True, False])).tolist()
