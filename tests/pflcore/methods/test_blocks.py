@@ -158,6 +158,10 @@ def test_prompts_are_appended_before_each_block_and_cut_off_after_it(net):
         longer = torch.cat([expected, state[f"blocks.{index}.prompt.tokens"].expand(2, 4, -1)], 1)
         expected = without.get_submodule(f"blocks.{index}")(longer)[:, :5]
     close(model.get_submodule("blocks")(tokens), expected)
+    begun = NETS[net].create(SHAPE, CLASSES, 3)[0]
+    METHODS.create("prompts", count=50).extend(begun)
+    for one in (begun.blocks[0].prompt.tokens, -begun.blocks[1].prompt.tokens):
+        assert one.max().item() == pytest.approx(sqrt(6 / (3 * 4**2 + tokens.shape[2])), rel=0.05)
 
 
 @both

@@ -144,9 +144,10 @@ def test_fedtp_generates_the_chosen_part_of_each_block():
     with torch.device("meta"):
         model, groups = BACKBONES.create("tiny_vit", depth=3).create(LARGE, 10, 0)
     for part, count in (("attention.qkv", 196_608), ("mlp", 65_920), ("norm", 512), ("encoder", 328_704)):
-        made = METHODS.create("fedtp", generated_part=part).roles(groups).generated
+        roles = METHODS.create("fedtp", generated_part=part).roles(groups)
+        made = roles.generated
         assert sum(model.state_dict()[name].numel() for name in made) == 3 * count
-        assert all(name.startswith("blocks.") for name in made)
+        assert all(name.startswith("blocks.") for name in made) and roles.shared == groups.of.keys() - made
     own = METHODS.create("fedtp", generated_part="encoder", also_personal=("norm", "head")).roles(groups)
     assert own.personal == groups.select(("norm", "head")) and own.generated == made - own.personal
 
