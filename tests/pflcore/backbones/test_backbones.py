@@ -1,110 +1,82 @@
 """Backbones: sizes that are known, forward passes written out, and what every registered one keeps to."""
 
-from __future__ import annotations
-
 import re
-from itertools import product
-from typing import Any
+from itertools import pairwise, product
 
 import pytest
 import torch
 from support.tiers import first_of_each
 from support.tiny import CLASSES, SHAPE, backbone, create, inputs_for
-from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pflcore.backbones import BACKBONES
-from pflcore.datasets import DATASETS, Dataset
+from pflcore.datasets import DATASETS
 from pflcore.errors import UserError
-from pflcore.groups import Groups
 
-Shape = tuple[int, ...]
 DIGITS, MNIST, CIFAR, PHOTO, TEXT = (1, 8, 8), (3, 28, 28), (3, 32, 32), (3, 224, 224), (80,)
-FINE = {"kernel": 3, "stride": 1, "padding": 1}
-# Options that a backbone needs for images of a size; none where its defaults do.
-SUITED: dict[tuple[str, Shape], dict[str, Any]] = {
-    **{(name, DIGITS): {"kernel": 3, "padding": 1} for name in ("convnet", "lenet", "lenet_bn")},
-    **{("alexnet_bn", shape): FINE for shape in ((1, 16, 16), (1, 28, 28), MNIST, CIFAR)},
-    ("alexnet_bn", DIGITS): {**FINE, "pool_padding": 1},
-    ("vit", DIGITS): {"patch": 4},
-    **{("vit", (channels, 28, 28)): {"patch": 7} for channels in (1, 3)},
-    ("vit", (3, 300, 300)): {"patch": 20},
-}
 
 
-def made(name: str, shape: Shape, classes: int, **options: Any) -> tuple[nn.Module, Groups]:
+def made(name, shape, classes, **options):
     """A model without memory for its numbers, and its groups."""
     with torch.device("meta"):
         return BACKBONES.create(name, **options).create(shape, classes, 0)
 
 
-def count(model: nn.Module, groups: Groups, *wanted: str) -> int:
-    """Parameters, of the wanted groups only if any are named."""
-    names = groups.select(wanted or ("all",))
+def count(model, groups, wanted="all"):
+    """Parameters of a group."""
+    names = groups.select([wanted])
     return sum(tensor.numel() for name, tensor in model.named_parameters() if name in names)
 
 
 # --- sizes that papers print, or that timm and released code have --------------------------------------------------
 
 
-SIZES: dict[str, list[tuple[dict[str, Any], Shape, dict[int, int]]]] = {
-    "convnet": [({}, CIFAR, {10: 121_182, 100: 128_832})],
-    "tiny_vit": [
-        *(({"depth": n}, CIFAR, {10: 16_266 + n * 328_704, 100: 27_876 + n * 328_704}) for n in (1, 6)),
-        ({}, CIFAR, {10: 2_645_898, 100: 2_657_508}),
-    ],
-    "lenet": [({}, MNIST, {10: 44_726})],
-    "lenet_bn": [
-        ({"attention": kind}, MNIST, {10: count})
-        for kind, count in {"none": 45_178, "se": 45_318, "eca": 45_184, "ca": 45_798, "hybrid": 45_950}.items()
-    ],
-    "alexnet_bn": [
-        ({}, PHOTO, {10: 57_063_498, 31: 57_149_535, 65: 57_288_833}),
-        *(
-            ({"attention": kind}, PHOTO, {31: count})
-            for kind, count in {"se": 57_189_471, "eca": 57_149_550, "ca": 57_184_227, "hybrid": 57_224_193}.items()
-        ),
-    ],
-    "resnet50": [({}, PHOTO, {1000: 25_557_032, 100: 23_712_932})],
-    "vit": [
-        ({}, PHOTO, {100: 5_543_716}),
-        ({"size": "small"}, PHOTO, {100: 21_704_164}),
-        ({"size": "base"}, PHOTO, {100: 85_875_556}),
-    ],
-    "lstm": [({}, TEXT, {100: 825_220}), ({}, (5,), {100: 825_220})],
-    "language_transformer": [({}, TEXT, {100: 683_008})],
-}
+LENET = {"none": 45_178, "se": 45_318, "eca": 45_184, "ca": 45_798, "hybrid": 45_950}
+ALEXNET = {"se": 57_189_471, "eca": 57_149_550, "ca": 57_184_227, "hybrid": 57_224_193}
+SIZES = [
+    ("convnet", CIFAR, {}, {10: 121_182, 100: 128_832}),
+    *(("tiny_vit", CIFAR, {"depth": n}, {10: 16_266 + n * 328_704, 100: 27_876 + n * 328_704}) for n in (1, 6)),
+    ("tiny_vit", CIFAR, {}, {10: 2_645_898, 100: 2_657_508}),
+    ("lenet", MNIST, {}, {10: 44_726}),
+    *(("lenet_bn", MNIST, {"attention": kind}, {10: total}) for kind, total in LENET.items()),
+    ("alexnet_bn", PHOTO, {}, {10: 57_063_498, 31: 57_149_535, 65: 57_288_833}),
+    *(("alexnet_bn", PHOTO, {"attention": kind}, {31: total}) for kind, total in ALEXNET.items()),
+    ("resnet50", PHOTO, {}, {1000: 25_557_032, 100: 23_712_932}),
+    ("vit", PHOTO, {}, {100: 5_543_716}),
+    ("vit", PHOTO, {"size": "small"}, {100: 21_704_164}),
+    ("vit", PHOTO, {"size": "base"}, {100: 85_875_556}),
+    ("lstm", TEXT, {}, {100: 825_220}),
+    ("language_transformer", TEXT, {}, {100: 683_008}),
+]
+GROUPS = [
+    ("tiny_vit", CIFAR, {"attention.qkv": 8 * 196_608, "attention.out": 8 * 65_664, "mlp": 8 * 65_920}),
+    ("language_transformer", TEXT, {"attention.qkv": 393_216, "attention.out": 131_072, "mlp": 131_840}),
+    ("language_transformer", TEXT, {"embedding": 12_800, "norm": 1_280, "head": 12_800}),
+    ("vit", PHOTO, {"attention": 1_778_688, "norm": 25 * 2 * 192, "pos_embed": 197 * 192}),
+]
 
 
-@pytest.mark.parametrize("name", SIZES)
-def test_numbers_of_parameters(name: str) -> None:
-    for options, shape, totals in SIZES[name]:
+def test_numbers_of_parameters():
+    for name, shape, options, totals in SIZES:
         for classes, total in totals.items():
             assert count(*made(name, shape, classes, **options)) == total
-            assert "depth" in options or f"{total:,}" in (BACKBONES.get(name).__doc__ or "")
+            assert "depth" in options or f"{total:,}" in BACKBONES.get(name).__doc__
+    for name, shape, sizes in GROUPS:
+        model, groups = made(name, shape, 100)
+        assert {group: count(model, groups, group) for group in sizes} == sizes
 
 
-def test_groups_and_feature_maps() -> None:
-    model, groups = made("tiny_vit", CIFAR, 10)
-    sizes = {"attention.qkv": 196_608, "attention.out": 65_664, "mlp": 65_920}
-    assert all(count(model, groups, name) == 8 * size for name, size in sizes.items())
-    model, groups = made("language_transformer", TEXT, 100)
-    sizes = {"embedding": 12_800, "norm": 1_280, "attention.qkv": 393_216, "attention.out": 131_072, "mlp": 131_840}
-    assert all(count(model, groups, name) == size for name, size in {**sizes, "head": 12_800}.items())
-    model, groups = made("vit", PHOTO, 10)
-    sizes = {"attention": 1_778_688, "norm": 25 * 2 * 192, "pos_embed": 197 * 192}
-    assert all(count(model, groups, name) == size for name, size in sizes.items())
-    model, groups = made("alexnet_bn", PHOTO, 31, attention="hybrid")
+def test_the_feature_maps_of_alexnet():
+    model, _ = made("alexnet_bn", PHOTO, 31, attention="hybrid")
     sides, images = {}, torch.zeros(2, *PHOTO, device="meta")
     for name, layer in model.named_children():
         images = layer(images)
         sides[name] = tuple(images.shape[1:])
     assert sides["conv1"] == (64, 55, 55) and sides["flatten"] == (9216,)
-    places = {"conv1_pool": (64, 27, 27), "conv2_pool": (192, 13, 13), "conv3_relu": (384, 13, 13)}
-    for before, size in {**places, "conv4_relu": (256, 13, 13), "conv5_pool": (256, 6, 6)}.items():
-        name = f"{before.partition('_')[0]}_attention"
-        assert list(sides)[list(sides).index(name) - 1] == before and sides[name] == size
-    grid = backbone("alexnet_bn", grid=6).create(SHAPE, CLASSES, 0)[0].get_submodule("average")
+    maps = [(before, *sides[name]) for before, name in pairwise(sides) if name.endswith("_attention")]
+    assert maps[:3] == [("conv1_pool", 64, 27, 27), ("conv2_pool", 192, 13, 13), ("conv3_relu", 384, 13, 13)]
+    assert maps[3:] == [("conv4_relu", 256, 13, 13), ("conv5_pool", 256, 6, 6)]
+    grid = backbone("alexnet_bn", grid=6).create(SHAPE, CLASSES, 0)[0].average
     for height, width in ((7, 7), (1, 1), (13, 5), (3, 12)):
         features = torch.randn(2, 3, height, width)
         torch.testing.assert_close(grid(features), F.adaptive_avg_pool2d(features, 6))
@@ -113,7 +85,7 @@ def test_groups_and_feature_maps() -> None:
 # --- forward passes written out ------------------------------------------------------------------------------------
 
 
-def test_the_convnet_by_hand() -> None:
+def test_the_convnet_by_hand():
     model, _ = BACKBONES.create("convnet").create(CIFAR, 10, 0)
     images = x = torch.randn(3, *CIFAR)
     parameters = iter(model.parameters())
@@ -124,16 +96,16 @@ def test_the_convnet_by_hand() -> None:
     torch.testing.assert_close(model(images), F.linear(x, *head))
 
 
-def test_the_tiny_vit_by_hand() -> None:
+def test_the_tiny_vit_by_hand():
     model, _ = backbone("tiny_vit", dim=6, heads=3, head_dim=4, mlp_dim=5, patch=4).create((3, 8, 12), CLASSES, 0)
     state = {name: tensor + 0.1 * torch.rand(tensor.shape) for name, tensor in model.state_dict().items()}
     model.eval().load_state_dict(state)
     images = torch.randn(3, 3, 8, 12)
 
-    def norm(x: Tensor, name: str) -> Tensor:
+    def norm(x, name):
         return F.layer_norm(x, (6,), state[f"{name}.weight"], state[f"{name}.bias"])
 
-    def linear(x: Tensor, name: str) -> Tensor:
+    def linear(x, name):
         return F.linear(x, state[f"{name}.weight"], state.get(f"{name}.bias"))
 
     # Row by row of patches; inside a patch row, column, channel.
@@ -152,19 +124,21 @@ def test_the_tiny_vit_by_hand() -> None:
 
 # --- every registered backbone -------------------------------------------------------------------------------------
 
+FINE = {"kernel": 3, "stride": 1, "padding": 1}
+# Options that a backbone needs for images of a size; none where its defaults do.
+SUITED = {
+    **{(name, DIGITS): {"kernel": 3, "padding": 1} for name in ("convnet", "lenet", "lenet_bn")},
+    **{("alexnet_bn", shape): FINE for shape in ((1, 16, 16), (1, 28, 28), MNIST, CIFAR)},
+    ("alexnet_bn", DIGITS): {**FINE, "pool_padding": 1},
+    ("vit", (3, 300, 300)): {"patch": 20},
+    **{("vit", shape): {"patch": patch} for shape, patch in ((DIGITS, 4), ((1, 28, 28), 7), (MNIST, 7))},
+}
 IMAGES = [entry for entry in map(DATASETS.create, DATASETS.names()) if len(entry.shape) == 3]
+CASES = product((name for name in BACKBONES.names() if BACKBONES.get(name).takes == "images"), IMAGES)
 
 
-@pytest.mark.parametrize(
-    ("name", "dataset"),
-    first_of_each(product(BACKBONES.names(), IMAGES), ids=lambda name, dataset: f"{name}-{dataset.name}"),
-)
-def test_logits_have_the_datasets_classes(name: str, dataset: Dataset) -> None:
-    if BACKBONES.get(name).takes != "images":
-        words = rf"^backbone {name} takes text, the dataset has images; use alexnet_bn, .*vit$"
-        with pytest.raises(UserError, match=words):
-            BACKBONES.create(name).create(dataset.shape, 10, 0)
-        return
+@pytest.mark.parametrize("name, dataset", first_of_each(CASES, ids=lambda name, dataset: f"{name}-{dataset.name}"))
+def test_logits_have_the_datasets_classes(name, dataset):
     shape, classes = dataset.shape, dataset.classes or 10
     net = BACKBONES.create(name, **SUITED.get((name, shape), {}))
     with torch.device("meta"):
@@ -175,14 +149,13 @@ def test_logits_have_the_datasets_classes(name: str, dataset: Dataset) -> None:
 
 
 @pytest.mark.parametrize("name", BACKBONES.names())
-def test_a_seed_gives_the_same_model_anywhere_and_every_parameter_is_used(name: str) -> None:
+def test_a_seed_gives_the_same_model_anywhere_and_every_parameter_is_used(name):
     torch.manual_seed(1)
-    first = create(backbone(name), 5)[0].state_dict()
-    torch.manual_seed(2)
-    expected = torch.rand(2)
+    first, before = create(backbone(name), 5)[0].state_dict(), torch.get_rng_state()
+    torch.manual_seed(1)
+    assert torch.equal(torch.get_rng_state(), before)  # the caller's random state is left alone
     torch.manual_seed(2)
     model, groups = create(backbone(name), 5)
-    assert torch.equal(torch.rand(2), expected)  # the caller's random state is left alone
     assert all(torch.equal(first[entry], tensor) for entry, tensor in model.state_dict().items())
     for parameter in model.parameters():  # some begin with zeros, which hide others
         parameter.data += 0.01 * torch.rand_like(parameter)
@@ -194,7 +167,7 @@ def test_a_seed_gives_the_same_model_anywhere_and_every_parameter_is_used(name: 
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "shape", "words"),
+    "name, options, shape, words",
     [
         ("tiny_vit", {"patch": 4}, (1, 8, 10), "patch 4 does not divide images of 8×10 pixels"),
         ("convnet", {}, DIGITS, "kernel 5 with padding 0 leaves nothing of 8×8 images after convolution 2"),
@@ -207,11 +180,10 @@ def test_a_seed_gives_the_same_model_anywhere_and_every_parameter_is_used(name: 
         ("timm_model", {"model": "test_vit"}, (3, 40, 32), "'test_vit' does not take images of 3×40×32 (Input height"),
         ("language_transformer", {}, (201,), "positions 200 are too few for texts of 201 characters"),
         ("convnet", {}, (80,), "convnet takes images, the dataset is text; use language_transformer or lstm"),
+        ("lstm", {}, DIGITS, "lstm takes text, the dataset has images; use alexnet_bn, "),
     ],
 )
-def test_options_that_do_not_fit_are_an_error_of_one_line(
-    name: str, options: dict[str, Any], shape: Shape, words: str
-) -> None:
+def test_options_that_do_not_fit_are_an_error_of_one_line(name, options, shape, words):
     with pytest.raises(UserError) as error:
         BACKBONES.create(name, **options).create(shape, 10, 0)
     message = str(error.value)
@@ -220,41 +192,31 @@ def test_options_that_do_not_fit_are_an_error_of_one_line(
 
 # --- any model of timm: names of state entries, as patterns, by the group that a rule must put them in ---------------
 
-FOUND: dict[str, tuple[Shape, dict[str, str]]] = {
-    "deit_tiny_distilled_patch16_224": (
-        CIFAR,
-        {"cls_token": "(cls|dist)_token", "head": r"head(_dist)?\.(weight|bias)", "pos_embed": "pos_embed"},
-    ),
-    "convnext_atto": (
-        CIFAR,
-        {
-            "conv": r"(stem\.0|stages\.\d\.downsample\.1|stages\.\d\.blocks\.\d\.conv_dw)\.(weight|bias)",
-            "mlp": r"stages\.\d\.blocks\.\d\.mlp\.fc[12]\.(weight|bias)",
-            "other": r"stages\.\d\.blocks\.\d\.gamma",
-        },
-    ),
-    "swin_tiny_patch4_window7_224": (
-        PHOTO,
-        {
-            "attention.other": r"layers\.\d\.blocks\.\d\.attn\.relative_position_bias_table",
-            "fc": r"layers\.\d\.downsample\.reduction\.weight",
-        },
-    ),
-}
+DEIT, SWIN = "deit_tiny_distilled_patch16_224", "swin_tiny_patch4_window7_224"
+STEM, BLOCK = r"stem\.0|stages\.\d\.downsample\.1", r"stages\.\d\.blocks\.\d"
+FOUND = [
+    (DEIT, CIFAR, "cls_token", "(cls|dist)_token"),
+    (DEIT, CIFAR, "head", r"head(_dist)?\.(weight|bias)"),
+    (DEIT, CIFAR, "pos_embed", "pos_embed"),
+    ("convnext_atto", CIFAR, "conv", rf"({STEM}|{BLOCK}\.conv_dw)\.(weight|bias)"),
+    ("convnext_atto", CIFAR, "mlp", rf"{BLOCK}\.mlp\.fc[12]\.(weight|bias)"),
+    ("convnext_atto", CIFAR, "other", rf"{BLOCK}\.gamma"),
+    (SWIN, PHOTO, "attention.other", r"layers\.\d\.blocks\.\d\.attn\.relative_position_bias_table"),
+    (SWIN, PHOTO, "fc", r"layers\.\d\.downsample\.reduction\.weight"),
+]
 
 
-@pytest.mark.parametrize("model", FOUND)
-def test_rules_find_the_groups_of_a_model_of_timm(model: str) -> None:
-    shape, expected = FOUND[model]
-    net, groups = made("timm_model", shape, 10, model=model)
-    for group, pattern in expected.items():
+def test_rules_find_the_groups_of_a_model_of_timm():
+    models = {model: made("timm_model", shape, 10, model=model) for model, shape, *_ in FOUND}
+    for model, _, group, pattern in FOUND:
+        net, groups = models[model]
         names = {name for name in groups.of if re.fullmatch(pattern, name)}
-        assert names and groups.select([group]) == names, group
-    assert list(groups.of) == list(net.state_dict())
+        assert names and {name for name, of in groups.of.items() if of == group} == names, group
+        assert list(groups.of) == list(net.state_dict())
 
 
-@pytest.mark.parametrize(("named", "model"), [("vit", "vit_tiny_patch16_224"), ("resnet50", "resnet50")])
-def test_rules_and_patterns_agree(named: str, model: str) -> None:
+@pytest.mark.parametrize("named, model", [("vit", "vit_tiny_patch16_224"), ("resnet50", "resnet50")])
+def test_rules_and_patterns_agree(named, model):
     (net, groups), (other, found) = made(named, CIFAR, 10), made("timm_model", CIFAR, 10, model=model)
     shapes = [[tuple(tensor.shape) for tensor in each.state_dict().values()] for each in (net, other)]
     assert groups == found and shapes[0] == shapes[1]

@@ -1,43 +1,35 @@
 """Weights from a file: what is read, what is refused in one line, and what a model then begins with."""
 
-from __future__ import annotations
-
 import pickle
 import zipfile
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import save_file
 from support.official import Hostile
 from support.tiny import CLASSES, backbone, inputs_for
-from torch import Tensor, nn
 
 from pflcore.backbones import BACKBONES, _pretrained, read_weights
 from pflcore.errors import UserError
 
 
-def made(name: str, classes: int, seed: int, file: Path | None = None) -> nn.Module:
-    net = backbone(name)
-    net = replace(net, pretrained=str(file)) if file else net
+def made(name, classes, seed, file=None):
+    net = replace(backbone(name), pretrained=str(file) if file else None)
     return net.create(tuple(inputs_for(net, 1).shape[1:]), classes, seed)[0]
 
 
-def trained(name: str) -> dict[str, Tensor]:
+def trained(name):
     """A state as no seed begins with."""
     return {key: tensor + 1 for key, tensor in made(name, CLASSES, 9).state_dict().items()}
 
 
-def written(path: Path, state: dict[str, Tensor]) -> Path:
-    if path.suffix == ".safetensors":
-        save_file({name: tensor.contiguous() for name, tensor in state.items()}, path)
-    else:
-        torch.save(state, path)
+def written(path, state):
+    (save_file if path.suffix == ".safetensors" else torch.save)(state, path)
     return path
 
 
-def refused(path: Path) -> str:
+def refused(path):
     with pytest.raises(UserError) as error:
         read_weights(path)
     assert "\n" not in str(error.value)
@@ -45,30 +37,29 @@ def refused(path: Path) -> str:
 
 
 @pytest.mark.parametrize("name", BACKBONES.names())
-def test_a_model_begins_with_what_is_in_the_file(tmp_path: Path, name: str) -> None:
+def test_a_model_begins_with_what_is_in_the_file(tmp_path, name):
     state = trained(name)
     for file in ("w.safetensors", "w.pth"):
         model = made(name, CLASSES, 0, written(tmp_path / file, state))
         assert all(torch.equal(tensor, state[key]) for key, tensor in model.state_dict().items())
-        assert getattr(model, "notes", None) == ()
+        assert model.notes == ()
 
 
 @pytest.mark.parametrize("name", ["tiny_vit", "resnet50"])
-def test_a_classifier_of_other_classes_begins_anew_and_that_is_said(tmp_path: Path, name: str) -> None:
+def test_a_classifier_of_other_classes_begins_anew_and_that_is_said(tmp_path, name):
     state, said = trained(name), f"since that of the file has {CLASSES} classes"
     if name == "resnet50":  # whose classifier is called fc
         state, said = {k: one for k, one in state.items() if not k.startswith("fc.")}, "since the file has none"
-    path = tmp_path / "w.bin"
-    torch.save({"model": state, "epoch": 3, "optimizer": {"lr": 0.1}}, path)  # beside the state of its training
+    # Beside the state of its training.
+    path = written(tmp_path / "w.bin", {"model": state, "epoch": 3, "optimizer": {"lr": 0.1}})
     model, begun = made(name, CLASSES + 3, 5, path), made(name, CLASSES + 3, 5).state_dict()
     anew = {key for key, tensor in model.state_dict().items() if torch.equal(tensor, begun[key])}
     assert anew and all(key.startswith(("head.", "fc.")) for key in anew)
     assert all(torch.equal(tensor, state[key]) for key, tensor in model.state_dict().items() if key not in anew)
-    (note,) = getattr(model, "notes")  # noqa: B009 - a module's attributes have no types
-    assert note == f"{path}: the classifier begins anew, {said}"
+    assert model.notes == (f"{path}: the classifier begins anew, {said}",)
 
 
-def test_other_weights_are_named_and_counted(tmp_path: Path) -> None:
+def test_other_weights_are_named_and_counted(tmp_path):
     state = trained("tiny_vit")
     lost = [name for name in state if name.startswith("blocks.1.")]
     wrong = {name: tensor for name, tensor in state.items() if name not in lost}
@@ -82,29 +73,26 @@ def test_other_weights_are_named_and_counted(tmp_path: Path) -> None:
         assert words in str(error.value)
 
 
-def test_what_is_absent_or_something_else(tmp_path: Path) -> None:
-    assert "no such file" in refused(tmp_path / "none.pth")
-    assert "not a file of weights by its name" in refused(tmp_path / "w.onnx")
-    written(tmp_path / "w.pth", trained("tiny_vit")).rename(tmp_path / "named.safetensors")
-    assert "no safetensors" in refused(tmp_path / "named.safetensors")
-    meta = torch.empty(2, device="meta")  # a shape without numbers
-    for content in ([torch.ones(2)], {}, {"w": 1.0}, {1: torch.ones(2)}, {"w": torch.eye(3).to_sparse()}, {"w": meta}):
-        torch.save(content, tmp_path / "w.pth")
-        assert "no state dict" in refused(tmp_path / "w.pth")
+def test_what_is_absent_or_something_else(tmp_path):
+    path = tmp_path / "w.pth"
+    assert "no such file" in refused(path) and "not a file of weights by its name" in refused(tmp_path / "w.onnx")
+    for content in ([1], {}, {"w": 1.0}, {1: torch.ones(2)}, {"w": torch.eye(3).to_sparse()}):
+        assert "no state dict" in refused(written(path, content))
+    assert "no state dict" in refused(written(path, {"w": torch.empty(2, device="meta")}))  # a shape without numbers
+    assert "no safetensors" in refused(path.rename(tmp_path / "named.safetensors"))
 
 
-def test_a_pickle_with_code_in_it_is_not_run(tmp_path: Path) -> None:
+def test_a_pickle_with_code_in_it_is_not_run(tmp_path):
     harm = tmp_path / "harm"
-    torch.save({"w": torch.ones(2), "more": Hostile(harm)}, tmp_path / "w.pth")
-    assert "could run code" in refused(tmp_path / "w.pth")
+    assert "could run code" in refused(written(tmp_path / "w.pth", {"w": torch.ones(2), "more": Hostile(harm)}))
     (tmp_path / "plain.bin").write_bytes(pickle.dumps(Hostile(harm)))
     assert "not what torch.save writes" in refused(tmp_path / "plain.bin") and not harm.exists()
 
 
-def test_sizes_are_bounded_before_anything_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sizes_are_bounded_before_anything_is_read(tmp_path, monkeypatch):
     monkeypatch.setattr(_pretrained, "LIMIT", 4000)
-    torch.save({"w": torch.ones(1).expand(2000)}, tmp_path / "view.pth")  # larger than its file
-    assert "8,000 bytes" in refused(tmp_path / "view.pth")
+    view = torch.ones(1).expand(2000)  # larger than its file
+    assert "8,000 bytes" in refused(written(tmp_path / "view.pth", {"w": view}))
     for file in ("w.pth", "w.safetensors"):
         assert "more than the 4,000" in refused(written(tmp_path / file, {"w": torch.ones(2000)}))
     with zipfile.ZipFile(tmp_path / "bomb.pth", "w", zipfile.ZIP_DEFLATED) as archive:

@@ -1,16 +1,13 @@
 """Methods that note means and covariances of features, against rounds written out with textbook formulas."""
 
-from __future__ import annotations
-
 import math
-from typing import Any
+from functools import partial
+from itertools import count
 
-import numpy as np
 import pytest
 import torch
-from support.by_hand import SEED, Rounds, State, losses, near
+from support.by_hand import SEED, Rounds, losses, near
 from support.tiny import CLASSES, backbone, facts, federation, method, run, texts, training
-from torch import Tensor
 from torch.nn import functional as F
 
 from pflcore.groups import add_prefix, strip_prefix
@@ -19,34 +16,25 @@ from pflcore.operators.gaussian_classifier import Gaussians, Interpolation, Mome
 from pflcore.operators.gaussian_process import BinaryClassifier, class_tree
 from pflcore.seeds import torch_seed
 
-DATA = federation()
-SETTINGS = training(rounds=3, momentum=0.5, weight_decay=0.01)
 
-
-# --- FedProto --------------------------------------------------------------------------------------------------------
-
-
-def some_classes() -> Any:
-    """Images of which every client lacks classes."""
-    data = federation((14, 7, 10))
-    for rows, classes in zip(data.train, ([0, 1], [1, 2], [0]), strict=True):
-        data.labels[rows] = torch.tensor(classes).repeat(len(rows))[: len(rows)]
-    return data
+def means_of(features, labels):
+    """Of each class that there is."""
+    return {one: features[labels == one].mean(0) for one in labels.unique().tolist()}
 
 
 @pytest.mark.parametrize("net", ["convnet", "language_transformer"])
-def test_fedproto(net: str) -> None:
-    """Prototypes are of the last epoch."""
-    hand = Rounds(net, SETTINGS, some_classes() if net == "convnet" else texts())
-    models, known = [hand.initial] * 3, dict[int, Tensor]()
+def test_fedproto(net):
+    """Prototypes are of the last epoch; each client lacks images of some classes."""
+    data = texts() if net != "convnet" else federation((14, 7, 10))
+    for rows, classes in zip(data.train, ([0, 1], [1, 2], [0]), strict=True):
+        data.labels[rows] = torch.tensor(classes).repeat(len(rows))[: len(rows)]
+    hand = Rounds(net, training(rounds=3, momentum=0.5, weight_decay=0.01), data)
+    models, known = [hand.initial] * 3, {}
 
-    def client(i: int, round_: int) -> dict[int, Tensor]:
-        epoch = -(-len(hand.data.train[i]) // hand.settings.batch_size)
-        seen = list[tuple[Tensor, Tensor]]()
+    def client(i, round_):
+        seen = []
 
-        def loss(rows: Tensor) -> Tensor:
-            if len(seen) % epoch == 0:
-                seen.clear()
+        def loss(rows):
             logits, labels = hand.logits(rows), hand.labels(rows)
             seen.append((hand.features.detach(), labels))
             pairs = zip(hand.features, labels.tolist(), strict=True)
@@ -55,18 +43,16 @@ def test_fedproto(net: str) -> None:
 
         hand.lend(models[i])
         models[i] = hand.descend(hand.rows(i, round_), loss)
-        features, labels = (torch.cat(parts) for parts in zip(*seen, strict=True))
-        return {label: features[labels == label].mean(0) for label in labels.unique().tolist()}
+        return means_of(*(torch.cat(parts) for parts in zip(*seen[len(seen) // 2 :], strict=True)))
 
     for round_, cohort in hand:
         returned = [client(i, round_) for i in cohort]
         for label in range(CLASSES):
             if have := [one[label] for one in returned if label in one]:
                 known[label] = torch.stack(have).mean(0)
-    result = hand.run("fedproto", lam=0.7)
+    result, far = hand.run("fedproto", lam=0.7), torch.tensor(math.inf)
     assert result.weights["common/present"].tolist() == [label in known for label in range(CLASSES)]
     near(dict(enumerate(result.weights["common/prototypes"])), known)
-    far = torch.tensor(math.inf)
     for i, own in enumerate(models):
         near(strip_prefix(f"client.{i}.", result.weights) or hand.initial, own)
         hand.loss(i, own)
@@ -75,65 +61,55 @@ def test_fedproto(net: str) -> None:
         assert result.correct[-3 + i] == int(right.sum())
 
 
-# --- FedPAC ----------------------------------------------------------------------------------------------------------
-
-
-def moments(features: Tensor, labels: Tensor) -> tuple[Tensor, float]:
+def moments(features, labels):
     """h and V, class by class."""
-    h, v, n = torch.zeros(CLASSES, features.shape[1]), 0.0, len(labels)
-    for one in labels.unique().tolist():
-        own = features[labels == one]
-        h[one] = len(own) / n * own.mean(0)
-        v += float((own @ own.T).trace()) / n - float(h[one] @ h[one])
-    return h, v / n
+    h, n = torch.zeros(CLASSES, features.shape[1]), len(labels)
+    for one, mean in means_of(features, labels).items():
+        h[one] = (labels == one).sum() / n * mean
+    return h, (features.square().sum() / n - h.square().sum()) / n
 
 
-@pytest.mark.parametrize(("net", "head_epochs"), [("convnet", 2), ("norm", 1)])
-def test_fedpac(net: str, head_epochs: int) -> None:
+@pytest.mark.parametrize("net, head_epochs", [("convnet", 2), ("norm", 1)])
+def test_fedpac(net, head_epochs):
     settings = training(rounds=3, sample_rate=0.75, momentum=0.5, weight_decay=0.01)
     hand, lam = Rounds(net, settings, federation((14, 7, 9, 12), (5, 8, 6, 4)), own="head."), 2.0
-    known: dict[int, Tensor] = {}
-    mixed = False
+    known, mixed = {}, False
 
-    def aligned(rows: Tensor) -> Tensor:
+    def aligned(rows):
         loss, labels = hand.cross_entropy(rows), hand.labels(rows).tolist()
         away = [(one - known[k] if k in known else 0 * one) for one, k in zip(hand.features, labels, strict=True)]
         return loss + lam * torch.stack(away).square().mean()
 
     for round_, cohort in hand:
-        ended, told, seen = {}, [], []
+        ended, sent, seen = {}, [], []
         for i in cohort:
             hand.lend(hand.x, hand.own[i])
-            told.append(moments(*hand.see(hand.passes(i, "phase 3", round_))))
+            sent.append(moments(*hand.see(hand.passes(i, "phase 3", round_))))
             steps = hand.passes(i, "phase 4", round_, head_epochs)
             hand.descend(steps, moved=hand.parameters(head=True), statistics=False)
             ended[i] = hand.descend(hand.rows(i, round_), aligned, moved=hand.parameters(head=False))
             seen.append(hand.see(hand.passes(i, "phase 6", round_)))
-        hand.x, (features, labels) = hand.mean(ended), (torch.cat(parts) for parts in zip(*seen, strict=True))
-        known |= {one: features[labels == one].mean(0) for one in labels.unique().tolist()}
-        alphas = combinations(torch.stack([h for h, _ in told]), torch.tensor([v for _, v in told]))
+        hand.x = hand.mean(ended)
+        known |= means_of(*(torch.cat(parts) for parts in zip(*seen, strict=True)))
+        alphas = combinations(*(torch.stack(part) for part in zip(*sent, strict=True)))
         mixed |= bool(((alphas > 0.05).sum(1) > 1).any())
         for i, alpha in zip(cohort, alphas, strict=True):
-            shares = dict(zip(cohort, alpha.tolist(), strict=True))
-            hand.own[i] = {n: sum(share * ended[j][n] for j, share in shares.items()) for n in hand.own[i]}
+            hand.own[i] = {n: sum(a * ended[j][n] for j, a in zip(cohort, alpha, strict=True)) for n in hand.own[i]}
     assert mixed
     result = hand.run(method("fedpac", lam=lam, head_epochs=head_epochs))
-    centroids = {f"{label}": result.weights["common/centroids"][label] for label in known}
-    heads = {f"{i}.{n}": result.weights[f"server.heads/{n}"][i] for i, own in enumerate(hand.own) for n in own}
-    expected = {f"{i}.{n}": tensor for i, own in enumerate(hand.own) for n, tensor in own.items()}
-    near(
-        result.weights | centroids | heads, hand.x, {f"{one}": mean for one, mean in known.items()}, expected, atol=5e-4
-    )
-    if net != "norm":
-        losses(result, [hand.loss(i, hand.x, own) for i, own in enumerate(hand.own)])
-    table = 4 * CLASSES * 8  # of the convnet's features
-    body = sum(tensor.nbytes for tensor in hand.x.values()) + sum(tensor.nbytes for tensor in hand.own[0].values())
+    near(dict(enumerate(result.weights["common/centroids"])), known, atol=5e-4)
+    near(result.weights, hand.x, atol=5e-4)
+    for i, own in enumerate(hand.own):
+        near({n: result.weights[f"server.heads/{n}"][i] for n in own}, own, atol=5e-4)
     if net == "convnet":
+        losses(result, [hand.loss(i, hand.x, own) for i, own in enumerate(hand.own)])
+        table = 4 * CLASSES * 8
+        body = sum(tensor.nbytes for tensor in [*hand.x.values(), *hand.own[0].values()])
         assert result.cost.sent_up == body + 2 * table + 4 * (CLASSES + 1)
         assert result.cost.sent_down == body + table + CLASSES
 
 
-def test_combinations_solve_the_programme() -> None:
+def test_combinations_solve_the_programme():
     draw = torch.Generator().manual_seed(0)
     means, variances = torch.randn(4, 3, 2, generator=draw), torch.tensor([1.0, 3.0, 0.5, 2.0])
     for i, found in enumerate(combinations(means, variances).double()):
@@ -150,23 +126,18 @@ def test_combinations_solve_the_programme() -> None:
         assert torch.equal(combinations(torch.zeros(2, 1, 2), hopeless), torch.eye(2))
 
 
-# --- FedAS -----------------------------------------------------------------------------------------------------------
-
-
-def test_fedas() -> None:
+def test_fedas():
     hand, rate = Rounds("convnet", training(rounds=4, momentum=0.5, weight_decay=0.01), own="head."), 0.5
-    last = [hand.initial] * 3
-    prototypes: list[dict[int, Tensor]] = [{}, {}, {}]
+    last, prototypes = [hand.initial] * 3, [{}, {}, {}]
 
-    def align(client: int, steps: list[Tensor]) -> None:
+    def align(i, steps):
         sgd = torch.optim.SGD((hand.model.get_parameter(name) for name in hand.parameters(head=False)), rate)
         for rows in steps:
             sgd.zero_grad()
             hand.logits(rows)
-            labels = hand.labels(rows)
-            here = {one: hand.features[labels == one] for one in prototypes[client] if one in labels.tolist()}
-            if here:
-                sum((own - prototypes[client][one]).square().mean() for one, own in here.items()).backward()
+            here = [(hand.features[hand.labels(rows) == one] - mean) for one, mean in prototypes[i].items()]
+            if any(map(len, here)):
+                sum(away.square().mean() for away in here if len(away)).backward()
                 sgd.step()
 
     for round_, cohort in hand:
@@ -176,8 +147,7 @@ def test_fedas() -> None:
             align(i, hand.passes(i, "phase 3", round_, 2))
             last[i] = hand.descend(hand.rows(i, round_))
             hand.own[i] = {name: last[i][name] for name in hand.own[i]}
-            features, labels = hand.see([DATA.train[i]])
-            prototypes[i] = {one: features[labels == one].mean(0) for one in labels.unique().tolist()}
+            prototypes[i] = means_of(*hand.see([hand.data.train[i]]))
             slopes = [hand.slopes(last[i], batch) for batch in hand.passes(i, "phase 5", round_)]
             traces[i] = sum(float(one.square().sum()) for each in slopes for one in each.values())
         hand.x = {n: sum(trace * last[i][n] for i, trace in traces.items()) / sum(traces.values()) for n in hand.x}
@@ -188,34 +158,29 @@ def test_fedas() -> None:
         near(dict(enumerate(result.weights[f"client.{i}.own/prototypes"])), own)
 
 
-# --- pFedFDA ---------------------------------------------------------------------------------------------------------
-
-
-def test_pfedfda() -> None:
-    hand, shares = (
-        Rounds("convnet", training(rounds=4, momentum=0.5, weight_decay=0.01, lr=0.1)),
-        torch.linspace(0, 1, 5),
-    )
-    entry = method("pfedfda", grid=5)
+def test_pfedfda():
+    entry, settings = method("pfedfda", grid=5), training(rounds=4, momentum=0.5, weight_decay=0.01, lr=0.1)
+    hand = Rounds("convnet", settings)
     begun = entry.init_shared(*facts(entry, hand.net))["means"]
     known, chosen = Gaussians(begun, torch.eye(begun.shape[1])), set()
 
-    def priors(i: int) -> Tensor:
-        counts = torch.bincount(DATA.labels[DATA.train[i]], minlength=CLASSES)
+    def priors(i):
+        counts = torch.bincount(hand.labels(hand.data.train[i]), minlength=CLASSES)
         return (counts / counts.sum() + 1e-4).log()
 
-    def logits(i: int, under: Gaussians) -> Tensor:
+    def logits(i, under):
         away = hand.features.unsqueeze(1) - under.means
         return priors(i) - 0.5 * ((away @ torch.linalg.inv(under.covariance)) * away).sum(-1)
 
-    def fitted(i: int) -> Gaussians:
-        seen = hand.see([DATA.train[i]])
-        fit = Interpolation.of(Moments.none(known).plus(*seen, known).estimates(), known, shares, priors(i))
+    def fitted(i):
+        seen = hand.see([hand.data.train[i]])
+        estimates = Moments.none(known).plus(*seen, known).estimates()
+        fit = Interpolation.of(estimates, known, torch.linspace(0, 1, 5), priors(i))
         chosen.add(int(fit.losses(*seen).argmin()))
         return fit.best(fit.losses(*seen))
 
-    def train(i: int, round_: int) -> State:
-        def loss(rows: Tensor) -> Tensor:
+    def train(i, round_):
+        def loss(rows):
             hand.logits(rows)
             return F.cross_entropy(logits(i, known), hand.labels(rows))
 
@@ -233,37 +198,32 @@ def test_pfedfda() -> None:
     losses(result, [hand.loss(i, hand.x, logits=lambda i, _: logits(i, mixtures[i])) for i in range(3)])
 
 
-# --- pFedGP ----------------------------------------------------------------------------------------------------------
-
-
-def draws_of(round_: int, client: int, purpose: str, *ids: int) -> torch.Generator:
+def draws_of(round_, client, purpose, *ids):
     own = torch_seed(SEED, "draws", round_, client)
     return torch.Generator().manual_seed(torch_seed(own, f"pfedgp {purpose}", *ids))
 
 
-def tree_of(features: Tensor, labels: Tensor) -> Tensor:
-    present = torch.bincount(labels, minlength=CLASSES) > 0
-    means = [features[labels == one].mean(0) if present[one] else features[0] * 0 for one in range(CLASSES)]
-    return class_tree(torch.stack(means), present)
+def tree_of(features, labels):
+    means, table = means_of(features, labels), torch.zeros(CLASSES, features.shape[1])
+    for one, mean in means.items():
+        table[one] = mean
+    return class_tree(table, torch.tensor([one in means for one in range(CLASSES)]))
 
 
-def test_pfedgp() -> None:
+def test_pfedgp():
     hand = Rounds("convnet", training(momentum=0.5, weight_decay=0.01, batch_size=8))
 
-    def client(i: int, round_: int) -> State:
+    def client(i, round_):
         hand.lend(hand.x)
-        tree = tree_of(*hand.see([DATA.train[i]]))
-        streams = (draws_of(round_, i, "step", step) for step in range(100))
+        tree, streams = tree_of(*hand.see([hand.data.train[i]])), map(partial(draws_of, round_, i, "step"), count())
 
-        def loss(rows: Tensor) -> Tensor:
-            draws, labels = next(streams), hand.labels(rows)
-            hand.logits(rows)
-            total = hand.features.sum() * 0
-            for sides in tree[:, labels]:
-                given, held = list[int](), list[int]()
+        def loss(rows):
+            draws, total = next(streams), 0 * hand.cross_entropy(rows)
+            for sides in tree[:, hand.labels(rows)]:
+                given, held = [], []
                 for side in (1, -1):
-                    places = (sides == side).nonzero().flatten().tolist()
-                    drawn = [places[one] for one in torch.randperm(len(places), generator=draws).tolist()]
+                    places = (sides == side).nonzero().flatten()
+                    drawn = places[torch.randperm(len(places), generator=draws)].tolist()
                     half = len(places) - len(places) // 2
                     given, held = given + drawn[:half], held + drawn[half:]
                 if held:
@@ -280,9 +240,9 @@ def test_pfedgp() -> None:
     hand.lend(hand.x)
     measured = []
     for i in range(3):
-        (features, labels), (others, truth) = hand.see([DATA.train[i]]), hand.see([DATA.test[i]])
-        draws = draws_of(hand.settings.rounds + 1, i, "measurement")
-        likely = (torch.bincount(labels, minlength=CLASSES) > 0).double().expand(len(truth), CLASSES).clone()
+        (features, labels), (others, truth) = hand.see([hand.data.train[i]]), hand.see([hand.data.test[i]])
+        draws = draws_of(3, i, "measurement")
+        likely = (torch.bincount(labels, minlength=CLASSES) > 0).double().repeat(len(truth), 1)
         for sides in tree_of(features, labels):
             mine = sides[labels] != 0
             node = BinaryClassifier.fitted(features[mine], sides[labels[mine]] > 0, 3, 6, draws)
@@ -293,11 +253,11 @@ def test_pfedgp() -> None:
     losses(result, measured)
 
 
-def test_clients_of_one_class_and_classes_of_no_client() -> None:
-    data = federation((9,), (4,))
+def test_clients_of_one_class_and_classes_of_no_client():
+    data, settings = federation((9,), (4,)), training(sample_rate=1.0)
     data.labels[:] = 2
-    result = run(method("pfedgp"), backbone("convnet"), data, training=training(sample_rate=1.0))
+    result = run(method("pfedgp"), backbone("convnet"), data, training=settings)
     assert result.correct.tolist() == [4, 4] and result.loss.max() < 1e-6
     data.labels[data.train[0]], data.labels[data.test[0]] = torch.arange(9) % 3, 3
-    result = run(method("pfedgp"), backbone("convnet"), data, training=training(sample_rate=1.0))
-    assert result.loss.tolist() == pytest.approx([-np.log(1e-12)] * 2, rel=1e-4) and not result.correct.any()
+    result = run(method("pfedgp"), backbone("convnet"), data, training=settings)
+    assert result.loss.tolist() == pytest.approx([-math.log(1e-12)] * 2, rel=1e-4) and not result.correct.any()

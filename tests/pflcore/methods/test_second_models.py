@@ -1,15 +1,13 @@
-"""Methods whose clients train more than one model, against plain loops."""
-
-from __future__ import annotations
+"""Methods whose clients train more than one model or see one by several losses, against plain loops."""
 
 import copy
 
 import numpy as np
 import pytest
 import torch
-from support.by_hand import Rounds, State, near
+from support.by_hand import Rounds, near
 from support.tiny import CLASSES, backbone, create, federation, method, texts, training
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional as F
 
 from pflcore.errors import UserError
@@ -18,23 +16,27 @@ from pflcore.groups import add_prefix
 SETTINGS = training(rounds=3, momentum=0.5, weight_decay=1e-2)
 
 
-def plus(model: State, change: State, factor: float) -> State:
+def data_of(net):
+    return texts() if net == "language_transformer" else federation()
+
+
+def plus(model, change, factor):
     return {name: tensor + factor * change[name] for name, tensor in model.items()}
 
 
 @pytest.mark.parametrize("own", ["", "head."])
 @pytest.mark.parametrize("name", ["ditto", "pfedme"])
-def test_ditto_and_pfedme(name: str, own: str) -> None:
+def test_ditto_and_pfedme(name, own):
     """Groups that are also personal follow the gradient of their own model alone, from where they were."""
     hand, lam = Rounds("convnet", training(rounds=3), own=own), 2.0
     lr, mine = hand.settings.lr, [hand.initial] * 3
 
-    def pulled(model: State, towards: State, rows: Tensor) -> State:
+    def pulled(model, towards, rows):
         slopes = hand.slopes(model, rows)
         pull = {n: g + (lam * (model[n] - towards[n]) if n in hand.x else 0) for n, g in slopes.items()}
         return plus(model, pull, -lr)
 
-    def client(i: int, round_: int) -> State:
+    def client(i, round_):
         received = w = hand.x | hand.own[i]
         theta = mine[i] if name == "ditto" else received
         for rows in hand.rows(i, round_):
@@ -55,15 +57,15 @@ def test_ditto_and_pfedme(name: str, own: str) -> None:
         near(part, {n: 0.8 * tensor + 0.2 * whole[n] for n, tensor in hand.x.items()}, atol=1e-6)
 
 
-@pytest.mark.parametrize(("variant", "begun"), [("as_written", 0.4), ("as_written", 0.0), ("as_released", 0.4)])
-def test_apfl(variant: str, begun: float) -> None:
+@pytest.mark.parametrize("variant, begun", [("as_written", 0.4), ("as_written", 0.0), ("as_released", 0.4)])
+def test_apfl(variant, begun):
     hand = Rounds("convnet", training(sample_rate=1.0), federation((14, 7), (5, 8)))
     lr, alphas, wanted, mine, written = hand.settings.lr, [begun] * 2, set(), [hand.x] * 2, variant == "as_written"
 
-    def mixed(alpha: float, v: State, w: State) -> State:
+    def mixed(alpha, v, w):
         return {name: alpha * tensor + (1 - alpha) * w[name] for name, tensor in v.items()}
 
-    def client(i: int, round_: int) -> State:
+    def client(i, round_):
         w, v, alpha = hand.x, mine[i], alphas[i]
         for rows in hand.rows(i, round_):
             of_w, of_v = hand.slopes(w, rows), hand.slopes(v, rows)
@@ -85,42 +87,32 @@ def test_apfl(variant: str, begun: float) -> None:
     assert begun or min(wanted) < 0  # cut off there
 
 
-# --- FedKD -----------------------------------------------------------------------------------------------------------
-
-
-def cut(change: Tensor, energy: float) -> tuple[Tensor, int]:
+def cut(change, energy):
     """A matrix of the smallest rank that keeps `energy`, and its size as factors."""
     if change.ndim < 2 or not change.is_floating_point():
         return change, change.numel()
-    matrix = change.reshape(len(change), -1).double().numpy()
-    left, values, right = np.linalg.svd(matrix, full_matrices=False)
+    left, values, right = np.linalg.svd(change.flatten(1).double().numpy(), full_matrices=False)
     rank = next(rank for rank in range(len(values) + 1) if (values[:rank] ** 2).sum() >= energy * (values**2).sum())
     short = torch.from_numpy((left[:, :rank] * values[:rank]) @ right[:rank]).float().view(change.shape)
-    return short, min(rank * (sum(matrix.shape) + 1), matrix.size)
+    return short, min(rank * (len(left) + right.shape[1] + 1), change.numel())
 
 
-def kl(target: Tensor, logits: Tensor) -> Tensor:
+def kl(target, logits):
     p, q = target.softmax(1), logits.softmax(1)
     return (p * (p.log() - q.log())).sum(1).mean()
 
 
 @pytest.mark.parametrize("net", ["convnet", "norm", "language_transformer"])
-def test_fedkd(net: str) -> None:
-    hand = Rounds(net, SETTINGS, texts() if net == "language_transformer" else federation())
-    other, width = Rounds(net, SETTINGS, hand.data), hand.initial["head.weight"].shape[1]
-    teachers, student, maps = [hand.initial] * 3, hand.initial, [torch.eye(width) for _ in range(3)]
+def test_fedkd(net):
+    hand, other = (Rounds(net, SETTINGS, data_of(net)) for _ in range(2))
+    width, student = hand.initial["head.weight"].shape[1], hand.initial
+    teachers, maps, had, traffic = [hand.initial] * 3, [torch.eye(width)] * 3, [0] * 3, []
     broadcast = whole = sum(tensor.numel() for tensor in hand.initial.values())
-    had, traffic = [0] * 3, []
 
-    def sgd_of(*parameters: nn.Parameter) -> torch.optim.SGD:
-        return torch.optim.SGD(parameters, SETTINGS.lr, SETTINGS.momentum, weight_decay=SETTINGS.weight_decay)
-
-    def client(i: int, round_: int) -> State:
+    def client(i, round_):
         mapping = nn.Parameter(maps[i].clone())
-        optimisers = (
-            sgd_of(*hand.lend(teachers[i]).parameters()),
-            sgd_of(*other.lend(student).parameters(), mapping),
-        )
+        parts = hand.lend(teachers[i]).parameters(), [*other.lend(student).parameters(), mapping]
+        optimisers = [torch.optim.SGD(part, SETTINGS.lr, 0.5, weight_decay=1e-2) for part in parts]
         for rows in hand.rows(i, round_):
             t, s, labels = hand.logits(rows), other.logits(rows), hand.labels(rows)
             h_t, h_s = hand.features, other.features @ mapping.T
@@ -137,7 +129,7 @@ def test_fedkd(net: str) -> None:
         return other.state()
 
     for round_, cohort in hand:
-        energy, changes = 0.8 + 0.1 * round_ / hand.settings.rounds, {}
+        energy, changes = 0.8 + 0.1 * round_ / 3, {}
         for i in cohort:
             pieces = {name: cut(after - student[name], energy) for name, after in client(i, round_).items()}
             changes[i] = {name: piece for name, (piece, _) in pieces.items()}
@@ -148,58 +140,56 @@ def test_fedkd(net: str) -> None:
         broadcast += sum(size for _, size in sent.values())
     result = hand.run("fedkd", tmin=0.8, tmax=0.9)
     hand.x, hand.own = {}, teachers
-    kept = [{"projection": one} for one in maps]
-    hand.check(result, add_prefix("common/", student), kept=kept, models=teachers)
+    hand.check(result, add_prefix("common/", student), kept=[{"projection": one} for one in maps], models=teachers)
     assert result.weights["common/numbers"].tolist() == [0, broadcast]
-    on_average = tuple(round(float(np.mean(part))) for part in zip(*traffic, strict=True))
-    assert (result.cost.sent_up, result.cost.sent_down) == on_average and result.cost.sent_up < 4 * whole
+    assert [result.cost.sent_up, result.cost.sent_down] == np.mean(traffic, 0).round().tolist()
+    assert result.cost.sent_up < 4 * whole
 
 
-# --- one model, seen by more than one loss: FedRoD, MOON -------------------------------------------------------------
+@pytest.mark.parametrize(
+    "net, balanced", [("convnet", True), ("language_transformer", True), ("norm", False), ("tiny_vit", True)]
+)
+def test_fedrod(net, balanced):
+    hand = Rounds(net, SETTINGS, data_of(net))
+    hand.data.labels[hand.data.train[0]] %= 3  # the first client lacks a class
+    heads, seen = [nn.Linear(*reversed(hand.head.weight.shape), bias=hand.head.bias is not None) for _ in range(3)], []
+    reads = hand.model.get_submodule("norm" if net == "tiny_vit" else "head")  # there the class token, before its norm
+    reads.register_forward_pre_hook(lambda _, given: seen.append(given[0].flatten(0, -2)))
+    for head in heads:
+        head.load_state_dict(hand.head.state_dict())
 
-
-@pytest.mark.parametrize(("net", "balanced"), [("convnet", True), ("language_transformer", True), ("norm", False)])
-def test_fedrod(net: str, balanced: bool) -> None:
-    hand = Rounds(net, SETTINGS, texts() if net == "language_transformer" else federation())
-    if net == "convnet":
-        hand.data.labels[hand.data.train[0]] %= 3  # the first client lacks a class
-    heads = [copy.deepcopy(hand.head) for _ in range(3)]
-    for one in heads:
-        one._forward_pre_hooks.clear()
-
-    def client(i: int, round_: int) -> State:
+    def client(i, round_):
         counts = torch.bincount(hand.labels(hand.data.train[i]), minlength=CLASSES)
         prior = counts.log() if balanced else torch.zeros(CLASSES)  # minus infinity for a class that is not there
 
-        def loss(rows: Tensor) -> Tensor:
+        def loss(rows):
             logits, labels = hand.logits(rows), hand.labels(rows)
-            own = logits.detach() + heads[i](hand.features.detach())
+            own = logits.detach() + heads[i](seen[-1].detach())
             return F.cross_entropy(logits + prior, labels) + F.cross_entropy(own, labels)
 
         return hand.train(i, round_, loss=loss, beside=heads[i].parameters())
 
     hand.average(client)
-    kept = [add_prefix("head.", one.state_dict()) for one in heads]
-    result = hand.run("fedrod", balanced=balanced)
-    hand.check(result, kept=kept, logits=lambda i, plain: plain + heads[i](hand.features))
+    result, kept = hand.run("fedrod", balanced=balanced), [add_prefix("head.", one.state_dict()) for one in heads]
+    hand.check(result, kept=kept, logits=lambda i, plain: plain + heads[i](seen[-1]))
     assert result.cost.sent_up == sum(tensor.nbytes for tensor in hand.initial.values())
 
 
-@pytest.mark.parametrize(("net", "width"), [("language_transformer", None), ("convnet", 5), ("norm", None)])
-def test_moon(net: str, width: int | None) -> None:
+@pytest.mark.parametrize("net, width", [("language_transformer", None), ("convnet", 5), ("norm", None)])
+def test_moon(net, width):
     """With a projection the classifier gets, and the loss compares, what it gives."""
     entry = method("moon", mu=2.0, tau=0.3, projection=width)
-    hand = Rounds(net, SETTINGS, texts() if net == "language_transformer" else federation(), entry=entry)
+    hand = Rounds(net, SETTINGS, data_of(net), entry=entry)
     previous = [hand.initial] * 3
 
-    def client(i: int, round_: int) -> State:
+    def client(i, round_):
         others = hand.x, previous[i]
 
-        def loss(rows: Tensor) -> Tensor:
+        def loss(rows):
             zs = [hand.look(one, rows)[1] for one in others]
             logits, cosine = hand.logits(rows), nn.CosineSimilarity()
-            near_, far = (torch.exp(cosine(hand.features, z) / 0.3) for z in zs)
-            return F.cross_entropy(logits, hand.labels(rows)) - 2.0 * (near_ / (near_ + far)).log().mean()
+            like, unlike = (torch.exp(cosine(hand.features, z) / 0.3) for z in zs)
+            return F.cross_entropy(logits, hand.labels(rows)) - 2.0 * (like / (like + unlike)).log().mean()
 
         previous[i] = hand.train(i, round_, loss=loss)
         return previous[i]
@@ -208,14 +198,13 @@ def test_moon(net: str, width: int | None) -> None:
     hand.check(hand.run(entry), kept=[one if one is not hand.initial else {} for one in previous])
 
 
-def test_a_projection_in_a_backbone_that_is_no_sequence_of_layers() -> None:
+def test_a_projection_in_a_backbone_that_is_no_sequence_of_layers():
     model = create(backbone("tiny_vit"), 0, method("moon", projection=6))[0].eval()
     images, other = torch.randn(3, 1, 8, 8), copy.deepcopy(model)
     found = model(images)
     nn.init.zeros_(model.get_parameter("projection.out.weight"))  # not that of the copy
     nn.init.ones_(model.get_parameter("projection.out.bias"))
-    head = model.get_submodule("head")
-    torch.testing.assert_close(model(images)[0], head.weight.sum(1) + head.bias)
+    torch.testing.assert_close(model(images)[0], model.head.weight.sum(1) + model.head.bias)
     assert torch.equal(other(images), found)
     with pytest.raises(UserError, match=r"^method moon: projection: the backbone ends with Softmax, not a linear"):
         method("moon", projection=4).extend(nn.Sequential(nn.Linear(2, 2), nn.Softmax(-1)))

@@ -1,86 +1,70 @@
 """Gaussians of classes and Gaussian processes, against everything computed anew and integrals over a grid."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
+from pflcore.operators import gaussian_process as gp
 from pflcore.operators.gaussian_classifier import Gaussians, Interpolation, Moments
-from pflcore.operators.gaussian_process import (
-    JITTER,
-    SCALE,
-    BinaryClassifier,
-    class_tree,
-    gibbs,
-    kmeans2,
-    polya_gamma,
-)
 
-WIDTH = 3
+WIDTH, SCALE = 3, gp.SCALE
 GIVEN = Gaussians(torch.tensor([[0.5] * 3, [1.0, 0.0, 0.0], [0.0, 1.0, 2.0], [3.0, 3.0, 3.0]]), torch.eye(3) + 0.3)
 PRIORS = torch.tensor([0.3, 0.4, 0.2, 0.1]).log()
 SHARES = torch.linspace(0, 1, 5)
 
 
-def seeded(seed: int = 0) -> torch.Generator:
+def seeded(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
-def mixture(features: Tensor, labels: Tensor, share: float) -> tuple[np.ndarray, np.ndarray]:
+def mixture(x, y, share):
     """Means and covariance of some samples' classes, mixed with the given ones."""
-    x, y = features.double().numpy(), labels.numpy()
-    given = GIVEN.means.double().numpy()
-    means, scatter = given.copy(), np.zeros((WIDTH, WIDTH))
+    given, means, scatter = GIVEN.means.double(), GIVEN.means.double().clone(), torch.eye(WIDTH).double()
     for one in set(y.tolist()):
-        own = x[y == one]
-        means[one] = own.mean(0)
-        scatter += (own - means[one]).T @ (own - means[one])
-    covariance = scatter / max(len(y) - 1, 1) + np.eye(WIDTH)
-    mixed = share * covariance + (1 - share) * GIVEN.covariance.double().numpy()
-    return share * means + (1 - share) * given, mixed
+        means[one] = x[y == one].mean(0)
+    away = x - means[y]
+    covariance = scatter + away.T @ away / max(len(y) - 1, 1)
+    return share * means + (1 - share) * given, share * covariance + (1 - share) * GIVEN.covariance.double()
 
 
 @pytest.mark.parametrize("labels", [[0, 0, 0, 0, 1, 1, 1, 1, 1, 2, 2, 3], [2, 2, 0], [3]])
-def test_losses_are_those_of_gaussians_without_the_sample(labels: list[int]) -> None:
+def test_losses_are_those_of_gaussians_without_the_sample(labels):
     drawn, right = torch.randn(len(labels), WIDTH, generator=seeded(len(labels))), torch.tensor(labels)
     features, moments = drawn + torch.arange(len(labels)).unsqueeze(1) % 3, Moments.none(GIVEN)
     for some, their in zip(features.split(5), right.split(5), strict=True):
         moments = moments.plus(some, their, GIVEN)
-    fit = Interpolation.of(moments.estimates(), GIVEN, SHARES, PRIORS)
-    expected = np.zeros(len(SHARES))
+    fit, expected = Interpolation.of(moments.estimates(), GIVEN, SHARES, PRIORS), torch.zeros(len(SHARES))
     for place, share in enumerate(SHARES.tolist()):
         for one in range(len(labels)):
             rest = torch.arange(len(labels)) != one
-            means, covariance = mixture(features[rest], right[rest], share)
-            away = features[one].double().numpy() - means
-            logits = PRIORS.double().numpy() - 0.5 * np.einsum("cf,fg,cg->c", away, np.linalg.inv(covariance), away)
-            expected[place] += np.logaddexp.reduce(logits) - logits[right[one]]
-    np.testing.assert_allclose(fit.losses(features, right).numpy(), expected, rtol=1e-4)
-    best = fit.best(fit.losses(features, right))
-    for found, one in zip(
-        (best.means, best.covariance), mixture(features, right, float(SHARES[expected.argmin()])), strict=True
-    ):
-        np.testing.assert_allclose(found.numpy(), one, rtol=1e-4, atol=1e-5)
+            means, covariance = mixture(features[rest].double(), right[rest], share)
+            away = features[one].double() - means
+            logits = PRIORS - 0.5 * torch.einsum("cf,fg,cg->c", away, torch.linalg.inv(covariance), away)
+            expected[place] -= logits.log_softmax(0)[right[one]]
+    found = fit.losses(features, right)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=0)
+    means, covariance = mixture(features.double(), right, float(SHARES[expected.argmin()]))
+    best = fit.best(found)
+    torch.testing.assert_close(best.means, means.float(), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(best.covariance, covariance.float(), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("tilt", [0.0, -2.0, 9.0])
-def test_draws_have_the_moments_of_the_polya_gamma_distribution(tilt: float) -> None:
+def test_draws_have_the_moments_of_the_polya_gamma_distribution(tilt):
     count, c = 100_000, abs(tilt)
-    drawn = polya_gamma(torch.full((count,), tilt), seeded())
+    drawn = gp.polya_gamma(torch.full((count,), tilt), seeded())
     mean = math.tanh(c / 2) / (2 * c) if c else 1 / 4
     variance = (math.sinh(c) - c) / (4 * c**3 * math.cosh(c / 2) ** 2) if c else 1 / 24
     assert drawn.mean().item() == pytest.approx(mean, abs=4 * math.sqrt(variance / count))
     assert drawn.min() > 0 and drawn.var().item() == pytest.approx(variance, rel=0.03)
 
 
-def test_draws_of_omega_are_of_the_posterior() -> None:
+def test_draws_of_omega_are_of_the_posterior():
     """Their mean, which has a closed form given f, against f on a grid."""
-    covariance, first = torch.tensor([[SCALE, 5.0], [5.0, SCALE]]).double(), torch.tensor([True, False])
-    drawn = gibbs(covariance, first.double() - 0.5, steps=20, chains=20_000, generator=seeded())
+    covariance, signs = torch.tensor([[SCALE, 5.0], [5.0, SCALE]]).double(), torch.tensor([0.5, -0.5]).double()
+    drawn = gp.gibbs(covariance, signs, steps=20, chains=20_000, generator=seeded())
     grid = np.linspace(-14, 14, 141)
     axes = np.stack(np.meshgrid(grid, grid, indexing="ij"), -1)
     weight = np.exp(-0.5 * np.einsum("...i,ij,...j->...", axes, np.linalg.inv(covariance.numpy()), axes))
@@ -90,52 +74,45 @@ def test_draws_of_omega_are_of_the_posterior() -> None:
     assert drawn.mean(0).tolist() == pytest.approx(expected.tolist(), abs=0.003)
 
 
-def test_probabilities_are_those_of_a_textbook() -> None:
+def test_probabilities_are_those_of_a_textbook():
     """By inverses and a sum over a grid, given the ω of the same draws."""
     features, others = torch.randn(7, 3, generator=seeded()), torch.randn(4, 3, generator=seeded(1))
     first = torch.tensor([True, False, True, True, False, False, True])
-    found = BinaryClassifier.fitted(features, first, 3, 4, seeded(2)).probability(others)
+    found = gp.BinaryClassifier.fitted(features, first, 3, 4, seeded(2)).probability(others)
     one, other = (part.double() / part.double().norm(dim=1, keepdim=True) for part in (features, others))
     prior, across = (SCALE * torch.exp(-torch.cdist(one, each).square() / 2) for each in (one, other))
-    prior = prior + JITTER * torch.eye(7)
+    prior = prior + gp.JITTER * torch.eye(7)
     signs, parts = torch.where(first, 0.5, -0.5).double(), []
     grid = torch.linspace(-9, 9, 721, dtype=torch.float64)
     weight = torch.exp(-grid.square() / 2) / torch.exp(-grid.square() / 2).sum()
-    for omega in gibbs(prior, signs, 3, 4, seeded(2)):
+    for omega in gp.gibbs(prior, signs, 3, 4, seeded(2)):
         inverse = torch.linalg.inv(prior + torch.diag(1 / omega))
-        variance = SCALE + JITTER - torch.einsum("nm,nk,km->m", across, inverse, across)
+        variance = SCALE + gp.JITTER - torch.einsum("nm,nk,km->m", across, inverse, across)
         at = (across.T @ inverse @ (signs / omega)).unsqueeze(1) + variance.sqrt().unsqueeze(1) * grid
         parts.append(at.sigmoid() @ weight)
     torch.testing.assert_close(found, torch.stack(parts).mean(0), rtol=1e-3, atol=1e-4)
 
 
-# --- the tree ------------------------------------------------------------------------------------------------------
-
-
-def test_the_nearest_classes_part_last() -> None:
+def test_the_nearest_classes_part_last():
     means = torch.tensor([[0.0, 0.0], [9.0, 9.0], [0.5, 0.0], [0.0, 30.0], [9.0, 8.0], [3.0, 3.0]])
-    tree = class_tree(means, torch.tensor([True, True, True, True, True, False])).tolist()
-    assert tree == [
-        [1, 1, 1, -1, 1, 0],  # a class far from all
-        [1, -1, 1, 0, -1, 0],
-        [1, 0, -1, 0, 0, 0],
-        [0, 1, 0, 0, -1, 0],
-    ]
-    assert class_tree(torch.randn(3, 2), torch.arange(3) < 1).shape == (0, 3)
+    tree = gp.class_tree(means, torch.tensor([True, True, True, True, True, False])).tolist()
+    first = [1, 1, 1, -1, 1, 0]  # a class far from all
+    assert tree == [first, [1, -1, 1, 0, -1, 0], [1, 0, -1, 0, 0, 0], [0, 1, 0, 0, -1, 0]]
+    assert gp.class_tree(torch.randn(3, 2), torch.arange(3) < 1).shape == (0, 3)
 
 
 @pytest.mark.parametrize("value", [2.0, float("nan")])
-def test_equal_classes_part_too(value: float) -> None:
-    assert kmeans2(torch.full((5, 3), value)).tolist() == [True, True, False, False, False]
-    tree = class_tree(torch.full((7, 3), value), torch.ones(7, dtype=torch.bool))
+def test_equal_classes_part_too(value):
+    assert gp.kmeans2(torch.full((5, 3), value)).tolist() == [True, True, False, False, False]
+    tree = gp.class_tree(torch.full((7, 3), value), torch.ones(7, dtype=torch.bool))
     assert tree.shape == (6, 7) and len({tuple(path) for path in tree.T.tolist()}) == 7
 
 
-def test_two_clusters_are_the_best_of_all() -> None:
+def test_two_clusters_are_the_best_of_all():
     points = torch.from_numpy(np.random.default_rng(3).normal(size=(8, 2)))
 
-    def spread(first: Tensor) -> float:
+    def spread(first):
         return sum(float((part - part.mean(0)).square().sum()) for part in (points[first], points[~first]))
 
     every = [torch.tensor([True, *(bool(bits >> one & 1) for one in range(7))]) for bits in range(127)]
-    assert kmeans2(points).tolist() == min(every, key=spread).tolist()
+    assert gp.kmeans2(points).tolist() == min(every, key=spread).tolist()
