@@ -165,9 +165,13 @@ def main() -> int:
     parser.add_argument("--alpha", type=float, default=0.3, help="of the Dirichlet partition")
     parser.add_argument("--momentum", type=float, default=0.0, help="of the clients' SGD; with --fedtp")
     parser.add_argument("--train-limit", type=int, help="most training samples of a client")
-    numbers = {"clients": 8, "rounds": 20, "epochs": 2, "batch-size": 16, "lr": 0.05, "sample-rate": 0.5, "seed": 0}
-    for name, default in numbers.items():
-        parser.add_argument(f"--{name}", type=type(default), default=default)
+    parser.add_argument("--clients", type=int, default=8)
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--batch-size", type=int, default=16)
+    parser.add_argument("--lr", type=float, default=0.05)
+    parser.add_argument("--sample-rate", type=float, default=0.5)
+    parser.add_argument("--seed", type=int, default=0)
     try:
         return compare(parser.parse_args())
     except UserError as error:

@@ -41,6 +41,8 @@ def _call() -> None:
         from pipeline.cli.commands import app
 
         code = app(standalone_mode=False) or 0
+    except SystemExit as end:  # raised by a command itself
+        code = end.code
     except usage_error as error:
         _refuse(_usage(error))
     except typer.Abort:  # Ctrl-C, or the end of the input, where something is asked

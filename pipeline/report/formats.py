@@ -86,7 +86,7 @@ def _latex_char(char: str) -> str:
             "".join(chr(int(part, 16)) for part in parts[1:]).replace("\N{MINUS SIGN}", "-").split("\N{FRACTION SLASH}")
         )
         return f"${_SCRIPTS[parts[0]].format(*signs)}$" if "".join(signs).isascii() else _spelled(char)
-    base, *accents = unicodedata.normalize("NFD", char)
+    base, *accents = list(unicodedata.normalize("NFD", char))
     if accents and base.isascii() and set(accents) <= _ACCENTS.keys():
         for accent in accents:
             base = f"\\{_ACCENTS[accent]}{{{base}}}"

@@ -19,6 +19,7 @@ import yaml
 from pipeline.compile.compiler import source_folder
 from pipeline.compile.fingerprint import Code
 from pipeline.compile.stage_code import Engine
+from pipeline.workspace import RECORDS
 from support.project import PATIENCE, Project, make_project, spec
 
 EDITED, ENGINE = "pflcore/methods/corrections.py", "pflcore/engine/run.py"
@@ -110,6 +111,12 @@ class Laboratory:
 
     def compile(self):
         self.call("pfl", "compile")
+
+    def tamper(self):
+        """Write another learning rate into the record of FedProx's run."""
+        path = self.root / RECORDS
+        before, run, after = path.read_text(encoding="utf-8").partition('"fedprox-')
+        path.write_text(before + run + after.replace('"lr": 0.1', '"lr": 0.9', 1), encoding="utf-8")
 
     @property
     def version(self):

@@ -40,7 +40,8 @@ def test_a_wrong_hash_leaves_nothing_behind_and_a_busy_host_is_asked_again(host,
         if content:
             (tmp_path / "real.zip.part").write_bytes(content)
         with pytest.raises(UserError, match="what it sent has a wrong hash"):
-            host.source("0" * 64 if content is None else None).obtain(tmp_path if content else tmp_path / "net")
+            source = host.source() if content else host.source("0" * 64)
+            source.obtain(tmp_path if content else tmp_path / "net")
         assert not list(tmp_path.iterdir())
     host.refuse, host.asked = 3, []
     assert host.source().obtain(tmp_path).read_bytes() == CONTENT and len(host.asked) == 4

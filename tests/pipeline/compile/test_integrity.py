@@ -29,6 +29,21 @@ def laboratory(tmp_path, tmp_path_factory):
 
 
 @pytest.mark.matrix
+def test_other_code_or_a_record_edited_by_hand_is_not_trained(laboratory):
+    with laboratory.amid("dvc", "fedavg") as process:
+        laboratory.edit()
+    output = process.communicate()[0]
+    assert process.returncode == 255 and set(laboratory.results()) == {"fedavg"}
+    assert "the code of method.fedprox was edited after this stage was compiled" in output
+    laboratory.undo()
+    laboratory.tamper()
+    output = laboratory.start("dvc").communicate()[0]
+    assert "edited by hand; run `pfl compile`" in output and set(laboratory.results()) == {"fedavg"}
+    laboratory.compile()
+    assert laboratory.faults() == []
+
+
+@pytest.mark.matrix
 def test_what_is_edited_and_compiled_while_it_trains_is_recorded_as_what_trained(laboratory):
     with laboratory.amid("pfl", "fedprox") as process:
         laboratory.edit()

@@ -28,6 +28,7 @@ from pipeline.report.claims import judge_claims
 from pipeline.report.formats import csv_text, escape_latex, signs_without_latex
 from pipeline.report.legend import PROTOCOLS, facts, legend
 from pipeline.report.settings import confounded_settings
+from pipeline.spec.run import short_hash
 from pipeline.spec.table import Published, read_resolved
 from pipeline.workspace import report_files
 
@@ -264,8 +265,8 @@ def test_metrics_are_a_file_per_row_and_an_entry_per_column(tmp_path):
     rd.report(table(cells, ["method"], ["set", "of"]), tmp_path, tmp_path / "out")
     metrics = {path.name: json.loads(path.read_text()) for path in (tmp_path / "out/metrics").iterdir()}
     assert metrics == {
-        "Ours_(_1)_2.json": {"x": {"1": 81.2346}, "y": {"1": 92.5}},
-        "Ours_(_1)_2_2.json": {"x": {"1": 70.0}},
+        f"Ours_(_1)_2_{short_hash(['Ours (β=1)/2'])}.json": {"x": {"1": 81.2346}, "y": {"1": 92.5}},
+        f"Ours_(_1)_2_{short_hash([labels[2][0]])}.json": {"x": {"1": 70.0}},
     }
 
 

@@ -161,7 +161,7 @@ def test_which_cells_are_trained_again(tmp_path, monkeypatch):
             write_table(scratch.root / run_path(run.id, "rounds.parquet"), to_table(KEPT), "rounds/2", **HERE)
         return failed[0]
 
-    monkeypatch.setattr(module, "compile_workspace", lambda workspace, specs: compilation)
+    monkeypatch.setattr(module, "compile_workspace", lambda *_: compilation)
     monkeypatch.setattr(module, "run_specs", train)
     before = [tmp_path / "build/verify" / name for name in ("artifacts/a", ".pfl/states/a", ".pfl/checkpoints/a")]
     for path in before:

@@ -150,7 +150,7 @@ table: {rows: [method], columns: [], metric: final, published: table1.csv}
 PUBLISHED = """\
 method,mean,std,quoted,note,explained
 FedAvg,0.5,0.1,yes,,it is | not so
-FedPer,0.5,0.1,,,
+FedPer,1.5,0.1,,,
 """
 
 

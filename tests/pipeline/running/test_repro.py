@@ -43,7 +43,7 @@ from types import ModuleType
 from pipeline.cli import main
 sys.modules["pipeline.running"].__path__ = [str(pathlib.Path(__file__).parent)]
 sys.modules["pipeline.cli.commands"] = ModuleType("commands")
-sys.modules["pipeline.cli.commands"].app = lambda: exec(sys.argv[3])
+sys.modules["pipeline.cli.commands"].app = lambda **_: exec(sys.argv[3])
 main()
 """
 PARENT = "import os; print(os.getppid())"

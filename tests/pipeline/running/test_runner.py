@@ -4,8 +4,8 @@ import os
 import re
 import shutil
 import signal
-import time
-from contextlib import closing
+import subprocess
+from contextlib import closing, contextmanager
 from types import SimpleNamespace
 
 import pytest
@@ -24,7 +24,8 @@ from pipeline.workspace import RECORDS
 @pytest.fixture
 def project(tmp_path, monkeypatch):
     made = make_project(tmp_path, default=["tiny"])
-    for name, value in made.environment(PFL_CHECKPOINT_SECONDS="0", PFL_DEVICE="cpu").items():
+    own = {"PFL_CHECKPOINT_SECONDS": "0", "PFL_DEVICE": "cpu", "PFL_DATA": str(tmp_path / "data")}
+    for name, value in made.environment(**own).items():
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(tmp_path)
     return made
@@ -100,20 +101,43 @@ def test_a_broken_spec_that_nobody_asked_for(project, capsys):
     assert done.code == 255 and done.ran == ["guard"] and "specs/broken.yaml:1: gird" in done.output
 
 
+@contextmanager
+def stopped(process):
+    """Let a program and all that it started stand still for the time of the block."""
+    os.killpg(process.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.killpg(process.pid, signal.SIGCONT)
+
+
 @pytest.mark.matrix
-def test_others_at_work_in_the_same_workspace(project):
-    project.write("specs/tiny.yaml", spec("[fedavg]", rounds=150))
-    with at_work(project, "pfl", "run", "-j", "1") as first:
-        beside = project.repro()
-        assert beside.code and "is busy, it is being blocked by" in beside.output and "pfl run (" in beside.output
-        until = time.monotonic() + PATIENCE
-        while "/150" not in (status := project.call("pfl", "status").stdout):  # no round has ended yet
-            assert first.poll() is None and time.monotonic() < until, status
-        second = project.call("pfl", "run", "-j", "1")
-        assert second.returncode == 0, second.stderr
-        assert "another pfl run is at work here (process" in second.stderr and "stages in" in second.stderr
-        assert first.wait(60) == 0
-    assert is_clean(project) and states(project) == {"cached"}
+@pytest.mark.parametrize("program", ["pfl run -j 1", "dvc repro"])
+def test_a_second_one_waits_for_who_is_at_work_in_the_workspace(project, program):
+    project.write("specs/tiny.yaml", spec("[fedavg]", rounds=50))
+    project.write("pyproject.toml", '[tool.pfl]\ndefault = ["tiny"]\ncompile = ["tiny"]\n')
+    project.call("pfl", "compile")
+    wanted = ["tiny"]
+    with at_work(project, *program.split()) as first:
+        with stopped(first):
+            waits = "waiting, '"
+            if program != "dvc repro":
+                beside = project.repro()
+                assert beside.code and "is busy, it is being blocked by" in beside.output
+                assert "1 running" in project.call("pfl", "status").stdout
+                waits = "another pfl run is at work here (process"
+                project.write("specs/other.yaml", spec("[fedper]"))  # which DVC has not seen yet
+                wanted = ["other"]
+            how = {"cwd": project.root, "env": project.environment(), "text": True, "stderr": subprocess.PIPE}
+            second = subprocess.Popen(["pfl", "run", "-j", "1", *wanted], **how)
+            line = ""
+            while waits not in line:
+                line = second.stderr.readline()
+                assert line, f"it ended, or went on, without {waits!r}"
+        rest = second.communicate(timeout=PATIENCE)
+        assert second.returncode == 0, rest
+        assert first.wait(PATIENCE) == 0
+    assert is_clean(project)
 
 
 def test_the_first_interruption_is_heeded_between_two_steps_and_the_second_at_once(monkeypatch, capfd):
