@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import time
 from collections import Counter
 from dataclasses import astuple
@@ -34,7 +35,8 @@ def init(
     """Make a study: a folder with a first spec, ready for `dvc repro`."""
     specs, folder = create(name, source), os.path.relpath(name)
     print(f"{folder}: a study with {', '.join(f'specs/{spec}.yaml' for spec in specs)}")
-    print(f"cd {folder} && dvc repro    # what it will do: pfl plan; a trial in miniature: pfl run --profile smoke")
+    there = shlex.quote(f"./{folder}" if folder.startswith("-") else folder)
+    print(f"cd {there} && dvc repro    # what it will do: pfl plan; a trial in miniature: pfl run --profile smoke")
 
 
 def new(

@@ -50,6 +50,7 @@ def git(folder, *words):
 
 def test_a_new_study_is_complete_and_git_takes_nothing_of_dvcs_own(study, tmp_path):
     git(tmp_path, "init", "-q")
+    study.write(".gitignore", "*.yaml\n*.lock\ndata/\nstages\n")  # which the study's own overrides
     folder = tmp_path / "studies/mine"
     assert create(folder) == ["first"]
     settings = tomllib.loads((folder / "pyproject.toml").read_text())
@@ -59,11 +60,21 @@ def test_a_new_study_is_complete_and_git_takes_nothing_of_dvcs_own(study, tmp_pa
     assert "no_scm" not in (folder / ".dvc/config").read_text()
     checks = yaml.safe_load((folder / ".github/workflows/study.yml").read_text())
     assert {"run": "pfl run --profile smoke"}.items() <= checks["jobs"]["specs"]["steps"][-1].items()
-    for name in (".dvc/cache/files/md5/aa/b", ".dvc/tmp/lock", ".dvc/config.local", "artifacts/a", "reports/a"):
+    for name in (
+        ".dvc/cache/files/md5/aa/b",
+        ".dvc/tmp/lock",
+        ".dvc/config.local",
+        "artifacts/a",
+        "reports/a",
+        "data/x/1.png",
+    ):
+        study.write(f"studies/mine/{name}", "")
+    for name in ("data/x.dvc", "dvc.lock", "stages/dvc.lock"):
         study.write(f"studies/mine/{name}", "")
     added = {line.split("'")[1] for line in git(folder, "add", "-An", ".").splitlines()}
     added = {name.removeprefix("studies/mine/") for name in added}
-    assert {"specs/first.yaml", "dvc.yaml", ".dvc/config", "pyproject.toml"} <= added
+    assert {"specs/first.yaml", "dvc.yaml", ".dvc/config", "pyproject.toml", "data/x.dvc"} <= added
+    assert {"dvc.lock", "stages/dvc.lock", "stages/dvc.yaml"} <= added and "data/x/1.png" not in added
     assert [name for name in added if name.startswith((".pfl", "artifacts", "reports", ".dvc/"))] == [".dvc/config"]
 
 
