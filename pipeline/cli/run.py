@@ -25,6 +25,7 @@ from pipeline.cli.common import (
 )
 from pipeline.compile.compiler import compile_workspace
 from pipeline.compile.generated import compare, write
+from pipeline.raw_data import changed_folders
 from pipeline.spec import selection
 from pipeline.study.begin import SCHEMA, write_schema
 from pipeline.study.variant import write_variant
@@ -106,7 +107,7 @@ def plan(specs: Specs = None, all_: All = False, profile: Profile = PAPER) -> No
     names = named_specs(workspace, specs) or (all_specs(workspace) if all_ else selected(workspace).default)
     compilation = compile_workspace(workspace, names, wanted=names)
     warn_of_skipped(compilation)
-    warn(compilation.idle)
+    warn([*compilation.idle, *changed_folders(workspace)])
     print("\n".join(plan_lines(make_plan(workspace, compilation))))
 
 
@@ -185,7 +186,9 @@ def status(
     """Say how far the `pfl run` of this workspace is, or how the last one ended."""
     from pipeline.running.board import Board, show_status, status_path
 
-    board = Board.load(status_path(Workspace.find(profile=profile)))
+    workspace = Workspace.find(profile=profile)
+    warn(changed_folders(workspace))
+    board = Board.load(status_path(workspace))
     if board is None:
         return print("nothing has been run here yet; see `pfl run`")
     show_status(board, console(), everything)

@@ -15,6 +15,7 @@ from pipeline.compile.generated import write
 from pipeline.dvc.program import executables, initialise
 from pipeline.dvc.recorder import Recorder
 from pipeline.papers.refresh import refresh
+from pipeline.raw_data import changed_folders
 from pipeline.report.formats import signs_without_latex
 from pipeline.running.board import Board, Display, StageState, duration, status_path, summary
 from pipeline.running.local import LocalPool, slots, visible_gpus
@@ -41,6 +42,8 @@ def run_specs(workspace: Workspace, options: RunOptions) -> int:
             add(workspace, request.added)
         initialise(workspace.root)
         write(workspace, request.compilation)
+        for line in changed_folders(workspace):
+            print(f"pfl: {line}", file=sys.stderr)
         own = workspace.root != workspace.home  # a profile's workspace, which has no guard, nor raw data
         if request.compilation.skipped or own:  # the guard has to wait
             leave_output(workspace)
