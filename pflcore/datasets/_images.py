@@ -188,13 +188,14 @@ def read_tables(folder: Path, image: str, columns: Sequence[str]) -> tuple[list[
 
 def _check_shards(folder: Path, names: set[str]) -> None:
     """Raise :class:`UserError` for a part that is missing of ``train-00000-of-00003.parquet`` and its kin."""
-    for name in sorted(names):
-        if part := re.fullmatch(r"(.*-)(\d+)(-of-(\d+).*)", name):
-            last = int(part[4]) - 1
-            other = f"{part[1]}{max(int(part[2]) - 1, 0):0{len(part[2])}}{part[3]}"
-            for needed in (other, f"{part[1]}{last:0{len(part[2])}}{part[3]}"):
-                if needed not in names:
-                    raise UserError(f"{folder}: {needed} is missing beside {name}; get it, too")
+    parts = [part for name in sorted(names) if (part := re.match(r"(.*)-(\d+)-of-(\d+)", name))]
+    here = {(part[1], int(part[2]), int(part[3])) for part in parts}
+    for part in parts:
+        first, number, count = part[1], int(part[2]), int(part[3])
+        for needed in (max(number - 1, 0), count - 1):
+            if (first, needed, count) not in here:
+                wanted = f"{first}-{needed:0{len(part[2])}}-of-{part[3]}"
+                raise UserError(f"{folder}: {wanted} is missing beside {part.string}; get it, too")
 
 
 def read_table(path: Path, image: str, columns: Sequence[str]) -> ImageTable:

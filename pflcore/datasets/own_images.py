@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import unicodedata
 from collections.abc import Sequence
@@ -152,8 +153,11 @@ def _check_look(names: set[str], root: Path) -> None:
 
 def _in_both(pixels: Bytes, train: Mask) -> str:
     """Return how many test images are training images as well, or nothing where none is."""
-    seen = {image.tobytes() for image in pixels[train]}
-    count = sum(image.tobytes() in seen for image in pixels[~train])
+    if train.all():
+        return ""
+    digests = [hashlib.sha256(image.tobytes()).digest() for image in pixels]
+    seen = {digest for digest, is_train in zip(digests, train, strict=True) if is_train}
+    count = sum(digest in seen for digest, is_train in zip(digests, train, strict=True) if not is_train)
     return f" ({count:,} of {int((~train).sum()):,} test images are training images, too)" if count else ""
 
 

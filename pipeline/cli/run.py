@@ -104,8 +104,9 @@ def plan(specs: Specs = None, all_: All = False, profile: Profile = PAPER) -> No
     from pipeline.plan.estimate import make_plan, plan_lines
 
     workspace = Workspace.find(profile=profile)
-    names = named_specs(workspace, specs) or (all_specs(workspace) if all_ else selected(workspace).default)
-    compilation = compile_workspace(workspace, names, wanted=names)
+    typed = named_specs(workspace, specs)
+    names = typed or (all_specs(workspace) if all_ else selected(workspace).default)
+    compilation = compile_workspace(workspace, names, wanted=typed)
     warn_of_skipped(compilation)
     warn([*compilation.idle, *changed_folders(workspace)])
     print("\n".join(plan_lines(make_plan(workspace, compilation))))
@@ -136,6 +137,8 @@ def run(
     if set_:
         if len(names) != 1:
             raise UserError("--set makes a variant of one spec; name it")
+        if dry_run:
+            raise UserError("--set writes a spec, and --dry-run writes nothing; leave one of them out")
         names = [write_variant(workspace, names[0], set_)]
         print(f"specs/{names[0]}.yaml: the variant; it is run again by `pfl run {names[0]}`", flush=True)
     chosen = RunOptions(

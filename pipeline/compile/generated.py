@@ -51,7 +51,7 @@ def to_json(value: Any, levels: int = 2) -> str:
 class Changes:
     """How the generated files of a workspace differ from what the specs compile to; paths are relative to it."""
 
-    written: list[str]  # that are missing or other ones; the root file is the last
+    written: dict[str, str]  # content of those that are missing or other ones; the root file is the last
     left: list[str]  # that nothing compiles to any more
     summary: str  # which runs, reports and digests of code come, change or go
 
@@ -61,17 +61,22 @@ class Changes:
 
 def compare(workspace: Workspace, compilation: Compilation) -> Changes:
     """Return what :func:`write` would change."""
-    files, before = compilation.files, {}
+    files, before = dict(compilation.files), dict[str, str]()
     for path in (workspace.root / "dvc.yaml", *workspace.stages.rglob("*")):
         if path.is_file() and path.name != "dvc.lock" and not path.name.startswith("."):
             before[path.relative_to(workspace.root).as_posix()] = path.read_text(encoding="utf-8", errors="replace")
+    if compilation.skipped:  # what is left of their stages refers to these
+        files[CODE] = _merged(parse_yaml, to_yaml, before.get(CODE, ""), files[CODE])
+        files[RECORDS] = _merged(
+            json.loads, lambda value: to_json(value, 1) + "\n", before.get(RECORDS, ""), files[RECORDS]
+        )
     # The root file last: until it is there, an interrupted compilation is seen by the next one.
     differing = (name for name in files if before.get(name) != files[name])
-    written = sorted(differing, key=lambda name: (name == "dvc.yaml", name))
+    written = {name: files[name] for name in sorted(differing, key=lambda name: (name == "dvc.yaml", name))}
     # Which belong to specs that are skipped is not known.
     left = sorted(before.keys() - files.keys()) if not compilation.skipped else []
     old = _named({name: before[name] for name in (*written, *left) if name in before})
-    new = _named({name: files[name] for name in written})
+    new = _named(written)
     changed = {name for name in old.keys() & new.keys() if old[name] != new[name]}
     parts = []
     for verb, names in (("added", new.keys() - old), ("changed", changed), ("removed", old.keys() - new)):
@@ -87,8 +92,8 @@ def compare(workspace: Workspace, compilation: Compilation) -> Changes:
 def write(workspace: Workspace, compilation: Compilation) -> Changes:
     """Bring the stage files up to date; files that are right already are not touched."""
     changes = compare(workspace, compilation)
-    for name in changes.written:
-        write_text(workspace.root / name, compilation.files[name])
+    for name, text in changes.written.items():
+        write_text(workspace.root / name, text)
     for path in (workspace.root / name for name in changes.left):
         path.unlink()
         if path.name == "dvc.yaml":
@@ -97,6 +102,20 @@ def write(workspace: Workspace, compilation: Compilation) -> Changes:
         if not any(folder.iterdir()):
             folder.rmdir()
     return changes
+
+
+def _merged(parse: Callable[[str], Any], write: Callable[[Any], str], before: str, now: str) -> str:
+    """Return a file of mappings with the entries of `now`, and those of `before` that it lacks."""
+    head = "".join(line for line in now.splitlines(keepends=True) if line.startswith("#"))
+    try:
+        old, new = parse(before), parse(now)
+        merged = {key: old.get(key) for key in sorted({*old, *new})}
+    except (ValueError, AttributeError, TypeError):  # edited by hand
+        return now
+    for key, value in new.items():
+        inner = isinstance(value, dict) and isinstance(merged[key], dict) and parse is parse_yaml
+        merged[key] = dict(sorted({**merged[key], **value}.items())) if inner else value
+    return head + write(merged)
 
 
 def _named(files: Mapping[str, str]) -> dict[tuple[str, str], object]:

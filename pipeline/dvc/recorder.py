@@ -154,8 +154,10 @@ class Recorder:
         """Let no other command of DVC work with what lies in a folder; raise :class:`UserError` while one does."""
         recorder = cls(root, [])
         try:
-            with recorder._locked(), recorder._rwlock(command, [], [str(folder)]):
+            with recorder._locked(wait=False), recorder._rwlock(command, [], [str(folder)]):
                 yield
+        except Locked:
+            raise UserError(f"a command of DVC is at work here; type `{command}` again when it has ended") from None
         finally:
             recorder.repo.close()
 

@@ -35,12 +35,18 @@ def torch_defaults() -> Iterator[None]:
     dtype, threads = torch.get_default_dtype(), torch.get_num_threads()
     deterministic = torch.are_deterministic_algorithms_enabled()
     warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    device = torch.get_default_device()
+    if device.type != "cpu":
+        torch.set_default_device(None)
     torch.set_default_dtype(torch.float32)
     torch.use_deterministic_algorithms(False)
     try:
-        with torch.inference_mode(False), torch.enable_grad(), torch.autocast("cpu", enabled=False):
+        plain = torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False)
+        with torch.inference_mode(False), torch.enable_grad(), plain[0], plain[1]:
             yield
     finally:
+        if device.type != "cpu":
+            torch.set_default_device(device)
         torch.set_default_dtype(dtype)
         torch.set_num_threads(threads)
         torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)
@@ -101,8 +107,9 @@ def train(
         raise UserError(f"training has no setting {unknown[0]!r}{did_you_mean(unknown[0], known)}")
     samples = [_samples(client, f"client {at % count}") for at, client in enumerate([*train, *test])]
     _check_together(samples, classes, {"mean": mean, "std": std})
-    if not isinstance(seed, int) or seed < 0:
+    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
         raise UserError(f"seed = {seed!r} must be a whole number, at least 0")
+    seed = int(seed)
     inputs, labels = (np.concatenate(parts) for parts in zip(*samples, strict=True))
     ends = np.cumsum([len(own) for _, own in samples])
     rows = np.split(np.arange(len(labels)), ends[:-1])

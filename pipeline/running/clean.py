@@ -12,6 +12,7 @@ from pflcore.errors import UserError
 from pipeline.compile.compiler import compile_workspace
 from pipeline.dvc.program import cache_file, initialise
 from pipeline.dvc.recorder import Recorder
+from pipeline.spec.run import ABSENT
 from pipeline.spec.specs import find_specs
 from pipeline.workspace import RUNS, Workspace
 
@@ -21,17 +22,22 @@ KINDS = ("data", "partitions", "selections", "tables", "weights")  # folders of 
 def unused(workspace: Workspace) -> list[Path]:
     """Return files of artifacts, and checkpoints, of which no stage of any spec knows, sorted.
 
-    Raises :class:`UserError` for an invalid spec, as nobody can tell what it would ask for.
+    Raises :class:`UserError` for an invalid spec, or missing weights, as nobody can tell what is asked for.
     """
     root, specs = workspace.root, list(find_specs(workspace.specs))
     compilation = compile_workspace(workspace, specs, ledger=False)
+    for run in compilation.runs.values():
+        if run.pretrained and run.pretrained.startswith(ABSENT):
+            path = run.pretrained.removeprefix(ABSENT)
+            raise UserError(f"{path}: is not here, so nobody can tell which runs began with it; put it back first")
     outs = {root / out for stage in compilation.stages for out in stage.outs}
     places = [root / RUNS, *(root / "artifacts" / kind for kind in KINDS)]
     made = (path for place in places for path in place.rglob("*") if path.is_file() or path.is_symlink())
     left = [path for path in made if not outs & {path, *path.parents}]
     for folder in workspace.private.glob("checkpoints/*"):
-        if folder.name.rpartition("-")[0] not in compilation.runs:
-            left += [path for path in folder.iterdir() if path.stat().st_size]  # a lock has nothing in it
+        if folder.is_dir() and folder.name.rpartition("-")[0] not in compilation.runs:
+            # A lock has nothing in it.
+            left += [path for path in folder.iterdir() if path.is_file() and path.stat().st_size]
     return sorted(left)
 
 
@@ -47,16 +53,29 @@ def remove(workspace: Workspace, paths: Iterable[Path]) -> None:
             FileLock(workspace.private / "run.lock", timeout=0),
             Recorder.alone(workspace.root, "pfl clean", workspace.root / "artifacts"),
         ):
-            for path in sorted({*paths} & {*unused(workspace)}):  # specs may have been edited meanwhile
-                _remove(workspace.root, path)
+            asked = sorted({*paths} & {*unused(workspace)})  # specs may have been edited meanwhile
+            shared = _contents(workspace.root, asked)
+            for path in asked:
+                _remove(workspace.root, path, shared)
     except Timeout:
         raise UserError("another pfl run is at work here, see `pfl status`; nothing is removed") from None
 
 
-def _remove(root: Path, path: Path) -> None:
-    if path.is_relative_to(root / "artifacts") and path.is_file():
-        with path.open("rb") as file:
-            copy = cache_file(root, hashlib.file_digest(file, "md5").hexdigest())
+def _contents(root: Path, removed: list[Path]) -> set[str]:
+    """Return hashes of artifacts that stay, as far as one that is removed may have the same content."""
+    sizes = {path.stat().st_size for path in removed if path.is_file()}
+    stay = {path for path in (root / "artifacts").rglob("*") if path.is_file()} - {*removed}
+    return {_md5(path) for path in stay if path.stat().st_size in sizes}
+
+
+def _md5(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "md5").hexdigest()
+
+
+def _remove(root: Path, path: Path, shared: set[str]) -> None:
+    if path.is_relative_to(root / "artifacts") and path.is_file() and (content := _md5(path)) not in shared:
+        copy = cache_file(root, content)
         if copy.is_relative_to(root):  # others may depend on what lies in a shared one
             copy.unlink(missing_ok=True)
     path.unlink()

@@ -15,6 +15,8 @@ from pflcore.files import write_text
 from pflcore.registry import did_you_mean
 from pipeline.workspace import Workspace
 
+VARIANTS = "added"  # the folder of specs that `pfl run --set` writes
+
 
 class SpecSelection(NamedTuple):
     """Names of specs, each list in the order of all of them."""
@@ -45,14 +47,18 @@ def read_selection(workspace: Workspace, known: Sequence[str]) -> SpecSelection:
         settings = settings.get(key, {})
         if not isinstance(settings, dict):
             raise UserError(f"pyproject.toml: {key} = {settings!r} must be a table")
-    default, patterns = settings.get("default", list(known[:1])), settings.get("compile", ["*"])
+    own = [name for name in known if not name.startswith(f"{VARIANTS}/")]
+    default, patterns = settings.get("default", own[:1]), settings.get("compile", ["*"])
     for key, names in (("default", default), ("compile", patterns)):
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise UserError(f"pyproject.toml: tool.pfl.{key} = {names!r} must be a list of spec names")
         for name in names:
             if name not in known and not (key == "compile" and {*"*?["} & set(name)):
                 raise UserError(f"pyproject.toml: tool.pfl.{key}: unknown spec {name!r}{did_you_mean(name, [*known])}")
-    shared = [name for name in known if name in default or any(fnmatchcase(name, pattern) for pattern in patterns)]
+    stated = known if "compile" in settings else own
+    shared = [
+        name for name in known if name in default or any(fnmatchcase(name, one) for one in patterns if name in stated)
+    ]
     added = [name for name in _added(workspace) if name in known and name not in shared]
     watching = settings.get("watch_upgrades", False)
     if not isinstance(watching, bool):

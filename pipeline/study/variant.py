@@ -15,11 +15,11 @@ from pipeline.compile.generated import to_yaml
 from pipeline.spec.catalog import Catalog, load_catalog
 from pipeline.spec.grid import labelled
 from pipeline.spec.run import COMPONENTS
+from pipeline.spec.selection import VARIANTS
 from pipeline.spec.specs import Spec, find_specs, load_spec
 from pipeline.spec.yamlfile import parse_yaml
 from pipeline.workspace import Workspace
 
-FOLDER = "added"  # of specs
 MAX_NAME = 100
 
 
@@ -34,7 +34,7 @@ def write_variant(workspace: Workspace, base: str, words: Sequence[str]) -> str:
     title = f"{spec.title}; {', '.join(words)}"
     body = {"extends": f"../{base}.yaml", "title": title, "grid": {"overrides+": overrides}}
     text = f"# Written by `pfl run {base} --set …`; it can be edited.\n{to_yaml(body)}"
-    name = f"{FOLDER}/{_name(base, words)}"
+    name = f"{VARIANTS}/{_name(base, words)}"
     path, label = workspace.specs / f"{name}.yaml", f"specs/{name}.yaml"
     if path.is_file():
         if path.read_text(encoding="utf-8") != text:
@@ -46,8 +46,10 @@ def write_variant(workspace: Workspace, base: str, words: Sequence[str]) -> str:
         both = compile_workspace(published, [base, name], [base, name])
         if both.table(base).runs == both.table(name).runs:
             raise UserError(f"--set {' '.join(words)}: changes no run of {base}")
-    except UserError as error:
+    except BaseException as error:
         path.unlink()
+        if not isinstance(error, UserError):
+            raise
         stated = rf"^{re.escape(label)}:\d+: grid\.overrides\[\d+\]\.set\."
         raise UserError(re.sub(stated, "--set ", str(error))) from None
     return name

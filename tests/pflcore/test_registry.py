@@ -215,7 +215,7 @@ def test_a_fault_in_training_names_the_line(study):
     assert "(methods/mine.py:13, step 1 of " in in_a_line(error.value)
 
 
-def test_a_package_joins_by_entry_points(study, tmp_path, monkeypatch):
+def test_a_package_joins_by_entry_points(study, tmp_path, monkeypatch, request):
     inner = {"__init__.py": "", "method.py": METHOD.replace("._scaling", ".._scaling")}
     files = {"__init__.py": "raise AssertionError('imported to learn names')\n", "_scaling.py": SCALING}
     package = write(tmp_path / "someone_fl", {**files, **{f"inner/{name}": text for name, text in inner.items()}})
@@ -227,6 +227,7 @@ def test_a_package_joins_by_entry_points(study, tmp_path, monkeypatch):
             return points.get(group, [])
 
     monkeypatch.setattr(extensions, "entry_points", Points)
+    request.addfinalizer(lambda: METHODS.forget("someone_fl"))
     study({})
     assert "theirs" in METHODS.names() and module_of("method", "theirs") == "someone_fl.inner.method"
     inside = {f"someone_fl.{name}" for name in ("inner", "inner.method", "_scaling")}
@@ -241,7 +242,6 @@ def test_a_package_joins_by_entry_points(study, tmp_path, monkeypatch):
     study({}, "two")
     gone = "entry point gone = 'someone_fl.gone' of pfl.methods: there is no module someone_fl.gone"
     assert message(METHODS.names) == gone
-    METHODS.forget("someone_fl")
 
 
 class Plain(nn.Module):

@@ -14,7 +14,9 @@ from support.command import pfl as pfl
 from support.project import make_project, spec, tree
 from support.report_demo import demo, report
 
+from pipeline.compile.compiler import compile_workspace
 from pipeline.running.board import Board, StageState, summary
+from pipeline.study.variant import write_variant
 
 NAME = "added/two-training.rounds-3-method.mu-0.25"
 SET = ["two", "--set", "training.rounds=3", "--set", "method.mu=0.25"]
@@ -30,6 +32,7 @@ REFUSED = {
     "run two --set method.mu=-1": "--set method.mu: -1 must be at least 0",
     "run two --set clients": "--set 'clients': must be SETTING=VALUE, such as training.rounds=20",
     "run two --set seed=0": "--set seed=0: changes no run of two",
+    "run two --set clients=4 --dry-run": "--set writes a spec, and --dry-run writes nothing",
     "run two tiny --set clients=4": "--set makes a variant of one spec; name it",
     f"run {' '.join(SET)}": f"specs/{NAME}.yaml: has been edited; type `pfl run {NAME}`, or remove the file",
 }
@@ -40,10 +43,11 @@ def test_variants_extend_a_spec_and_wrong_usage_is_one_line(tmp_path: Path, pfl:
     project.write("specs/two.yaml", spec("{FedAvg: fedavg, Prox: {name: fedprox, mu: 0.5}}", title="Two"))
     path = project.root / f"specs/{NAME}.yaml"
     for _ in range(2):  # the same words are the same variant
-        code, out, _ = pfl(project.root, "run", *SET, "--dry-run")
-        assert code == 0 and out.startswith(f"specs/{NAME}.yaml: ") and f"report {NAME}" in out
+        assert write_variant(project.workspace(), "two", SET[2::2]) == NAME
         assert "extends: ../two.yaml\ntitle: Two; training.rounds=3, method.mu=0.25\n" in path.read_text("utf-8")
-    runs = [run.record for run in project.compiled().runs.values() if run.training.rounds == 3]
+    assert NAME not in project.compiled().tables  # before it is run
+    compilation = compile_workspace(project.workspace(), [NAME])
+    runs = [run.record for run in compilation.runs.values() if run.training.rounds == 3]
     assert [(one["method"]["name"], one["method"].get("mu")) for one in runs] == [("fedavg", None), ("fedprox", 0.25)]
     path.write_text(path.read_text("utf-8").replace("0.25", "0.125"), "utf-8")
     for words, message in REFUSED.items():

@@ -197,6 +197,7 @@ TEXT, LENET = backbone("language_transformer"), backbone("lenet_bn")
         ("embeddings", "fedavg", CONV, SIX, {}, "method fedavg has no embeddings of clients"),
         ("embeddings", "pfedhn", CONV, federation(), {}, "needs 4 or more clients that take part in training, not 3"),
         ("mixing", "fedbn", LENET, SIX, {}, "needs a backbone with hybrid local attention"),
+        ("detections", "fedavg", CONV, SIX, {}, "'detections' needs a detector"),
         ("layer_weights", "fedavg", CONV, SIX, {}, "method fedavg mixes no layers"),
     ],
 )

@@ -127,6 +127,19 @@ def test_the_callers_random_state_does_not_matter_and_cuda_is_left_alone(monkeyp
     assert results[0] == results[1]
 
 
+def test_a_gpu_becomes_the_current_device(monkeypatch):
+    current = []
+    monkeypatch.setattr(torch, "empty", lambda *_, **__: None)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "set_device", current.append)
+    monkeypatch.setattr(torch, "use_deterministic_algorithms", lambda *_, **__: None)
+    monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", True)
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    for name, device in (("cuda:1", "cuda:1"), ("cuda", "cuda:0"), ("auto", "cuda:0")):
+        assert select_device(name) == torch.device(device) == current[-1]
+    assert not torch.utils.deterministic.fill_uninitialized_memory
+
+
 def test_devices_and_threads(monkeypatch):
     for name in ("none", "cuda:99", "cpu:x", "meta", ""):
         with pytest.raises(UserError, match=f"^device {name!r} cannot be used .*use auto, cpu or cuda$"):

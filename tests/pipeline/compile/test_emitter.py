@@ -13,7 +13,7 @@ from pflcore.errors import UserError
 from pipeline.compile import generated
 from pipeline.compile.compilation import Graph, Stage
 from pipeline.compile.compiler import GUARD
-from pipeline.compile.generated import Changes, Line, compare, to_yaml, write
+from pipeline.compile.generated import Line, compare, to_yaml, write
 from pipeline.spec.run import read_record, read_records, read_run
 from pipeline.spec.table import read_resolved, read_runs
 from pipeline.workspace import CODE, RECORDS, run_path, selection_path
@@ -203,8 +203,9 @@ def test_only_what_differs_is_written(tiny, monkeypatch):
     tiny.write(RECORDS, json.dumps(records | {run: records[run] | {"seed": 7}, "gone": records[run]}))
     tiny.write("stages/left/over.yaml", "x: 1\n")
     summary = "1 run and 1 report changed, 1 run removed"
-    changes = Changes([RECORDS, "stages/tables/tiny.json"], ["stages/left/over.yaml"], summary)
-    assert compare(tiny.workspace(), tiny.compiled()) == changes and (tiny.root / "stages/left/over.yaml").exists()
+    changes = compare(tiny.workspace(), tiny.compiled())
+    assert list(changes.written) == [RECORDS, "stages/tables/tiny.json"] and changes.summary == summary
+    assert changes.left == ["stages/left/over.yaml"] and (tiny.root / "stages/left/over.yaml").exists()
     assert write(tiny.workspace(), tiny.compiled()) == changes
     assert tiny.generated() == right and not (tiny.root / "stages/left").exists()
     original = generated.write_text
@@ -220,4 +221,4 @@ def test_only_what_differs_is_written(tiny, monkeypatch):
         patch.setattr(generated, "write_text", stop_at_the_root_file)
         tiny.compile()
     done = tiny.compile()  # the root file is the last
-    assert (done.written, done.summary) == (["dvc.yaml"], "1 stage file changed")
+    assert (list(done.written), done.summary) == (["dvc.yaml"], "1 stage file changed")

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from safetensors.torch import load_file
@@ -169,6 +170,11 @@ def test_detection_from_a_spec_to_its_report(tmp_path):
     text = (project.root / "reports/shapes/report.md").read_text(encoding="utf-8")
     assert "mAP (%)" in text and "average precision at an overlap of one half" in text and "accuracy (%)" not in text
     assert "## Detections" in text and (project.root / "reports/shapes/figures/detections.svg").is_file()
+    rows = read_table(folder / "analysis.parquet", "analysis/1")[0].to_pandas()
+    drawn = {item.partition(".")[0]: own.to_numpy() for item, own in rows[rows["client"] == 1].groupby("item")["value"]}
+    objects, found = (drawn[kind].reshape(-1, 6) for kind in ("there", "found"))
+    assert 1 <= len(objects) <= 3 and set(objects[:, 0]) <= {0, 1} and (np.diff(found[:, 5]) <= 0).all()
+    assert (objects[:, 1:5] >= 0).all() and (objects[:, 3:5] > objects[:, 1:3]).all()
 
 
 @pytest.mark.parametrize("fails", [None, 0, 1])

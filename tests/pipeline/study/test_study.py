@@ -269,6 +269,8 @@ def test_own_parts_are_listed_described_and_completed(own, capsys):
     shown = capsys.readouterr().out
     assert "own: methods/mine.py" in shown and "What the loss is multiplied by." in shown
     assert "mine" in str(json_schema(catalog)) and catalog.entry("method", "fedavg").origin == ""
+    own.write("methods/mine.py", METHOD.replace("loss is scaled", "loss is doubled"))
+    assert load_catalog(own.root).entry("method", "mine").summary == "FedAvg whose loss is doubled."
     (own.root / "methods/mine.py").unlink()
     with pytest.raises(UserError, match=r"specs/own\.yaml:12: grid\.axes\.method\.Mine: unknown method 'mine'"):
         own.compiled()

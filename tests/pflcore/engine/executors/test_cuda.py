@@ -6,7 +6,7 @@ import pytest
 import torch
 from support import cohorts
 from support.cohorts import FIRST, PAIRS, assert_close, on_gpu, on_host, trainer, uneven_run
-from support.pretend_device import pretend_cuda
+from support.pretend_device import Refused, pretend_cuda
 from support.tiers import SIX
 from support.tiny import backbone, federation, method, result_bytes, run, training
 
@@ -17,6 +17,7 @@ from pflcore.engine.executors.graphs import Replay, copy_tree
 from pflcore.engine.executors.sequential import Sequential
 from pflcore.engine.executors.stacked import Stacked
 from pflcore.errors import UserError
+from pflcore.methods.simple import FedAvg
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a real one")
 SHORT = {"local_epochs": 1, "sample_rate": 0.4}
@@ -153,3 +154,24 @@ def test_memory_that_ends_a_recording_is_told_and_recording_goes_on():
         with pytest.raises(torch.OutOfMemoryError):
             replay(0, large, full(2))
         assert replay.on and not replay.recordings
+
+
+class OnTheHost(FedAvg):
+    """Its loss has a constant that lies on the host."""
+
+    def loss(self, local, params, batch):
+        return super().loss(local, params, batch) + (local.forward(params, batch.inputs) * torch.ones(4)).sum()
+
+
+class Uploaded(FedAvg):
+    """Its loss copies a number to the device."""
+
+    def loss(self, local, params, batch):
+        return super().loss(local, params, batch) * torch.tensor(2.0, device=batch.inputs.device)
+
+
+@pytest.mark.parametrize(("faulty", "says"), [(OnTheHost, "same device, mul"), (Uploaded, "is capturing: .*copy")])
+def test_the_pretended_device_finds_what_a_cpu_forgives(faulty, says):
+    run(faulty(), backbone("convnet"), executor="sequential")
+    with all_recorded(), pytest.raises((UserWarning, Refused), match=says):
+        run(faulty(), backbone("convnet"), on_gpu(federation()), executor="stacked")
