@@ -104,7 +104,8 @@ ROUNDS = 40
 
 def here(project, *command):
     """What a command says in a project, which it has to end well."""
-    done = project.call(*map(str, command), PFL_DEVICE="cpu", **THERE)
+    own = {name: value for name, value in THERE.items() if name != "PATH"}
+    done = project.call(*map(str, command), PFL_DEVICE="cpu", **own)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
