@@ -102,7 +102,7 @@ def test_a_broken_spec_that_nobody_asked_for(project, capsys):
     done = project.repro()
     assert done.code == 255 and done.ran == ["guard"] and "specs/broken.yaml:1: gird" in done.output
     # So it does of one that is broken now and was not when it was compiled.
-    project.write("specs/broken.yaml", spec("[fedper]", clients=4))
+    project.write("specs/broken.yaml", spec("[fedper]", partition="{name: dirichlet, alpha: 1.0}"))
     project.compile()
     project.write("specs/broken.yaml", "gird: {}\n")
     assert pfl_run(project, "tiny") == 0
