@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import re
 
 _LONGEST = 4000
+_OF_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.ENAMETOOLONG)
 _LONG_WORD = re.compile(r"(\S{100})\S{160,}(\S{40})")
 
 
@@ -13,6 +15,11 @@ class UserError(Exception):
 
     def __init__(self, message: str) -> None:
         super().__init__(bounded(message))
+
+
+def is_of_disk(error: OSError) -> bool:
+    """Return whether an error is one of a disk, such as a full one, and none of the code that met it."""
+    return error.errno in _OF_DISK
 
 
 def in_words(error: OSError) -> str:

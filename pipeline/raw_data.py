@@ -7,28 +7,57 @@ their content, which decides where those differ.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from pflcore.files import parse_json, write_text
+from pydantic import BaseModel, ValidationError
+
+from pflcore.files import write_text
 from pipeline.spec.run import options
 from pipeline.workspace import Workspace, dataset_path, raw_data_folder
 
 
-def note_files(root: Path, data_id: str, record: dict[str, Any]) -> None:
-    """Note the files that a dataset has just been read from, if they are the user's own."""
+class Note(BaseModel):
+    """What lay in a folder when it was read."""
+
+    folder: Path
+    listing: str  # hash of names, sizes and times
+    content: str  # hash of names and content
+    changed: str = ""  # a listing that is known to have other content
+
+    @classmethod
+    def of(cls, folder: Path) -> Self:
+        return cls(folder=folder, listing=_listing(folder), content=_content(folder))
+
+    def write(self, root: Path, data_id: str) -> None:
+        write_text(root / ".pfl/raw" / f"{data_id}.json", self.model_dump_json())
+
+    def is_current(self) -> bool:
+        """Return whether the folder has the content that was read; remember what is found out about its listing."""
+        listing = _listing(self.folder)
+        if listing in (self.listing, self.changed):
+            return listing == self.listing
+        same = _content(self.folder) == self.content
+        if same:
+            self.listing = listing
+        else:
+            self.changed = listing
+        return same
+
+
+def note_of(root: Path, record: dict[str, Any]) -> Note | None:
+    """Return what a dataset is about to be read from, if these are the user's own images."""
     from pflcore.datasets import DATASETS
     from pflcore.datasets.own_images import OwnImages
 
     chosen = options(dict(record))
     generated = chosen.pop("stand_in")
     dataset = DATASETS.create(record["name"], **chosen)
-    if isinstance(dataset, OwnImages) and not generated:
-        folder = dataset.root(raw_data_folder(root) / dataset.name)
-        _write(root / ".pfl/raw" / f"{data_id}.json", folder, _content(folder))
+    if generated or not isinstance(dataset, OwnImages):
+        return None
+    return Note.of(dataset.root(raw_data_folder(root) / dataset.name))
 
 
 def changed_folders(workspace: Workspace) -> list[str]:
@@ -37,24 +66,24 @@ def changed_folders(workspace: Workspace) -> list[str]:
     used = stages.read_text(encoding="utf-8") if stages.is_file() else ""
     lines = []
     for path in sorted((workspace.private / "raw").glob("*.json")):
-        if path.stem not in used or not (workspace.root / dataset_path(path.stem)).is_file():
+        data_id = path.stem
+        if data_id not in used or not (workspace.root / dataset_path(data_id)).is_file():
             continue
-        noted = parse_json(path.read_bytes())
-        folder = Path(noted["folder"])
-        if not folder.is_dir():
-            lines.append(f"{folder}: is gone; what was read from it stays in {dataset_path(path.stem)}")
-        elif noted["listing"] != _listing(folder):
-            if noted["content"] == _content(folder):
-                _write(path, folder, noted["content"])
-            else:
-                lines.append(
-                    f"{folder}: has changed since it was read; change the dataset's `version` to read it again"
-                )
+        try:
+            note = Note.model_validate_json(path.read_bytes())
+        except ValidationError:  # a damaged note is none
+            continue
+        if not note.folder.is_dir():
+            lines.append(f"{note.folder}: is gone; what was read from it stays in {dataset_path(data_id)}")
+            continue
+        before = note.model_copy()
+        if not note.is_current():
+            lines.append(
+                f"{note.folder}: has changed since it was read; change the dataset's `version` to read it again"
+            )
+        if note != before:
+            note.write(workspace.root, data_id)
     return lines
-
-
-def _write(path: Path, folder: Path, content: str) -> None:
-    write_text(path, json.dumps({"folder": str(folder), "listing": _listing(folder), "content": content}))
 
 
 def _listing(folder: Path) -> str:
@@ -63,13 +92,22 @@ def _listing(folder: Path) -> str:
 
 
 def _content(folder: Path) -> str:
-    return _hash(f"{name} {hashlib.sha256(path.read_bytes()).hexdigest()}" for name, path in _files(folder))
+    return _hash(f"{name} {_digest(path)}" for name, path in _files(folder))
 
 
 def _files(folder: Path) -> Iterator[tuple[str, Path]]:
-    found = [Path(place, name) for place, _, names in os.walk(folder, followlinks=True) for name in names]
-    return ((path.relative_to(folder).as_posix(), path) for path in sorted(found))
+    """Yield the files below a folder by name, but for hidden ones and links that lead nowhere."""
+    found = []
+    for place, folders, names in os.walk(folder, followlinks=True):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        found += [Path(place, name) for name in names if not name.startswith(".")]
+    return ((path.relative_to(folder).as_posix(), path) for path in sorted(found) if path.is_file())
 
 
-def _hash(lines: Iterator[str]) -> str:
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _hash(lines: Iterable[str]) -> str:
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()

@@ -8,7 +8,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from pflcore.errors import UserError, in_words
+from pflcore.errors import UserError, in_words, is_of_disk
 from pipeline.running import repro
 
 if TYPE_CHECKING:
@@ -51,6 +51,8 @@ def _call() -> None:
     except UserError as error:
         _refuse(str(error))
     except OSError as error:  # a file cannot be written or read, and is left as it was
+        if sys.argv[1:2] == ["stage"] and not is_of_disk(error):  # a fault in code, also a file that it does not find
+            raise
         _refuse(in_words(error))
     except Exception as error:
         if type(error).__module__ != "sqlite3":

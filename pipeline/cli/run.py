@@ -34,7 +34,7 @@ from pipeline.workspace import PAPER, Workspace
 Jobs = Annotated[int | None, typer.Option("--jobs", "-j", min=1, help="Stages at a time; default: what fits.")]
 KEEP_GOING = "After a failure, go on with what does not depend on it."
 KeepGoing = Annotated[bool, typer.Option("--keep-going/--fail-fast", help=KEEP_GOING)]
-SET = "Run a variant, written to specs/added/: a setting of other value, as training.rounds=20; repeatable."
+SET = "Run a variant, written to specs/variants/: a changed setting, e.g. training.rounds=20; repeatable."
 CELL = "Only runs of this cell, no report: labels, e.g. 'FedAvg, *'; repeatable."
 Cells = Annotated[list[str] | None, typer.Option(help=CELL)]
 
@@ -178,8 +178,12 @@ def clean(
         return print(f"{total} could be removed" if found else "nothing to remove: specs ask for all that is here")
     if not yes and not typer.confirm(f"Remove {total}?"):
         return print("nothing is removed")
-    remove(workspace, found)
-    print(f"{total} removed")
+    removed = remove(workspace, found)
+    print(
+        f"{total} removed"
+        if removed == found
+        else f"{len(removed)} of {len(found)} files removed; specs ask for the rest now"
+    )
 
 
 def status(

@@ -45,7 +45,7 @@ def compile_workspace(
 ) -> Compilation:
     """Compile the specs that are selected in a workspace, or `only` some, selected or not.
 
-    Specs that are not `wanted` may be invalid, and files be none that can be specs; they are skipped then. None wants
+    Specs that are not `wanted` may be invalid, and files that cannot be specs are skipped, too. None wants
     all. Runs that the workspace's ledger holds are taken from there, unless it is not to be used. Raises
     :class:`UserError` for an invalid spec, and for a kept result that cannot be trusted.
     """

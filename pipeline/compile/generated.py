@@ -66,10 +66,10 @@ def compare(workspace: Workspace, compilation: Compilation) -> Changes:
         if path.is_file() and path.name != "dvc.lock" and not path.name.startswith("."):
             before[path.relative_to(workspace.root).as_posix()] = path.read_text(encoding="utf-8", errors="replace")
     if compilation.skipped:  # what is left of their stages refers to these
-        files[CODE] = _merged(parse_yaml, to_yaml, before.get(CODE, ""), files[CODE])
-        files[RECORDS] = _merged(
-            json.loads, lambda value: to_json(value, 1) + "\n", before.get(RECORDS, ""), files[RECORDS]
-        )
+        digests = _merged(_parsed(parse_yaml, before.get(CODE, "")), parse_yaml(files[CODE]))
+        files[CODE] = files[CODE].partition("\n")[0] + "\n" + to_yaml(digests)
+        records = _merged(_parsed(json.loads, before.get(RECORDS, "")), json.loads(files[RECORDS]))
+        files[RECORDS] = to_json(records, 1) + "\n"
     # The root file last: until it is there, an interrupted compilation is seen by the next one.
     differing = (name for name in files if before.get(name) != files[name])
     written = {name: files[name] for name in sorted(differing, key=lambda name: (name == "dvc.yaml", name))}
@@ -104,18 +104,22 @@ def write(workspace: Workspace, compilation: Compilation) -> Changes:
     return changes
 
 
-def _merged(parse: Callable[[str], Any], write: Callable[[Any], str], before: str, now: str) -> str:
-    """Return a file of mappings with the entries of `now`, and those of `before` that it lacks."""
-    head = "".join(line for line in now.splitlines(keepends=True) if line.startswith("#"))
+def _parsed(parse: Callable[[str], Any], text: str) -> dict[str, Any]:
+    """Return what a generated file says; nothing where somebody has edited it by hand to something else."""
     try:
-        old, new = parse(before), parse(now)
-        merged = {key: old.get(key) for key in sorted({*old, *new})}
-    except (ValueError, AttributeError, TypeError):  # edited by hand
-        return now
-    for key, value in new.items():
-        inner = isinstance(value, dict) and isinstance(merged[key], dict) and parse is parse_yaml
-        merged[key] = dict(sorted({**merged[key], **value}.items())) if inner else value
-    return head + write(merged)
+        value = parse(text)
+    except ValueError:
+        value = None
+    return value if isinstance(value, dict) else {}
+
+
+def _merged(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    """Return the entries of both, sorted, mappings merged likewise; of other values the new ones."""
+    merged = old | new
+    for key in old.keys() & new.keys():
+        if isinstance(old[key], dict) and isinstance(new[key], dict):
+            merged[key] = _merged(old[key], new[key])
+    return dict(sorted(merged.items()))
 
 
 def _named(files: Mapping[str, str]) -> dict[tuple[str, str], object]:

@@ -74,10 +74,10 @@ class Recorder:
         self._due = 0.0  # when lock files may be written again
         self._remove_cut_files()
 
-    def close(self) -> None:
-        """Complete the lock files, and release what is held."""
+    def close(self, wait: bool = True) -> None:
+        """Complete the lock files, and release what is held; at once, as far as that goes, without `wait`."""
         try:
-            with self._locked():
+            with suppress(Locked), self._locked(wait):
                 for address in list(self._held):
                     self._release(address)
                 self._dump()

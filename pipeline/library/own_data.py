@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -35,21 +35,24 @@ def torch_defaults() -> Iterator[None]:
     dtype, threads = torch.get_default_dtype(), torch.get_num_threads()
     deterministic = torch.are_deterministic_algorithms_enabled()
     warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
-    device = torch.get_default_device()
-    if device.type != "cpu":
-        torch.set_default_device(None)
+    filled = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
+    elsewhere = torch.get_default_device().type != "cpu"
     torch.set_default_dtype(torch.float32)
     torch.use_deterministic_algorithms(False)
     try:
-        plain = torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False)
-        with torch.inference_mode(False), torch.enable_grad(), plain[0], plain[1]:
+        with ExitStack() as settings:
+            settings.enter_context(torch.inference_mode(False))
+            settings.enter_context(torch.enable_grad())
+            settings.enter_context(torch.autocast("cpu", enabled=False))
+            settings.enter_context(torch.autocast("cuda", enabled=False))
+            if elsewhere:  # it costs each call a little
+                settings.enter_context(torch.device("cpu"))
             yield
     finally:
-        if device.type != "cpu":
-            torch.set_default_device(device)
         torch.set_default_dtype(dtype)
         torch.set_num_threads(threads)
         torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)
+        torch.utils.deterministic.fill_uninitialized_memory = filled  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from pflcore.errors import UserError
+from pflcore.files import parse_json
 from pipeline.compile.compiler import compile_workspace
 from pipeline.dvc.program import cache_file, initialise
 from pipeline.dvc.recorder import Recorder
@@ -41,8 +42,8 @@ def unused(workspace: Workspace) -> list[Path]:
     return sorted(left)
 
 
-def remove(workspace: Workspace, paths: Iterable[Path]) -> None:
-    """Remove files that are unused, and their copies in DVC's cache where this workspace has one of its own.
+def remove(workspace: Workspace, paths: Iterable[Path]) -> list[Path]:
+    """Remove files that are unused, and their copies in DVC's cache where this workspace has one; return them.
 
     Raises :class:`UserError` while another command works with artifacts.
     """
@@ -54,9 +55,10 @@ def remove(workspace: Workspace, paths: Iterable[Path]) -> None:
             Recorder.alone(workspace.root, "pfl clean", workspace.root / "artifacts"),
         ):
             asked = sorted({*paths} & {*unused(workspace)})  # specs may have been edited meanwhile
-            shared = _contents(workspace.root, asked)
+            shared = _contents(workspace.root, asked) | _added_by_user(workspace.root)
             for path in asked:
                 _remove(workspace.root, path, shared)
+            return asked
     except Timeout:
         raise UserError("another pfl run is at work here, see `pfl status`; nothing is removed") from None
 
@@ -66,6 +68,20 @@ def _contents(root: Path, removed: list[Path]) -> set[str]:
     sizes = {path.stat().st_size for path in removed if path.is_file()}
     stay = {path for path in (root / "artifacts").rglob("*") if path.is_file()} - {*removed}
     return {_md5(path) for path in stay if path.stat().st_size in sizes}
+
+
+def _added_by_user(root: Path) -> set[str]:
+    """Return hashes of the files that ``dvc add`` tracks."""
+    from dvc.repo import Repo
+
+    with Repo(str(root)) as repo:
+        outs = [out for stage in repo.index.stages if not stage.cmd for out in stage.outs if out.hash_info]
+        found = {str(out.hash_info.value) for out in outs}
+    for name in [name for name in found if name.endswith(".dir")]:
+        listing = cache_file(root, name)
+        if listing.is_file():
+            found |= {entry["md5"] for entry in parse_json(listing.read_bytes())}
+    return found
 
 
 def _md5(path: Path) -> str:

@@ -6,7 +6,6 @@ and nothing that a stage does to its process can reach the next one.
 
 from __future__ import annotations
 
-import errno
 import multiprocessing
 import os
 import shlex
@@ -25,7 +24,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
 
-from pflcore.errors import UserError, in_words
+from pflcore.errors import UserError, in_words, is_of_disk
 from pflcore.faults import in_a_line
 from pflcore.memory import is_memory, memory_limit
 
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
 
 GIB_PER_RUN = 4  # what a run on a CPU is expected to need, when nobody says how many there shall be at a time
 SEND_EVERY = 0.2  # seconds between two messages about rounds
-_OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.ENAMETOOLONG)
 _DRIVERS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
 Outcome = Literal["done", "failed", "lost", "memory"]
 """How a stage ended: well; by an error in a spec, data or code; its process vanished; memory did not suffice.
@@ -274,7 +272,7 @@ def attempt(act: Callable[[], object]) -> tuple[Outcome, str]:
         outcome: Outcome = "memory" if is_memory(error) else "failed"
         if isinstance(error, UserError):
             line = str(error)
-        elif isinstance(error, OSError) and error.errno in _OF_THE_DISK:
+        elif isinstance(error, OSError) and is_of_disk(error):
             line = in_words(error)
         else:  # a fault in code, also a file that it does not find
             traceback.print_exception(error)

@@ -149,6 +149,7 @@ def _interrupting(scheduler: Scheduler) -> Iterator[None]:
 
     def interrupt(*_: object) -> None:
         if scheduler.interrupted:
+            scheduler.interrupted_again = True
             raise KeyboardInterrupt
         scheduler.interrupted = True
         with suppress(OSError):  # past the streams, in the middle of whose writing this may be

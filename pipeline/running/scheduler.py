@@ -53,12 +53,12 @@ class Scheduler:
         self.executed: list[str] = []  # to be recorded
         self.locked_until: float | None = None  # no look at DVC's lock before that instant; None: it was free
         self.failed = False
-        self.interrupted = False
+        self.interrupted = self.interrupted_again = False
 
     def run(self) -> None:
         """Work until everything is over, or as far as it goes after failures. What is complete then is recorded."""
         with ExitStack() as ending:  # each of it, in the order from below, whatever goes wrong with another
-            ending.callback(self.recorder.close)
+            ending.callback(lambda: self.recorder.close(wait=not self.interrupted_again))
             ending.callback(self._record_rest)
             ending.callback(self.pool.close)
             for address in [address for address, count in self.waits.items() if not count]:

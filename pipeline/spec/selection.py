@@ -15,7 +15,7 @@ from pflcore.files import write_text
 from pflcore.registry import did_you_mean
 from pipeline.workspace import Workspace
 
-VARIANTS = "added"  # the folder of specs that `pfl run --set` writes
+VARIANTS = "variants"  # the folder of specs that `pfl run --set` writes
 
 
 class SpecSelection(NamedTuple):
@@ -55,10 +55,8 @@ def read_selection(workspace: Workspace, known: Sequence[str]) -> SpecSelection:
         for name in names:
             if name not in known and not (key == "compile" and {*"*?["} & set(name)):
                 raise UserError(f"pyproject.toml: tool.pfl.{key}: unknown spec {name!r}{did_you_mean(name, [*known])}")
-    stated = known if "compile" in settings else own
-    shared = [
-        name for name in known if name in default or any(fnmatchcase(name, one) for one in patterns if name in stated)
-    ]
+    matched = [name for name in (known if "compile" in settings else own) if _matches(name, patterns)]
+    shared = [name for name in known if name in default or name in matched]
     added = [name for name in _added(workspace) if name in known and name not in shared]
     watching = settings.get("watch_upgrades", False)
     if not isinstance(watching, bool):
@@ -80,6 +78,8 @@ def named(words: Iterable[str], known: Sequence[str]) -> list[str]:
     """Return specs by what a person calls them: a name, the path of a file, or a folder for all in it."""
     names: list[str] = []
     for word in words:
+        if word.endswith(".yml"):
+            raise UserError(f"{word}: specs end in .yaml; rename it")
         name = word.removeprefix("specs/").removesuffix(".yaml").rstrip("/")
         inside = [name] if name in known else [other for other in known if other.startswith(f"{name}/")]
         if not inside:
@@ -87,6 +87,10 @@ def named(words: Iterable[str], known: Sequence[str]) -> list[str]:
             raise UserError(f"unknown spec {name!r}{did_you_mean(name, [*known, *sorted(folders)])}")
         names += inside
     return list(dict.fromkeys(names))
+
+
+def _matches(name: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def _added(workspace: Workspace) -> list[str]:

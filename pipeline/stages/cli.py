@@ -21,7 +21,7 @@ from pipeline.compile import stage_code as code
 from pipeline.compile.seal import sealed, study_home
 from pipeline.parsing import parse_yaml
 from pipeline.progress import show_preparation, show_training
-from pipeline.raw_data import note_files
+from pipeline.raw_data import note_of
 from pipeline.spec.run import Run, read_record, read_run, weights_id
 from pipeline.spec.table import read_resolved, read_runs
 from pipeline.stages.tracking import tracked
@@ -49,9 +49,11 @@ def stage(
             print(_module(kind).run(at.Workspace.find()))
         case "data":
             record, raw = read_record(_RECORDS, id_), at.raw_data_folder(_ROOT)
+            note = note_of(_ROOT, record["dataset"])
             with sealed(code.code_of_run(kind, Run(record)), seal), show_preparation() as show:
                 print(_module(kind).run(record["dataset"], Path(at.dataset_path(id_)), raw, _PRIVATE / "decoded", show))
-            note_files(_ROOT, id_, record["dataset"])
+            if note:
+                note.write(_ROOT, id_)
         case "weights":
             with sealed(code.code_of(kind), seal):
                 print(_module(kind).run(read_record(_RECORDS, id_), Path(at.weights_path(id_)), study_home()))

@@ -33,21 +33,22 @@ def write_variant(workspace: Workspace, base: str, words: Sequence[str]) -> str:
     overrides = [_override(spec, catalog, word) for word in words]
     title = f"{spec.title}; {', '.join(words)}"
     body = {"extends": f"../{base}.yaml", "title": title, "grid": {"overrides+": overrides}}
-    text = f"# Written by `pfl run {base} --set …`; it can be edited.\n{to_yaml(body)}"
     name = f"{VARIANTS}/{_name(base, words)}"
     path, label = workspace.specs / f"{name}.yaml", f"specs/{name}.yaml"
-    if path.is_file():
-        if path.read_text(encoding="utf-8") != text:
-            raise UserError(f"{label}: has been edited; type `pfl run {name}`, or remove the file")
-        return name
-    write_text(path, text)
+    before = path.read_text(encoding="utf-8") if path.is_file() else None
+    if before is not None and not _is_written(before):
+        raise UserError(f"{label}: has been edited; type `pfl run {name}`, or remove the file")
+    write_text(path, _written(base, to_yaml(body)))
     try:
-        published = Workspace.find(workspace.home)  # another profile may shrink what is set
-        both = compile_workspace(published, [base, name], [base, name])
+        paper = Workspace.find(workspace.home)  # another profile may shrink what is set
+        both = compile_workspace(paper, [base, name], [base, name])
         if both.table(base).runs == both.table(name).runs:
             raise UserError(f"--set {' '.join(words)}: changes no run of {base}")
     except BaseException as error:
-        path.unlink()
+        if before is None:
+            path.unlink()
+        else:
+            write_text(path, before)
         if not isinstance(error, UserError):
             raise
         stated = rf"^{re.escape(label)}:\d+: grid\.overrides\[\d+\]\.set\."
@@ -55,10 +56,21 @@ def write_variant(workspace: Workspace, base: str, words: Sequence[str]) -> str:
     return name
 
 
+def _written(base: str, body: str) -> str:
+    """Return a spec file whose first line has a hash of the rest, which says whether somebody has edited it."""
+    digest = hashlib.sha256(body.encode()).hexdigest()[:8]
+    return f"# {digest}: written by `pfl run {base} --set …`; it can be edited.\n{body}"
+
+
+def _is_written(text: str) -> bool:
+    head, _, body = text.partition("\n")
+    return head.startswith(f"# {hashlib.sha256(body.encode()).hexdigest()[:8]}: ")
+
+
 def _override(spec: Spec, catalog: Catalog, word: str) -> dict[str, Any]:
     """Return a setting as an override of all runs, or of those that have such an option."""
     key, equals, text = word.partition("=")
-    if not equals or not text.strip():
+    if not equals or not text.strip() or not all(key.split(".")):
         raise UserError(f"--set {word!r}: must be SETTING=VALUE, such as training.rounds=20")
     try:
         value = parse_yaml(f"value: {text}", word).data["value"]

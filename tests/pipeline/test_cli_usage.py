@@ -18,7 +18,7 @@ from pipeline.compile.compiler import compile_workspace
 from pipeline.running.board import Board, StageState, summary
 from pipeline.study.variant import write_variant
 
-NAME = "added/two-training.rounds-3-method.mu-0.25"
+NAME = "variants/two-training.rounds-3-method.mu-0.25"
 SET = ["two", "--set", "training.rounds=3", "--set", "method.mu=0.25"]
 BAD, MISNAMED = "specs/bad.yaml:1: gird: unknown key; did you mean 'grid'?", "specs/Copy of tiny.yaml: the name"
 REFUSED = {
@@ -30,6 +30,8 @@ REFUSED = {
     "run two --set method.muu=3": "--set method.muu: no method of two has this option; did you mean 'mu'?",
     "run two --set traning.rounds=3": "--set traning: unknown run field; did you mean 'training'?",
     "run two --set method.mu=-1": "--set method.mu: -1 must be at least 0",
+    "run two --set =3": "--set '=3': must be SETTING=VALUE",
+    "run two.yml": "two.yml: specs end in .yaml; rename it",
     "run two --set clients": "--set 'clients': must be SETTING=VALUE, such as training.rounds=20",
     "run two --set seed=0": "--set seed=0: changes no run of two",
     "run two --set clients=4 --dry-run": "--set writes a spec, and --dry-run writes nothing",
@@ -45,6 +47,8 @@ def test_variants_extend_a_spec_and_wrong_usage_is_one_line(tmp_path: Path, pfl:
     for _ in range(2):  # the same words are the same variant
         assert write_variant(project.workspace(), "two", SET[2::2]) == NAME
         assert "extends: ../two.yaml\ntitle: Two; training.rounds=3, method.mu=0.25\n" in path.read_text("utf-8")
+    project.write("specs/two.yaml", path.parents[1].joinpath("two.yaml").read_text().replace("Two", "Two again"))
+    assert write_variant(project.workspace(), "two", SET[2::2]) == NAME and "Two again;" in path.read_text("utf-8")
     assert NAME not in project.compiled().tables  # before it is run
     compilation = compile_workspace(project.workspace(), [NAME])
     runs = [run.record for run in compilation.runs.values() if run.training.rounds == 3]
@@ -80,6 +84,8 @@ def test_cleaning_removes_what_no_spec_asks_for(tmp_path: Path, pfl: Pfl, monkey
     project = make_project(tmp_path, default=["tiny"])
     project.write("specs/gone.yaml", spec("[fedavg, local]"))
     assert project.call("pfl", "run", "--all").returncode == 0
+    own = project.write("mine/copy", next((project.root / "artifacts/tables/gone").glob("*.parquet")).read_bytes())
+    assert project.call("dvc", "add", str(own)).returncode == 0
     before = tree(project.root)
     assert pfl(project.root, "clean") == (0, "nothing to remove: specs ask for all that is here\n", "")
     run = next(run.id for run in project.compiled().runs.values() if run.method == "local")
@@ -106,6 +112,8 @@ def test_cleaning_removes_what_no_spec_asks_for(tmp_path: Path, pfl: Pfl, monkey
     assert kept < after.keys() and all(after[name] == before[name] for name in kept) and "artifacts/mine.txt" in after
     assert not [name for name in after if name.startswith((path, state, "artifacts/tables/gone"))]
     assert before[path] not in after.values(), "DVC's cache has no copy"
+    own.unlink()
+    assert project.call("dvc", "checkout", f"{own}.dvc").returncode == 0 and own.is_file()
 
 
 def test_a_failure_is_shown_by_its_last_attempt(tmp_path: Path) -> None:

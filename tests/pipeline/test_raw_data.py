@@ -32,9 +32,13 @@ def test_own_images_that_have_changed_are_noticed_by_every_command(tmp_path, mon
         monkeypatch.setenv(name, value)
     assert run_specs(project.workspace(), RunOptions()) == 0
     os.utime(tmp_path / "data/flowers/rose/1.png", ns=(1, 1))
+    (tmp_path / "data/flowers/.DS_Store").write_text("of a file manager")
+    (tmp_path / "data/flowers/gone.png").symlink_to("nowhere")
     assert project.call("pfl", "status").stderr == ""
     project.write("data/flowers/rose/1.png", plain((0, 200, 0), "PNG"))
     for command in ("status", "plan", "run"):
         assert "data/flowers: has changed since it was read" in project.call("pfl", command).stderr, command
     shutil.rmtree(tmp_path / "data/flowers")
     assert "data/flowers: is gone" in project.call("pfl", "status").stderr
+    next((tmp_path / ".pfl/raw").iterdir()).write_text("{")
+    assert project.call("pfl", "status").stderr == ""

@@ -40,7 +40,7 @@ def test_settings_of_the_caller_change_no_result_and_stay():
     torch.set_num_threads(threads + 1)
     torch.use_deterministic_algorithms(True)
     try:
-        with torch.no_grad():
+        with torch.no_grad(), torch.device("meta"):
             own = trained()
             assert not torch.is_grad_enabled()
         with torch.inference_mode():

@@ -71,7 +71,7 @@ class Play:
     def give_up(self, address):
         self.note("given up", address)
 
-    def close(self):
+    def close(self, wait=True):
         self.note("closed", "")
 
     def free_slot(self, address):
