@@ -16,10 +16,24 @@ from pathlib import Path
 
 import numpy as np
 import torch
-import workloads
 from torch import Tensor, nn
 from torch.nn import functional as F
-from workloads import BATCH, CLASSES, MODELS, RATE, TEST_BATCH, WORKLOADS, Data, Workload, accuracy, fit
+from workloads import (
+    BATCH,
+    CLASSES,
+    MEAN,
+    MODELS,
+    RATE,
+    STD,
+    TEST_BATCH,
+    WORKLOADS,
+    Data,
+    Workload,
+    accuracy,
+    fit,
+    loader,
+    plain_round,
+)
 
 Times = tuple[str, Iterable[float], Iterable[float], float]
 """Versions, seconds of each steady round and of each evaluation, and the accuracy at the end."""
@@ -28,13 +42,13 @@ Times = tuple[str, Iterable[float], Iterable[float], float]
 def plain(given: argparse.Namespace, workload: Workload, data: Data) -> Times:
     """Train in a plain loop over the sampled clients, with PyTorch's default number of threads."""
     torch.manual_seed(given.seed)
-    model, test = MODELS[workload.backbone](), workloads.loader(data.tensors(data.test), training=False)
+    model, test = MODELS[workload.backbone](), loader(data.tensors(data.test), training=False)
     rounds, evaluations, share = [], [], 0.0
     for _ in range(given.rounds):
         started = time.perf_counter()
         cohort = torch.randperm(workload.clients)[: workload.cohort].tolist()
-        held = (workloads.loader(data.tensors(data.train[client]), training=True) for client in cohort)
-        workloads.plain_round(model, held, workload.epochs)
+        held = (loader(data.tensors(data.train[client]), training=True) for client in cohort)
+        plain_round(model, held, workload.epochs)
         trained = time.perf_counter()
         share = accuracy(model, test)
         rounds.append(trained - started)
@@ -58,14 +72,20 @@ def ours(given: argparse.Namespace, workload: Workload, arrays: Data) -> Times:
             marks.append(time.perf_counter())
             shares.append(progress.accuracy or 0.0)
 
-        method, evaluation = METHODS.create("fedavg"), Evaluation(every=1, window=window, curve_every=0)
-        how = {"training": training, "evaluation": evaluation, "seed": given.seed, "on_round": note}
-        train(data=data, backbone=BACKBONES.create(workload.backbone), method=method, **how)
+        train(
+            data=data,
+            backbone=BACKBONES.create(workload.backbone),
+            method=METHODS.create("fedavg"),
+            training=training,
+            evaluation=Evaluation(every=1, window=window, curve_every=0),
+            seed=given.seed,
+            on_round=note,
+        )
         return np.diff(marks).tolist(), shares[-1]
 
     tests, cpu = np.array_split(arrays.test, workload.clients), torch.device("cpu")
     held = (arrays.images, arrays.labels, list(arrays.train), tests)
-    data = FederatedData.from_arrays(*held, (workloads.MEAN,) * 3, (workloads.STD,) * 3, CLASSES, cpu)
+    data = FederatedData.from_arrays(*held, (MEAN,) * 3, (STD,) * 3, CLASSES, cpu)
     rate = workload.cohort / workload.clients
     training = Training(rounds=given.rounds, sample_rate=rate, local_epochs=workload.epochs)
     rounds, share = run(data, training, 0)
@@ -88,7 +108,7 @@ def flower(given: argparse.Namespace, workload: Workload, data: Data) -> Times:
 
     logging.getLogger("flwr").setLevel(logging.ERROR)
     torch.manual_seed(given.seed)
-    test, model = workloads.loader(data.tensors(data.test), training=False), MODELS[workload.backbone]()
+    test, model = loader(data.tensors(data.test), training=False), MODELS[workload.backbone]()
     trained, evaluated, shares = [], [], []
     client, server = ClientApp(), ServerApp()
 
@@ -100,7 +120,7 @@ def flower(given: argparse.Namespace, workload: Workload, data: Data) -> Times:
         model = MODELS[workload.backbone]()
         model.load_state_dict(message.content["arrays"].to_torch_state_dict())
         tensors = data.tensors(data.train[int(context.node_config["partition-id"])])
-        fit(model, workloads.loader(tensors, training=True), workload.epochs)
+        fit(model, loader(tensors, training=True), workload.epochs)
         metrics = MetricRecord({"num-examples": len(tensors[1])})
         content = RecordDict({"arrays": ArrayRecord(model.state_dict()), "metrics": metrics})
         return Message(content=content, reply_to=message)

@@ -34,13 +34,14 @@ from pflcore.settings import Evaluation, Training
 
 SEED = 0
 IMAGES = 50_000  # that a workload's clients share, however many they are
-_PERSONAL = Workload("convnet", samples=100, epochs=0, clients=100, cohort=1, method="fedper")
 WORKLOADS = {
     "W1 ConvNet, FedAvg": Workload("convnet", samples=1000, epochs=5),
     "W2 tiny ViT, FedAvg": Workload("tiny_vit", samples=128, epochs=1),
     "W2 tiny ViT, FedTP": Workload("tiny_vit", samples=128, epochs=1, method="fedtp"),
     "W3 ConvNet, 10,000 clients": Workload("convnet", samples=20, epochs=5, clients=10_000, cohort=100),
-    "W4 ConvNet, 100 personal models": _PERSONAL,
+    "W4 ConvNet, 100 personal models": Workload(
+        "convnet", samples=100, epochs=0, clients=100, cohort=1, method="fedper"
+    ),
 }
 
 
@@ -57,15 +58,21 @@ def federation(workload: Workload) -> FederatedData:
 def ours(workload: Workload, data: FederatedData, executor: str) -> Callable[[], float]:
     """Return a function that gives seconds of a round; start-up and the first round are left out."""
     measuring = not workload.epochs
-    how = {"sample_rate": workload.cohort / workload.clients, "local_epochs": max(workload.epochs, 1)}
-
-    parts = {"backbone": BACKBONES.create(workload.backbone), "method": METHODS.create(workload.method)}
-    evaluation = Evaluation(every=1, window=99 if measuring else 0, curve_every=0)
-    settings = {"training": Training(rounds=3, **how), "evaluation": evaluation, "seed": SEED, "executor": executor}
+    share = workload.cohort / workload.clients
+    training = Training(rounds=3, sample_rate=share, local_epochs=max(workload.epochs, 1))
 
     def once() -> float:
         marks: list[float] = []
-        train(data=data, on_round=lambda _: marks.append(time.perf_counter()), **parts, **settings)
+        train(
+            data=data,
+            backbone=BACKBONES.create(workload.backbone),
+            method=METHODS.create(workload.method),
+            training=training,
+            evaluation=Evaluation(every=1, window=99 if measuring else 0, curve_every=0),
+            seed=SEED,
+            executor=executor,
+            on_round=lambda _: marks.append(time.perf_counter()),
+        )
         # The last round of a training workload is also measured; those of a measuring one also train one client.
         return marks[-1] - marks[-2] if measuring else marks[-2] - marks[-3]
 

@@ -5,10 +5,10 @@
     python benchmarks/gpu_cells.py collect --cells FOLDER --from $OUT   # here, after each time
     pfl results keep fedofa/table_s1
 
-There, it needs this repository, the folder, torch, numpy, safetensors and filelock. It trains the cheapest first,
-stops before its deadline, and prints a table. In $OUT it leaves a line per run that has ended, and checkpoints of
-the one that has not; `collect` puts the latter into the folder, so that the next time goes on with it. A run that came
-back counts only if its record, its code and its data are those that the workspace has then; the identity that its
+There, it needs this repository, the folder, torch, numpy, safetensors and filelock. It trains the cheapest first, stops
+before its deadline, and prints a table. In $OUT it leaves a line per run that has ended, and checkpoints of the one
+that has not; `collect` puts the latter into the folder, so that the next time goes on with it. A run that came back
+counts only if its record, its code and its data are those that the workspace has then; the identity that its
 checkpoints bear says so.
 
 ``cells.json`` in the folder has what is to be trained, cheapest first: for each run its spec, cell and seed in `words`,
@@ -37,7 +37,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import torch
 from torch import Tensor
 
-import pflcore
 from pflcore import sources
 from pflcore.backbones import BACKBONES
 from pflcore.data.federation import FederatedData
@@ -45,6 +44,7 @@ from pflcore.engine import CheckpointFolder, Progress, Result, device_name, sele
 from pflcore.errors import UserError
 from pflcore.files import write_text
 from pflcore.methods import METHODS
+from pipeline.compile.fingerprint import Code
 from pipeline.spec.run import Run
 from pipeline.stages.identity import run_hash
 from pipeline.workspace import Workspace, dataset_path, partition_path, run_path
@@ -68,13 +68,9 @@ def finished(out: Path) -> list[dict[str, Any]]:
 
 def modules() -> dict[str, str]:
     """Return the SHA-256 of every module that may train, by its name."""
-    package = Path(pflcore.__file__).parent
-    found = {}
-    for path in sorted(package.rglob("*.py")):
-        parts = path.relative_to(package.parent).with_suffix("").parts
-        name = ".".join(part for part in parts if part != "__init__")
-        found[name] = hashlib.sha256(path.read_bytes()).hexdigest()
-    return found
+    files = Code(Path(__file__).resolve().parents[1]).modules
+    own = {name: path for name, path in files.items() if name.startswith("pflcore")}
+    return {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in own.items()}
 
 
 def pack_data(folder: Path, name: str, content: object) -> None:
@@ -134,9 +130,10 @@ def pack(chosen: argparse.Namespace) -> None:
     for federation in federations:
         pack_data(folder, federation, read_assignment(root / partition_path(federation)))
     speed = Speed(compilation.runs.values(), workspace.private / "timings")
+    seals = {stage.subject: stage.seal for stage in compilation.stages if stage.kind == "train"}
     packed: list[dict[str, Any]] = []
     for run in runs:
-        stands_for = {"record": run.record, "code": seal(compilation, run), "hashes": hashes(root, run)}
+        stands_for = {"record": run.record, "code": seals[run.id], "hashes": hashes(root, run)}
         packed.append({"seconds": speed.seconds(run), "run": run.id, "words": wanted[run.id], **stands_for})
     packed.sort(key=lambda cell: (cell["seconds"], cell["run"]))
     write_text(folder / CELLS, json.dumps({"cells": packed, "modules": modules()}, indent=1) + "\n")
@@ -144,10 +141,6 @@ def pack(chosen: argparse.Namespace) -> None:
     print(f"{len(packed)} cells, {size / 2**20:.1f} MiB")
     if left:
         print(f"{left} left out: analyses, weights, tuned runs and detectors are not for the ledger")
-
-
-def seal(compilation: Any, run: Run) -> str:
-    return next(one.seal for one in compilation.stages if one.kind == "train" and one.subject == run.id)
 
 
 def hashes(root: Path, run: Run) -> dict[str, str]:
@@ -170,13 +163,13 @@ def collect(chosen: argparse.Namespace) -> None:
         run = compilation.runs.get(line["run"])
         if line["run"] in known:
             continue
-        if run is None or line["identity"] != identity(workspace.root, compilation, run, line["kind"]):
+        if run is None or line["identity"] != identity(workspace.root, run, makers[run.id].seal, line["kind"]):
             refused.append(line["run"])
             continue
         if not (workspace.root / makers[run.id].file).is_file():
             raise UserError(f"{makers[run.id].file}: DVC does not see this stage; type `pfl add` and the spec")
         addresses.append(makers[run.id].address)
-        write_run(workspace, folder, run, seal(compilation, run), line)
+        write_run(workspace, folder, run, makers[run.id].seal, line)
         known.add(run.id)
     if addresses and dvc(workspace.root, "commit", "--force", "--quiet", *addresses):
         raise UserError("`dvc commit` failed; see above")
@@ -193,9 +186,9 @@ def collect(chosen: argparse.Namespace) -> None:
     print(f"{len(addresses)} runs taken, {under_way} under way; `pfl results keep` makes them last")
 
 
-def identity(root: Path, compilation: Any, run: Run, kind: str) -> str:
+def identity(root: Path, run: Run, code: str, kind: str) -> str:
     try:
-        return run_hash(run, seal(compilation, run), hashes(root, run), torch.device(kind))
+        return run_hash(run, code, hashes(root, run), torch.device(kind))
     except OSError:  # without its data here, nobody can say that it is the same
         return ""
 
@@ -256,7 +249,7 @@ class Session:
         done = {*lines(self.folder / FINISHED), *(line["run"] for line in finished(self.out))}
         print("| cell | rounds | accuracy | seconds | |\n|---|---:|---:|---:|---|")
         for cell in (cell for cell in self.cells if cell["run"] not in done):
-            begun, seen = time.monotonic(), [0, None]
+            begun, seen = time.monotonic(), list[Progress]()
             if begun + self.chosen.every > self.ends:
                 return
             try:
@@ -265,29 +258,32 @@ class Session:
                 state = "under way"
             except Exception as error:
                 state = f"failed: {type(error).__name__}: {error}".partition("\n")[0][:160]
-            shown = "" if seen[1] is None else f"{100 * seen[1]:.2f}"
-            print(f"| {cell['words']} | {seen[0]} | {shown} | {time.monotonic() - begun:.1f} | {state} |", flush=True)
+            rounds = seen[-1].round if seen else 0
+            accuracies = [progress.accuracy for progress in seen if progress.accuracy is not None]
+            shown = f"{100 * accuracies[-1]:.2f}" if accuracies else ""
+            print(f"| {cell['words']} | {rounds} | {shown} | {time.monotonic() - begun:.1f} | {state} |", flush=True)
             if state == "under way" or "CUDA error" in state:  # after one, everything fails
                 return
 
-    def train(self, cell: dict[str, Any], seen: list[float | None]) -> str:
-        """Train a cell as far as it goes; `seen` gets the round and the last accuracy."""
+    def train(self, cell: dict[str, Any], seen: list[Progress]) -> str:
+        """Train a cell as far as it goes; `seen` gets what is known after each round."""
         run, data, started = Run(cell["record"]), self.federation(cell), time.monotonic()
         name, place = run_hash(run, cell["code"], cell["hashes"], self.device), self.out / f"{UNDER_WAY}{cell['run']}"
         if (self.folder / place.name).is_dir() and not place.is_dir():
             shutil.copytree(self.folder / place.name, place)
 
-        def on_round(progress: Progress) -> None:
-            seen[0] = progress.round
-            if progress.accuracy is not None:
-                seen[1] = progress.accuracy
-
         with Until(place, name, self.ends, self.chosen.every) as checkpoints:
-            backbone = BACKBONES.create(run.backbone, **run.options("backbone"))
-            method = METHODS.create(run.method, **run.options("method"))
-            how = {"training": run.training, "evaluation": run.evaluation, "seed": run.seed, "on_round": on_round}
-            how |= {"checkpoints": checkpoints, "checkpoint_every": self.chosen.every}
-            result = train(data=data, backbone=backbone, method=method, **how)
+            result = train(
+                data=data,
+                backbone=BACKBONES.create(run.backbone, **run.options("backbone")),
+                method=METHODS.create(run.method, **run.options("method")),
+                training=run.training,
+                evaluation=run.evaluation,
+                seed=run.seed,
+                checkpoints=checkpoints,
+                checkpoint_every=self.chosen.every,
+                on_round=seen.append,
+            )
             self.check_code()
             line = {"run": cell["run"], "identity": name, "kind": self.device.type, "torch": torch.__version__}
             line |= {"device": device_name(self.device), "ended": time.time(), "seconds": time.monotonic() - started}

@@ -28,6 +28,7 @@ from pflcore.settings import Evaluation, Training
 LINES = "gpu.jsonl"
 MARGIN = 3.0  # seconds between a section's own end and its being killed
 SHAPE, SEED = (3, 32, 32), 0
+TEST_SIZE = 16  # samples of each client
 AT_THE_END = Evaluation(every=1, window=0, curve_every=0)
 
 
@@ -81,10 +82,10 @@ class Bench:
         return create(name, depth=2, **options)
 
 
-def federation(device: torch.device, train_sizes: Sequence[int], test_size: int = 16) -> FederatedData:
+def federation(device: torch.device, train_sizes: Sequence[int]) -> FederatedData:
     """Return clients with that many random images of 3×32×32, and ten classes."""
     rng = np.random.default_rng(SEED)
-    ends = np.cumsum([*train_sizes, *[test_size] * len(train_sizes)])
+    ends = np.cumsum([*train_sizes, *[TEST_SIZE] * len(train_sizes)])
     parts = np.split(rng.permutation(ends[-1]), ends[:-1])
     images = rng.integers(0, 256, (ends[-1], *SHAPE), np.uint8)
     owned, tested = parts[: len(train_sizes)], parts[len(train_sizes) :]

@@ -117,10 +117,15 @@ def setting_of(chosen: argparse.Namespace) -> Setting:
 
 def our_run(name: str, options: dict[str, Any], setting: Setting) -> Trajectory:
     models = Models()
-    method = METHODS.create(name, **options)
-    evaluation = Evaluation(every=1, window=setting.training.rounds, curve_every=0)
-    how = {"training": setting.training, "evaluation": evaluation, "seed": setting.seed, "analyses": {"models": models}}
-    result = train(data=setting.data, backbone=setting.backbone, method=method, **how)
+    result = train(
+        data=setting.data,
+        backbone=setting.backbone,
+        method=METHODS.create(name, **options),
+        training=setting.training,
+        evaluation=Evaluation(every=1, window=setting.training.rounds, curve_every=0),
+        seed=setting.seed,
+        analyses={"models": models},
+    )
     if result.diverged:
         raise UserError(f"{name}: {result.diverged}; take a smaller --lr")
     return result.correct.reshape(-1, setting.clients), vars(models)["kept"]

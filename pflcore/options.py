@@ -64,7 +64,7 @@ class OptionInfo:
 
 def describe_options(cls: type) -> tuple[OptionInfo, ...]:
     """Return the options of a dataclass in the order of their definition, its own before those of its bases."""
-    return _options_of(cls)  # a function of its own, since to mypy a cached one takes no classes
+    return _options_of(cls)  # which is apart, since mypy does not let a class be passed to a cached function
 
 
 @functools.cache  # Python compiles the texts that type hints are each time it is asked for them

@@ -81,11 +81,17 @@ def run(method: str, options: Mapping[str, Any], setting: Setting) -> Iterator[A
     base, training = setting.model(), setting.training
     head = copy.deepcopy(base.get_submodule(setting.head))
     base.set_submodule(setting.head, nn.Identity())
-    given = {"model": split(base, head), "num_classes": setting.data.classes, "num_clients": setting.clients}
-    given |= {"join_ratio": len(setting.cohort(1)) / setting.clients, "global_rounds": training.rounds}
-    given |= {"local_epochs": training.local_epochs - theirs.get("plocal_epochs", 0)}
-    given |= {"plocal_epochs": training.local_epochs, "batch_size": training.batch_size}
-    given["local_learning_rate"] = training.lr
+    given = {
+        "model": split(base, head),
+        "num_classes": setting.data.classes,
+        "num_clients": setting.clients,
+        "join_ratio": len(setting.cohort(1)) / setting.clients,
+        "global_rounds": training.rounds,
+        "local_epochs": training.local_epochs - theirs.get("plocal_epochs", 0),
+        "plocal_epochs": training.local_epochs,
+        "batch_size": training.batch_size,
+        "local_learning_rate": training.lr,
+    }
 
     def renamed(client: Any) -> Iterator[tuple[str, Any]]:
         """The model that a client is measured with, under our names."""

@@ -12,8 +12,14 @@ from oracle.setting import After, Setting
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-METHODS: dict[str, dict[str, Any]] = {"fedavg": {}, "fedprox": {"mu": 0.1}, "fedper": {}}
-METHODS |= {"fedrep": {"head_epochs": 1}, "ditto": {"lam": 0.5}, "local": {}}
+METHODS: dict[str, dict[str, Any]] = {
+    "fedavg": {},
+    "fedprox": {"mu": 0.1},
+    "fedper": {},
+    "fedrep": {"head_epochs": 1},
+    "ditto": {"lam": 0.5},
+    "local": {},
+}
 
 
 def run(method: str, options: Mapping[str, Any], setting: Setting) -> Iterator[After]:

@@ -19,7 +19,7 @@ from pflcore.engine.client import differentiate
 from pflcore.engine.evaluation import score_client
 from pflcore.errors import UserError
 from pflcore.groups import Tensors, strip_prefix
-from pflcore.method import MOMENTA, OWN, Batch, ClientView, name_of
+from pflcore.method import MOMENTA, OWN, Batch, name_of
 from pflcore.methods.hypernetworks import HypernetworkMethod
 from pflcore.options import option
 from pflcore.seeds import generator
@@ -184,16 +184,7 @@ class NovelClient:
             return trainer.features(entries, batch)
 
         own = self.method.eval_state(state)
-        local = ClientView(
-            features=features,
-            differentiate=differentiate,
-            sgd=trainer.sgd,
-            received=own,
-            parameters=trainer.parameters,
-            roles=trainer.roles,
-            head=trainer.seen.head,
-        )
-        return self.method.predict(local, own, inputs)
+        return self.method.predict(trainer.view(features, own), own, inputs)
 
     def _score(self, state: Tensors) -> tuple[int, int]:
         """Return correct predictions, none of them when the loss is not finite, and predictions."""

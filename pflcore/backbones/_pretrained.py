@@ -92,7 +92,7 @@ def _read_state_dict(path: Path) -> Tensors:
 
 
 def _is_dense(value: object) -> bool:
-    """Return whether a value is a tensor that has its numbers, all of them, one by one."""
+    """Return whether a value is a tensor that is strided, not quantised and not meta."""
     if not isinstance(value, Tensor):
         return False
     return value.layout == torch.strided and not value.is_quantized and not value.is_meta

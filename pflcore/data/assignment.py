@@ -34,8 +34,9 @@ class Assignment:
         if self.noise:
             sizes["noise"] = len(self.noise.std)
         if {*sizes.values()} != {self.clients}:
-            listed = ", ".join(f"{what} of {clients}" for what, clients in sizes.items())
-            raise UserError(f"partition {self.scheme!r}: {listed} clients: must be of equally many")
+            (what, clients), *others = sizes.items()
+            listed = ", ".join([f"{clients} clients in {what}", *(f"{count} in {name}" for name, count in others)])
+            raise UserError(f"partition {self.scheme!r}: {listed}; all need the same number")
         if self.novel != tuple(sorted({*self.novel} & {*range(self.clients)})) or len(self.novel) == self.clients:
             wanted = f"must be ascending, within 0..{self.clients - 1} and leave one to train"
             raise UserError(f"partition {self.scheme!r}: novel clients {self.novel} {wanted}")

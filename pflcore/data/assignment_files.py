@@ -92,7 +92,7 @@ def read_split(path: Path, scheme: str, seed: int) -> Assignment:
     if (counts > 1).any():
         raise UserError(f"{path}: sample {first[counts > 1][0]} is held more than once")
     clients = int(owners.max()) + 1
-    if clients > len(rows):  # whatever number stands there, no more memory than the lines need
+    if clients > len(rows):  # a number may be huge: this is said before each client gets a list
         raise UserError(
             f"{path}: client {np.setdiff1d(np.arange(len(rows)), owners)[0]} of 0 to {clients - 1} has no samples"
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -118,8 +119,10 @@ class Dataset(Entry, ABC):
             )
         names = self.class_names or class_names
         check_labels(labels, len(names), where)
+        _check_look(class_names, f"{where}: the classes")
         for name, attribute in more.get("attributes", {}).items():
             check_labels(attribute.values, len(attribute.names), f"{where}: {name}")
+            _check_look(attribute.names, f"{where}: the values of {name}")
         return Samples(inputs, labels, train, self.name, names, *self.normalisation, source, **more)
 
     def join(self, parts: Sequence[tuple[Bytes, Rows]], where: Path, source: str, **more: Any) -> Samples:
@@ -154,6 +157,15 @@ def encode(words: Sequence[str], names: Sequence[str]) -> Rows:
     """Return the position of every word among the names: int64 [n]."""
     numbers = {name: number for number, name in enumerate(names)}
     return np.fromiter((numbers[word] for word in words), np.int64, len(words))
+
+
+def _check_look(names: Names, where: str) -> None:
+    """Raise :class:`UserError` for names that no reader of a report can distinguish."""
+    first: dict[str, str] = {}
+    for name in names:
+        other = first.setdefault(" ".join(unicodedata.normalize("NFC", name).split()), name)
+        if other != name:
+            raise UserError(f"{where} {other!a} and {name!a} look the same; rename one")
 
 
 def check_distinct(entry: Entry, option: str, least: int = 1) -> None:

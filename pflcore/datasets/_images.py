@@ -32,7 +32,6 @@ from pflcore.files import parse_json
 FORMATS = ("PNG", "JPEG", "BMP", "WEBP", "PPM", "TIFF", "GIF")
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
 CHUNK = 64  # images per task
-AHEAD = 32  # tasks that are read before those before them are decoded
 MIN_PARALLEL = 2_000  # images that are decoded sooner than processes are started
 MAX_PIXELS = 100_000_000  # of a file
 
@@ -84,16 +83,18 @@ def _decoded(images: Sequence[tuple[str, Read]], decode: Callable[[Chunk], Decod
     """Yield the decoded chunks in order. Many are spread over processes: threads would wait for Python's lock."""
     starts = range(0, len(images), CHUNK)
     chunks = ([(where, read()) for where, read in images[start : start + CHUNK]] for start in starts)
-    if len(images) < MIN_PARALLEL or (os.cpu_count() or 1) == 1:
+    workers = os.cpu_count() or 1
+    if len(images) < MIN_PARALLEL or workers == 1:
         yield from map(decode, chunks)
         return
+    ahead = 2 * workers  # chunks read ahead of the one that is awaited
     # Forked, since other ways to start a process would run a caller's script again.
-    with ProcessPoolExecutor(None, get_context("fork"), _end_with_parent) as pool:
+    with ProcessPoolExecutor(workers, get_context("fork"), _end_with_parent) as pool:
         pending: deque[Future[Decoded]] = deque()
         try:
             for chunk in chunks:
                 pending.append(pool.submit(decode, chunk))
-                if len(pending) > AHEAD:
+                if len(pending) > ahead:
                     yield pending.popleft().result()
             while pending:
                 yield pending.popleft().result()
@@ -189,13 +190,16 @@ def read_tables(folder: Path, image: str, columns: Sequence[str]) -> tuple[list[
 def _check_shards(folder: Path, names: set[str]) -> None:
     """Raise :class:`UserError` for a part that is missing of ``train-00000-of-00003.parquet`` and its kin."""
     parts = [part for name in sorted(names) if (part := re.match(r"(.*)-(\d+)-of-(\d+)", name))]
-    here = {(part[1], int(part[2]), int(part[3])) for part in parts}
+    groups: dict[tuple[str, int], dict[int, re.Match[str]]] = {}
     for part in parts:
-        first, number, count = part[1], int(part[2]), int(part[3])
-        for needed in (max(number - 1, 0), count - 1):
-            if (first, needed, count) not in here:
-                wanted = f"{first}-{needed:0{len(part[2])}}-of-{part[3]}"
-                raise UserError(f"{folder}: {wanted} is missing beside {part.string}; get it, too")
+        groups.setdefault((part[1], int(part[3])), {})[int(part[2])] = part
+    for (first, count), here in groups.items():
+        start = int(0 not in here and count in here)  # some exports count from 1
+        missing = next((number for number in range(start, max(start + count, *here)) if number not in here), None)
+        if missing is not None:
+            part = next(iter(here.values()))
+            wanted = f"{first}-{missing:0{len(part[2])}}-of-{part[3]}"
+            raise UserError(f"{folder}: {wanted} is missing beside {part.string}; get it, too")
 
 
 def read_table(path: Path, image: str, columns: Sequence[str]) -> ImageTable:

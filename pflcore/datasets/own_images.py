@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -117,7 +116,6 @@ class ImageFolder(OwnImages):
         if not paths:
             raise UserError(f"{root}: has no images; put them there as {form}")
         labels = [path.parent.name for path in paths]
-        _check_look({*labels}, root)
         groups = [path.relative_to(root).parts[0] for path in paths]
         classes = tuple(sorted({*labels}))
         splits = self.layout == "split/class"
@@ -128,7 +126,9 @@ class ImageFolder(OwnImages):
                 raise UserError(f"{root}: has the folders {has}, but the layout needs train and test alone")
             for split, label in product(SPLITS, classes):
                 if (split, label) not in met:
-                    raise UserError(f"{root}: training and test set need the same classes, but {split} has no {label}")
+                    raise UserError(
+                        f"{root}: training and test set need the same classes, but {split} has no {label!a}"
+                    )
         pixels = self.decode([(str(path), partial(read_file, path)) for path in paths]).pixels
         train = np.array([group != "test" or not splits for group in groups])
         return self.complete(
@@ -142,23 +142,15 @@ class ImageFolder(OwnImages):
         )
 
 
-def _check_look(names: set[str], root: Path) -> None:
-    """Raise :class:`UserError` for classes that no reader of a report can distinguish."""
-    first: dict[str, str] = {}
-    for name in sorted(names):
-        other = first.setdefault(" ".join(unicodedata.normalize("NFC", name).split()), name)
-        if other != name:
-            raise UserError(f"{root}: the classes {other!a} and {name!a} look the same; rename one")
-
-
 def _in_both(pixels: Bytes, train: Mask) -> str:
-    """Return how many test images are training images as well, or nothing where none is."""
+    """Return how many test images equal a training image after scaling, or nothing where none does."""
     if train.all():
         return ""
     digests = [hashlib.sha256(image.tobytes()).digest() for image in pixels]
     seen = {digest for digest, is_train in zip(digests, train, strict=True) if is_train}
     count = sum(digest in seen for digest, is_train in zip(digests, train, strict=True) if not is_train)
-    return f" ({count:,} of {int((~train).sum()):,} test images are training images, too)" if count else ""
+    tests = int((~train).sum())
+    return f" ({count:,} of {tests:,} test images equal a training image after scaling)" if count else ""
 
 
 def _files_below(root: Path) -> list[Path]:
@@ -209,9 +201,8 @@ class OwnImageTable(OwnImages):
         tables, train = read_tables(root, self.image, columns)
         class_names, labels = _classes(root, tables, self.label, train)
         decoded = self.decode([one for table in tables for one in table.readers()])
-        files, formats = (
-            ", ".join(names) for names in ([table.path.name for table in tables], sorted(decoded.formats))
-        )
+        files = ", ".join(table.path.name for table in tables)
+        formats = ", ".join(sorted(decoded.formats))
         domains = [] if self.domain is None else [str(one) for table in tables for one in table.columns[self.domain]]
         return self.complete(
             decoded.pixels,
@@ -232,7 +223,6 @@ def _classes(root: Path, tables: list[ImageTable], label: str, train: Mask) -> t
             raise UserError(f"{table.path}: its labels are of another kind than those of {first.path.name}")
     values = [value for table in tables for value in table.columns[label]]
     if isinstance(values[0], str):
-        _check_look({*map(str, values)}, root)
         words, labels = np.unique(np.array(values, object), return_inverse=True)
         names = tuple(map(str, words))
     else:
@@ -243,7 +233,7 @@ def _classes(root: Path, tables: list[ImageTable], label: str, train: Mask) -> t
             raise UserError(f"{root}: integer labels must be 0, 1, 2 and so on, but no image has label {min(gaps)}")
         check_labels(labels, len(names), str(root))
     if unknown := sorted({*labels[~train].tolist()} - {*labels[train].tolist()}):
-        listed = ", ".join(names[number] for number in unknown)
+        listed = ", ".join(ascii(names[number]) for number in unknown)
         raise UserError(f"{root}: the test files have labels without a training image: {listed}")
     return names, labels
 

@@ -6,6 +6,7 @@ import json
 import re
 import string
 import unicodedata
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -193,8 +194,9 @@ def read_text(data: bytes, where: str) -> str:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise UserError(f"{where}: not UTF-8 text (byte {error.start}); save it as UTF-8") from None
-    table = {character: _plain(character) for character in set(text) - _PRINTABLE}
-    strange = {character: text.count(character) for character, plain in table.items() if plain is None}
+    counts = Counter(text)
+    table = {character: _plain(character) for character in counts.keys() - _PRINTABLE}
+    strange = {character: counts[character] for character, plain in table.items() if plain is None}
     lost = sum(strange.values())
     if lost * 1000 > len(text):  # another alphabet
         most = max(strange, key=lambda character: (strange[character], character))

@@ -124,7 +124,6 @@ class Svhn(Dataset):
     homepage = f"{_SVHN}/"
     access = DOWNLOAD
     download_size = "246 MB; with the extra images 1.6 GB"
-    files = ("train_32x32.mat",)
     original = (3, 32, 32)
     class_names = DIGITS
     counts = (73_257, 26_032)
@@ -135,6 +134,7 @@ class Svhn(Dataset):
         "extra": Source(f"{_SVHN}/extra_32x32.mat", "md5", "a93ce644f1a588dc4d68dda5feec44a7"),
         "test": Source(f"{_SVHN}/test_32x32.mat", "md5", "eb5a983be6a315427106f1b164d9cef3"),
     }
+    sizes: ClassVar[dict[str, str]] = {"train": "182 MB", "extra": "1.3 GB", "test": "64 MB"}
     extra_images: ClassVar[int] = 531_131
 
     extra: bool = option(
@@ -146,9 +146,19 @@ class Svhn(Dataset):
         train, test = self.counts
         return train + self.extra_images if self.extra else train, test
 
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """Return the splits in use, of which the last is the test set."""
+        return ("train", "extra", "test") if self.extra else ("train", "test")
+
+    def data_files(self, folder: Path) -> list[DataFile]:
+        used = [(split, self.sources[split]) for split in self.splits]
+        return [
+            DataFile(split, folder, (source.name,), source, self.sizes[split], needed=True) for split, source in used
+        ]
+
     def load(self, folder: Path) -> Samples:
-        splits = ("train", "extra", "test") if self.extra else ("train", "test")
-        paths = [self.sources[split].obtain(folder) for split in splits]
+        paths = [self.sources[split].obtain(folder) for split in self.splits]
         parts = [(pixels, np.where(labels == 10, 0, labels)) for pixels, labels in _read_matlab(paths)]
         return self.join(parts, folder, ", ".join(path.name for path in paths))
 

@@ -127,7 +127,7 @@ class Trainer:
     def begin(self, received: Tensors) -> Unfinished:
         """Begin with copies: steps and buffers work in place."""
         start = {name: tensor.clone() for name, tensor in received.items()}
-        return Unfinished(self.method.begin(self._view(self.features, received), start))
+        return Unfinished(self.method.begin(self.view(self.features, received), start))
 
     def advance(
         self, round_: int, client: int, received: Tensors, unfinished: Unfinished, stop: int | None = None
@@ -155,7 +155,7 @@ class Trainer:
             return self.features(state, inputs)
 
         features = noisy if self.noise.per_sample else self.features
-        return self.step(self._view(features, received, self.learning_rate(round_, client, step)), state, batch)
+        return self.step(self.view(features, received, self.learning_rate(round_, client, step)), state, batch)
 
     def step(self, local: ClientView, state: LocalState, batch: Batch) -> tuple[LocalState, Tensor]:
         """Take the method's step. Raises :class:`UserError` where its loss passes over the run's class weights."""
@@ -166,7 +166,7 @@ class Trainer:
 
     def finish(self, round_: int, client: int, received: Tensors, unfinished: Unfinished) -> Outcome:
         """End after the last step. Raises :class:`Diverged` when a loss was not finite."""
-        model = self.method.end(self._view(self.features, received), unfinished.state)["model"]
+        model = self.method.end(self.view(self.features, received), unfinished.state)["model"]
         # One look at the device per client, not per step; a loss that is not finite stays so in the mean.
         mean = float(torch.stack(unfinished.losses).mean()) if unfinished.losses else 0.0
         if not math.isfinite(mean):
@@ -191,7 +191,8 @@ class Trainer:
         ids = (round_, client, self.local.first(client) + step, one_pass, *self.mask_ids)
         return self.noise.draw(samples, self.seed, *ids)
 
-    def _view(self, features: Forward, received: Tensors, lr: float | None = None) -> ClientView:
+    def view(self, features: Forward, received: Tensors, lr: float | None = None) -> ClientView:
+        """Return what a method sees of a client that makes its forward passes by `features`."""
         return ClientView(
             features=features,
             differentiate=differentiate,
@@ -225,7 +226,7 @@ class Trainer:
 
     def predict(self, state: Tensors, inputs: Tensor) -> Tensor:
         """Return the logits that a client is measured by; `state` is from :meth:`measured`."""
-        return self.method.predict(self._view(self.features, state), state, inputs)
+        return self.method.predict(self.view(self.features, state), state, inputs)
 
     def predictor(self, state: Tensors, client: int, size: int) -> Callable[[Tensor], Tensor]:
         """Return what a client is measured by, inputs → logits; of a method that remembers made of all its samples,
@@ -241,7 +242,7 @@ class Trainer:
         rows = torch.split(self.data.train[client], size)
         samples = OwnSamples(lambda: self.data.batches(rows), self.data.classes, noted)
         with torch.no_grad():
-            return self.method.predictor(self._view(self.features, state), state, samples)
+            return self.method.predictor(self.view(self.features, state), state, samples)
 
     # --- what a method is given --------------------------------------------------------------------------------------
 
@@ -301,5 +302,8 @@ def differentiate(
 
 
 def balanced(counts: Tensor) -> Tensor:
-    """Weigh classes so that those that occur weigh the same in all, a sample 1 on average: (classes,) of (classes,)."""
+    """Return the weight of each class from its samples: (classes,) of (classes,).
+
+    The samples of each class that occurs have the same total weight, and the mean weight of a sample is 1.
+    """
     return torch.where(counts > 0, counts.sum() / counts.count_nonzero() / counts, 0.0)

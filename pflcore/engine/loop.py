@@ -74,7 +74,7 @@ def train(
             by = f"executor {type(chosen).__name__.lower()}"
             if not run.round:
                 with during(f"before the first round, {by}"):
-                    run.warm_up(chosen)
+                    run.warmup(chosen)
             while not run.over:
                 with during(f"round {run.round + 1}, {by}"):
                     loss = run.advance(chosen)

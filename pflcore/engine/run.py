@@ -95,7 +95,7 @@ class RunState:
         stopped = self.history.stops_after(self.training.patience)
         return self.round >= self.training.rounds or self.diverged is not None or stopped is not None
 
-    def warm_up(self, executor: Sequential) -> None:
+    def warmup(self, executor: Sequential) -> None:
         """Let all clients that take part in training do what the method has them do before the first round, if any."""
         if WARMUP in self.trainer.parts and (done := self._train(executor, 0, self._members, (WARMUP,))):
             updates, personal, _ = done

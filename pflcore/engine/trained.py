@@ -150,7 +150,7 @@ class Trained:
         if not 0 <= client < self.data.clients:
             raise UserError(f"there is no client {client}: clients are 0 to {self.data.clients - 1}")
         with torch.random.fork_rng(devices=[]), use_precision(self.training.precision), one_thread(self.data.device):
-            training = replace(self.training, patience=None)  # it ended as it did; nothing is measured here
+            training = replace(self.training, patience=None)  # how the run ended is known; nothing is measured here
             run = RunState(self.data, self.backbone, self.method, training, Evaluation(), self.seed, None)
             if isinstance(run.trainer.task, Detection):
                 raise UserError("a detector's predictions are boxes: there is no model that gives logits of classes")

@@ -200,7 +200,7 @@ def can_pad(trainer: Trainer) -> bool:
         """Return how far up the line of classes the attribute was last defined."""
         return next(index for index, kind in enumerate(line) if name in vars(kind))
 
-    # Said of a loss and a step that nobody has overridden since.
+    # The attribute describes the loss and the step that its class has, not those of a class derived from it.
     said = place("ignores_unlabelled") <= min(place("loss"), place("step"))
     plain = trainer.method.ignores_unlabelled and said
     return plain and not trainer.other_statistics and trainer.noise.by_sample

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -81,17 +82,8 @@ class Step:
             return self.trainer.step(local, state, Batch(inputs, labels))
 
     def _local(self, received: Tensors, lr: Rate | None = None) -> ClientView:
-        return ClientView(
-            features=self._features,
-            differentiate=self._differentiate,
-            sgd=self._sgd,
-            received=received,
-            parameters=self.trainer.parameters,
-            roles=self.trainer.roles,
-            rate=lr,
-            task=self.trainer.task,
-            head=self.trainer.seen.head,
-        )
+        view = self.trainer.view(self._features, received)
+        return replace(view, differentiate=self._differentiate, sgd=self._sgd, rate=lr)
 
     def _features(self, state: Tensors, inputs: Tensor) -> tuple[Tensor, Tensor]:
         trainer = self.trainer

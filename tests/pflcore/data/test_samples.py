@@ -135,9 +135,9 @@ def test_damaged_artifacts_are_refused(tmp_path):
 def test_an_assignment_is_of_as_many_clients_on_every_side_and_fits_its_dataset():
     one, two, none = ([np.array(own, np.int64) for own in parts] for parts in ([[1]], [[1], [2]], [[], []]))
     for train, test, more, message in (
-        (two, one, {}, "train of 2, test of 1 clients: must be of equally many"),
-        (two, two, {"validation": one}, "train of 2, test of 2, validation of 1 clients: must be of equally many"),
-        (two, two, {"noise": Noise((1.0,), False, 0)}, "train of 2, test of 2, noise of 1 clients: must be of"),
+        (two, one, {}, "2 clients in train, 1 in test; all need the same number"),
+        (two, two, {"validation": one}, "2 clients in train, 2 in test, 1 in validation; all need the same number"),
+        (two, two, {"noise": Noise((1.0,), False, 0)}, "2 clients in train, 2 in test, 1 in noise; all need"),
         ([one[0], one[0] + 11], none, {}, "client 1, train: row 12 is outside the dataset of 12 samples"),
         (two, [one[0] - 2, none[0]], {}, "client 0, test: row -1 is outside the dataset of 12 samples"),
         ([one[0], one[0] - 1], none, {}, "client 1, train: row 0 is not a train sample of the dataset"),

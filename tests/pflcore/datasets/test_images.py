@@ -32,8 +32,7 @@ IMAGES = [saved(Image.fromarray(pixels)) for pixels in RANDOM]
 
 @pytest.mark.parametrize("processes", [1, 2])
 def test_order_colours_sizes_and_progress(processes, monkeypatch):
-    monkeypatch.setattr(_images, "CHUNK", 4)
-    monkeypatch.setattr(_images, "AHEAD", 1)
+    monkeypatch.setattr(_images, "CHUNK", 2)
     monkeypatch.setattr(_images, "MIN_PARALLEL", 0)
     monkeypatch.setattr(os, "cpu_count", lambda: processes)
     large = Image.fromarray(np.random.default_rng(9).integers(0, 256, (12, 10, 3), np.uint8))
@@ -41,7 +40,7 @@ def test_order_colours_sizes_and_progress(processes, monkeypatch):
     seen = []
     with preparing(lambda *step: seen.append(step), None):
         pixels = decode(images, resize=True)
-    assert seen == [("decoding", 0, 10), ("decoding", 4, 10), ("decoding", 8, 10), ("decoding", 10, 10)]
+    assert seen == [("decoding", done, 10) for done in range(0, 11, 2)]
     np.testing.assert_array_equal(pixels[:8], RANDOM[:8].transpose(0, 3, 1, 2))
     assert (pixels[8][0] == pixels[8][1]).all()
     small = np.asarray(large.resize((5, 6), Image.Resampling.BILINEAR)).transpose(2, 0, 1)

@@ -44,7 +44,7 @@ def test_folders_of_classes_splits_and_domains(folder):
     samples = dataset.load(folder)
     assert samples.train.tolist() == [False] * 4 + [True] * 5
     assert samples.labels.tolist() == [0, 0, 1, 1, 0, 0, 0, 1, 1] and samples.source.startswith(
-        "images in flowers/small/ (4 of 4 test images"
+        "images in flowers/small/ (4 of 4 test images equal a training image after scaling)"
     )
     files = {"photo/cat/1.png": 10, "photo/dog/1.png": 20, "art/dog/1.png": 30, "art/emu/1.png": 40}
     write_files(folder.parent / "domains", {name: grey(value) for name, value in files.items()})
@@ -61,11 +61,13 @@ def test_faulty_folders_and_options(folder):
     for number, (layout, extra, place, problem) in enumerate(
         (
             ("class", "", "test/a/1.png", "not in its place, as the layout is <class>/<image>"),
-            ("split/class", "train/c/1.png", "", "test has no c"),
+            ("split/class", "train/c/1.png", "", "test has no 'c'"),
             ("split/class", "train/b/1.heic", "train/b/1.heic", "not an image by its name"),
             ("split/class", "train/1.png", "train/1.png", "not in its place, as the layout is <split>/<class>/<image>"),
             ("split/class", "val/a/1.png", "", "has the folders test, train, val"),
-            ("split/class", "train/b /1.png", "", "the classes 'b' and 'b ' look the same"),
+            ("domain/class", "train/a /1.png", "", "the classes 'a' and 'a ' look the same"),
+            ("domain/class", "train /a/1.png", "", "the values of domain 'train' and 'train ' look the same"),
+            ("split/class", "train/b /1.png", "", "test has no 'b '"),
             ("split/class", "train/c/.hidden", "train/c", "an empty folder"),
         )
     ):
@@ -114,7 +116,7 @@ def test_tables_of_numbers_with_names_and_of_texts(folder):
     assert samples.attributes["domain"].values.tolist() == [1, 0, 1]
     assert samples.inputs[:, 0, 0, 0].tolist() == [10, 20, 30] and samples.mean == (0.2,)
     write(root / "test.parquet", [40], kind=["emu"], place=["a"])
-    assert failure(dataset, folder).endswith("labels without a training image: emu")
+    assert failure(dataset, folder).endswith("labels without a training image: 'emu'")
 
 
 def test_wrong_columns_and_names_of_classes(folder):
@@ -132,8 +134,24 @@ def test_wrong_columns_and_names_of_classes(folder):
         write(folder / "train.parquet", [1, 2], **columns)
         message = failure(own("image_table", **options), folder)
         assert message.startswith(f"{folder}") and problem in message
+    write(folder / "train.parquet", [1, 2], ["a", "a "], label=[0, 1])
+    assert failure(own("image_table"), folder).startswith(f"{folder}: the classes 'a' and 'a ' look the same")
     for names in (["a", "a"], "ab", [["x"], None], ["a\nb", "c"], {"a": 0}):
         write(folder / "train.parquet", [1, 2], names, label=[0, 1])
         found = re.escape(repr(names))
         message = failure(own("image_table"), folder)
         assert re.search(rf"train.parquet: the names of 'label' are {found}, not distinct printable texts", message)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "missing"),
+    [((0, 1, 2), None), ((1, 2, 3), None), ((0, 2), 1), ((1, 2), 0), ((2, 3), 1), ((0, 1), 2), ((0, 1, 2, 4), 3)],
+)
+def test_parts_of_an_export_are_counted_from_0_or_from_1(numbers, missing, folder):
+    for number in numbers:
+        write(folder / f"train-0000{number}-of-00003.parquet", [number], label=[0])
+    if missing is None:
+        assert len(own("image_table").load(folder).labels) == len(numbers)
+    else:
+        message = failure(own("image_table"), folder)
+        assert message.startswith(f"{folder}: train-0000{missing}-of-00003 is missing beside train-0000")

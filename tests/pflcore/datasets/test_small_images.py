@@ -141,6 +141,7 @@ def test_svhns_extra_images_and_lines_of_usps(folder, monkeypatch):
     assert small_images.Svhn.extra_images == 531_131
     monkeypatch.setattr(small_images.Svhn, "extra_images", TEST)
     made.write_svhn(folder)
+    assert create("svhn").found(folder) and not create("svhn", extra=True).found(folder)
     assert "extra_32x32.mat" in failure(create("svhn", extra=True), folder)
     made.write_matlab(folder / "extra_32x32.mat", 1)
     samples = create("svhn", extra=True).load(folder)
