@@ -28,7 +28,7 @@ from pipeline.papers.paper import PLACES, Brief, Paper, Summary, in_order, paper
 from pipeline.report.agreement import Agreement
 from pipeline.report.frame import collect_frame
 from pipeline.report.render import Document, Overview, html, latex, mark_of, markdown
-from pipeline.report.statistics import LEGEND
+from pipeline.report.statistics import NOISE_LEGEND
 from pipeline.report.study import SpecReport, banner
 from pipeline.report.table import Results
 from pipeline.report.write import put, write_pictures
@@ -131,7 +131,7 @@ class Papers:
         text = html(
             "index.html.j2",
             numbers=agreement.numbers() if agreement.differences else [],
-            legend=LEGEND,
+            legend=NOISE_LEGEND,
             papers=[(entry, self.page(entry.name).is_file()) for entry in summaries],
             total=sum((entry.of_paper for entry in summaries), Counter[str]()),
             places=PLACES,

@@ -37,9 +37,9 @@ from pipeline.report.table import Results
 from pipeline.spec.table import TableClaim
 
 HOLDS, FAILS, ONE_SEED, NOT_YET = "holds", "fails", "one seed: undecided", "not yet"
-VERDICTS = (HOLDS, FAILS, WITHIN, ONE_SEED, NOT_YET, NO_VERDICT)
+CLAIM_VERDICTS = (HOLDS, FAILS, WITHIN, ONE_SEED, NOT_YET, NO_VERDICT)
 """What may be said of a claim; pages, the index and counts all go by this order."""
-LEGEND = (
+CLAIM_LEGEND = (
     "Difference: how much better or narrower the first side is; of a range how wide it is. Interval and p: paired t "
     "test over the seeds; of published values the interval is their combined ±. p (Holm): against the claim, corrected "
     "for all of its pairs."
@@ -70,7 +70,7 @@ class Pair:
     corrected: float = 1.0
 
     @property
-    def compared(self) -> str:
+    def sides(self) -> str:
         return " against ".join(titled(labels, labels.values()) for labels in (self.better, self.than))
 
     @property
@@ -334,7 +334,7 @@ def weakest_pairs(judgements: Sequence[Judgement], decimals: int) -> PlainTable:
             for pair in evidence.judged[:1]:
                 effect, margin = pair.effect, judgement.claim.margin
                 known, low, high = bool(effect.n) and math.isfinite(effect.low), effect.low, effect.high
-                row += [pair.compared, pair.at, *(format_value(value, decimals) for value in pair.values)]
+                row += [pair.sides, pair.at, *(format_value(value, decimals) for value in pair.values)]
                 row.append(signed(effect.difference, decimals, pair.values[0].unit))
                 row.append(" to ".join(signed(end, decimals) for end in (low, high) if low < high < math.inf))
                 row += [f"{effect.p:.3f}" if known else ""]
@@ -363,7 +363,7 @@ def all_pairs(judgements: Iterable[Judgement]) -> pd.DataFrame:
 def _numbers(pair: Pair) -> dict[str, Any]:
     effect, (first, second) = pair.effect, pair.values
     numbers = {
-        "compared": pair.compared,
+        "compared": pair.sides,
         "at": pair.at,
         "verdict": pair.verdict,
         "first": first.mean,

@@ -16,7 +16,7 @@ from markupsafe import Markup
 
 from pflcore import sources
 from pipeline.escape import escape_markdown
-from pipeline.report.agreement import LEGEND
+from pipeline.report.agreement import AGREEMENT_LEGEND
 from pipeline.report.cells import Cell
 from pipeline.report.drawing.sections import PlainTable, drop_constant_columns
 from pipeline.report.formats import aligned, escape_latex, inline_svg, sized_svg, without_repeats
@@ -160,7 +160,7 @@ def latex(template: str, **context: Any) -> str:
 def html(template: str, **context: Any) -> str:
     """Return a template in HTML. Drawings go through the filters `inline` or `sized`; they are ours, and trusted."""
     names = {"name": lambda verdict: verdict.replace(":", "").replace(" ", "-")}
-    shared = {"states": STATES, "claim_states": CLAIM_STATES, "agreement_legend": LEGEND, "data": details}
+    shared = {"states": STATES, "claim_states": CLAIM_STATES, "agreement_legend": AGREEMENT_LEGEND, "data": details}
     filters = {"inline": inline_svg, "sized": sized_svg, **names}
     return _rendered(template, filters, {**shared, "without_repeats": without_repeats, **context}, autoescape=True)
 
@@ -301,7 +301,7 @@ def _opened(study: SpecReport, cell: Cell | None, text: PrintedCell) -> dict[str
         "runs in it": text.partial,
         "after the last round": text.last,
         "published": text.published + (" (quoted by the paper from an earlier one)" if cell.quoted else ""),
-        "difference": text.compared if text.sort[2] else "",
+        "difference": text.comparison if text.sort[2] else "",
         "note": cell.note,
         "no run": "none is planned" if text.dagger else "",
     }

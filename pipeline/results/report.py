@@ -17,17 +17,16 @@ from pipeline.escape import escape_markdown
 from pipeline.ledger import Entry, Ledger, difference
 from pipeline.papers.obtained import Obtained, count_published
 from pipeline.papers.paper import Brief, Paper, Summary, papers_of, read_contents
-from pipeline.report.agreement import LEGEND as AGREEMENT_LEGEND
-from pipeline.report.agreement import WITHIN_POINTS, Agreement, count_within
+from pipeline.report.agreement import AGREEMENT_LEGEND, WITHIN_POINTS, Agreement, count_within
 from pipeline.report.cells import Key
 from pipeline.report.drawing.sections import Picture, counted
 from pipeline.report.figures import curves_of
 from pipeline.report.formats import aligned
 from pipeline.report.frame import collect_frame
 from pipeline.report.legend import TWO_NUMBERS, facts, period
-from pipeline.report.printed import BESIDE, NO_VALUE, format_value, headed
+from pipeline.report.printed import BESIDE, NO_VALUE, headed, print_cell
 from pipeline.report.render import markdown
-from pipeline.report.statistics import LEGEND
+from pipeline.report.statistics import NOISE_LEGEND
 from pipeline.report.study import SpecReport, heading
 from pipeline.report.table import Layout, Results
 from pipeline.report.write import put
@@ -143,13 +142,13 @@ def _beside_published(
     for place in layout.places:
         cell = layout.cell(*place)
         if cell and (one := by_labels.get(tuple(cell.labels.values()))):
-            small[place] = {**_numbers(one), "difference": one.compared}
+            small[place] = {**_numbers(one), "difference": one.comparison}
     lines, others, why = list[Numbers](), list[Numbers](), dict[str, list[str]]()
     names = dict.fromkeys(name for one in obtained for name in one.elsewhere)
     for one in obtained:
         labels = _labels(axes, one.labels)
         numbers = _numbers(one, _mark(one.ids, old), "\\*")
-        lines.append({**labels, **numbers, "difference": one.compared, "runs": f"{one.runs[0]} of {one.runs[1]}"})
+        lines.append({**labels, **numbers, "difference": one.comparison, "runs": f"{one.runs[0]} of {one.runs[1]}"})
         under = {name: f"{one.elsewhere[name]:.2f}" if name in one.elsewhere else NO_VALUE for name in names}
         reached = NO_VALUE if one.reached is None else str(one.reached)
         others.append({**labels, "published": one.published, **under, "reached in round": reached})
@@ -178,11 +177,12 @@ def _without_published(study: SpecReport, entries: Mapping[str, Entry], old: set
     for place in layout.places:
         cell = layout.cell(*place)
         if cell and cell.obtained:
-            text = format_value(cell.obtained, decimals)
-            if cell.last:
-                text += f" {BESIDE} {format_value(cell.last, decimals)}"
-            if not cell.complete:
-                text += f" [{cell.n}/{len(cell.runs)}]"
+            printed = print_cell(cell, decimals)
+            text = printed.obtained
+            if printed.last:
+                text += f" {BESIDE} {printed.last}"
+            if printed.partial:
+                text += f" [{printed.partial}]"
             numbers[place] = {"": text + _mark(cell.runs, old)}
     runs = [run for run in results.runs if run in entries]
     words = [study.table.caption]
@@ -271,6 +271,6 @@ def _page(papers: list[tuple[Summary, list[KeptTable]]], seconds: float) -> str:
         agreement=agreement.numbers(),
         hours=f"{seconds / 3600:,.1f}",
         overview=aligned(overview, 1),
-        legend=f"{LEGEND} {AGREEMENT_LEGEND}",
+        legend=f"{NOISE_LEGEND} {AGREEMENT_LEGEND}",
         papers=[(summary, tables) for summary, tables in papers if tables],
     )

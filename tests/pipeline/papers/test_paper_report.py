@@ -265,13 +265,18 @@ def test_what_is_obtained_for_published_numbers(tmp_path):
 
     one = of({"a": [10, 20, *[80] * 9, 90], "later": []}, (85.5, 3.0))
     assert (one.difference, one.verdict, one.noise, one.runs, one.ids) == (4.5, NO_VERDICT, None, (1, 2), ("a",))
-    assert (one.published, one.obtained, one.last, one.compared) == ("85.50±3.00", "90.00", "", "+4.50")
+    assert (one.published, one.obtained, one.last, one.comparison) == ("85.50±3.00", "90.00", "", "+4.50")
     assert one.reached == 12 and one.elsewhere["last ten"] == 81.0 and one.elsewhere["best by test"] == 90.0
     assert "last round" not in one.elsewhere  # which is what the table shows
     one = of({run: [*[10] * 11, last] for run, last in zip("abc", (70, 73, 79), strict=True)}, (60, None))
     # 70, 73, 79 are 4, 1 and 5 from their mean; Student's quantile with two degrees of freedom is 4.3027.
     assert one.noise == pytest.approx(4.302653 * ((16 + 1 + 25) / 2 / 3) ** 0.5, abs=1e-4)
-    assert (one.difference, one.verdict, one.reached, one.compared) == (14.0, BEYOND, 12, "+14.00 beyond noise (11.38)")
+    assert (one.difference, one.verdict, one.reached, one.comparison) == (
+        14.0,
+        BEYOND,
+        12,
+        "+14.00 beyond noise (11.38)",
+    )
     # Where a paper names no round it is the mean of the last ten beside the last.
     one = of({"a": [10, 20, *[80] * 9, 90], "b": [40, 50]}, (62.0, None), "last_ten")
     assert (one.obtained, one.last, one.difference) == ("63.00±18.00", "70.00±20.00", 1.0)
