@@ -26,7 +26,7 @@ from pipeline.compile.compiler import compile_workspace
 from pipeline.ledger import Entry, Ledger
 from pipeline.papers.paper import PLACES, Brief, Paper, Summary, in_order, papers_of, read_contents
 from pipeline.report.agreement import Agreement
-from pipeline.report.frame import collect_frame
+from pipeline.report.collect import collect_frame
 from pipeline.report.render import Document, Overview, html, latex, mark_of, markdown
 from pipeline.report.statistics import NOISE_LEGEND
 from pipeline.report.study import SpecReport, banner

@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 from pipeline.report.agreement import AGREEMENT_LEGEND, Agreement
 from pipeline.report.cells import DIVERGED, MISSING, VERDICTS, Cell, Key
-from pipeline.report.claims import CLAIM_LEGEND, CLAIM_VERDICTS, Judgement, judge_claims, weakest_pairs
+from pipeline.report.claim_tables import weakest_pairs
+from pipeline.report.claims import CLAIM_LEGEND, CLAIM_VERDICTS, Judgement, judge_claims
 from pipeline.report.drawing.sections import Picture, PlainTable, Section
 from pipeline.report.figures import build_sections
 from pipeline.report.legend import facts, legend

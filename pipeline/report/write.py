@@ -16,7 +16,7 @@ from pflcore.artifacts import read_table, write_table
 from pflcore.files import atomic_path, write_text
 from pipeline.escape import escape_markdown
 from pipeline.report.cells import Key
-from pipeline.report.claims import all_pairs
+from pipeline.report.claim_tables import all_pairs
 from pipeline.report.formats import csv_text
 from pipeline.report.frame import read_frame
 from pipeline.report.render import Document, html, latex, markdown

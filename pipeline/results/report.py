@@ -19,10 +19,10 @@ from pipeline.papers.obtained import Obtained, count_published
 from pipeline.papers.paper import Brief, Paper, Summary, papers_of, read_contents
 from pipeline.report.agreement import AGREEMENT_LEGEND, WITHIN_POINTS, Agreement, count_within
 from pipeline.report.cells import Key
+from pipeline.report.collect import collect_frame
 from pipeline.report.drawing.sections import Picture, counted
 from pipeline.report.figures import curves_of
 from pipeline.report.formats import aligned
-from pipeline.report.frame import collect_frame
 from pipeline.report.legend import TWO_NUMBERS, facts, period
 from pipeline.report.printed import BESIDE, NO_VALUE, headed, print_cell
 from pipeline.report.render import markdown
