@@ -61,14 +61,14 @@ def _obtained(cell: Cell, results: Results) -> Obtained:
     runs = [run for run in map(results.runs.__getitem__, cell.runs) if run.values_of(cell.client)]
     curves = [run.curve(cell.client) for run in runs]
     reached = [int(curve.index[at][0]) for curve in curves if (at := curve >= cell.published.mean).any()]
-    decimals = results.table.decimals
+    decimals, difference = results.table.decimals, round(cell.difference, 6)
     return Obtained(
         labels=tuple(cell.labels.values()),
         published=format_value(cell.published, decimals),
         obtained=format_value(cell.obtained, decimals),
         last=format_value(cell.last, decimals),
-        difference=round(cell.difference, 6),
-        comparison=print_comparison(cell, decimals),
+        difference=difference,
+        comparison=print_comparison(cell, difference, decimals),
         verdict=cell.verdict,
         noise=cell.noise,
         runs=(cell.n, len(cell.runs)),

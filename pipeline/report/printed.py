@@ -103,7 +103,7 @@ def print_cell(cell: Cell | None, decimals: int) -> PrintedCell:
         dagger=UNPLANNED if cell.published and not cell.runs else "",
         partial=f"{cell.n}/{len(cell.runs)}" if cell.obtained and not cell.complete else "",
         last=format_value(cell.last, decimals),
-        comparison=print_comparison(cell, decimals),
+        comparison=print_comparison(cell, difference, decimals),
         sort=(
             _sortable(cell.obtained.mean if cell.obtained else None),
             _sortable(cell.published.mean if cell.published else None),
@@ -112,11 +112,11 @@ def print_cell(cell: Cell | None, decimals: int) -> PrintedCell:
     )
 
 
-def print_comparison(cell: Cell, decimals: int) -> str:
+def print_comparison(cell: Cell, difference: float | None, decimals: int) -> str:
     """Return the difference from the published value with its sign, and the verdict where there is one."""
     words = []
-    if cell.difference is not None and cell.is_compared:
-        words.append(signed(cell.difference, decimals, cell.quantity.unit if cell.quantity else PERCENT))
+    if difference is not None:
+        words.append(signed(difference, decimals, cell.quantity.unit if cell.quantity else PERCENT))
     if cell.verdict != NO_VERDICT:
         words.append(cell.verdict)
     if cell.noise is not None:

@@ -23,7 +23,7 @@ from pflcore.files import write_text
 from pipeline.compile.compiler import compile_workspace
 from pipeline.papers import pages as module
 from pipeline.papers.obtained import collect_obtained, count_published
-from pipeline.papers.pages import Papers, studies_of, write_paper
+from pipeline.papers.pages import Papers, reports_of, write_paper
 from pipeline.papers.paper import Brief, Place, Summary, papers_of, read_contents
 from pipeline.papers.refresh import refresh
 from pipeline.report.agreement import Agreement
@@ -38,7 +38,7 @@ def write(root, *tables):
     """The pages of the only paper of some tables, by format, and what an index says of each table."""
     runs = {run: of for one in tables for run, of in rd.runs_of(one, root).items()}
     (paper,) = papers_of({one.spec: one for one in tables}, runs).values()
-    studies = studies_of(paper, root)
+    studies = reports_of(paper, root)
     write_paper(paper, studies, root)
     pages = {kind: (root / f"reports/papers/{paper.name}.{kind}").read_text(encoding="utf-8") for kind in KINDS}
     return pages, list(map(Brief.of, studies))

@@ -72,7 +72,7 @@ class SpecReport:
 
     Attributes:
         key: Its name in the page's scripts and drawings.
-        folder: Where its pictures lie, relative to the page, with a slash; report: its own report, or "".
+        folder: Where its pictures lie, relative to the page, with a slash; own: its own report, or "".
         pages: Federation → the page of its partition without suffix, relative to the page; "" for none.
         href: Where it is on the pages of its paper, relative to the first of these: ``#table2``, ``fedtp/table2.html``.
     """
@@ -82,7 +82,7 @@ class SpecReport:
     folder: str = "figures/"
     pages: dict[str, str] = field(default_factory=dict)
     href: str = ""
-    report: str = ""
+    own: str = ""
 
     @property
     def table(self) -> ResolvedTable:
