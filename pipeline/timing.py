@@ -1,4 +1,4 @@
-"""How long training took, as the train stage leaves it in this machine's own folder."""
+"""How long training took, as the train stage leaves it in this machine's own folder; durations in words."""
 
 from __future__ import annotations
 
@@ -28,3 +28,15 @@ def read_timing(path: Path) -> Timing | None:
     except (OSError, ValueError, TypeError, OverflowError):  # the last of a whole number beyond all floats
         return None
     return timing if sensible else None
+
+
+def duration(seconds: float) -> str:
+    """Return seconds in words: ``42 s``, ``3:07 min``, ``2:05 h``, ``3 d 4 h``."""
+    whole = round(seconds)
+    if whole < 100:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60}:{whole % 60:02} min"
+    if whole < 48 * 3600:
+        return f"{whole // 3600}:{whole % 3600 // 60:02} h"
+    return f"{whole // 86400} d {whole % 86400 // 3600} h"

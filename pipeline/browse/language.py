@@ -61,8 +61,7 @@ def metrics() -> list[tuple[str, str]]:
     """Return what `table.metric` can be, and what it is."""
     from pipeline.report.legend import PROTOCOLS  # with pandas, which no other page here needs
 
-    protocols = ((name, text.removeprefix(f"{name}: ")) for name, text in PROTOCOLS.items())
-    return [*protocols, *((name, kind.words) for name, kind in QUANTITIES.items())]
+    return [*PROTOCOLS.items(), *((name, kind.words) for name, kind in QUANTITIES.items())]
 
 
 def figures(catalog: Catalog) -> list[tuple[str, str]]:

@@ -34,7 +34,7 @@ _NOT_MEASURED = {"title", "caption", "notes", "paper", "better", "decimals", "pa
 
 
 _ELSEWHERE = {
-    "evaluate": "pipeline.report.frame",
+    "evaluate": "pipeline.report.collect",
     "report": "pipeline.report.write",
     "index": "pipeline.stages.results",
     "recall": "pipeline.stages.results",

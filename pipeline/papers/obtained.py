@@ -9,8 +9,7 @@ from pipeline.report.agreement import compared_cells
 from pipeline.report.cells import Cell
 from pipeline.report.frame import LAST, LAST_TEN, Measured
 from pipeline.report.legend import PROTOCOL_NAMES
-from pipeline.report.printed import format_value, signed
-from pipeline.report.statistics import NO_VERDICT
+from pipeline.report.printed import format_value, print_comparison
 from pipeline.report.table import Results
 from pipeline.spec.table import ResolvedTable
 
@@ -22,6 +21,7 @@ class Obtained:
     Attributes:
         labels: Of the cell, in the order in which ``--cell`` takes them.
         last: What was obtained after the last round, where `obtained` is the mean over the last measurements; else "".
+        comparison: The difference with its sign, and the verdict where there is one: ``+1.53 beyond noise (0.90)``.
         runs: How many there are, of how many that are planned.
         quoted: The paper has the value from an earlier one.
         elsewhere: The number under other protocols, by their names.
@@ -34,6 +34,7 @@ class Obtained:
     obtained: str
     last: str
     difference: float
+    comparison: str
     verdict: str
     noise: float | None
     runs: tuple[int, int]
@@ -42,12 +43,6 @@ class Obtained:
     explained: str
     ids: tuple[str, ...]
     reached: int | None = None
-
-    @property
-    def compared(self) -> str:
-        """The difference with its sign, and the verdict where there is one: ``+1.53 beyond noise (0.90)``."""
-        verdict = "" if self.verdict == NO_VERDICT else f" {self.verdict} ({self.noise:.2f})"
-        return signed(self.difference, 2) + verdict
 
 
 def collect_obtained(results: Results) -> list[Obtained]:
@@ -66,13 +61,14 @@ def _obtained(cell: Cell, results: Results) -> Obtained:
     runs = [run for run in map(results.runs.__getitem__, cell.runs) if run.values_of(cell.client)]
     curves = [run.curve(cell.client) for run in runs]
     reached = [int(curve.index[at][0]) for curve in curves if (at := curve >= cell.published.mean).any()]
-    decimals = results.table.decimals
+    decimals, difference = results.table.decimals, round(cell.difference, 6)
     return Obtained(
         labels=tuple(cell.labels.values()),
         published=format_value(cell.published, decimals),
         obtained=format_value(cell.obtained, decimals),
         last=format_value(cell.last, decimals),
-        difference=round(cell.difference, 6),
+        difference=difference,
+        comparison=print_comparison(cell, difference, decimals),
         verdict=cell.verdict,
         noise=cell.noise,
         runs=(cell.n, len(cell.runs)),

@@ -26,10 +26,10 @@ from pipeline.compile.compiler import compile_workspace
 from pipeline.ledger import Entry, Ledger
 from pipeline.papers.paper import PLACES, Brief, Paper, Summary, in_order, papers_of, read_contents
 from pipeline.report.agreement import Agreement
-from pipeline.report.frame import collect_frame
+from pipeline.report.collect import collect_frame
 from pipeline.report.render import Document, Overview, html, latex, mark_of, markdown
-from pipeline.report.statistics import LEGEND
-from pipeline.report.study import SpecReport, banner
+from pipeline.report.spec_report import SpecReport, banner
+from pipeline.report.statistics import NOISE_LEGEND
 from pipeline.report.table import Results
 from pipeline.report.write import put, write_pictures
 from pipeline.spec.specs import find_specs
@@ -75,8 +75,9 @@ class Papers:
     @cached_property
     def papers(self) -> dict[str, Paper]:
         papers, specs = papers_of(self.compilation.tables, self.compilation.every_run), self.workspace.specs
+        found = find_specs(specs, {})
         for name, paper in papers.items():
-            known = [spec.removeprefix(f"{name}/") for spec in find_specs(specs, {}) if spec.startswith(f"{name}/")]
+            known = [spec.removeprefix(f"{name}/") for spec in found if spec.startswith(f"{name}/")]
             papers[name] = replace(paper, places=tuple(read_contents(specs, name, known)))
         return papers
 
@@ -115,11 +116,11 @@ class Papers:
                 now[name] = before
                 continue
             kept = {run: entry for run in ids if (entry := ledger.get(run))}
-            studies = studies_of(paper, self.workspace.root, kept)
+            reports = reports_of(paper, self.workspace.root, kept)
             if name in wanted:
-                write_paper(paper, studies, self.workspace.root)
+                write_paper(paper, reports, self.workspace.root)
                 written.append(name)
-            summary = Summary(name, paper.title, paper.citation, list(map(Brief.of, studies)), list(paper.places))
+            summary = Summary(name, paper.title, paper.citation, list(map(Brief.of, reports)), list(paper.places))
             now[name] = Known(state, name in wanted, summary)
         write_text(path, _REMEMBERED.dump_json(now).decode())
         self._write_index(sorted((entry.summary for entry in now.values()), key=in_order))
@@ -131,7 +132,7 @@ class Papers:
         text = html(
             "index.html.j2",
             numbers=agreement.numbers() if agreement.differences else [],
-            legend=LEGEND,
+            legend=NOISE_LEGEND,
             papers=[(entry, self.page(entry.name).is_file()) for entry in summaries],
             total=sum((entry.of_paper for entry in summaries), Counter[str]()),
             places=PLACES,
@@ -164,49 +165,49 @@ def _stamp(path: Path) -> str:
     return f"{stat.st_mtime_ns} {stat.st_size} {stat.st_ino}"
 
 
-def studies_of(paper: Paper, root: Path, kept: Mapping[str, Entry] | None = None) -> list[SpecReport]:
+def reports_of(paper: Paper, root: Path, kept: Mapping[str, Entry] | None = None) -> list[SpecReport]:
     """Return the specs of a paper with their results in the workspace `root`, where what is `kept` stands by run id for
     artifacts that are not there. Raises :class:`UserError`: an artifact is damaged."""
-    studies = []
+    reports = []
     for number, (spec, table) in enumerate(paper.tables.items(), start=1):
-        folder, report = paper.folder(spec), f"{at.report_path(spec)}/report.html"
+        folder, own = paper.folder(spec), f"{at.report_path(spec)}/report.html"
         pages = {one.federation: f"{at.partition_report_path(one.federation)}/index" for one in table.partitions}
         there = {name: page for name, page in pages.items() if (root / f"{page}.html").is_file()}
-        study = SpecReport(
+        report = SpecReport(
             Results.of(table, collect_frame(table, paper.runs, root, kept)),
             key=f"s{number}",
             folder=f"{folder}/",
             pages={name: posixpath.relpath(page, PAPERS) for name, page in there.items()},
             href=f"{folder}.html" if len(paper.tables) > MOST_TABLES else f"#{folder.removeprefix(f'{paper.name}/')}",
-            report=posixpath.relpath(report, PAPERS) if (root / report).is_file() else "",
+            own=posixpath.relpath(own, PAPERS) if (root / own).is_file() else "",
         )
-        studies.append(study)
-    return studies
+        reports.append(report)
+    return reports
 
 
-def write_paper(paper: Paper, studies: list[SpecReport], root: Path) -> None:
+def write_paper(paper: Paper, reports: list[SpecReport], root: Path) -> None:
     """Write ``reports/papers/<name>.md .tex .html``, ``<name>/<spec>.html`` if there are more than :data:`MOST_TABLES`,
     and the pictures they need; a file that would not change is left."""
     out = root / PAPERS
-    notes = [note for note in studies[0].notes if all(note in study.notes for study in studies[1:])]
+    notes = [note for note in reports[0].notes if all(note in report.notes for report in reports[1:])]
     whole = Document(
         paper.title,
-        studies[0].table.profile,
-        studies,
+        reports[0].table.profile,
+        reports,
         citation=paper.citation,
-        tables=[Overview(study.heading, study.href, study.coverage, study.verdicts) for study in studies],
+        tables=[Overview(report.heading, report.href, report.coverage, report.verdicts) for report in reports],
         uncovered=[place.words for place in paper.places if not place.specs],
-        notes=notes if len(studies) > 1 else [],
+        notes=notes if len(reports) > 1 else [],
     )
-    for study in studies:
-        write_pictures(study, out / study.folder, tidy=True)
+    for report in reports:
+        write_pictures(report, out / report.folder, tidy=True)
     put(out / f"{paper.name}.md", markdown("page.md.j2", page=whole))
     put(out / f"{paper.name}.tex", latex("page.tex.j2", page=whole))
-    parts = {study.href: study for study in studies if not study.href.startswith("#")}
-    put(out / f"{paper.name}.html", html("page.html.j2", page=replace(whole, studies=[]) if parts else whole))
-    for number, (href, study) in enumerate(parts.items()):
+    parts = {report.href: report for report in reports if not report.href.startswith("#")}
+    put(out / f"{paper.name}.html", html("page.html.j2", page=replace(whole, reports=[]) if parts else whole))
+    for number, (href, report) in enumerate(parts.items()):
         home = f"{paper.name}.html", paper.title
-        alone = replace(whole, title=study.heading, citation="", studies=[study], notes=[], here=number, home=home)
+        alone = replace(whole, title=report.heading, citation="", reports=[report], notes=[], here=number, home=home)
         put(out / href, html("page.html.j2", page=replace(alone, up="../" * href.count("/"))))
     for path in (out / paper.name).rglob("*.html"):
         if path.relative_to(out).as_posix() not in parts:

@@ -17,7 +17,7 @@ from pflcore.errors import UserError
 from pflcore.registry import did_you_mean
 from pipeline.papers.obtained import Obtained, collect_obtained, count_published
 from pipeline.report.agreement import Agreement
-from pipeline.report.study import SpecReport
+from pipeline.report.spec_report import SpecReport
 from pipeline.spec.published import csv_lines
 from pipeline.spec.run import Run
 from pipeline.spec.table import ResolvedTable
@@ -101,10 +101,12 @@ class Brief:
     agreement: Agreement = field(default_factory=Agreement)
 
     @classmethod
-    def of(cls, study: SpecReport) -> Brief:
-        """Return what an index says about a study."""
-        counts = study.coverage, study.verdicts, count_published(study.table)
-        return cls(study.table.spec, study.heading, *counts, tuple(collect_obtained(study.results)), study.agreement)
+    def of(cls, report: SpecReport) -> Brief:
+        """Return what an index says about a spec, of which this is the report."""
+        counts = report.coverage, report.verdicts, count_published(report.table)
+        return cls(
+            report.table.spec, report.heading, *counts, tuple(collect_obtained(report.results)), report.agreement
+        )
 
 
 @dataclass(frozen=True)

@@ -21,12 +21,11 @@ from pipeline.compile.compilation import Compilation
 from pipeline.dvc.program import locked_stages
 from pipeline.ledger import Entry, Ledger
 from pipeline.spec.run import Run
-from pipeline.timing import read_timing
+from pipeline.timing import duration, read_timing
 from pipeline.workspace import RECORDS, Workspace
 
 _UNKNOWN = (10_000, 2_000)  # training and test samples of a dataset of which only the data tell
 _GUESS = 20_000.0  # sample visits per second where nothing has been timed yet: only the order of runs depends on it
-_NONE, _UNKNOWN_TIME = "none", "unknown"  # in the place of a time
 _ROW_BYTES = 14  # per row of rounds.parquet, from the quickstart's artifacts
 
 
@@ -119,14 +118,14 @@ def make_plan(workspace: Workspace, compilation: Compilation) -> Plan:
 
 
 def plan_lines(plan: Plan) -> Iterator[str]:
-    """Yield ``36 of 96 runs are new (about 2 h here); 40 MB of artifacts``, then a line per spec, then the rest."""
-    total, time = plan.total, _time(plan.total)
-    if time == _NONE:
+    """Yield ``36 of 96 runs are new (about 2:05 h here); 40 MB of artifacts``, then a line per spec, then the rest."""
+    total = plan.total
+    if not total.new:
         here = ""
-    elif time == _UNKNOWN_TIME:
+    elif total.untimed == total.new:
         here = " (time unknown)"
     else:
-        here = f" ({time} here)"
+        here = f" ({_time(total)} here)"
     are = "is" if total.new == 1 else "are"
     yield f"{total.new:,} of {total.runs:,} runs {are} new{here}; {decimal(total.bytes)} of artifacts"
     yield ""
@@ -191,16 +190,9 @@ def _dataset(name: str, options: tuple[tuple[str, Any], ...]) -> Dataset:
 
 
 def _time(share: Share) -> str:
-    """Return ``about 2.1 h``, or ``over 20 min`` where some runs have not been timed."""
+    """Return ``about 2:05 h``, or ``over 20:00 min`` where some runs have not been timed."""
     if not share.new:
-        return _NONE
+        return "none"
     if share.untimed == share.new:
-        return _UNKNOWN_TIME
-    return f"{'over' if share.untimed else 'about'} {_duration(share.seconds)}"
-
-
-def _duration(seconds: float) -> str:
-    minutes = seconds / 60
-    if minutes >= 90:
-        return f"{minutes / 60:.1f} h"
-    return f"{minutes:.0f} min" if minutes >= 1.5 else f"{seconds:.0f} s"
+        return "unknown"
+    return f"{'over' if share.untimed else 'about'} {duration(share.seconds)}"

@@ -9,15 +9,14 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from pipeline.report.cells import Cell, Key
-from pipeline.report.claims import VERDICTS as CLAIM_VERDICTS
-from pipeline.report.claims import Judgement
+from pipeline.report.claims import CLAIM_VERDICTS, Judgement
 from pipeline.report.printed import MINUS
 from pipeline.report.statistics import BEYOND, FEWEST_SEEDS, NO_VERDICT, WITHIN
 from pipeline.report.table import Results
 
 WITHIN_POINTS = (1.0, 2.5, 5.0)
 """Distances from a published value, in percentage points, within which obtained ones are counted."""
-LEGEND = (
+AGREEMENT_LEGEND = (
     f"Against the published values: distances are in percentage points; verdicts are on cells with {FEWEST_SEEDS} "
     "seeds of ours or more; order of rows: rank correlations of the obtained with the published values of a column, "
     "Spearman / Kendall (τ-b); comparisons are those that claims make, as far as cells are obtained."
@@ -110,7 +109,7 @@ class Agreement:
 
 def compared_cells(results: Results) -> list[Cell]:
     """Return the cells of a table whose accuracy is published and obtained, in its order; none of a trial."""
-    return [cell for cell in results.cells if cell.compared and cell.quantity is None]
+    return [cell for cell in results.cells if cell.is_compared and cell.quantity is None]
 
 
 def count_within(differences: Iterable[float]) -> list[int]:

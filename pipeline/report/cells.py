@@ -65,7 +65,7 @@ class Cell:
         return self.obtained.mean - self.published.mean if self.obtained and self.published else None
 
     @property
-    def compared(self) -> bool:
+    def is_compared(self) -> bool:
         """Whether it says something how far it is from its published value."""
         return self.difference is not None and self.verdict != TRIAL
 

@@ -10,17 +10,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from pipeline.report.cells import SMOKE, Cell, Key
-from pipeline.report.drawing.sections import PlainTable, without_empty
 from pipeline.report.frame import Value
-from pipeline.report.printed import format_value, signed, titled
+from pipeline.report.printed import titled
 from pipeline.report.statistics import (
     FEWEST_SEEDS,
     LEVEL,
@@ -37,9 +34,9 @@ from pipeline.report.table import Results
 from pipeline.spec.table import TableClaim
 
 HOLDS, FAILS, ONE_SEED, NOT_YET = "holds", "fails", "one seed: undecided", "not yet"
-VERDICTS = (HOLDS, FAILS, WITHIN, ONE_SEED, NOT_YET, NO_VERDICT)
+CLAIM_VERDICTS = (HOLDS, FAILS, WITHIN, ONE_SEED, NOT_YET, NO_VERDICT)
 """What may be said of a claim; pages, the index and counts all go by this order."""
-LEGEND = (
+CLAIM_LEGEND = (
     "Difference: how much better or narrower the first side is; of a range how wide it is. Interval and p: paired t "
     "test over the seeds; of published values the interval is their combined ±. p (Holm): against the claim, corrected "
     "for all of its pairs."
@@ -70,7 +67,7 @@ class Pair:
     corrected: float = 1.0
 
     @property
-    def compared(self) -> str:
+    def sides(self) -> str:
         return " against ".join(titled(labels, labels.values()) for labels in (self.better, self.than))
 
     @property
@@ -157,11 +154,11 @@ class _Values:
 
     def effect(self, terms: Terms, margin: float) -> Effect:
         """Return a weighted sum, judged against the margin of the claim."""
-        total = self.total(terms)
         if not self.paired:
+            total = self.total(terms)
             return compare_printed(total.mean, margin, total.std or 0.0)
         seeds = _by_seed(terms)
-        return compare(seeds, margin) if len(seeds) else Effect(total.mean, n=0)  # where nothing pairs
+        return compare(seeds, margin) if len(seeds) else Effect(self.total(terms).mean, n=0)  # where nothing pairs
 
     def spreads(self, one: Cell, other: Cell, margin: float) -> Effect:
         """Return the ± of a cell less that of another, judged against the margin of the claim."""
@@ -259,8 +256,9 @@ def _measure(claim: TableClaim, one: list[Cell], other: list[Cell], values: _Val
     elif claim.form == "steadier":
         sides, effect = _compare_spreads(one[0], other[0], values, claim.margin)
     else:
-        sides, effect = _one_range(one, values, claim.margin)
-        better, than = ({axis: cell.labels[axis] for axis in claim.over} for cell in _ends(one, values))
+        high, low = _ends(one, values)
+        sides, effect = _one_range(one, high, low, values, claim.margin)
+        better, than = ({axis: cell.labels[axis] for axis in claim.over} for cell in (high, low))
     surplus = round((effect.difference - claim.margin) * (-1.0 if claim.form == "within" else 1.0), 9)  # of a float
     return Pair(better, than, labels, sides, effect, surplus)
 
@@ -292,14 +290,15 @@ def _compare_spreads(one: Cell, other: Cell, values: _Values, margin: float) -> 
     return (first, second), values.spreads(other, one, margin)
 
 
-def _one_range(cells: list[Cell], values: _Values, margin: float) -> tuple[tuple[Value, Value], Effect]:
-    """Return the ends of the range of some cells, and how wide it is.
+def _one_range(
+    cells: list[Cell], high: Cell, low: Cell, values: _Values, margin: float
+) -> tuple[tuple[Value, Value], Effect]:
+    """Return the values at the ends of the range of some cells, and how wide it is.
 
     It is narrow when any two cells are close, so of all pairs of cells the least certain counts; it is wider when any
     two are farther apart, of which the widest apart are picked after the fact, so their p is multiplied by the number
     of pairs.
     """
-    high, low = _ends(cells, values)
     effect = values.effect(_range(high, low), margin)
     pairs = list(itertools.permutations(cells, 2))
     if round(margin - effect.difference, 9) >= 0:
@@ -321,59 +320,3 @@ def _range(high: Cell, low: Cell) -> Terms:
 
 def _difference(more: Terms, less: Terms) -> Terms:
     return [*more, *((cell, -weight) for cell, weight in less)]
-
-
-def weakest_pairs(judgements: Sequence[Judgement], decimals: int) -> PlainTable:
-    """Return a table of the pair that speaks most against each claim, of either kind of values; claims by number."""
-    numbers = ("first", "second", "difference", "95 % interval", "p", "p (Holm)", "seeds", "margin")
-    header = ("claim", "values", "verdict", "pairs", "compared", "at", *numbers)
-    rows = []
-    for number, judgement in enumerate(judgements, start=1):
-        for kind, evidence in judgement.kinds.items():
-            row = [str(number), kind, evidence.verdict, f"{len(evidence.judged)} of {evidence.pairs}"]
-            for pair in evidence.judged[:1]:
-                effect, margin = pair.effect, judgement.claim.margin
-                known, low, high = bool(effect.n) and math.isfinite(effect.low), effect.low, effect.high
-                row += [pair.compared, pair.at, *(format_value(value, decimals) for value in pair.values)]
-                row.append(signed(effect.difference, decimals, pair.values[0].unit))
-                row.append(" to ".join(signed(end, decimals) for end in (low, high) if low < high < math.inf))
-                row += [f"{effect.p:.3f}" if known else ""]
-                row += [f"{pair.corrected:.3f}" if known and pair.surplus < 0 else ""]
-                row += ["" if effect.n is None else str(effect.n), f"{margin:g}" if margin else ""]
-            rows.append((*row, *[""] * (len(header) - len(row))))
-    return without_empty(PlainTable(header, rows, labels=6))
-
-
-def all_pairs(judgements: Iterable[Judgement]) -> pd.DataFrame:
-    """Return a row per pair of each claim, those first that speak most against it; one row without any.
-
-    What is not known or not finite is empty; of published values `low` and `high` are how far their ± reaches. From
-    three seeds on there are `p_sign_flip` and `detectable`: see :class:`~pipeline.report.statistics.Effect`.
-    """
-    rows = list[dict[str, Any]]()
-    for judgement in judgements:
-        for kind, evidence in judgement.kinds.items():
-            about = {"claim": judgement.claim.text, "values": kind, "claim_verdict": evidence.verdict}
-            rows += [about | _numbers(pair) for pair in evidence.judged] or [about]
-    columns = "claim values claim_verdict compared at first second difference low high p p_corrected seeds verdict"
-    frame = pd.DataFrame(rows, columns=[*columns.split(), "p_sign_flip", "detectable"])
-    return frame.replace([math.inf, -math.inf], math.nan).astype({"seeds": "Int64"})
-
-
-def _numbers(pair: Pair) -> dict[str, Any]:
-    effect, (first, second) = pair.effect, pair.values
-    numbers = {
-        "compared": pair.compared,
-        "at": pair.at,
-        "verdict": pair.verdict,
-        "first": first.mean,
-        "second": second.mean,
-        "difference": effect.difference,
-        "low": effect.low,
-        "high": effect.high,
-        "p_sign_flip": effect.flipped,
-        "detectable": effect.detectable,
-    }
-    if effect.n is not None:
-        numbers |= {"p": effect.p, "p_corrected": pair.corrected, "seeds": effect.n}
-    return numbers

@@ -15,6 +15,12 @@ if TYPE_CHECKING:
 
 # What a spreadsheet executes; a number is none.
 _FORMULA = re.compile(r"\s*[=@]|\t|[+-](?![\d.]+$)")
+_GREEK = "αβγδεζηθικλμνξπρςστυφχψωΓΔΘΛΞΠΣΥΦΨΩ"  # without what looks like a Latin letter
+_GREEK_NAMES = (
+    *("alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta", "iota", "kappa", "lambda", "mu", "nu"),
+    *("xi", "pi", "rho", "varsigma", "sigma", "tau", "upsilon", "phi", "chi", "psi", "omega"),
+    *("Gamma", "Delta", "Theta", "Lambda", "Xi", "Pi", "Sigma", "Upsilon", "Phi", "Psi", "Omega"),
+)
 _LATEX = {
     "\\": r"\textbackslash{}",
     **{char: f"\\{char}" for char in "&%$#_{}"},
@@ -51,51 +57,39 @@ _LATEX = {
     "‖": r"$\|$",
     "°": r"\textdegree{}",
     "€": r"\texteuro{}",
+    "½": r"$\frac{1}{2}$",
+    "¼": r"$\frac{1}{4}$",
+    "¾": r"$\frac{3}{4}$",
+    **{sign: f"${{}}^{{{plain}}}$" for sign, plain in zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿªº", "0123456789+-nao", strict=True)},
+    **{sign: f"${{}}_{{{digit}}}$" for digit, sign in enumerate("₀₁₂₃₄₅₆₇₈₉")},
+    **{letter: f"$\\{name}$" for letter, name in zip(_GREEK, _GREEK_NAMES, strict=True)},
     "\xa0": "~",
     "\n": " ",
     "\r": " ",
 }
-_SCRIPTS = {
-    "<super>": "{{}}^{{{}}}",
-    "<sub>": "{{}}_{{{}}}",
-    "<fraction>": r"\frac{{{}}}{{{}}}",
-}  # of Unicode, in mathematics
 _ACCENTS = dict(
     zip("\u0300\u0301\u0302\u0303\u0304\u0306\u0307\u0308\u030a\u030b\u030c\u0323\u0327", "`'^~=u.\"rHvdc", strict=True)
 )
-_CAPITALS = ("gamma", "delta", "theta", "lambda", "xi", "pi", "sigma", "upsilon", "phi", "psi", "omega")  # in Greek
 
 
 def escape_latex(text: object) -> str:
     """Return text in which nothing is a command, in characters that a stock pdflatex prints; others are ``U+XXXX``."""
-    return "".join(_LATEX.get(char) or _latex_char(char) for char in unicodedata.normalize("NFC", str(text)))
+    return "".join(map(_latex_char, unicodedata.normalize("NFC", str(text))))
 
 
 def _latex_char(char: str) -> str:
+    if char in _LATEX:
+        return _LATEX[char]
     if char.isascii():
         return char if char.isprintable() else " "
-    if found := re.fullmatch(r"GREEK (SMALL|CAPITAL) LETTER (?:FINAL )?(\w+)", unicodedata.name(char, "")):
-        name = found[2].lower().replace("lamda", "lambda")
-        if found[1] == "SMALL" or name in _CAPITALS:
-            return f"$\\{name if found[1] == 'SMALL' else name.capitalize()}$"
-    if char.isalpha() and char < "\u0180" and char not in "ªº":
+    if char.isalpha() and char < "\u0180":
         return char
-    parts = unicodedata.decomposition(char).split()
-    if parts and parts[0] in _SCRIPTS:
-        signs = (
-            "".join(chr(int(part, 16)) for part in parts[1:]).replace("\N{MINUS SIGN}", "-").split("\N{FRACTION SLASH}")
-        )
-        return f"${_SCRIPTS[parts[0]].format(*signs)}$" if "".join(signs).isascii() else _spelled(char)
     base, *accents = list(unicodedata.normalize("NFD", char))
-    if accents and base.isascii() and set(accents) <= _ACCENTS.keys():
-        for accent in accents:
-            base = f"\\{_ACCENTS[accent]}{{{base}}}"
-        return base
-    return _spelled(char)
-
-
-def _spelled(char: str) -> str:
-    return f"\\texttt{{U+{ord(char):04X}}}"
+    if not accents or not base.isascii() or not set(accents) <= _ACCENTS.keys():
+        return f"\\texttt{{U+{ord(char):04X}}}"
+    for accent in accents:
+        base = f"\\{_ACCENTS[accent]}{{{base}}}"
+    return base
 
 
 def signs_without_latex(text: str) -> list[str]:

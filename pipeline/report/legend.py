@@ -8,23 +8,23 @@ from collections.abc import Collection, Iterable
 from pipeline.report.cells import DIFFERS, MATCH, PRECISION
 from pipeline.report.frame import LAST, LAST_TEN
 from pipeline.report.printed import BESIDE, MISPRINT, NO_VALUE, TIED, UNPLANNED
-from pipeline.report.statistics import LEGEND
+from pipeline.report.statistics import NOISE_LEGEND
 from pipeline.report.table import Results
 
 _POOLED = "test accuracy (%) pooled over the samples of all clients"
 _WITHIN = "the ± of one run is over these, its own fluctuation"
 PROTOCOLS = {
-    "last_rounds": f"last_rounds: {_POOLED}, mean over n measurements in the last rounds of training; {_WITHIN} "
+    "last_rounds": f"{_POOLED}, mean over n measurements in the last rounds of training; {_WITHIN} "
     "(FedTP, section IV-B).",
-    "last_ten": f"last_ten: {_POOLED}, mean over the last {LAST} measurements; {_WITHIN}.",
-    "last_position": "last_position: accuracy (%) of the character after each test text, pooled over all clients, mean "
+    "last_ten": f"{_POOLED}, mean over the last {LAST} measurements; {_WITHIN}.",
+    "last_position": "accuracy (%) of the character after each test text, pooled over all clients, mean "
     f"over n measurements in the last rounds of training; {_WITHIN}.",
-    "clients": "clients: mean of the test accuracies (%) of n clients after the last round, each counting the same; "
+    "clients": "mean of the test accuracies (%) of n clients after the last round, each counting the same; "
     "the ± of one run is over these (FedPerfix).",
-    "worst_tenth": "worst_tenth: mean test accuracy (%) after the last round of the n clients that fare worst, a tenth "
+    "worst_tenth": "mean test accuracy (%) after the last round of the n clients that fare worst, a tenth "
     "of all, rounded up; the ± of one run is over these.",
-    "final": f"final: {_POOLED}, after the last round.",
-    "best_by_validation": f"best_by_validation: {_POOLED}, after the measured round that is best on validation "
+    "final": f"{_POOLED}, after the last round.",
+    "best_by_validation": f"{_POOLED}, after the measured round that is best on validation "
     "samples, the earliest of equal ones.",
 }
 PROTOCOL_NAMES = {
@@ -48,26 +48,27 @@ _MARKS = (
     "± of a cell of several runs: population standard deviation over them.",
     "Published values are in parentheses and have a best of their own; *: the paper quotes it from an earlier paper; "
     f"{MISPRINT}: printed so, though it cannot be (see Notes); {UNPLANNED}: no run is planned.",
-    LEGEND,
+    NOISE_LEGEND,
 )
 _RANKS = (
-    "Rank: within a column, 1 the best; rows that do not differ significantly by their seeds, or are equal as printed, "
-    "share the mean of their ranks: from the best downwards as many as do not differ significantly from it, then anew "
-    "from the next."
+    "Ranks are within a column, 1 is the best. Rows that do not differ significantly by their seeds, or are equal as "
+    "printed, share the mean of their ranks: from the best downwards as many as do not differ significantly from it, "
+    "then anew from the next."
 )
 _PRECISION = (
     "mAP in place of accuracy: mean average precision at an overlap of one half (COCO's, 101 recalls; difficult "
     "objects do not count), the mean over clients."
 )
 _COUNTED = (
-    f"Numbers are counted, or of runs; {MATCH}: they differ by less than one in the last printed digit; else {DIFFERS}."
+    f"Numbers are counted before training or measured in runs. {MATCH}: they differ by less than one in the last "
+    f"printed digit; otherwise {DIFFERS}."
 )
 
 
 def legend(results: Results) -> str:
     """Return the sentences under a table: on its protocol, and on marks."""
     counted, metric = any(cell.quantity for cell in results.cells), results.table.metric
-    sentences = [_COUNTED if counted else PROTOCOLS[metric]]
+    sentences = [_COUNTED if counted else f"{metric}: {PROTOCOLS[metric]}"]
     if results.layout.figure == PRECISION:
         sentences.append(_PRECISION)
     if metric == LAST_TEN:

@@ -17,7 +17,7 @@ from pflcore.files import write_text
 from pipeline.report.drawing.sections import Picture, PlainTable, figure_style
 from pipeline.report.formats import csv_text, legible
 from pipeline.report.render import Document, html, markdown
-from pipeline.report.study import Part
+from pipeline.report.spec_report import Part
 from pipeline.spec.run import describe_component
 from pipeline.workspace import PAPER
 

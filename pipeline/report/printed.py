@@ -69,7 +69,7 @@ class PrintedCell:
         tied, dagger: The marks :data:`TIED` and :data:`UNPLANNED`.
         partial: ``2/3`` where 2 of 3 runs are done.
         last: What was obtained after the last round, where `obtained` is the mean of the last measurements.
-        compared: ``+1.53 beyond noise (0.90)``; in parentheses is by how much the two may differ by chance.
+        comparison: ``+1.53 beyond noise (0.90)``; in parentheses is by how much the two may differ by chance.
         sort: The obtained mean, the published one and the difference, as numbers to sort by.
     """
 
@@ -83,7 +83,7 @@ class PrintedCell:
     dagger: str = ""
     partial: str = ""
     last: str = ""
-    compared: str = ""
+    comparison: str = ""
     sort: tuple[str, str, str] = ("", "", "")
 
 
@@ -91,7 +91,7 @@ def print_cell(cell: Cell | None, decimals: int) -> PrintedCell:
     """Return a cell as it is printed; None is a hole in the grid."""
     if cell is None:
         return PrintedCell()
-    difference = cell.difference if cell.compared else None
+    difference = cell.difference if cell.is_compared else None
     return PrintedCell(
         obtained=format_value(cell.obtained, decimals) or _placeholder(cell),
         published=cell.misprint + MISPRINT if cell.misprint else format_value(cell.published, decimals),
@@ -103,7 +103,7 @@ def print_cell(cell: Cell | None, decimals: int) -> PrintedCell:
         dagger=UNPLANNED if cell.published and not cell.runs else "",
         partial=f"{cell.n}/{len(cell.runs)}" if cell.obtained and not cell.complete else "",
         last=format_value(cell.last, decimals),
-        compared=_comparison(cell, difference, decimals),
+        comparison=print_comparison(cell, difference, decimals),
         sort=(
             _sortable(cell.obtained.mean if cell.obtained else None),
             _sortable(cell.published.mean if cell.published else None),
@@ -112,14 +112,8 @@ def print_cell(cell: Cell | None, decimals: int) -> PrintedCell:
     )
 
 
-def _placeholder(cell: Cell) -> str:
-    """Return what stands where nothing is obtained."""
-    if not cell.runs:
-        return ""
-    return DIVERGED if cell.verdict == DIVERGED else NO_VALUE
-
-
-def _comparison(cell: Cell, difference: float | None, decimals: int) -> str:
+def print_comparison(cell: Cell, difference: float | None, decimals: int) -> str:
+    """Return the difference from the published value with its sign, and the verdict where there is one."""
     words = []
     if difference is not None:
         words.append(signed(difference, decimals, cell.quantity.unit if cell.quantity else PERCENT))
@@ -128,6 +122,13 @@ def _comparison(cell: Cell, difference: float | None, decimals: int) -> str:
     if cell.noise is not None:
         words.append(f"({cell.noise:.{decimals}f})")
     return " ".join(words)
+
+
+def _placeholder(cell: Cell) -> str:
+    """Return what stands where nothing is obtained."""
+    if not cell.runs:
+        return ""
+    return DIVERGED if cell.verdict == DIVERGED else NO_VALUE
 
 
 def _sortable(number: float | None) -> str:

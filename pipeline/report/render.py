@@ -16,13 +16,13 @@ from markupsafe import Markup
 
 from pflcore import sources
 from pipeline.escape import escape_markdown
-from pipeline.report.agreement import LEGEND
+from pipeline.report.agreement import AGREEMENT_LEGEND
 from pipeline.report.cells import Cell
 from pipeline.report.drawing.sections import PlainTable, drop_constant_columns
 from pipeline.report.formats import aligned, escape_latex, inline_svg, sized_svg, without_repeats
 from pipeline.report.printed import BESIDE, NO_VALUE, PrintedCell, format_value
 from pipeline.report.settings import settings_of, text_of
-from pipeline.report.study import CLAIM_STATES, STATES, Part, SpecReport, banner
+from pipeline.report.spec_report import CLAIM_STATES, STATES, Part, SpecReport, banner
 from pipeline.spec.table import train_stage
 from pipeline.workspace import KEPT_STAGES, PAPER, shard_path
 
@@ -78,7 +78,7 @@ class Document:
 
     title: str
     profile: str
-    studies: list[SpecReport] = field(default_factory=list)
+    reports: list[SpecReport] = field(default_factory=list)
     timings: str = ".pfl/timings/"
     source: str = ""
     citation: str = ""
@@ -100,7 +100,7 @@ class Document:
 
     @property
     def parts(self) -> list[Part]:
-        """What stands before the studies."""
+        """What stands before the reports of specs."""
         lists = {"Not covered": self.uncovered, "Notes on all tables": self.notes}
         found = [Part(title, items=[(line, "") for line in lines]) for title, lines in lists.items() if lines]
         return [*found, *self.own]
@@ -108,7 +108,7 @@ class Document:
     @property
     def provenance(self) -> Part:
         """A row of facts per run that is there, and what is the same for all of them; hashes are cut to 12 digits."""
-        runs = {run.id: run for study in self.studies for run in study.results.runs.values() if run.made}
+        runs = {run.id: run for report in self.reports for run in report.results.runs.values() if run.made}
         labels = {**_LABELS, **({"kept since": "kept"} if any(run.kept for run in runs.values()) else {})}
         shown = (*labels.values(), *_NUMBERS.values())
         rows = [(name, *(_fact(run.facts.get(fact), fact) for fact in shown)) for name, run in sorted(runs.items())]
@@ -160,7 +160,7 @@ def latex(template: str, **context: Any) -> str:
 def html(template: str, **context: Any) -> str:
     """Return a template in HTML. Drawings go through the filters `inline` or `sized`; they are ours, and trusted."""
     names = {"name": lambda verdict: verdict.replace(":", "").replace(" ", "-")}
-    shared = {"states": STATES, "claim_states": CLAIM_STATES, "agreement_legend": LEGEND, "data": details}
+    shared = {"states": STATES, "claim_states": CLAIM_STATES, "agreement_legend": AGREEMENT_LEGEND, "data": details}
     filters = {"inline": inline_svg, "sized": sized_svg, **names}
     return _rendered(template, filters, {**shared, "without_repeats": without_repeats, **context}, autoescape=True)
 
@@ -172,19 +172,19 @@ def _rendered(template: str, filters: dict[str, Any], context: dict[str, Any], *
     return environment.get_template(template).render(**context)
 
 
-def _results(study: SpecReport) -> str:
+def _results(report: SpecReport) -> str:
     """Return the header's levels as rows, then the rows of values with ranks, in Markdown."""
-    lines, headers = [], study.results.headers
+    lines, headers = [], report.results.headers
     for level, spans in enumerate(headers):
         cells = [""] * len(headers[-1])
         for span in spans:
             text = escape_markdown(span.text)
             cells[span.start] = f"*{text}*" if level and text else text
-        lines.append([*(escape_markdown(axis) if level == 0 else "" for axis in study.row_axes), *cells])
-    for labels, row in zip(without_repeats([row.labels for row in study.rows]), study.rows, strict=True):
+        lines.append([*(escape_markdown(axis) if level == 0 else "" for axis in report.row_axes), *cells])
+    for labels, row in zip(without_repeats([row.labels for row in report.rows]), report.rows, strict=True):
         ranks = (escape_markdown(rank) for rank, _ in row.ranks)
         lines.append([*map(escape_markdown, labels), *map(_markdown_cell, row.cells), *ranks])
-    return aligned(lines, len(study.row_axes))
+    return aligned(lines, len(report.row_axes))
 
 
 def _numbers(table: PlainTable) -> str:
@@ -210,13 +210,13 @@ def _latex_row(labels: Sequence[str], cells: Sequence[str] = ()) -> str:
     return " & ".join([*map(escape_latex, labels), *cells]) + r" \\"
 
 
-def _latex_results(study: SpecReport) -> str:
+def _latex_results(report: SpecReport) -> str:
     """Return the rows of a table in LaTeX: its headers, then for each row one of obtained and one of published values.
 
     Long headers of one column are in several lines, since what makes a table wide makes its print small.
     """
-    lines, axes, blank = list[str](), study.row_axes, [""] * len(study.row_axes)
-    for level, spans in enumerate(study.results.headers):
+    lines, axes, blank = list[str](), report.row_axes, [""] * len(report.row_axes)
+    for level, spans in enumerate(report.results.headers):
         cells, rules = [], []
         for span in spans:
             words = textwrap.wrap(span.text, 12, break_long_words=False, break_on_hyphens=False)
@@ -228,14 +228,14 @@ def _latex_results(study: SpecReport) -> str:
                 rules.append(f"\\cmidrule(lr){{{start + 1}-{start + span.width}}}")
         lines += [_latex_row(blank if level else axes, cells), *([" ".join(rules)] if rules else [])]
     lines.append(r"\midrule")
-    labels = without_repeats([row.labels for row in study.rows])
-    for at, (own, row) in enumerate(zip(labels, study.rows, strict=True)):
+    labels = without_repeats([row.labels for row in report.rows])
+    for at, (own, row) in enumerate(zip(labels, report.rows, strict=True)):
         obtained = [_latex_obtained(cell) for cell in row.cells]
-        if study.has_published and at:
+        if report.has_published and at:
             lines.append(r"\addlinespace[3pt]")
-        if any(obtained) or not study.has_published:
+        if any(obtained) or not report.has_published:
             lines.append(_latex_row(own, obtained + [escape_latex(rank) for rank, _ in row.ranks]))
-        if study.has_published:
+        if report.has_published:
             published = [_latex_published(cell) for cell in row.cells] + [""] * len(row.ranks)
             lines.append(_latex_row(blank if any(obtained) else own, published))
     return "\n".join(lines)
@@ -262,15 +262,15 @@ def _latex_published(cell: PrintedCell) -> str:
     return rf"\published{{{text}{star}}}{escape_latex(cell.dagger)}"
 
 
-def details(studies: Iterable[SpecReport]) -> Markup:
+def details(reports: Iterable[SpecReport]) -> Markup:
     """Return what a click on a cell opens, as an expression for a script, in which nothing can end the script.
 
-    These are ``runs``, facts by id, and ``tables`` by the study's key: the command that makes it, its cells in rows.
+    These are ``runs``, facts by id, and ``tables`` by the report's key: the command that makes it, its cells in rows.
     """
     runs, tables = dict[str, list[tuple[str, str]]](), {}
-    for study in studies:
-        table, layout = study.table, study.results.layout
-        for run in study.results.runs.values():
+    for report in reports:
+        table, layout = report.table, report.results.layout
+        for run in report.results.runs.values():
             known = [("run", run.id)]
             known += [(name, text_of(run.facts[fact])) for name, fact in _DETAILS.items() if fact in run.facts]
             known += [(f"metric {name}", format_value(value, table.decimals)) for name, value in run.values.items()]
@@ -280,34 +280,34 @@ def details(studies: Iterable[SpecReport]) -> Markup:
             runs[run.id] = [*known, *settings_of(run.resolved).items()]
         cells = [
             [
-                _opened(study, layout.cell(at, column), text)
+                _opened(report, layout.cell(at, column), text)
                 for column, text in zip(layout.columns, row.cells, strict=True)
             ]
-            for at, row in zip(layout.rows, study.rows, strict=True)
+            for at, row in zip(layout.rows, report.rows, strict=True)
         ]
         profile = "" if table.profile == PAPER else f" --profile {table.profile}"
-        tables[study.key] = {"command": f"pfl run {table.spec}{profile}", "cells": cells}
+        tables[report.key] = {"command": f"pfl run {table.spec}{profile}", "cells": cells}
     text = json.dumps({"runs": runs, "tables": tables}, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     return Markup(re.sub("[<>&\u2028\u2029]", lambda found: f"\\u{ord(found[0]):04x}", text))
 
 
-def _opened(study: SpecReport, cell: Cell | None, text: PrintedCell) -> dict[str, Any] | None:
+def _opened(report: SpecReport, cell: Cell | None, text: PrintedCell) -> dict[str, Any] | None:
     if cell is None:
         return None
-    layout, key = study.results.layout, cell.quantity.key if cell.quantity else study.table.metric
+    layout, key = report.results.layout, cell.quantity.key if cell.quantity else report.table.metric
     facts = {
         "client": "" if cell.client is None else f"{cell.client}, counted from 0",
         "obtained": "not run yet" if text.obtained == NO_VALUE else text.obtained,
         "runs in it": text.partial,
         "after the last round": text.last,
         "published": text.published + (" (quoted by the paper from an earlier one)" if cell.quoted else ""),
-        "difference": text.compared if text.sort[2] else "",
+        "difference": text.comparison if text.sort[2] else "",
         "note": cell.note,
         "no run": "none is planned" if text.dagger else "",
     }
     outcomes = []
-    for run in (study.results.runs[run] for run in cell.runs):
-        value = format_value(run.values_of(cell.client).get(key), study.table.decimals)
+    for run in (report.results.runs[run] for run in cell.runs):
+        value = format_value(run.values_of(cell.client).get(key), report.table.decimals)
         outcomes.append((run.id, f"seed {run.resolved.seed}: {'diverged' if run.diverged else value or 'not run yet'}"))
     title = (*cell.key(layout.row_axes), layout.column_title(cell.key(layout.column_axes)))
     known = [(name, value) for name, value in facts.items() if value]

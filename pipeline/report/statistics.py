@@ -25,10 +25,10 @@ FEWEST_SEEDS = 3
 """Of our own, below which no verdict is given beside a published value."""
 
 WITHIN, BEYOND, NO_VERDICT = "within noise", "beyond noise", "no verdict"
-LEGEND = (
-    "Noise: a difference is beyond noise where its 95 % interval excludes zero (for a claim: its margin), and "
-    "within noise otherwise; the interval is by t over our seeds, a printed ± counts as the standard deviation of the "
-    f"printed value, and beside a published value fewer than {FEWEST_SEEDS} seeds of ours have no verdict."
+NOISE_LEGEND = (
+    "Noise: a difference is beyond noise where its 95 % interval excludes zero (for a claim: its margin), and within "
+    "noise otherwise. The interval is by t over our seeds; a printed ± counts as the standard deviation of the printed "
+    f"value. Beside a published value fewer than {FEWEST_SEEDS} seeds of ours have no verdict."
 )
 
 

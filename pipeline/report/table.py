@@ -61,7 +61,7 @@ class Layout:
         return next((cell.figure for cell in self._cells.values() if cell.figure != ACCURACY), ACCURACY)
 
     def cell(self, row: Key, column: Key) -> Cell | None:
-        """Return the cell at a row and a column; None where the study has none."""
+        """Return the cell at a row and a column; None where the table has none."""
         return self._cells.get((row, column))
 
     @property

@@ -16,11 +16,11 @@ from pflcore.artifacts import read_table, write_table
 from pflcore.files import atomic_path, write_text
 from pipeline.escape import escape_markdown
 from pipeline.report.cells import Key
-from pipeline.report.claims import all_pairs
+from pipeline.report.claim_tables import all_pairs
 from pipeline.report.formats import csv_text
 from pipeline.report.frame import read_frame
 from pipeline.report.render import Document, html, latex, markdown
-from pipeline.report.study import SpecReport
+from pipeline.report.spec_report import SpecReport
 from pipeline.report.table import Results
 from pipeline.spec.run import short_hash
 from pipeline.spec.table import ResolvedTable
@@ -42,18 +42,18 @@ def build_report(table: ResolvedTable, root: Path, out: Path) -> None:
     rows, (measured, _) = results.to_arrow(), read_table(folder / "results.parquet", "results/1")
     shown = [one.federation for one in table.partitions if one.page]
     pages = {name: posixpath.relpath(f"{partition_report_path(name)}/index", address) for name in shown}
-    study, timings = SpecReport(results, pages=pages), timings_path(table.spec).as_posix()
+    report, timings = SpecReport(results, pages=pages), timings_path(table.spec).as_posix()
     source = ", ".join(filter(None, (paper.name, paper.table, paper.citation))) if paper else ""
-    document = Document(table.title, table.profile, [study], timings, source=source)
+    document = Document(table.title, table.profile, [report], timings, source=source)
     write_text(out / "report.md", markdown("page.md.j2", page=document))
     write_text(out / "report.tex", latex("page.tex.j2", page=document))
     write_text(out / "report.html", html("page.html.j2", page=document))
-    write_text(out / "table.tex", latex("table.tex.j2", study=study, mark=document.mark))
+    write_text(out / "table.tex", latex("table.tex.j2", report=report, mark=document.mark))
     write_text(out / "table.csv", csv_text(rows.drop_columns("by_seed").to_pandas()))
     write_table(out / "table.parquet", rows, "table/2", **table.model_dump(include=_META))
     write_text(out / "results.csv", csv_text(pd.DataFrame(measured.to_pandas())))
     write_table(out / "results.parquet", measured, "results/1", spec=table.spec)
-    write_pictures(study, out / "figures")
+    write_pictures(report, out / "figures")
     write_metrics(results, out / "metrics")
     write_timings(table, root)
 
@@ -68,12 +68,12 @@ def put(path: Path, content: str | bytes) -> bool:
     return True
 
 
-def write_pictures(study: SpecReport, out: Path, *, tidy: bool = False) -> None:
+def write_pictures(report: SpecReport, out: Path, *, tidy: bool = False) -> None:
     """Write ``claims.csv`` where there are claims, and ``<figure>.svg .png .csv`` of the curves and of every figure, as
-    far as it has a picture and numbers; `tidy` removes pictures that the study no longer has."""
-    files: dict[str, str | bytes] = {"claims.csv": csv_text(all_pairs(study.judgements))} if study.judgements else {}
+    far as it has a picture and numbers; `tidy` removes pictures that the report no longer has."""
+    files: dict[str, str | bytes] = {"claims.csv": csv_text(all_pairs(report.judgements))} if report.judgements else {}
     out.mkdir(parents=True, exist_ok=True)
-    for section in study.sections:
+    for section in report.sections:
         if section.picture:
             files |= {f"{section.name}.svg": section.picture.svg, f"{section.name}.png": section.picture.png}
         if not section.data.empty:

@@ -17,18 +17,17 @@ from pipeline.escape import escape_markdown
 from pipeline.ledger import Entry, Ledger, difference
 from pipeline.papers.obtained import Obtained, count_published
 from pipeline.papers.paper import Brief, Paper, Summary, papers_of, read_contents
-from pipeline.report.agreement import LEGEND as AGREEMENT_LEGEND
-from pipeline.report.agreement import WITHIN_POINTS, Agreement, count_within
+from pipeline.report.agreement import AGREEMENT_LEGEND, WITHIN_POINTS, Agreement, count_within
 from pipeline.report.cells import Key
+from pipeline.report.collect import collect_frame
 from pipeline.report.drawing.sections import Picture, counted
 from pipeline.report.figures import curves_of
 from pipeline.report.formats import aligned
-from pipeline.report.frame import collect_frame
 from pipeline.report.legend import TWO_NUMBERS, facts, period
-from pipeline.report.printed import BESIDE, NO_VALUE, format_value, headed
+from pipeline.report.printed import BESIDE, NO_VALUE, headed, print_cell
 from pipeline.report.render import markdown
-from pipeline.report.statistics import LEGEND
-from pipeline.report.study import SpecReport, heading
+from pipeline.report.spec_report import SpecReport, heading
+from pipeline.report.statistics import NOISE_LEGEND
 from pipeline.report.table import Layout, Results
 from pipeline.report.write import put
 from pipeline.spec.specs import find_specs
@@ -58,7 +57,7 @@ class KeptTable:
         why: A line per explanation of differences.
     """
 
-    study: SpecReport
+    report: SpecReport
     words: Sequence[str]
     facts: Sequence[tuple[str, str]]
     curves: Picture | None
@@ -69,7 +68,7 @@ class KeptTable:
 
     @property
     def spec(self) -> str:
-        return self.study.table.spec
+        return self.report.table.spec
 
     @property
     def picture(self) -> str:
@@ -113,43 +112,43 @@ def _paper(
     paper: Paper, workspace: Workspace, entries: Mapping[str, Entry], old: set[str]
 ) -> tuple[Summary, list[KeptTable]]:
     """Return what is obtained of a paper: first its published tables, then those that show runs which no other has."""
-    briefs, studies = list[Brief](), list[SpecReport]()
+    briefs, reports = list[Brief](), list[SpecReport]()
     for spec, table in paper.tables.items():
         if entries.keys() & table.runs.keys():
             with TemporaryDirectory() as scratch:  # no artifacts of this machine
-                studies.append(SpecReport(Results.of(table, collect_frame(table, paper.runs, Path(scratch), entries))))
-            briefs.append(Brief.of(studies[-1]))
+                reports.append(SpecReport(Results.of(table, collect_frame(table, paper.runs, Path(scratch), entries))))
+            briefs.append(Brief.of(reports[-1]))
         else:
             briefs.append(Brief(spec, heading(table), published=count_published(table)))
     obtained = {brief.spec: brief.obtained for brief in briefs}
     compared = {run for several in obtained.values() for one in several for run in one.ids}
-    kept = [_beside_published(study, own, entries, old) for study in studies if (own := obtained[study.table.spec])]
-    for study in studies:
-        if obtained[study.table.spec] or count_published(study.table):
+    kept = [_beside_published(report, own, entries, old) for report in reports if (own := obtained[report.table.spec])]
+    for report in reports:
+        if obtained[report.table.spec] or count_published(report.table):
             continue
-        if entries.keys() & study.results.runs.keys() - compared:
-            kept.append(_without_published(study, entries, old))
+        if entries.keys() & report.results.runs.keys() - compared:
+            kept.append(_without_published(report, entries, old))
     places = read_contents(workspace.specs, paper.name, [spec.partition("/")[2] for spec in paper.tables])
     return Summary(paper.name, paper.title, paper.citation, briefs, places), kept
 
 
 def _beside_published(
-    study: SpecReport, obtained: Sequence[Obtained], entries: Mapping[str, Entry], old: set[str]
+    report: SpecReport, obtained: Sequence[Obtained], entries: Mapping[str, Entry], old: set[str]
 ) -> KeptTable:
     """Return a table beside its published values."""
-    layout, axes = study.results.layout, study.table.axes
+    layout, axes = report.results.layout, report.table.axes
     by_labels = {one.labels: one for one in obtained}
     small = dict[tuple[Key, Key], Numbers]()
     for place in layout.places:
         cell = layout.cell(*place)
         if cell and (one := by_labels.get(tuple(cell.labels.values()))):
-            small[place] = {**_numbers(one), "difference": one.compared}
+            small[place] = {**_numbers(one), "difference": one.comparison}
     lines, others, why = list[Numbers](), list[Numbers](), dict[str, list[str]]()
     names = dict.fromkeys(name for one in obtained for name in one.elsewhere)
     for one in obtained:
         labels = _labels(axes, one.labels)
         numbers = _numbers(one, _mark(one.ids, old), "\\*")
-        lines.append({**labels, **numbers, "difference": one.compared, "runs": f"{one.runs[0]} of {one.runs[1]}"})
+        lines.append({**labels, **numbers, "difference": one.comparison, "runs": f"{one.runs[0]} of {one.runs[1]}"})
         under = {name: f"{one.elsewhere[name]:.2f}" if name in one.elsewhere else NO_VALUE for name in names}
         reached = NO_VALUE if one.reached is None else str(one.reached)
         others.append({**labels, "published": one.published, **under, "reached in round": reached})
@@ -160,10 +159,10 @@ def _beside_published(
     if any(one.quoted for one in obtained):
         words.append("*: the paper quotes this value from an earlier paper.")
     return KeptTable(
-        study=study,
+        report=report,
         words=words,
-        facts=_facts(study, [entries[run] for run in runs]),
-        curves=curves_of(study.results),
+        facts=_facts(report, [entries[run] for run in runs]),
+        curves=curves_of(report.results),
         cells=_markdown(lines, len(axes)),
         small=_grid(layout, small),
         elsewhere=_markdown(others, len(axes)),
@@ -171,37 +170,38 @@ def _beside_published(
     )
 
 
-def _without_published(study: SpecReport, entries: Mapping[str, Entry], old: set[str]) -> KeptTable:
+def _without_published(report: SpecReport, entries: Mapping[str, Entry], old: set[str]) -> KeptTable:
     """Return a table that nothing is published of."""
-    results, layout, decimals = study.results, study.results.layout, study.table.decimals
+    results, layout, decimals = report.results, report.results.layout, report.table.decimals
     numbers = dict[tuple[Key, Key], Numbers]()
     for place in layout.places:
         cell = layout.cell(*place)
         if cell and cell.obtained:
-            text = format_value(cell.obtained, decimals)
-            if cell.last:
-                text += f" {BESIDE} {format_value(cell.last, decimals)}"
-            if not cell.complete:
-                text += f" [{cell.n}/{len(cell.runs)}]"
+            printed = print_cell(cell, decimals)
+            text = printed.obtained
+            if printed.last:
+                text += f" {BESIDE} {printed.last}"
+            if printed.partial:
+                text += f" [{printed.partial}]"
             numbers[place] = {"": text + _mark(cell.runs, old)}
     runs = [run for run in results.runs if run in entries]
-    words = [study.table.caption]
+    words = [report.table.caption]
     if any(cell.last for cell in results.cells):
         words.append(TWO_NUMBERS)
     cells = _grid(layout, numbers, NO_VALUE)
     return KeptTable(
-        study=study,
+        report=report,
         words=[*words, *_on_earlier_code(runs, old)],
-        facts=_facts(study, [entries[run] for run in runs]),
+        facts=_facts(report, [entries[run] for run in runs]),
         curves=curves_of(results),
         cells=cells,
         small=cells,
     )
 
 
-def _facts(study: SpecReport, runs: list[Entry]) -> list[tuple[str, str]]:
-    about = [fact for fact in facts(study.results) if fact[0] != "kept results"]
-    return [*study.agreement.numbers(), ("obtained from", _made(runs)), *about]
+def _facts(report: SpecReport, runs: list[Entry]) -> list[tuple[str, str]]:
+    about = [fact for fact in facts(report.results) if fact[0] != "kept results"]
+    return [*report.agreement.numbers(), ("obtained from", _made(runs)), *about]
 
 
 def _mark(runs: Iterable[str], old: set[str]) -> str:
@@ -271,6 +271,6 @@ def _page(papers: list[tuple[Summary, list[KeptTable]]], seconds: float) -> str:
         agreement=agreement.numbers(),
         hours=f"{seconds / 3600:,.1f}",
         overview=aligned(overview, 1),
-        legend=f"{LEGEND} {AGREEMENT_LEGEND}",
+        legend=f"{NOISE_LEGEND} {AGREEMENT_LEGEND}",
         papers=[(summary, tables) for summary, tables in papers if tables],
     )

@@ -20,6 +20,7 @@ from rich.text import Text
 
 from pflcore.errors import UserError
 from pflcore.files import parse_json, read_file, write_text
+from pipeline.timing import duration
 from pipeline.workspace import Workspace
 
 State = Literal["queued", "waiting", "running", "done", "cached", "failed", "skipped"]
@@ -265,18 +266,6 @@ def overall(board: Board) -> str:
     cached = f" ({counts['cached']} cached)" if counts["cached"] else ""
     left = f", about {duration(board.left(time.time()))} left" if alive else ""
     return f"{_counted(words) or 'nothing to do'}{cached}{left}"
-
-
-def duration(seconds: float) -> str:
-    """Return seconds in words: ``42 s``, ``3:07 min``, ``2:05 h``, ``3 d 4 h``."""
-    whole = round(seconds)
-    if whole < 100:
-        return f"{seconds:.1f} s" if seconds < 10 else f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60}:{whole % 60:02} min"
-    if whole < 48 * 3600:
-        return f"{whole // 3600}:{whole % 3600 // 60:02} h"
-    return f"{whole // 86400} d {whole % 86400 // 3600} h"
 
 
 def _counted(counts: dict[str, int]) -> str:

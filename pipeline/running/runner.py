@@ -17,12 +17,13 @@ from pipeline.dvc.recorder import Recorder
 from pipeline.papers.refresh import refresh
 from pipeline.raw_data import changed_folders
 from pipeline.report.formats import signs_without_latex
-from pipeline.running.board import Board, Display, StageState, duration, status_path, summary
+from pipeline.running.board import Board, Display, StageState, status_path, summary
 from pipeline.running.local import LocalPool, slots, visible_gpus
 from pipeline.running.options import Request, RunOptions
 from pipeline.running.scheduler import Scheduler
 from pipeline.spec.selection import add
 from pipeline.stages.guard import leave_output
+from pipeline.timing import duration
 from pipeline.workspace import Workspace, raw_data_folder, report_path, run_path, timings_path
 
 MAX_SHOWN = 3  # reports that are printed; of more, only where they are

@@ -78,7 +78,7 @@ def stage(
             with sealed(code.code_of(kind), seal, inputs):
                 print(_module("results").select(id_, _RECORDS, Path(at.RUNS), Path(at.selection_path(id_))))
         case "evaluate":
-            from pipeline.report.frame import write_frame
+            from pipeline.report.collect import write_frame
 
             table = read_resolved(Path(at.table_path(id_)))
             parts = code.code_of_evaluation(table, read_runs(table, _ROOT).values())

@@ -14,7 +14,7 @@ from support.paper_specs import SPECS, resolve_spec
 
 from pflcore.settings import Training
 from pipeline.report.claims import judge_claims
-from pipeline.report.frame import collect_frame
+from pipeline.report.collect import collect_frame
 from pipeline.report.table import Results
 
 HERE = Path(__file__).parent

@@ -22,7 +22,7 @@ from pipeline.compile import compiler, generated
 from pipeline.compile.compiler import compile_workspace, source_folder
 from pipeline.compile.fingerprint import Code
 from pipeline.dvc.program import initialise
-from pipeline.report.frame import write_frame
+from pipeline.report.collect import write_frame
 from pipeline.report.write import build_report
 from pipeline.spec.catalog import load_catalog
 from pipeline.stages import data, describe, partition, train

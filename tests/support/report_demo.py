@@ -14,7 +14,8 @@ from pflcore.files import write_text
 from pflcore.protocols import summarise
 from pflcore.settings import Evaluation
 from pipeline.compile.generated import to_json
-from pipeline.report.frame import ALL, collect_frame, write_frame
+from pipeline.report.collect import collect_frame, write_frame
+from pipeline.report.frame import ALL
 from pipeline.report.table import Results
 from pipeline.report.write import build_report
 from pipeline.spec.run import Run
@@ -120,7 +121,7 @@ def runs_of(resolved, root):
 
 def frame_of(resolved, root):
     """The frame of a table's runs, which is written too, with the figures that :func:`write_evaluation` has stated."""
-    with patch("pipeline.report.frame.summarise", _summarised):
+    with patch("pipeline.report.collect.summarise", _summarised):
         frame = collect_frame(resolved, runs_of(resolved, root), root)
         write_frame(resolved, root, root / frame_path(resolved.spec))
     paths = {run: root / run_path(run, "figures.json") for run in resolved.runs}

@@ -1,6 +1,7 @@
 """The stages of a project with a single run, called one by one."""
 
-from pipeline.report.frame import read_frame, write_frame
+from pipeline.report.collect import write_frame
+from pipeline.report.frame import read_frame
 from pipeline.spec.run import Run
 from pipeline.stages import data, partition, train
 from pipeline.workspace import frame_path

@@ -224,8 +224,10 @@ def _choose_scales(panel: Axes, close: bool) -> None:
     if close:
         low, high = min(np.median(own) for own in values), max(own.max() for own in values)
         bottom, top = max(tick for tick in _TICKS if tick <= low), min(tick for tick in _TICKS if tick >= high)
-        if bottom == top:  # all curves lie on one tick
-            bottom, top = (_TICKS[_TICKS.index(top) - 1], top) if top else (bottom, _TICKS[1])
+        if bottom == top == 0:  # all curves lie on one tick
+            top = _TICKS[1]
+        elif bottom == top:
+            bottom = _TICKS[_TICKS.index(top) - 1]
         panel.set_yscale("function", functions=(_log_error, _accuracy_at))
         panel.set_ylim(bottom, top)
         panel.set_yticks([tick for tick in _TICKS if bottom <= tick <= top])

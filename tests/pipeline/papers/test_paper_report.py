@@ -23,7 +23,7 @@ from pflcore.files import write_text
 from pipeline.compile.compiler import compile_workspace
 from pipeline.papers import pages as module
 from pipeline.papers.obtained import collect_obtained, count_published
-from pipeline.papers.pages import Papers, studies_of, write_paper
+from pipeline.papers.pages import Papers, reports_of, write_paper
 from pipeline.papers.paper import Brief, Place, Summary, papers_of, read_contents
 from pipeline.papers.refresh import refresh
 from pipeline.report.agreement import Agreement
@@ -38,7 +38,7 @@ def write(root, *tables):
     """The pages of the only paper of some tables, by format, and what an index says of each table."""
     runs = {run: of for one in tables for run, of in rd.runs_of(one, root).items()}
     (paper,) = papers_of({one.spec: one for one in tables}, runs).values()
-    studies = studies_of(paper, root)
+    studies = reports_of(paper, root)
     write_paper(paper, studies, root)
     pages = {kind: (root / f"reports/papers/{paper.name}.{kind}").read_text(encoding="utf-8") for kind in KINDS}
     return pages, list(map(Brief.of, studies))
@@ -265,13 +265,14 @@ def test_what_is_obtained_for_published_numbers(tmp_path):
 
     one = of({"a": [10, 20, *[80] * 9, 90], "later": []}, (85.5, 3.0))
     assert (one.difference, one.verdict, one.noise, one.runs, one.ids) == (4.5, NO_VERDICT, None, (1, 2), ("a",))
-    assert (one.published, one.obtained, one.last, one.compared) == ("85.50±3.00", "90.00", "", "+4.50")
+    assert (one.published, one.obtained, one.last, one.comparison) == ("85.50±3.00", "90.00", "", "+4.50")
     assert one.reached == 12 and one.elsewhere["last ten"] == 81.0 and one.elsewhere["best by test"] == 90.0
     assert "last round" not in one.elsewhere  # which is what the table shows
     one = of({run: [*[10] * 11, last] for run, last in zip("abc", (70, 73, 79), strict=True)}, (60, None))
     # 70, 73, 79 are 4, 1 and 5 from their mean; Student's quantile with two degrees of freedom is 4.3027.
     assert one.noise == pytest.approx(4.302653 * ((16 + 1 + 25) / 2 / 3) ** 0.5, abs=1e-4)
-    assert (one.difference, one.verdict, one.reached, one.compared) == (14.0, BEYOND, 12, "+14.00 beyond noise (11.38)")
+    assert (one.difference, one.verdict, one.reached) == (14.0, BEYOND, 12)
+    assert one.comparison == "+14.00 beyond noise (11.38)"
     # Where a paper names no round it is the mean of the last ten beside the last.
     one = of({"a": [10, 20, *[80] * 9, 90], "b": [40, 50]}, (62.0, None), "last_ten")
     assert (one.obtained, one.last, one.difference) == ("63.00±18.00", "70.00±20.00", 1.0)

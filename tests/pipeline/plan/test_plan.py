@@ -77,8 +77,8 @@ def test_each_spec_has_its_share_and_what_is_cached_takes_no_time(project):
     for (new, seconds, untimed, size), shown in {
         (0, 0.0, 0, 999): ["none", "999 bytes"],
         (2, 0.0, 2, 1_500_000): ["unknown", "1.5 MB"],
-        (2, 5400.0, 0, 2_340_000_000): ["about 1.5 h", "2.3 GB"],
-        (2, 5399.0, 1, 1000): ["over 90 min", "1.0 kB"],
+        (2, 5400.0, 0, 2_340_000_000): ["about 1:30 h", "2.3 GB"],
+        (2, 5399.0, 1, 1000): ["over 1:29 h", "1.0 kB"],
         (2, 89.0, 0, 1000): ["about 89 s", "1.0 kB"],
     }.items():
         share = Share("a", 3, new, seconds, untimed, size)

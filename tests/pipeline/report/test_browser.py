@@ -11,7 +11,7 @@ from support.figure_demo import demo as figures
 from support.pages import HOSTILE
 from support.report_demo import RECORD, changed, demo, report, runs_of, with_note, with_records
 
-from pipeline.papers.pages import studies_of, write_paper
+from pipeline.papers.pages import reports_of, write_paper
 from pipeline.papers.paper import papers_of
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -39,7 +39,7 @@ def folder(tmp_path_factory):
     one = with_records(root, one, {run: RECORD | {"seed": seed} for seed, run in enumerate(one.runs)})
     two = changed(figures(root), spec="demo/more")
     (paper,) = papers_of({"demo/table2": one, "demo/more": two}, runs_of(one, root) | runs_of(two, root)).values()
-    write_paper(paper, studies_of(paper, root), root)
+    write_paper(paper, reports_of(paper, root), root)
     report(one, root, root / "reports/demo/table2")
     return root / "reports"
 

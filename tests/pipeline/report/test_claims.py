@@ -8,7 +8,8 @@ from scipy import stats
 from support.report_demo import by_seed, cell, changed, claim, report, results_of, table
 
 from pipeline.report.agreement import Agreement, count_within
-from pipeline.report.claims import all_pairs, judge_claims, weakest_pairs
+from pipeline.report.claim_tables import all_pairs, weakest_pairs
+from pipeline.report.claims import judge_claims
 
 A_BEATS, MINUS = claim({"method": ["A"]}, {"method": ["B", "C"]}), "\N{MINUS SIGN}"
 

@@ -8,8 +8,9 @@ from rich.console import Console
 
 from pflcore.errors import UserError
 from pipeline.running import board as module
-from pipeline.running.board import Board, Display, StageState, duration, show_status, summary
+from pipeline.running.board import Board, Display, StageState, show_status, summary
 from pipeline.running.options import cell_name, cells_meant
+from pipeline.timing import duration
 
 
 class Terminal(io.StringIO):

@@ -17,7 +17,7 @@ from pflcore.options import describe_options
 from pflcore.partitions import PARTITIONS
 from pflcore.settings import Training
 from pipeline.report.frame import Value
-from pipeline.report.study import SpecReport
+from pipeline.report.spec_report import SpecReport
 from pipeline.spec.catalog import Catalog
 from pipeline.spec.resolve import Resolved, resolve, smoke_clients
 from pipeline.spec.run import Run

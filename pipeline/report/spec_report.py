@@ -8,11 +8,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
-from pipeline.report.agreement import LEGEND, Agreement
+from pipeline.report.agreement import AGREEMENT_LEGEND, Agreement
 from pipeline.report.cells import DIVERGED, MISSING, VERDICTS, Cell, Key
-from pipeline.report.claims import LEGEND as CLAIMS_LEGEND
-from pipeline.report.claims import VERDICTS as CLAIM_VERDICTS
-from pipeline.report.claims import Judgement, judge_claims, weakest_pairs
+from pipeline.report.claim_tables import weakest_pairs
+from pipeline.report.claims import CLAIM_LEGEND, CLAIM_VERDICTS, Judgement, judge_claims
 from pipeline.report.drawing.sections import Picture, PlainTable, Section
 from pipeline.report.figures import build_sections
 from pipeline.report.legend import facts, legend
@@ -73,7 +72,7 @@ class SpecReport:
 
     Attributes:
         key: Its name in the page's scripts and drawings.
-        folder: Where its pictures lie, relative to the page, with a slash; report: its own report, or "".
+        folder: Where its pictures lie, relative to the page, with a slash; own: its own report, or "".
         pages: Federation → the page of its partition without suffix, relative to the page; "" for none.
         href: Where it is on the pages of its paper, relative to the first of these: ``#table2``, ``fedtp/table2.html``.
     """
@@ -83,7 +82,7 @@ class SpecReport:
     folder: str = "figures/"
     pages: dict[str, str] = field(default_factory=dict)
     href: str = ""
-    report: str = ""
+    own: str = ""
 
     @property
     def table(self) -> ResolvedTable:
@@ -154,7 +153,7 @@ class SpecReport:
         for cell in self.results.cells:
             if cell.note:
                 by_note[cell.note].append(cell)
-            if cell.explained and cell.compared and cell.verdict != WITHIN:
+            if cell.explained and cell.is_compared and cell.verdict != WITHIN:
                 by_note[f"obtained differs: {cell.explained}"].append(cell)
         where = self.results.layout.whereabouts
         return [*self.table.notes, *(f"{where(cells)}: {note}" for note, cells in by_note.items())]
@@ -174,14 +173,16 @@ class SpecReport:
             tally = ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS if counts[verdict])
             columns = [results.layout.column_title(column) for column in results.layout.columns]
             header = (*self.row_axes, *(column or results.layout.figure for column in columns))
-            lines = [(*row.labels, *(cell.compared for cell in row.cells)) for row in self.rows]
-            table = PlainTable(header, lines, len(self.row_axes)) if any(cell.compared for cell in cells) else None
+            lines = [(*row.labels, *(cell.comparison for cell in row.cells)) for row in self.rows]
+            table = PlainTable(header, lines, len(self.row_axes)) if any(cell.is_compared for cell in cells) else None
             numbers, folded = [("cells", tally), *self.agreement.numbers()], "Obtained minus published, in their units"
-            yield Part("Against the published values", facts=numbers, text=[LEGEND], table=table, folded=folded)
+            yield Part(
+                "Against the published values", facts=numbers, text=[AGREEMENT_LEGEND], table=table, folded=folded
+            )
         if self.judgements:
             text = [f"The pairs that speak most against each claim; all of them are in {self.folder}claims.csv."]
             pairs = weakest_pairs(self.judgements, self.table.decimals)
-            yield Part("Claims", claims=self.judgements, text=text, table=pairs, note=CLAIMS_LEGEND)
+            yield Part("Claims", claims=self.judgements, text=text, table=pairs, note=CLAIM_LEGEND)
         for one in self.sections:
             yield Part(one.title, picture=one.picture, text=[one.text], table=one.table, name=one.name)
         partitions = [(one.words, self.pages.get(one.federation, "")) for one in self.table.partitions]

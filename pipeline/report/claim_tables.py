@@ -1,0 +1,69 @@
+"""Claims in tables: of each the pair that speaks most against it, and all pairs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pandas as pd
+
+from pipeline.report.claims import Judgement, Pair
+from pipeline.report.drawing.sections import PlainTable, without_empty
+from pipeline.report.printed import format_value, signed
+
+
+def weakest_pairs(judgements: Sequence[Judgement], decimals: int) -> PlainTable:
+    """Return a table of the pair that speaks most against each claim, of either kind of values; claims by number."""
+    numbers = ("first", "second", "difference", "95 % interval", "p", "p (Holm)", "seeds", "margin")
+    header = ("claim", "values", "verdict", "pairs", "compared", "at", *numbers)
+    rows = []
+    for number, judgement in enumerate(judgements, start=1):
+        for kind, evidence in judgement.kinds.items():
+            row = [str(number), kind, evidence.verdict, f"{len(evidence.judged)} of {evidence.pairs}"]
+            for pair in evidence.judged[:1]:
+                effect, margin = pair.effect, judgement.claim.margin
+                known, low, high = bool(effect.n) and math.isfinite(effect.low), effect.low, effect.high
+                row += [pair.sides, pair.at, *(format_value(value, decimals) for value in pair.values)]
+                row.append(signed(effect.difference, decimals, pair.values[0].unit))
+                row.append(" to ".join(signed(end, decimals) for end in (low, high) if low < high < math.inf))
+                row += [f"{effect.p:.3f}" if known else ""]
+                row += [f"{pair.corrected:.3f}" if known and pair.surplus < 0 else ""]
+                row += ["" if effect.n is None else str(effect.n), f"{margin:g}" if margin else ""]
+            rows.append((*row, *[""] * (len(header) - len(row))))
+    return without_empty(PlainTable(header, rows, labels=6))
+
+
+def all_pairs(judgements: Iterable[Judgement]) -> pd.DataFrame:
+    """Return a row per pair of each claim, those first that speak most against it; one row without any.
+
+    What is not known or not finite is empty; of published values `low` and `high` are how far their ± reaches. From
+    three seeds on there are `p_sign_flip` and `detectable`: see :class:`~pipeline.report.statistics.Effect`.
+    """
+    rows = list[dict[str, Any]]()
+    for judgement in judgements:
+        for kind, evidence in judgement.kinds.items():
+            about = {"claim": judgement.claim.text, "values": kind, "claim_verdict": evidence.verdict}
+            rows += [about | _numbers(pair) for pair in evidence.judged] or [about]
+    columns = "claim values claim_verdict compared at first second difference low high p p_corrected seeds verdict"
+    frame = pd.DataFrame(rows, columns=[*columns.split(), "p_sign_flip", "detectable"])
+    return frame.replace([math.inf, -math.inf], math.nan).astype({"seeds": "Int64"})
+
+
+def _numbers(pair: Pair) -> dict[str, Any]:
+    effect, (first, second) = pair.effect, pair.values
+    numbers = {
+        "compared": pair.sides,
+        "at": pair.at,
+        "verdict": pair.verdict,
+        "first": first.mean,
+        "second": second.mean,
+        "difference": effect.difference,
+        "low": effect.low,
+        "high": effect.high,
+        "p_sign_flip": effect.flipped,
+        "detectable": effect.detectable,
+    }
+    if effect.n is not None:
+        numbers |= {"p": effect.p, "p_corrected": pair.corrected, "seeds": effect.n}
+    return numbers

@@ -1,0 +1,208 @@
+"""What runs have left, collected into the frame of a table: the work of the evaluate stage."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import statistics
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pflcore.artifacts import read_meta, read_table, write_table
+from pflcore.data.assignment_files import SCHEMA as PARTITION_SCHEMA
+from pflcore.errors import UserError
+from pflcore.files import write_text
+from pflcore.protocols import Figures, curve, final_clients, rounds_trained, summarise
+from pipeline.ledger import Entry
+from pipeline.report.frame import ALL, AS_JSON, FINDING, LAST, LAST_TEN, SCHEMAS, SCORES, TIDY, Frame, tidy
+from pipeline.spec.catalog import fingerprint
+from pipeline.spec.metrics import BACKBONE, Quantity
+from pipeline.spec.run import Run, canonical_json
+from pipeline.spec.table import ResolvedTable, read_runs
+from pipeline.workspace import COUNTING, COUNTS, partition_path, run_path, selection_path
+
+Row = dict[Any, Any]
+
+
+def write_frame(table: ResolvedTable, root: Path, folder: Path) -> None:
+    """Write the frame of a table's runs into a folder, a Parquet file per attribute of :class:`Frame`, and what
+    :func:`tidy` makes of them as ``results.parquet``. Raises :class:`UserError`: a record or an artifact, which lie in
+    the workspace `root`, is damaged."""
+    runs = read_runs(table, root)
+    for name, rows in _collect(table, runs, root, {}).items():
+        write_table(folder / f"{name}.parquet", rows, f"frame.{name}/1", spec=table.spec)
+    ids = [] if table.counted else dict.fromkeys(run for cell in table.cells for run in cell.runs)
+    there = [(id_, path) for id_ in ids if (path := root / run_path(id_, "rounds.parquet")).is_file()]
+    parts = [tidy(table, id_, runs[id_].seed, *read_table(path, "rounds/2")) for id_, path in there]
+    frame = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=["run", "seed", *TIDY])
+    write_table(folder / "results.parquet", pa.Table.from_pandas(frame, preserve_index=False), "results/1")
+
+
+def collect_frame(
+    table: ResolvedTable, runs: Mapping[str, Run], root: Path, kept: Mapping[str, Entry] | None = None
+) -> Frame:
+    """Return the frame of a table's runs as far as they have been made in the workspace `root`.
+
+    `kept` has by run id what stands for artifacts that are not there. Raises :class:`UserError`: one is damaged.
+    """
+    return Frame.of(_collect(table, runs, root, kept or {}))
+
+
+def _collect(
+    table: ResolvedTable, runs: Mapping[str, Run], root: Path, kept: Mapping[str, Entry]
+) -> dict[str, pa.Table]:
+    rows: dict[str, list[Row]] = {name: [] for name in SCHEMAS}
+    for id_ in sorted(table.runs):
+        for name, own in _of_run(table, id_, runs[id_], root, kept.get(id_)).items():
+            rows[name] += own
+    for name in sorted(set(table.tuned.values())):
+        if (path := root / selection_path(name)).is_file():
+            rows["selections"].append({"selection": name, "content": path.read_text(encoding="utf-8")})
+    return {name: pa.Table.from_pylist(rows[name], schema=schema) for name, schema in SCHEMAS.items()}
+
+
+def _of_run(table: ResolvedTable, id_: str, run: Run, root: Path, kept: Entry | None) -> dict[str, list[Row]]:
+    """Return the rows that are about one run."""
+    path, measured, facts = root / run_path(id_, "rounds.parquet"), None, dict[str, Any]()
+    findings = pd.DataFrame(columns=[*FINDING])
+    if path.is_file() and not table.counted:
+        measured, facts = read_table(path, "rounds/2")
+        findings = _read_findings(table, root / run_path(id_, "analysis.parquet"))
+    elif kept and not table.counted:
+        facts = {**kept.facts, "kept": kept.obtained}
+        measured = kept.rounds().replace_schema_metadata({b"pfl": json.dumps(facts).encode()})  # for protocols
+    if measured is None:
+        state = "missing"
+    elif facts.get("diverged") is None:
+        state = "measured"
+    else:
+        state = "diverged"
+    about: Row = {**facts, "noise": _noise(run, root) if "noise" in table.drawn else None}
+    about |= {name: json.dumps(about[name]) for name in AS_JSON if about.get(name) is not None}
+    about |= {"run": id_, "seed": run.seed, "state": state, "settings": json.dumps(run.record, ensure_ascii=False)}
+    rows: dict[str, list[Row]] = {"runs": [about], "values": [], "rounds": [], "clients": []}
+    rows["findings"] = findings.assign(run=id_).to_dict("records")
+    counts = _count(table, run, root)
+    single = {cell.client for cell in table.cells if cell.client is not None and id_ in cell.runs}
+    for client in [ALL, *sorted(single)]:
+        at = {"run": id_, "client": client}
+        points, figures = _of_client(table, run, measured, state, client)
+        if client == ALL or len(points):
+            mixing = findings[(findings["analysis"] == "mixing") & ((client == ALL) | (findings["client"] == client))]
+            counted = _quantities(table, run, counts, facts, points, mixing)
+            figures |= {key: {"mean": value, "std": 0.0, "n": 1} for key, value in counted.items()}
+        rows["rounds"] += [at | point for point in points.to_dict("records")]
+        rows["values"] += [
+            {**at, **figure, "metric": metric, "std": figure["std"] if figure["n"] > 1 else None}
+            for metric, figure in figures.items()
+            if math.isfinite(figure["mean"])
+        ]
+    if measured is not None and state == "measured":
+        clients = final_clients(measured).to_pandas()
+        rows["clients"] = clients.assign(run=id_, accuracy=100.0 * clients["accuracy"]).to_dict("records")
+    return rows
+
+
+def _read_findings(table: ResolvedTable, path: Path) -> pd.DataFrame:
+    """Return what analyses found of a run, as far as the table shows any of it. Raises :class:`UserError`: the file is
+    damaged."""
+    shown = table.analyses.keys() & set(table.drawn) or any(cell.quantity for cell in table.cells)
+    if not shown or not path.is_file():
+        return pd.DataFrame(columns=[*FINDING])
+    rows, _ = read_table(path, "analysis/1")
+    if not set(FINDING) <= set(rows.column_names):
+        raise UserError(f"{path}: expected the columns {', '.join(FINDING)}; delete it and run `dvc repro`")
+    return pd.DataFrame(rows.select([*FINDING]).to_pandas())
+
+
+def _of_client(
+    table: ResolvedTable, run: Run, measured: pa.Table | None, state: str, client: int
+) -> tuple[pd.DataFrame, Figures]:
+    """Return the curve of a client (or :data:`ALL`) and its figures by protocol; both are empty where nothing is
+    measured, and a run that diverged has no figures."""
+    points, figures = pd.DataFrame(columns=["round", *SCORES]), Figures()
+    if measured is None:
+        return points, figures
+    own = measured
+    if client != ALL:  # and the validation samples of all, by which rounds are chosen
+        held_back = pc.equal(measured["population"].cast(pa.string()), "validation")
+        own = measured.filter(pc.or_(pc.equal(measured["client"], client), held_back))
+    points = pd.DataFrame(dict(zip(points.columns, curve(own), strict=True)))
+    if state == "measured" and len(points):
+        figures = summarise(own, run.evaluation, rounds_trained(measured, run.training))
+        last = points["accuracy"].to_numpy()[-LAST:]
+        if table.metric == LAST_TEN:  # no other table needs it
+            figures[LAST_TEN] = {"mean": float(last.mean()), "std": float(last.std()), "n": len(last)}
+    return points, figures
+
+
+def _noise(run: Run, root: Path) -> list[float] | None:
+    """Return the standard deviation of the noise of each client; None where the partition has none, or is not here."""
+    path = root / partition_path(run.federation_id)
+    noise = read_meta(path, PARTITION_SCHEMA).get("noise") if path.is_file() else None
+    return None if noise is None else [float(std) for std in noise["std"]]
+
+
+def _quantities(
+    table: ResolvedTable,
+    run: Run,
+    counts: Mapping[str, float],
+    facts: Mapping[str, Any],
+    points: pd.DataFrame,
+    mixing: pd.DataFrame,
+) -> dict[str, float]:
+    """Return a run's value of every quantity that the cells of a table show, under its key: counted before it is
+    trained, one of its facts, or found in points of its curve or rows of the analysis ``mixing``."""
+    values: dict[str, float | None] = {}
+    for key, quantity in _wanted(table).items():
+        match quantity.known and quantity.known.source:
+            case "plan":
+                values |= {key: counts.get(key), BACKBONE: counts.get(BACKBONE)}
+            case "run":
+                values[key] = facts.get({"bytes_up": "communicated_up", "bytes_down": "communicated_down"}[key])
+            case "curve":
+                reached = points["round"][points["accuracy"] >= (quantity.accuracy or 0.0)].tolist()
+                values[key] = reached[0] if facts and reached else None
+            case "mixing":
+                values[key] = _weight(mixing, quantity, run) if len(mixing) else None
+    return {key: float(value) for key, value in values.items() if value is not None}
+
+
+def _wanted(table: ResolvedTable) -> dict[str, Quantity]:
+    """Return the quantities that the cells of a table show, by key."""
+    return {cell.quantity.key: cell.quantity for cell in table.cells if cell.quantity}
+
+
+def _count(table: ResolvedTable, run: Run, root: Path) -> dict[str, float]:
+    """Return what is counted of a run by name, from the file that remembers it as long as pflcore is the same; nothing
+    where the table shows nothing that is counted."""
+    wanted = _wanted(table).values()
+    if not any(quantity.known and quantity.known.source == "plan" for quantity in wanted):
+        return {}
+    flops = any((quantity.metric or "").endswith("flops") for quantity in wanted)
+    parts = {name: run.record[name] for name in ("dataset", "backbone", "method", "training")}
+    key = hashlib.sha256(f"{fingerprint()}{flops}{canonical_json(parts)}".encode()).hexdigest()[:16]
+    path = root / COUNTS / f"{key}.json"
+    if not path.is_file():
+        write_text(path, json.dumps(import_module(COUNTING).count_run(run, flops=flops)))
+    return dict(json.loads(path.read_bytes()))
+
+
+def _weight(mixing: pd.DataFrame, quantity: Quantity, run: Run) -> float | None:
+    """Return the mean weight of a kind of attention at one position of the network, or over all of them."""
+    names = mixing["item"].str.rpartition(".")
+    at = list(dict.fromkeys(names[0]))
+    if quantity.position is not None:
+        if quantity.position > len(at):
+            message = f"{len(at)} positions, so none has the number {quantity.position}"
+            raise UserError(f"{run.id}: attention_weight: {message}")
+        at = [at[quantity.position - 1]]
+    weights = mixing["value"][(names[2] == quantity.kind) & names[0].isin(at)].tolist()
+    return statistics.fmean(weights) if weights else None
