@@ -218,7 +218,7 @@ def test_pages_are_written_when_they_change(project, pfl, monkeypatch):
         papers.write(["mine"])
     # A file that goes away while pages are looked at is one that is not there.
     monkeypatch.setattr(Path, "exists", lambda path: True)
-    assert module._stamp(project.root / "gone") == "-"
+    assert module.stamp(project.root / "gone") == "-"
 
 
 def test_the_end_of_a_trial_run(project, monkeypatch):
