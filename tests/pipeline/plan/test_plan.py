@@ -66,7 +66,7 @@ def test_each_spec_has_its_share_and_what_is_cached_takes_no_time(project):
     time_run(project, "fedavg", 1, 5.0)  # half of its rounds
     figures = plan(project)
     assert [astuple(one)[:5] for one in (*figures.specs, figures.total)] == [
-        *(("more", 2, 2, 10.0, 1), ("tiny", 2, 1, 10.0, 0), ("all, each run once", 3, 2, 10.0, 1)),
+        *(("more", 2, 2, 10.0, 1), ("tiny", 2, 1, 10.0, 0), ("all, each run once", 3, 2, 10.0, 1))
     ]
     lines = list(plan_lines(figures))
     assert lines[0].startswith("2 of 3 runs are new (over 10 s here); ")

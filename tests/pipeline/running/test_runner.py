@@ -6,12 +6,11 @@ import select
 import shutil
 import signal
 import subprocess
-import time
 from contextlib import closing, contextmanager
 from types import SimpleNamespace
 
 import pytest
-from support.project import PATIENCE, Project, at_work, kill, make_project, results, spec
+from support.project import PATIENCE, Project, at_work, kill, make_project, results, spec, wait_for
 
 import pipeline
 from pflcore.errors import UserError
@@ -127,9 +126,8 @@ def test_a_second_one_waits_for_who_is_at_work_in_the_workspace(project, program
     project.call("pfl", "compile")
     wanted = ["tiny"]
     with at_work(project, *program.split()) as first:
-        until = time.monotonic() + PATIENCE
-        while program != "dvc repro" and "1 running" not in (shown := project.call("pfl", "status").stdout):
-            assert first.poll() is None and time.monotonic() < until, shown
+        if program != "dvc repro":
+            wait_for(lambda: "1 running" in project.call("pfl", "status").stdout, first)
         with stopped(first):
             waits = "waiting, '"
             if program != "dvc repro":
