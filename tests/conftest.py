@@ -5,11 +5,13 @@ import shutil
 import signal
 
 import pytest
+import torch
 from filelock import FileLock
 from support.project import Project, make_project
 
 # Started in the background by a shell, pytest would hand on to all processes of tests that they ignore interruptions.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+torch.set_num_threads(1)  # what the engine chooses for the small images of tests
 
 
 @pytest.fixture(scope="session")

@@ -19,7 +19,7 @@ from pflcore.files import atomic_path
 from pflcore.memory import memory_limit
 
 SCHEMA = "dataset/2"
-_GROUP = 64 * 2**20  # bytes of inputs per row group: in memory at a time when a large artifact is written or mapped
+GROUP = 64 * 2**20  # bytes of inputs per row group: in memory at a time when a large artifact is written or mapped
 _PROBE = 4 * 2**20  # bytes of inputs that tell whether they compress
 _SIDES = ("left", "top", "right", "bottom")
 _BOX = pa.struct([("label", pa.int64()), *((side, pa.float32()) for side in _SIDES), ("difficult", pa.bool_())])
@@ -54,7 +54,7 @@ def write_samples(path: Path, samples: Samples) -> None:
     # Where compression saves a tenth or more, judged by the first rows; photographs of 32x32 pixels save a 90th.
     first = np.ascontiguousarray(samples.inputs[: max(1, _PROBE // max(width, 1))])
     worth = not first.nbytes or len(pa.compress(first, codec="zstd", asbytes=True)) < 0.9 * first.nbytes
-    rows = max(1, _GROUP // max(width, 1))
+    rows = max(1, GROUP // max(width, 1))
     with table_writer(path, schema, SCHEMA, plain=() if worth else ("input",), **meta) as writer:
         for start in range(0, max(len(samples), 1), rows):
             # Without a copy where rows lie one behind the other: a row is one run of `width` bytes.

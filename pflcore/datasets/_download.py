@@ -65,7 +65,7 @@ class Source:
         try:
             with _locked(folder):
                 if not path.is_file():
-                    _fetch(self.url, part)
+                    fetch(self.url, part)
                     if self.hash_of(part) != self.digest:
                         part.unlink()
                         raise ValueError
@@ -100,7 +100,7 @@ def _locked(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _fetch(url: str, part: Path) -> None:
+def fetch(url: str, part: Path) -> None:
     """Append to `part`, in this call or the next one, until it is complete."""
     for attempt in range(1, TRIES + 1):
         try:

@@ -29,7 +29,7 @@ _NAME = re.compile(r"round-(\d{6,})-([0-9a-f]{16})\.safetensors")
 _KEPT = 2  # the newest, and one to fall back to
 _PAUSE = 20  # times that the last write took: at most a twentieth of the time goes into writing
 _PART = ".new.part"  # one that is being written; what a process that was killed left is overwritten
-_LOCK_SECONDS = 5.0  # in which a process that was killed has let go
+LOCK_SECONDS = 5.0  # in which a process that was killed has let go
 
 Misfit = Callable[[Tensors], str]  # why tensors cannot be a state of a run; empty when they can
 
@@ -65,7 +65,7 @@ class CheckpointFolder:
         """Take the folder. Raises :class:`UserError` when another process trains this run."""
         self.folder.mkdir(parents=True, exist_ok=True)
         try:
-            self._lock.acquire(timeout=_LOCK_SECONDS)
+            self._lock.acquire(timeout=LOCK_SECONDS)
         except Timeout:
             raise UserError(f"{self.folder}: another process is training this run; wait for it or stop it") from None
         self._last = time.monotonic()

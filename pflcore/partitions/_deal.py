@@ -18,7 +18,7 @@ from pflcore.options import option
 from pflcore.partitions._base import Partition, Sides
 
 Shares = npt.NDArray[np.float64]
-_WORK = 100_000_000  # shares that are drawn in all before a scheme gives up
+WORK = 100_000_000  # shares that are drawn in all before a scheme gives up
 
 
 def part_sizes(count: int, shares: Shares, truncate: bool = False) -> Rows:
@@ -100,7 +100,7 @@ class Drawn(Partition):
             have = " and ".join(f"{side.sum():,}" for side in counts)
             raise UserError(f"{problem} (there are {have} in all); lower min_samples or clients")
         best = 0
-        draws = int(np.clip(_WORK // (clients * len(counts[0])), 20, 20_000))
+        draws = int(np.clip(WORK // (clients * len(counts[0])), 20, 20_000))
         for _ in range(draws):
             if (shares := draw()) is None:
                 continue

@@ -111,7 +111,7 @@ class Papers:
         ledger = Ledger(self.workspace.root)
         for name, paper in self.papers.items():
             ids = sorted({run for table in paper.tables.values() for run in table.runs} & self.compilation.kept)
-            state, before = self._state(paper, [*ids, *map(_stamp, ledger.files())]), known.get(name)
+            state, before = self._state(paper, [*ids, *map(stamp, ledger.files())]), known.get(name)
             if before and before.state == state and (name not in wanted or (before.page and self.page(name).is_file())):
                 now[name] = before
                 continue
@@ -152,11 +152,11 @@ class Papers:
         code = [path for kind in ("*.py", "*.j2") for path in Path(pipeline.__file__).parent.rglob(kind)]
         inputs = [*sorted(code), *(self.workspace.root / file for file in sorted(files))]
         tables = [table.model_dump_json() for table in paper.tables.values()]
-        parts = [*tables, *(place.words for place in paper.places), *kept, *map(_stamp, inputs)]
+        parts = [*tables, *(place.words for place in paper.places), *kept, *map(stamp, inputs)]
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
-def _stamp(path: Path) -> str:
+def stamp(path: Path) -> str:
     """Return which file there is, by when it was written, its size and its number; a dash where there is none."""
     try:
         stat = path.stat()

@@ -60,14 +60,14 @@ def _questions(run: Run, workspace: Workspace) -> Iterator[Question]:
         training = {name: value for name, value in record["training"].items() if name not in _ANY_FITS}
         validates = bool(record["partition"].get("validation_share"))
         parts = [record["dataset"], record["backbone"], record["method"], training, record["evaluation"], validates]
-        yield "method", _key(parts), _build
+        yield "method", _key(parts), build
 
 
 def _key(parts: Any) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _build(run: Run) -> None:
+def build(run: Run) -> None:
     """Build what a run trains. Raises :class:`UserError` where training would."""
     import torch
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 GIB_PER_RUN = 4  # what a run on a CPU is expected to need, when nobody says how many there shall be at a time
 SEND_EVERY = 0.2  # seconds between two messages about rounds
-_DRIVERS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
+DRIVERS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
 Outcome = Literal["done", "failed", "lost", "memory"]
 """How a stage ended: well; by an error in a spec, data or code; its process vanished; memory did not suffice.
 
@@ -209,7 +209,7 @@ def visible_gpus(wanted: str | None) -> list[str] | None:
 
 
 def _has_driver() -> bool:
-    return any(Path(path).exists() for path in _DRIVERS)
+    return any(Path(path).exists() for path in DRIVERS)
 
 
 def _every_gpu() -> list[str] | None:

@@ -93,7 +93,7 @@ def _bring_up_to_date(request: Request, gpus: list[str] | None) -> Board | None:
         with Display(board) as display:
             scheduler = Scheduler(graph, board, stale, recorder, pool, display, logs, options.keep_going)
             try:
-                with _interrupting(scheduler):
+                with interrupting(scheduler):
                     scheduler.run()
             except BaseException:
                 for entry in board.of_state("running", "waiting"):
@@ -145,7 +145,7 @@ def _pool(request: Request, gpus: list[str] | None, graph: Graph) -> LocalPool:
 
 
 @contextmanager
-def _interrupting(scheduler: Scheduler) -> Iterator[None]:
+def interrupting(scheduler: Scheduler) -> Iterator[None]:
     """Let Ctrl-C and a request to terminate end a run between two steps, not within DVC; a second one at once."""
 
     def interrupt(*_: object) -> None:

@@ -7,11 +7,10 @@ import runpy
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
-from support.project import Project, make_project, spec
+from support.project import Project, make_project, spec, wait_for
 
 from pflcore.errors import UserError
 
@@ -129,10 +128,8 @@ def test_cells_are_those_of_an_ordinary_run_though_killed_and_continued(tmp_path
     collect = (*script, "collect", "--cells", cells, "--from")
     assert here(project, *script, "pack", "--spec", "tiny", "--out", cells).startswith("2 cells, ")
     # Killed as soon as there is a checkpoint, …
-    process, ends = train(cells, first, "--every", 0), time.monotonic() + 200
-    while not list(first.glob("under-way-*/round-*")):
-        assert time.monotonic() < ends
-        time.sleep(0.01)
+    process = train(cells, first, "--every", 0)
+    wait_for(lambda: list(first.glob("under-way-*/round-*")), process)
     process.kill()
     process.communicate()
     assert "1 under way" in here(project, *collect, first)

@@ -4,7 +4,8 @@ import re
 from pathlib import Path
 
 import pytest
-from support.tiny import EVERY_ROUND, EXECUTORS, backbone, federation, method, run, sampled, training
+from support.mistakes import line_of
+from support.tiny import EVERY_ROUND, EXECUTORS, backbone, federation, run, sampled, training
 
 import pflcore
 from pflcore.errors import UserError
@@ -119,18 +120,5 @@ def test_what_there_is_not_and_when_there_is_none():
 
     line = f"{HERE}:{begin.__code__.co_firstlineno + 1}: local.lr is the learning rate of a step, and this is none"
     assert str(fail("stacked", begin=begin)).startswith(line)
-    with pytest.raises(UserError) as error:
-        type("Mine", (FedAvg,), {"facts": ("progress", "class_count"), "__module__": __name__})
-    assert str(error.value) == f"{HERE}: facts: there is no fact 'class_count'; did you mean 'class_counts'?"
-
-
-def test_a_group_or_module_that_the_backbone_lacks():
-    for entry, option, group, near in (
-        (FedAvg(also_personal=("blocks.13",)), "also_personal", "blocks.13", "blocks.1'?"),
-        (type("Mine", (FedAvg,), {"personal": ("hed",)})(), "personal", "hed", "head'?"),
-        (method("personal_groups", groups=("norn",)), "groups", "norn", "norm'?"),
-    ):
-        with pytest.raises(UserError) as error:
-            run(entry, backbone("tiny_vit"))
-        words = f"method {entry.name}: {option}: the backbone has no parameter group {group!r}; did you mean '{near}"
-        assert str(error.value).startswith(words)
+    line = line_of(type, "Mine", (FedAvg,), {"facts": ("progress", "class_count"), "__module__": __name__})
+    assert line == f"{HERE}: facts: there is no fact 'class_count'; did you mean 'class_counts'?"

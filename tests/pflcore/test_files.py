@@ -4,8 +4,8 @@ import errno
 import os
 
 import pytest
+from support.mistakes import line_of
 
-from pflcore.errors import UserError
 from pflcore.files import atomic_path, read_file, write_text
 
 
@@ -35,6 +35,7 @@ def test_an_error_of_the_system_says_which_file(tmp_path):
         with pytest.raises(OSError, match="text") as found, atomic_path(path):
             raise error
         assert (found.value.errno, found.value.filename) == (errno.ENOSPC, str(path))
+        assert found.value.strerror == "No space left on device" and not path.exists()
     for other in (OSError("no number"), OSError(errno.EACCES, "no", "other.txt"), ValueError("no")):
         with pytest.raises(type(other)) as found, atomic_path(path):
             raise other
@@ -52,6 +53,4 @@ def test_no_more_is_read_than_there_is_use_for(tmp_path):
         *((other, "no plain file, but a folder, a pipe or a device; move it away") for other in (tmp_path, pipe)),
         (tmp_path / "gone", "cannot be read (No such file or directory)"),
     ):
-        with pytest.raises(UserError) as error:
-            read_file(other, 1000, "any image has")
-        assert str(error.value) == f"{other}: {words}"
+        assert line_of(read_file, other, 1000, "any image has") == f"{other}: {words}"

@@ -1,28 +1,21 @@
 """Figures from counts, against numbers worked out by hand."""
 
-import json
 import math
 
 import pyarrow as pa
 import pytest
+from support.rounds import rounds_table
 
 from pflcore.errors import UserError
 from pflcore.protocols import curve, final_clients, rounds_trained, summarise
 from pflcore.settings import Evaluation, Training
 
 EVALUATION = Evaluation(every=2, window=4)
-TYPES = {"round": pa.int32(), "client": pa.int32(), "correct": pa.int64(), "total": pa.int64(), "loss": pa.float64()}
 
 
-def rounds_table(rows, population="test", moment="after_aggregation", **meta):
-    """Of rows of round, client, correct, total, loss."""
-    table = pa.table([list(column) for column in zip(*rows, strict=True)], schema=pa.schema(TYPES))
-    # Of every ten predictions of a sample one is the last; half of those that are right are.
-    last = pa.array([row[2] // 2 for row in rows], pa.int64())
-    for name, column in (("population", [population]), ("moment", [moment])):
-        table = table.append_column(name, pa.array(column * len(rows)))
-    header = json.dumps({"schema": "rounds/2", **meta})
-    return table.append_column("last_correct", last).replace_schema_metadata({"pfl": header})
+def measured(rows, **more):
+    """Of every ten predictions of a sample one is the last; half of those that are right are."""
+    return rounds_table(rows, last=[row[2] // 2 for row in rows], **more)
 
 
 def joined(*tables):
@@ -38,22 +31,22 @@ ROWS = [
     *((10, 1, 14, 30, 1.0), (10, 0, 10, 10, 0.2), (4, 0, 2, 10, 2.0), (4, 1, 6, 30, 1.0)),
     *((6, 0, 5, 10, 1.0), (6, 1, 15, 30, 1.0), (8, 0, 1, 10, 1.0), (8, 1, 15, 30, 1.0)),
 ]
-TABLE = rounds_table(ROWS)
+TABLE = measured(ROWS)
 
 
 def test_figures_by_hand():
     # 9 of 4 texts in round 6, 7 in round 8, 12 in round 10 (no real table has more than all of them right)
-    figures = summarise(rounds_table(ROWS, positions=10), EVALUATION, rounds=10)
+    figures = summarise(measured(ROWS, positions=10), EVALUATION, rounds=10)
     assert figures["last_position"]["mean"] == pytest.approx(100 * (9 + 7 + 12) / 12)
     # Rounds 6, 8, 10, over the population of three, not of two; round 4 is outside the window.
     assert figures["last_rounds"] == about(50, math.sqrt(200 / 3), 3) and figures["final"] == about(60, 0, 1)
     low = 100 * 14 / 30
     assert figures["clients"] == about((100 + low) / 2, (100 - low) / 2, 2)
     # Other populations and moments do not count.
-    train = rounds_table([(10, 0, 0, 10, 9.0)], population="train")
-    early = rounds_table([(10, 0, 0, 10, 9.0)], moment="after_local_training")
+    train = measured([(10, 0, 0, 10, 9.0)], population="train")
+    early = measured([(10, 0, 0, 10, 9.0)], moment="after_local_training")
     assert summarise(joined(train, TABLE, early), EVALUATION, rounds=10) == summarise(TABLE, EVALUATION, rounds=10)
-    assert summarise(rounds_table(ROWS, diverged={"round": 11, "client": 1}), EVALUATION, rounds=20) == {}
+    assert summarise(measured(ROWS, diverged={"round": 11, "client": 1}), EVALUATION, rounds=20) == {}
     with pytest.raises(UserError, match=r"^the rounds table lacks round 9 of 10, which every = 1 and window = 2"):
         summarise(TABLE, Evaluation(every=1, window=2), rounds=10)
 
@@ -73,7 +66,7 @@ def test_of_detectors_the_mean_of_the_clients_precisions_counts():
 def held_back(correct):
     """The table of ROWS with what two clients have right of 5 and 15 validation samples at some rounds."""
     own = [(r, client, right[client], (5, 15)[client], 1.0) for r, right in correct.items() for client in (0, 1)]
-    return joined(TABLE, rounds_table(own, population="validation"))
+    return joined(TABLE, measured(own, population="validation"))
 
 
 @pytest.mark.parametrize(
@@ -108,7 +101,7 @@ def test_the_worst_tenth_of_the_clients():
         ([30] * 3 + [90] * 17, (30, 0, 2)),  # of three that tie, two
     ):
         rows = [(4, client, share, 100, 1.0) for client, share in enumerate(correct)]
-        table = rounds_table([*rows, (4, len(correct), 0, 0, 0.0)])  # one without test samples
+        table = measured([*rows, (4, len(correct), 0, 0, 0.0)])  # one without test samples
         assert summarise(table, Evaluation(every=2, window=0), rounds=4)["worst_tenth"] == about(*worst)
 
 

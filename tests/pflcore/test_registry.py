@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.mistakes import line_of
+from support.official import write_files
 from support.own_parts import BACKBONE, DATASET, METHOD, SCALING
 from support.tiny import CLASSES, SHAPE, backbone, result_bytes, run
 from torch import nn
@@ -18,21 +20,12 @@ import pflcore
 from pflcore import extensions, sources
 from pflcore.backbones._base import of_module
 from pflcore.datasets import DATASETS
-from pflcore.errors import UserError
 from pflcore.faults import in_a_line
 from pflcore.methods import METHODS
 from pflcore.methods.simple import FedAvg
 from pflcore.options import describe_options, option
 from pflcore.registry import KINDS, Entry, did_you_mean, joined, module_of, registry_of, use_study
 from pflcore.settings import Evaluation, Training
-
-
-def message(call, *given, **named):
-    """The message of the :class:`UserError` that a call raises; it is one line."""
-    with pytest.raises(UserError) as error:
-        call(*given, **named)
-    assert "\n" not in str(error.value)
-    return str(error.value)
 
 
 @pytest.mark.parametrize("kind, name", [(kind, name) for kind in KINDS for name in registry_of(kind).names()])
@@ -50,20 +43,20 @@ def test_an_entry_documents_itself_and_its_options(kind, name):
         smoke = registry.create(name, **cls.smoke)
         assert all(getattr(smoke, key) == value for key, value in cls.smoke.items())
     # A fact of the class is no option.
-    assert message(registry.create, name, smoke=1).startswith(f"{kind} {name!r} has no option 'smoke'")
+    assert line_of(registry.create, name, smoke=1).startswith(f"{kind} {name!r} has no option 'smoke'")
     off = {"gt": 0, "lt": 0, "ge": -1, "le": 1}
     for info in infos.values():
         for value in (object(), *(bound + off[key] for key, bound in info.bounds.items())):
             wrong = {info.name: (value,) if info.many else value}
-            assert f"{name}.{info.name} = " in message(registry.create, name, **wrong)
+            assert f"{name}.{info.name} = " in line_of(registry.create, name, **wrong)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_unknown_name_comes_with_its_nearest(kind):
     registry, names = registry_of(kind), registry_of(kind).names()
     assert names == sorted(names) and not any(name.startswith("_") for name in names)
-    assert message(registry.get, f"{names[0]}x") == f"unknown {kind} '{names[0]}x'; did you mean {names[0]!r}?"
-    assert message(registry.create, "~") == f"unknown {kind} '~'; known: {', '.join(names)}"
+    assert line_of(registry.get, f"{names[0]}x") == f"unknown {kind} '{names[0]}x'; did you mean {names[0]!r}?"
+    assert line_of(registry.create, "~") == f"unknown {kind} '~'; known: {', '.join(names)}"
     assert did_you_mean("xyz", []) == ""
 
 
@@ -114,7 +107,7 @@ def test_values_outside_their_bounds_and_other_types_are_refused():
         ("sizes", (1, 0), "= 0 must be at least 1"),
         ("words", ("x", "z"), "= 'z' must be one of 'x', 'y'"),
     ):
-        assert message(Sample, **{name: value}) == f"Sample.{name} {text}"
+        assert line_of(Sample, **{name: value}) == f"Sample.{name} {text}"
     for hint in ("list[int]", "int | str", "object"):
         with pytest.raises(TypeError, match=r"Odd\.value: an option is bool, int, float or str"):
             describe_options(make_dataclass("Odd", [("value", hint, option(1, help="Odd."))]))
@@ -123,8 +116,8 @@ def test_values_outside_their_bounds_and_other_types_are_refused():
 def test_settings_are_explained_and_bounded():
     for info in (*describe_options(Training), *describe_options(Evaluation)):
         assert len(info.help) > 10 and info.help[-1] == "." and not info.required
-    assert message(Training, sample_rate=1.1) == "Training.sample_rate = 1.1 must be at most 1"
-    assert message(Evaluation, window=-1) == "Evaluation.window = -1 must be at least 0"
+    assert line_of(Training, sample_rate=1.1) == "Training.sample_rate = 1.1 must be at most 1"
+    assert line_of(Evaluation, window=-1) == "Evaluation.window = -1 must be at least 0"
     for clients, rate, cohort in ((100, 0.29, 29), (300, 0.07, 21), (9, 1e-6, 1), (7, 1.0, 7)):
         assert Training(sample_rate=rate).cohort_size(clients) == cohort
 
@@ -141,17 +134,10 @@ def test_the_last_round_is_measured_and_the_window_counts_back_from_it(rounds, e
 MINE = {"methods/mine.py": METHOD, "methods/_scaling.py": SCALING}
 
 
-def write(folder, files):
-    for name, text in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text)
-    return folder
-
-
 @pytest.fixture
 def study(tmp_path):
     """Makes a study of the given files and goes there; afterwards there is none."""
-    yield lambda files, folder="study": use_study(write(tmp_path / folder, files))
+    yield lambda files, folder="study": use_study(write_files(tmp_path / folder, files))
     use_study(tmp_path / "nowhere")
 
 
@@ -159,7 +145,7 @@ def test_a_study_file_is_an_entry_like_any_other(study, tmp_path):
     study(MINE)
     assert "mine" in METHODS.names() and METHODS.names() == sorted(METHODS.names())
     assert METHODS.create("mine", scale=2.0).scale == 2.0 and METHODS.get("mine").name == "mine"
-    assert message(METHODS.create, "mine", scale=0) == "mine.scale = 0 must be greater than 0"
+    assert line_of(METHODS.create, "mine", scale=0) == "mine.scale = 0 must be greater than 0"
     assert joined("pflcore.methods")["mine"].origin == "methods/mine.py"
     assert module_of("method", "mine") == "study.methods.mine" and module_of("method", "ditto").startswith("pflcore.")
     assert sources.loaded()["study.methods._scaling"] == SCALING.encode() and extensions.folders() == ["methods"]
@@ -179,7 +165,7 @@ def test_another_study_has_its_own_and_what_was_edited_is_read_anew(study):
     study({**MINE, "methods/mine.py": METHOD.replace("scaled", "doubled")}, "two")
     assert METHODS.get("mine").__doc__ == "FedAvg whose loss is doubled."
     study({"methods/other.py": METHOD}, "three")
-    assert message(METHODS.get, "mine").startswith("unknown method 'mine'")
+    assert line_of(METHODS.get, "mine").startswith("unknown method 'mine'")
 
 
 @pytest.mark.parametrize(
@@ -196,16 +182,16 @@ def test_another_study_has_its_own_and_what_was_edited_is_read_anew(study):
 def test_a_mistake_is_a_line_and_stays_one(study, name, text, words):
     study({**MINE, f"methods/{name}.py": text})
     for _ in range(2):
-        assert message(METHODS.get, "mine").startswith(f"methods/{words}")
+        assert line_of(METHODS.get, "mine").startswith(f"methods/{words}")
 
 
 def test_a_name_is_taken_once_and_what_a_class_lacks_is_a_line(study):
     study({"datasets/noise.py": DATASET.replace("def load", "def lode"), "methods/fedavg.py": METHOD})
-    assert message(DATASETS.get, "noise") == "datasets/noise.py: Noise does not define load"
+    assert line_of(DATASETS.get, "noise") == "datasets/noise.py: Noise does not define load"
     place = Path(pflcore.__file__).parent / "methods/fedavg.py"
-    assert message(METHODS.names).startswith(f"methods/fedavg.py: 'fedavg' is also the name of the built-in {place}; ")
+    assert line_of(METHODS.names).startswith(f"methods/fedavg.py: 'fedavg' is also the name of the built-in {place}; ")
     study({"methods/My-own.py": METHOD}, "two")
-    assert "the file's name is the entry's" in message(METHODS.names)
+    assert "the file's name is the entry's" in line_of(METHODS.names)
 
 
 def test_a_fault_in_training_names_the_line(study):
@@ -218,7 +204,7 @@ def test_a_fault_in_training_names_the_line(study):
 def test_a_package_joins_by_entry_points(study, tmp_path, monkeypatch, request):
     inner = {"__init__.py": "", "method.py": METHOD.replace("._scaling", ".._scaling")}
     files = {"__init__.py": "raise AssertionError('imported to learn names')\n", "_scaling.py": SCALING}
-    package = write(tmp_path / "someone_fl", {**files, **{f"inner/{name}": text for name, text in inner.items()}})
+    package = write_files(tmp_path / "someone_fl", {**files, **{f"inner/{name}": text for name, text in inner.items()}})
     monkeypatch.syspath_prepend(tmp_path)
     points = {"pfl.methods": [EntryPoint("theirs", "someone_fl.inner.method", "pfl.methods")]}
 
@@ -237,11 +223,11 @@ def test_a_package_joins_by_entry_points(study, tmp_path, monkeypatch, request):
     assert sources.loaded()["someone_fl._scaling"] == SCALING.encode()
     study({"methods/theirs.py": METHOD})
     words = "someone_fl.inner.method: 'theirs' is also the name of methods/theirs.py; rename one of them"
-    assert message(METHODS.names) == words
+    assert line_of(METHODS.names) == words
     points["pfl.methods"] = [EntryPoint("gone", "someone_fl.gone", "pfl.methods")]
     study({}, "two")
     gone = "entry point gone = 'someone_fl.gone' of pfl.methods: there is no module someone_fl.gone"
-    assert message(METHODS.names) == gone
+    assert line_of(METHODS.names) == gone
 
 
 class Plain(nn.Module):

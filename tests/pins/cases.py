@@ -1,6 +1,6 @@
 """The pinned small runs: one for each thing that the engine does, and one for each registered entry.
 
-Few mistakes cancel out in them, as clients are uneven. A case that is added is recorded by ``python tests/pins``.
+Few mistakes cancel out in them, as clients are uneven. A case that is added is recorded by ``make pins RECORD=1``.
 """
 
 from dataclasses import dataclass, fields

@@ -11,9 +11,6 @@ from pflcore.engine.dropout import DropoutBits
 from pflcore.registry import registry_of
 from pins.cases import CASES
 from pins.pins import changes, compare, differences, numbers_of, numbers_of_run, read_pins
-from pipeline.compile.compiler import source_folder
-from pipeline.compile.fingerprint import Code
-from pipeline.compile.stage_code import untested
 from pipeline.stages import train
 from pipeline.study.small_run import STACKED, same_everywhere
 
@@ -55,23 +52,20 @@ def test_numbers_on_a_pretended_gpu(case, tmp_path, monkeypatch):
     with same_everywhere(), pretend_cuda() as events:
         found = numbers_of_run(case, STACKED, tmp_path)
     assert events["kernels"] > 0
-    recorded = _recorded("numbers")[case.name]
-    assert not differences(recorded, {name: found.get(name, own) for name, own in recorded.items()}, case.tolerance)
+    recorded = {name: own for name, own in _recorded("numbers")[case.name].items() if name != "versions"}
+    assert not differences(recorded, found, case.tolerance)
 
 
 @pytest.mark.parametrize("kind", ["runs", "data", "figures", pytest.param("tables", marks=pytest.mark.matrix)])
 def test_kind(kind):
-    assert not compare(kind, read_pins(kind), dict(pins.KINDS[kind]()))
+    recorded, found = read_pins(kind), dict(pins.KINDS[kind]())
+    assert not compare(kind, recorded, found) and recorded.keys() >= found.keys()
 
 
 @pytest.mark.parametrize("kind", ["method", "backbone", "partition"])
 def test_every_entry_has_a_case(kind):
     used = {entry["name"] for case in CASES if (entry := getattr(case, kind))}
     assert set(registry_of(kind).names()) - used <= {"from_file"}
-
-
-def test_the_engine_is_the_one_that_gave_the_numbers():
-    assert untested(Code(source_folder())) is None
 
 
 def test_changed_numbers_need_a_raised_version(monkeypatch):

@@ -7,7 +7,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from support.mistakes import line_of
 from support.report_demo import RECORD
+from support.rounds import rounds_table
 
 from pflcore.errors import UserError
 from pflcore.protocols import curve, final_clients, summarise
@@ -16,7 +18,7 @@ from pipeline.ledger import FACTS, Entry, Ledger, difference
 from pipeline.measurements import from_table, to_table
 from pipeline.spec.run import Run
 
-NAMES = ("round", "client", "population", "correct", "total", "loss", "last_correct")
+NAMES = ("round", "client", "population", "correct", "total", "last_correct")
 # Three clients, the last of them novel; the other two hold samples back. Texts of four characters each.
 ROWS = [
     (2, 0, "test", 3, 8, 2.5, 1), (2, 1, "test", 8, 12, 1.25, 2), (2, 2, "novel", 5, 20, 0.5, 1),
@@ -33,12 +35,8 @@ VERSIONS = {"engine": "2", "method.fedavg": "1"}
 
 
 def measured(rows: list) -> pa.Table:
-    """Return a ``rounds/2`` table."""
-    kinds = {"round": pa.int32(), "client": pa.int32()}
-    columns = zip(NAMES, zip(*rows, strict=True), strict=True)
-    table = pa.table({name: pa.array(own, kinds.get(name)) for name, own in columns})
-    table = table.append_column("moment", pa.array(["after_aggregation"] * len(rows)))
-    return table.replace_schema_metadata({"pfl": json.dumps({"positions": 4})})
+    _, _, populations, *_, last = zip(*rows, strict=True)
+    return rounds_table([(*row[:2], *row[3:6]) for row in rows], populations, last=last, positions=4)
 
 
 def test_measurements_are_counts_by_round_and_every_figure_survives() -> None:
@@ -48,7 +46,7 @@ def test_measurements_are_counts_by_round_and_every_figure_survives() -> None:
     for rows in (TESTED, ROWS):
         before = measured(rows)
         after = to_table(from_table(before, 4)).replace_schema_metadata(before.schema.metadata)
-        for name in set(NAMES) - {"loss"}:
+        for name in NAMES:
             assert after[name].to_pylist() == before[name].to_pylist()
         schedule = Evaluation(every=3, window=3, curve_every=0)
         assert summarise(after, schedule, 5) == summarise(before, schedule, 5)
@@ -91,9 +89,7 @@ def test_written_found_and_dropped(entry: Entry, tmp_path: Path) -> None:
 
 
 def refused(root: Path) -> str:
-    with pytest.raises(UserError) as refusal:
-        Ledger(root).entries()[0].rounds()
-    return str(refusal.value)
+    return line_of(lambda: Ledger(root).entries()[0].rounds())
 
 
 def test_an_edit_and_what_is_no_entry_are_noticed(entry: Entry, tmp_path: Path) -> None:

@@ -202,7 +202,7 @@ def losses(result, expected, rel=1e-3):
 
 
 def moved(sent, by=1.0, client=0, samples=5):
-    """What a client returns that moved at random."""
+    """The update of a client whose tensors moved at random, about as far as `by`."""
     draw = torch.Generator().manual_seed(0)
     returned = {name: tensor + by * torch.randn(tensor.shape, generator=draw) for name, tensor in sent.items()}
     return Update(client, samples, {name: tensor.clone() for name, tensor in sent.items()}, returned)

@@ -6,10 +6,11 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from contextlib import suppress
 
 import psutil
+
+from support.project import wait_for
 
 RAY = (sys.executable, "-m", "ray.scripts.scripts")
 
@@ -54,13 +55,13 @@ class RayCluster:
 
     def wait(self, count):
         """Wait until so many nodes beside the head have registered."""
-        end, found = time.monotonic() + 60, -1
-        while found < count:
-            assert time.monotonic() < end, "the cluster did not start"
-            time.sleep(0.2)
-            command = [*RAY, "status", f"--address={self.address}"]
+        command = [*RAY, "status", f"--address={self.address}"]
+
+        def registered():
             status = subprocess.run(command, capture_output=True, text=True).stdout
-            found = sum(line.strip().startswith("1 node_") for line in status.splitlines()) - 1
+            return sum(line.strip().startswith("1 node_") for line in status.splitlines()) - 1
+
+        wait_for(lambda: registered() >= count)
 
     def _start(self, name, *arguments):
         home = self.folder / name

@@ -10,7 +10,6 @@ from pflcore.backbones import BACKBONES
 from pflcore.engine.phases import make_trainer
 from pflcore.methods import METHODS
 from pflcore.seeds import sequence
-from support.tiers import first_of_each, quick
 from support.tiny import NormNet, assert_states_close, backbone, fits, method, pairs, run, suited, training
 
 # Clients of several sizes: one smaller than a batch, one of whole batches, the others with a last partial one.
@@ -39,7 +38,6 @@ PAIRS = [
     for one, net in [*pairs(), *((one, "norm_net") for one in METHODS.names())]
     if backbones()[net].predicts == "classes" and fits(method(one), backbones()[net])
 ]
-QUICK = quick(first_of_each(PAIRS))
 FIRST = [next(pair for pair in PAIRS if pair[0] == name) for name in METHODS.names()]
 
 

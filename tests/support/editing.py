@@ -1,9 +1,9 @@
 """Code and stage files that are edited while runs are trained, and whether what is recorded then is true.
 
 A laboratory is a project with a copy of the packages in it, so that its code can be edited. It has two versions of one
-method, knows what the runs give under each, and can hold a run in the middle of its training. Whatever happens then:
-what DVC has recorded, in lock files and in its run cache, must be what that code gives for that record; and when all
-has settled, what lies there as up to date must be what the code that lies there gives.
+method, knows what the runs give under each, and can hold a run in the middle of its training. Whatever is edited,
+DVC's lock files and run cache name the results that the recorded code gives. When nothing is left to do, the results on
+disk are those of the code on disk.
 """
 
 import hashlib
@@ -11,7 +11,6 @@ import json
 import re
 import shutil
 import subprocess
-import time
 from contextlib import contextmanager
 
 import yaml
@@ -20,7 +19,7 @@ from pipeline.compile.compiler import source_folder
 from pipeline.compile.fingerprint import Code
 from pipeline.compile.stage_code import Engine
 from pipeline.workspace import RECORDS
-from support.project import PATIENCE, Project, make_project, spec
+from support.project import PATIENCE, Project, make_project, spec, wait_for
 
 EDITED, ENGINE = "pflcore/methods/corrections.py", "pflcore/engine/run.py"
 # Where a round begins, and how it is held there.
@@ -36,8 +35,8 @@ _WEIGHT = ("0.5 * self.mu", "50 * self.mu")  # in the two versions of FedProx
 class Laboratory:
     """A project whose code can be edited, and what it knows.
 
-    `truth`: version → run's method → hash of measurements. `made`: what identifies what a stage makes, of training its
-    command alone, else that and its inputs → hashes of its outputs.
+    `truth`: version → method → hash of its run's measurements. `made`: key of a stage → hashes of its outputs. The key
+    of a training is its command, that of another stage its command and the hashes of its inputs.
     """
 
     def __init__(self, project, truth=None, made=None):
@@ -143,10 +142,8 @@ class Laboratory:
     def amid(self, program, method):
         """Yield while a run of all by ``dvc`` or ``pfl`` is held in the middle of a method's training."""
         hold = self.project.write(f"hold-{method}", "")
-        process, until = self.start(program), time.monotonic() + PATIENCE
-        while not any(self.root.glob(f".pfl/checkpoints/{method}-*/round-*")):
-            assert process.poll() is None and time.monotonic() < until, process.communicate()[0]
-            time.sleep(0.01)
+        process = self.start(program)
+        wait_for(lambda: any(self.root.glob(f".pfl/checkpoints/{method}-*/round-*")), process)
         yield process
         hold.unlink()
 

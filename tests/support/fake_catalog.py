@@ -8,6 +8,7 @@ from pipeline.spec.catalog import Catalog, describe_entry
 from pipeline.spec.resolve import resolve
 from pipeline.spec.run import SETTINGS
 from pipeline.spec.specs import load_spec
+from support.official import write_files
 
 
 def _entry(doc, options=None, **facts):
@@ -87,11 +88,7 @@ BASE = "{dataset: ten, partition: dirichlet, clients: 20, backbone: vit, method:
 
 def write_specs(folder, files):
     """Write files by path, below `folder`; return its folder of specs."""
-    for name, content in files.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    return folder / "specs"
+    return write_files(folder, files) / "specs"
 
 
 def resolved(folder, text, profile="paper", **others):

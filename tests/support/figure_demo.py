@@ -12,7 +12,8 @@ from pflcore.protocols import summarise
 from pflcore.settings import Evaluation
 from pipeline.spec.run import Run
 from pipeline.workspace import partition_path
-from support.report_demo import CODE, HEADINGS, cell, rounds_table, table, with_records, write_evaluation, write_metrics
+from support.report_demo import CODE, HEADINGS, cell, table, with_records, write_evaluation, write_metrics
+from support.rounds import rounds_table
 
 TOTAL = 200
 """Test samples of every client, so that 1 correct sample is half a percent."""
@@ -38,7 +39,7 @@ def record(method, *, seed=0, clients=10, setting="dirichlet", **backbone):
 def write_rounds(root, run, correct, **facts):
     """A run that was measured once: so many of each client's :data:`TOTAL` samples are classified correctly."""
     count = len(correct)
-    rounds = rounds_table([1] * count, range(count), [int(c) for c in correct], [TOTAL] * count, [1.0] * count)
+    rounds = rounds_table([(1, client, int(right), TOTAL, 1.0) for client, right in enumerate(correct)])
     costs = {"parameters": 1000, "stored": 0, "received": 1000, "communicated_up": 4000, "communicated_down": 4000}
     meta = {"run": run, "code": CODE, **costs, "macs": 5000, "server": 1000, "positions": 1, "diverged": None}
     write_table(root / f"artifacts/runs/{run}/rounds.parquet", rounds, "rounds/2", **{**meta, **facts})

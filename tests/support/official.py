@@ -10,11 +10,10 @@ import zipfile
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 from PIL import Image
 
 from pflcore.datasets import _download
-from pflcore.errors import UserError
+from support.mistakes import line_of
 
 Files = dict[str, bytes]
 SIZE = 8  # to which images are scaled
@@ -23,10 +22,9 @@ SIZE = 8  # to which images are scaled
 def failure(dataset, folder):
     """Return the one line of the error, after which everything in the folder and beside it is as it was."""
     before = _contents(folder.parent)
-    with pytest.raises(UserError) as error:
-        dataset.load(folder)
-    assert _contents(folder.parent) == before and "\n" not in str(error.value)
-    return str(error.value)
+    line = line_of(dataset.load, folder)
+    assert _contents(folder.parent) == before
+    return line
 
 
 def _contents(folder):
@@ -65,9 +63,11 @@ def write_zip(path, files):
 
 
 def write_files(root, files):
+    """Write texts and bytes by path, below `root`, and return it."""
     for name, data in files.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_bytes(data)
+        (root / name).write_bytes(data if isinstance(data, bytes) else data.encode())
+    return root
 
 
 class Hostile:

@@ -172,16 +172,23 @@ class Project:
             build_report(table, root, root / paths.report_path(name))
 
 
+def wait_for(what, process=None):
+    """Return as soon as something holds, which is an error when a program ends before."""
+    until = time.monotonic() + PATIENCE
+    while not what():
+        assert process is None or process.poll() is None, process.communicate()
+        assert time.monotonic() < until, "it takes too long"
+        time.sleep(0.01)
+
+
 @contextmanager
 def at_work(project, *command, rounds=1, **variables):
     """Yield a program in the project as soon as a run has so many rounds in a checkpoint; end it afterwards."""
     how = {"cwd": project.root, "env": project.environment(PFL_CHECKPOINT_SECONDS="0", **variables), "text": True}
     how |= {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "start_new_session": True}
-    process, until = subprocess.Popen(command, **how), time.monotonic() + PATIENCE
+    process, name = subprocess.Popen(command, **how), f"round-{rounds:06}"
     try:
-        while not any(path.name >= f"round-{rounds:06}" for path in project.root.glob(".pfl/checkpoints/*/round-*")):
-            assert process.poll() is None and time.monotonic() < until, process.communicate()[0]
-            time.sleep(0.01)
+        wait_for(lambda: any(path.name >= name for path in project.root.glob(".pfl/checkpoints/*/round-*")), process)
         yield process
     finally:
         if process.poll() is None:

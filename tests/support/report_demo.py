@@ -6,7 +6,6 @@ from unittest.mock import patch
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 
 from pflcore.artifacts import write_table
 from pflcore.errors import UserError
@@ -21,6 +20,7 @@ from pipeline.report.write import build_report
 from pipeline.spec.run import Run
 from pipeline.spec.table import Published, ResolvedTable, TableCell, TableClaim, read_runs
 from pipeline.workspace import RECORDS, frame_path, run_path
+from support.rounds import rounds_table
 
 PUBLISHED = {  # FedTP, Table II, CIFAR-10
     "Local-T": [(84.55, 0.15), (82.21, 0.08), (69.94, 0.13), (66.68, 0.13)],
@@ -169,15 +169,6 @@ def write_evaluation(root, run, figures):
     write_text(root / run_path(run, "figures.json"), json.dumps(figures))
 
 
-def rounds_table(rounds, clients, correct, total, loss):
-    """Measurements of test clients after aggregation, a column each."""
-    columns = {"round": pa.array(rounds, pa.int32()), "client": pa.array(clients, pa.int32())}
-    columns |= {"population": ["test"] * len(rounds), "moment": ["after_aggregation"] * len(rounds)}
-    counts = {"correct": correct, "total": total, "last_correct": correct}
-    columns |= {name: pa.array(own, pa.int64()) for name, own in counts.items()}
-    return pa.table({**columns, "loss": pa.array(loss, pa.float64())})
-
-
 def write_run(root, run, target, *, clients=8, rounds=100, diverged=False):
     """All artifacts of a run whose accuracy rises towards `target` percent, with noise seeded by its id."""
     random, rows = np.random.default_rng(list(run.encode())), []
@@ -194,7 +185,7 @@ def write_run(root, run, target, *, clients=8, rounds=100, diverged=False):
         **{"communicated_up": 10**9, "communicated_down": 2 * 10**9, "stored": 1250, "received": 1234567},
         "diverged": {"round": due[-1] + 1, "client": 3} if diverged else None,
     }
-    write_table(root / run_path(run, "rounds.parquet"), rounds_table(*zip(*rows, strict=True)), "rounds/2", **meta)
+    write_table(root / run_path(run, "rounds.parquet"), rounds_table(rows), "rounds/2", **meta)
 
 
 def demo(root, **changes):

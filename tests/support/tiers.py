@@ -23,8 +23,3 @@ def first_of_each(cases, ids=lambda *case: None):
 def six_of(names):
     """Parameters for names of methods, all but :data:`SIX` marked `matrix`."""
     return [pytest.param(name, id=name, marks=[] if name in SIX else [pytest.mark.matrix]) for name in names]
-
-
-def quick(params):
-    """The cases that :func:`first_of_each` leaves to `make test`."""
-    return [param.values for param in params if not param.marks]

@@ -25,8 +25,6 @@ from pflcore.methods import METHODS, Method
 from pflcore.seeds import generator
 from pflcore.settings import Evaluation, Training
 
-torch.set_num_threads(1)  # what the engine chooses for images this small
-
 SHAPE, CLASSES = (1, 8, 8), 4
 EVERY_ROUND = Evaluation(every=1, window=100)
 EXECUTORS = ("sequential", "pooled", "stacked")

@@ -18,9 +18,9 @@ from torch import Tensor
 from pflcore.memory import is_memory
 
 # A shape that occurs more often than this is recorded; recording costs about as much as several plain calls.
-_CALLS_BEFORE = 2
+CALLS_BEFORE = 2
 _MAX_RECORDINGS = 16
-_WARM_UP = 3
+WARM_UP = 3
 
 Step = Callable[..., tuple[Any, Tensor]]
 """(state, further arguments …) → (next state, losses): nested dicts of tensors, which it does not modify or return."""
@@ -48,7 +48,7 @@ class Replay:
         shapes = key, signature(arguments)
         if shapes not in self.recordings:
             self._calls[shapes] += 1
-            if self._calls[shapes] <= _CALLS_BEFORE or len(self.recordings) == _MAX_RECORDINGS:
+            if self._calls[shapes] <= CALLS_BEFORE or len(self.recordings) == _MAX_RECORDINGS:
                 return step(*arguments)
             try:
                 self.recordings[shapes] = self._record(step, arguments)
@@ -80,7 +80,7 @@ class Replay:
                 # What libraries set up at their first use must not be recorded.
                 stream.wait_stream(before)
                 with torch.cuda.stream(stream):
-                    for _ in range(_WARM_UP):
+                    for _ in range(WARM_UP):
                         state, losses = step(*inputs)
                 before.wait_stream(stream)
                 # A state comes out where it goes in, so that handing it on costs nothing.

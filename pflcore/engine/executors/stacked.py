@@ -54,7 +54,7 @@ class Stacked(Sequential):
         self.replay.clear()
 
     def train(self, round_: int, jobs: Iterable[Job], part: int = TRAINING) -> Iterator[Outcome]:
-        yield from self._in_stacks(jobs, lambda stack: self._train(round_, stack, part), measures=False)
+        yield from self._in_stacks(jobs, lambda stack: self.train_stack(round_, stack, part), measures=False)
 
     def score_each(self, jobs: Iterable[Job]) -> Scores:
         return Scores.join(self._in_stacks(jobs, self._score, measures=True))
@@ -99,7 +99,7 @@ class Stacked(Sequential):
                 "use a smaller batch_size, or PFL_DEVICE=cpu"
             )
 
-    def _train(self, round_: int, jobs: Sequence[Job], part: int) -> list[Outcome]:
+    def train_stack(self, round_: int, jobs: Sequence[Job], part: int) -> list[Outcome]:
         trainer = self.trainer.part(part)
         if not trainer.method.supports_vmap:
             return [trainer.train(round_, client, received) for client, received in jobs]

@@ -61,7 +61,7 @@ def test_samples_round_trip_byte_identically(tmp_path, monkeypatch, samples, sha
     assert whole.inputs.flags.writeable and whole.labels.flags.writeable and not scratch.exists()
     write_samples(tmp_path / "b.parquet", whole)
     assert path.read_bytes() == (tmp_path / "b.parquet").read_bytes()
-    monkeypatch.setattr("pflcore.data.sample_files._GROUP", 5 * samples.inputs[0].nbytes)  # in pieces
+    monkeypatch.setattr("pflcore.data.sample_files.GROUP", 5 * samples.inputs[0].nbytes)  # in pieces
     write_samples(tmp_path / "c.parquet", samples)
     assert pq.read_metadata(tmp_path / "c.parquet").num_row_groups == 3
     # Beyond the memory limit they are decoded once and mapped, by the content of the artifact.

@@ -8,6 +8,7 @@ from functools import partial
 import numpy as np
 import pytest
 from PIL import Image
+from support.mistakes import line_of
 
 from pflcore.data.preparation import preparing
 from pflcore.datasets import _images
@@ -49,9 +50,8 @@ def test_order_colours_sizes_and_progress(processes, monkeypatch):
         (saved(large), "10x12 instead of 5x6 pixels"),
         (saved(Image.fromarray(RANDOM[0]), "GIF"), "not PNG or JPEG"),
     ):
-        with pytest.raises(UserError) as error:
-            decode([*IMAGES[:6], bad, IMAGES[0], bad], formats=("PNG", "JPEG"))
-        assert str(error.value) == f"image 6: not a readable image ({reason})"
+        line = line_of(decode, [*IMAGES[:6], bad, IMAGES[0], bad], formats=("PNG", "JPEG"))
+        assert line == f"image 6: not a readable image ({reason})"
     monkeypatch.setattr(_images, "MAX_PIXELS", 29)
     with pytest.raises(UserError, match="5x6 pixels are more than 29"):
         decode(IMAGES)

@@ -163,10 +163,10 @@ def test_speeches(folder, monkeypatch):
     assert samples.attributes["role"].names == ("First Citizen",) and samples.source == "mine.txt"
     assert texts(samples, train=False) == ["First, you know"]
     assert texts(samples, train=True) == windows("hear me speak. rather: to die than to famish?", 14)
-    monkeypatch.setattr(_download, "_fetch", lambda url, part: part.write_text(speeches))
+    monkeypatch.setattr(_download, "fetch", lambda url, part: part.write_text(speeches))
     assert "wrong hash" in failure(tiny, folder)
     trust(monkeypatch)
-    assert texts(tiny.load(folder)) == texts(tiny.load(folder)) != []
+    assert texts(tiny.load(folder), train=False) == windows("First, you know", 3)
 
 
 def shard(**users):

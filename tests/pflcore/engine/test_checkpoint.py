@@ -208,7 +208,7 @@ def test_a_full_disk_costs_no_checkpoint_and_one_with_a_name_is_on_the_disk(tmp_
 
 
 def test_one_process_at_a_time(tmp_path, monkeypatch):
-    monkeypatch.setattr(checkpoint, "_LOCK_SECONDS", 0.05)
+    monkeypatch.setattr(checkpoint, "LOCK_SECONDS", 0.05)
     taken = pytest.raises(UserError, match=f"^{tmp_path}: another process is training this run")
     with CheckpointFolder(tmp_path, "me", print), taken:
         start(tmp_path, "fedavg")

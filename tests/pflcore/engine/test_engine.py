@@ -53,8 +53,7 @@ def test_a_run_equals_rounds_written_out_by_hand(name, options, net, changes, ow
 
 
 @pytest.mark.parametrize(
-    "every, window, curve_every, measured",
-    [(2, 4, 2, [2, 3, 4, 5, 6, 7]), (1, 0, 4, [4, 7]), (9, 200, 0, [7])],
+    "every, window, curve_every, measured", [(2, 4, 2, [2, 3, 4, 5, 6, 7]), (1, 0, 4, [4, 7]), (9, 200, 0, [7])]
 )
 def test_models_are_measured_when_the_schedule_says(every, window, curve_every, measured):
     seen, settings = [], training(rounds=7, local_epochs=1)

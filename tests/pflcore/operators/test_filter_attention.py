@@ -86,7 +86,7 @@ def test_pruning_against_the_printed_formula(percent):
             rank = one.numel() * percent // 100
             assert torch.equal(kept, one > one.flatten().sort().values[rank - 1])
             assert int(kept.sum()) == one.numel() - rank
-    assert 1000 * 64.1 / 100 < 641  # what floats make of it
-    assert int(masks({"a": torch.randn(1, 1000)}, 64.1, "all")["a"].sum()) == 359
+    mask = masks({"a": torch.randn(1, 1000)}, 64.1, "all")["a"]
+    assert int(mask.sum()) == 359  # though in floats 1000 * 64.1 / 100 is below 641
     with pytest.raises(UserError, match="no convolution among the generated tensors"):
         masks({"fc.weight": torch.ones(1, 2, 3)}, 50)

@@ -95,7 +95,7 @@ REFUSED: list[tuple[str, Samples, int, dict, str]] = [
 
 
 def test_what_a_scheme_cannot_do(monkeypatch):
-    monkeypatch.setattr(_deal, "_WORK", 1)  # as few draws as there may be
+    monkeypatch.setattr(_deal, "WORK", 1)  # as few draws as there may be
     for name, samples, clients, options, words in REFUSED:
         with pytest.raises(UserError, match=rf"^[^\n]*{name}[^\n]*{words}"):
             make(name, samples, clients, **options)

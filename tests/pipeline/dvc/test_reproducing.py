@@ -2,12 +2,13 @@
 
 import re
 import shutil
+from functools import partial
 
 import pytest
 from support.damage import cut, flip
+from support.mistakes import line_of
 from support.project import make_project, results, spec, tree
 
-from pflcore.errors import UserError
 from pipeline.compile.compiler import GUARD, source_folder
 from pipeline.dvc.program import in_cache
 from pipeline.running.board import Board, status_path
@@ -30,11 +31,7 @@ def project(reproduced, monkeypatch):
 
 def test_edits_stop_the_guard_once_and_what_changes_nothing_does_not(tmp_path):
     project = make_project(tmp_path)
-
-    def stop():
-        with pytest.raises(UserError) as error:
-            guard.run(project.workspace())
-        return str(error.value)
+    stop = partial(line_of, guard.run, project.workspace())
 
     project.compile()
     assert guard.run(project.workspace()) == "1 specs, 2 runs: stages are up to date"

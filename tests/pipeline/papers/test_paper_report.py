@@ -16,6 +16,7 @@ from support.pages import HOSTILE, Document, squeezed
 from support.paper_specs import SPECS
 from support.project import make_project, spec, tree
 from support.report_demo import RECORD, cell, changed, demo, table
+from support.rounds import rounds_table
 
 from pflcore.artifacts import write_table
 from pflcore.errors import UserError
@@ -218,7 +219,7 @@ def test_pages_are_written_when_they_change(project, pfl, monkeypatch):
         papers.write(["mine"])
     # A file that goes away while pages are looked at is one that is not there.
     monkeypatch.setattr(Path, "exists", lambda path: True)
-    assert module._stamp(project.root / "gone") == "-"
+    assert module.stamp(project.root / "gone") == "-"
 
 
 def test_the_end_of_a_trial_run(project, monkeypatch):
@@ -241,9 +242,9 @@ def test_the_end_of_a_trial_run(project, monkeypatch):
 
 def measured(root, run, percents):
     """A run of two clients with 100 samples each, which after round i both classify `percents[i]` of them."""
-    rounds, correct = ([one for one in own for _ in range(2)] for own in (range(1, len(percents) + 1), percents))
-    made = rd.rounds_table(rounds, [0, 1] * len(percents), correct, [100] * len(rounds), [1.0] * len(rounds))
-    write_table(root / "artifacts/runs" / run / "rounds.parquet", made, "rounds/2", run=run, diverged=None)
+    rows = [(at, client, percent, 100, 1.0) for at, percent in enumerate(percents, 1) for client in (0, 1)]
+    path = root / "artifacts/runs" / run / "rounds.parquet"
+    write_table(path, rounds_table(rows), "rounds/2", run=run, diverged=None)
 
 
 def obtained(root, curves, cells, metric="final", **changes):

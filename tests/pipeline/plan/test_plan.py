@@ -66,7 +66,7 @@ def test_each_spec_has_its_share_and_what_is_cached_takes_no_time(project):
     time_run(project, "fedavg", 1, 5.0)  # half of its rounds
     figures = plan(project)
     assert [astuple(one)[:5] for one in (*figures.specs, figures.total)] == [
-        *(("more", 2, 2, 10.0, 1), ("tiny", 2, 1, 10.0, 0), ("all, each run once", 3, 2, 10.0, 1)),
+        *(("more", 2, 2, 10.0, 1), ("tiny", 2, 1, 10.0, 0), ("all, each run once", 3, 2, 10.0, 1))
     ]
     lines = list(plan_lines(figures))
     assert lines[0].startswith("2 of 3 runs are new (over 10 s here); ")
@@ -193,8 +193,8 @@ def test_a_module_that_looks_at_numbers_is_built_with_them_and_its_faults_are_li
 
 def test_what_fits_is_built_once_until_something_else_does(tmp_path, monkeypatch):
     project = make_project(tmp_path, {"specs/tiny.yaml": spec("[fedavg, fedrod, pfedhn]", backbone=CONVNET)})
-    built, build = [], fit._build
-    monkeypatch.setattr(fit, "_build", lambda run: (built.append(run.method), build(run)))
+    built, build = [], fit.build
+    monkeypatch.setattr(fit, "build", lambda run: (built.append(run.method), build(run)))
     assert not found(project) and sorted(built) == ["fedavg", "fedrod", "pfedhn"]
     # Other rounds and rates are nothing to build a model for; another width is, and so is edited code.
     project.write("specs/tiny.yaml", spec("[fedavg]", rounds=9, backbone=CONVNET).replace("lr: 0.1", "lr: 0.2"))

@@ -226,7 +226,7 @@ def test_mean_ranks_and_groups(tmp_path):
     assert section.data["mean_rank"].tolist() == [1, 2, 3]
 
 
-def test_a_rank_that_turns_over_is_marked_and_claims_decided_otherwise_are_named(tmp_path):
+def test_protocols_that_change_a_rank(tmp_path):
     """Of three seeds: Uneven is at 90 % on nine clients and at 10 % on one, Even is at 80 % on all. A seed adds half a
     percent to all but the worst. In the second column Even is at 5 % and ahead nowhere."""
     cells, records = [], {}

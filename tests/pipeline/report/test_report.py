@@ -174,10 +174,7 @@ def test_tables_of_other_shapes(tmp_path):
     assert r"\textbf{84.00$\pm$4.00} {[}2/3{]}" in text["report.tex"] and "84.00" in Document(text["report.html"]).text
     # A misprint is shown and compared with nothing.
     wrong = Published(mean=None, std=None, quoted=False, note="the mean is 80.00", printed="99.00", misprint=True)
-    cells = [
-        cell({"m": "A"}, ["a"]).model_copy(update={"published": wrong}),
-        cell({"m": "B"}, ["b-0"], (80.0, None)),
-    ]
+    cells = [cell({"m": "A"}, ["a"]).model_copy(update={"published": wrong}), cell({"m": "B"}, ["b-0"], (80.0, None))]
     resolved = table(cells, ["m"], [], claims=[claim({"m": ["A"]}, {"m": ["B"]})])
     results = rd.results_of(resolved, tmp_path)
     first, second = results.cells
@@ -312,3 +309,12 @@ def test_settings_that_are_not_held_equal(tmp_path):
         spec = f"grid:\n  base: {BASE}\n  axes:\n{axes}table: {{rows: [{rows}], columns: [{columns}]}}\n"
         made = resolved(tmp_path / str(at), spec)
         assert confounded_settings(made.table, {run.id: run for run in made.runs}) == expected
+
+
+def test_a_table_for_latex_is_one_tabular(tmp_path):
+    rd.report(rd.demo(tmp_path), tmp_path, tmp_path / "out")
+    text = (tmp_path / "out/table.tex").read_text("utf-8")
+    head, define, begin, top, *rows, bottom, end = text.splitlines()
+    assert head.startswith("% ") and define == r"\providecommand{\published}[1]{(#1)}"
+    assert [begin, top, bottom, end] == [r"\begin{tabular}{lcccc}", r"\toprule", r"\bottomrule", r"\end{tabular}"]
+    assert "\n".join(rows) in (tmp_path / "out/report.tex").read_text("utf-8") and len(rows) > 8

@@ -1,22 +1,23 @@
 """What tables have beside accuracies: columns of ranks, marks of ties, and quantities, by hand and from runs."""
 
-from typing import get_args
-
 import pandas as pd
 import pytest
 import yaml
 from support import report_demo as rd
 from support.fake_catalog import write_specs
-from support.figure_demo import write_analysis
+from support.figure_demo import record, write_analysis
 from support.pages import squeezed
 from support.report_demo import RECORD, by_seed, cell, report, results_of, table, with_records, write_run
+from support.rounds import rounds_table
 
+from pflcore.artifacts import write_table
 from pflcore.errors import UserError
 from pipeline.compile.compiler import compile_workspace
 from pipeline.report.frame import Value
 from pipeline.report.printed import format_value, signed
+from pipeline.report.study import SpecReport
 from pipeline.running.options import Request, RunOptions
-from pipeline.spec.metrics import QUANTITIES, Metric, Protocol, Quantity, read_printed
+from pipeline.spec.metrics import Quantity, read_printed
 from pipeline.spec.table import Published
 from pipeline.workspace import Workspace
 
@@ -205,4 +206,28 @@ def test_numbers_in_print_and_verdicts_on_their_digits(tmp_path):
     lines, *_ = pages(table([shows(Quantity(metric="bytes_up"))], ["m"], []), tmp_path / "b")
     assert "| m | bytes up |" in lines and "| A | 1.00 GB |" in lines
     assert any(line.startswith("- each number: bytes that a client sends in a round") for line in lines)
-    assert set(get_args(Metric)) == {*get_args(Protocol), *QUANTITIES}
+
+
+SHARES = {"s0": [50, 90, 60, 80, 80, 40], "s1": [10, 30, 20, 40, 60, 60]}
+"""Correct per hundred test samples: run → of two clients after round 1, 2 and 3."""
+
+
+def test_values_of_a_client_are_its_own(tmp_path):
+    for run, shares in SHARES.items():
+        rounds = rounds_table([(1 + at // 2, at % 2, share, 100, 1.0) for at, share in enumerate(shares)])
+        path = tmp_path / f"artifacts/runs/{run}/rounds.parquet"
+        write_table(path, rounds, "rounds/2", run=run, positions=1, diverged=None)
+    clients = {"A": 0, "B": 1}
+    cells = [cell({"method": "M", "domain": name}, [*SHARES], client=clients.get(name)) for name in ("A", "B", "*")]
+    settings = {"training": {"rounds": 3}, "evaluation": {"every": 1, "window": 1, "curve_every": 1}}
+    runs = {run: {**record("fedbn", seed=number, clients=2), **settings} for number, run in enumerate(SHARES)}
+    for metric, first, second in (
+        ("clients", Value(70.0, 10.0), Value(50.0, 10.0)),  # after the last round 80 and 60, 40 and 60
+        ("last_rounds", Value(55.0, 15.0), Value(55.0, 5.0)),  # over the last two rounds 70 and 40, 60 and 50
+    ):
+        shown = table(cells, ["method"], ["domain"], metric=metric, clients={"domain": clients})
+        results = results_of(with_records(tmp_path, shown, runs), tmp_path)
+        assert [one.obtained for one in results.cells[:2]] == [first, second]
+    curves = SpecReport(results).sections[0]
+    found = [curves.data[name].tolist() for name in curves.data if name != "round"]
+    assert found == [[30.0, 40.0, 70.0], [60.0, 60.0, 50.0], [45.0, 50.0, 60.0]]

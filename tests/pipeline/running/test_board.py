@@ -51,14 +51,15 @@ def test_it_is_kept_in_a_file(board, tmp_path):
 
 
 def test_time_left_comes_from_what_has_been_trained(board):
-    now, running = time.time(), board.entries["b"]
+    running = board.entries["b"]
+    now = running.began + 30
     assert (running.resumed, running.accuracy) == (0, 0.5)
-    assert running.left(now) == pytest.approx(60, abs=1)
-    assert board.left(now) == pytest.approx(60, abs=2)  # the other place has less to do
+    assert running.left(now) == pytest.approx(60)
+    assert board.left(now) == pytest.approx(60)  # the other place has less to do
     board.places = 1
-    assert board.left(now) == pytest.approx(60 + 10, abs=2)
+    assert board.left(now) == pytest.approx(60 + 10)
     running.resumed = 2
-    assert running.left(now) == pytest.approx(180, abs=1)
+    assert running.left(now) == pytest.approx(180)
     words = {0.04: "0.0 s", 42: "42 s", 187: "3:07 min", 7500: "2:05 h", 273_600: "3 d 4 h"}
     assert {seconds: duration(seconds) for seconds in words} == words
 
@@ -118,3 +119,10 @@ def test_what_patterns_of_cells_mean():
         cells_meant([names[0], "FedAgv, 50"], names, "kept cell")
     with pytest.raises(UserError, match=r"^no cell 'x' .*, 'n11' and 988 more$"):
         cells_meant(["x"], [f"n{number}" for number in range(1000)])
+
+
+def test_a_failure_is_shown_by_its_last_attempt(tmp_path):
+    log, head = tmp_path / "a.log", "--- 2026-11-26 10:00:0{}  pfl stage train a --seal 1\n"
+    log.write_text(f"{head.format(1)}old 1\nold 2\n--- 2026-11-26 10:00:02  failed: old\n{head.format(3)}new\n\n")
+    lines = summary(Board(entries={"a": StageState("a", "train", "a", "failed", note="why", log=str(log))}))
+    assert lines[1:3] == ["FAILED a: why", "    new"] and not any("old" in line for line in lines)

@@ -120,11 +120,11 @@ def test_slots(monkeypatch):
 def test_gpus(monkeypatch, tmp_path):
     for name in ("PFL_DEVICE", "CUDA_VISIBLE_DEVICES"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(local, "_DRIVERS", (str(tmp_path / "none"),))
+    monkeypatch.setattr(local, "DRIVERS", (str(tmp_path / "none"),))
     assert visible_gpus(None) is None
     with pytest.raises(UserError, match="there is no GPU here; leave it out"):
         visible_gpus("0")
-    monkeypatch.setattr(local, "_DRIVERS", (str(tmp_path),))
+    monkeypatch.setattr(local, "DRIVERS", (str(tmp_path),))
     for wanted in ("", "a", "0,0", "-1"):
         with pytest.raises(UserError, match=f"^--gpus {wanted}".rstrip() + " must be numbers separated by commas"):
             visible_gpus(wanted)

@@ -1,11 +1,10 @@
 """`pfl run --cluster`: a Ray cluster whose machines share nothing but the network."""
 
 import shutil
-import time
 
 import pytest
 from support.own_parts import own_parts
-from support.project import PATIENCE, at_work, make_project, results, spec
+from support.project import PATIENCE, at_work, make_project, results, spec, wait_for
 
 pytest.importorskip("ray")
 from support.cluster_nodes import RayCluster, free_port
@@ -23,12 +22,6 @@ def test_lost_machines_change_nothing(tmp_path):
 
     def checkpoints():
         return set(project.root.glob(".pfl/checkpoints/*/round-*.safetensors"))
-
-    def wait_for(found, head):
-        end = time.monotonic() + PATIENCE
-        while not found():
-            assert time.monotonic() < end and head.poll() is None, head.communicate()[0]
-            time.sleep(0.05)
 
     with RayCluster(tmp_path / "nodes") as cluster:
         for name in ("one", "two"):

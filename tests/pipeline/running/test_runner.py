@@ -6,19 +6,18 @@ import select
 import shutil
 import signal
 import subprocess
-import time
 from contextlib import closing, contextmanager
 from types import SimpleNamespace
 
 import pytest
-from support.project import PATIENCE, Project, at_work, kill, make_project, results, spec
+from support.project import PATIENCE, Project, at_work, kill, make_project, results, spec, wait_for
 
 import pipeline
 from pflcore.errors import UserError
 from pipeline.dvc.recorder import Recorder
 from pipeline.running.board import Board, status_path
 from pipeline.running.options import RunOptions
-from pipeline.running.runner import _interrupting, run_specs
+from pipeline.running.runner import interrupting, run_specs
 from pipeline.spec.run import read_run
 from pipeline.workspace import RECORDS
 
@@ -127,9 +126,8 @@ def test_a_second_one_waits_for_who_is_at_work_in_the_workspace(project, program
     project.call("pfl", "compile")
     wanted = ["tiny"]
     with at_work(project, *program.split()) as first:
-        until = time.monotonic() + PATIENCE
-        while program != "dvc repro" and "1 running" not in (shown := project.call("pfl", "status").stdout):
-            assert first.poll() is None and time.monotonic() < until, shown
+        if program != "dvc repro":
+            wait_for(lambda: "1 running" in project.call("pfl", "status").stdout, first)
         with stopped(first):
             waits = "waiting, '"
             if program != "dvc repro":
@@ -155,7 +153,7 @@ def test_a_second_one_waits_for_who_is_at_work_in_the_workspace(project, program
 def test_the_first_interruption_is_heeded_between_two_steps_and_the_second_at_once(monkeypatch, capfd):
     monkeypatch.setattr(signal, "getsignal", lambda number: signal.SIG_DFL)  # whatever pytest runs under
     scheduler = SimpleNamespace(interrupted=False)
-    with _interrupting(scheduler):
+    with interrupting(scheduler):
         os.kill(os.getpid(), signal.SIGINT)
         assert scheduler.interrupted
         assert capfd.readouterr().err.strip() == "stopping; a second Ctrl-C stops at once"

@@ -21,9 +21,9 @@ FAILED = Ended("", "failed", "its line")
 class Play:
     """A call of ``pfl run``; it is the recorder, the pool and the display, too.
 
-    Stages, each with what it depends on, are named by kind and subject, such as ``train a``. What `then` lists of one
-    happens to it in turn: verdicts, ends, and problems when it is recorded; then everything goes well. Of ``begin`` and
-    ``record`` it lists how often DVC's lock is held.
+    `stages`: name, such as ``train a`` → names of the stages that it needs. `then`: name → what happens to the stage in
+    turn: verdicts, ends, and problems when it is recorded; afterwards all goes well. Its lists for ``begin`` and
+    ``record`` say how often DVC's lock is held.
     """
 
     def __init__(self, stages, then=None, stale=None, seconds=None, capacity=1, keep_going=True):

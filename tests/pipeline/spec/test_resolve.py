@@ -4,23 +4,14 @@ import json
 from pathlib import Path
 
 import pytest
-from support.fake_catalog import BASE, CATALOG, resolved, write_specs
-from support.figure_demo import record
+from support.fake_catalog import BASE, resolved, write_specs
 from support.paper_specs import catalog_of_all
-from support.report_demo import cell, results_of, rounds_table, table, with_records
 
-from pflcore.artifacts import write_table
 from pflcore.datasets import DATASETS
 from pflcore.errors import UserError
 from pflcore.methods import METHODS
-from pflcore.options import describe_options
 from pflcore.partitions import PARTITIONS
-from pflcore.settings import Training
-from pipeline.report.frame import Value
-from pipeline.report.spec_report import SpecReport
-from pipeline.spec.catalog import Catalog
 from pipeline.spec.resolve import Resolved, resolve, smoke_clients
-from pipeline.spec.run import Run
 from pipeline.spec.specs import load_spec
 
 HELD_BACK = BASE.replace("dirichlet", "{name: dirichlet, validation_share: 0.2}")
@@ -242,52 +233,7 @@ def test_every_entry_shrinks(tmp_path: Path) -> None:
             assert training["sample_rate"] * clients == pytest.approx(2)
 
 
-# --- ids --------------------------------------------------------------------------------------------------------------
-
-EQUAL = {
-    "training: {lr: 1}": "training: {lr: 1.0}",
-    "backbone: {name: convnet, pool: 1}": "backbone: {name: convnet, pool: 1.0, channels: [16, 32]}",
-    "seed: 0": "analyses: []",
-    "analyses: [weights, maps]": "analyses: [{name: maps}, weights]",
-}
-RECORD = {
-    "dataset": {"name": "digits", "stand_in": None}, "partition": {"name": "dirichlet", "alpha": 0.3},
-    "clients": 10, "seed": 0, "backbone": {"name": "convnet", "channels": [8, 16]}, "method": {"name": "fedavg"},
-    "training": {"rounds": 40, "lr": 0.1}, "evaluation": {"every": 1}, "profile": "paper",
-}  # fmt: skip
-
-
-def test_ids_never_change_and_depend_on_what_they_stand_for(tmp_path: Path) -> None:
-    for pair in EQUAL.items():
-        texts = (f"extends: b.yaml\ngrid: {{base: {{{setting}}}}}" for setting in pair)
-        one, other = (resolved(tmp_path, text, b_yaml=f"grid: {{base: {BASE}}}").runs[0].id for text in texts)
-        assert one == other, pair
-    names = ("id", "federation_id", "data_id")
-    before = [getattr(Run(dict(reversed(RECORD.items()))), name) for name in names]
-    assert before == ["fedavg-convnet-digits-c70697d7", "digits-dirichlet-n10-s0-d5a4b076", "digits-302ab2f1"]
-    for field, value, differing in (
-        ("profile", "smoke", 1),
-        ("training", {"rounds": 41, "lr": 0.1}, 1),
-        ("seed", 1, 2),
-        ("partition", {"name": "dirichlet", "alpha": 1.0}, 2),
-        ("dataset", {"name": "digits", "stand_in": 8}, 3),
-    ):
-        after = [getattr(Run({**RECORD, field: value}), name) for name in names]
-        assert [one != other for one, other in zip(before, after, strict=True)] == [n < differing for n in range(3)]
-    later = {option.name for option in describe_options(Training) if option.later}  # in no record at their defaults
-    for catalog in (CATALOG, Catalog.from_json(CATALOG.to_json())):  # in which lists are no tuples
-        assert "milestones" in later and not later & catalog.validate("training", {"rounds": 3}).keys()
-        given = catalog.validate("training", {"milestones": [2], "schedule": "step", "gamma": 0.5})
-        assert later & given.keys() == {"milestones", "schedule", "gamma"}
-
-
-# --- cells of single clients ------------------------------------------------------------------------------------------
-
-SHARES = {"s0": [50, 90, 60, 80, 80, 40], "s1": [10, 30, 20, 40, 60, 60]}
-"""Correct per hundred test samples: run → of two clients after round 1, 2 and 3."""
-
-
-def test_labels_of_clients_share_runs_and_values_are_of_the_client_alone(tmp_path: Path) -> None:
+def test_labels_of_clients_share_runs(tmp_path: Path) -> None:
     axes = "axes: {method: [fedavg, fedtp], domain: {A: {}, B: {}, All: {}}, seed: [0, 1]}"
     layout = "table: {rows: [method], columns: [domain], average_over: [seed], clients: {domain: {A: 0, B: 15}}}"
     result = resolved(tmp_path, f"grid: {{base: {BASE}, {axes}}}\n{layout}\n")
@@ -295,82 +241,3 @@ def test_labels_of_clients_share_runs_and_values_are_of_the_client_alone(tmp_pat
     assert [(one.client, len(one.runs)) for one in result.table.cells] == [(0, 2), (15, 2), (None, 2)] * 2
     small = resolved(tmp_path, f"grid: {{base: {BASE}, {axes}}}\n{layout}\n", "smoke").table
     assert small.clients == {"domain": {"A": 0, "B": 7}}  # of eight
-    for run, shares in SHARES.items():
-        rounds = rounds_table([1, 1, 2, 2, 3, 3], [0, 1] * 3, shares, [100] * 6, [1.0] * 6)
-        path = tmp_path / f"artifacts/runs/{run}/rounds.parquet"
-        write_table(path, rounds, "rounds/2", run=run, positions=1, diverged=None)
-    clients = {"A": 0, "B": 1}
-    cells = [cell({"method": "M", "domain": name}, [*SHARES], client=clients.get(name)) for name in ("A", "B", "*")]
-    settings = {"training": {"rounds": 3}, "evaluation": {"every": 1, "window": 1, "curve_every": 1}}
-    runs = {run: {**record("fedbn", seed=number, clients=2), **settings} for number, run in enumerate(SHARES)}
-    for metric, first, second in (
-        ("clients", Value(70.0, 10.0), Value(50.0, 10.0)),  # after the last round 80 and 60, 40 and 60
-        ("last_rounds", Value(55.0, 15.0), Value(55.0, 5.0)),  # over the last two rounds 70 and 40, 60 and 50
-    ):
-        shown = table(cells, ["method"], ["domain"], metric=metric, clients={"domain": clients})
-        results = results_of(with_records(tmp_path, shown, runs), tmp_path)
-        assert [one.obtained for one in results.cells[:2]] == [first, second]
-    curves = SpecReport(results).sections[0]
-    found = [curves.data[name].tolist() for name in curves.data if name != "round"]
-    assert found == [[30.0, 40.0, 70.0], [60.0, 60.0, 50.0], [45.0, 50.0, 60.0]]
-
-
-# --- tuning -----------------------------------------------------------------------------------------------------------
-
-GRID = f"""\
-grid:
-  base: {HELD_BACK}
-  axes:
-    method: {{FedAvg: fedavg, FedTP: fedtp}}
-    seed: [0, 3]
-table: {{rows: [method], average_over: [seed]}}
-"""
-TUNE = """\
-tune:
-  space: {training.lr: [0.01, 0.1, 0.5], training.local_epochs: [1, 2]}
-  also:
-    - when: {method: FedTP}
-      space: {method.server_lr: [0.1, 1.0]}
-      trial: {training: {rounds: 3, sample_rate: 0.5}}
-  seeds: [7, 8]
-  trial: {training: {rounds: 1}}
-"""
-
-
-def test_combinations_are_tried_under_seeds_of_their_own(tmp_path: Path) -> None:
-    def tried(text: str, profile: str = "paper") -> tuple:
-        result = resolved(tmp_path, text, profile)
-        by_method = {name.partition("-")[0]: selection for name, selection in result.selections.items()}
-        return result, by_method["fedavg"], by_method["fedtp"]
-
-    result, plain, longer = tried(GRID + TUNE)
-    assert [(len(one.trials), one.size) for one in (plain, longer)] == [(6, 6), (12, 12)]
-    assert [tuple(trial.chosen.values()) for trial in plain.trials[:3]] == [(0.01, 1), (0.01, 2), (0.1, 1)]
-    third = [(run.seed, run.training.lr, run.training.rounds, run.tuned) for run in plain.trials[2].runs]
-    assert third == [(7, 0.1, 1, None), (8, 0.1, 1, None)]
-    run = longer.trials[1].runs[0]  # as `also` says
-    assert (run.options("method")["server_lr"], run.training.rounds, run.training.sample_rate) == (1.0, 3, 0.5)
-    assert longer.record["rounds"] == 72
-    # One choice for both seeds of a method's runs, which are those of the table.
-    final = [run for run in result.runs if run.tuned]
-    assert len(final) == 4 and len(result.runs) == 4 + 2 * 18
-    assert {run.tuned for run in final if run.method == "fedavg"} == {plain.id}
-    assert {run.id for run in final} == set(result.table.runs) == set(result.table.tuned)
-    small = tried(GRID + TUNE, "smoke")[2].trials[0].runs[0]
-    assert (small.record["profile"], small.training.batch_size) == ("smoke", 16)
-    (_, *some), (_, *again) = (tried(f"{GRID}{TUNE}  trials: 5\n") for _ in range(2))  # a random set
-    assert [one.size for one in some] == [6, 12] and [one.id for one in some] == [one.id for one in again]
-    for one in some:
-        drawn = [tuple(trial.chosen.values()) for trial in one.trials]
-        assert len(set(drawn)) == 5 and drawn == sorted(drawn)  # in the order of the grid, which ascends here
-
-
-def test_an_axis_may_be_whether_runs_are_tuned(tmp_path: Path) -> None:
-    grid = GRID.replace("    seed:", "    way: {as it is: {}, tuned: {}}\n    seed:")
-    grid = grid.replace("average", "columns: [way], average")
-    result = resolved(tmp_path, f"{grid}tune: {{where: {{way: tuned}}, space: {{training.lr: [0.01, 0.1]}}}}\n")
-    tuned = {run.id for run in result.runs if run.tuned}
-    for shown in result.table.cells:
-        assert len(shown.runs) == 2 and {run in tuned for run in shown.runs} == {shown.labels["way"] == "tuned"}
-    with pytest.raises(UserError, match="way: has no effect"):
-        resolved(tmp_path, grid)

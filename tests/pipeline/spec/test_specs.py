@@ -9,7 +9,9 @@ from support.paper_specs import catalog_of_all
 from support.project import make_project
 
 from pflcore.errors import UserError
+from pflcore.options import describe_options
 from pflcore.registry import KINDS, registry_of
+from pflcore.settings import Training
 from pipeline.spec import catalog as module
 from pipeline.spec.catalog import Catalog, load_catalog
 from pipeline.spec.editor_schema import json_schema
@@ -197,3 +199,11 @@ def test_what_pyproject_names_and_what_is_added(tmp_path: Path) -> None:
     assert named(["paper/"], KNOWN) == ["paper/base", "paper/one", "paper/two"]
     with pytest.raises(UserError, match="unknown spec 'papr'; did you mean 'paper'"):
         named(["papr"], KNOWN)
+
+
+def test_later_options_are_in_no_record_at_their_defaults() -> None:
+    later = {option.name for option in describe_options(Training) if option.later}
+    for catalog in (CATALOG, Catalog.from_json(CATALOG.to_json())):  # in which lists are no tuples
+        assert "milestones" in later and not later & catalog.validate("training", {"rounds": 3}).keys()
+        given = catalog.validate("training", {"milestones": [2], "schedule": "step", "gamma": 0.5})
+        assert later & given.keys() == {"milestones", "schedule", "gamma"}

@@ -29,8 +29,8 @@ CONVNET = backbone("convnet")
 def all_recorded():
     """Every step is recorded at its first occurrence."""
     with pytest.MonkeyPatch.context() as patch, pretend_cuda() as events:
-        patch.setattr(graphs, "_CALLS_BEFORE", 0)
-        patch.setattr(graphs, "_WARM_UP", 1)
+        patch.setattr(graphs, "CALLS_BEFORE", 0)
+        patch.setattr(graphs, "WARM_UP", 1)
         yield events
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.cohorts import AMPLIFIED, FIRST, PAIRS, UNEVEN, assert_close, trainer, uneven_run
 from support.tiers import SIX
-from support.tiny import assert_states_close, backbone, federation, method, result_bytes, training
+from support.tiny import assert_states_close, backbone, federation, method, result_bytes, run, training
 
 from pflcore.engine.client import Diverged
 from pflcore.engine.executors import choose_executor, worker_count
@@ -153,3 +153,13 @@ def test_every_step_is_in_one_piece_in_order(steps, workers):
         assert [piece.start for piece in own] == [0, *(piece.stop for piece in own[:-1])]
         assert own[-1].stop == count and len(own) <= 2
     assert len(pieces) - len(steps) < workers
+
+
+def test_workers_need_no_shared_memory(monkeypatch):
+    def full(*_):
+        raise RuntimeError("unable to allocate shared memory(shm) for file </torch_1>: Success (0)")
+
+    for name in ("_share_filename_cpu_", "_share_fd_cpu_"):
+        monkeypatch.setattr(torch.UntypedStorage, name, full)
+    pooled, alone = (run(method("fedavg"), backbone("convnet"), executor=name) for name in ("pooled", "sequential"))
+    assert result_bytes(pooled) == result_bytes(alone)

@@ -26,7 +26,7 @@ from pflcore.methods.simple import FedAvg
 
 def test_a_stack_that_does_not_fit_is_made_smaller(monkeypatch):
     (reference, state), limit, widths = trainer(), 2, []
-    train = Stacked._train
+    train = Stacked.train_stack
 
     def short(self, round_, jobs, part):
         widths.append(len(jobs))
@@ -34,7 +34,7 @@ def test_a_stack_that_does_not_fit_is_made_smaller(monkeypatch):
             raise torch.OutOfMemoryError("CUDA out of memory.\nmore")
         return train(self, round_, jobs, part)
 
-    monkeypatch.setattr(Stacked, "_train", short)
+    monkeypatch.setattr(Stacked, "train_stack", short)
     stacked, jobs = Stacked(reference, 8), [(client, state) for client in range(5)]
     for outcome, other in zip(stacked.train(1, jobs), Sequential(reference).train(1, jobs), strict=True):
         assert outcome.client == other.client

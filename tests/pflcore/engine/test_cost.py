@@ -39,7 +39,7 @@ def test_the_federation():
     assert known.features == initial["head.weight"].shape[1]
     plain = trainer(FedAvg(), local_steps=4, local_epochs=3).federation(initial)
     assert plain.local_epochs is None and plain.total_rounds is None
-    with pytest.raises(UserError, match=r"test_facts\.py:\d+: federation\.rounds must be asked for"):
+    with pytest.raises(UserError, match=r"test_cost\.py:\d+: federation\.rounds must be asked for"):
         print(plain.rounds)
 
 

@@ -1,4 +1,4 @@
-"""What work says of itself while it lasts, how long it took, and what it needs of a machine."""
+"""What work says of itself while it lasts, and how long it took."""
 
 import io
 import re
@@ -7,8 +7,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import torch
-from support.tiny import backbone, method, result_bytes, run
 
 from pflcore.engine import Progress
 from pipeline import progress as module
@@ -64,14 +62,3 @@ def test_what_is_no_duration_is_no_timing(tmp_path: Path) -> None:
     for seconds, work in (("Infinity", 0), ("NaN", 0), ("-1", 0), (2.5, "Infinity"), (10**400, 0), ('"2.5"', 0)):
         path.write_text(f'{{"seconds": {seconds}, "device": "cpu", "rounds": 3, "core_seconds": {work}}}')
         assert read_timing(path) is None
-
-
-def test_workers_need_no_shared_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> None:
-        raise RuntimeError("unable to allocate shared memory(shm) for file </torch_1>: Success (0)")
-
-    monkeypatch.setenv("PFL_WORKERS", "2")
-    for name in ("_share_filename_cpu_", "_share_fd_cpu_"):
-        monkeypatch.setattr(torch.UntypedStorage, name, full)
-    pooled, alone = (run(method("fedavg"), backbone("convnet"), executor=name) for name in ("pooled", "sequential"))
-    assert result_bytes(pooled) == result_bytes(alone)

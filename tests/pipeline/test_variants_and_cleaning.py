@@ -12,10 +12,8 @@ from filelock import FileLock
 from support.command import Pfl
 from support.command import pfl as pfl
 from support.project import make_project, spec, tree
-from support.report_demo import demo, report
 
 from pipeline.compile.compiler import compile_workspace
-from pipeline.running.board import Board, StageState, summary
 from pipeline.study.variant import write_variant
 
 NAME = "variants/two-training.rounds-3-method.mu-0.25"
@@ -114,19 +112,3 @@ def test_cleaning_removes_what_no_spec_asks_for(tmp_path: Path, pfl: Pfl, monkey
     assert before[path] not in after.values(), "DVC's cache has no copy"
     own.unlink()
     assert project.call("dvc", "checkout", f"{own}.dvc").returncode == 0 and own.is_file()
-
-
-def test_a_failure_is_shown_by_its_last_attempt(tmp_path: Path) -> None:
-    log, head = tmp_path / "a.log", "--- 2026-11-26 10:00:0{}  pfl stage train a --seal 1\n"
-    log.write_text(f"{head.format(1)}old 1\nold 2\n--- 2026-11-26 10:00:02  failed: old\n{head.format(3)}new\n\n")
-    lines = summary(Board(entries={"a": StageState("a", "train", "a", "failed", note="why", log=str(log))}))
-    assert lines[1:3] == ["FAILED a: why", "    new"] and not any("old" in line for line in lines)
-
-
-def test_a_table_for_latex_is_one_tabular(tmp_path: Path) -> None:
-    report(demo(tmp_path), tmp_path, tmp_path / "out")
-    text = (tmp_path / "out/table.tex").read_text("utf-8")
-    head, define, begin, top, *rows, bottom, end = text.splitlines()
-    assert head.startswith("% ") and define == r"\providecommand{\published}[1]{(#1)}"
-    assert [begin, top, bottom, end] == [r"\begin{tabular}{lcccc}", r"\toprule", r"\bottomrule", r"\end{tabular}"]
-    assert "\n".join(rows) in (tmp_path / "out/report.tex").read_text("utf-8") and len(rows) > 8
