@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 import yaml
-from pipeline.report.study import SpecReport
+from pipeline.report.spec_report import SpecReport
 from support import report_demo as rd
 from support.fake_catalog import write_specs
 from support.figure_demo import record, write_analysis
