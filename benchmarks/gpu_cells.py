@@ -3,7 +3,7 @@
     python benchmarks/gpu_cells.py pack --out FOLDER                    # here, with data and partitions made
     python benchmarks/gpu_cells.py train --cells FOLDER --out $OUT      # there, as often as it takes
     python benchmarks/gpu_cells.py collect --cells FOLDER --from $OUT   # here, after each time
-    pfl results keep fedofa/table_s1
+    pfl keep fedofa/table_s1
 
 There, it needs this repository, the folder, torch, numpy, safetensors and filelock. It trains the cheapest first, stops
 before its deadline, and prints a table. In $OUT it leaves a line per run that has ended, and checkpoints of the one
@@ -183,7 +183,7 @@ def collect(chosen: argparse.Namespace) -> None:
         why = "trained with other settings, code or data than there are here, so not taken"
         raise UserError(f"{', '.join(refused)}: {why}; {len(addresses)} others were")
     under_way = len(list(folder.glob(f"{UNDER_WAY}*")))
-    print(f"{len(addresses)} runs taken, {under_way} under way; `pfl results keep` makes them last")
+    print(f"{len(addresses)} runs taken, {under_way} under way; `pfl keep` makes them last")
 
 
 def identity(root: Path, run: Run, code: str, kind: str) -> str:

@@ -12,7 +12,7 @@ from pipeline.cli.run import add, clean, compile_, drop, plan, run, status, vali
 from pipeline.stages.cli import stage
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
-results = typer.Typer(help="Kept results: the ledger in results/, which git keeps.", no_args_is_help=True)
+ledger = typer.Typer(help="Look at kept results: the ledger in results/, which git keeps.", no_args_is_help=True)
 COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
     "Begin": {
         "pfl init mine --from fedtp/table2": look.init,
@@ -20,7 +20,6 @@ COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "pfl check mine --set mu=0.5 --with tiny_vit": look.check,
         "pfl fetch cifar10": look.fetch,
         "pfl schema --write": look.schema,
-        "pfl setup": look.setup,
     },
     "Run": {
         "pfl validate fedtp/table2": validate,
@@ -35,28 +34,30 @@ COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
     "Look": {
         "pfl list methods": look.list_,
         "pfl describe partition dirichlet --dataset digits --set alpha=0.1": look.describe,
+        "pfl results first --per-client": look.results,
         "pfl compare fedtp/table3 fedtp/table3_jpeg": look.compare,
         "pfl report fedtp": look.report,
     },
     "Keep": {
+        "pfl keep fedofa/table_s1": keep.keep,
         "pfl verify fedofa/table_s1 --cells 3": keep.verify,
         "pfl export 'quickstart: FedTP, pathological' --client 7 --seed 0": keep.export,
         "pfl export-split quickstart --out exports": keep.export_split,
     },
 }
-KEPT: dict[str, Callable[..., None]] = {
-    "pfl results keep fedofa/table_s1": keep.keep,
-    "pfl results drop fedofa/table_s1": keep.drop,
-    "pfl results list": keep.list_,
-    "pfl results show cfl-convnet-mnist-17dd9350": keep.show,
-    "pfl results report": keep.report,
+LEDGER: dict[str, Callable[..., None]] = {
+    "pfl ledger drop fedofa/table_s1": keep.drop,
+    "pfl ledger list": keep.list_,
+    "pfl ledger show cfl-convnet-mnist-17dd9350": keep.show,
+    "pfl ledger report": keep.report,
 }
 for panel, commands in COMMANDS.items():
     for example, command in commands.items():
         app.command(example.split()[1], rich_help_panel=panel, epilog=f"Example: {example}")(command)
-for example, command in KEPT.items():
-    results.command(example.split()[2], epilog=f"Example: {example}")(command)
-app.add_typer(results, name="results", rich_help_panel="Keep", epilog="Example: pfl results keep fedofa/table_s1")
+for example, command in LEDGER.items():
+    ledger.command(example.split()[2], epilog=f"Example: {example}")(command)
+app.add_typer(ledger, name="ledger", rich_help_panel="Keep", epilog="Example: pfl ledger list")
+app.command("setup", hidden=True)(look.setup)
 app.command("stage", hidden=True)(stage)
 
 

@@ -143,6 +143,22 @@ def describe(
     listing.describe(name, workspace, catalog, terminal, kind, given)
 
 
+def results(
+    spec: Annotated[str, typer.Argument(help="A spec whose report has been made.")],
+    per_client: Annotated[bool, typer.Option("--per-client", help="Runs and clients, after the last round.")] = False,
+    csv: Annotated[bool, typer.Option("--csv", help="Print CSV, unrounded.")] = False,
+    profile: Profile = PAPER,
+) -> None:
+    """Print what was obtained for a spec, a row per cell of its table."""
+    from pipeline.cli.obtained import obtained, show  # with pandas
+
+    frame = obtained(Workspace.find(profile=profile), spec, per_client)
+    if csv:
+        print(frame.to_csv(index=False), end="")
+    else:
+        show(frame)
+
+
 def compare(
     first: Annotated[str, typer.Argument(help="A spec whose report has been made.")],
     second: Annotated[str, typer.Argument(help="Another one.")],

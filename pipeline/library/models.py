@@ -31,7 +31,7 @@ def trained(found: Found, run: Run, device: str) -> Trained:
     root, state, saved = found.workspace.root, found.state(run), run.training.save_weights
     if state == KEPT:
         raise UserError(
-            f"{run.id}: kept in results/, which holds counts and no weights; `pfl results drop` and train it"
+            f"{run.id}: kept in results/, which holds counts and no weights; `pfl ledger drop` and train it"
         )
     if state != TRAINED:
         why = "its code or data have changed since it was trained" if state == STALE else "not trained yet"

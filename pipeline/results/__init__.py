@@ -1,1 +1,1 @@
-"""``pfl results`` and ``pfl verify``: keeping what was obtained, looking at it, and training some of it again."""
+"""``pfl keep``, ``pfl ledger`` and ``pfl verify``: keeping results, looking at them, training some of them again."""

@@ -1,4 +1,4 @@
-"""``pfl results keep``, ``list`` and ``show``: what is up to date is added to the ledger, and what of it is current."""
+"""``pfl keep``, ``pfl ledger list`` and ``show``: results that are up to date are kept; which kept ones are current."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def find(ledger: Ledger, id_: str) -> Entry:
     """Return a kept result by the id of its run. Raises :class:`UserError`, also when it is damaged."""
     if entry := ledger.get(id_):
         return entry
-    raise UserError(f"no kept result {id_!r}{did_you_mean(id_, list(ledger.lines))}; see `pfl results list`")
+    raise UserError(f"no kept result {id_!r}{did_you_mean(id_, list(ledger.lines))}; see `pfl ledger list`")
 
 
 def curve_of(entry: Entry) -> list[tuple[int, float, float]]:

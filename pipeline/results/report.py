@@ -1,4 +1,4 @@
-"""``pfl results report``: a page of the published numbers that the ledger has runs for, and the same table in a README.
+"""``pfl ledger report``: a page of the published numbers that the ledger has runs for, and the same table in a README.
 
 It is made from kept results alone, those by earlier code included and marked, so that it is the same on every machine.
 """
@@ -37,7 +37,7 @@ PAGE = "docs/results.md"
 EARLIER = "°"
 """Marks a number that was obtained with an earlier state of the code."""
 
-_WRITTEN = "<!-- Written by `pfl results report`. -->"
+_WRITTEN = "<!-- Written by `pfl ledger report`. -->"
 _PLACE = re.compile(r"(<!-- results: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 Numbers = dict[str, str]
@@ -210,7 +210,7 @@ def _mark(runs: Iterable[str], old: set[str]) -> str:
 
 def _on_earlier_code(runs: Iterable[str], old: set[str]) -> list[str]:
     """Return a line that explains the mark, if any number bears it."""
-    return [f"{EARLIER}: by an earlier state of the code, see `pfl results list`."] if _mark(runs, old) else []
+    return [f"{EARLIER}: by an earlier state of the code, see `pfl ledger list`."] if _mark(runs, old) else []
 
 
 def _made(runs: list[Entry]) -> str:

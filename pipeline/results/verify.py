@@ -47,7 +47,7 @@ def verify(workspace: Workspace, spec: str, cells: int, named: list[str]) -> lis
     in_table = {cell_name(cell.labels): cell.runs for cell in compilation.table(spec).cells}
     kept = {name: own for name, runs in in_table.items() if (own := [run for run in runs if run in compilation.kept])}
     if not kept:
-        raise UserError(f"{spec}: none of its cells is kept and current; see `pfl results list`")
+        raise UserError(f"{spec}: none of its cells is kept and current; see `pfl ledger list`")
     drawn = random.SystemRandom().sample(sorted(kept), min(cells, len(kept)))
     meant = cells_meant(named, list(kept), "kept cell") if named else drawn
     chosen = {name: runs for name, runs in kept.items() if name in meant}

@@ -143,4 +143,4 @@ def test_cells_are_those_of_an_ordinary_run_though_killed_and_continued(tmp_path
     here(other, "pfl", "run")
     ours, theirs = (sorted(one.root.glob("artifacts/runs/*/rounds.parquet")) for one in (project, other))
     assert len(ours) == 2 and [path.read_bytes() for path in ours] == [path.read_bytes() for path in theirs]
-    here(project, "pfl", "results", "keep", "tiny")  # DVC takes them for what they are, and they can be kept
+    here(project, "pfl", "keep", "tiny")  # DVC takes them for what they are, and they can be kept

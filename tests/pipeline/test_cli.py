@@ -20,7 +20,7 @@ from pflcore.methods import METHODS
 from pflcore.registry import KINDS, registry_of
 from pflcore.settings import Evaluation, Training
 from pipeline import cli
-from pipeline.cli.commands import COMMANDS, KEPT, app
+from pipeline.cli.commands import COMMANDS, LEDGER, app
 from pipeline.compile.compiler import compile_workspace
 from pipeline.compile.generated import write
 
@@ -44,7 +44,7 @@ def test_help_has_all_commands_in_four_groups_each_with_an_example(tmp_path: Pat
     code, out, _ = pfl(tmp_path, "--help")
     panels = re.findall(r"^╭─ (\w+) ", out, re.MULTILINE)
     assert (code, panels) == (0, ["Options", *COMMANDS]) and " stage " not in out
-    for example in (*[one for commands in COMMANDS.values() for one in commands], *KEPT):
+    for example in (*[one for commands in COMMANDS.values() for one in commands], *LEDGER):
         found, words = get_command(app), re.findall(r"'[^']*'|\S+", example)[1:]
         while words and (inner := getattr(found, "commands", {}).get(words[0])):
             found, words = inner, words[1:]

@@ -159,7 +159,7 @@ def test_what_was_compiled_anew_or_away_meanwhile_is_stale_or_not_recorded(study
     study.make(A, "1")  # at once; what follows within seconds, at the end
     study.make(B, "1")
     assert study.locked() == ["a"]
-    study.compile(a="pfl stage other")  # as `pfl results keep` does with runs that have ended
+    study.compile(a="pfl stage other")  # as `pfl keep` does with runs that have ended
     assert study.again().locked() == ["a", "b"]
     assert study.recorder.stale([A, B]) == {A: "its command changed"}
     study.make(A, "2")

@@ -1,5 +1,6 @@
 """The Python interface: frames of what was obtained, models of clients, training on own tensors; what is refused."""
 
+import io
 import json
 import re
 import shutil
@@ -15,6 +16,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 from sklearn.datasets import load_digits
 from support import tiny
+from support.command import pfl as pfl
 from support.project import make_project, spec
 
 import pipeline
@@ -48,6 +50,20 @@ def test_frames_are_what_was_measured_reported_and_dealt(original):
     assert len(dealt) == 1797 and dealt["sample"].is_unique and set(dealt["client"]) == {0, 1, 2}
     assert (dealt["label"] == load_digits().target[dealt["sample"]]).all()
     assert set(dealt["split"]) == {"train", "test"} and dealt["federation"].nunique() == 1
+
+
+def test_results_are_printed_by_cell_and_by_client_and_as_csv(original, pfl):
+    """The counts of one client at the end are those in the file that its training left."""
+    said = [pfl(original.root, "results", "tiny", "--csv", *more)[1] for more in ([], ["--per-client"])]
+    cells, clients = (pd.read_csv(io.StringIO(text)) for text in said)
+    assert list(cells["method"]) == ["FedAvg", "FedPer"] and cells["verdict"].isna().all()
+    (path,) = original.root.glob("artifacts/runs/fedper-*/rounds.parquet")
+    last = max(pq.read_table(path).to_pylist(), key=lambda row: (row["round"], row["client"]))
+    mine = clients[(clients["method"] == "FedPer") & (clients["client"] == last["client"])].iloc[0]
+    assert (mine["round"], mine["correct"], mine["total"]) == (last["round"], last["correct"], last["total"])
+    assert mine["accuracy"] == pytest.approx(100 * last["correct"] / last["total"])
+    printed = pfl(original.root, "results", "tiny")[1].splitlines()
+    assert printed[1].split()[:2] == ["FedAvg", f"{cells['obtained_mean'][0]:.2f}"]
 
 
 def test_what_is_unknown_untrained_or_stale_is_said_and_never_shown(reproduced):

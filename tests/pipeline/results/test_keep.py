@@ -38,9 +38,9 @@ def by_earlier_code(project):
 
 @pytest.mark.matrix
 def test_a_clone_shows_the_table_without_training_and_verifies_it(reproduced, tmp_path):
-    done = pfl(reproduced, "results", "keep", "tiny")
+    done = pfl(reproduced, "keep", "tiny")
     assert done.returncode == 0 and done.stdout.startswith("tiny: 2 runs kept in results/tiny.jsonl"), done.stderr
-    assert "2 were before" in pfl(reproduced, "results", "keep", "tiny").stdout
+    assert "2 were before" in pfl(reproduced, "keep", "tiny").stdout
     clone = Project(tmp_path / "clone")  # what git would carry: specs and results
     for name in ("specs", "results", ".dvc"):
         shutil.copytree(reproduced.root / name, clone.root / name, ignore=shutil.ignore_patterns("cache", "tmp"))
@@ -59,9 +59,9 @@ def test_a_clone_shows_the_table_without_training_and_verifies_it(reproduced, tm
     rows, shown = (table.splitlines()[1:] for table in tables)
     assert [row + entry.obtained for row in rows] == shown
     # What the commands say of it.
-    curve_of_it = pfl(reproduced, "results", "show", entry.run.id).stdout
+    curve_of_it = pfl(reproduced, "ledger", "show", entry.run.id).stdout
     assert f"run: {entry.run.id}\n" in curve_of_it and "lr: 0.1\n" in curve_of_it and "accuracy %" in curve_of_it
-    missing = pfl(reproduced, "results", "show", entry.run.id[:-1] + "x")
+    missing = pfl(reproduced, "ledger", "show", entry.run.id[:-1] + "x")
     assert missing.returncode == 2 and f"did you mean '{entry.run.id}'" in missing.stderr
     done = pfl(reproduced, "verify", "tiny", "--cells", "1")
     assert done.returncode == 0 and "the same, every count" in done.stdout, done.stdout + done.stderr
@@ -70,7 +70,7 @@ def test_a_clone_shows_the_table_without_training_and_verifies_it(reproduced, tm
     Ledger(reproduced.root).write("tiny", [forged], {})
     caught = pfl(reproduced, "verify", "tiny", "--cell", "FedAvg")
     assert caught.returncode == 1 and "DIFFERS, on the same kind of machine" in caught.stdout, caught.stderr
-    assert pfl(reproduced, "results", "drop", "tiny").stdout.startswith("2 results dropped\n")
+    assert pfl(reproduced, "ledger", "drop", "tiny").stdout.startswith("2 results dropped\n")
     # It had been trained here, and DVC remembers.
     again = reproduced.repro()
     assert again.code == 0 and not [stage for stage in again.ran if stage.startswith("train-")], again.output
@@ -139,7 +139,7 @@ def test_the_time_of_a_run_that_was_resumed_is_that_of_all_its_rounds(tmp_path):
     assert time_of(tmp_path / "none", 100)[1] is None
 
 
-# `pfl results report`: a page of published numbers from kept results alone, and tables in the README.
+# `pfl ledger report`: a page of published numbers from kept results alone, and tables in the README.
 
 SPEC = """\
 extends: ../tiny.yaml

@@ -150,7 +150,7 @@ def test_what_fails_takes_along_what_needs_it_and_nothing_else():
 
 @pytest.mark.parametrize("times", [1, 3])
 def test_the_guard_compiles_again_when_something_was_written_meanwhile(times):
-    """As by `pfl results keep` in another terminal: what it may not do is to end a night's training."""
+    """As by `pfl keep` in another terminal: what it may not do is to end a night's training."""
     play = Play({"guard guard": (), "train a": ("guard guard",)}, {"guard guard": [CHANGED] * times})
     assert list(play.run().values()) == (["done", "done"] if times < 3 else ["failed", "skipped"])
     assert play.log["started"] == ["guard guard"] * min(times + 1, 3) + ["train a"] * (times < 3)

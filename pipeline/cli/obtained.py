@@ -1,0 +1,43 @@
+"""What a spec has obtained, as rows for a terminal or a CSV file."""
+
+from __future__ import annotations
+
+import warnings
+
+import pandas as pd
+
+from pipeline.cli.common import print_table, warn
+from pipeline.library.study import NotUpToDate, Study
+from pipeline.workspace import Workspace
+
+_CELL = ("obtained_mean", "obtained_std", "n", "published_mean", "published_std", "difference", "verdict")
+
+
+def obtained(workspace: Workspace, spec: str, per_client: bool) -> pd.DataFrame:
+    """Return a row per cell of a spec's table or, `per_client`, per run and client after the run's last round."""
+    study = Study(workspace)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always", NotUpToDate)
+        frame = _last_rounds(study.results(spec)) if per_client else _cells(study.table(spec))
+    warn(str(one.message) for one in said)
+    return frame
+
+
+def show(frame: pd.DataFrame) -> None:
+    """Print rows as a table, numbers to the right and with two decimals; a column of nothing is left out."""
+    frame = frame.dropna(axis="columns", how="all")
+    numbers = [name for name in frame if pd.api.types.is_numeric_dtype(frame[name])]
+    text = frame.map(lambda value: f"{value:.2f}" if isinstance(value, float) else str(value))
+    print_table(frame.columns, numbers, text.where(frame.notna(), "").itertuples(index=False))
+
+
+def _cells(table: pd.DataFrame) -> pd.DataFrame:
+    labels = list(table.columns[1 : table.columns.get_loc("published_mean")])
+    verdicts = table["verdict"].where(table["published_mean"].notna())
+    return table.assign(verdict=verdicts)[[*labels, *_CELL]]
+
+
+def _last_rounds(measured: pd.DataFrame) -> pd.DataFrame:
+    """Return accuracies in percent."""
+    last = measured[measured["round"] == measured.groupby("run")["round"].transform("max")]
+    return last.assign(accuracy=100 * last["accuracy"])
