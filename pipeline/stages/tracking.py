@@ -1,4 +1,4 @@
-"""Curves in other people's viewers: ``PFL_TRACK=tensorboard,mlflow`` shows there what is measured anyway.
+"""Curves in other people's viewers: ``PFL_TRACK=tensorboard,mlflow,wandb`` shows there what is measured anyway.
 
 It is no part of a run: nothing becomes stale by it, and of a viewer that fails a line is said while training goes on.
 """
@@ -68,7 +68,31 @@ def mlflow(run: Run, private: Path) -> tuple[Log, Callable[[], None]]:
     return log, lambda: client.set_terminated(own)
 
 
-TRACKERS = {"tensorboard": tensorboard, "mlflow": mlflow}
+def wandb(run: Run, private: Path) -> tuple[Log, Callable[[], None]]:
+    """Return the same for a run of the project ``$WANDB_PROJECT``, or else one with the name of its dataset; one that is
+    there goes on. ``WANDB_MODE=offline`` keeps it in ``.pfl/wandb``, for ``wandb sync``."""
+    import wandb
+
+    from pipeline.report.settings import settings_of
+
+    private.mkdir(parents=True, exist_ok=True)
+    one = wandb.init(
+        project=os.environ.get("WANDB_PROJECT", run.dataset),
+        id=run.id,
+        name=run.id,
+        resume="allow",
+        dir=str(private),
+        config={**settings_of(run), "seed": run.seed},
+        settings=wandb.Settings(silent=True, console="off"),
+    )
+
+    def log(round_: int, figures: Mapping[str, float]) -> None:
+        one.log(dict(figures), step=round_)
+
+    return log, one.finish
+
+
+TRACKERS = {"tensorboard": tensorboard, "mlflow": mlflow, "wandb": wandb}
 
 
 @contextmanager
