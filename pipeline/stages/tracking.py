@@ -69,8 +69,10 @@ def mlflow(run: Run, private: Path) -> tuple[Log, Callable[[], None]]:
 
 
 def wandb(run: Run, private: Path) -> tuple[Log, Callable[[], None]]:
-    """Return the same for a run of the project ``$WANDB_PROJECT``, or else one with the name of its dataset; one that is
-    there goes on. ``WANDB_MODE=offline`` keeps it in ``.pfl/wandb``, for ``wandb sync``."""
+    """Return the same for a run of the project ``$WANDB_PROJECT``, or else of one with the name of its dataset.
+
+    A run that is there goes on. ``WANDB_MODE=offline`` keeps it in ``.pfl/wandb``, for ``wandb sync``.
+    """
     import wandb
 
     from pipeline.report.settings import settings_of
