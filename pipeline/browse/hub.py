@@ -31,7 +31,12 @@ def fetch_from_hub(address: str, home: Path, console: Console) -> None:
     files of several kinds or none, a wrong hash, other Parquet files in the data folder, and whatever the hub refuses.
     """
     from huggingface_hub import HfApi
-    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HFValidationError,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
 
     if not (asked := _ADDRESS.fullmatch(address)):
         raise UserError(f"{address}: must be hf:OWNER/NAME, with /FOLDER and @REVISION where they are needed")
@@ -60,7 +65,7 @@ def fetch_from_hub(address: str, home: Path, console: Console) -> None:
         raise
     except GatedRepoError:
         raise UserError(f"{address}: its owner asks for consent; give it on its page and set HF_TOKEN") from None
-    except RepositoryNotFoundError:
+    except (RepositoryNotFoundError, HFValidationError):
         raise UserError(f"{address}: the hub has no such data set, or it needs HF_TOKEN; check the name") from None
     except RevisionNotFoundError:
         raise UserError(f"{address}: has no revision {asked['revision']!r}; name a branch, tag or commit") from None
