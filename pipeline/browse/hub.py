@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import shutil
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -13,7 +12,10 @@ import pyarrow.parquet as pq
 from rich.console import Console
 from rich.markup import escape
 
+from pflcore.data.preparation import preparing
+from pflcore.datasets._download import fetch
 from pflcore.errors import UserError
+from pipeline.progress import show_preparation
 from pipeline.workspace import raw_data_folder
 
 if TYPE_CHECKING:
@@ -21,16 +23,16 @@ if TYPE_CHECKING:
 
 PREFIX = "hf:"
 _ADDRESS = re.compile(r"hf:(?P<repository>[\w.-]+/(?P<name>\w[\w.-]*))(?:/(?P<folder>[^@]+))?(?:@(?P<revision>.+))?")
-_UNFINISHED = ".hub"  # beside the files: what a download that broke off goes on with
 
 
 def fetch_from_hub(address: str, home: Path, console: Console) -> None:
     """Download ``hf:OWNER/NAME[/FOLDER][@REVISION]`` into the data folder NAME, and say how a spec names it.
 
-    A file that is there with the hash that the hub states is left alone. Raises :class:`UserError`: a wrong address,
-    files of several kinds or none, a wrong hash, other Parquet files in the data folder, and whatever the hub refuses.
+    A file that is there with the hash that the hub states is left alone; ``<file>.part`` goes on where it ends. Raises
+    :class:`UserError`: a wrong address, several folders or none, a wrong hash, other Parquet files in the data folder,
+    and whatever the hub refuses.
     """
-    from huggingface_hub import HfApi
+    from huggingface_hub import HfApi, hf_hub_url
     from huggingface_hub.errors import (
         GatedRepoError,
         HFValidationError,
@@ -49,18 +51,17 @@ def fetch_from_hub(address: str, home: Path, console: Console) -> None:
             raise UserError(f"{folder}: holds {min(others)}, which is none of {address}; move it away")
         for name, file in files.items():
             if not _is_as_stated(folder / name, file):
-                got = hub.hf_hub_download(
-                    repository,
-                    file.rfilename,
-                    repo_type="dataset",
-                    revision=info.sha,
-                    local_dir=folder / _UNFINISHED,
-                )
-                if not _is_as_stated(Path(got), file):
-                    Path(got).unlink()
+                part = folder / f"{name}.part"
+                folder.mkdir(parents=True, exist_ok=True)
+                url = hf_hub_url(repository, file.rfilename, repo_type="dataset", revision=info.sha)
+                with show_preparation() as show, preparing(show, None):
+                    fetch(hub.get_hf_file_metadata(url=url).location, part)
+                if not _is_as_stated(part, file):
+                    part.unlink()
                     raise UserError(f"{address}: what was sent of {file.rfilename} has a wrong hash; try again")
-                Path(got).replace(folder / name)
-            console.print(escape(f"{name}: here, {folder / name} ({file.size:,} bytes; hash as the hub states it)"))
+                part.replace(folder / name)
+            said = f"{name}: here, {folder / name} ({file.size:,} bytes; hash as the hub states it)"
+            console.print(escape(said), highlight=False)
     except UserError:
         raise
     except GatedRepoError:
@@ -70,12 +71,11 @@ def fetch_from_hub(address: str, home: Path, console: Console) -> None:
     except RevisionNotFoundError:
         raise UserError(f"{address}: has no revision {asked['revision']!r}; name a branch, tag or commit") from None
     except Exception as error:  # its HTTP library differs between releases
-        why = f"could not be read from the hub ({type(error).__name__}); check the network, and try again"
+        why = f"could not be fetched ({type(error).__name__}); check the network and the disk, and try again"
         raise UserError(f"{address}: {why}, which goes on where it stopped") from None
-    shutil.rmtree(folder / _UNFINISHED, ignore_errors=True)
     columns = ", ".join(pq.read_schema(folder / next(iter(files))).names)
     spec = f"{{name: image_table, path: {asked['name']}, version: {str(info.sha)[:8]!r}}}"
-    console.print(escape(f"dataset: {spec}  # its columns, for image, label and domain: {columns}"), soft_wrap=True)
+    console.print(escape(f"dataset: {spec}  # its columns, for image, label and domain: {columns}"), highlight=False)
 
 
 def _files(address: str, info: DatasetInfo, folder: str | None) -> dict[str, RepoSibling]:
@@ -98,5 +98,5 @@ def _is_as_stated(path: Path, file: RepoSibling) -> bool:
     if file.lfs:
         with path.open("rb") as content:
             return hashlib.file_digest(content, "sha256").hexdigest() == file.lfs.sha256
-    content = path.read_bytes()
-    return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest() == file.blob_id
+    whole = path.read_bytes()
+    return hashlib.sha1(b"blob %d\0" % len(whole) + whole).hexdigest() == file.blob_id

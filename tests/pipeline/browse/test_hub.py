@@ -13,7 +13,7 @@ from rich.console import Console
 from support.mistakes import line_of
 from support.official import plain, table
 
-from pflcore.datasets import DATASETS
+from pflcore.datasets import DATASETS, _download
 from pipeline.browse.hub import fetch_from_hub
 
 SHA = "5" * 40
@@ -32,8 +32,10 @@ def stated(name, content):
 
 @pytest.fixture
 def hub(monkeypatch, tmp_path):
-    """Yield what it sends of `some/pets`, which may be other than what it states, and the files that are asked for."""
+    """Yield what it sends of `some/pets`, which may be other than what it states, or broken off, and what is asked for:
+    files, and from where on."""
     sent, asked = dict(PETS), []
+    monkeypatch.setattr(_download, "PAUSE_SECONDS", 0.0)
     known = {"some/pets": PETS, "some/many": MANY, "some/words": {"a.txt": b"a"}}
 
     class Handler(BaseHTTPRequestHandler):
@@ -44,17 +46,18 @@ def hub(monkeypatch, tmp_path):
             error = error if repository in known else "RepoNotFound"
             siblings = [stated(*file) for file in known.get(repository, {}).items()]
             body = json.dumps({"id": repository, "sha": SHA, "siblings": siblings}).encode()
+            start = int((self.headers["Range"] or "bytes=0-")[6:-1])
             if name:
                 body = {**MANY, **sent}[name]
-                asked.append(name)
-            self.send_response(404 if error else 200)
+                asked.append((name, start))
+            self.send_response(404 if error else 206 if start else 200)
             self.send_header("X-Error-Code", error)
             self.send_header("X-Repo-Commit", SHA)
             self.send_header("ETag", f'"{hashlib.sha256(body).hexdigest()}"')
-            self.send_header("Content-Length", str(len(body)))
+            self.send_header("Content-Length", str(len(PETS.get(name, body)) - start))
             self.end_headers()
             if self.command == "GET":
-                self.wfile.write(body)
+                self.wfile.write(body[start:])
 
         do_HEAD = do_GET
 
@@ -81,16 +84,18 @@ def fetched(address, home):
 
 def test_files_come_by_their_hashes_once_and_are_read(hub, tmp_path):
     (sent, asked), folder = hub, tmp_path / "pets"
-    sent[NAMES[1]] = TABLES[2]
-    assert line_of(fetched, "hf:some/pets@v1", tmp_path).endswith(f"was sent of {NAMES[1]} has a wrong hash; try again")
-    sent |= PETS
+    sent[NAMES[1]] = TABLES[1][:100]
+    assert "(ConnectionError); check the network and the" in line_of(fetched, "hf:some/pets@v1", tmp_path)
+    sent[NAMES[1]] = TABLES[1][:-1] + b"?"
     asked.clear()
+    assert line_of(fetched, "hf:some/pets@v1", tmp_path).endswith(f"was sent of {NAMES[1]} has a wrong hash; try again")
+    assert {*asked} == {(NAMES[1], 0), (NAMES[1], 100)}  # its header is asked for; others came before it
+    sent |= PETS
     *_, last = fetched("hf:some/pets@v1", tmp_path)
     assert last.startswith("dataset: {name: image_table, path: pets, version: '55555555'}") and "image, label" in last
     assert sorted(path.name for path in folder.iterdir()) == ["test.parquet", *(name[5:] for name in NAMES[:2])]
     samples = DATASETS.create("image_table", path="pets", size=8).load(tmp_path / "image_table")
     assert samples.inputs[:, 0, 0, 0].tolist() == [9, 90, 201] and samples.train.tolist() == [True, True, False]
-    assert NAMES[1] in asked and NAMES[2] not in asked  # that came before the wrong one
     asked.clear()
     assert len(fetched("hf:some/pets", tmp_path)) == 4 and not asked
     fetched("hf:some/many/y", tmp_path)
@@ -116,4 +121,4 @@ def test_files_of_another_set_and_no_network(hub, tmp_path, monkeypatch):
     (tmp_path / "pets" / "train.parquet").write_bytes(b"")
     assert "holds train.parquet, which is none of hf:some/pets" in line_of(fetched, "hf:some/pets", tmp_path)
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:1")
-    assert "could not be read from the hub (ConnectError); check the" in line_of(fetched, "hf:some/pets", tmp_path)
+    assert "could not be fetched (ConnectError); check the network" in line_of(fetched, "hf:some/pets", tmp_path)
