@@ -91,32 +91,25 @@ def test_ties_by_seeds(tmp_path):
 
 # By split and seed of training. A: means 72, 85 and 60.5 of the seeds that all splits have, variances 8, 50 and 0.5.
 # Within 19.5, between 150.25 − 19.5 / 2 = 140.5. B: equal means. C has one split, D none that is held.
-CROSSED = {
-    "A": {0: [70.0, 74.0], 4: [80.0, 90.0], 7: [60.0, 61.0, 99.0]},
-    "B": {0: [70.0, 74.0], 4: [71.0, 73.0]},
-    "C": {0: [70.0, 74.0]},
-    "D": {None: [70.0, 74.0]},
-}
-B_SPREAD = "| B | 2 | 2 | 0.00 | 2.24 | 0 % |"
+CROSSED = {("A", 0): [70.0, 74.0], ("A", 4): [80.0, 90.0], ("A", 7): [60.0, 61.0, 99.0], ("B", 0): [70.0, 74.0]}
+CROSSED |= {("B", 4): [71.0, 73.0], ("C", 0): [70.0, 74.0], ("D", None): [70.0, 74.0]}
 
 
 @pytest.mark.parametrize("columns", [["draw"], []])
 def test_how_much_of_a_spread_is_the_splits(columns, tmp_path):
-    cells, records = [], {}
-    for method, splits in CROSSED.items():
-        names = {split: [f"{method}{split}{seed}" for seed in range(len(own))] for split, own in splits.items()}
-        for split, own in splits.items():
-            for seed, (run, value) in enumerate(zip(names[split], own, strict=True)):
-                partition = {"name": "iid"} if split is None else {"name": "iid", "seed": split}
-                records[run] = RECORD | {"partition": partition, "seed": seed, "method": {"name": method}}
-                rd.write_metrics(tmp_path, run, value)
-            if columns:
-                cells.append(cell({"method": method, "draw": str(split)}, names[split]))
-        if not columns:
-            cells.append(cell({"method": method}, [run for own in names.values() for run in own]))
-    lines, tex, page = pages(with_records(tmp_path, table(cells, ["method"], columns), records), tmp_path)
-    start = lines.index("| A | 3 | 2 | 11.85 | 4.42 | 88 % |")
-    assert "## Spread" in lines[start - 6 : start] and lines[start + 1 : start + 3] == [B_SPREAD, ""]
+    cells, records = {}, {}
+    for (method, split), values in CROSSED.items():
+        labels = {"method": method, "draw": str(split)} if columns else {"method": method}
+        own = cells.setdefault(tuple(labels.items()), [])
+        for seed, value in enumerate(values):
+            own.append(run := f"{method}{split}{seed}")
+            partition = {"name": "iid"} | ({} if split is None else {"seed": split})
+            records[run] = RECORD | {"partition": partition, "seed": seed, "method": {"name": method}}
+            rd.write_metrics(tmp_path, run, value)
+    made = table([cell(dict(labels), runs) for labels, runs in cells.items()], ["method"], columns)
+    lines, tex, page = pages(with_records(tmp_path, made, records), tmp_path)
+    at = lines.index("| A | 3 | 2 | 11.85 | 4.42 | 88 % |")
+    assert "## Spread" in lines[at - 6 : at] and lines[at + 1 : at + 3] == ["| B | 2 | 2 | 0.00 | 2.24 | 0 % |", ""]
     assert "11.85" in tex and "share of the split" in page
 
 

@@ -38,12 +38,8 @@ def test_ids_never_change_and_depend_on_what_they_stand_for(tmp_path: Path) -> N
         assert [one != other for one, other in zip(before, after, strict=True)] == [n < differing for n in range(3)]
 
 
-SPLITS = f"""\
-grid:
-  base: {BASE}
-  axes: {{partition.seed: {{own: null, held: 5, far: 8}}, seed: [5, 6, 9]}}
-table: {{rows: [partition.seed], columns: [seed]}}
-"""
+SPLITS = f"""grid: {{base: {BASE}, axes: {{partition.seed: {{own: null, held: 5, far: 8}}, seed: [5, 6, 9]}}}}
+table: {{rows: [partition.seed], columns: [seed]}}"""
 
 
 def test_a_seed_of_the_partition_stands_in_the_place_of_the_runs(tmp_path: Path) -> None:
