@@ -178,9 +178,11 @@ class ImageTable:
         return [(f"{self.path}: row {row}", image.as_py) for row, image in enumerate(self.images)]
 
 
-def read_tables(folder: Path, image: str, columns: Sequence[str]) -> tuple[list[ImageTable], Mask]:
-    """Read ``train*.parquet``, then ``test*.parquet``, as :func:`read_table`; say which rows are for training."""
-    paths = [path for split in SPLITS for path in sorted(folder.glob(f"{split}*.parquet"))]
+def read_tables(
+    folder: Path, image: str, columns: Sequence[str], test: Sequence[str] = SPLITS[1:]
+) -> tuple[list[ImageTable], Mask]:
+    """Read ``train*.parquet``, then those of `test`, as :func:`read_table`; say which rows are for training."""
+    paths = [path for split in ("train", *test) for path in sorted(folder.glob(f"{split}*.parquet"))]
     _check_shards(folder, {path.name for path in paths})
     tables = [read_table(path, image, columns) for path in paths]
     train = [table.path.name.startswith("train") for table in tables for _ in range(len(table.images))]
@@ -205,6 +207,8 @@ def _check_shards(folder: Path, names: set[str]) -> None:
 def read_table(path: Path, image: str, columns: Sequence[str]) -> ImageTable:
     """Read a Parquet file with a column of encoded images, and others of integers or texts, the labels first.
 
+    Booleans are read as the texts ``false`` and ``true``.
+
     Images are binary, or structs with a binary field ``bytes``. Names of integer labels are in the metadata of exports
     of the Hugging Face library ``datasets``.
     """
@@ -219,6 +223,8 @@ def read_table(path: Path, image: str, columns: Sequence[str]) -> ImageTable:
                 cell = pc.struct_field(cell, "bytes")
             elif pa.types.is_dictionary(cell.type):
                 cell = cell.cast(cell.type.value_type)
+            elif pa.types.is_boolean(cell.type) and name != image:
+                cell = cell.cast(pa.string())
             suits = str(cell.type) in (("binary", "large_binary") if name == image else ("string", "large_string"))
             suits |= name != image and pa.types.is_integer(cell.type)
             if not suits or cell.null_count:

@@ -178,15 +178,16 @@ class OwnImageTable(OwnImages):
 
     Read are ``train*.parquet``, and ``test*.parquet`` when there are any. An image is in a binary column, or in the
     field ``bytes`` of a struct. A label is an integer, named by an export's metadata or else 0, 1, 2 and so on without
-    a gap; or a text, and then the distinct texts are the classes, in alphabetical order.
+    a gap; or a text or a boolean, and then the distinct texts are the classes, in alphabetical order.
     """
 
     name = "image_table"
     files = ("train*.parquet",)
 
     image: str = option("image", help="The column of the encoded images.")
-    label: str = option("label", help="The column of the labels, integers or texts.")
+    label: str = option("label", help="The column of the labels, integers, texts or booleans.")
     domain: str | None = option(None, help="A column of texts or integers, to be the attribute domain; null: none.")
+    test: tuple[str, ...] = option(("test",), later=True, help="How names of files begin whose images are for testing.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -198,7 +199,7 @@ class OwnImageTable(OwnImages):
         if not self.found(folder):
             raise UserError(f"{root}: no train*.parquet here; put Parquet files of images there, or set 'path'")
         columns = [self.label] + ([] if self.domain is None else [self.domain])
-        tables, train = read_tables(root, self.image, columns)
+        tables, train = read_tables(root, self.image, columns, self.test)
         class_names, labels = _classes(root, tables, self.label, train)
         decoded = self.decode([one for table in tables for one in table.readers()])
         files = ", ".join(table.path.name for table in tables)

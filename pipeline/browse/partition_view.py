@@ -51,12 +51,13 @@ def example_record(name: str, catalog: Catalog, **chosen: Any) -> dict[str, Any]
     try:
         data = catalog.validate("dataset", {"name": chosen["dataset"] or dataset})
         at = f"{name}."
-        return {
+        record = {
             "dataset": data,
             "partition": catalog.validate("partition", values),
             "clients": chosen["clients"] or clients,
             "seed": chosen["seed"],
         }
+        return Run(record).federation
     except Invalid as error:
         raise UserError(f"{f'{at}{error.option}: ' if at and error.option else ''}{error.message}") from None
 

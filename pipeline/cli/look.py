@@ -79,11 +79,18 @@ def check(
     raise typer.Exit(failed > 0)
 
 
-def fetch(name: Annotated[str, typer.Argument(help="A dataset.")], set_: Set = None) -> None:
+def fetch(
+    name: Annotated[str, typer.Argument(help="A dataset, or hf:OWNER/NAME of the Hugging Face hub.")], set_: Set = None
+) -> None:
     """Download what a dataset needs and is not here, as far as a hash is known; say what a person has to get."""
     from pipeline.browse.dataset_view import fetch as fetch_dataset
+    from pipeline.browse.hub import PREFIX, fetch_from_hub
 
     home = Workspace.find().home
+    if name.startswith(PREFIX):
+        if set_:
+            raise UserError(f"{name}: takes no --set; options of image_table belong into the spec")
+        return fetch_from_hub(name, home, console())
     use_study(home)
     fetch_dataset(name, home, console(), given_options(set_ or [], name))
 

@@ -56,7 +56,7 @@ def _owners(run: Run, dataset: Path, assignment: Assignment) -> pd.DataFrame:
     for name, attribute in samples.attributes.items():
         frame[name] = np.array(attribute.names)[attribute.values[frame["sample"]]]
     frame.insert(0, "federation", run.federation_id)
-    frame.insert(1, "seed", run.seed)
+    frame.insert(1, "seed", run.federation["seed"])
     return frame
 
 

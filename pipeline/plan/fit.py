@@ -104,8 +104,9 @@ def _draw(run: Run) -> None:
     size = chosen.pop("stand_in", None)
     dataset = DATASETS.create(run.dataset, **chosen)
     if counts := stand_in_counts(size) if size else dataset.expected:
-        scheme = PARTITIONS.create(run.partition, **options(run.record["partition"]))
-        partition(scheme, stand_in(dataset, *counts, with_images=False), run.clients, run.seed)
+        federation = Run(run.federation)
+        scheme = PARTITIONS.create(run.partition, **federation.options("partition"))
+        partition(scheme, stand_in(dataset, *counts, with_images=False), run.clients, federation.seed)
 
 
 def _lines(workspace: Workspace, compilation: Compilation, faults: Mapping[str, list[tuple[str, str]]]) -> list[str]:

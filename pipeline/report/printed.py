@@ -29,7 +29,9 @@ def titled(axes: Iterable[str], labels: Iterable[str]) -> str:
 
 
 def short(axis: str) -> str:
-    """``backbone.mlp_dim`` as ``mlp dim``."""
+    """``backbone.mlp_dim`` as ``mlp dim``; ``partition.seed`` is not the seed of runs."""
+    if axis == "partition.seed":
+        return "partition seed"
     return axis.rpartition(".")[2].replace("_", " ")
 
 

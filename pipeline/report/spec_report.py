@@ -17,6 +17,7 @@ from pipeline.report.figures import build_sections
 from pipeline.report.legend import facts, legend
 from pipeline.report.printed import NO_VALUE, PrintedCell, print_cell, printed_rank, short
 from pipeline.report.settings import confounded_settings
+from pipeline.report.spread import SPREAD_LEGEND, spread_table
 from pipeline.report.statistics import WITHIN
 from pipeline.report.table import Results
 from pipeline.spec.table import ResolvedTable
@@ -167,6 +168,8 @@ class SpecReport:
         if rows := confounded_settings(self.table, {run.id: run.resolved for run in results.runs.values()}):
             settings = PlainTable(("axis", "setting", "most", "others"), rows, labels=2)
             yield Part("Settings that are not held equal along an axis", table=settings)
+        if spread := spread_table(results):
+            yield Part("Spread", table=spread, note=SPREAD_LEGEND)
         if notes := [(note, "") for note in self.notes if note not in elsewhere]:
             yield Part("Notes", items=notes)
         if counts := Counter(cell.verdict for cell in cells if cell.published):

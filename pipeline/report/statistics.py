@@ -144,6 +144,13 @@ def compare_spreads(first: Array, second: Array, margin: float = 0.0) -> Effect:
     return Effect(ours - theirs, ours / factor - theirs * factor, ours * factor - theirs / factor, p, n)
 
 
+def variance_components(values: Array) -> tuple[float, float]:
+    """Return the variances between and within groups [groups, members] by one-way random effects, 0 if negative."""
+    within = float(values.var(axis=1, ddof=1).mean())
+    between = float(values.mean(axis=1).var(ddof=1)) - within / values.shape[1]
+    return max(between, 0.0), within
+
+
 def holm(ps: Sequence[float]) -> list[float]:
     """Return the p of several comparisons, so that any false one is as likely as a single one alone."""
     order, adjusted = np.argsort(ps, kind="stable"), np.zeros(len(ps))

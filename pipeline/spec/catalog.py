@@ -37,6 +37,10 @@ _HELP = """Use that many generated training samples of the dataset's shape, and 
 instead of the real data; null is the real data."""
 STAND_IN = OptionInfo("stand_in", "int", False, True, False, None, _HELP, None, {"ge": 4})
 """An option that every dataset has beside its own: whoever loads a dataset takes it off before creating the entry."""
+_HELP_SEED = "Seed of the split, whatever the seed of the run; null: that one."
+SPLIT_SEED = OptionInfo("seed", "int", False, True, False, None, _HELP_SEED, None, {"ge": 0}, later=True)
+"""One that every partition has: :attr:`pipeline.spec.run.Run.federation` takes it off."""
+_OF_ALL = {"dataset": STAND_IN, "partition": SPLIT_SEED}
 _TYPES: dict[str, type] = {"int": int, "float": float, "str": str, "bool": bool}
 
 
@@ -96,7 +100,7 @@ class Catalog:
 
     def options(self, kind: str, name: str) -> tuple[OptionInfo, ...]:
         """Return what a spec may say about an entry, or about a group of settings."""
-        return self.entry(kind, name).options + ((STAND_IN,) if kind == "dataset" else ())
+        return self.entry(kind, name).options + ((_OF_ALL[kind],) if kind in _OF_ALL else ())
 
     def all_options(self, kind: str) -> list[str]:
         """Return the names of the options of all entries of a kind, or of a group of settings, sorted."""
@@ -212,6 +216,10 @@ def build_catalog() -> Catalog:
         registry, own = registry_of(kind), joined(KINDS[kind][0])
         origins = {name: own[name].origin if name in own else "" for name in registry.names()}
         entries[kind] = {name: describe_entry(name, registry.get(name), origin) for name, origin in origins.items()}
+        for name, entry in entries[kind].items():
+            if kind in _OF_ALL and _OF_ALL[kind].name in (own.name for own in entry.options):
+                every = f"every {kind} has an option {_OF_ALL[kind].name!r}; call that of {name!r} otherwise"
+                raise UserError(f"{entry.origin}: {every}")
     return Catalog(entries, {name: describe_entry(name, cls) for name, cls in SETTINGS.items()})
 
 

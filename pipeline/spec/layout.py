@@ -129,8 +129,8 @@ def resolve_table(
     by_id = {run.id: run for run in sorted(runs, key=lambda run: run.id)}
     partitions: dict[str, TablePartition] = {}  # under the first seed that occurs
     for run in runs:
-        words = describe_component(run.record["partition"])
-        words += f" on {run.dataset}, {run.clients:,} clients, seed {run.seed}"
+        words = describe_component(run.federation["partition"])
+        words += f" on {run.dataset}, {run.clients:,} clients, seed {run.federation['seed']}"
         one = TablePartition(federation=run.federation_id, words=words)
         partitions.setdefault(short_hash({**run.federation, "seed": 0}), one)
     claims = [_claim(index, claim, layout, labels, grid.left_out, document) for index, claim in enumerate(body.claims)]

@@ -109,6 +109,8 @@ def _smoke_patch(record: dict[str, Any], catalog: Catalog) -> dict[str, Any]:
     clients = entries["partition"].facts.get("smoke_clients") or smoke_clients(record["clients"], each, classes)
     stand_in = max(_SAMPLES_PER_CLIENT * clients, _SAMPLES_PER_CLASS * classes)
     patch["seed"] = record["seed"] % _SEEDS
+    if "seed" in record["partition"]:
+        patch["partition"]["seed"] = record["partition"]["seed"] % _SEEDS
     patch["dataset"]["stand_in"] = min(stand_in, record["dataset"]["stand_in"] or stand_in)
     patch["clients"] = clients
     patch["training"] = {**_TRAINING, "sample_rate": min(1.0, _COHORT / clients)}

@@ -88,13 +88,21 @@ class Run:
 
     @cached_property
     def federation(self) -> dict[str, Any]:
-        """What determines who holds which samples; runs that share it share the partition artifact."""
-        return {field: self.record[field] for field in FEDERATION}
+        """What determines who holds which samples; runs that share it share the partition artifact.
+
+        A seed of the partition's own stands in the place of the run's.
+        """
+        federation = {field: self.record[field] for field in FEDERATION}
+        if "seed" in federation["partition"]:
+            partition = dict(federation["partition"])
+            federation |= {"seed": partition.pop("seed"), "partition": partition}
+        return federation
 
     @cached_property
     def federation_id(self) -> str:
         """``<dataset>-<partition>-n<clients>-s<seed>-<8 hex digits>``."""
-        return f"{self.dataset}-{self.partition}-n{self.clients}-s{self.seed}-{short_hash(self.federation)}"
+        seed = self.federation["seed"]
+        return f"{self.dataset}-{self.partition}-n{self.clients}-s{seed}-{short_hash(self.federation)}"
 
     @cached_property
     def data(self) -> dict[str, Any]:

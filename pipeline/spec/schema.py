@@ -19,7 +19,7 @@ from pipeline.spec.yamlfile import Address, show
 
 SCALARS: dict[str, tuple[int, str]] = {
     "clients": (1, "Number of clients in the federation."),
-    "seed": (0, "Seed of every random stream: partition, initial weights, sampling, batches."),
+    "seed": (0, "Seed of every random stream: initial weights, sampling, batches, and a partition without its own."),
 }
 """Whole-number fields of a run: smallest value and help."""
 

@@ -87,11 +87,17 @@ class TableData:
     @cached_property
     def runs(self) -> pd.DataFrame:
         """A line per cell and run of those cells of which no run diverged: run, method, federation (data, partition,
-        clients and seed), backbone, options (of the backbone), training, noise (JSON), and :data:`COSTS`."""
+        clients and seeds), backbone, options (of the backbone), training, noise (JSON), and :data:`COSTS`."""
         frame = self.results.frame
         runs = frame.runs[(frame.runs["state"] == "measured") & frame.runs["run"].isin(frame.values["run"])]
         about = [
-            (run.method, run.federation_id, run.backbone, json.dumps(run.options("backbone")), repr(run.training))
+            (
+                run.method,
+                f"{run.federation_id} {run.seed}",
+                run.backbone,
+                json.dumps(run.options("backbone")),
+                repr(run.training),
+            )
             for run in map(Run, map(json.loads, runs["settings"]))
         ]
         settings = pd.DataFrame(about, runs.index, ["method", "federation", "backbone", "options", "training"])

@@ -89,6 +89,30 @@ def test_ties_by_seeds(tmp_path):
     assert '"o best"' not in page and "+69.37" not in page
 
 
+# By split and seed of training. A: means 72, 85 and 60.5 of the seeds that all splits have, variances 8, 50 and 0.5.
+# Within 19.5, between 150.25 − 19.5 / 2 = 140.5. B: equal means. C has one split, D none that is held.
+CROSSED = {("A", 0): [70.0, 74.0], ("A", 4): [80.0, 90.0], ("A", 7): [60.0, 61.0, 99.0], ("B", 0): [70.0, 74.0]}
+CROSSED |= {("B", 4): [71.0, 73.0], ("C", 0): [70.0, 74.0], ("D", None): [70.0, 74.0]}
+
+
+@pytest.mark.parametrize("columns", [["draw"], []])
+def test_how_much_of_a_spread_is_the_splits(columns, tmp_path):
+    cells, records = {}, {}
+    for (method, split), values in CROSSED.items():
+        labels = {"method": method, "draw": str(split)} if columns else {"method": method}
+        own = cells.setdefault(tuple(labels.items()), [])
+        for seed, value in enumerate(values):
+            own.append(run := f"{method}{split}{seed}")
+            partition = {"name": "iid"} | ({} if split is None else {"seed": split})
+            records[run] = RECORD | {"partition": partition, "seed": seed, "method": {"name": method}}
+            rd.write_metrics(tmp_path, run, value)
+    made = table([cell(dict(labels), runs) for labels, runs in cells.items()], ["method"], columns)
+    lines, tex, page = pages(with_records(tmp_path, made, records), tmp_path)
+    at = lines.index("| A | 3 | 2 | 11.85 | 4.42 | 88 % |")
+    assert "## Spread" in lines[at - 6 : at] and lines[at + 1 : at + 3] == ["| B | 2 | 2 | 0.00 | 2.24 | 0 % |", ""]
+    assert "11.85" in tex and "share of the split" in page
+
+
 # Numbers that are no accuracies. A convolution has a weight per filter, channel and place of its kernel and a bias per
 # filter; of the 8 x 8 pixels of digits two poolings leave 2 x 2. The first layer needs no gradient of its input.
 CONV1, CONV2, HIDDEN, HEAD = 4 * 1 * 9 + 4, 6 * 4 * 9 + 6, 6 * 2 * 2 * 12 + 12, 12 * 10 + 10

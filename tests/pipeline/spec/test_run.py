@@ -36,3 +36,24 @@ def test_ids_never_change_and_depend_on_what_they_stand_for(tmp_path: Path) -> N
     ):
         after = [getattr(Run({**RECORD, field: value}), name) for name in names]
         assert [one != other for one, other in zip(before, after, strict=True)] == [n < differing for n in range(3)]
+
+
+SPLITS = f"""grid: {{base: {BASE}, axes: {{partition.seed: {{own: null, held: 5, far: 8}}, seed: [5, 6, 9]}}}}
+table: {{rows: [partition.seed], columns: [seed]}}"""
+
+
+def test_a_seed_of_the_partition_stands_in_the_place_of_the_runs(tmp_path: Path) -> None:
+    held = {**RECORD, "partition": {**RECORD["partition"], "seed": 4}}
+    one, other, plain = Run(held), Run({**held, "seed": 7}), Run({**RECORD, "seed": 4})
+    assert one.federation == other.federation == plain.federation and one.federation_id == plain.federation_id
+    assert len({one.id, other.id, plain.id}) == 3 and Run(one.federation).federation_id == one.federation_id
+    runs = resolved(tmp_path, SPLITS).runs
+    dealt = [(run.record["partition"].get("seed"), run.seed, run.federation["seed"]) for run in runs]
+    assert dealt == [
+        *((None, s, s) for s in (5, 6, 9)),
+        *((5, s, 5) for s in (5, 6, 9)),
+        *((8, s, 8) for s in (5, 6, 9)),
+    ]
+    assert len({run.federation_id for run in runs}) == 4
+    small = {(run.record["partition"].get("seed"), run.seed) for run in resolved(tmp_path, SPLITS, "smoke").runs}
+    assert small == {(None, 1), (None, 0), (1, 1), (1, 0), (0, 1), (0, 0)}

@@ -1,0 +1,102 @@
+"""Data sets of the Hugging Face hub: Parquet files of a repository, where the dataset `image_table` reads them."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
+
+import pyarrow.parquet as pq
+from rich.console import Console
+from rich.markup import escape
+
+from pflcore.data.preparation import preparing
+from pflcore.datasets._download import fetch
+from pflcore.errors import UserError
+from pipeline.progress import show_preparation
+from pipeline.workspace import raw_data_folder
+
+if TYPE_CHECKING:
+    from huggingface_hub.hf_api import DatasetInfo, RepoSibling
+
+PREFIX = "hf:"
+_ADDRESS = re.compile(r"hf:(?P<repository>[\w.-]+/(?P<name>\w[\w.-]*))(?:/(?P<folder>[^@]+))?(?:@(?P<revision>.+))?")
+
+
+def fetch_from_hub(address: str, home: Path, console: Console) -> None:
+    """Download ``hf:OWNER/NAME[/FOLDER][@REVISION]`` into the data folder NAME, and say how a spec names it.
+
+    A file that is there with the hash that the hub states is left alone; ``<file>.part`` goes on where it ends. Raises
+    :class:`UserError`: a wrong address, several folders or none, a wrong hash, other Parquet files in the data folder,
+    and whatever the hub refuses.
+    """
+    from huggingface_hub import HfApi, hf_hub_url
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HFValidationError,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
+
+    if not (asked := _ADDRESS.fullmatch(address)):
+        raise UserError(f"{address}: must be hf:OWNER/NAME, with /FOLDER and @REVISION where they are needed")
+    repository, folder = asked["repository"], raw_data_folder(home) / asked["name"]
+    try:
+        hub = HfApi()
+        info = hub.dataset_info(repository, revision=asked["revision"], files_metadata=True)
+        files = _files(address, info, asked["folder"])
+        if others := {path.name for path in folder.glob("*.parquet")} - files.keys():
+            raise UserError(f"{folder}: holds {min(others)}, which is none of {address}; move it away")
+        for name, file in files.items():
+            if not _is_as_stated(folder / name, file):
+                part = folder / f"{name}.part"
+                folder.mkdir(parents=True, exist_ok=True)
+                url = hf_hub_url(repository, file.rfilename, repo_type="dataset", revision=info.sha)
+                with show_preparation() as show, preparing(show, None):
+                    fetch(hub.get_hf_file_metadata(url=url).location, part)
+                if not _is_as_stated(part, file):
+                    part.unlink()
+                    raise UserError(f"{address}: what was sent of {file.rfilename} has a wrong hash; try again")
+                part.replace(folder / name)
+            said = f"{name}: here, {folder / name} ({file.size:,} bytes; hash as the hub states it)"
+            console.print(escape(said), highlight=False)
+    except UserError:
+        raise
+    except GatedRepoError:
+        raise UserError(f"{address}: its owner asks for consent; give it on its page and set HF_TOKEN") from None
+    except (RepositoryNotFoundError, HFValidationError):
+        raise UserError(f"{address}: the hub has no such data set, or it needs HF_TOKEN; check the name") from None
+    except RevisionNotFoundError:
+        raise UserError(f"{address}: has no revision {asked['revision']!r}; name a branch, tag or commit") from None
+    except Exception as error:  # its HTTP library differs between releases
+        why = f"could not be fetched ({type(error).__name__}); check the network and the disk, and try again"
+        raise UserError(f"{address}: {why}, which goes on where it stopped") from None
+    columns = ", ".join(pq.read_schema(folder / next(iter(files))).names)
+    spec = f"{{name: image_table, path: {asked['name']}, version: {str(info.sha)[:8]!r}}}"
+    console.print(escape(f"dataset: {spec}  # its columns, for image, label and domain: {columns}"), highlight=False)
+
+
+def _files(address: str, info: DatasetInfo, folder: str | None) -> dict[str, RepoSibling]:
+    """Return the Parquet files by the names that they get: of a path below the folder its parts, joined by dashes."""
+    found = {PurePosixPath(file.rfilename): file for file in info.siblings or [] if file.rfilename.endswith(".parquet")}
+    if not found:
+        raise UserError(f"{address}: has no Parquet files; try @refs/convert/parquet, where the hub keeps some")
+    parts = sorted({str(path.parent) for path in found})
+    root = PurePosixPath(folder or os.path.commonpath(parts))
+    files = {"-".join(path.relative_to(root).parts): file for path, file in found.items() if path.is_relative_to(root)}
+    if not any(name.startswith("train") for name in files):
+        raise UserError(f"{address}: no train*.parquet; it has the folders {', '.join(parts)}: name one as /FOLDER")
+    return dict(sorted(files.items()))
+
+
+def _is_as_stated(path: Path, file: RepoSibling) -> bool:
+    """Return whether a file is there with its hash: SHA-256, or git's of what is not in its large file storage."""
+    if not path.is_file():
+        return False
+    if file.lfs:
+        with path.open("rb") as content:
+            return hashlib.file_digest(content, "sha256").hexdigest() == file.lfs.sha256
+    whole = path.read_bytes()
+    return hashlib.sha1(b"blob %d\0" % len(whole) + whole).hexdigest() == file.blob_id
