@@ -138,9 +138,10 @@ class View(NamedTuple):
     @property
     def words(self) -> str:
         """What is not as by default: ``global all``."""
-        return " ".join(own for own, usual in zip(self, View(), strict=True) if own != usual)
+        return " ".join(own for own, usual in zip(self, USUAL, strict=True) if own != usual)
 
 
+USUAL = View()
 VIEWS = {"models": ("personal", "global"), "moments": ("after_aggregation", "after_training"), "on": ("own", "all")}
 """What the settings of :class:`Evaluation` with these names can list; the first is always measured."""
 METRICS = {

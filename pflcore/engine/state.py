@@ -17,7 +17,7 @@ from pflcore.data.upload import move
 from pflcore.engine.evaluation import COLUMNS, Scores
 from pflcore.groups import Tensors
 from pflcore.memory import memory_limit
-from pflcore.settings import View
+from pflcore.settings import USUAL, View
 
 _ALIGNMENT = 64  # bytes; what a freshly allocated tensor has
 
@@ -112,7 +112,7 @@ class History:
         members: NDArray[np.bool_],
         splits: int = 1,
         further: Sequence[str] = (),
-        views: Sequence[View] = (View(),),
+        views: Sequence[View] = (USUAL,),
     ) -> None:
         self.members, self.splits, self.views = members, splits, tuple(views)
         self.columns = (*COLUMNS, *further)
