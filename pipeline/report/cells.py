@@ -22,20 +22,8 @@ MATCH, DIFFERS = "match", "differs"
 or cut off; or they do not."""
 TRIAL, MISSING, DIVERGED, ABSENT, UNPUBLISHED = "trial", "missing", "diverged", "absent", "no published value"
 MISPRINTED, NO_GLOBAL = "misprint", "no global model"
-VERDICTS = (
-    WITHIN,
-    BEYOND,
-    NO_VERDICT,
-    MATCH,
-    DIFFERS,
-    TRIAL,
-    MISSING,
-    DIVERGED,
-    ABSENT,
-    UNPUBLISHED,
-    MISPRINTED,
-    NO_GLOBAL,
-)
+_OF_RUNS = TRIAL, MISSING, DIVERGED, ABSENT, UNPUBLISHED, MISPRINTED, NO_GLOBAL
+VERDICTS = (WITHIN, BEYOND, NO_VERDICT, MATCH, DIFFERS, *_OF_RUNS)
 SMOKE = "smoke"
 """The profile whose numbers mean nothing, so that none of them is called the best one."""
 
