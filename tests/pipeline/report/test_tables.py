@@ -267,7 +267,7 @@ def test_metrics_and_models_side_by_side(tmp_path):
     assert "| FedPer | **80.75±0.75** | 85.25±0.25 | 0.95±0.05‡ (**0.60±0.10**) | no global model |" in lines
     assert "| Local | — | — | — (**0.60±0.10**) | — |" in lines
     assert "- AUC: clients.auc, personal model, after aggregation, on own samples" in lines
-    judged = SpecReport(resolved, results_of(resolved, tmp_path)).judgements
+    judged = SpecReport(results_of(resolved, tmp_path)).judgements
     assert [one.obtained.judged[0].effect.difference for one in judged] == pytest.approx([-19.75, 0.35])
     under = results_of(resolved, tmp_path).under("last_rounds")
     assert [one.quantity and one.quantity.key for one in under.cells[:2]] == [None, "last_rounds global"]
