@@ -18,45 +18,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 _BINS = 15
+Labelled = tuple[NDArray[np.float64], NDArray[np.int64]]
+"""Of some samples: probabilities (samples, classes), labels (samples,)."""
 
 
-def score_metrics(
-    names: Sequence[str],
-    loss: float,
-    probabilities: NDArray[np.float64] | None,
-    labels: NDArray[np.int64] | None,
-) -> tuple[float, ...]:
-    """Return metrics by the mean loss, probabilities (samples, classes) and labels (samples,), which ``nll`` does
-    without; NaN where the loss is not finite."""
+def score_metrics(names: Sequence[str], loss: float, given: Labelled | None) -> tuple[float, ...]:
+    """Return metrics by the mean loss and what is predicted, which ``nll`` does without; NaN where the loss is not
+    finite."""
     found = {"nll": loss}
-    if probabilities is not None and labels is not None and np.isfinite(loss):
-        found |= _of_classes(names, probabilities, labels)
-    return tuple(found.get(name, np.nan) for name in names)
+    if given and np.isfinite(loss):
+        # It takes a second to import, which runs without metrics need not wait for.
+        from sklearn.metrics import f1_score, recall_score, roc_auc_score
 
-
-def _of_classes(
-    names: Sequence[str], probabilities: NDArray[np.float64], labels: NDArray[np.int64]
-) -> dict[str, float]:
-    # It takes a second to import, which runs without metrics need not wait for.
-    from sklearn.metrics import f1_score, recall_score, roc_auc_score
-
-    classes, predicted = np.unique(labels), probabilities.argmax(1)
-    found = {}
-    if "balanced_accuracy" in names:
-        found["balanced_accuracy"] = recall_score(labels, predicted, labels=classes, average="macro")
-    if "macro_f1" in names:
-        found["macro_f1"] = f1_score(labels, predicted, labels=classes, average="macro")
-    if "auc" in names and len(classes) > 1:
-        found["auc"] = roc_auc_score(labels[:, None] == classes, probabilities[:, classes])
-    if "ece" in names:
-        found["ece"] = calibration_error(probabilities.max(1), predicted == labels)
-    return {name: float(value) for name, value in found.items()}
-
-
-def calibration_error(confidences: NDArray[np.float64], hits: NDArray[np.bool_]) -> float:
-    """Return the mean distance (0 to 1) between confidence and accuracy of a bin, weighted by its samples.
-
-    Bins are open at their lower end, as in the paper.
-    """
-    bins = np.ceil(confidences * _BINS).astype(np.int64)
-    return float(np.abs(np.bincount(bins, confidences - hits)).sum() / len(hits))
+        probabilities, labels = given
+        classes, predicted = np.unique(labels), probabilities.argmax(1)
+        if "balanced_accuracy" in names:
+            found["balanced_accuracy"] = recall_score(labels, predicted, labels=classes, average="macro")
+        if "macro_f1" in names:
+            found["macro_f1"] = f1_score(labels, predicted, labels=classes, average="macro")
+        if "auc" in names and len(classes) > 1:
+            found["auc"] = roc_auc_score(labels[:, None] == classes, probabilities[:, classes])
+        confidence = probabilities.max(1)
+        bins = np.ceil(confidence * _BINS).astype(np.int64)  # open at their lower end, as in the paper
+        gaps = np.bincount(bins, confidence - (predicted == labels))
+        found["ece"] = np.abs(gaps).sum() / len(labels)
+    return tuple(float(found.get(name, np.nan)) for name in names)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pflcore.errors import UserError
 from pflcore.options import check_options, option
@@ -156,6 +156,10 @@ LOWER = ("ece", "nll")
 """Those of which the lower is the better."""
 
 
+def _views(name: str, help: str) -> Any:
+    return option(VIEWS[name][:1], choices=VIEWS[name], later=True, help=help)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
     """When the personalised models of all clients are measured, and what more is."""
@@ -163,21 +167,10 @@ class Evaluation:
     every: int = option(5, ge=1, help="Within the window, measure every that many rounds, counted back from the last.")
     window: int = option(200, ge=0, help="The last rounds that a `last_rounds` figure is taken over; 0: the last.")
     curve_every: int = option(50, ge=0, help="Also measure every that many rounds, for convergence curves; 0 is never.")
-    metrics: tuple[str, ...] = option(
-        (), choices=tuple(METRICS), later=True, help="What is measured of a client's test samples beside accuracy."
-    )
-    models: tuple[str, ...] = option(
-        ("personal",), choices=VIEWS["models"], later=True, help="Whose models: of clients, and of the server."
-    )
-    moments: tuple[str, ...] = option(
-        ("after_aggregation",),
-        choices=VIEWS["moments"],
-        later=True,
-        help="When in a round: after it, and participants before their models are aggregated.",
-    )
-    on: tuple[str, ...] = option(
-        ("own",), choices=VIEWS["on"], later=True, help="On which test samples: the client's own, and those of all."
-    )
+    metrics: tuple[str, ...] = option((), choices=tuple(METRICS), later=True, help="What beside accuracy.")
+    models: tuple[str, ...] = _views("models", "Whose models: those of clients, and that of the server.")
+    moments: tuple[str, ...] = _views("moments", "When: after a round, and its participants before aggregation.")
+    on: tuple[str, ...] = _views("on", "On whose test samples: the client's own, and those of all clients.")
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -189,12 +182,9 @@ class Evaluation:
 
     def views(self, *, has_global: bool = True) -> list[View]:
         """Return what is measured, in the order in which it is stored, of a method with or without a global model."""
-        found = [View(on=on) for on in self.on]
-        if "global" in self.models and has_global:
-            found += [View("global", on=on) for on in self.on]
-        if "after_training" in self.moments:
-            found += [View(moment="after_training", on=on) for on in self.on]
-        return found
+        kinds = [View(model) for model in self.models if has_global or model == "personal"]
+        kinds += [View(moment=moment) for moment in self.moments[1:]]
+        return [kind._replace(on=on) for kind in kinds for on in self.on]
 
     def in_window(self, round_: int, rounds: int) -> bool:
         """Return whether a `last_rounds` figure includes a round: 1300, 1305, …, 1500 for FedTP's 41 measurements."""

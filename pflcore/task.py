@@ -61,10 +61,9 @@ class Classification:
         return hits, losses, hits, *by_class
 
     def score(self, measured: Measured) -> Score:
-        hits, losses, last, *by_class = measured
+        hits, losses, last, *given = measured
         total, loss = len(hits) * self.positions, float(losses.sum())
-        probabilities, labels = by_class or (None, None)
-        metrics = score_metrics(self.further, loss / max(1, total), probabilities, labels)
+        metrics = score_metrics(self.further, loss / max(1, total), (given[0], given[1]) if given else None)
         return int(hits.sum()), total, loss, int(last.sum()), *metrics
 
     def at_once(self, samples: int) -> int:

@@ -90,7 +90,11 @@ def to_table(kept: dict[str, Any]) -> pa.Table:
     populations = ["test", "novel", *(["validation"] if "validation" in kept else [])]
     table = _rows(kept["test"], clients, np.isin(clients, kept["novel"]).astype(np.int8), populations)
     if "validation" in kept:
-        table = _with_validation(kept, table, clients, populations)
+        if kept["validation"]["round"] != kept["test"]["round"]:
+            raise ValueError("validation in other rounds than those measured")
+        own = np.setdiff1d(clients, kept["novel"]).astype(np.int32)
+        validated = _rows(kept["validation"], own, np.full(len(own), 2, np.int8), populations)
+        table = _by_round(pa.concat_tables([table, validated]))
     for name, values in kept.get("metrics", {}).items():
         table = table.append_column(name, pa.array(values, pa.float64()))
     if "views" not in kept:
@@ -100,17 +104,6 @@ def to_table(kept: dict[str, Any]) -> pa.Table:
             usual = pa.array([getattr(USUAL, name)] * len(table)).dictionary_encode()
             table = table.append_column(name, usual)
     return _by_round(pa.concat_tables([table, pa.table(kept["views"], table.schema)]))
-
-
-def _with_validation(
-    kept: dict[str, Any], table: pa.Table, clients: NDArray[np.int32], populations: list[str]
-) -> pa.Table:
-    """Return rows of test samples with those of validation samples behind them, round by round."""
-    if kept["validation"]["round"] != kept["test"]["round"]:
-        raise ValueError("validation in other rounds than those measured")
-    own = np.setdiff1d(clients, kept["novel"]).astype(np.int32)
-    both = pa.concat_tables([table, _rows(kept["validation"], own, np.full(len(own), 2, np.int8), populations)])
-    return _by_round(both)
 
 
 def _by_round(rows: pa.Table) -> pa.Table:

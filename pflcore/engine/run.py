@@ -26,7 +26,7 @@ from pflcore.engine.optimizers import ServerOptimizer
 from pflcore.engine.phases import groups_of, make_trainer
 from pflcore.engine.result import Result, columns
 from pflcore.engine.state import ClientStates, History
-from pflcore.engine.views import GENERATED, Scored, add_views, score_model, score_models, spread
+from pflcore.engine.views import GENERATED, Scored, add_views, score_model, score_models
 from pflcore.errors import UserError
 from pflcore.faults import during
 from pflcore.groups import Groups, Roles, Tensors, add_prefix, pick, strip_prefix
@@ -225,8 +225,11 @@ class RunState:
             parts = {**self.fixed, **update.returned, **personal[update.client], **facts}
             return {name: parts[name] for name in self.carried}
 
-        made = score_models(executor, self.evaluation, round_, lambda: ((one.client, state(one)) for one in updates))
-        return [spread(one, [update.client for update in updates], self.data.clients) for one in made]
+        scores = score_models(executor, self.evaluation, round_, lambda: ((one.client, state(one)) for one in updates))
+        made = [np.full((*one.shape[:2], self.data.clients), np.nan) for one in scores]
+        for one, of_some in zip(made, scores, strict=True):
+            one[..., [update.client for update in updates]] = of_some
+        return made
 
     def subject(self, kinds: Sequence[int] | None) -> Subject:
         """Return the run as an analysis sees it."""

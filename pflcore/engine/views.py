@@ -7,7 +7,7 @@ or with plain predictions, so executors need not know what they measure.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import islice
 
@@ -76,10 +76,3 @@ def score_models(
         tuned = [(one.client, one.model) for one in executor.train(round_, some, TUNING)]
         scores.append([executor.score_each(tuned, part).values for part in parts])
     return [np.concatenate(one, -1) for one in zip(*scores, strict=True)]
-
-
-def spread(scores: Scored, clients: Sequence[int], count: int) -> Scored:
-    """Return the scores of some clients at their places among `count`; NaN of all others."""
-    made = np.full((*scores.shape[:2], count), np.nan)
-    made[..., clients] = scores
-    return made

@@ -155,19 +155,20 @@ def _cell(table: ResolvedTable, planned: TableCell, runs: list[Measured]) -> Cel
     by_seed = defaultdict[int, list[float]](list)
     for seed, values in known:
         by_seed[seed].append(values[metric].mean)
-    shown = bool(quantity and quantity.view.model == "global" and runs and all(run.values for run in runs))
-    verdict = NO_GLOBAL if shown and not known else ""
+    measured = bool(runs) and all(run.values for run in runs)
+    lacking = measured and not known and bool(quantity and quantity.view.model == "global")
+    heading = METRICS.get(SCORED.get(metric.split(" ")[0], ""), ACCURACY)
     cell = Cell(
         labels=planned.labels,
         runs=tuple(planned.runs),
         obtained=_average([values[metric] for _, values in known], len(runs), unit),
         n=len(known),
-        verdict=DIVERGED if diverged else verdict,
+        verdict=DIVERGED if diverged else NO_GLOBAL * lacking,
         last=_average([values["final"] for _, values in known], 0, unit) if metric == LAST_TEN else None,
         client=planned.client,
         by_seed={seed: statistics.fmean(several) for seed, several in by_seed.items()},
         quantity=quantity,
-        figure=PRECISION if any("figure" in run.facts for run in runs) else heading_of(metric),
+        figure=PRECISION if any("figure" in run.facts for run in runs) else heading,
     )
     if known and _is_counted(cell):  # the same for any seed
         cell.obtained = replace(known[0][1][metric], unit=unit)
@@ -177,11 +178,6 @@ def _cell(table: ResolvedTable, planned: TableCell, runs: list[Measured]) -> Cel
         cell.misprint = text if printed.misprint else ""
         cell.quoted, cell.note, cell.explained = printed.quoted, printed.note, printed.explained
     return cell
-
-
-def heading_of(metric: str) -> str:
-    """Return what heads a column of a metric, given with its protocol, and maybe a view behind it."""
-    return METRICS.get(SCORED.get(metric.split(" ")[0], ""), ACCURACY)
 
 
 def _average(values: list[Value], planned: int, unit: str) -> Value | None:

@@ -11,7 +11,6 @@ from pipeline.report.frame import LAST, LAST_TEN
 from pipeline.report.printed import BESIDE, MISPRINT, NO_VALUE, TIED, UNPLANNED
 from pipeline.report.statistics import NOISE_LEGEND
 from pipeline.report.table import Results
-from pipeline.spec.metrics import SCORED
 
 _POOLED = "test accuracy (%) pooled over the samples of all clients"
 _WITHIN = "the ± of one run is over these, its own fluctuation"
@@ -39,8 +38,8 @@ SCORES = {
 }
 _UNDER = {
     "last_rounds": "mean over n measurements in the last rounds of training",
-    "clients": "mean over n clients after the last round",
-    "worst_tenth": "mean over the n clients that fare worst after the last round, a tenth of all, rounded up",
+    "clients": "n of them, after the last round",
+    "worst_tenth": "n of them, the tenth that fares worst after the last round, rounded up",
     "final": "after the last round",
     "best_by_validation": "after the measured round whose accuracy is best on validation samples",
 }
@@ -88,11 +87,11 @@ _COUNTED = (
 
 def metric_words(metric: str) -> str:
     """Return what a metric of predictions is, with its protocol."""
-    if not (score := SCORED.get(metric)):
+    if metric in PROTOCOLS:
         return PROTOCOLS[metric]
-    protocol, pooled = metric.split(".")[0], "pooled over all samples" if score == "nll" else "mean of clients"
-    over = "" if protocol in ("clients", "worst_tenth") else f"{pooled}, "
-    return f"{SCORES[score]}; {over}{_UNDER[protocol]}."
+    protocol, score = metric.split(".")
+    over = "pooled" if score == "nll" and protocol not in ("clients", "worst_tenth") else "mean of clients"
+    return f"{SCORES[score]}; {over}, {_UNDER[protocol]}."
 
 
 def legend(results: Results) -> str:

@@ -146,14 +146,8 @@ class Results:
         return replace(self, layout=self.layout.of_runs())
 
     def under(self, protocol: str) -> Results:
-        """Return the same runs with another protocol as the metric, which may be one that no spec can name; without
-        the cells that show another metric."""
-        cells = []
-        for cell in self.table.cells:
-            quantity = cell.quantity and cell.quantity.model_copy(update={"metric": protocol})
-            if cell.quantity is None or cell.quantity.metric == self.table.metric:
-                cells.append(cell.model_copy(update={"quantity": quantity}))
-        return Results.of(self.table.model_copy(update={"metric": protocol, "cells": cells}), self.frame)
+        """Return the same runs with another protocol as the metric; it may be one that no spec can name."""
+        return Results.of(self.table.model_copy(update={"metric": protocol}), self.frame)
 
     @property
     def selections(self) -> dict[str, str]:

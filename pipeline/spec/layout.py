@@ -256,12 +256,8 @@ def _claim(
         document.check(axis not in claim.over[:position], here, f"{axis!r} is named twice")
     single = claim.over and all(len(where.get(axis, labels[axis])) < 2 for axis in claim.over)
     document.check(not single, (*address, "over"), "leaves single cells, which have neither mean nor range")
-    lacking = (
-        form == "steadier"
-        and not claim.over
-        and layout.metric.split(".")[0] in OF_ONE_ROUND
-        and not layout.average_over
-    )
+    alone = layout.metric.split(".")[0] in OF_ONE_ROUND and not layout.average_over
+    lacking = form == "steadier" and not claim.over and alone
     message = f"a single run has no ± under the metric {layout.metric!r}; name axes in `over`"
     document.check(not lacking, (*address, form), message)
     margin = float(claim.margin if claim.within is None else claim.within)

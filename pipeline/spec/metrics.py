@@ -119,8 +119,6 @@ SCORED = {
     if protocol not in ("last_ten", "last_position")
 }
 """What a table can name of metrics beside accuracy, and which one that is."""
-
-
 _NAMES = (*get_args(Protocol), *QUANTITIES, *METRICS)
 
 
@@ -152,12 +150,8 @@ class Quantity(Part):
     kind: Literal["se", "eca", "ca"] | None = Field(None, description="Of `attention_weight`.")
     position: int | None = Field(None, ge=1, description="Of `attention_weight`, from 1; left out: the mean over all.")
     model: Literal["personal", "global"] | None = Field(None, description="Whose is measured; left out: clients' own.")
-    moment: Literal["after_aggregation", "after_training"] | None = Field(
-        None, description="When it is measured; left out: after aggregation."
-    )
-    on: Literal["own", "all"] | None = Field(
-        None, description="On whose test samples it is measured; left out: on the client's own."
-    )
+    moment: Literal["after_aggregation", "after_training"] | None = Field(None, description="When; left out: after it.")
+    on: Literal["own", "all"] | None = Field(None, description="On whose test samples; left out: the client's own.")
 
     @model_serializer(mode="wrap")
     def _said(self, handler: Any) -> dict[str, Any]:

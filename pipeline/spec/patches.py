@@ -92,10 +92,9 @@ class Patcher:
         run = Run({**record, "profile": profile})
         if reason := why_not_stopped_early(run.training, run.evaluation, validates(run)):
             raise self.document.error(self.place(draft, "training", "patience"), reason)
-        facts = self.catalog.entry("backbone", run.backbone).facts
-        if reason := why_not_measured(
-            run.evaluation, text=facts.get("takes") == "text", boxes=facts.get("predicts") == "boxes"
-        ):
+        of = self.catalog.entry("backbone", run.backbone).facts
+        text, boxes = of.get("takes") == "text", of.get("predicts") == "boxes"
+        if reason := why_not_measured(run.evaluation, text=text, boxes=boxes):
             raise self.document.error(self.place(draft, "evaluation", "metrics"), reason)
         return run
 

@@ -56,8 +56,8 @@ def draw_values(data: TableData) -> Section:
 def draw_boxes(data: TableData) -> Section:
     """Draw how the runs of each cell spread, as box plots beside their means. CSV: a line per run."""
     values = data.results.frame.values
-    runs = data.place(values, single=True).rename(columns={"mean": "accuracy"})
-    if runs.empty:
+    runs = data.place(values[values["metric"] == data.table.metric], single=True).rename(columns={"mean": "accuracy"})
+    if runs.empty or data.table.quantities:
         return _NOTHING
     axes = data.axes(runs)
     by_cell = runs.groupby(axes, observed=True)["accuracy"]

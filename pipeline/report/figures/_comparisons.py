@@ -138,7 +138,7 @@ def draw_protocols(data: TableData) -> Section:
         whole = frames.get("last_rounds") if name == "last_position" else None
         if len(cells) and (whole is None or not cells["mean"].equals(whole["mean"])):
             frames[name] = cells
-    if not frames:
+    if not frames or data.table.quantities:
         return Section("No run of this table has been measured yet.")
     names = {name: PROTOCOL_NAMES.get(name.split(".")[0], name.replace("_", " ")) for name in frames}
     frame = pd.concat(frames.values(), ignore_index=True)

@@ -39,7 +39,7 @@ class TableData:
         table: The table as its spec says.
         rows, columns: The axes of its rows and columns, as frames have them.
         sign: 1, or -1 where the lower number is the better one.
-        measure: What is measured, as it stands at an axis: ``accuracy (%)``, ``mAP (%)``, ``AUC (%)``.
+        measure: What is measured, as it stands at an axis: ``accuracy (%)`` or ``mAP (%)``.
     """
 
     def __init__(self, results: Results) -> None:
@@ -67,27 +67,21 @@ class TableData:
         """Return rows, which have a column ``run``, once for each cell of the run; ``made``: how many runs that has.
 
         Args:
-            single: Whether they have a column ``client``, which is that of the cell or :data:`ALL`, and maybe one
-                ``metric``; else cells that differ in their client or quantity are one.
+            single: Whether they have a column ``client``, which is that of the cell or :data:`ALL`; else cells that
+                differ in their client or quantity are one.
             diverged: Include cells of which a run diverged; those left would flatter it.
         """
         layout, runs = (self.results if single else self.results.of_runs).layout, self.results.runs
         axes = [*layout.row_axes, *layout.column_axes]
         lines = [
-            (
-                *cell.key(axes),
-                run,
-                ALL if cell.client is None else cell.client,
-                cell.quantity.key if cell.quantity else self.table.metric,
-                sum(runs[of].made for of in cell.runs),
-            )
+            (*cell.key(axes), run, ALL if cell.client is None else cell.client, sum(runs[of].made for of in cell.runs))
             for cell in layout.cells
             if diverged or not any(runs[run].diverged for run in cell.runs)
             for run in cell.runs
         ]
-        columns = [*(f"axis.{axis}" for axis in axes), "run", "client", "metric", "made"]
+        columns = [*(f"axis.{axis}" for axis in axes), "run", "client", "made"]
         planned = pd.DataFrame(lines, columns=columns).astype({"run": str, "client": int})
-        frame = planned.merge(rows) if single else planned.drop(columns=["client", "metric"]).merge(rows, on="run")
+        frame = planned.merge(rows) if single else planned.drop(columns="client").merge(rows, on="run")
         return self._in_order(frame, layout)
 
     @cached_property

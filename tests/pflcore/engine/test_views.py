@@ -85,11 +85,11 @@ def test_the_auc_of_ties_and_the_edges_of_bins():
     probabilities = np.array([[0.5, 0.25, 0.25], [0.5, 0.5, 0.0], [0.5, 0.25, 0.25], [0.2, 0.4, 0.4]])
     labels = np.array([0, 1, 1, 0])
     # Class 0: 0.5 and 0.2 against 0.5 twice; class 1: 0.5 and 0.25 against 0.25 and 0.4; class 2 does not occur.
-    (auc,) = score_metrics(("auc",), 1.0, probabilities, labels)
+    (auc,) = score_metrics(("auc",), 1.0, (probabilities, labels))
     assert auc == pytest.approx(((0.5 + 0.5) / 4 + (1 + 1 + 0.5) / 4) / 2)
     sure = np.array([[1.0, 0.0], [0.6, 0.4], [0.4, 0.6]])  # 0.6 is the upper edge of the ninth bin
-    assert score_metrics(("ece", "nll"), 0.7, sure, np.array([0, 0, 0])) == pytest.approx((0.2 / 3, 0.7))
-    assert np.isnan(score_metrics(("ece", "auc"), np.inf, sure * np.nan, np.array([0, 1, 1]))).all()
+    assert score_metrics(("ece", "nll"), 0.7, (sure, np.array([0, 0, 0]))) == pytest.approx((0.2 / 3, 0.7))
+    assert np.isnan(score_metrics(("ece", "auc"), np.inf, (sure * np.nan, np.array([0, 1, 1])))).all()
 
 
 TUNED = ("fedavg", {"finetune_epochs": 1})

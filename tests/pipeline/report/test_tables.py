@@ -269,5 +269,3 @@ def test_metrics_and_models_side_by_side(tmp_path):
     assert "- AUC: clients.auc, personal model, after aggregation, on own samples" in lines
     judged = SpecReport(results_of(resolved, tmp_path)).judgements
     assert [one.obtained.judged[0].effect.difference for one in judged] == pytest.approx([-19.75, 0.35])
-    under = results_of(resolved, tmp_path).under("last_rounds")
-    assert [one.quantity and one.quantity.key for one in under.cells[:2]] == [None, "last_rounds global"]
