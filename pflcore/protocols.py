@@ -16,6 +16,12 @@ unweighted and deviations those of a population.
   of several; for partitions that hold samples back. One round of one run has no ±.
 - ``validation``: as ``last_rounds``, on validation samples: what settings are chosen by. No table shows it.
 
+Each of these but ``last_position`` is also there of every metric that a run measured (:data:`METRICS`), as
+``<protocol>.<metric>``: `nll` is pooled, and of the others the mean over clients stands wherever accuracy is pooled; a
+client without the metric does not count. All but `nll`, which is in nats, are in percent. ``worst_tenth`` has the
+highest where lower is better, and rounds are always chosen by accuracy. A :class:`View` has figures of its own, all of
+the same kinds, over the clients that have it.
+
 Of a detector a client's figure is its mean average precision, in the column `precision`, and the plain mean of the
 clients' stands wherever accuracy is pooled.
 """
@@ -31,44 +37,53 @@ from numpy.typing import NDArray
 
 from pflcore.errors import UserError
 from pflcore.files import parse_json
-from pflcore.settings import Evaluation, Training
+from pflcore.settings import LOWER, METRICS, USUAL, Evaluation, Training, View
 
-_PRECISION = "precision"
+_PRECISION, _NLL = "precision", "nll"
 Floats = NDArray[np.float64]
 Figures = dict[str, dict[str, float]]
 """Protocol -> ``{"mean": percent, "std": percentage points, "n": what the std is taken over}``, and ``round`` where one
 was chosen."""
 
 
-def summarise(rounds_table: pa.Table, evaluation: Evaluation, rounds: int) -> Figures:
-    """Return the figures of a run under every protocol that it was measured for; ``{}`` for a run that diverged.
+def summarise(rounds_table: pa.Table, evaluation: Evaluation, rounds: int, view: View = USUAL) -> Figures:
+    """Return the figures of a run under every protocol and metric that it was measured for; ``{}`` for one that
+    diverged, or has no such view.
 
     Raises :class:`UserError` where a round of the schedule was not measured; `rounds` are from :func:`rounds_trained`.
     """
     if _header(rounds_table).get("diverged") is not None:
         return {}
-    measured, accuracy, _ = curve(rounds_table)
+    measured = curve(rounds_table, view=view)[0]
+    if view != USUAL and not len(measured):
+        return {}
     steps = [r for r in evaluation.due(rounds) if evaluation.in_window(r, rounds)]
-    if lacking := sorted(set(steps) - set(measured.tolist())):
+    lacking = sorted(set(steps) - set(measured.tolist()))
+    if lacking and view == USUAL:  # not every client takes part in every round
         raise UserError(
             f"the rounds table lacks round {lacking[0]} of {rounds}, which every = {evaluation.every} and "
             f"window = {evaluation.window} ask for; delete it and run again"
         )
     window = np.isin(measured, steps)
-    clients = final_clients(rounds_table)["accuracy"].to_numpy()
-    clients = 100.0 * clients[~np.isnan(clients)]
-    figures = {
-        "last_rounds": _spread(accuracy[window]),
-        "clients": _spread(clients),
-        "final": _spread(accuracy[-1:]),
-        "worst_tenth": worst_tenth(clients),
-        "last_position": _spread(curve(rounds_table, last=True)[1][window]),
-    }
-    held_back, by_validation, _ = curve(rounds_table, "validation")
-    if len(held_back):
-        best = int(held_back[by_validation.argmax()])  # the first of several
-        figures["validation"] = _spread(by_validation[np.isin(held_back, steps)])
-        figures["best_by_validation"] = {**_spread(accuracy[measured == best]), "round": best}
+    held_back, by_validation, _ = curve(rounds_table, "validation", view=view)
+    figures = Figures()
+    for metric in ("", *(name for name in METRICS if name in rounds_table.column_names)):
+        values = curve(rounds_table, metric=metric, view=view)[1]
+        clients = _final(rounds_table, metric, view)
+        made = {
+            "last_rounds": _spread(values[window]),
+            "clients": _spread(clients),
+            "final": _spread(values[-1:]),
+            "worst_tenth": worst_tenth(clients, lower=metric in LOWER),
+        }
+        if not metric:
+            made["last_position"] = _spread(curve(rounds_table, last=True, view=view)[1][window])
+        if len(held_back) and not metric:
+            made["validation"] = _spread(by_validation[np.isin(held_back, steps)])
+        if len(held_back):
+            best = int(held_back[by_validation.argmax()])  # the first of several
+            made["best_by_validation"] = {**_spread(values[measured == best]), "round": best}
+        figures |= {f"{protocol}.{metric}".rstrip("."): figure for protocol, figure in made.items()}
     return figures
 
 
@@ -79,19 +94,38 @@ def rounds_trained(rounds_table: pa.Table, training: Training) -> int:
     return int(pc.max(rounds_table["round"]).as_py() or 0)
 
 
-def worst_tenth(accuracies: Floats) -> dict[str, float]:
-    """Return the figures of the protocol ``worst_tenth``, of the accuracies in percent [clients] of one run."""
-    return _spread(np.sort(accuracies)[: -(-len(accuracies) // 10)])
+def worst_tenth(values: Floats, *, lower: bool = False) -> dict[str, float]:
+    """Return the figures of the protocol ``worst_tenth``, of accuracies in percent [clients] of one run, or of a metric
+    of which the `lower` may be the better."""
+    ordered = np.sort(values)[:: -1 if lower else 1]
+    return _spread(ordered[: -(-len(values) // 10)])
 
 
 def _spread(values: Floats) -> dict[str, float]:
+    values = values[~np.isnan(values)]
+    if not len(values):
+        return {"mean": np.nan, "std": np.nan, "n": 0}
     return {"mean": float(values.mean()), "std": float(values.std()), "n": len(values)}
 
 
-def final_clients(rounds_table: pa.Table) -> pa.Table:
+def _final(rounds_table: pa.Table, metric: str, view: View) -> Floats:
+    """Return the accuracy or a metric of each client that has it after the last round, in its unit."""
+    rows = final_clients(rounds_table, view)
+    if metric:
+        last = _measured(rounds_table, "test", view)
+        rows = last.filter(pc.equal(last["round"], pc.max(last["round"])))
+    values: Floats = rows[metric or "accuracy"].to_numpy()
+    return _scale(metric) * values[~np.isnan(values)]
+
+
+def _scale(metric: str) -> float:
+    return 1.0 if metric == _NLL else 100.0
+
+
+def final_clients(rounds_table: pa.Table, view: View = USUAL) -> pa.Table:
     """Return the ``evaluation/1`` rows, each client at the last measured round: client, correct, total, accuracy (0 to
     1; NaN for a client without test samples; of a detector its mean average precision), loss; by client."""
-    table = _measured(rounds_table, "test")
+    table = _measured(rounds_table, "test", view)
     last = table.filter(pc.equal(table["round"], pc.max(table["round"]))).sort_by("client")
     correct, total = last["correct"].to_numpy(), last["total"].to_numpy()
     accuracy = np.divide(correct, total, out=np.full(len(total), np.nan), where=total > 0)
@@ -102,12 +136,13 @@ def final_clients(rounds_table: pa.Table) -> pa.Table:
 
 
 def curve(
-    rounds_table: pa.Table, population: str = "test", *, last: bool = False
+    rounds_table: pa.Table, population: str = "test", *, last: bool = False, metric: str = "", view: View = USUAL
 ) -> tuple[NDArray[np.int64], Floats, Floats]:
     """Return measured rounds in ascending order, and at each the pooled accuracy in percent, with `last` that at last
     positions, and the mean loss over all samples; of detectors the mean of the clients' mean average precisions, where
-    one without an object to find does not count. All are empty where the population has none."""
-    table = _measured(rounds_table, population)
+    one without an object to find does not count; of a metric the pooled `nll`, or the mean of the clients who have it,
+    NaN where none does. All are empty where the population has none."""
+    table = _measured(rounds_table, population, view)
     table = table.filter(pc.greater(table["total"], 0))
     rounds, index = np.unique(table["round"].to_numpy().astype(np.int64), return_inverse=True)
 
@@ -117,21 +152,28 @@ def curve(
     total = table["total"].to_numpy()
     pooled = per_round(total)
     loss = per_round(table["loss"].to_numpy() * total) / pooled
-    if _PRECISION not in table.column_names:
+    scored = metric or (_PRECISION if _PRECISION in table.column_names else "")
+    if not scored:
         column, share = ("last_correct", _header(rounds_table).get("positions", 1)) if last else ("correct", 1)
         return rounds, 100.0 * per_round(table[column].to_numpy()) * share / pooled, loss
-    precision = table[_PRECISION].to_numpy()
-    known = np.isfinite(precision)
-    count = per_round(known)
-    mean = np.divide(per_round(precision, known), count, out=np.zeros(len(rounds)), where=count > 0)
-    return rounds, 100.0 * mean, loss
+    values = table[scored].to_numpy()
+    known = np.isfinite(values)
+    weights = known * (total if scored == _NLL else 1)
+    count = per_round(weights)
+    nothing = np.full(len(rounds), np.nan if metric else 0.0)
+    mean = np.divide(per_round(values * weights, known), count, out=nothing, where=count > 0)
+    return rounds, _scale(metric) * mean, loss
 
 
-def _measured(rounds_table: pa.Table, population: str) -> pa.Table:
-    """Return rows of a population at the one moment that the protocols look at."""
-    is_of = pc.equal(rounds_table["population"].cast(pa.string()), population)
-    is_after = pc.equal(rounds_table["moment"].cast(pa.string()), "after_aggregation")
-    return rounds_table.filter(pc.and_(is_of, is_after))
+def _measured(rounds_table: pa.Table, population: str, view: View) -> pa.Table:
+    """Return rows of a population and a view; a table of one model, or of one kind of samples, does not say so."""
+    rows = pc.equal(rounds_table["population"].cast(pa.string()), population)
+    for name, wanted in view._asdict().items():
+        if name in rounds_table.column_names:
+            rows = pc.and_(rows, pc.equal(rounds_table[name].cast(pa.string()), wanted))
+        elif wanted != getattr(USUAL, name):
+            rows = pc.and_(rows, False)
+    return rounds_table.filter(rows)
 
 
 def _header(rounds_table: pa.Table) -> dict[str, Any]:

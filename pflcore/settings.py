@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from pflcore.errors import UserError
 from pflcore.options import check_options, option
@@ -127,16 +128,63 @@ class Training:
         return max(1, int(clients * self.sample_rate + 1e-9))
 
 
+class View(NamedTuple):
+    """Which model is measured, when, and on whose test samples; by default as everything else goes by."""
+
+    model: str = "personal"
+    moment: str = "after_aggregation"
+    on: str = "own"
+
+    @property
+    def words(self) -> str:
+        """What is not as by default: ``global all``."""
+        return " ".join(own for own, usual in zip(self, USUAL, strict=True) if own != usual)
+
+
+USUAL = View()
+VIEWS = {"models": ("personal", "global"), "moments": ("after_aggregation", "after_training"), "on": ("own", "all")}
+"""What the settings of :class:`Evaluation` with these names can list; the first is always measured."""
+METRICS = {
+    "balanced_accuracy": "balanced accuracy (%)",
+    "macro_f1": "macro F1 (%)",
+    "auc": "AUC (%)",
+    "ece": "ECE (%)",
+    "nll": "NLL (nats)",
+}
+"""What can be measured beside accuracy (:mod:`pflcore.metrics`), and its heading in tables."""
+LOWER = ("ece", "nll")
+"""Those of which the lower is the better."""
+
+
+def _views(name: str, help: str) -> Any:
+    return option(VIEWS[name][:1], choices=VIEWS[name], later=True, help=help)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """When the personalised models of all clients are measured."""
+    """When the personalised models of all clients are measured, and what more is."""
 
     every: int = option(5, ge=1, help="Within the window, measure every that many rounds, counted back from the last.")
     window: int = option(200, ge=0, help="The last rounds that a `last_rounds` figure is taken over; 0: the last.")
     curve_every: int = option(50, ge=0, help="Also measure every that many rounds, for convergence curves; 0 is never.")
+    metrics: tuple[str, ...] = option((), choices=tuple(METRICS), later=True, help="What beside accuracy.")
+    models: tuple[str, ...] = _views("models", "Whose models: those of clients, and that of the server.")
+    moments: tuple[str, ...] = _views("moments", "When: after a round, and its participants before aggregation.")
+    on: tuple[str, ...] = _views("on", "On whose test samples: the client's own, and those of all clients.")
 
     def __post_init__(self) -> None:
         check_options(self)
+        for name, known in VIEWS.items():
+            if getattr(self, name) not in (known[:1], known):
+                raise UserError(f"evaluation.{name} must be [{known[0]}] or [{', '.join(known)}]")
+        if twice := [name for name in self.metrics if self.metrics.count(name) > 1]:
+            raise UserError(f"evaluation.metrics has {twice[0]} twice")
+
+    def views(self, *, has_global: bool = True) -> list[View]:
+        """Return what is measured, in the order in which it is stored, of a method with or without a global model."""
+        kinds = [View(model) for model in self.models if has_global or model == "personal"]
+        kinds += [View(moment=moment) for moment in self.moments[1:]]
+        return [kind._replace(on=on) for kind in kinds for on in self.on]
 
     def in_window(self, round_: int, rounds: int) -> bool:
         """Return whether a `last_rounds` figure includes a round: 1300, 1305, …, 1500 for FedTP's 41 measurements."""
@@ -149,6 +197,15 @@ class Evaluation:
     def due(self, rounds: int) -> list[int]:
         """Return the rounds of a run after which models are measured, in ascending order."""
         return [round_ for round_ in range(1, rounds + 1) if self.is_due(round_, rounds)]
+
+
+def why_not_measured(evaluation: Evaluation, *, text: bool, boxes: bool) -> str:
+    """Say why metrics cannot be measured as settings ask for; "" when they can."""
+    refused = [name for name in evaluation.metrics if boxes or (text and name != "nll")]
+    if not refused:
+        return ""
+    there = "detectors are measured by their average precision" if boxes else "of texts there is nll alone"
+    return f"{refused[0]} is of one class per image; {there}"
 
 
 def why_not_stopped_early(training: Training, evaluation: Evaluation, validation: bool) -> str:

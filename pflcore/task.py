@@ -9,15 +9,21 @@ import numpy as np
 from torch import Tensor
 from torch.nn import functional as F
 
+from pflcore.metrics import score_metrics
+
 Measured = tuple[np.ndarray, ...]
 """Of some samples: what a task measures of each, along the first dimension."""
 Score = tuple[float, ...]
 """Of a client's samples: correct predictions, predictions, the sum of their losses, correct predictions at last
-positions; of a detector behind them the mean average precision, 0 to 1."""
+positions; behind them what the task's `further` names."""
 
 
 class Task(Protocol):
     """A kind of prediction. A model that does something else than to classify has its own in an attribute ``task``."""
+
+    @property
+    def further(self) -> tuple[str, ...]:
+        """What it scores beside what every task does."""
 
     def loss(self, outputs: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
         """Return what is minimised on a batch, a scalar; with weights of classes, if there are any."""
@@ -38,21 +44,27 @@ class Classification:
 
     positions: int = 1
     is_text: bool = False
+    further: tuple[str, ...] = ()  # of :mod:`pflcore.metrics`
 
     def loss(self, outputs: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
         return cross_entropy(outputs, targets, weights)
 
     def measure(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, ...]:
         """Return correct predictions, the sum of their losses as float64, whether the last prediction is right, of
-        logits (…, classes) for labels (…)."""
+        logits (…, classes) for labels (…); for metrics of classes also probabilities as float64, and labels."""
         hits = outputs.argmax(dim=-1) == targets
         losses = F.cross_entropy(outputs.flatten(0, -2), targets.flatten(), reduction="none").double()
         losses = losses.view(targets.shape)
-        return (hits.sum(-1), losses.sum(-1), hits[..., -1]) if self.is_text else (hits, losses, hits)
+        if self.is_text:
+            return hits.sum(-1), losses.sum(-1), hits[..., -1]
+        by_class = (outputs.double().softmax(-1), targets) if {*self.further} - {"nll"} else ()
+        return hits, losses, hits, *by_class
 
     def score(self, measured: Measured) -> Score:
-        hits, losses, last = measured
-        return int(hits.sum()), len(hits) * self.positions, float(losses.sum()), int(last.sum())
+        hits, losses, last, *given = measured
+        total, loss = len(hits) * self.positions, float(losses.sum())
+        metrics = score_metrics(self.further, loss / max(1, total), (given[0], given[1]) if given else None)
+        return int(hits.sum()), total, loss, int(last.sum()), *metrics
 
     def at_once(self, samples: int) -> int:
         return samples

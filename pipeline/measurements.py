@@ -1,11 +1,13 @@
 """A ``rounds/2`` table as plain data: per round, what each client got right.
 
-Everything that tables say of a run is computed from counts, so these are kept as they were measured. Losses of single
-clients are not kept; the mean loss of each round is.
+Everything that tables say of a run is computed from counts, so these are kept as they were measured; so are metrics and
+the rows of further views. Losses of single clients are not kept; the mean loss of each round is.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,7 @@ from numpy.typing import NDArray
 
 from pflcore.errors import UserError
 from pflcore.protocols import curve
+from pflcore.settings import METRICS, USUAL
 
 
 def from_table(rounds: pa.Table, positions: int) -> dict[str, Any]:
@@ -29,6 +32,12 @@ def from_table(rounds: pa.Table, positions: int) -> dict[str, Any]:
     clients = np.unique(rounds["client"].to_numpy())
     if not len(clients):
         return {}
+    usual = np.ones(len(rounds), bool)
+    for name, value in USUAL._asdict().items():
+        if name in rounds.column_names:
+            usual &= pc.equal(rounds[name].cast(pa.string()), value).to_numpy()
+    further = _plain(rounds.filter(pa.array(~usual)), rounds.column_names)
+    rounds = rounds.filter(pa.array(usual))
     held_back = pc.equal(rounds["population"].cast(pa.string()), "validation")
     tested = rounds.filter(pc.invert(held_back))
     novel = clients[[one == "novel" for one in tested["population"].to_pylist()[: len(clients)]]]
@@ -36,7 +45,21 @@ def from_table(rounds: pa.Table, positions: int) -> dict[str, Any]:
     if held_back.to_numpy().any():
         validated = np.setdiff1d(clients, novel)
         kept["validation"] = _counts(rounds.filter(held_back), "validation", validated, positions)
+    if metrics := [name for name in METRICS if name in rounds.column_names]:
+        kept["metrics"] = _plain(rounds, metrics)
+    if not usual.all():
+        kept["views"] = further
     return kept
+
+
+def _plain(rows: pa.Table, names: Iterable[str]) -> dict[str, list[Any]]:
+    """Return columns as lists, floats to seven digits and without NaN."""
+    columns: dict[str, list[Any]] = {name: rows[name].to_pylist() for name in names}
+    for values in columns.values():
+        for at, value in enumerate(values):
+            if isinstance(value, float):
+                values[at] = None if math.isnan(value) else float(f"{value:.7g}")
+    return columns
 
 
 def _counts(rows: pa.Table, population: str, clients: NDArray[np.integer], positions: int) -> dict[str, Any]:
@@ -66,13 +89,25 @@ def to_table(kept: dict[str, Any]) -> pa.Table:
     clients = np.arange(len(kept["test"]["total"]), dtype=np.int32)
     populations = ["test", "novel", *(["validation"] if "validation" in kept else [])]
     table = _rows(kept["test"], clients, np.isin(clients, kept["novel"]).astype(np.int8), populations)
-    if "validation" not in kept:
+    if "validation" in kept:
+        if kept["validation"]["round"] != kept["test"]["round"]:
+            raise ValueError("validation in other rounds than those measured")
+        own = np.setdiff1d(clients, kept["novel"]).astype(np.int32)
+        validated = _rows(kept["validation"], own, np.full(len(own), 2, np.int8), populations)
+        table = _by_round(pa.concat_tables([table, validated]))
+    for name, values in kept.get("metrics", {}).items():
+        table = table.append_column(name, pa.array(values, pa.float64()))
+    if "views" not in kept:
         return table
-    if kept["validation"]["round"] != kept["test"]["round"]:
-        raise ValueError("validation in other rounds than those measured")
-    own = np.setdiff1d(clients, kept["novel"]).astype(np.int32)
-    both = pa.concat_tables([table, _rows(kept["validation"], own, np.full(len(own), 2, np.int8), populations)])
-    return both.take(np.argsort(both["round"].to_numpy(), kind="stable")).combine_chunks()
+    for name in ("model", "on"):
+        if name in kept["views"]:
+            usual = pa.array([getattr(USUAL, name)] * len(table)).dictionary_encode()
+            table = table.append_column(name, usual)
+    return _by_round(pa.concat_tables([table, pa.table(kept["views"], table.schema)]))
+
+
+def _by_round(rows: pa.Table) -> pa.Table:
+    return rows.take(np.argsort(rows["round"].to_numpy(), kind="stable")).combine_chunks()
 
 
 def _rows(

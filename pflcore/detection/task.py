@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -25,6 +26,7 @@ class Detection:
     """
 
     defaults: Tensor  # (boxes, 4), centre and size as shares of the image
+    further: ClassVar[tuple[str, ...]] = ("precision",)
 
     def loss(self, outputs: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
         """Return SSD's, divided by the number of default boxes that are objects'; there are no weights."""

@@ -70,8 +70,8 @@ class Trainer:
         other_statistics: Whether layers other than batch norm have running statistics.
         resting: Buffers that its forward passes leave as they are.
         mask_ids: What tells the dropout masks of a part from those of a round's steps.
-        parts: The trainers of what is not all of a round's local steps, :data:`TUNING` and phases, by part; `order` are
-            the parts that a round consists of. Both are given by :mod:`pflcore.engine.phases`.
+        parts: The trainers of what is not all of a round's local steps, :data:`TUNING`, phases and further views, by
+            part; `order` are the parts that a round consists of. Both are given by :mod:`pflcore.engine.phases`.
         seen: Access to what the classifier gets.
     """
 
@@ -108,7 +108,7 @@ class Trainer:
         self._class_counts: dict[int, Tensor] = {}  # of clients; they are wanted in every round
 
     def part(self, part: int) -> Trainer:
-        """Return the trainer of rounds, of a phase of theirs, or of what precedes a measurement."""
+        """Return the trainer of rounds, of a phase of theirs, of what precedes a measurement, or of a view."""
         return self if part == TRAINING else self.parts[part]
 
     @property

@@ -19,8 +19,8 @@ from pflcore.faults import during
 from pflcore.groups import Tensors
 from pflcore.task import Measured, Score
 
-COLUMNS = ("correct", "total", "loss", "last", "precision")
-"""The numbers of a :data:`pflcore.task.Score`; only detectors have the last one."""
+COLUMNS = ("correct", "total", "loss", "last")
+"""The numbers with which a :data:`pflcore.task.Score` begins, as names."""
 SplitScores = tuple[Score, ...]
 """The score of a client's test samples and, where there are any, that of its validation samples."""
 
@@ -29,7 +29,8 @@ SplitScores = tuple[Score, ...]
 class Scores:
     """The scores of several clients: float64 [splits, columns, clients], in which counts are exact up to 2^53.
 
-    The splits are test and, where samples are held back, validation; the columns are the first of :data:`COLUMNS`.
+    The splits are test and, where samples are held back, validation, and the same of each further view; the columns are
+    :data:`COLUMNS` and what the task has further. All are NaN of a client that a view does not have.
     """
 
     values: NDArray[np.float64]
@@ -44,10 +45,10 @@ class Scores:
         column: NDArray[np.float64] = self.values[split, COLUMNS.index(name)]
         return column
 
-    def figure(self, clients: NDArray[np.bool_], split: int = 0) -> float:
+    def figure(self, clients: NDArray[np.bool_], split: int = 0, *, precise: bool = False) -> float:
         """Return the pooled accuracy of some clients, 0 to 1; of detectors the plain mean of their precisions."""
-        if self.values.shape[1] == len(COLUMNS):
-            return float(np.nanmean(self.column("precision", split)[clients]))
+        if precise:
+            return float(np.nanmean(self.values[split, len(COLUMNS)][clients]))
         return float(self.column("correct", split)[clients].sum() / self.column("total", split)[clients].sum())
 
 

@@ -14,14 +14,15 @@ from pflcore.engine.cost import Cost
 from pflcore.engine.evaluation import COLUMNS
 from pflcore.engine.state import History
 from pflcore.groups import Tensors
+from pflcore.settings import View
 
 
 @dataclass(frozen=True)
 class Result:
     """What a run leaves behind.
 
-    The first columns have one entry per (measured round, client), of test samples, and one of validation samples where
-    there are any. A prediction is one per image, one per character for text.
+    The first columns have one entry per (measured round, view, client), of test samples, and one of validation samples
+    where there are any. A prediction is one per image, one per character for text.
     """
 
     round: np.ndarray
@@ -30,8 +31,10 @@ class Result:
     total: np.ndarray
     loss: np.ndarray  # the mean over predictions
     last: np.ndarray  # correct predictions at the last positions of texts
-    precision: np.ndarray | None  # of detectors the mean average precision, 0 to 1
+    further: dict[str, np.ndarray]  # metrics, by name; of detectors `precision`, the mean average precision, 0 to 1
     validation: np.ndarray  # which entries are of validation samples
+    view: np.ndarray  # which of `views` entries are of
+    views: tuple[View, ...]
     positions: int  # predictions per sample
     rounds: int  # that were trained: all, unless it was stopped early or diverged
     diverged: Diverged | None
@@ -47,17 +50,23 @@ class Result:
 
 
 def columns(history: History) -> dict[str, Any]:
-    """Return the measurements under their names in a :class:`Result`: by round, test before validation."""
-    clients, splits = len(history.members), history.splits
-    shape = (-1, splits, history.columns, clients)
-    values = np.array([scores.values for scores in history.scores.values()], np.float64).reshape(shape)
-    numbers = dict(zip(COLUMNS, np.moveaxis(values, 2, 0).reshape(history.columns, -1), strict=False))
+    """Return the measurements under their names in a :class:`Result`: by round and view, test before validation."""
+    clients, splits, count = len(history.members), history.splits, len(history.columns)
+    parts = len(history.views) * splits
+    values = np.array([scores.values for scores in history.scores.values()], np.float64)
+    values = values.reshape(-1, parts, count, clients)
+    numbers = dict(zip(history.columns, np.moveaxis(values, 2, 0).reshape(count, -1), strict=True))
+    measured = ~np.isnan(numbers["total"])
+    numbers = {name: own[measured] for name, own in numbers.items()}
+    part = np.tile(np.repeat(np.arange(parts), clients), len(values))[measured]
     return {
-        "round": np.repeat(list(history.scores), splits * clients).astype(np.int32),
-        "client": np.tile(np.arange(clients), splits * len(values)).astype(np.int32),
+        "round": np.repeat(list(history.scores), parts * clients)[measured].astype(np.int32),
+        "client": np.tile(np.arange(clients), parts * len(values))[measured].astype(np.int32),
         "loss": numbers["loss"] / numbers["total"],
-        "precision": numbers.get("precision"),
-        "validation": np.tile(np.repeat([False, True][:splits], clients), len(values)),
+        "further": {name: numbers[name] for name in history.columns[len(COLUMNS) :]},
+        "validation": part % splits == 1,
+        "view": part // splits,
+        "views": history.views,
         **{name: numbers[name].astype(np.int64) for name in ("correct", "total", "last")},
     }
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +18,7 @@ from pflcore.data.upload import move
 from pflcore.detection.task import Detection
 from pflcore.engine.analysis import Findings, Subject
 from pflcore.engine.checkpoint import Checkpoint, CheckpointFolder, compare
-from pflcore.engine.client import TUNING, WARMUP, Diverged, Job, no_class_weights
+from pflcore.engine.client import WARMUP, Diverged, Job, no_class_weights
 from pflcore.engine.cost import Cost, count, step_macs
 from pflcore.engine.evaluation import COLUMNS, Scores
 from pflcore.engine.executors.sequential import Sequential
@@ -26,15 +26,13 @@ from pflcore.engine.optimizers import ServerOptimizer
 from pflcore.engine.phases import groups_of, make_trainer
 from pflcore.engine.result import Result, columns
 from pflcore.engine.state import ClientStates, History
+from pflcore.engine.views import GENERATED, Scored, add_views, score_model, score_models
 from pflcore.errors import UserError
 from pflcore.faults import during
 from pflcore.groups import Groups, Roles, Tensors, add_prefix, pick, strip_prefix
 from pflcore.method import COMMON, MOMENTA, OWN, Method, Server, Update, name_of
 from pflcore.seeds import generator
-from pflcore.settings import Evaluation, Training, why_not_stopped_early
-
-# Clients whose generated entries are made together when all are measured: a hypernetwork is read once for each few.
-_GENERATED = 16
+from pflcore.settings import Evaluation, Training, why_not_measured, why_not_stopped_early
 
 
 class RunState:
@@ -44,6 +42,7 @@ class RunState:
         initial: The model's state as it begins; `fixed` is what of it nobody trains, which is in no checkpoint.
         kept: What a client keeps, as it begins: the personal part of its model, and what the method has it keep beside.
         carried: A client's state as it begins, names, shapes and types of which stay.
+        has_global: Whether every entry of the model is shared or fixed, so that the server's is a model.
         roles: Who owns which entries, those among them that are exchanged beside the model.
         traffic: Bytes that clients sent and received, and how often one took part, over all rounds so far.
     """
@@ -73,7 +72,11 @@ class RunState:
         self.initial: Tensors = {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()}
         self.fixed: Tensors = pick(self.initial, self.groups.fixed)
         _check(method, training, data, detects)
+        if reason := why_not_measured(evaluation, text=data.is_text, boxes=detects):
+            raise UserError(f"evaluation.metrics: {reason}")
         self.trainer = make_trainer(self.model, self.groups, data, method, training, seed)
+        if evaluation.metrics or len(evaluation.views()) > 1:
+            add_views(self.trainer, evaluation)
         roles, self.federation = self.trainer.roles, self.trainer.federation(self.initial)
         exchanged = method.init_shared(self.initial, roles, self.federation)
         common = add_prefix(COMMON, {name: tensor.to(data.device) for name, tensor in exchanged.items()})
@@ -86,7 +89,9 @@ class RunState:
         self.personal = ClientStates(self.kept, data.clients, scratch)
         self.carried: Tensors = {**self.initial, **common, **self.kept, **self.trainer.facts(0, 1)}
         takes_part = ~np.isin(np.arange(data.clients), sorted(data.novel))
-        self.history = History(takes_part, 1 + bool(data.validation), precise=detects)
+        self.has_global = self.initial.keys() <= self.server.shared.keys() | self.fixed.keys()
+        views = evaluation.views(has_global=self.has_global)
+        self.history = History(takes_part, 1 + bool(data.validation), self.trainer.task.further, views)
         self.traffic = torch.zeros(3, dtype=torch.int64)
 
     @property
@@ -115,6 +120,12 @@ class RunState:
         if (done := self._train(executor, round_, participants, self.trainer.order)) is None:
             return float("nan")
         updates, personal, losses = done
+        due, trained = self.evaluation.is_due(round_, self.training.rounds), list[Scored]()
+        if due and "after_training" in self.evaluation.moments:
+            with self._measuring():
+                trained = self._score_trained(executor, round_, updates, personal)
+            if self.diverged:
+                return float("nan")
         for update in updates:
             self.traffic += torch.tensor([*self.method.traffic(update), 1])
         before = self.server_optimizer.before(self.server)
@@ -122,8 +133,8 @@ class RunState:
         self.server = self.server_optimizer.step(before, updated)
         self.personal.update(personal)
         self.round = round_
-        if self.evaluation.is_due(round_, self.training.rounds):
-            self._measure(executor)
+        if due:
+            self._measure(executor, trained)
         return float("nan") if self.diverged else float(np.mean(losses))
 
     def _train(
@@ -152,7 +163,7 @@ class RunState:
             return None
         return updates, personal, losses
 
-    def _states(self, clients: Sequence[int], at_once: int = _GENERATED) -> Iterator[Job]:
+    def _states(self, clients: Sequence[int], at_once: int = GENERATED) -> Iterator[Job]:
         """Yield clients with the states that they begin with, of which generated entries are made for some at once."""
         for start in range(0, len(clients), max(1, at_once)):
             some = clients[start : start + at_once]
@@ -169,34 +180,56 @@ class RunState:
         """Return the server as a method is given it, when so many rounds are done."""
         return replace(self.server, federation=self.federation, round=round_)
 
-    def _measure(self, executor: Sequential) -> None:
-        """Measure all clients after the round that has been done."""
+    @contextmanager
+    def _measuring(self) -> Iterator[None]:
+        """Take note of a loss in tuning that is not finite."""
         try:
             with during("measuring"):
-                scores = self._score(executor)
-        except Diverged as diverged:  # in tuning
+                yield
+        except Diverged as diverged:
             self.diverged = diverged
+
+    def _measure(self, executor: Sequential, trained: list[Scored]) -> None:
+        """Measure all clients after the round that has been done; `trained` was measured before it ended."""
+        scores = list[Scored]()
+        with self._measuring():
+            scores = [*self._score(executor), *trained]
+        if self.diverged:
             return
-        lost = np.flatnonzero(~np.isfinite(scores.values[:, COLUMNS.index("loss")].sum(0)))
+        lost = np.flatnonzero(~np.isfinite(scores[0][:, COLUMNS.index("loss")].sum(0)))
         if len(lost):  # the last local step can lose a model whose loss before it was finite
             self.diverged = Diverged(self.round, int(lost[0]))
         else:
-            self.history.scores[self.round] = scores
+            self.history.scores[self.round] = Scores(np.concatenate(scores))
 
-    def _score(self, executor: Sequential) -> Scores:
-        """Return the scores of all clients. Raises :class:`Diverged` for a loss in tuning."""
-        method, tuning = self.method, self.trainer.tuning
+    def _score(self, executor: Sequential) -> list[Scored]:
+        """Return the scores after aggregation by view. Raises :class:`Diverged` for a loss in tuning."""
+        method = self.method
         uses_facts = method.facts and type(method).predict is not Method.predict  # facts differ by client
-        if not (self.kept or self.roles.generated or tuning or method.remembers or uses_facts):
-            return executor.score_shared(method.eval_state(self._assemble(0, {})))
-        jobs = ((client, self.trainer.measured(state)) for client, state in self._states(range(self.data.clients)))
-        if tuning is None:
-            return executor.score_each(jobs)
-        scores = []
-        while some := list(islice(jobs, _GENERATED)):
-            tuned = executor.train(self.round, some, TUNING)
-            scores.append(executor.score_each([(one.client, one.model) for one in tuned]).values)
-        return Scores(np.concatenate(scores, -1))
+        if self.kept or self.roles.generated or self.trainer.tuning or method.remembers or uses_facts:
+            clients = range(self.data.clients)
+            found = score_models(executor, self.evaluation, self.round, lambda: self._states(clients))
+        else:
+            found = score_model(executor, self.evaluation, method.eval_state(self._assemble(0, {})))
+        if self.has_global and "global" in self.evaluation.models:
+            found += score_model(executor, self.evaluation, {**self.fixed, **self.server.shared}, plain=True)
+        return found
+
+    def _score_trained(
+        self, executor: Sequential, round_: int, updates: Sequence[Update], personal: Mapping[int, Tensors]
+    ) -> list[Scored]:
+        """Return the scores of clients as their local training left them, by view; NaN of all others."""
+
+        def state(update: Update) -> Tensors:
+            facts = self.trainer.facts(update.client, round_)
+            parts = {**self.fixed, **update.returned, **personal[update.client], **facts}
+            return {name: parts[name] for name in self.carried}
+
+        scores = score_models(executor, self.evaluation, round_, lambda: ((one.client, state(one)) for one in updates))
+        made = [np.full((*one.shape[:2], self.data.clients), np.nan) for one in scores]
+        for one, of_some in zip(made, scores, strict=True):
+            one[..., [update.client for update in updates]] = of_some
+        return made
 
     def subject(self, kinds: Sequence[int] | None) -> Subject:
         """Return the run as an analysis sees it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import mmap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -17,6 +17,7 @@ from pflcore.data.upload import move
 from pflcore.engine.evaluation import COLUMNS, Scores
 from pflcore.groups import Tensors
 from pflcore.memory import memory_limit
+from pflcore.settings import USUAL, View
 
 _ALIGNMENT = 64  # bytes; what a freshly allocated tensor has
 
@@ -102,17 +103,25 @@ class History:
     Args:
         members: For each client whether it takes part in training.
         splits: 2 where clients also hold samples back for validation, else 1.
-        precise: Whether scores have the mean average precision of a detector.
+        further: What the task scores further.
+        views: What is measured, beginning with what training goes by.
     """
 
-    def __init__(self, members: NDArray[np.bool_], splits: int = 1, *, precise: bool = False) -> None:
-        self.members, self.splits = members, splits
-        self.columns = len(COLUMNS) if precise else len(COLUMNS) - 1
+    def __init__(
+        self,
+        members: NDArray[np.bool_],
+        splits: int = 1,
+        further: Sequence[str] = (),
+        views: Sequence[View] = (USUAL,),
+    ) -> None:
+        self.members, self.splits, self.views = members, splits, tuple(views)
+        self.columns = (*COLUMNS, *further)
+        self.precise = "precision" in further
         self.scores: dict[int, Scores] = {}
 
     def last_figure(self) -> float | None:
         """Return the figure (0..1) of the members in the last measurement, if there is any."""
-        return self.scores[max(self.scores)].figure(self.members) if self.scores else None
+        return self.scores[max(self.scores)].figure(self.members, precise=self.precise) if self.scores else None
 
     def stops_after(self, patience: int | None) -> int | None:
         """Return the round after which training stops early, by the measurements so far; None as long as it goes on.
@@ -124,7 +133,7 @@ class History:
         best = -1.0
         waited = 0
         for round_ in sorted(self.scores):
-            figure = self.scores[round_].figure(self.members, 1)  # of the same samples in every round
+            figure = self.scores[round_].figure(self.members, 1, precise=self.precise)  # of the same samples
             if figure > best:
                 best = figure
                 waited = 0
@@ -135,12 +144,12 @@ class History:
         return None
 
     def state(self) -> Tensors:
-        """Return the scores as float64 (splits · columns, clients), by round."""
-        rows = self.splits * self.columns
+        """Return the scores as float64 (views · splits · columns, clients), by round."""
+        rows = len(self.views) * self.splits * len(self.columns)
         return {str(round_): torch.from_numpy(one.values).reshape(rows, -1) for round_, one in self.scores.items()}
 
     def restore(self, tensors: Tensors) -> None:
         """Continue from copies of a state."""
-        shape = self.splits, self.columns, len(self.members)
+        shape = len(self.views) * self.splits, len(self.columns), len(self.members)
         numbered = {int(name): tensor.clone().numpy() for name, tensor in tensors.items()}
         self.scores = {round_: Scores(values.reshape(shape)) for round_, values in sorted(numbered.items())}

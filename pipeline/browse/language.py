@@ -59,9 +59,10 @@ def keys_of(part: str, catalog: Catalog) -> list[SpecKey]:
 
 def metrics() -> list[tuple[str, str]]:
     """Return what `table.metric` can be, and what it is."""
-    from pipeline.report.legend import PROTOCOLS  # with pandas, which no other page here needs
+    from pipeline.report.legend import PROTOCOLS, SCORES  # with pandas, which no other page here needs
 
-    return [*PROTOCOLS.items(), *((name, kind.words) for name, kind in QUANTITIES.items())]
+    scores = [(f"{name}, clients.{name}, …", f"{words}; under a protocol.") for name, words in SCORES.items()]
+    return [*PROTOCOLS.items(), *scores, *((name, kind.words) for name, kind in QUANTITIES.items())]
 
 
 def figures(catalog: Catalog) -> list[tuple[str, str]]:

@@ -52,7 +52,7 @@ def collect_obtained(results: Results) -> list[Obtained]:
 
 def count_published(table: ResolvedTable) -> int:
     """Count the accuracies that are published of a table, whether a run is planned for them or not."""
-    cells = (cell.published for cell in table.cells if cell.quantity is None)
+    cells = (cell.published for cell in table.cells if table.of_accuracies and cell.quantity is None)
     return sum(published is not None and published.mean is not None for published in cells)
 
 

@@ -59,7 +59,8 @@ class Agreement:
         for agree, pairs in (judgement.so_far for judgement in judgements):
             claims.update(compared=pairs > 0, agree=agree == pairs > 0, comparisons=pairs, agreeing=agree)
         return cls(
-            sum(cell.published is not None and cell.quantity is None for cell in results.cells),
+            sum(cell.published is not None and cell.quantity is None for cell in results.cells)
+            * results.table.of_accuracies,
             [round(cell.difference, 6) for cell in cells if cell.difference is not None],
             Counter(cell.verdict for cell in cells if cell.verdict != NO_VERDICT),
             _orders(results, cells),
@@ -109,7 +110,8 @@ class Agreement:
 
 def compared_cells(results: Results) -> list[Cell]:
     """Return the cells of a table whose accuracy is published and obtained, in its order; none of a trial."""
-    return [cell for cell in results.cells if cell.is_compared and cell.quantity is None]
+    of_accuracies = results.table.of_accuracies
+    return [cell for cell in results.cells if of_accuracies and cell.is_compared and cell.quantity is None]
 
 
 def count_within(differences: Iterable[float]) -> list[int]:

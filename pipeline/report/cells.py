@@ -7,9 +7,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from pflcore.settings import METRICS
 from pipeline.report.frame import LAST_TEN, Frame, Measured, Value
 from pipeline.report.statistics import BEYOND, NO_VERDICT, WITHIN, beside_published, significant
-from pipeline.spec.metrics import BACKBONE, PERCENT, Quantity
+from pipeline.spec.metrics import BACKBONE, PERCENT, SCORED, Quantity, QuantityKind
 from pipeline.spec.table import ResolvedTable, TableCell
 
 Key = tuple[str, ...]
@@ -20,8 +21,9 @@ MATCH, DIFFERS = "match", "differs"
 """Of a quantity: obtained and published value differ by less than one in the last printed digit, which may be rounded
 or cut off; or they do not."""
 TRIAL, MISSING, DIVERGED, ABSENT, UNPUBLISHED = "trial", "missing", "diverged", "absent", "no published value"
-MISPRINTED = "misprint"
-VERDICTS = (WITHIN, BEYOND, NO_VERDICT, MATCH, DIFFERS, TRIAL, MISSING, DIVERGED, ABSENT, UNPUBLISHED, MISPRINTED)
+MISPRINTED, NO_GLOBAL = "misprint", "no global model"
+_OF_RUNS = TRIAL, MISSING, DIVERGED, ABSENT, UNPUBLISHED, MISPRINTED, NO_GLOBAL
+VERDICTS = (WITHIN, BEYOND, NO_VERDICT, MATCH, DIFFERS, *_OF_RUNS)
 SMOKE = "smoke"
 """The profile whose numbers mean nothing, so that none of them is called the best one."""
 
@@ -58,6 +60,11 @@ class Cell:
     misprint: str = ""
     figure: str = ACCURACY
     explained: str = ""
+
+    @property
+    def counted(self) -> QuantityKind | None:
+        """What it is a number of, where it is neither an accuracy nor another metric of predictions."""
+        return self.quantity.known if self.quantity else None
 
     @property
     def difference(self) -> float | None:
@@ -114,7 +121,7 @@ def _to_percent(cell: Cell, quantity: Quantity, whole: Value | None) -> None:
 
 def _judge(cell: Cell, planned: TableCell, profile: str) -> None:
     """Give a cell its verdict, and its noise where chance has a part in it."""
-    if cell.verdict == DIVERGED:
+    if cell.verdict in (DIVERGED, NO_GLOBAL):
         return
     if not cell.runs:
         cell.verdict = ABSENT
@@ -124,7 +131,7 @@ def _judge(cell: Cell, planned: TableCell, profile: str) -> None:
         cell.verdict = TRIAL
     elif cell.published is None or cell.difference is None:
         cell.verdict = MISPRINTED if cell.misprint else UNPUBLISHED
-    elif cell.quantity and _matches(cell.difference, planned.published.step if planned.published else 0.0):
+    elif cell.counted and _matches(cell.difference, planned.published.step if planned.published else 0.0):
         cell.verdict = MATCH
     elif _is_counted(cell):  # chance has no part in it
         cell.verdict = DIFFERS
@@ -148,17 +155,20 @@ def _cell(table: ResolvedTable, planned: TableCell, runs: list[Measured]) -> Cel
     by_seed = defaultdict[int, list[float]](list)
     for seed, values in known:
         by_seed[seed].append(values[metric].mean)
+    measured = bool(runs) and all(run.values for run in runs)
+    lacking = measured and not known and bool(quantity and quantity.view.model == "global")
+    heading = METRICS.get(SCORED.get(metric.split(" ")[0], ""), ACCURACY)
     cell = Cell(
         labels=planned.labels,
         runs=tuple(planned.runs),
         obtained=_average([values[metric] for _, values in known], len(runs), unit),
         n=len(known),
-        verdict=DIVERGED if diverged else "",
+        verdict=DIVERGED if diverged else NO_GLOBAL * lacking,
         last=_average([values["final"] for _, values in known], 0, unit) if metric == LAST_TEN else None,
         client=planned.client,
         by_seed={seed: statistics.fmean(several) for seed, several in by_seed.items()},
         quantity=quantity,
-        figure=PRECISION if any("figure" in run.facts for run in runs) else ACCURACY,
+        figure=PRECISION if any("figure" in run.facts for run in runs) else heading,
     )
     if known and _is_counted(cell):  # the same for any seed
         cell.obtained = replace(known[0][1][metric], unit=unit)
@@ -179,16 +189,17 @@ def _average(values: list[Value], planned: int, unit: str) -> Value | None:
 
 
 def _is_counted(cell: Cell) -> bool:
-    return bool(cell.quantity and cell.quantity.known and cell.quantity.known.source == "plan")
+    return bool(cell.counted and cell.counted.source == "plan")
 
 
 def _mark_best(table: ResolvedTable, cells: list[Cell]) -> None:
-    """Mark the best accuracies of each column, equal as printed is equal, and what ties with the best obtained one."""
-    columns, sign = defaultdict[Key, list[Cell]](list), 1.0 if table.better == "lower" else -1.0
+    """Mark the best of each column and metric, equal as printed is equal, and what ties with the best obtained one."""
+    columns = defaultdict[tuple[Key, str], list[Cell]](list)
     for cell in cells:
-        if not cell.quantity:
-            columns[cell.key(table.columns)].append(cell)
+        if not cell.counted:
+            columns[cell.key(table.columns), cell.quantity.metric or "" if cell.quantity else table.metric].append(cell)
     for column in columns.values():
+        sign = 1.0 if table.lower(column[0].quantity) else -1.0
         printed = {at: sign * cell.published.mean for at, cell in enumerate(column) if cell.published}
         for at in _least(printed, table.decimals):
             column[at].best_published = True

@@ -201,7 +201,7 @@ def _weigh(results: Results, claim: TableClaim, cells: Sequence[Cell], values: _
     """Judge a claim on some values of some cells."""
     pairs = _matches(claim, results.table.axes, cells)
     judged = [
-        _measure(claim, *sides, values, lower=results.table.better == "lower")
+        _measure(claim, *sides, values, lower=results.table.lower(sides[0][0].quantity))
         for sides in pairs
         if all((value := values.pick(cell)) and _has_spread(claim, value) for cell in (*sides[0], *sides[1]))
     ]

@@ -20,6 +20,7 @@ from pflcore.data.assignment_files import SCHEMA as PARTITION_SCHEMA
 from pflcore.errors import UserError
 from pflcore.files import write_text
 from pflcore.protocols import Figures, curve, final_clients, rounds_trained, summarise
+from pflcore.settings import USUAL
 from pipeline.ledger import Entry
 from pipeline.report.frame import ALL, AS_JSON, FINDING, LAST, LAST_TEN, SCHEMAS, SCORES, TIDY, Frame, tidy
 from pipeline.spec.catalog import fingerprint
@@ -125,8 +126,8 @@ def _read_findings(table: ResolvedTable, path: Path) -> pd.DataFrame:
 def _of_client(
     table: ResolvedTable, run: Run, measured: pa.Table | None, state: str, client: int
 ) -> tuple[pd.DataFrame, Figures]:
-    """Return the curve of a client (or :data:`ALL`) and its figures by protocol; both are empty where nothing is
-    measured, and a run that diverged has no figures."""
+    """Return the curve of a client (or :data:`ALL`) and its figures by protocol, those of further views as
+    :attr:`Quantity.key` has them; both are empty where nothing is measured, and a run that diverged has no figures."""
     points, figures = pd.DataFrame(columns=["round", *SCORES]), Figures()
     if measured is None:
         return points, figures
@@ -136,10 +137,14 @@ def _of_client(
         own = measured.filter(pc.or_(pc.equal(measured["client"], client), held_back))
     points = pd.DataFrame(dict(zip(points.columns, curve(own), strict=True)))
     if state == "measured" and len(points):
-        figures = summarise(own, run.evaluation, rounds_trained(measured, run.training))
-        last = points["accuracy"].to_numpy()[-LAST:]
-        if table.metric == LAST_TEN:  # no other table needs it
-            figures[LAST_TEN] = {"mean": float(last.mean()), "std": float(last.std()), "n": len(last)}
+        asked = [quantity for quantity in _wanted(table).values() if not quantity.known]
+        for view in dict.fromkeys((USUAL, *(quantity.view for quantity in asked))):
+            made = summarise(own, run.evaluation, rounds_trained(measured, run.training), view)
+            last = curve(own, view=view)[1][-LAST:]
+            # No other table needs it.
+            if made and LAST_TEN in (table.metric, *(quantity.metric for quantity in asked)):
+                made[LAST_TEN] = {"mean": float(last.mean()), "std": float(last.std()), "n": len(last)}
+            figures |= {f"{protocol} {view.words}".rstrip(): figure for protocol, figure in made.items()}
     return points, figures
 
 

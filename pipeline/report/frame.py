@@ -17,6 +17,7 @@ import pandas as pd
 import pyarrow as pa
 
 from pflcore.artifacts import read_table
+from pflcore.settings import METRICS, View
 from pipeline.spec.metrics import PERCENT
 from pipeline.spec.run import Run
 from pipeline.spec.table import ResolvedTable
@@ -165,6 +166,9 @@ def tidy(table: ResolvedTable, run: str, seed: int, rounds: pa.Table, facts: Map
     if facts.get("kept"):  # which has the mean over all clients in the place of theirs
         frame["loss"] = math.nan
     columns = [*TIDY, *(["last_correct"] if facts.get("positions", 1) != 1 else [])]
+    views = {name: frame[name].astype(str) for name in View._fields if name in frame}
+    frame = frame.assign(**views)
+    columns += [name for name, own in views.items() if own.nunique() > 1] + [name for name in METRICS if name in frame]
     about: dict[str, Any]
     frame, parts = frame[columns + (["precision"] if "precision" in frame else [])], []
     for labels in places_of(table, run):

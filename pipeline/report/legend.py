@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable
 
+from pflcore.settings import USUAL
 from pipeline.report.cells import DIFFERS, MATCH, PRECISION
 from pipeline.report.frame import LAST, LAST_TEN
 from pipeline.report.printed import BESIDE, MISPRINT, NO_VALUE, TIED, UNPLANNED
@@ -27,6 +28,25 @@ PROTOCOLS = {
     "best_by_validation": f"{_POOLED}, after the measured round that is best on validation "
     "samples, the earliest of equal ones.",
 }
+SCORES = {
+    "balanced_accuracy": "balanced accuracy (%), the mean recall of the classes that occur in a client's test samples",
+    "macro_f1": "macro F1 (%), the mean over the classes that occur in a client's test samples",
+    "auc": "area under the ROC curve (%; 50 is chance), each class against all others, the mean over the classes that "
+    "occur in a client's test samples; a client with one class has none and does not count",
+    "ece": "expected calibration error (%), 15 bins of equal width; the lower the better",
+    "nll": "negative log-likelihood (nats per prediction) of the test labels; the lower the better",
+}
+_UNDER = {
+    "last_rounds": "mean over n measurements in the last rounds of training",
+    "clients": "n of them, after the last round",
+    "worst_tenth": "n of them, the tenth that fares worst after the last round, rounded up",
+    "final": "after the last round",
+    "best_by_validation": "after the measured round whose accuracy is best on validation samples",
+}
+VIEWS_LEGEND = (
+    "Global: the model that the server has, where all of a model is shared. After training: participants of a round, "
+    "before their models are aggregated. On all: on the test samples of all clients together."
+)
 PROTOCOL_NAMES = {
     "last_rounds": "window",
     "last_ten": "last ten",
@@ -65,10 +85,23 @@ _COUNTED = (
 )
 
 
+def metric_words(metric: str) -> str:
+    """Return what a metric of predictions is, with its protocol."""
+    if metric in PROTOCOLS:
+        return PROTOCOLS[metric]
+    protocol, score = metric.split(".")
+    over = "pooled" if score == "nll" and protocol not in ("clients", "worst_tenth") else "mean of clients"
+    return f"{SCORES[score]}; {over}, {_UNDER[protocol]}."
+
+
 def legend(results: Results) -> str:
     """Return the sentences under a table: on its protocol, and on marks."""
-    counted, metric = any(cell.quantity for cell in results.cells), results.table.metric
-    sentences = [_COUNTED if counted else f"{metric}: {PROTOCOLS[metric]}"]
+    shown, metric = [cell.quantity for cell in results.cells], results.table.metric
+    counted = any(quantity and quantity.known for quantity in shown)
+    metrics = dict.fromkeys((quantity.metric if quantity else metric) or metric for quantity in shown) or [metric]
+    sentences = [_COUNTED] if counted else [f"{name}: {metric_words(name)}" for name in metrics]
+    if any(quantity and quantity.view != USUAL for quantity in shown):
+        sentences.append(VIEWS_LEGEND)
     if results.layout.figure == PRECISION:
         sentences.append(_PRECISION)
     if metric == LAST_TEN:
@@ -83,7 +116,11 @@ def facts(results: Results) -> list[tuple[str, str]]:
     table, metric, runs = results.table, results.table.metric, results.runs.values()
     by_text = defaultdict[str, list[str]](list)  # of what is no accuracy
     for cell in results.cells:
-        if cell.quantity and cell.quantity.known:
+        if cell.quantity and not cell.quantity.known:
+            view = [word.replace("_", " ") for word in cell.quantity.view]
+            text = f"{cell.quantity.metric}, {view[0]} model, {view[1]}, on {view[2]} samples"
+            by_text[text].append(" · ".join(cell.key(table.quantities)))
+        elif cell.quantity and cell.quantity.known:
             quantity, row = cell.quantity, " · ".join(cell.quantity.row.values())
             text = cell.quantity.known.words + (f" {quantity.accuracy:g} %" if quantity.accuracy else "")
             if quantity.relative:
@@ -103,7 +140,7 @@ def facts(results: Results) -> list[tuple[str, str]]:
         "protocol": "" if counted else metric,
         "n": _listed(value.n for run in runs if (value := run.values.get(metric)) and value.n),
         "measured": ", ".join(f"last {window} rounds, every {every}" for window, every in windows)
-        if metric in ("last_rounds", "last_position")
+        if metric.split(".")[0] in ("last_rounds", "last_position")
         else "",
         "rounds": _listed(run.training.rounds for run in made),
         "clients": _listed(run.clients for run in made),

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from pflcore.errors import UserError
-from pipeline.report.cells import ACCURACY, Cell, Key, collect_cells, tied_with
+from pipeline.report.cells import ACCURACY, PRECISION, Cell, Key, collect_cells, tied_with
 from pipeline.report.frame import LAST_TEN, Frame, Measured
 from pipeline.report.printed import headed, short, titled
 from pipeline.spec.table import ResolvedTable
@@ -58,7 +58,10 @@ class Layout:
     @property
     def figure(self) -> str:
         """What is measured of clients, as it heads a column or stands at an axis."""
-        return next((cell.figure for cell in self._cells.values() if cell.figure != ACCURACY), ACCURACY)
+        shown = {cell.figure for cell in self._cells.values() if cell.runs} or {ACCURACY}
+        if PRECISION in shown:
+            return PRECISION
+        return shown.pop() if len(shown) == 1 else "value"
 
     def cell(self, row: Key, column: Key) -> Cell | None:
         """Return the cell at a row and a column; None where the table has none."""
@@ -156,7 +159,7 @@ class Results:
         do not differ significantly from it or are equal as printed share the mean of their ranks, then anew from the
         next."""
         cells = {row: cell for row in self.layout.rows if (cell := self.layout.cell(row, column)) and cell.complete}
-        sign = 1.0 if self.table.better == "lower" else -1.0
+        sign = 1.0 if any(self.table.lower(cell.quantity) for cell in cells.values()) else -1.0
         scores = {row: sign * cell.obtained.mean for row, cell in cells.items() if cell.obtained}
         left, ranks = sorted(scores, key=scores.__getitem__), dict[Key, float]()
         while left:
@@ -196,7 +199,7 @@ class Results:
         heads: list[Key] = [tuple(map(headed, self.layout.column_axes, column)) for column in self.layout.columns]
         if not self.layout.column_axes:
             quantity = self.table.cells[0].quantity if self.table.cells else None
-            heads = [(quantity.heading if quantity else self.layout.figure,)]
+            heads = [(quantity.heading if quantity and quantity.known else self.layout.figure,)]
         for one in self.derived:
             heads += [(one.title, inner) if len(one.groups) > 1 else (one.title,) for inner, _ in one.groups]
         depth, levels = max(map(len, heads)), []

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 
 from pflcore.errors import UserError
 from pflcore.registry import did_you_mean
+from pflcore.settings import USUAL, VIEWS
 from pipeline.spec.catalog import Catalog
 from pipeline.spec.grid import Labels, Points, check_where
-from pipeline.spec.metrics import OF_ONE_ROUND, QUANTITIES, Quantity
+from pipeline.spec.metrics import OF_ONE_ROUND, QUANTITIES, SCORED, Quantity
 from pipeline.spec.patches import validates
 from pipeline.spec.published import PublishedRow, read_published
 from pipeline.spec.run import Run, describe_component, short_hash
@@ -28,12 +29,19 @@ def client_of(clients: Clients, labels: Mapping[str, str]) -> int | None:
 
 
 def quantity_of(layout: TableSection, labels: Mapping[str, str]) -> Quantity | None:
-    """Return the quantity of a cell or a run with these labels; None where it is an accuracy by the table's metric."""
+    """Return the quantity of a cell or a run with these labels; None where it is the table's metric as usual."""
+    quantity = _number_of(layout, labels)
+    plain = quantity.known is None and quantity.metric == layout.metric and quantity.view == USUAL
+    return None if plain else quantity
+
+
+def _number_of(layout: TableSection, labels: Mapping[str, str]) -> Quantity:
+    """Return what a cell or a run with these labels shows."""
     quantity = layout.quantity.with_defaults(Quantity(metric=layout.metric))
     for axis, own in layout.quantities.items():
         if labels[axis] in own:
             quantity = own[labels[axis]].with_defaults(quantity)
-    return quantity if quantity.known else None
+    return quantity
 
 
 def check_table(layout: TableSection, grid: Points, runs: list[Run], document: Document) -> None:
@@ -60,6 +68,7 @@ def check_table(layout: TableSection, grid: Points, runs: list[Run], document: D
                 document.check_known("label", label, grid.known[axis], (*address, label))
     _check_clients(layout, grid, runs, document)
     _check_quantities(layout, grid, document)
+    _check_measured(layout, grid, runs, document)
 
 
 def _check_clients(layout: TableSection, grid: Points, runs: list[Run], document: Document) -> None:
@@ -85,19 +94,34 @@ def _check_quantities(layout: TableSection, grid: Points, document: Document) ->
         for axis, label in quantity.row.items():
             document.check_known("axis", axis, [*layout.rows, *layout.columns], address)
             document.check_known("label", label, grid.labels[axis], address)
-    found = [one for point in grid.points if (one := quantity_of(layout, point.labels))]
+    shown = [_number_of(layout, point.labels) for point in grid.points]
+    found = [one for one in shown if one.known]
     message = "leave some cells with accuracies; make a table of its own for other quantities"
     document.check(len(found) in (0, len(grid.points)), here, message)
-    for one in found or [layout.quantity.with_defaults(Quantity(metric=layout.metric))]:
+    for one in shown or [layout.quantity.with_defaults(Quantity(metric=layout.metric))]:
         if fault := one.fault():
             raise document.error(("table", "quantity"), fault)
     message = "columns are derived from accuracies, which this table has none of"
     document.check(not (found and layout.derived), ("table", "derived"), message)
+    message = "ranks are within a column, where each row would be another number; put the axis of quantities there"
+    document.check(not (layout.derived and {*layout.quantities} & {*layout.rows}), ("table", "derived"), message)
+
+
+def _check_measured(layout: TableSection, grid: Points, runs: list[Run], document: Document) -> None:
+    """Raise :class:`UserError` for a metric or a view that a run is not measured for."""
+    for point, run in zip(grid.points, runs, strict=True):
+        quantity = _number_of(layout, point.labels)
+        score, settings = SCORED.get(quantity.metric or ""), run.evaluation
+        message = f"{score} is not measured; set evaluation: {{metrics: [{score}]}}"
+        document.check(score is None or score in settings.metrics, ("table", "metric"), message)
+        for (name, known), wanted in zip(VIEWS.items(), quantity.view, strict=True):
+            message = f"{wanted!r} is not measured; set evaluation: {{{name}: [{', '.join(known)}]}}"
+            document.check(wanted in getattr(settings, name), ("table", "quantities"), message)
 
 
 def check_choice(layout: TableSection, runs: list[Run], document: Document) -> None:
     """Raise :class:`UserError` when a table chooses rounds by validation samples that a run lacks."""
-    for run in runs if layout.metric == "best_by_validation" else ():
+    for run in runs if layout.metric.startswith("best_by_validation") else ():
         where = f"the partition {run.partition!r} on {run.dataset}"
         message = f"{layout.metric!r} needs validation samples, and {where} holds none back; set its validation_share"
         document.check(validates(run), ("table", "metric"), message)
@@ -111,7 +135,7 @@ def resolve_table(
     published: list[PublishedRow] = []
     if layout.published is not None:
         path = inside(spec.specs_dir, document, ("table", "published"), layout.published)
-        units = bool(layout.quantities) or layout.metric in QUANTITIES
+        units = any(_number_of(layout, point.labels).known for point in grid.points) or layout.metric in QUANTITIES
         published = read_published(path, shown(path, spec.specs_dir), axes, units=units)
     labels, clients = _labels(axes, grid, published), _clients(layout, grid, runs)
     values = {tuple(row.labels.values()): row.value for row in published}
@@ -232,7 +256,8 @@ def _claim(
         document.check(axis not in claim.over[:position], here, f"{axis!r} is named twice")
     single = claim.over and all(len(where.get(axis, labels[axis])) < 2 for axis in claim.over)
     document.check(not single, (*address, "over"), "leaves single cells, which have neither mean nor range")
-    lacking = form == "steadier" and not claim.over and layout.metric in OF_ONE_ROUND and not layout.average_over
+    alone = layout.metric.split(".")[0] in OF_ONE_ROUND and not layout.average_over
+    lacking = form == "steadier" and not claim.over and alone
     message = f"a single run has no ± under the metric {layout.metric!r}; name axes in `over`"
     document.check(not lacking, (*address, form), message)
     margin = float(claim.margin if claim.within is None else claim.within)

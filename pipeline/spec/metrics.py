@@ -1,6 +1,7 @@
-"""What the numbers of a table can be: accuracies, each by a protocol, and the quantities of :data:`QUANTITIES`.
+"""What the numbers of a table can be: accuracies and other metrics, each by a protocol, and :data:`QUANTITIES`.
 
-A quantity is one entry: what a number of it is, in which unit, where it comes from, and which options it takes.
+A metric beside accuracy is named with its protocol, ``clients.auc``; ``auc`` alone is ``last_rounds.auc``. A quantity
+is one entry: what a number of it is, in which unit, where it comes from, and which options it takes.
 Here are also the types that all models of a spec share: strict ones, labels, prose.
 """
 
@@ -9,9 +10,20 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, get_args
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidatorFunctionWrapHandler,
+    WithJsonSchema,
+    WrapValidator,
+    model_serializer,
+)
 
 from pflcore.errors import UserError
+from pflcore.settings import METRICS, View
 from pipeline.spec.yamlfile import show
 
 
@@ -100,11 +112,30 @@ QUANTITIES: dict[str, QuantityKind] = {
 }
 """Every quantity by the name that a table's metric has."""
 
+SCORED = {
+    f"{protocol}.{score}": score
+    for score in METRICS
+    for protocol in get_args(Protocol)
+    if protocol not in ("last_ten", "last_position")
+}
+"""What a table can name of metrics beside accuracy, and which one that is."""
+_NAMES = (*get_args(Protocol), *QUANTITIES, *METRICS)
+
+
+def _with_protocol(value: Any, check: ValidatorFunctionWrapHandler) -> str:
+    """Return a metric with its protocol; those of :data:`SCORED` are too many for a message that lists names."""
+    if isinstance(value, str) and value in SCORED:
+        return value
+    name = str(check(value))
+    return f"last_rounds.{name}" if name in METRICS else name
+
+
 if TYPE_CHECKING:
     Metric = str
 else:
-    Metric = Literal[(*get_args(Protocol), *QUANTITIES)]
-    """What a table can name: a protocol, or one of :data:`QUANTITIES`."""
+    _IN_EDITORS = WithJsonSchema({"enum": [*_NAMES, *SCORED], "type": "string"})
+    Metric = Annotated[Literal[_NAMES], WrapValidator(_with_protocol), _IN_EDITORS]
+    """What a table can name: a protocol, a metric under one, or one of :data:`QUANTITIES`."""
 
 
 class Quantity(Part):
@@ -118,18 +149,32 @@ class Quantity(Part):
     accuracy: float | None = Field(None, gt=0, le=100, description="Of `rounds_to`: the accuracy in percent.")
     kind: Literal["se", "eca", "ca"] | None = Field(None, description="Of `attention_weight`.")
     position: int | None = Field(None, ge=1, description="Of `attention_weight`, from 1; left out: the mean over all.")
+    model: Literal["personal", "global"] | None = Field(None, description="Whose is measured; left out: clients' own.")
+    moment: Literal["after_aggregation", "after_training"] | None = Field(None, description="When; left out: after it.")
+    on: Literal["own", "all"] | None = Field(None, description="On whose test samples; left out: the client's own.")
+
+    @model_serializer(mode="wrap")
+    def _said(self, handler: Any) -> dict[str, Any]:
+        """Leave out the view where nothing is said of it, as in tables that were compiled without."""
+        said: dict[str, Any] = handler(self)
+        return {name: value for name, value in said.items() if name not in View._fields or value is not None}
 
     @property
     def known(self) -> QuantityKind | None:
-        """What it is a number of; None for an accuracy."""
+        """What it is a number of; None for an accuracy or another metric."""
         return QUANTITIES.get(self.metric or "")
 
     @property
+    def view(self) -> View:
+        """Which model is measured, when, and on whose samples."""
+        return View(**{name: value for name in View._fields if (value := getattr(self, name))})
+
+    @property
     def key(self) -> str:
-        """What a run's value of it is called: ``parameters``, ``rounds_to 80``."""
+        """What a run's value of it is called: ``parameters``, ``rounds_to 80``, ``clients.auc global``."""
         options = [getattr(self, option) for option in (self.known.takes if self.known else ())]
         texts = [f"{value:g}" if isinstance(value, float) else str(value) for value in options if value is not None]
-        return " ".join([self.metric or "", *texts])
+        return " ".join([self.metric or "", *texts, self.view.words]).rstrip()
 
     @property
     def row(self) -> dict[str, str]:
@@ -158,12 +203,14 @@ class Quantity(Part):
 
     def fault(self) -> str | None:
         """Return what does not go together in it; None where all does."""
-        takes = self.known.takes if self.known else ()
-        for option in ("accuracy", "kind", "position"):
+        takes = self.known.takes if self.known else View._fields
+        for option in ("accuracy", "kind", "position", *View._fields):
             if getattr(self, option) is not None and option not in takes:
                 return f"{option!r} is no option of the metric {self.metric!r}"
-            if getattr(self, option) is None and option in takes and option != "position":
+            if getattr(self, option) is None and option in takes and option not in ("position", *View._fields):
                 return f"the metric {self.metric!r} needs {option!r}"
+        if self.view.model == "global" and self.view.moment == "after_training":
+            return "the global model is there after aggregation alone; after training there are those of clients"
         if self.percent_of and self.added_to:
             return "'percent_of' and 'added_to' are one too many"
         if self.relative and (self.known is None or self.known.source != "plan"):

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pflcore.registry import did_you_mean
-from pflcore.settings import why_not_stopped_early
+from pflcore.settings import why_not_measured, why_not_stopped_early
 from pipeline.spec.catalog import Catalog, Invalid
 from pipeline.spec.run import ABSENT, COMPONENTS, LISTS, RUN_FIELDS, SETTINGS, Run, canonical_json, content_of
 from pipeline.spec.schema import SCALARS
@@ -92,6 +92,10 @@ class Patcher:
         run = Run({**record, "profile": profile})
         if reason := why_not_stopped_early(run.training, run.evaluation, validates(run)):
             raise self.document.error(self.place(draft, "training", "patience"), reason)
+        of = self.catalog.entry("backbone", run.backbone).facts
+        text, boxes = of.get("takes") == "text", of.get("predicts") == "boxes"
+        if reason := why_not_measured(run.evaluation, text=text, boxes=boxes):
+            raise self.document.error(self.place(draft, "evaluation", "metrics"), reason)
         return run
 
     def place(self, draft: Draft, field: str, option: str | None = None) -> Address:

@@ -9,7 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pflcore.errors import UserError
 from pflcore.files import read_file
-from pipeline.spec.metrics import Line, Metric, Part, Quantity
+from pflcore.settings import LOWER
+from pipeline.spec.metrics import SCORED, Line, Metric, Part, Quantity
 from pipeline.spec.run import Run, read_records
 from pipeline.workspace import RECORDS
 
@@ -119,6 +120,18 @@ class ResolvedTable(_Frozen):
         """Whether all of its numbers are known before anything is trained."""
         kinds = [cell.quantity.known for cell in self.cells if cell.quantity]
         return len(kinds) == len(self.cells) and all(kind and kind.source == "plan" for kind in kinds)
+
+    @property
+    def of_accuracies(self) -> bool:
+        """Whether cells without a quantity are accuracies, and not another metric."""
+        return self.metric not in SCORED
+
+    def lower(self, quantity: Quantity | None = None) -> bool:
+        """Whether the lower is the better; of metrics that is known, of anything else `better` says it."""
+        metric = quantity.metric if quantity else self.metric
+        if score := SCORED.get(metric or ""):
+            return score in LOWER
+        return self.better == "lower"
 
     @property
     def axes(self) -> list[str]:

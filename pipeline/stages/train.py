@@ -130,22 +130,25 @@ def _lines(result: Result, rounds: int, chosen: Mapping[str, Any]) -> Iterator[s
 
 def write_rounds(path: Path, result: Result, novel: frozenset[int], **facts: Any) -> None:
     """Write the artifact ``rounds/2``: what was measured, and `facts` of how it was obtained."""
-    count, is_novel = len(result.round), np.isin(result.client, sorted(novel))
+    is_novel = np.isin(result.client, sorted(novel))
     populations = ["test", "novel", *(["validation"] if result.validation.any() else [])]
     kinds = np.where(result.validation, 2, is_novel).astype(np.int8)
     columns = {
         "round": pa.array(result.round, pa.int32()),
         "client": pa.array(result.client, pa.int32()),
         "population": pa.DictionaryArray.from_arrays(kinds, populations),
-        "moment": pa.DictionaryArray.from_arrays(pa.array([0] * count, pa.int8()), ["after_aggregation"]),
+        "moment": _of_views(result, "moment"),
         "correct": pa.array(result.correct, pa.int64()),
         "total": pa.array(result.total, pa.int64()),
         "loss": pa.array(result.loss, pa.float64()),
         "last_correct": pa.array(result.last, pa.int64()),
     }
-    if result.precision is not None:
-        columns["precision"] = pa.array(result.precision, pa.float64())
+    columns |= {name: pa.array(values, pa.float64()) for name, values in result.further.items()}
+    if "precision" in result.further:
         facts["figure"] = "mAP"
+    for name in ("model", "on"):
+        if len({getattr(view, name) for view in result.views}) > 1:
+            columns[name] = _of_views(result, name)
     table = pa.table(columns)
     if result.validation.any():  # nothing is chosen by that of clients that never train
         table = table.filter(pa.array(~(result.validation & is_novel)))
@@ -155,6 +158,14 @@ def write_rounds(path: Path, result: Result, novel: frozenset[int], **facts: Any
     facts |= {name: getattr(result.cost, name) for name in names}
     facts |= {"parameters": result.parameters, "positions": result.positions, "diverged": diverged}
     write_table(path, table, "rounds/2", **facts)
+
+
+def _of_views(result: Result, name: str) -> pa.DictionaryArray:
+    """Return a column of what views are of: ``model``, ``moment`` or ``on``."""
+    own = [getattr(view, name) for view in result.views]
+    kinds = list(dict.fromkeys(own))
+    places = np.array([kinds.index(kind) for kind in own], np.int8)
+    return pa.DictionaryArray.from_arrays(places[result.view], kinds)
 
 
 def _sha256(path: Path) -> str:

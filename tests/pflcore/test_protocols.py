@@ -8,7 +8,7 @@ from support.rounds import rounds_table
 
 from pflcore.errors import UserError
 from pflcore.protocols import curve, final_clients, rounds_trained, summarise
-from pflcore.settings import Evaluation, Training
+from pflcore.settings import Evaluation, Training, View
 
 EVALUATION = Evaluation(every=2, window=4)
 
@@ -113,3 +113,30 @@ def test_the_curve_is_pooled_and_sorted_and_clients_are_those_at_its_end():
         {"client": 0, "correct": 10, "total": 10, "accuracy": 1.0, "loss": 0.2},
         {"client": 1, "correct": 14, "total": 30, "accuracy": pytest.approx(14 / 30), "loss": 1.0},
     ]
+
+
+def test_metrics_are_means_over_clients_that_have_them_or_pooled():
+    # By row of ROWS; client 0 has no AUC in round 8, and nobody has in round 4.
+    auc = pa.array([0.9, 0.5, math.nan, math.nan, 0.2, 0.4, math.nan, 0.7], pa.float64())
+    table = TABLE.append_column("auc", auc).append_column("nll", TABLE["loss"])
+    figures = summarise(table, EVALUATION, rounds=10)
+    assert curve(table, metric="auc")[1].tolist() == pytest.approx([math.nan, 30, 70, 70], nan_ok=True)
+    assert figures["last_rounds.auc"] == about((30 + 70 + 70) / 3, math.sqrt(3200 / 9), 3)
+    assert figures["clients.auc"] == about(70, 20, 2) and figures["worst_tenth.auc"] == about(50, 0, 1)
+    assert figures["final.nll"] == about(0.8, 0, 1) and figures["clients.nll"] == about(0.6, 0.4, 2)
+    assert figures["worst_tenth.nll"] == about(1, 0, 1) and "last_position.auc" not in figures
+    assert {name: figures[name] for name in figures if "." not in name} == summarise(TABLE, EVALUATION, rounds=10)
+
+
+def test_a_view_has_figures_of_its_own():
+    after = measured([(10, 1, 27, 30, 0.5), (8, 0, 4, 10, 1.0)], moment="after_training")
+    usual, before = (one.append_column("on", pa.array(["own"] * len(one))) for one in (TABLE, after))
+    on_all = after.set_column(6, "moment", pa.array(["after_aggregation"] * 2)).append_column(
+        "on", pa.array(["all"] * 2)
+    )
+    table = joined(usual, before, on_all)
+    assert summarise(table, EVALUATION, rounds=10) == summarise(TABLE, EVALUATION, rounds=10)
+    for view in (View(moment="after_training"), View(on="all")):  # of the one client that took part in each round
+        figures = summarise(table, EVALUATION, rounds=10, view=view)
+        assert figures["last_rounds"] == about(65, 25, 2) and figures["clients"] == about(90, 0, 1)
+    assert summarise(table, EVALUATION, rounds=10, view=View("global")) == {}

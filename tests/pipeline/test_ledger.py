@@ -13,7 +13,7 @@ from support.rounds import rounds_table
 
 from pflcore.errors import UserError
 from pflcore.protocols import curve, final_clients, summarise
-from pflcore.settings import Evaluation
+from pflcore.settings import Evaluation, View
 from pipeline.ledger import FACTS, Entry, Ledger, difference
 from pipeline.measurements import from_table, to_table
 from pipeline.spec.run import Run
@@ -56,6 +56,28 @@ def test_measurements_are_counts_by_round_and_every_figure_survives() -> None:
     for wrong in ([*last[:2], (5, 2, "novel", 0, 21, 7.0, 0)], [*last[:2], last[1]], [last[1], last[0], last[2]]):
         with pytest.raises(UserError, match="not all of its clients were measured in every round, on the same samples"):
             from_table(measured([*first, *wrong]), 4)
+
+
+def test_metrics_and_further_views_are_kept() -> None:
+    usual = measured(ROWS).append_column(
+        "auc", pa.array([0.25, None, 1 / 3, *[0.5] * 7], pa.float64(), from_pandas=True)
+    )
+    further = measured(TESTED[:2]).append_column("auc", pa.array([0.75, 0.125]))
+    parts = [
+        one.append_column("model", pa.array([model] * len(one))).replace_schema_metadata(None)
+        for one, model in ((usual.slice(0, 5), "personal"), (further, "global"), (usual.slice(5), "personal"))
+    ]
+    before = pa.concat_tables(parts)
+    kept = from_table(before, 4)
+    after = to_table(json.loads(json.dumps(kept, allow_nan=False)))
+    assert kept["metrics"]["auc"][:3] == [0.25, None, 0.3333333] and kept["views"]["correct"] == [3, 8]
+    for name in (*NAMES, "model"):
+        assert after[name].to_pylist() == before[name].to_pylist()
+    schedule = Evaluation(window=0, curve_every=3)
+    for view in (View(), View("global")):
+        old, new = (summarise(one, schedule, 5 if view == View() else 2, view) for one in (before, after))
+        assert old.keys() == new.keys() and "clients.auc" in old
+        assert [one["mean"] for one in new.values()] == pytest.approx([one["mean"] for one in old.values()], rel=1e-6)
 
 
 @pytest.fixture

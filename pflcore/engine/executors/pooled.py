@@ -24,7 +24,7 @@ import torch.multiprocessing
 from torch import Tensor
 
 from pflcore.engine.client import TRAINING, Diverged, Job, Outcome, Trainer, Unfinished
-from pflcore.engine.evaluation import Scores, client_scores, measure_chunks, pooled_chunks, score_client
+from pflcore.engine.evaluation import Scores, SplitScores, client_scores, measure_chunks, pooled_chunks, score_client
 from pflcore.engine.executors.sequential import Sequential
 from pflcore.engine.state import packed_size, packed_views
 from pflcore.errors import UserError
@@ -88,27 +88,28 @@ class Pooled(Sequential):
                     turn += 1
                     yield outcome
 
-    def score_each(self, jobs: Iterable[Job]) -> Scores:
+    def score_each(self, jobs: Iterable[Job], part: int = TRAINING) -> Scores:
         def begin(task: tuple[int, Job], worker: _Worker) -> Message:
             _, (client, state) = task
             worker.load(state)
-            return score_client, client
+            return _score, part, client
 
         answers = {index: answer for (index, _), answer, _ in self._hand_out(enumerate(jobs), begin)}
         return Scores.join(answers[index] for index in range(len(answers)))
 
-    def score_shared(self, state: Tensors) -> Scores:
+    def score_shared(self, state: Tensors, part: int = TRAINING) -> Scores:
+        trainer = self.trainer.part(part)
         holders: set[int] = set()
 
         def begin(chunk: int, worker: _Worker) -> Message:
             if id(worker) not in holders:
                 worker.load(state)
                 holders.add(id(worker))
-            return _measure, chunk
+            return _measure, part, chunk
 
-        chunks = range(len(pooled_chunks(self.trainer)))
+        chunks = range(len(pooled_chunks(trainer)))
         answers = {chunk: answer for chunk, answer, _ in self._hand_out(chunks, begin)}
-        return client_scores(self.trainer, [answers[chunk] for chunk in chunks])
+        return client_scores(trainer, [answers[chunk] for chunk in chunks])
 
     def _hand_out(
         self,
@@ -242,7 +243,12 @@ def _train(
     return outcome.loss
 
 
-def _measure(trainer: Trainer, state: Tensors, chunk: int) -> Measured:
+def _score(trainer: Trainer, state: Tensors, part: int, client: int) -> SplitScores:
+    return score_client(trainer.part(part), state, client)
+
+
+def _measure(trainer: Trainer, state: Tensors, part: int, chunk: int) -> Measured:
+    trainer = trainer.part(part)
     return measure_chunks(trainer, state, [pooled_chunks(trainer)[chunk]])[0]
 
 

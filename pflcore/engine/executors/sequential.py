@@ -33,10 +33,11 @@ class Sequential:
         trainer = self.trainer.part(part)
         return (trainer.train(round_, client, received) for client, received in jobs)
 
-    def score_each(self, jobs: Iterable[Job]) -> Scores:
-        """Score every job's own model on its client's samples."""
-        return Scores.join(score_client(self.trainer, state, client) for client, state in jobs)
+    def score_each(self, jobs: Iterable[Job], part: int = TRAINING) -> Scores:
+        """Score every job's own model on its client's samples, both as the trainer of a part has them."""
+        trainer = self.trainer.part(part)
+        return Scores.join(score_client(trainer, state, client) for client, state in jobs)
 
-    def score_shared(self, state: Tensors) -> Scores:
-        """Score one model that all clients share."""
-        return score_shared_model(self.trainer, state)
+    def score_shared(self, state: Tensors, part: int = TRAINING) -> Scores:
+        """Score one model that all clients share, by the trainer of a part."""
+        return score_shared_model(self.trainer.part(part), state)

@@ -56,13 +56,13 @@ class Stacked(Sequential):
     def train(self, round_: int, jobs: Iterable[Job], part: int = TRAINING) -> Iterator[Outcome]:
         yield from self._in_stacks(jobs, lambda stack: self.train_stack(round_, stack, part), measures=False)
 
-    def score_each(self, jobs: Iterable[Job]) -> Scores:
-        return Scores.join(self._in_stacks(jobs, self._score, measures=True))
+    def score_each(self, jobs: Iterable[Job], part: int = TRAINING) -> Scores:
+        return Scores.join(self._in_stacks(jobs, lambda stack: self._score(stack, part), measures=True))
 
-    def score_shared(self, state: Tensors) -> Scores:
+    def score_shared(self, state: Tensors, part: int = TRAINING) -> Scores:
         while True:
             try:
-                return score_shared_model(self.trainer, state, self.samples)
+                return score_shared_model(self.trainer.part(part), state, self.samples)
             except Exception as error:
                 short = _shortage(error)
             self._use_less(1, short, measures=True)
@@ -149,9 +149,10 @@ class Stacked(Sequential):
         return outcomes
 
     @torch.no_grad()
-    def _score(self, jobs: Sequence[Job]) -> list[SplitScores]:
+    def _score(self, jobs: Sequence[Job], part: int) -> list[SplitScores]:
         """Measure clients on samples that are padded to the same number: in evaluation mode none affects another."""
-        trainer, data = self.trainer, self.trainer.data
+        trainer = self.trainer.part(part)
+        data = trainer.data
         if trainer.method.remembers:  # what is made of samples is made for one client at a time
             return [score_client(trainer, state, client, self.samples) for client, state in jobs]
         trainer.model.eval()

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, ScalarFormatter
 from numpy.typing import ArrayLike, NDArray
 
-from pipeline.report.cells import ACCURACY
+from pipeline.report.cells import ACCURACY, PRECISION
 from pipeline.report.drawing.panels import MAX_PANELS, Style, draw_panels, grid_shape, left_out
 from pipeline.report.drawing.sections import Picture, PlainTable, Section, counted
 from pipeline.report.figures._data import TableData, joined
@@ -57,7 +57,7 @@ def draw_boxes(data: TableData) -> Section:
     """Draw how the runs of each cell spread, as box plots beside their means. CSV: a line per run."""
     values = data.results.frame.values
     runs = data.place(values[values["metric"] == data.table.metric], single=True).rename(columns={"mean": "accuracy"})
-    if runs.empty:
+    if runs.empty or data.table.quantities:
         return _NOTHING
     axes = data.axes(runs)
     by_cell = runs.groupby(axes, observed=True)["accuracy"]
@@ -189,16 +189,17 @@ def draw_curves(data: TableData) -> Section:
     curves = by_round.query("size == made").rename(columns={"mean": "accuracy"})
     if curves.empty or data.table.quantities:
         return Section("No run has been measured yet.")
-    figure = draw_panels(curves, "round", data.measure, _line)
+    measure = PRECISION if data.measure == PRECISION else ACCURACY  # whatever else the table shows
+    figure = draw_panels(curves, "round", measure, _line)
     last = curves.groupby(["series", "panel"], observed=True).tail(1)
-    close = data.measure == ACCURACY and float(last["accuracy"].median()) >= _CLOSE
+    close = measure == ACCURACY and float(last["accuracy"].median()) >= _CLOSE
     for panel in figure.axes:
         _choose_scales(panel, close)
     best = last.nlargest(1, "accuracy").iloc[0]
     where = " · ".join(filter(None, (best["series"], best["panel"])))
     ends = f"{best['accuracy']:.2f}{f' ({where})' if where else ''}"
-    alt = f"Test {data.measure} over rounds, {counted(len(last), 'curve')}; the highest ends at {ends}."
-    what = "Pooled test accuracy" if data.measure == ACCURACY else "Mean average precision, the mean over clients,"
+    alt = f"Test {measure} over rounds, {counted(len(last), 'curve')}; the highest ends at {ends}."
+    what = "Pooled test accuracy" if measure == ACCURACY else "Mean average precision, the mean over clients,"
     text = f"{what} over communication rounds{'; in cells of one client, its own' if data.table.clients else ''}."
     if close:
         text += " The axis of accuracies is logarithmic in the error; curves leave it below."

@@ -124,8 +124,11 @@ def _cloud(axes: Axes, clients: pd.DataFrame, style: Style) -> None:
 
 def draw_protocols(data: TableData) -> Section:
     """Draw ranks under each protocol; one line when nothing has been measured. CSV: protocol, mean, std, rank, tied."""
-    measured = {name for run in data.results.runs.values() for name in run.values} - {"validation"}
-    order = dict.fromkeys((data.table.metric, *PROTOCOL_NAMES, *sorted(measured)))
+    of = data.table.metric.partition(".")[2]  # all protocols are of one score, and of the usual view
+    known = {name for run in data.results.runs.values() for name in run.values} - {"validation"}
+    measured = {name for name in known if name.partition(".")[2] == of and " " not in name}
+    protocols = [f"{name}.{of}".rstrip(".") for name in PROTOCOL_NAMES]
+    order = dict.fromkeys((data.table.metric, *protocols, *sorted(measured)))
     under = {name: data.results.under(name) for name in order if name in measured}
     frames = dict[str, pd.DataFrame]()
     for name, results in under.items():
@@ -135,9 +138,9 @@ def draw_protocols(data: TableData) -> Section:
         whole = frames.get("last_rounds") if name == "last_position" else None
         if len(cells) and (whole is None or not cells["mean"].equals(whole["mean"])):
             frames[name] = cells
-    if not frames:
+    if not frames or data.table.quantities:
         return Section("No run of this table has been measured yet.")
-    names = {name: PROTOCOL_NAMES.get(name, name.replace("_", " ")) for name in frames}
+    names = {name: PROTOCOL_NAMES.get(name.split(".")[0], name.replace("_", " ")) for name in frames}
     frame = pd.concat(frames.values(), ignore_index=True)
     frame["protocol"] = pd.Categorical(frame["protocol"], list(names), ordered=True)
     scores = data.sign * frame["mean"].round(data.table.decimals)

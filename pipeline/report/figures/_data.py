@@ -45,7 +45,7 @@ class TableData:
     def __init__(self, results: Results) -> None:
         self.results, self.table, self.measure = results, results.table, results.layout.figure
         self.rows, self.columns = ([f"axis.{axis}" for axis in axes] for axes in (self.table.rows, self.table.columns))
-        self.sign = -1.0 if self.table.better == "lower" else 1.0
+        self.sign = -1.0 if self.table.lower() else 1.0
 
     def axes(self, frame: pd.DataFrame) -> list[str]:
         """Return the axes that a frame has, or ``series``; frames of runs lack what chooses a client or quantity."""

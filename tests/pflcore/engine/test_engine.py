@@ -60,7 +60,7 @@ def test_models_are_measured_when_the_schedule_says(every, window, curve_every, 
     schedule = Evaluation(every=every, window=window, curve_every=curve_every)
     result = run(method("fedper"), CONVNET, evaluation=schedule, on_round=seen.append, training=settings)
     assert result.round.tolist() == np.repeat(measured, 3).tolist()
-    assert result.client.tolist() == [0, 1, 2] * len(measured) and result.precision is None
+    assert result.client.tolist() == [0, 1, 2] * len(measured) and not result.further
     assert result.total.tolist() == [5, 8, 6] * len(measured)
     figures, known = {at: result.correct[result.round == at].sum() / 19 for at in measured}, None
     for round_, one in enumerate(seen, 1):

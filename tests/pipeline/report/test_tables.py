@@ -255,3 +255,41 @@ def test_values_of_a_client_are_its_own(tmp_path):
     curves = SpecReport(results).sections[0]
     found = [curves.data[name].tolist() for name in curves.data if name != "round"]
     assert found == [[30.0, 40.0, 70.0], [60.0, 60.0, 50.0], [45.0, 50.0, 60.0]]
+
+
+# Mean over two seeds: by method and what a cell shows. FedPer has no global model; of Local nothing is there.
+SHOWN = {
+    "clients": {"FedAvg": (60.0, 62.0), "FedPer": (80.0, 81.5)},
+    "clients.auc": {"FedAvg": (90.0, 91.0), "FedPer": (85.0, 85.5)},
+    "last_rounds.nll": {"FedAvg": (0.5, 0.7), "FedPer": (0.9, 1.0)},
+    "clients global": {"FedAvg": (55.0, 54.0)},
+}
+QUANTITIES = {"AUC": {"metric": "clients.auc"}, "NLL": {"metric": "nll"}, "global": {"model": "global"}}
+
+
+def test_metrics_and_models_side_by_side(tmp_path):
+    cells = []
+    for name in ("FedAvg", "FedPer", "Local"):
+        for label in ("own", *QUANTITIES):
+            quantity = QUANTITIES.get(label)
+            made = cell(
+                {"method": name, "shown": label}, [f"{name}-0", f"{name}-1"], (0.6, 0.1) if label == "NLL" else None
+            )
+            full = quantity and Quantity(**quantity).with_defaults(Quantity(metric="clients"))
+            cells.append(made.model_copy(update={"quantity": full}))
+        for seed in (0, 1):
+            figures = {key: {"mean": of[name][seed], "std": 0.0, "n": 3} for key, of in SHOWN.items() if name in of}
+            if figures:
+                rd.write_evaluation(tmp_path, f"{name}-{seed}", figures)
+    better = [
+        rd.claim({"method": ["FedAvg"]}, {"method": ["FedPer"]}, where={"shown": [one]}) for one in ("own", "NLL")
+    ]
+    resolved = table(cells, ["method"], ["shown"], metric="clients", quantities=["shown"], claims=better)
+    resolved = with_records(tmp_path, resolved, {run: RECORD | {"seed": int(run[-1])} for run in resolved.runs})
+    lines, *_ = pages(resolved, tmp_path)
+    assert "| FedAvg | 61.00±1.00 | **90.50±0.50** | **0.60±0.10** (**0.60±0.10**) | **54.50±0.50** |" in lines
+    assert "| FedPer | **80.75±0.75** | 85.25±0.25 | 0.95±0.05‡ (**0.60±0.10**) | no global model |" in lines
+    assert "| Local | — | — | — (**0.60±0.10**) | — |" in lines
+    assert "- AUC: clients.auc, personal model, after aggregation, on own samples" in lines
+    judged = SpecReport(results_of(resolved, tmp_path)).judgements
+    assert [one.obtained.judged[0].effect.difference for one in judged] == pytest.approx([-19.75, 0.35])

@@ -1,0 +1,168 @@
+"""What is measured beside the accuracy of personal models: metrics, the global model, participants, samples of all."""
+
+import itertools
+from contextlib import suppress
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from sklearn import metrics as reference
+from support import tiny
+from support.by_hand import SEED, Rounds
+from support.tiny import EXECUTORS, method, run
+
+from pflcore.engine import CheckpointFolder
+from pflcore.engine.trained import Trained
+from pflcore.errors import UserError
+from pflcore.metrics import score_metrics
+from pflcore.settings import METRICS, VIEWS, Evaluation, View
+
+ALL = Evaluation(every=1, window=100, metrics=tuple(METRICS), **VIEWS)
+CONVNET = tiny.backbone("convnet")
+
+
+def one_class_of(data, client):
+    """The same data, of whose test samples the client keeps those of its first one's class."""
+    rows = data.test[client]
+    kept = rows[data.labels[rows] == data.labels[rows[0]]]
+    return replace(data, test=[kept if at == client else own for at, own in enumerate(data.test)])
+
+
+def by_client(result, view, column):
+    """A column of the last round on test samples, by client."""
+    at = (result.view == result.views.index(view)) & ~result.validation & (result.round == result.round.max())
+    values = result.further[column] if column in result.further else getattr(result, column)
+    return dict(zip(result.client[at].tolist(), values[at].tolist(), strict=True))
+
+
+def by_pairs(scores, positive):
+    """The share of pairs of a positive and another sample in which the former has more, a tie counting half."""
+    gaps = scores[positive][:, None] - scores[~positive]
+    return (gaps > 0).mean() + (gaps == 0).mean() / 2
+
+
+def expected(logits, labels):
+    probabilities, labels = logits.double().softmax(-1).numpy(), labels.numpy()
+    predicted, confidence = probabilities.argmax(1), probabilities.max(1)
+    classes = np.unique(labels)
+    edges = np.linspace(0, 1, 16)
+    error = 0.0
+    for low, high in itertools.pairwise(edges):
+        if (inside := (confidence > low) & (confidence <= high)).any():
+            gap = (predicted == labels)[inside].mean() - confidence[inside].mean()
+            error += inside.mean() * abs(gap)
+    areas = [by_pairs(probabilities[:, one], labels == one) for one in classes] if len(classes) > 1 else [np.nan]
+    return {
+        "balanced_accuracy": np.mean([(predicted == one)[labels == one].mean() for one in classes]),
+        "macro_f1": np.mean([reference.f1_score(labels == one, predicted == one) for one in classes]),
+        "auc": np.mean(areas),
+        "ece": error,
+        "nll": reference.log_loss(labels, probabilities, labels=range(tiny.CLASSES)),
+    }
+
+
+@pytest.mark.parametrize("name, options", [("ditto", {}), ("fedper", {"knn": 0.5}), ("fedproto", {})])
+def test_metrics_of_what_clients_predict(name, options):
+    entry, data = method(name, **options), one_class_of(tiny.federation((14, 7, 9), (15, 18, 16)), 1)
+    settings = tiny.training(lr=0.3)
+    result = run(entry, CONVNET, data, training=settings, evaluation=replace(ALL, models=("personal",)))
+    trained = Trained(data, CONVNET, entry, settings, SEED, result.rounds, result.weights)
+    for client in range(3):
+        model = trained.client(client)
+        inputs, labels = model.samples("test")
+        for metric, value in expected(model.predict(inputs), labels).items():
+            found = by_client(result, View(), metric)[client]
+            assert found == pytest.approx(value, rel=1e-5, abs=1e-7, nan_ok=True), metric
+        everyone = [trained.client(other).samples("test") for other in range(3)]
+        inputs, labels = (torch.cat(parts) for parts in zip(*everyone, strict=True))
+        hits = int((model.predict(inputs).argmax(-1) == labels).sum())
+        assert by_client(result, View(on="all"), "correct")[client] == hits
+    assert np.isnan(by_client(result, View(), "auc")[1]) and not np.isnan(by_client(result, View(on="all"), "auc")[1])
+
+
+def test_the_auc_of_ties_and_the_edges_of_bins():
+    probabilities = np.array([[0.5, 0.25, 0.25], [0.5, 0.5, 0.0], [0.5, 0.25, 0.25], [0.2, 0.4, 0.4]])
+    labels = np.array([0, 1, 1, 0])
+    # Class 0: 0.5 and 0.2 against 0.5 twice; class 1: 0.5 and 0.25 against 0.25 and 0.4; class 2 does not occur.
+    (auc,) = score_metrics(("auc",), 1.0, (probabilities, labels))
+    assert auc == pytest.approx(((0.5 + 0.5) / 4 + (1 + 1 + 0.5) / 4) / 2)
+    sure = np.array([[1.0, 0.0], [0.6, 0.4], [0.4, 0.6]])  # 0.6 is the upper edge of the ninth bin
+    assert score_metrics(("ece", "nll"), 0.7, (sure, np.array([0, 0, 0]))) == pytest.approx((0.2 / 3, 0.7))
+    assert np.isnan(score_metrics(("ece", "auc"), np.inf, (sure * np.nan, np.array([0, 1, 1])))).all()
+
+
+TUNED = ("fedavg", {"finetune_epochs": 1})
+MATRIX = [pytest.param(*one, marks=pytest.mark.matrix) for one in (("fedrod", {}), ("fedtp", {}), ("local", {}))]
+
+
+@pytest.mark.parametrize("name, options", [TUNED, ("ditto", {"knn": 0.3}), *MATRIX])
+def test_executors_agree_and_a_stopped_run_ends_with_the_same_bytes(name, options, tmp_path):
+    entry = method(name, **options)
+    net, data = tiny.first_fitting(entry), tiny.holding_back(tiny.federation((14, 11, 9), (5, 8, 6)))
+
+    def made(**changes):
+        result = run(entry, net, data, evaluation=ALL, **changes)
+        return {**tiny.result_bytes(result), **{one: own.tobytes() for one, own in result.further.items()}}, result
+
+    def stop(progress):
+        if progress.round == 2:
+            raise KeyboardInterrupt
+
+    whole, first = made()
+    assert made(executor="pooled")[0] == whole
+    stacked = run(entry, net, data, evaluation=ALL, executor="stacked")
+    assert EXECUTORS[2] == "stacked" and stacked.view.tolist() == first.view.tolist()
+    for metric, values in first.further.items():
+        np.testing.assert_allclose(stacked.further[metric], values, rtol=1e-3, atol=1e-4)
+    with CheckpointFolder(tmp_path, "me", pytest.fail) as folder, suppress(KeyboardInterrupt):
+        made(checkpoints=folder, checkpoint_every=0, on_round=stop)
+    with CheckpointFolder(tmp_path, "me", pytest.fail) as folder:
+        again, result = made(checkpoints=folder)
+    assert result.resumed_from == 1 and again == whole
+
+
+def test_a_round_by_hand():
+    data = tiny.federation((14, 7, 9), (15, 18, 16))
+    hand = Rounds(data=data, settings=tiny.training(rounds=2, lr=0.3))
+    right = {}
+
+    def hits(state, rows):
+        return int((hand.look(state, rows)[0].argmax(-1) == hand.labels(rows)).sum())
+
+    everyone = torch.cat(list(data.test))
+    for round_, cohort in hand:
+        trained = {client: hand.train(client, round_) for client in cohort}
+        hand.x = hand.mean(trained)
+        right = {
+            View("global"): {client: hits(hand.x, data.test[client]) for client in range(3)},
+            View("global", on="all"): dict.fromkeys(range(3), hits(hand.x, everyone)),
+            View(moment="after_training"): {client: hits(trained[client], data.test[client]) for client in cohort},
+            View(moment="after_training", on="all"): {client: hits(trained[client], everyone) for client in cohort},
+        }
+    settings = {"training": hand.settings, "evaluation": replace(ALL, metrics=())}
+    made, ditto = (run(method(name), CONVNET, data, **settings) for name in ("fedavg", "ditto"))
+    assert made.views == (View(), View(on="all"), *right) and not made.further
+    assert {view: by_client(made, view, "correct") for view in right} == right
+    assert by_client(ditto, View("global"), "correct") == right[View("global")] != by_client(ditto, View(), "correct")
+    assert set(by_client(made, View("global", on="all"), "total").values()) == {49}
+    kept = run(method("fedper"), CONVNET, data, evaluation=ALL)
+    assert "global" not in {view.model for view in kept.views}
+
+
+def test_what_cannot_be_measured():
+    text = tiny.backbone(tiny.TEXT)
+    found = run(method("fedavg"), text, evaluation=Evaluation(metrics=("nll",)))
+    np.testing.assert_allclose(found.further["nll"], found.loss)
+    for net, metric, why in (
+        (text, "auc", "auc is of one class per image; of texts there is nll alone"),
+        (tiny.backbone("mobilenetv2_ssd"), "nll", "nll is of one class per image; detectors are measured by"),
+    ):
+        with pytest.raises(UserError, match=f"^evaluation.metrics: {why}"):
+            run(method("fedavg"), net, evaluation=Evaluation(metrics=(metric,)))
+    for wrong, message in (
+        ({"models": ("global",)}, r"^evaluation.models must be \[personal\] or \[personal, global\]"),
+        ({"metrics": ("auc", "ece", "auc")}, "^evaluation.metrics has auc twice"),
+    ):
+        with pytest.raises(UserError, match=message):
+            Evaluation(**wrong)
