@@ -10,6 +10,10 @@ from collections import Counter
 from contextlib import ExitStack, contextmanager, nullcontext
 from unittest import mock
 
+import pytest
+
+pytest.importorskip("torch", "2.11")  # older ones have no such backends
+
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
