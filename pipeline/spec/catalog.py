@@ -13,13 +13,13 @@ import hashlib
 import inspect
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
-from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError, create_model
+from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError, WithJsonSchema, create_model
 
 import pflcore
 from pflcore import extensions
@@ -30,22 +30,26 @@ from pflcore.registry import KINDS, did_you_mean, joined, registry_of, use_study
 from pipeline.spec.figures import figure_names
 from pipeline.spec.metrics import Part
 from pipeline.spec.run import RUN_FIELDS, SETTINGS, options
-from pipeline.spec.schema import first_fault
-from pipeline.spec.yamlfile import show
+from pipeline.spec.schema import Features, first_fault
+from pipeline.spec.yamlfile import Address, show
 
 _HELP = """Use that many generated training samples of the dataset's shape, and a quarter as many test samples, \
 instead of the real data; null is the real data."""
 STAND_IN = OptionInfo("stand_in", "int", False, True, False, None, _HELP, None, {"ge": 4})
 """An option that every dataset has beside its own: whoever loads a dataset takes it off before creating the entry."""
-_TYPES: dict[str, type] = {"int": int, "float": float, "str": str, "bool": bool}
+_HELP = "A frozen encoder whose features clients get in the place of the samples; null: the samples themselves."
+FEATURES = OptionInfo("features", "features", False, True, False, None, _HELP, None, {}, later=True)
+"""Likewise, for the stage that runs the encoder; the keys are those of :class:`pipeline.spec.schema.Features`."""
+_KEYS = Annotated[dict[str, Any], WithJsonSchema({"$comment": "features"})]
+_TYPES: dict[str, Any] = {"int": int, "float": float, "str": str, "bool": bool, "features": _KEYS}
 
 
 @dataclass(eq=False)
 class Invalid(Exception):
-    """A part of a run that does not validate: the option at fault, its position in a list, and what is wrong."""
+    """A part of a run that does not validate: the option at fault, the place in its value, and what is wrong."""
 
     option: str | None  # None when one is missing or several contradict each other
-    index: int | None
+    inside: Address
     message: str
 
 
@@ -96,7 +100,7 @@ class Catalog:
 
     def options(self, kind: str, name: str) -> tuple[OptionInfo, ...]:
         """Return what a spec may say about an entry, or about a group of settings."""
-        return self.entry(kind, name).options + ((STAND_IN,) if kind == "dataset" else ())
+        return self.entry(kind, name).options + ((STAND_IN, FEATURES) if kind == "dataset" else ())
 
     def all_options(self, kind: str) -> list[str]:
         """Return the names of the options of all entries of a kind, or of a group of settings, sorted."""
@@ -117,19 +121,15 @@ class Catalog:
     def model(self, kind: str, name: str) -> type[Part]:
         """Return the options of an entry, or of a group of settings."""
         if (kind, name) not in self._models:
-            fields: dict[str, Any] = {}
-            for info in self.options(kind, name):
-                item: Any = _TYPES[info.type]
-                if info.choices:  # Python would take true for 1
-                    item = Annotated[Literal[info.choices], BeforeValidator(_no_bool)]
-                bounds: Any = {key: int(bound) if item is int else bound for key, bound in info.bounds.items()}
-                item = Annotated[item, Field(**bounds)] if bounds else item
-                item = list[item] if info.many else item
-                field = Field(... if info.required else info.default, alias=info.name, description=info.help)
-                # Attributes of another name, since an option may be called like a method of models.
-                fields[f"of_{info.name}"] = (item | None if info.optional else item, field)
-            self._models[kind, name] = create_model(name, __base__=Part, **fields)
+            self._models[kind, name] = create_model(name, __base__=Part, **_fields(self.options(kind, name)))
         return self._models[kind, name]
+
+    def encoder(self, backbone: str) -> type[Features]:
+        """Return `features` of a dataset with the options of that backbone, which has its weights from `weights`."""
+        if ("features", backbone) not in self._models:
+            infos = [info for info in self.options("backbone", backbone) if info.name != "pretrained"]
+            self._models["features", backbone] = create_model("features", __base__=Features, **_fields(infos))
+        return cast("type[Features]", self._models["features", backbone])
 
     def validate(self, kind: str, values: Mapping[str, Any]) -> dict[str, Any]:
         """Return a part of a run with defaults written out, as JSON data; raise :class:`Invalid`.
@@ -145,9 +145,9 @@ class Catalog:
         own = {} if kind in SETTINGS else {"name": values["name"]}
         name = own.get("name", kind)
         if not isinstance(name, str):
-            raise Invalid("name", None, f"{show(name)} is no {kind}'s name; quote it if it is one")
+            raise Invalid("name", (), f"{show(name)} is no {kind}'s name; quote it if it is one")
         if name not in self.names(kind):
-            raise Invalid("name", None, f"unknown {kind} {show(name)}{did_you_mean(name, self.names(kind))}")
+            raise Invalid("name", (), f"unknown {kind} {show(name)}{did_you_mean(name, self.names(kind))}")
         model = self.model(kind, name)
         try:
             stated = {option: value for option, value in values.items() if option not in own}
@@ -156,12 +156,30 @@ class Catalog:
                 SETTINGS[kind](**options(part))
         except ValidationError as error:
             loc, message = first_fault(error, model, "option")
-            index = next((step for step in loc[1:] if isinstance(step, int)), None)
-            raise Invalid(str(loc[0]) if loc else None, index, message) from None
+            raise Invalid(str(loc[0]) if loc else None, loc[1:], message) from None
         except UserError as error:  # each option is right, but they contradict each other
-            raise Invalid(None, None, str(error)) from None
-        silent = [info.name for info in self.options(kind, name) if info.later and part[info.name] == info.default]
-        return {option: value for option, value in part.items() if option not in silent}
+            raise Invalid(None, (), str(error)) from None
+        if kind == "dataset" and part["features"] is not None:
+            part["features"] = self._features(part["features"])
+        return _without_later(part, self.options(kind, name))
+
+    def _features(self, stated: Mapping[str, Any]) -> dict[str, Any]:
+        """Return `features` of a dataset with defaults written out; raise :class:`Invalid`."""
+        name = str(stated.get("backbone", ""))
+        if name not in (known := self.names("backbone")):
+            hint = did_you_mean(name, known)
+            raise Invalid("features", ("backbone",), f"unknown backbone {show(name)}{hint}")
+        facts = self.entry("backbone", name).facts
+        if facts["takes"] == "text" or facts["predicts"] != "classes":
+            what = "predicts every character of a text" if facts["takes"] == "text" else "is a detector"
+            raise Invalid("features", ("backbone",), f"{name} {what}, so it has no features of a sample")
+        model = self.encoder(name)
+        try:
+            part = model.model_validate(stated).model_dump(by_alias=True)
+        except ValidationError as error:
+            raise Invalid("features", *first_fault(error, model, "option")) from None
+        part.pop("pretrain" if part["pretrain"] is None else "weights")
+        return _without_later(part, [info for info in self.options("backbone", name) if info.name in part])
 
     def stated(self, kind: str, part: Mapping[str, Any], option: str) -> Any:
         """Return the value of an option in a part of a run, which leaves out defaults of options marked `later`."""
@@ -182,6 +200,27 @@ class Catalog:
 
 
 _ADAPTER = TypeAdapter(Catalog)
+
+
+def _fields(infos: Iterable[OptionInfo]) -> dict[str, Any]:
+    """Return options as fields of a model, under other names, as an option may be called like a method of models."""
+    fields: dict[str, Any] = {}
+    for info in infos:
+        item: Any = _TYPES[info.type]
+        if info.choices:  # Python would take true for 1
+            item = Annotated[Literal[info.choices], BeforeValidator(_no_bool)]
+        bounds: Any = {key: int(bound) if item is int else bound for key, bound in info.bounds.items()}
+        item = Annotated[item, Field(**bounds)] if bounds else item
+        item = list[item] if info.many else item
+        field = Field(... if info.required else info.default, alias=info.name, description=info.help)
+        fields[f"of_{info.name}"] = (item | None if info.optional else item, field)
+    return fields
+
+
+def _without_later(part: dict[str, Any], infos: Iterable[OptionInfo]) -> dict[str, Any]:
+    """Return a part of a run without the options that came later and have their defaults."""
+    silent = [info.name for info in infos if info.later and part[info.name] == info.default]
+    return {option: value for option, value in part.items() if option not in silent}
 
 
 def _no_bool(value: Any) -> Any:
