@@ -1,9 +1,9 @@
 """Which code a stage works with, in parts: the engine by its version, the rest by digests of what it imports.
 
-What data, features, partition and train stages share is the engine. A change of it could change any result, and hardly one does,
-so these stages depend not on its sources but on its version, which is raised when numbers change. ``engine.txt`` beside
-this file has the sources with which regression runs gave their numbers under that version. While those on disk are
-others, nothing is trained.
+What data, features, partition and train stages share is the engine. A change of it could change any result, and hardly
+one does, so these stages depend not on its sources but on its version, which is raised when numbers change.
+``engine.txt`` beside this file has the sources with which regression runs gave their numbers under that version. While
+those on disk are others, nothing is trained.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ def validates(run: Run) -> bool:
 class Patcher:
     """Reads the patches of one spec and turns drafts into runs; without `home`, the project, there are patches only.
 
-    `weights` collects files of weights, of backbones and encoders: content → path below `home`, of several the first named.
+    `weights` collects files of weights: content → path below `home`, of several the first named.
     """
 
     def __init__(self, document: Document, catalog: Catalog, home: Path | None = None) -> None:
@@ -163,7 +163,8 @@ class Patcher:
     def _with_content_of_file(self, field: str, part: dict[str, Any]) -> dict[str, Any]:
         """Return a part with what is in the file that it names, if it does. Equal parts of records are shared."""
         if field == "dataset" and part.get("features"):
-            return {**part, "features": self._with_content_of_file("features", part["features"])}
+            whole = {**part, "features": self._with_content_of_file("features", part["features"])}
+            return self._with_content.setdefault(canonical_json(whole), whole)
         option = {"backbone": "pretrained", "features": "weights", "partition": "path"}.get(field, "")
         if not (path := part.get(option)):
             return part
@@ -172,8 +173,8 @@ class Patcher:
             try:
                 content = self._content(path, split=field == "partition")
             except ValueError as error:
-                message = f"{show(path)}: {error}"
-                raise Invalid(*(("features", (option,)) if field == "features" else (option, ())), message) from None
+                where: tuple[str, Address] = ("features", (option,)) if field == "features" else (option, ())
+                raise Invalid(*where, f"{show(path)}: {error}") from None
             if part.get("content") not in (None, content):
                 raise Invalid("content", (), f"{show(part['content'])} is not what is in {path}: {content}")
             self._with_content[key] = {**part, "content" if field == "partition" else option: content}

@@ -126,6 +126,11 @@ class Run:
         name = str(own.pop("backbone"))
         return name, {option: value for option, value in options(own).items() if option not in ("weights", "pretrain")}
 
+    def left_by_encoder(self, counts: tuple[int, int]) -> tuple[int, int]:
+        """Return how many training and test samples are left of so many after those that its encoder is trained on."""
+        pretrain = (self.features or {}).get("pretrain")
+        return (counts[0] - max(1, round(pretrain["share"] * counts[0])), counts[1]) if pretrain else counts
+
     @property
     def unencoded(self) -> Run:
         """The same run on the samples of its dataset as they are."""

@@ -60,12 +60,13 @@ def stage(
         case "features":
             encoded = Run(read_record(_RECORDS, id_))
             content = (encoded.features or {}).get("weights")
-            dataset = Path(at.dataset_path(encoded.unencoded.data_id))
-            weights = Path(at.weights_path(weights_id(content))) if content else None
-            inputs = [dataset, *([weights] if weights else [])]
-            with sealed(code.code_of_run(kind, encoded), seal, inputs), show_preparation() as show:
+            read = [Path(at.dataset_path(encoded.unencoded.data_id))]
+            read += [Path(at.weights_path(weights_id(content)))] if content else []
+            with sealed(code.code_of_run(kind, encoded), seal, read), show_preparation() as show:
                 out, device = Path(at.dataset_path(id_)), os.environ.get("PFL_DEVICE", "auto")
-                print(_module(kind).run(encoded, dataset, weights, out, _PRIVATE / "decoded", device, show))
+                print(
+                    _module(kind).run(encoded, *read, out=out, scratch=_PRIVATE / "decoded", device=device, show=show)
+                )
         case "partition" | "describe":
             federation, clients = Run(read_record(_RECORDS, id_)), Path(at.partition_path(id_))
             dataset = Path(at.dataset_path(federation.data_id))
