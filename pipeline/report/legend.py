@@ -99,6 +99,8 @@ def facts(results: Results) -> list[tuple[str, str]]:
     per_cell, seeds = {len(own) for own in cells}, {len(set(own)) for own in cells}
     windows = sorted({(run.evaluation.window, run.evaluation.every) for run in made})
     days = [run.kept for run in runs if run.kept]
+    pairs = [(column, *results.told_apart(column)) for column in results.layout.columns if table.derived]
+    apart = (f"{found:,} of {count:,} ({results.layout.column_title(at) or 'all'})" for at, found, count in pairs)
     found = {
         "protocol": "" if counted else metric,
         "n": _listed(value.n for run in runs if (value := run.values.get(metric)) and value.n),
@@ -110,6 +112,7 @@ def facts(results: Results) -> list[tuple[str, str]]:
         "seeds per cell": _listed(seeds),
         "runs per cell": "" if per_cell == seeds else _listed(per_cell),
         "early stopping": _listed(run.training.patience for run in made if run.training.patience),
+        "pairs of rows that differ significantly": ", ".join(apart),
         "single clients": ", ".join(label for labels in table.clients.values() for label in labels),
         "kept results": f"{len(days)} of {len(made)} runs, {period(days)}" if days else "",
     }

@@ -170,9 +170,10 @@ class Catalog:
             hint = did_you_mean(name, known)
             raise Invalid("features", ("backbone",), f"unknown backbone {show(name)}{hint}")
         facts = self.entry("backbone", name).facts
-        if facts["takes"] == "text" or facts["predicts"] != "classes":
-            what = "predicts every character of a text" if facts["takes"] == "text" else "is a detector"
-            raise Invalid("features", ("backbone",), f"{name} {what}, so it has no features of a sample")
+        unfit = {"takes": ("text", "predicts every character of a text"), "predicts": ("boxes", "is a detector")}
+        for fact, (value, what) in unfit.items():
+            if facts.get(fact) == value:
+                raise Invalid("features", ("backbone",), f"{name} {what}, so it has no features of a sample")
         model = self.encoder(name)
         try:
             part = model.model_validate(stated).model_dump(by_alias=True)
