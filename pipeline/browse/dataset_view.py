@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from pflcore.data.preparation import preparing
+from pflcore.data.samples import TEXT
 from pflcore.datasets import DATASETS, Dataset
 from pflcore.datasets._base import DOWNLOAD
 from pflcore.errors import UserError
@@ -37,7 +38,8 @@ def show_facts(name: str, home: Path, console: Console, options: Mapping[str, An
     dataset = DATASETS.create(name, **options or {})
     parts = dataset.data_files(raw_data_folder(home) / name)
     here = f"; {sum(part.here is not None for part in parts)} of {len(parts)} parts are here" if len(parts) > 1 else ""
-    kind, shape = "images" if len(dataset.shape) == 3 else "texts", "×".join(map(str, dataset.shape))
+    kind = "texts" if dataset.kind == TEXT else dataset.kind
+    shape = "×".join(map(str, dataset.shape)) if all(dataset.shape) else "a shape of their own"
     facts = {
         "state": _state(dataset, home) + here,
         "samples": f"{_size(dataset)}; {kind} of {shape}, {dataset.classes or 'its own'} classes",

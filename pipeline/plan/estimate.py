@@ -15,6 +15,7 @@ from typing import Any
 
 from rich.filesize import decimal
 
+from pflcore.data.samples import ARRAYS
 from pflcore.datasets import DATASETS, Dataset, stand_in_counts
 from pflcore.errors import UserError
 from pipeline.compile.compilation import Compilation
@@ -182,13 +183,18 @@ def _samples(run: Run) -> tuple[int, int]:
 def _sizes(run: Run) -> Iterator[tuple[str, int]]:
     """Yield the dataset of a run, and what an encoder makes of it, with their bytes."""
     plain = run.unencoded
-    yield plain.data_id, sum(_samples(plain)) * math.prod(_dataset_of(run).shape)
+    yield plain.data_id, sum(_samples(plain)) * _bytes(_dataset_of(run))
     if run.features:
         from pipeline.report.counting import blank  # with torch, as it builds the encoder
 
         with suppress(UserError):  # which `pfl validate` reports
             if data := blank(run):
                 yield run.data_id, sum(_samples(run)) * 4 * math.prod(data.shape)
+
+
+def _bytes(dataset: Dataset) -> int:
+    """Return the bytes of a sample."""
+    return math.prod(dataset.shape) * (4 if dataset.kind == ARRAYS else 1)
 
 
 def _dataset_of(run: Run) -> Dataset:

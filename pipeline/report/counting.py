@@ -13,6 +13,7 @@ import torch
 
 from pflcore.backbones import BACKBONES
 from pflcore.data.federation import FederatedData
+from pflcore.data.samples import ARRAYS, TEXT
 from pflcore.datasets import DATASETS
 from pflcore.engine.cost import count, operations, step_macs
 from pflcore.engine.encoder import Encoder
@@ -40,7 +41,7 @@ def count_run(run: Run, *, flops: bool) -> dict[str, float]:
     method = METHODS.create(run.method, **run.options("method"))
     backbone = BACKBONES.create(run.backbone, **run.options("backbone"))
     with torch.random.fork_rng(devices=[]):
-        plain, groups = backbone.create(data.shape, data.classes, 0)
+        plain, groups = backbone.create(data.shape, data.classes, 0, kind=data.kind)
         state = RunState(data, backbone, method, training, run.evaluation, 0, None)
     of_model = {name: state.initial[name] for name in state.groups.parameters}
     exchanged = pick(state.carried, state.roles.shared | state.roles.generated)
@@ -71,8 +72,9 @@ def blank(run: Run, device: torch.device | None = None) -> FederatedData | None:
     classes = dataset.classes or (10 if stand_in else 0)
     if not classes or not all(dataset.shape):
         return None
-    is_text, rows = len(dataset.shape) == 1, np.arange(5)
-    zeros = np.zeros((5, dataset.shape[0] + 1) if is_text else (5, *dataset.shape), np.uint8)
+    is_text, rows = dataset.kind == TEXT, np.arange(5)
+    dtype = np.float32 if dataset.kind == ARRAYS else np.uint8
+    zeros = np.zeros((5, dataset.shape[0] + 1) if is_text else (5, *dataset.shape), dtype)
     held = [rows, rows]
     data = FederatedData.from_arrays(zeros, rows % classes, held, held, *dataset.normalisation, classes, device)
     if run.features:
