@@ -29,7 +29,7 @@ class Encoder:
 
     def __init__(self, backbone: Backbone, data: FederatedData, trained: Mapping[str, Tensor] | None = None) -> None:
         if data.is_text:
-            raise UserError("features: a text has a label at every position, so it has no features as a whole")
+            raise UserError("a text has a label at every position, so it has no features as a whole")
         model, groups = backbone.create(data.shape, data.classes, 0, kind=data.kind)
         self._features = Features(model, groups)
         if not self._features.head:

@@ -119,8 +119,8 @@ def _lines(workspace: Workspace, compilation: Compilation, faults: Mapping[str, 
                 cells[fault].append(cell.labels)
         document = load_spec(paths[spec], workspace.specs, catalog).document if cells else None
         for (part, why), (labels, *others) in cells.items():
-            part = "dataset" if why.startswith("features: ") else part
             part = "backbone" if "backbone" in why.split()[:2] else part
+            part = "dataset" if why.startswith("features: ") else part
             axis = next((axis for axis in labels if axis.split(".")[0] == part), "")
             address: Address = ("grid", "axes", axis, labels[axis]) if axis else ("grid", "base", part)
             more = f" and {len(others)} more" if others else ""
