@@ -53,6 +53,8 @@ _ONCE = {**_FEW, "rounds": 1}
 _CLIPPED = {**_FEW, "lr": 2.0, "clip": 1.0}
 _MEASURED = {"every": 2, "window": 4, "curve_every": 3}
 _ADAPTED = {"name": "adaptation", "epochs": 2, "parts": ["head", "all"]}
+_ENCODER = {"backbone": "lenet_bn", "channels": [4, 6], "kernel": 3, "padding": 1}
+_ENCODED = {**IMAGES, "features": {**_ENCODER, "pretrain": {"share": 0.3, "epochs": 2, "lr": 0.05, "seed": 1}}}
 _RELEASED = {"name": "noise", "sigma_max": 1.0, "variant": "as_released"}
 
 _TRAINED = (
@@ -68,6 +70,7 @@ _TRAINED = (
     _trained("server's adam", "fedper", P, R, training={"server_optimizer": "adam"}),
     _trained("server's yogi", "fedbn", R, backbone=_NORM, training={**_WIDE, "server_optimizer": "yogi"}),
     _trained("server's adagrad", "fedtp", backbone=_STILL, **_HYPER, training={"server_optimizer": "adagrad"}),
+    _trained("features", "fedper", P, dataset=_ENCODED, backbone={"name": "mlp", "hidden": [6]}),
     _trained("class weights", "ditto", P, S, training={"class_weights": "balanced"}),
     _trained("augmentation", "fedavg", P, S, R, training=_AUGMENT),
     _trained("local steps", "fedavg", P, S, training={"local_steps": 3}),
