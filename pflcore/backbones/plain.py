@@ -35,7 +35,8 @@ class MLP(Backbone):
 class Linear(Backbone):
     """Multinomial logistic regression, on all numbers of an array or image one after the other.
 
-    It has 7,850 parameters for 10 classes of 1×28×28 images. All of it is the group ``head``, so methods with a personal classifier share nothing.
+    It has 7,850 parameters for 10 classes of 1×28×28 images. All of it is the group ``head``, so methods with a
+    personal classifier share nothing.
     """
 
     name = "linear"

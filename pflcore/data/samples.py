@@ -149,7 +149,7 @@ def chunks(rows: Rows, inputs: Inputs) -> Iterator[Inputs]:
 def _check_finite(inputs: Inputs, where: str) -> None:
     first = 0
     for part in chunks(np.arange(len(inputs)), inputs):
-        finite = np.isfinite(part).reshape(len(part), -1).all(axis=1)
+        finite = np.isfinite(part).all(axis=tuple(range(1, part.ndim)))
         if not finite.all():
             raise UserError(f"{where}: row {first + int(finite.argmin())}: its numbers must be finite; fill or drop it")
         first += len(part)

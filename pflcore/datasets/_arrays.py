@@ -35,7 +35,7 @@ def as_floats(values: np.ndarray, where: str) -> Inputs:
     """
     with np.errstate(over="ignore"):
         floats = values.astype(np.float32)
-    finite = np.isfinite(floats).reshape(len(floats), -1).all(axis=1)
+    finite = np.isfinite(floats).all(axis=tuple(range(1, floats.ndim)))
     if not finite.all():
         row = int(finite.argmin())
         raise UserError(f"{where}: row {row} has a number that is missing, infinite or too large; fill or drop it")

@@ -14,7 +14,7 @@ from pflcore.data.samples import TEXT
 from pflcore.datasets import DATASETS, Dataset
 from pflcore.datasets._base import DOWNLOAD
 from pflcore.errors import UserError
-from pipeline.browse import plain_table
+from pipeline.browse import leave_alone, plain_table
 from pipeline.progress import show_preparation
 from pipeline.spec.catalog import Catalog
 from pipeline.workspace import Workspace, raw_data_folder
@@ -24,7 +24,12 @@ def list_datasets(workspace: Workspace, catalog: Catalog, console: Console) -> N
     """Print all datasets, whether each is here, and where data is looked for."""
     table = plain_table("name", "what it is", "state", "size", "licence", "source")
     for name in catalog.names("dataset"):
-        dataset, entry = DATASETS.create(name), catalog.entry("dataset", name)
+        entry = catalog.entry("dataset", name)
+        try:
+            dataset = DATASETS.create(name)
+        except UserError as error:  # an option of one's own that is required
+            leave_alone({name: str(error)})
+            continue
         source = " · ".join(filter(None, (entry.origin, entry.citation)))
         cells = (entry.summary, _state(dataset, workspace.home), _size(dataset), dataset.licence, source)
         table.add_row(name, *map(escape, cells))

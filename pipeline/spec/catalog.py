@@ -81,6 +81,9 @@ class Catalog:
 
     entries: dict[str, dict[str, EntryInfo]]
     settings: dict[str, EntryInfo]
+    broken: dict[str, dict[str, str]] = dataclasses.field(
+        default_factory=dict
+    )  # what is wrong with a study's own parts
 
     @cached_property
     def _models(self) -> dict[tuple[str, str], type[Part]]:
@@ -114,6 +117,12 @@ class Catalog:
         own = [kind, *self.all_options(kind)]
         return [field for field in RUN_FIELDS if field not in own]
 
+    def check_part(self, name: str, kinds: Iterable[str]) -> None:
+        """Raise :class:`UserError` where a part of the study has that name, is of one of the kinds, and is broken."""
+        for kind in kinds:
+            if name in self.broken.get(kind, {}):
+                raise UserError(self.broken[kind][name])
+
     def figures(self) -> list[str]:
         """Return the figures that a spec can list."""
         return sorted({*figure_names(), *self.names("analysis")})
@@ -146,6 +155,8 @@ class Catalog:
         name = own.get("name", kind)
         if not isinstance(name, str):
             raise Invalid("name", (), f"{show(name)} is no {kind}'s name; quote it if it is one")
+        if problem := self.broken.get(kind, {}).get(name):
+            raise Invalid("name", (), problem)
         if name not in self.names(kind):
             raise Invalid("name", (), f"unknown {kind} {show(name)}{did_you_mean(name, self.names(kind))}")
         model = self.model(kind, name)
@@ -237,6 +248,8 @@ def load_catalog(root: Path) -> Catalog:
     with contextlib.suppress(OSError, ValueError):
         return Catalog.from_json(path.read_text(encoding="utf-8"))
     catalog = build_catalog()
+    if catalog.broken:  # perhaps for what is not installed, which the cache does not look at
+        return catalog
     with contextlib.suppress(OSError):  # what cannot be stored is made again the next time
         write_text(path, catalog.to_json())
         for other in path.parent.glob("catalog-*.json"):
@@ -246,13 +259,21 @@ def load_catalog(root: Path) -> Catalog:
 
 
 def build_catalog() -> Catalog:
-    """Import every registered entry and describe it. Slow the first time in a process: torch is imported."""
-    entries: dict[str, dict[str, EntryInfo]] = {}
+    """Import every registered entry and describe it. Slow the first time in a process: torch is imported.
+
+    What is not built in and cannot be imported is noted as broken, and hides nothing else.
+    """
+    entries: dict[str, dict[str, EntryInfo]] = {kind: {} for kind in KINDS}
+    broken: dict[str, dict[str, str]] = {}
     for kind in KINDS:
         registry, own = registry_of(kind), joined(KINDS[kind][0])
         origins = {name: own[name].origin if name in own else "" for name in registry.names()}
-        entries[kind] = {name: describe_entry(name, registry.get(name), origin) for name, origin in origins.items()}
-    return Catalog(entries, {name: describe_entry(name, cls) for name, cls in SETTINGS.items()})
+        for name, origin in origins.items():
+            try:
+                entries[kind][name] = describe_entry(name, registry.get(name), origin)
+            except UserError as error:
+                broken.setdefault(kind, {})[name] = str(error)
+    return Catalog(entries, {name: describe_entry(name, cls) for name, cls in SETTINGS.items()}, broken)
 
 
 def describe_entry(name: str, cls: type, origin: str = "") -> EntryInfo:
