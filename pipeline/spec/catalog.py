@@ -37,7 +37,7 @@ _HELP = """Use that many generated training samples of the dataset's shape, and 
 instead of the real data; null is the real data."""
 STAND_IN = OptionInfo("stand_in", "int", False, True, False, None, _HELP, None, {"ge": 4})
 """An option that every dataset has beside its own: whoever loads a dataset takes it off before creating the entry."""
-_HELP = "A frozen encoder whose features clients get in the place of the samples; null: the samples themselves."
+_HELP = "A frozen encoder whose features clients get in place of samples: `pfl describe features`; null is none."
 FEATURES = OptionInfo("features", "features", False, True, False, None, _HELP, None, {}, later=True)
 """Likewise, for the stage that runs the encoder; the keys are those of :class:`pipeline.spec.schema.Features`."""
 _KEYS = Annotated[dict[str, Any], WithJsonSchema({"$comment": "features"})]

@@ -1,5 +1,8 @@
 """Frozen encoders: a stage for each that runs share, and features that are what the encoder's classifier takes."""
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -17,6 +20,7 @@ from pipeline.stages import data, features
 from pipeline.workspace import RECORDS, dataset_path
 
 ENCODER = {"backbone": "convnet", "channels": [2, 3], "hidden": [7], "kernel": 3, "padding": 1}
+PAGE = Path(__file__).parents[2] / "docs/datasets.md"
 FILE = "files/encoder.safetensors"
 HEADS = "{FedAvg: fedavg, Local: local}"
 
@@ -141,12 +145,11 @@ def test_what_does_not_go_together_is_a_line_and_plans_know_what_is_left(tmp_pat
 
 
 @pytest.mark.matrix
-def test_from_a_spec_to_its_report(tmp_path):
-    project = make_project(
-        tmp_path, {"specs/a.yaml": encoded("backbone: convnet, kernel: 3, padding: 1, pretrain: {}")}
-    )
+def test_the_example_of_the_page_from_a_spec_to_its_report(tmp_path):
+    (text,) = re.findall(r"```yaml\n# specs/encoded.yaml\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    project = make_project(tmp_path, {"specs/encoded.yaml": text}, ["encoded"])
     for more in ([], ["--profile", "smoke"]):
-        done = project.call("pfl", "run", "a", *more, PFL_DEVICE="cpu")
+        done = project.call("pfl", "run", "encoded", *more, PFL_DEVICE="cpu")
         assert done.returncode == 0, done.stdout + done.stderr
     assert project.repro().ran == []
     (page,) = project.root.glob("reports/partitions/*/index.md")
