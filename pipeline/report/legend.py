@@ -100,7 +100,8 @@ def facts(results: Results) -> list[tuple[str, str]]:
     windows = sorted({(run.evaluation.window, run.evaluation.every) for run in made})
     days = [run.kept for run in runs if run.kept]
     pairs = [(column, *results.told_apart(column)) for column in results.layout.columns if table.derived]
-    apart = (f"{found:,} of {count:,} ({results.layout.column_title(at) or 'all'})" for at, found, count in pairs)
+    titled = [(results.layout.column_title(column), found, count) for column, found, count in pairs]
+    apart = (f"{found:,} of {count:,}{f' ({title})' if title else ''}" for title, found, count in titled)
     found = {
         "protocol": "" if counted else metric,
         "n": _listed(value.n for run in runs if (value := run.values.get(metric)) and value.n),
