@@ -74,9 +74,9 @@ class OwnArrays(ArrayDataset, OwnFiles):
 
 @DATASETS.register
 class ArrayTable(OwnArrays):
-    """Your own table of numbers, CSV or Parquet, such as features, sensors or embeddings; no code needed.
+    """Your own table of numbers, in a CSV or Parquet file; no code needed.
 
-    A sample is a row. Its input are all `columns`, one after the other; a column is of numbers, or of lists of equal
+    A sample is a row: features, readings of sensors, an embedding. Its input are all `columns`, one after the other; a column is of numbers, or of lists of equal
     length, as embeddings are in Parquet. Without `columns` these are all that have numbers and no other purpose;
     columns of texts are left out, which the report says. Labels that are texts are the classes in alphabetical order.
     """
@@ -124,9 +124,10 @@ class ArrayTable(OwnArrays):
 
 @DATASETS.register
 class ArrayFile(OwnArrays):
-    """Your own arrays of any shape in an .npz file of NumPy's, such as signals [n, channels, time]; no code needed.
+    """Your own arrays of any shape, in an .npz file of NumPy's; no code needed.
 
-    Inputs have the samples first and one to three dimensions after them, of which the first are the channels. By the
+    Inputs have the samples first and one to three dimensions after them, of which the first are the channels: signals
+    are [n, channels, time]. By the
     default names the file has ``x`` and ``label``; or ``x_train``, ``label_train``, ``x_test`` and ``label_test``. An
     attribute is an array as the labels are.
     """
