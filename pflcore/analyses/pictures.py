@@ -75,7 +75,7 @@ class Rollout(_Pictures):
         data = subject.trainer.data
         if data.kind != IMAGES:
             raise UserError(
-                f"analyses: 'rollout' needs images, and the dataset has {data.kind}; leave the analysis out"
+                f"analyses: 'rollout' needs images, and the dataset is of {data.kind}; leave the analysis out"
             )
         grid(attention(subject.trainer, subject.measured(0), data.example()), data.shape[1:])
 

@@ -15,7 +15,7 @@ from pflcore.options import option
 
 @BACKBONES.register
 class MLP(Backbone):
-    """A multilayer perceptron with ReLU, of features, or of all numbers of an array or image one after the other.
+    """A multilayer perceptron with ReLU, of all numbers of an array or image.
 
     With its defaults it is the 2NN of FedAvg: 199,210 parameters for 10 classes of 1×28×28 images.
     """
@@ -33,7 +33,7 @@ class MLP(Backbone):
 
 @BACKBONES.register
 class Linear(Backbone):
-    """Multinomial logistic regression, on all numbers of an array or image one after the other.
+    """Multinomial logistic regression, on all numbers of an array or image.
 
     It has 7,850 parameters for 10 classes of 1×28×28 images. All of it is the group ``head``, so methods with a
     personal classifier share nothing.

@@ -64,8 +64,6 @@ class OwnArrays(ArrayDataset, OwnFiles):
 
     def assemble(self, path: Path, inputs: Inputs, train: Mask, columns: Mapping[str, pa.Array], note: str) -> Samples:
         """Return what was read; `columns` are labels and attributes by their names, and a note of it is for reports."""
-        if not len(inputs):
-            raise UserError(f"{path}: has no rows; put the complete data there")
         names, labels = name_classes(columns[self.label].to_pylist(), train, str(path), "sample")
         attributes = {name: _attribute(columns[name]) for name in self.attribute_columns}
         source, where = f"{path.name}{note}", str(path)
@@ -76,9 +74,9 @@ class OwnArrays(ArrayDataset, OwnFiles):
 
 @DATASETS.register
 class ArrayTable(OwnArrays):
-    """Your own table of numbers, CSV or Parquet, such as features, sensors or embeddings; no code needed.
+    """Your own table of numbers, in a CSV or Parquet file; no code needed.
 
-    A sample is a row. Its input are all `columns`, one after the other; a column is of numbers, or of lists of equal
+    A sample is a row: features, readings of sensors, an embedding. Its input are all `columns`, one after the other; a column is of numbers, or of lists of equal
     length, as embeddings are in Parquet. Without `columns` these are all that have numbers and no other purpose;
     columns of texts are left out, which the report says. Labels that are texts are the classes in alphabetical order.
     """
@@ -93,6 +91,8 @@ class ArrayTable(OwnArrays):
         path = self.find(folder)
         with reading(path, "mend it, or export it again"):
             table = _read_csv(path) if path.suffix == ".csv" else pq.read_table(path, partitioning=None)
+        if not len(table):
+            raise UserError(f"{path}: has no rows; put the complete data there")
         used = [self.label, *self.attribute_columns, *([self.split] if self.split else [])]
         for name in (*used, *self.columns):
             if table.column_names.count(name) != 1:
@@ -105,7 +105,8 @@ class ArrayTable(OwnArrays):
         for name in (*used, *chosen):
             if nulls := table[name].null_count:
                 row = pc.index(pc.is_null(table[name]), True).as_py()
-                raise UserError(f"{path}: row {row} has no {name!r} ({nulls:,} rows in all); fill or drop them")
+                few = f"{nulls:,} of {len(table):,} rows lack {name!r}, the first is row {row}"
+                raise UserError(f"{path}: {few}; fill or drop them")
         for name in left_out:
             _check_text(table[name], name, path)
         inputs = np.concatenate([_numbers(table[name], name, path) for name in chosen], axis=1)
@@ -113,8 +114,9 @@ class ArrayTable(OwnArrays):
         train = np.ones(len(table), bool)
         if self.split:
             sides = known[self.split].to_pylist()
-            if wrong := next((row for row, side in enumerate(sides) if side not in SPLITS), None):
-                raise UserError(f"{path}: row {wrong}: {self.split} is {sides[wrong]!r}; it must be train or test")
+            if wrong := [row for row, side in enumerate(sides) if side not in SPLITS]:
+                found = f"row {wrong[0]}: {self.split!r} is {sides[wrong[0]]!r}"
+                raise UserError(f"{path}: {found}; it must be train or test")
             train = np.array([side == "train" for side in sides], bool)
         note = f" (without {', '.join(left_out)})" if left_out else ""
         return self.assemble(path, inputs, train, known, note)
@@ -122,9 +124,10 @@ class ArrayTable(OwnArrays):
 
 @DATASETS.register
 class ArrayFile(OwnArrays):
-    """Your own arrays of any shape in an .npz file of NumPy's, such as signals [n, channels, time]; no code needed.
+    """Your own arrays of any shape, in an .npz file of NumPy's; no code needed.
 
-    Inputs have the samples first and one to three dimensions after them, of which the first are the channels. By the
+    Inputs have the samples first and one to three dimensions after them, of which the first are the channels: signals
+    are [n, channels, time]. By the
     default names the file has ``x`` and ``label``; or ``x_train``, ``label_train``, ``x_test`` and ``label_test``. An
     attribute is an array as the labels are.
     """
@@ -152,7 +155,7 @@ class ArrayFile(OwnArrays):
             raise UserError(f"{path}: has no {missing[0]!r}, but {', '.join(arrays)[:200]}; set the options of names")
         for inputs, *others in parts:
             shape = arrays[inputs].shape
-            if len(shape) not in (2, 3, 4) or (self.sample_shape and shape[1:] != self.sample_shape):
+            if len(shape) not in (2, 3, 4) or 0 in shape or (self.sample_shape and shape[1:] != self.sample_shape):
                 expected = self.sample_shape or "one to three dimensions after the samples"
                 raise UserError(f"{path}: {inputs} is {shape}; a sample must have {expected}")
             if arrays[inputs].dtype.kind not in "fiub":

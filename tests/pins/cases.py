@@ -20,6 +20,10 @@ _VIT = {"name": "tiny_vit", "depth": 2, "dim": 8, "heads": 2, "head_dim": 4, "ml
 _STILL = {**_VIT, "dropout": 0.0}
 _LANGUAGE = {"name": "language_transformer", "depth": 1, "dim": 8, "heads": 2, "head_dim": 4, "mlp_dim": 12}
 _LSTM = {"name": "lstm", "embedding": 4, "hidden": 6, "layers": 1}
+_SIGNAL_NET = {"name": "convnet1d", "channels": [4, 6], "hidden": [12]}
+_SIGNALS = {"dataset": {"name": "har", "stand_in": 120}, "partition": {"name": "natural", "attribute": "person"}}
+_FEATURES = {"name": "har", "inputs": "features", "stand_in": 120}
+_MLP = {"name": "mlp", "hidden": [6]}
 _SHAKESPEARE = {"name": "shakespeare", "stand_in": 120}
 _TEXTS = {"dataset": _SHAKESPEARE, "partition": {"name": "natural", "min_samples": 1}}
 
@@ -128,6 +132,8 @@ _TRAINED = (
     _trained("noise", "fedavg", partition={"name": "noise", "sigma_max": 40.0}),
     _trained("fresh noise", "fedper", S, partition=_RELEASED),
     _trained("scaled up", "fedavg", backbone=_STILL, size=12, training=_FEW),
+    _trained("signals", "fedrod", P, S, R, backbone=_SIGNAL_NET, **_SIGNALS),
+    _trained("standardised features", "ditto", P, S, backbone=_MLP, dataset=_FEATURES),
     _trained("texts", "fedtp", P, S, backbone=_LANGUAGE, **_HYPER, **_TEXTS, training=_CLIPPED),
     _trained("remembered texts", "knn_per", backbone=_LSTM, knn=0.9, neighbours=3, **_TEXTS, training=_ONCE),
     _trained("recurrent", "fedrod", backbone=_LSTM, **_TEXTS, clients=3, training=_CLIPPED),
@@ -171,6 +177,7 @@ _NORMED = {**_WIDE, "lr": 0.02}
 _ALEXNET = {"width": 4, "hidden": 16, "grid": 1, "kernel": 3, "stride": 1, "padding": 1, "pool_padding": 1}
 _SMALL_BACKBONES = {
     "alexnet_bn": (_ALEXNET, IMAGES, _NORMED),
+    "linear": ({}, _FEATURES, {}),
     "lenet": ({"kernel": 3, "padding": 1}, IMAGES, {}),
     "mobilenetv2_ssd": ({"width": 35}, _BOXES, {**_FEW, "local_steps": 1, "lr": 0.01}),
     "resnet50": ({"blocks_per_stage": 1, "width": 4}, _COLOURS, _NORMED),
