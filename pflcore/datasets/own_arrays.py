@@ -76,9 +76,10 @@ class OwnArrays(ArrayDataset, OwnFiles):
 class ArrayTable(OwnArrays):
     """Your own table of numbers, in a CSV or Parquet file; no code needed.
 
-    A sample is a row: features, readings of sensors, an embedding. Its input are all `columns`, one after the other; a column is of numbers, or of lists of equal
-    length, as embeddings are in Parquet. Without `columns` these are all that have numbers and no other purpose;
-    columns of texts are left out, which the report says. Labels that are texts are the classes in alphabetical order.
+    A sample is a row: features, readings of sensors, an embedding. Its input are all `columns`, side by side; a
+    column is of numbers, or of lists of equal length, as embeddings in Parquet. Without `columns` these are all that
+    have numbers and no other purpose; columns of texts are left out, which the report says. Labels that are texts are
+    the classes in alphabetical order.
     """
 
     name = "array_table"
