@@ -286,7 +286,7 @@ def describe_entry(name: str, cls: type, origin: str = "") -> EntryInfo:
     names = [attribute for attribute in dir(cls) if not attribute.startswith("_") and attribute not in known]
     facts = {attribute: _as_plain(inspect.getattr_static(cls, attribute)) for attribute in names}
     facts = {attribute: value for attribute, value in facts.items() if value is not None}
-    citation, smoke = getattr(cls, "citation", ""), dict(getattr(cls, "smoke", {}))
+    citation, smoke = getattr(cls, "citation", ""), _as_plain(getattr(cls, "smoke", {}))
     return EntryInfo(name, inspect.getdoc(cls) or "", citation, smoke, tuple(infos), facts, origin)
 
 
