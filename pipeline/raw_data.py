@@ -1,4 +1,4 @@
-"""Whether the user's own images are still the files that the data stage has read.
+"""Whether the user's own data are still the files that the data stage has read.
 
 The stage notes them in ``.pfl/raw/<data id>.json``: names, sizes and times, which are quick to compare, and a hash of
 their content, which decides where those differ.
@@ -48,20 +48,20 @@ class Note(BaseModel):
 
 
 def note_of(root: Path, record: dict[str, Any]) -> Note | None:
-    """Return what a dataset is about to be read from, if these are the user's own images."""
+    """Return what a dataset is about to be read from, if these are the user's own files."""
     from pflcore.datasets import DATASETS
-    from pflcore.datasets.own_images import OwnImages
+    from pflcore.datasets._own import OwnFiles
 
     chosen = options(dict(record))
     generated = chosen.pop("stand_in")
     dataset = DATASETS.create(record["name"], **chosen)
-    if generated or not isinstance(dataset, OwnImages):
+    if generated or not isinstance(dataset, OwnFiles):
         return None
     return Note.of(dataset.root(raw_data_folder(root) / dataset.name))
 
 
 def changed_folders(workspace: Workspace) -> list[str]:
-    """Return a line for each folder of the user's own images that is not as it was when it was read."""
+    """Return a line for each folder of the user's own files that is not as it was when it was read."""
     stages = workspace.stages / "data" / "dvc.yaml"
     used = stages.read_text(encoding="utf-8") if stages.is_file() else ""
     lines = []

@@ -14,6 +14,7 @@ from torch.overrides import TorchFunctionMode
 
 from pflcore.analyses import ANALYSES
 from pflcore.data.federation import FederatedData
+from pflcore.data.samples import IMAGES
 from pflcore.detection.ssd import distinct
 from pflcore.detection.task import Detection
 from pflcore.engine.analysis import Analysis, Finding, Subject
@@ -72,8 +73,10 @@ class Rollout(_Pictures):
     def check(self, subject: Subject) -> None:
         super().check(subject)
         data = subject.trainer.data
-        if data.is_text:
-            raise UserError("analyses: 'rollout' needs images, and the dataset is text; leave the analysis out")
+        if data.kind != IMAGES:
+            raise UserError(
+                f"analyses: 'rollout' needs images, and the dataset is of {data.kind}; leave the analysis out"
+            )
         grid(attention(subject.trainer, subject.measured(0), data.example()), data.shape[1:])
 
     def findings(self, subject: Subject) -> Iterator[Finding]:

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from pflcore.backbones._pretrained import fit, read_weights
+from pflcore.data.samples import ARRAYS, IMAGES, TEXT
 from pflcore.errors import UserError
 from pflcore.groups import Groups
 from pflcore.options import option
@@ -23,6 +24,7 @@ from pflcore.seeds import torch_seed
 
 Class = TypeVar("Class", bound=type)
 Extend = Callable[[nn.Module], Mapping[str, str]]
+_KINDS = {1: TEXT, 2: ARRAYS, 3: IMAGES}
 _FACTS = ("citation", "smoke", "groups", "takes", "predicts")  # that the module may state as attributes of its class
 
 
@@ -31,7 +33,8 @@ class Backbone(Entry):
     """A model architecture. Subclasses define :meth:`build` and :attr:`groups`, and :attr:`takes` if not images."""
 
     groups: ClassVar[dict[str, str]] = {}  # group → pattern over state names
-    # "images", floats (batch, channels, height, width), or "text", character numbers (batch, length).
+    # "images", floats (batch, channels, height, width); "text", character numbers (batch, length); "arrays", floats
+    # (batch, channels, …); or several, as "images or arrays".
     takes: ClassVar[str] = "images"
     predicts: ClassVar[str] = "classes"  # or "boxes", of a detector
     pretrained: str | None = option(
@@ -44,25 +47,27 @@ class Backbone(Entry):
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         """Return a freshly initialised module that maps a batch of inputs to logits.
 
-        `shape` is that of one input: (channels, height, width) of an image, (length,) of a text. Logits are (batch,
-        classes) of images; of texts, whose classes are characters, (batch, length, classes), the next one at every
-        position. A detector's module has an attribute ``task``, a :class:`pflcore.detection.task.Detection`, and gives
-        what that takes.
+        `shape` is that of one input: (channels, height, width) of an image, (length,) of a text, (channels, …) of an
+        array. Logits are (batch, classes); of texts, whose classes are characters, (batch, length, classes), the next
+        one at every position. A detector's module has an attribute ``task``, a
+        :class:`pflcore.detection.task.Detection`, and gives what that takes.
         """
         raise TypeError(f"backbone {type(self).__name__} does not define build()")
 
     def create(
-        self, shape: tuple[int, ...], classes: int, seed: int, extend: Extend | None = None
+        self, shape: tuple[int, ...], classes: int, seed: int, extend: Extend | None = None, kind: str = ""
     ) -> tuple[nn.Module, Groups]:
         """Build under the seed's own stream of randomness, with pretrained weights; return it and its groups.
 
         What there is to say about pretrained weights is the module's attribute ``notes``. `extend` adds modules to the
         model and gives the patterns of their groups; it has a stream of its own, so the rest begins as without it.
+        `kind` is that of the samples; without it one dimension is of text, two are of arrays, three of images.
         """
-        if (given := "text" if len(shape) == 1 else "images") != self.takes:
+        given = kind or _KINDS[len(shape)]
+        if given not in self.takes:
             backbones = registry_of("backbone")
-            *others, last = [name for name in backbones.names() if backbones.get(name).takes == given]
-            what = "the dataset is text" if given == "text" else "the dataset has images"
+            *others, last = [name for name in backbones.names() if given in backbones.get(name).takes]
+            what = "the dataset is text" if given == TEXT else f"the dataset has {given}"
             use = f"{', '.join(others)}{' or ' if others else ''}{last}"
             raise UserError(
                 f"backbone {getattr(self, 'name', type(self).__name__)} takes {self.takes}, {what}; use {use}"

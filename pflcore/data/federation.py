@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from pflcore.data.assignment import Assignment
 from pflcore.data.augmentation import Augmentation, add_noise
-from pflcore.data.samples import Samples
+from pflcore.data.samples import ARRAYS, TEXT, Samples, chunks, kind_of
 from pflcore.data.upload import upload
 from pflcore.errors import UserError
 from pflcore.seeds import torch_seed
@@ -29,27 +29,28 @@ _AHEAD = 3  # batches that are fetched before they are needed
 class Batch:
     """Samples of one client."""
 
-    inputs: Tensor  # images (batch, channels, height, width), normalised; or characters (batch, length), int64
-    # (batch,) for images; for text the next characters, (batch, length); for a detector boxes, (batch, most objects of
-    # an image, 6), as :meth:`pflcore.data.samples.Boxes.padded` has them.
+    # Images (batch, channels, height, width), normalised; characters (batch, length), int64; or arrays (batch, …).
+    inputs: Tensor
+    # (batch,) for images and arrays; for text the next characters, (batch, length); for a detector boxes, (batch, most
+    # objects of an image, 6), as :meth:`pflcore.data.samples.Boxes.padded` has them.
     labels: Tensor
 
 
 @dataclass(frozen=True)
 class FederatedData:
-    """Samples stay uint8; images are normalised batch by batch on the device, so a batch costs one gather.
+    """Samples stay as they are; they are normalised batch by batch on the device, so a batch costs one gather.
 
     Samples that do not fit on the device stay on the host, memory-mapped or not, and batches are fetched ahead of their
     use by a thread, through pinned memory.
     """
 
-    # Images (samples, channels, height, width), or texts (samples, length + 1) whose last character is only predicted;
-    # uint8, on the device or on the host.
+    # Images (samples, channels, height, width), or texts (samples, length + 1) whose last character is only predicted,
+    # both uint8; or float32 arrays (samples, channels, …); on the device or on the host.
     inputs: Tensor
     labels: Tensor  # (samples,) int64, or boxes as targets, (samples, objects, 6) float32; on the device
     train: Sequence[Tensor]  # for each client its rows, int64, on the host
     test: Sequence[Tensor]
-    mean: Tensor  # per channel, of pixels scaled to 0..1; on the device
+    mean: Tensor  # per channel, of images of pixels scaled to 0..1; on the device
     std: Tensor
     classes: int  # for texts of characters
     size: int | None = None  # height and width that images are scaled up to (bilinear)
@@ -67,13 +68,16 @@ class FederatedData:
         if noise := assignment.noise:
             noise.on_pixels(samples.inputs, assignment.rows())
         _check_none_empty("validation", assignment.validation)
+        mean, std = samples.mean, samples.std
+        if samples.standardise:
+            mean, std = standardisation(samples.inputs, np.concatenate(assignment.train))
         data = cls.from_arrays(
             samples.inputs,
             samples.labels,
             assignment.train,
             assignment.test,
-            samples.mean,
-            samples.std,
+            mean,
+            std,
             samples.classes,
             device,
         )
@@ -100,13 +104,18 @@ class FederatedData:
         classes: int,
         device: torch.device,
     ) -> FederatedData:
-        """Hold arrays for training on `device`; on a CPU they are not copied."""
+        """Hold arrays for training on `device`; on a CPU they are not copied.
+
+        Without `mean` and `std`, float32 arrays are trained on as they are.
+        """
         _check_none_empty("training", train)
         _check_none_empty("test", test)
         held = torch.from_numpy(inputs)
         if device.type == "cuda" and inputs.nbytes <= _SHARE * torch.cuda.mem_get_info(device)[0]:
             held = held.to(device)
-        scale = torch.tensor([mean, std], dtype=torch.float32, device=device).view(2, 1, -1, 1, 1)
+        if held.is_floating_point() and not len(mean):
+            mean, std = (0.0,), (1.0,)
+        scale = torch.tensor([mean, std], dtype=torch.float32, device=device).view(2, 1, -1, *[1] * (held.ndim - 2))
         return cls(
             inputs=held,
             labels=torch.tensor(labels, device=device),
@@ -133,9 +142,14 @@ class FederatedData:
         return torch.cat([self.test[client], self.validation[client]]) if self.validation else self.test[client]
 
     @property
+    def kind(self) -> str:
+        """Return what samples are: "images", "text" or "arrays"."""
+        return kind_of(self.inputs.is_floating_point(), self.inputs.ndim)
+
+    @property
     def is_text(self) -> bool:
         """Return whether samples are texts, of which every next character is predicted."""
-        return self.inputs.ndim == 2
+        return self.kind == TEXT
 
     @property
     def positions(self) -> int:
@@ -144,7 +158,9 @@ class FederatedData:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Return channels, height, width of a model's input; the length of a text."""
+        """Return that of a model's input: channels, height, width of images; the length of a text."""
+        if self.kind == ARRAYS:
+            return tuple(self.inputs.shape[1:])
         if self.is_text:
             return (self.inputs.shape[1] - 1,)
         _, channels, height, width = self.inputs.shape
@@ -207,7 +223,9 @@ class FederatedData:
                 yield self._finish(inputs.result().to(self.device, non_blocking=True), rows, round_, step)
 
     def normalise(self, images: Tensor) -> Tensor:
-        """Return (pixel / 255 − mean) / std, of images on the device with pixels of 0 to 255."""
+        """Return (pixel / 255 − mean) / std, of images on the device with pixels of 0 to 255; of arrays without 255."""
+        if self.kind == ARRAYS:
+            return (images - self.mean) / self.std
         return images.float().div_(255).sub_(self.mean).div_(self.std)
 
     def _finish(self, inputs: Tensor, rows: Tensor, round_: int, steps: Tensor | None) -> Batch:
@@ -226,6 +244,22 @@ class FederatedData:
 
     def _fetch(self, rows: Tensor) -> Tensor:
         return self.inputs[rows].pin_memory() if self.device.type == "cuda" else self.inputs[rows]
+
+
+def standardisation(inputs: np.ndarray, rows: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return mean and std per channel, the first dimension after the rows, over some rows of arrays.
+
+    A channel that float32 cannot tell from a constant has a std of 1.
+    """
+    others = (0, *range(2, inputs.ndim))
+    ordered = np.sort(rows)
+    count = len(rows) * int(np.prod(inputs.shape[2:]))
+    mean = sum(part.sum(axis=others, dtype=np.float64) for part in chunks(ordered, inputs)) / count
+    centre = mean.reshape(-1, *[1] * (inputs.ndim - 2))
+    squares = sum(((part - centre) ** 2).sum(axis=others) for part in chunks(ordered, inputs))
+    std = np.sqrt(squares / count)
+    std[std <= np.finfo(np.float32).eps * np.abs(mean)] = 1.0
+    return tuple(mean.tolist()), tuple(std.tolist())
 
 
 def _check_none_empty(what: str, parts: Sequence[np.ndarray]) -> None:

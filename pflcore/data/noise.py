@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pflcore.data.samples import Bytes, Rows
+from pflcore.data.samples import Inputs, Rows
 from pflcore.seeds import generator
 
 _CHUNK = 2**24  # pixels that noise is drawn for at a time
@@ -25,7 +25,7 @@ class Noise:
     released: bool
     seed: int
 
-    def on_pixels(self, inputs: Bytes, parts: list[Rows]) -> None:
+    def on_pixels(self, inputs: Inputs, parts: list[Rows]) -> None:
         """Add the noise to uint8 images [n, C, H, W] in place, once and for all; nothing when :attr:`released`.
 
         A sample's noise is a function of the seed, its client and its place among the rows of the client in `parts`.

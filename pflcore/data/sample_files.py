@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pflcore.artifacts import read_meta, read_table, table_writer
-from pflcore.data.samples import SPLITS, Attribute, Boxes, Bytes, Rows, Samples
+from pflcore.data.samples import SPLITS, Attribute, Boxes, Inputs, Rows, Samples
 from pflcore.errors import UserError
 from pflcore.files import atomic_path
 from pflcore.memory import memory_limit
@@ -27,7 +28,7 @@ _BOX = pa.struct([("label", pa.int64()), *((side, pa.float32()) for side in _SID
 
 def write_samples(path: Path, samples: Samples) -> None:
     """Write the artifact ``dataset/2``, piece by piece. The bytes depend on nothing but `samples`."""
-    width = int(np.prod(samples.inputs.shape[1:]))
+    width = samples.inputs.dtype.itemsize * int(np.prod(samples.inputs.shape[1:]))
     meta = {
         "name": samples.name,
         "shape": list(samples.inputs.shape[1:]),
@@ -39,6 +40,8 @@ def write_samples(path: Path, samples: Samples) -> None:
         "std": list(samples.std),
         "source": samples.source,
     }
+    if samples.is_arrays:
+        meta["standardise"] = samples.standardise
     facts = {"label": pa.array(samples.labels)}
     facts["split"] = pa.DictionaryArray.from_arrays((~samples.train).astype(np.int8), pa.array(SPLITS))
     for name, attribute in samples.attributes.items():
@@ -109,16 +112,18 @@ def _read(path: Path, scratch: Path | None, with_inputs: bool) -> Samples:
     with checking(path):
         shape = tuple(int(size) for size in meta["shape"])
         names = {name: tuple(words) for name, words in meta["attributes"].items()}
-        mapped = bool(scratch) and pq.read_metadata(path).num_rows * int(np.prod(shape)) > memory_limit()
+        dtype = np.dtype(np.float32 if "standardise" in meta else np.uint8)
+        size = pq.read_metadata(path).num_rows * int(np.prod(shape)) * dtype.itemsize
+        mapped = bool(scratch) and size > memory_limit()
         present = pq.read_schema(path).names
         columns = [name for name in present if name != "input" or (with_inputs and not mapped)]
         table, _ = read_table(path, SCHEMA, columns)
         if not with_inputs:
-            inputs: Bytes = np.broadcast_to(np.uint8(0), (len(table), *shape))
+            inputs: Inputs = np.broadcast_to(dtype.type(0), (len(table), *shape))
         elif mapped and scratch:
-            inputs = _mapped_inputs(path, scratch, len(table), shape)
+            inputs = _mapped_inputs(path, scratch, dtype, (len(table), *shape))
         else:
-            inputs = np.empty((len(table), *shape), np.uint8)
+            inputs = np.empty((len(table), *shape), dtype)
             _decode(table, inputs)
         return Samples(
             inputs=inputs,
@@ -132,6 +137,7 @@ def _read(path: Path, scratch: Path | None, with_inputs: bool) -> Samples:
             size=meta.get("size"),
             attributes={name: Attribute(positions(table, name, words), words) for name, words in names.items()},
             boxes=_boxes(table) if "boxes" in present else None,
+            standardise=meta.get("standardise", False),
         )
 
 
@@ -143,28 +149,29 @@ def _boxes(table: pa.Table) -> Boxes:
     return Boxes(counts, parts["label"].copy(), corners, parts["difficult"].astype(np.bool_))
 
 
-def _mapped_inputs(path: Path, scratch: Path, count: int, shape: tuple[int, ...]) -> Bytes:
+def _mapped_inputs(path: Path, scratch: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Inputs:
     """Return the inputs as a file that is mapped into memory, named by the hash of the artifact that it came from."""
     with path.open("rb") as file:
         decoded = scratch / f"{hashlib.file_digest(file, 'sha256').hexdigest()[:16]}.npy"
     if not decoded.is_file():
         with atomic_path(decoded) as temporary:
-            inputs = np.lib.format.open_memmap(temporary, "w+", np.uint8, (count, *shape))
+            inputs = np.lib.format.open_memmap(temporary, "w+", dtype, shape)
             start = 0
             for part in pq.ParquetFile(path).iter_batches(columns=["input"]):
                 _decode(pa.Table.from_batches([part]), inputs[start : start + len(part)])
                 start += len(part)
             inputs.flush()
     # Copy on write: nothing is written, but PyTorch warns of memory that must not be.
-    mapped: Bytes = np.load(decoded, mmap_mode="c")
+    mapped: Inputs = np.load(decoded, mmap_mode="c")
     return mapped
 
 
-def _decode(table: pa.Table, out: Bytes) -> None:
+def _decode(table: pa.Table, out: Inputs) -> None:
     """Write the inputs of a table into `out`, which has as many rows."""
-    width = int(np.prod(out.shape[1:]))
+    size = int(np.prod(out.shape[1:]))
+    width = size * out.itemsize
     start = 0
     for chunk in column(table, "input", pa.binary(width)).chunks:
-        stored = np.frombuffer(chunk.buffers()[1], np.uint8, len(chunk) * width, chunk.offset * width)
+        stored = np.frombuffer(chunk.buffers()[1], out.dtype, len(chunk) * size, chunk.offset * width)
         out[start : start + len(chunk)] = stored.reshape(len(chunk), *out.shape[1:])
         start += len(chunk)

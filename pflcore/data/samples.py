@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,8 +15,11 @@ from pflcore.errors import UserError
 Mask = npt.NDArray[np.bool_]
 Rows = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
+Inputs = npt.NDArray[Any]  # uint8 or float32
 
 SPLITS = ("train", "test")  # the sides of a dataset
+IMAGES, TEXT, ARRAYS = "images", "text", "arrays"  # the kinds of samples
+_CHUNK = 2**22  # numbers that are looked at in one go
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,23 +57,29 @@ class Samples:
     """All samples of a dataset, training and test, in one row order that partitions refer to."""
 
     # uint8: images [n, C, H, W] with pixels 0..255, or texts [n, L + 1] of character numbers, whose first L are the
-    # input of a model and whose last L are what it is to predict.
-    inputs: Bytes
+    # input of a model and whose last L are what it is to predict. float32: arrays of one to three dimensions after n,
+    # of which the first are the channels: features [n, d], sensors [n, channels, time].
+    inputs: Inputs
     labels: Rows  # int64 [n], 0..classes-1; of a text its last character
     train: Mask  # bool [n], true for training samples: everywhere in a dataset without a test set of its own
     name: str  # the dataset's, e.g. "cifar10"
     class_names: tuple[str, ...]  # of texts one per character
-    mean: tuple[float, ...]  # per channel, of pixel values scaled to 0..1, to normalise a model's input; empty for text
+    mean: tuple[
+        float, ...
+    ]  # per channel, of pixel values scaled to 0..1, to normalise a model's input; empty for others
     std: tuple[float, ...]
     source: str  # where the samples came from, for the reader of a report; no path of a machine
     size: int | None = None  # height and width that images are scaled up to, batch by batch
     attributes: Mapping[str, Attribute] = field(default_factory=lambda: MappingProxyType({}))
     boxes: Boxes | None = None
+    # Whether arrays are brought to mean 0 and std 1 per channel before they are trained on, by the training rows.
+    standardise: bool = False
 
     def __post_init__(self) -> None:
         where = f"dataset {self.name!r}"
         arrays: dict[str, np.ndarray] = {"inputs": self.inputs, "labels": self.labels, "train": self.train}
-        expected = {"inputs": ((4, 2), "uint8"), "labels": ((1,), "int64"), "train": ((1,), "bool")}
+        of_inputs = ((2, 3, 4), "float32") if self.inputs.dtype.kind == "f" else ((4, 2), "uint8")
+        expected = {"inputs": of_inputs, "labels": ((1,), "int64"), "train": ((1,), "bool")}
         for key, (dimensions, dtype) in expected.items():
             if arrays[key].ndim not in dimensions or arrays[key].dtype != dtype:
                 wanted = f"must be {dtype} with {dimensions[0]} dimensions"
@@ -84,6 +94,8 @@ class Samples:
             needed = f"need one number for each of the {channels} channels, and a std above 0"
             raise UserError(f"{where}: mean {self.mean} and std {self.std} {needed}")
         check_labels(self.labels, self.classes, where)
+        if self.is_arrays:
+            _check_finite(self.inputs, where)
         for key, attribute in self.attributes.items():
             check_labels(attribute.values, len(attribute.names), f"{where}: {key}")
         if self.boxes:
@@ -93,12 +105,23 @@ class Samples:
         return len(self.labels)
 
     @property
-    def is_images(self) -> bool:  # otherwise they are texts
-        return self.inputs.ndim == 4
+    def kind(self) -> str:
+        """Return what they are: "images", "text" or "arrays"."""
+        return kind_of(self.is_arrays, self.inputs.ndim)
+
+    @property
+    def is_images(self) -> bool:
+        return self.kind == IMAGES
+
+    @property
+    def is_arrays(self) -> bool:
+        return self.inputs.dtype == np.float32
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Return channels, height, width of a model's input; of texts their length."""
+        """Return that of a model's input: channels, height, width of images; of texts their length."""
+        if self.is_arrays:
+            return self.inputs.shape[1:]
         if not self.is_images:
             return (self.inputs.shape[1] - 1,)
         channels, height, width = self.inputs.shape[1:]
@@ -107,6 +130,29 @@ class Samples:
     @property
     def classes(self) -> int:
         return len(self.class_names)
+
+
+def kind_of(floats: bool, dimensions: int) -> str:
+    """Return the kind of samples, by whether they are floats and by their dimensions, rows included."""
+    if floats:
+        return ARRAYS
+    return IMAGES if dimensions == 4 else TEXT
+
+
+def chunks(rows: Rows, inputs: Inputs) -> Iterator[Inputs]:
+    """Yield the inputs of some rows, piece by piece, so that memory-mapped ones need not fit into memory."""
+    step = max(1, _CHUNK // max(1, int(np.prod(inputs.shape[1:]))))
+    for start in range(0, len(rows), step):
+        yield inputs[rows[start : start + step]]
+
+
+def _check_finite(inputs: Inputs, where: str) -> None:
+    first = 0
+    for part in chunks(np.arange(len(inputs)), inputs):
+        finite = np.isfinite(part).all(axis=tuple(range(1, part.ndim)))
+        if not finite.all():
+            raise UserError(f"{where}: row {first + int(finite.argmin())}: its numbers must be finite; fill or drop it")
+        first += len(part)
 
 
 def check_labels(labels: Rows, classes: int, where: str) -> None:

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from pflcore.data.samples import Attribute, Bytes, Mask, Rows, Samples, check_labels
+from pflcore.data.samples import IMAGES, TEXT, Attribute, Bytes, Inputs, Mask, Rows, Samples, check_labels
 from pflcore.datasets._download import DataFile, Source
 from pflcore.datasets._files import Files, open_files
 from pflcore.errors import UserError
@@ -26,13 +26,14 @@ Names = tuple[str, ...]
 
 @dataclass(frozen=True, kw_only=True)
 class Dataset(Entry, ABC):
-    """Base of the datasets: images of one size, or texts of one length, with one label each.
+    """Base of the datasets: images of one size, texts of one length, or arrays of one shape, with one label each.
 
     What an option of a dataset can change is a property here, so that a subclass may compute it. Whatever is absent,
     incomplete or damaged is a :class:`UserError` of one line with its path.
     """
 
-    # Channels, height, width as distributed, (3, 0, 0) for images of various sizes; or the length of a text.
+    # Channels, height, width as distributed, (3, 0, 0) for images of various sizes; the length of a text; or the shape
+    # of an array, 0 where only the data tell.
     original: ClassVar[tuple[int, ...]]
     # Empty when only the data tell, as `attributes` (name → names of its values).
     class_names: ClassVar[Names] = ()
@@ -43,22 +44,29 @@ class Dataset(Entry, ABC):
     # Per channel, of pixel values scaled to 0..1.
     mean: ClassVar[tuple[float, ...]] = ()
     std: ClassVar[tuple[float, ...]] = ()
+    standardise: ClassVar[bool] = False  # whether arrays are brought to mean 0 and std 1 per channel, in training
     detects: ClassVar[bool] = False  # whether its samples have boxes, which a detector is trained on
-    licence: ClassVar[str]
+    licence: ClassVar[str] = "not stated"
     homepage: ClassVar[str] = ""  # where a person gets it
-    access: ClassVar[str]  # "included" with an installed library, by "download", or in a "folder" that the user fills
-    download_size: ClassVar[str]  # in words, e.g. "170 MB"
+    # "included" with an installed library, by "download", or in a "folder" that the user fills
+    access: ClassVar[str] = FOLDER
+    download_size: ClassVar[str] = ""  # in words, e.g. "170 MB"
     # Patterns of what may lie in its folder, of which one is enough; a folder's ends with a slash.
     files: ClassVar[Names] = ()
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Return that of a model's input, under the options ``size`` and ``channels`` where a dataset has them."""
-        if len(self.original) == 1:
+        if self.kind != IMAGES:
             return self.original
         channels, height, width = self.original
         size = getattr(self, "size", None)
         return getattr(self, "channels", channels), size or height, size or width
+
+    @property
+    def kind(self) -> str:
+        """Return what its samples are: "images", "text" or "arrays"."""
+        return TEXT if len(self.original) == 1 else IMAGES
 
     @property
     def expected(self) -> tuple[int, int] | None:
@@ -104,7 +112,15 @@ class Dataset(Entry, ABC):
         return imitated
 
     def complete(
-        self, inputs: Bytes, labels: Rows, train: Mask, *, where: str, source: str, class_names: Names = (), **more: Any
+        self,
+        inputs: Inputs,
+        labels: Rows,
+        train: Mask,
+        *,
+        where: str,
+        source: str,
+        class_names: Names = (),
+        **more: Any,
     ) -> Samples:
         """Return the arrays as :class:`Samples`, of the :attr:`expected` number; an entry's class names come first.
 
@@ -123,6 +139,7 @@ class Dataset(Entry, ABC):
         for name, attribute in more.get("attributes", {}).items():
             check_labels(attribute.values, len(attribute.names), f"{where}: {name}")
             _check_look(attribute.names, f"{where}: the values of {name}")
+        more["standardise"] = self.standardise
         return Samples(inputs, labels, train, self.name, names, *self.normalisation, source, **more)
 
     def join(self, parts: Sequence[tuple[Bytes, Rows]], where: Path, source: str, **more: Any) -> Samples:

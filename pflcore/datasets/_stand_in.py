@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import colorsys
+from typing import Any
 
 import numpy as np
 
 from pflcore.data.preparation import allocate
-from pflcore.data.samples import Boxes, Bytes, Rows, Samples
+from pflcore.data.samples import ARRAYS, TEXT, Boxes, Bytes, Inputs, Rows, Samples
 from pflcore.datasets._base import Dataset
 from pflcore.seeds import generator
 
 _GRID = 4  # a class is a pattern of this many blocks along each side
 _OVERLAP = 3.5  # distance of class centres in units of the spread within a class, over sqrt(2)
+_UNKNOWN = 16  # numbers along a side that only the data tell
 _CHUNK = 2**22  # pixels that are drawn at a time
 _FOLLOWERS = 3  # characters that may follow a character
 
@@ -26,30 +28,34 @@ def stand_in(dataset: Dataset, train: int, test: int, seed: int = 0, with_images
     """Generate random samples of a dataset's shape and classes: learnable, but not perfectly; training rows come first.
 
     An image is a coarse pattern of its class plus a coarse pattern of its own, so that classes overlap however large
-    the image is; independent pixel noise is added on top. A text is a random walk in which every character has a few
-    possible followers. Labels of images are balanced within the training and the test rows. Images with boxes show
-    shapes, of which the largest is of the image's label. `with_images` False leaves images black, which takes no
-    memory.
+    the image is; independent pixel noise is added on top. An array mixes such patterns of 16 numbers, and noise. A text
+    is a random walk in which every character has a few possible followers. Labels of images and arrays are balanced
+    within the training and the test rows. Images with boxes show shapes, of which the largest is of the image's label.
+    `with_images` False leaves images black and arrays 0, which takes no memory.
     """
     rng = generator(seed, f"stand-in {dataset.name}")
     names = dataset.class_names or tuple(f"class {number}" for number in range(10))
     boxes = None
-    if len(dataset.shape) == 1:
+    inputs: Inputs
+    if dataset.kind == TEXT:
         inputs = _texts(train + test, dataset.shape[0] + 1, len(names), rng)
         labels = inputs[:, -1].astype(np.int64)
     else:
         labels = np.concatenate([rng.permutation(np.arange(count) % len(names)) for count in (train, test)])
-        black: Bytes = np.broadcast_to(np.uint8(0), (len(labels), *dataset.shape))
+        shape = tuple(side or _UNKNOWN for side in dataset.shape)
+        black = np.float32(0) if dataset.kind == ARRAYS else np.uint8(0)
+        inputs = np.broadcast_to(black, (len(labels), *shape))
         boxes = _random_boxes(labels, len(names), rng) if dataset.detects else None
-        inputs = black
-        if with_images:
-            shape = dataset.shape
+        if with_images and dataset.kind == ARRAYS:
+            inputs = _arrays(labels, len(names), shape, rng)
+        elif with_images:
             inputs = _draw_shapes(boxes, shape, rng) if boxes else _images(labels, len(names), shape, rng)
     mean, std = dataset.normalisation
     source = f"stand-in: generated, not {dataset.name} (seed {seed})"
     attributes = dataset.imitate(labels, rng)
     is_train = np.arange(len(labels)) < train
-    return Samples(inputs, labels, is_train, dataset.name, names, mean, std, source, attributes=attributes, boxes=boxes)
+    more: dict[str, Any] = {"attributes": attributes, "boxes": boxes, "standardise": dataset.standardise}
+    return Samples(inputs, labels, is_train, dataset.name, names, mean, std, source, **more)
 
 
 def _images(labels: Rows, classes: int, shape: tuple[int, ...], rng: np.random.Generator) -> Bytes:
@@ -66,6 +72,16 @@ def _images(labels: Rows, classes: int, shape: tuple[int, ...], rng: np.random.G
         part += rng.normal(127.5, 8, part.shape)
         images[start : start + step] = np.clip(np.rint(part), 0, 255)
     return images
+
+
+def _arrays(labels: Rows, classes: int, shape: tuple[int, ...], rng: np.random.Generator) -> Inputs:
+    """Draw float32 [n, ...]: mixtures of a few hidden numbers, whose means are those of the class, and noise."""
+    hidden = _GRID**2
+    centres = rng.standard_normal((classes, hidden), np.float32)
+    drawn = centres[labels] + hidden**0.5 / _OVERLAP * rng.standard_normal((len(labels), hidden), np.float32)
+    mixed: Inputs = drawn @ rng.standard_normal((hidden, int(np.prod(shape))), np.float32)
+    mixed += rng.standard_normal(mixed.shape, np.float32)
+    return mixed.reshape(len(labels), *shape)
 
 
 def _texts(count: int, length: int, characters: int, rng: np.random.Generator) -> Bytes:

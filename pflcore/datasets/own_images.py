@@ -8,17 +8,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
-from pathlib import Path, PurePosixPath, PureWindowsPath
+from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 
-from pflcore.data.samples import SPLITS, Attribute, Bytes, Mask, Rows, Samples, check_labels
+from pflcore.data.samples import SPLITS, Attribute, Bytes, Mask, Rows, Samples
 from pflcore.datasets import DATASETS
-from pflcore.datasets._base import FOLDER, Dataset, check_distinct, check_file_name, encode
-from pflcore.datasets._download import DataFile
+from pflcore.datasets._base import check_distinct, check_file_name, encode
 from pflcore.datasets._files import Read, open_files, read_file
 from pflcore.datasets._images import SUFFIXES, Decoded, Form, ImageTable, decode_images, is_image, read_tables
+from pflcore.datasets._own import OwnFiles, name_classes
 from pflcore.datasets.voc import LARGEST, PARTS, RULE_HELP, RULES, read_splits
 from pflcore.errors import UserError
 from pflcore.options import option
@@ -27,7 +27,7 @@ _JUNK = ("Thumbs.db", "desktop.ini")  # what file managers leave behind, beside 
 
 
 @dataclass(frozen=True, kw_only=True)
-class OwnImages(Dataset):
+class OwnImages(OwnFiles):
     """Base of the datasets that hold a user's own images; only the data tell their classes and their number.
 
     Images come in as a viewer shows them: turned as EXIF says, transparent ones on white, and pixels of 16 bits, or
@@ -35,15 +35,10 @@ class OwnImages(Dataset):
     """
 
     citation = "none: the user's own images"
-    licence = "the user's own"
-    download_size = "the user's own"
-    access = FOLDER
     original = (3, 0, 0)
     smoke: ClassVar[dict[str, int]] = {"size": 32}
 
-    path: str = option("", help="A folder below the data folder; empty: the one with this dataset's name.")
     size: int = option(64, ge=8, le=1024, help="Height and width in pixels that every image is scaled to.")
-    version: str = option("", help="Any text, to change when the images have changed: they are not watched.")
     channels: int = option(3, help="3 for colours, 1 for grey; images are converted to it.", choices=(1, 3))
     # The base class holds what is known of a published dataset; of one's own images the user knows it.
     mean: tuple[float, ...] = option((0.5,), ge=0, le=1, help="Of pixels from 0 to 1: one, or one a channel.")  # type: ignore[misc]
@@ -51,23 +46,12 @@ class OwnImages(Dataset):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if PureWindowsPath(self.path).anchor or ".." in PurePosixPath(self.path).parts or set(self.path) & set("\\\0"):
-            raise UserError(
-                f"{self.name}.path = {self.path!r} must be a folder below the data folder, such as 'flowers'"
-            )
         for key in ("mean", "std"):
             values: tuple[float, ...] = getattr(self, key)
             if len(values) not in (1, self.channels):
                 wanted = f"must be one number, or one for each of the {self.channels} channels"
                 raise UserError(f"{self.name}.{key} = {list(values)} {wanted}")
             object.__setattr__(self, key, values * (self.channels // len(values)))
-
-    def data_files(self, folder: Path) -> list[DataFile]:
-        return [DataFile(self.name, self.root(folder), self.files)]
-
-    def root(self, folder: Path) -> Path:
-        """Return the chosen folder, given the dataset's own."""
-        return folder.parent / self.path if self.path else folder
 
     def decode(self, images: Sequence[tuple[str, Read]]) -> Decoded:
         """Decode images as a viewer shows them."""
@@ -223,20 +207,7 @@ def _classes(root: Path, tables: list[ImageTable], label: str, train: Mask) -> t
         if type(table.columns[label][0]) is not type(first.columns[label][0]) or table.class_names != first.class_names:
             raise UserError(f"{table.path}: its labels are of another kind than those of {first.path.name}")
     values = [value for table in tables for value in table.columns[label]]
-    if isinstance(values[0], str):
-        words, labels = np.unique(np.array(values, object), return_inverse=True)
-        names = tuple(map(str, words))
-    else:
-        # Labels beyond 64 bits exist only in damaged files: they are as wrong as any other number out of range.
-        labels = np.array([min(int(value), 2**62) for value in values], np.int64)
-        names = first.class_names or tuple(map(str, range(min(int(labels.max()), len(values)) + 1)))
-        if not first.class_names and (gaps := {*range(len(names))} - {*labels.tolist()}):
-            raise UserError(f"{root}: integer labels must be 0, 1, 2 and so on, but no image has label {min(gaps)}")
-        check_labels(labels, len(names), str(root))
-    if unknown := sorted({*labels[~train].tolist()} - {*labels[train].tolist()}):
-        listed = ", ".join(ascii(names[number]) for number in unknown)
-        raise UserError(f"{root}: the test files have labels without a training image: {listed}")
-    return names, labels
+    return name_classes(values, train, str(root), "image", first.class_names)
 
 
 @DATASETS.register

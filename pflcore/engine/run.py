@@ -14,6 +14,7 @@ from torch import nn
 
 from pflcore.backbones import Backbone
 from pflcore.data.federation import FederatedData
+from pflcore.data.samples import IMAGES
 from pflcore.data.upload import move
 from pflcore.detection.task import Detection
 from pflcore.engine.analysis import Findings, Subject
@@ -59,7 +60,7 @@ class RunState:
     ) -> None:
         if reason := why_not_stopped_early(training, evaluation, bool(data.validation)):
             raise UserError(f"training.patience: {reason}")
-        model, groups = backbone.create(data.shape, data.classes, seed, method.extend)
+        model, groups = backbone.create(data.shape, data.classes, seed, method.extend, data.kind)
         detects = isinstance(getattr(model, "task", None), Detection)
         self.data = data = data.with_boxes() if detects else data
         self.method, self.training, self.evaluation, self.seed = method, training, evaluation, seed
@@ -332,8 +333,8 @@ def _check(method: Method, training: Training, data: FederatedData, detects: boo
     """Raise :class:`UserError` where settings do not go with the method or the data, or either with a detector."""
     name = f"method {name_of(method)}:"
     augment = "training.augment_crop, _flip and _rotation"
-    if training.augments and data.is_text:
-        raise UserError(f"{augment} are of images; the dataset is of text")
+    if training.augments and data.kind != IMAGES:
+        raise UserError(f"{augment} are of images; the dataset is of {data.kind}")
     if training.class_weights != "none" and not method.weighs_classes:
         raise no_class_weights(method)
     if method.plain_sgd and (other := training.beyond_sgd):

@@ -59,13 +59,14 @@ class ClientModel(nn.Module):
         self.eval()
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Return logits of normalised images (n, channels, height, width) → (n, classes), or of characters (n, length)
-        → (n, length, classes)."""
+        """Return logits of normalised images (n, channels, height, width) or arrays (n, channels, …) → (n, classes), or
+        of characters (n, length) → (n, length, classes)."""
         return self._remembered(inputs) if self._remembered else self._trainer.predict(self.state(), inputs)
 
     def predict(self, samples: Tensor | NDArray[Any]) -> Tensor:
-        """Return logits of samples as the dataset has them: images in bytes (n, channels, height, width), which are
-        normalised and scaled here, or texts (n, length) of character numbers; to the last bit those of measurements."""
+        """Return logits of samples as the dataset has them: images in bytes (n, channels, height, width) and float32
+        arrays (n, channels, …), which are normalised and scaled here, or texts (n, length) of character numbers; to the
+        last bit those of measurements."""
         given = torch.as_tensor(samples)
         self._check(given)
         mode, device = self.training, self._trainer.data.device
@@ -117,8 +118,9 @@ class ClientModel(nn.Module):
             shape = data.inputs.shape[1:]
             # Where images are scaled, only their channels have to be those of the dataset.
             same = given.shape[1:2] == shape[:1] if data.size else given.shape[1:] == shape
-            fits = given.dtype == torch.uint8 and given.ndim == 4 and same
-            wanted = f"images uint8 (n, {', '.join(map(str, shape))})"
+            kind = str(data.inputs.dtype).removeprefix("torch.")
+            fits = given.dtype == data.inputs.dtype and given.ndim == data.inputs.ndim and same
+            wanted = f"{data.kind} {kind} (n, {', '.join(map(str, shape))})"
         if not fits:
             kind = str(given.dtype).removeprefix("torch.")
             raise UserError(f"predict takes {wanted}, got {kind} {tuple(given.shape)}; call the model for others")

@@ -71,6 +71,9 @@ def partition(scheme: Partition, samples: Samples, clients: int, seed: int) -> A
         raise UserError(
             f"partition {scheme.name!r}: {samples.name} has no test samples of its own; set the partition's test_share"
         )
+    noise = scheme.noise(clients, seed)
+    if noise and not samples.is_images:
+        raise UserError(f"partition {scheme.name!r}: its noise is of images; {samples.name} has {samples.kind}")
     sides = [np.arange(len(samples))] if pooled else [np.flatnonzero(samples.train), np.flatnonzero(~samples.train)]
     owners = scheme.split(samples, sides, clients, generator(seed, "partition"))
     train = samples.train
@@ -94,7 +97,7 @@ def partition(scheme: Partition, samples: Samples, clients: int, seed: int) -> A
                 f"{int(held.sum()):,} {side} samples of {samples.name}; use fewer clients"
             )
     novel = generator(seed, "partition novel").permutation(clients)[: round(scheme.novel_share * clients)]
-    more = {"own_split": pooled, "novel": tuple(sorted(novel.tolist())), "noise": scheme.noise(clients, seed)}
+    more = {"own_split": pooled, "novel": tuple(sorted(novel.tolist())), "noise": noise}
     return Assignment.from_owners(owners, [*parts.values()], clients, scheme.name, seed, **more)
 
 

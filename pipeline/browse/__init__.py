@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import sys
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from rich.table import Table
@@ -20,6 +21,12 @@ def plain_table(*columns: str, right: Collection[str] = ()) -> Table:
         else:
             table.add_column(column, justify="right" if column in right else "left", overflow="fold")
     return table
+
+
+def leave_alone(problems: Mapping[str, str]) -> None:
+    """Say on stderr what is not shown, and why."""
+    for problem in problems.values():
+        print(f"pfl: left alone: {problem}", file=sys.stderr)
 
 
 def given_options(words: Sequence[str], name: str) -> dict[str, Any]:

@@ -10,10 +10,11 @@ from rich.console import Console
 from rich.markup import escape
 
 from pflcore.data.preparation import preparing
+from pflcore.data.samples import TEXT
 from pflcore.datasets import DATASETS, Dataset
 from pflcore.datasets._base import DOWNLOAD
 from pflcore.errors import UserError
-from pipeline.browse import plain_table
+from pipeline.browse import leave_alone, plain_table
 from pipeline.progress import show_preparation
 from pipeline.spec.catalog import Catalog
 from pipeline.workspace import Workspace, raw_data_folder
@@ -23,7 +24,12 @@ def list_datasets(workspace: Workspace, catalog: Catalog, console: Console) -> N
     """Print all datasets, whether each is here, and where data is looked for."""
     table = plain_table("name", "what it is", "state", "size", "licence", "source")
     for name in catalog.names("dataset"):
-        dataset, entry = DATASETS.create(name), catalog.entry("dataset", name)
+        entry = catalog.entry("dataset", name)
+        try:
+            dataset = DATASETS.create(name)
+        except UserError as error:  # an option of one's own that is required
+            leave_alone({name: str(error)})
+            continue
         source = " · ".join(filter(None, (entry.origin, entry.citation)))
         cells = (entry.summary, _state(dataset, workspace.home), _size(dataset), dataset.licence, source)
         table.add_row(name, *map(escape, cells))
@@ -37,7 +43,8 @@ def show_facts(name: str, home: Path, console: Console, options: Mapping[str, An
     dataset = DATASETS.create(name, **options or {})
     parts = dataset.data_files(raw_data_folder(home) / name)
     here = f"; {sum(part.here is not None for part in parts)} of {len(parts)} parts are here" if len(parts) > 1 else ""
-    kind, shape = "images" if len(dataset.shape) == 3 else "texts", "×".join(map(str, dataset.shape))
+    kind = "texts" if dataset.kind == TEXT else dataset.kind
+    shape = "×".join(map(str, dataset.shape)) if all(dataset.shape) else "a shape of their own"
     facts = {
         "state": _state(dataset, home) + here,
         "samples": f"{_size(dataset)}; {kind} of {shape}, {dataset.classes or 'its own'} classes",

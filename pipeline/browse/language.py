@@ -11,11 +11,13 @@ from pipeline.spec.catalog import Catalog
 from pipeline.spec.figures import figure_title
 from pipeline.spec.metrics import QUANTITIES
 from pipeline.spec.run import COMPONENTS, SETTINGS
-from pipeline.spec.schema import SCALARS, SpecFile
+from pipeline.spec.schema import SCALARS, Features, SpecFile
 
 PARTS = {
     "spec": "SpecFile",
     "run": "",
+    "features": "Features",
+    "pretrain": "Pretrain",
     "paper": "Publication",
     "grid": "Grid",
     "override": "Override",
@@ -48,7 +50,8 @@ def keys_of(part: str, catalog: Catalog) -> list[SpecKey]:
     if part in SETTINGS:
         options = catalog.settings[part].options
         return [SpecKey(one.name, _values(one), _default(one.required, one.default), one.help) for one in options]
-    whole = SpecFile.model_json_schema()
+    whole, encoder = SpecFile.model_json_schema(), Features.model_json_schema()
+    whole["$defs"] |= {**encoder.pop("$defs"), "Features": encoder}
     model = whole if part == "spec" else whole["$defs"][PARTS[part]]
     needed, keys = model.get("required", []), list[SpecKey]()
     for name, schema in model["properties"].items():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,7 +11,7 @@ from rich.markup import escape
 
 from pflcore.errors import UserError
 from pflcore.registry import KINDS, did_you_mean, module_of
-from pipeline.browse import language, plain_table
+from pipeline.browse import language, leave_alone, plain_table
 from pipeline.spec.catalog import Catalog, EntryInfo
 from pipeline.spec.specs import find_specs, load_spec
 from pipeline.workspace import Workspace
@@ -23,6 +22,7 @@ PLURALS = {package.rpartition(".")[2]: kind for kind, (package, _) in KINDS.item
 def list_kind(what: str, workspace: Workspace, catalog: Catalog, console: Console) -> None:
     """Print the specs, or all entries of a kind (in the plural). Raises :class:`UserError` for anything else."""
     kind = PLURALS.get(what, "")
+    leave_alone(catalog.broken.get(kind, {}))
     if kind == "dataset":
         from pipeline.browse.dataset_view import list_datasets
 
@@ -44,8 +44,7 @@ def list_kind(what: str, workspace: Workspace, catalog: Catalog, console: Consol
             where = ", ".join(filter(None, (paper.name, paper.table))) if paper else ""
             title = "(to be extended)" if spec.abstract else escape(spec.title)
             table.add_row(f"[cyan]{name}[/]", title, escape(where))
-        for problem in wrong.values():
-            print(f"pfl: left alone: {problem}", file=sys.stderr)
+        leave_alone(wrong)
     elif kind:
         own = {"method": "parts", "backbone": "groups"}.get(kind, "options")
         table = plain_table("name", "what it is", own, "source")
@@ -71,6 +70,7 @@ def describe(
         console.print(f"[bold cyan]{name}[/] · settings\n\n{escape(catalog.settings[name].summary)}", highlight=False)
         return _print_options(catalog, name, name, console)
     possible = [kind] if kind else list(KINDS)
+    catalog.check_part(name, possible)
     kinds = [one for one in possible if name in catalog.names(one)]
     parts = () if kind else language.PARTS
     if not kinds and name not in parts:

@@ -80,11 +80,11 @@ class Drawing:
         if real := artifact.is_file():
             samples = read_facts(artifact)
         else:
-            chosen = options(record["dataset"])
+            chosen = Run(record).options("dataset")
             size = chosen.pop("stand_in", None)
             dataset = DATASETS.create(record["dataset"]["name"], **chosen)
             counts = stand_in_counts(size) if size else dataset.expected or _FEW
-            samples = stand_in(dataset, *counts, with_images=False)
+            samples = stand_in(dataset, *Run(record).left_by_encoder(counts), with_images=False)
         scheme = PARTITIONS.create(record["partition"]["name"], **options(record["partition"]))
         return cls(record, samples, partition(scheme, samples, record["clients"], record["seed"]), real)
 

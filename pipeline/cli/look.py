@@ -65,6 +65,7 @@ def check(
     catalog, (*asked, name) = load_catalog(Workspace.find().home), names
     kinds = [kind for kind in CHECKED if name in catalog.names(kind) and asked in ([], [kind])]
     if not kinds:
+        catalog.check_part(name, asked or CHECKED)
         known = sorted({name for kind in CHECKED for name in catalog.names(kind)})
         raise UserError(f"no {' or '.join(asked or CHECKED)} is called {name!r}{did_you_mean(name, known)}")
     from pipeline.study.check import check_training

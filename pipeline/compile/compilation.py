@@ -30,7 +30,7 @@ class Stage:
 
     @property
     def kind(self) -> str:
-        """guard, data, weights, partition, describe, train, recall, select, evaluate, report or index."""
+        """guard, data, weights, features, partition, describe, train, recall, select, evaluate, report or index."""
         return self.command.split()[2]
 
     @property

@@ -203,14 +203,40 @@ class _Emitter:
 
     def _federation(self, run: Run) -> list[str]:
         """Add the stages that make a dataset and partition it; return what they make."""
-        data, id_ = run.data_id, run.federation_id
-        made = [at.dataset_path(data), at.partition_path(id_)]
-        self.records |= {data: run.data, id_: run.federation}
-        code = of.code_of_run("data", run)
-        self._add("stages/data/dvc.yaml", f"data@{data}", "data", [data], [GUARD], made[:1], code)
+        id_ = run.federation_id
+        made = [self._data(run), at.partition_path(id_)]
+        self.records[id_] = run.federation
         code = of.code_of_run("partition", run)
         self._add(at.shard_path(id_), "partition", "partition", [id_], made[:1], made[1:], code)
         return made
+
+    def _data(self, run: Run) -> str:
+        """Add the stage that makes a dataset, and that of an encoder if there is one; return what the last makes."""
+        data, made = run.unencoded.data_id, at.dataset_path(run.unencoded.data_id)
+        self.records[data] = run.unencoded.data
+        code = of.code_of_run("data", run)
+        self._add("stages/data/dvc.yaml", f"data@{data}", "data", [data], [GUARD], [made], code)
+        if not run.features:
+            return made
+        deps, item, group = [made], {"data": data}, "features"
+        if content := run.features.get("weights"):
+            group, item["weights"] = "features-pretrained", weights_id(content)
+            deps.append(self._weights(content))
+        encoded = at.dataset_path(run.data_id)
+        self.records[run.data_id] = run.data
+        code, name = of.code_of_run("features", run), f"{group}@{run.data_id}"
+        self._add("stages/data/dvc.yaml", name, "features", [run.data_id], deps, [encoded], code, **item)
+        return encoded
+
+    def _weights(self, content: str) -> str:
+        """Add the stage that reads a file of weights; return what it makes.
+
+        The stage does not depend on the file: what has to be in it is in its record.
+        """
+        id_ = weights_id(content)
+        self.records[id_] = {"path": self.compilation.weights[content], "content": content}
+        self._add("stages/weights/dvc.yaml", f"weights@{id_}", "weights", [id_], [GUARD], [at.weights_path(id_)])
+        return at.weights_path(id_)
 
     def _train(self, run: Run) -> None:
         self.records[run.id] = run.record
@@ -218,11 +244,9 @@ class _Emitter:
         if run.tuned:
             deps.append(at.selection_path(run.tuned))
             item["chosen"] = run.tuned
-        if run.pretrained:  # whose stage does not depend on the file: what has to be in it is in its record
-            id_ = item["weights"] = weights_id(run.pretrained)
-            self.records[id_] = {"path": self.compilation.weights[run.pretrained], "content": run.pretrained}
-            deps.append(at.weights_path(id_))
-            self._add("stages/weights/dvc.yaml", f"weights@{id_}", "weights", [id_], [GUARD], deps[-1:])
+        if run.pretrained:
+            item["weights"] = weights_id(run.pretrained)
+            deps.append(self._weights(run.pretrained))
         files = [_ROUNDS]
         if run.record["training"]["save_weights"]:
             files.append(_WEIGHTS)
@@ -289,7 +313,8 @@ class _Emitter:
 
         Without the latter DVC would pass over the guard when an edit is undone, as it has seen those specs before.
         """
-        root, trained = self.workspace.root, {run.pretrained for run in self.compilation.runs.values()}
+        root = self.workspace.root
+        trained = {content for run in self.compilation.runs.values() for content in run.weights}
         files = self.compilation.weights.items()
         weights = sorted(path for content, path in files if content in trained and ABSENT not in content)
         packages = [name for name in PACKAGES if (root / name).is_dir()]

@@ -1,9 +1,9 @@
 """Which code a stage works with, in parts: the engine by its version, the rest by digests of what it imports.
 
-What data, partition and train stages share is the engine. A change of it could change any result, and hardly one does,
-so these stages depend not on its sources but on its version, which is raised when numbers change. ``engine.txt`` beside
-this file has the sources with which regression runs gave their numbers under that version. While those on disk are
-others, nothing is trained.
+What data, features, partition and train stages share is the engine. A change of it could change any result, and hardly
+one does, so these stages depend not on its sources but on its version, which is raised when numbers change.
+``engine.txt`` beside this file has the sources with which regression runs gave their numbers under that version. While
+those on disk are others, nothing is trained.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pipeline.spec.table import ResolvedTable
 from pipeline.workspace import COUNTING
 
 ENGINE = "engine"
-STAGES = ("data", "partition", "train")
+STAGES = ("data", "features", "partition", "train")
 RECORD = "pipeline/compile/engine.txt"  # in the folder of the packages
 TITLE = f"engine version {ENGINE_VERSION}"
 """The first line of the record."""
@@ -131,9 +131,12 @@ def code_of(kind: str) -> list[Part]:
 
 
 def code_of_run(kind: str, run: Run) -> list[Part]:
-    """Return the code of a stage on the way to the result of a run: data, partition or train."""
+    """Return the code of a stage on the way to the result of a run: data, features, partition or train."""
     if kind in ("data", "partition"):  # of which a run may have no more
         entries = [("dataset", run.dataset)] if kind == "data" else [("partition", run.partition)]
+    elif kind == "features":
+        name, root = run.encoder[0], root_of("train")  # as elsewhere, so that a backbone has one digest
+        return [*code_of(kind), Part(f"backbone.{name}", module_of("backbone", name), root)]
     else:
         entries = [("method", run.method), ("backbone", run.backbone), *(("analysis", name) for name in run.analyses)]
     return [*code_of(kind), *(Part(f"{one}.{name}", module_of(one, name), root_of(kind)) for one, name in entries)]
@@ -166,8 +169,8 @@ def shown_content(table: str) -> str:
 def versions(code: Code, catalog: Catalog, run: Run) -> Versions:
     """Return the versions of the code that a run's result depends on; of a study's own entries a digest."""
     made_by = {"engine": str(ENGINE_VERSION)}
-    for kind in ("dataset", "partition", "method", "backbone"):
-        name = getattr(run, kind)
+    parts = [(kind, getattr(run, kind)) for kind in ("dataset", "partition", "method", "backbone")]
+    for kind, name in [*parts, *([("backbone", run.encoder[0])] if run.features else [])]:
         own = code.outside(module_of(kind, name))
         version = text_hash(own)[:12] if own else str(catalog.entry(kind, name).facts["results_version"])
         made_by[f"{kind}.{name}"] = version

@@ -80,12 +80,15 @@ def export(workspace: Workspace, word: str, client: int, seed: int | None, out: 
     Its metadata say whose it is, what it was trained on and how, and what it predicts, in JSON.
     """
     found, run = find_run(workspace, word, seed)
-    model = trained(found, run, "cpu").client(client)
+    made = trained(found, run, "cpu")
+    model = made.client(client)
     path = (out or workspace.home / "exports" / f"{run.id}-client{client}") / "model.safetensors"
     samples = read_facts(workspace.root / dataset_path(run.data_id))
     settings = run.with_chosen(found.rounds(run)[1].get("chosen") or {}).record
     facts = {"client": model.client, "plain": model.plain, "settings": settings, "classes": samples.class_names}
     facts |= {name: getattr(samples, name) for name in ("mean", "std", "size")}
+    if samples.is_arrays:
+        facts |= {"mean": made.data.mean.flatten().tolist(), "std": made.data.std.flatten().tolist()}
     tensors = {name: tensor.detach().clone().contiguous() for name, tensor in model.state().items()}
     with atomic_path(path) as temporary:
         header = {"format": "pt", "run": run.id, **{name: json.dumps(value) for name, value in facts.items()}}

@@ -15,7 +15,9 @@ from torch import Tensor
 
 import pflcore.engine as engine
 from pflcore.backbones import BACKBONES
-from pflcore.data.federation import FederatedData
+from pflcore.data.federation import FederatedData, standardisation
+from pflcore.data.samples import Inputs
+from pflcore.datasets._arrays import as_floats
 from pflcore.engine import Result, select_device, use_threads
 from pflcore.engine.trained import ClientModel, Trained
 from pflcore.errors import UserError
@@ -24,7 +26,8 @@ from pflcore.registry import Registry, did_you_mean
 from pflcore.settings import Evaluation, Training
 
 Client = tuple[Any, Any]
-"""Samples of a client: images in bytes (n, channels, height, width) and labels (n), as tensors or arrays."""
+"""Samples of a client, as tensors or arrays: images in bytes (n, channels, height, width), or floats with one to three
+dimensions after n, and labels (n)."""
 
 _CHANNELS = (1, 3, 4)
 
@@ -97,8 +100,8 @@ def train(
     Args:
         train, test: Of each client.
         method, backbone: A name, or ``{"name": …}`` with options, as in a spec.
-        classes, mean, std: By default the largest label and one; and per channel, of pixels scaled to 0..1, those of
-            all training samples.
+        classes, mean, std: By default the largest label and one; and per channel, of pixels scaled to 0..1 or of floats
+            as they are, those of all training samples.
         measure_every: Rounds between measurements; the last one is always measured.
         training: Further settings of ``training``, such as ``lr`` and ``sample_rate`` (``pfl describe training``).
     """
@@ -116,9 +119,12 @@ def train(
     inputs, labels = (np.concatenate(parts) for parts in zip(*samples, strict=True))
     ends = np.cumsum([len(own) for _, own in samples])
     rows = np.split(np.arange(len(labels)), ends[:-1])
-    pixels = inputs[: ends[count - 1]] / np.float32(255)
-    mean = mean or pixels.mean((0, 2, 3)).tolist()
-    std = std or np.maximum(pixels.std((0, 2, 3)), 1e-6).tolist()
+    if inputs.dtype == np.float32:
+        own = standardisation(inputs, np.arange(ends[count - 1]))
+    else:
+        pixels = inputs[: ends[count - 1]] / np.float32(255)
+        own = pixels.mean((0, 2, 3)).tolist(), np.maximum(pixels.std((0, 2, 3)), 1e-6).tolist()
+    mean, std = mean or own[0], std or own[1]
     place, number = select_device(device), classes or int(labels.max()) + 1
     data = FederatedData.from_arrays(inputs, labels, rows[:count], rows[count:], mean, std, number, place)
     use_threads(place, data.shape)
@@ -135,14 +141,18 @@ def _entry(registry: Registry[Any], asked: str | Mapping[str, Any]) -> Any:
     return registry.create(str(options.pop("name", "")), **options)
 
 
-def _samples(client: Client, name: str) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+def _samples(client: Client, name: str) -> tuple[Inputs, NDArray[np.int64]]:
     if not isinstance(client, tuple | list) or len(client) != 2:
         raise UserError(f"{name}: give a pair (images, labels)")
     images, labels = (part.cpu().numpy() if isinstance(part, Tensor) else np.asarray(part) for part in client)
-    if images.dtype != np.uint8 or images.ndim != 4:
+    floats = images.dtype.kind == "f" and images.ndim in (2, 3, 4)
+    if not floats and (images.dtype != np.uint8 or images.ndim != 4):
         form = f"{images.dtype} {images.shape}"
-        raise UserError(f"{name}: images must be uint8 (n, channels, height, width), got {form}")
-    if images.shape[-1] in _CHANNELS and images.shape[1] not in _CHANNELS:
+        wanted = "images must be uint8 (n, channels, height, width), arrays floats of 2 to 4 dimensions"
+        raise UserError(f"{name}: {wanted}, got {form}")
+    if floats:
+        images = as_floats(images, name)
+    elif images.shape[-1] in _CHANNELS and images.shape[1] not in _CHANNELS:
         raise UserError(f"{name}: channels come last in {images.shape}; give images.transpose(0, 3, 1, 2)")
     if labels.dtype.kind not in "iu" or labels.shape != (len(images),) or labels.min(initial=0) < 0:
         raise UserError(f"{name}: labels must be {len(images)} whole numbers from 0 on")
@@ -152,14 +162,16 @@ def _samples(client: Client, name: str) -> tuple[NDArray[np.uint8], NDArray[np.i
 
 
 def _check_together(
-    samples: Sequence[tuple[NDArray[np.uint8], NDArray[np.int64]]],
+    samples: Sequence[tuple[Inputs, NDArray[np.int64]]],
     classes: int | None,
     by_channel: Mapping[str, Sequence[float] | None],
 ) -> None:
-    """Raise :class:`UserError` unless all images have one shape, and classes and channels fit them."""
+    """Raise :class:`UserError` unless all samples have one type and shape, and classes and channels fit them."""
     shapes = sorted({images.shape[1:] for images, _ in samples})
     if len(shapes) > 1:
         raise UserError(f"images must have one shape, got {' and '.join(map(str, shapes))}")
+    if len(types := sorted({str(images.dtype) for images, _ in samples})) > 1:
+        raise UserError(f"samples must be of one type, got {' and '.join(types)}")
     largest = max(int(labels.max()) for _, labels in samples)
     if classes is not None and classes <= largest:
         raise UserError(f"classes = {classes}, but a label is {largest}")

@@ -15,6 +15,7 @@ from typing import Any
 
 from rich.filesize import decimal
 
+from pflcore.data.samples import ARRAYS
 from pflcore.datasets import DATASETS, Dataset, stand_in_counts
 from pflcore.errors import UserError
 from pipeline.compile.compilation import Compilation
@@ -101,7 +102,7 @@ def make_plan(workspace: Workspace, compilation: Compilation) -> Plan:
     def share(spec: str, runs: list[Run]) -> Share:
         new = [run for run in runs if run.id not in cached]
         known = [speed.seconds(run) for run in new if speed.knows(run)]
-        sizes = {run.data_id: sum(_samples(run)) * math.prod(_dataset_of(run).shape) for run in runs}
+        sizes = dict(item for run in {run.data_id: run for run in runs}.values() for item in _sizes(run))
         rows = sum(len(run.evaluation.due(run.training.rounds)) * run.clients for run in runs)
         disk = sum(sizes.values()) + rows * _ROW_BYTES
         return Share(spec, len(runs), len(new), sum(known), len(new) - len(known), disk)
@@ -176,7 +177,24 @@ def _kind(run: Run) -> str:
 
 def _samples(run: Run) -> tuple[int, int]:
     size, dataset = run.options("dataset")["stand_in"], _dataset_of(run)
-    return stand_in_counts(size) if size else dataset.expected or dataset.about or _UNKNOWN
+    return run.left_by_encoder(stand_in_counts(size) if size else dataset.expected or dataset.about or _UNKNOWN)
+
+
+def _sizes(run: Run) -> Iterator[tuple[str, int]]:
+    """Yield the dataset of a run, and what an encoder makes of it, with their bytes."""
+    plain = run.unencoded
+    yield plain.data_id, sum(_samples(plain)) * _bytes(_dataset_of(run))
+    if run.features:
+        from pipeline.report.counting import blank  # with torch, as it builds the encoder
+
+        with suppress(UserError):  # which `pfl validate` reports
+            if data := blank(run):
+                yield run.data_id, sum(_samples(run)) * 4 * math.prod(data.shape)
+
+
+def _bytes(dataset: Dataset) -> int:
+    """Return the bytes of a sample."""
+    return math.prod(dataset.shape) * (4 if dataset.kind == ARRAYS else 1)
 
 
 def _dataset_of(run: Run) -> Dataset:

@@ -100,10 +100,11 @@ def _draw(run: Run) -> None:
     from pflcore.datasets import DATASETS, stand_in, stand_in_counts
     from pflcore.partitions import PARTITIONS, partition
 
-    chosen = options(run.record["dataset"])
+    chosen = run.options("dataset")
     size = chosen.pop("stand_in", None)
     dataset = DATASETS.create(run.dataset, **chosen)
     if counts := stand_in_counts(size) if size else dataset.expected:
+        counts = run.left_by_encoder(counts)
         federation = Run(run.federation)
         scheme = PARTITIONS.create(run.partition, **federation.options("partition"))
         partition(scheme, stand_in(dataset, *counts, with_images=False), run.clients, federation.seed)
@@ -120,6 +121,7 @@ def _lines(workspace: Workspace, compilation: Compilation, faults: Mapping[str, 
         document = load_spec(paths[spec], workspace.specs, catalog).document if cells else None
         for (part, why), (labels, *others) in cells.items():
             part = "backbone" if "backbone" in why.split()[:2] else part
+            part = "dataset" if why.startswith("features: ") else part
             axis = next((axis for axis in labels if axis.split(".")[0] == part), "")
             address: Address = ("grid", "axes", axis, labels[axis]) if axis else ("grid", "base", part)
             more = f" and {len(others)} more" if others else ""

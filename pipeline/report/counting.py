@@ -6,20 +6,25 @@ Nothing is read or trained. This imports torch, so whatever needs a count loads 
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import torch
 
 from pflcore.backbones import BACKBONES
 from pflcore.data.federation import FederatedData
+from pflcore.data.samples import ARRAYS, TEXT
 from pflcore.datasets import DATASETS
 from pflcore.engine.cost import count, operations, step_macs
+from pflcore.engine.encoder import Encoder
 from pflcore.engine.run import RunState
+from pflcore.errors import UserError
+from pflcore.files import parse_json
 from pflcore.groups import pick
 from pflcore.method import Method
 from pflcore.methods import METHODS
 from pipeline.spec.metrics import BACKBONE
-from pipeline.spec.run import Run, options
+from pipeline.spec.run import Run, canonical_json
 
 
 def count_run(run: Run, *, flops: bool) -> dict[str, float]:
@@ -36,7 +41,7 @@ def count_run(run: Run, *, flops: bool) -> dict[str, float]:
     method = METHODS.create(run.method, **run.options("method"))
     backbone = BACKBONES.create(run.backbone, **run.options("backbone"))
     with torch.random.fork_rng(devices=[]):
-        plain, groups = backbone.create(data.shape, data.classes, 0)
+        plain, groups = backbone.create(data.shape, data.classes, 0, kind=data.kind)
         state = RunState(data, backbone, method, training, run.evaluation, 0, None)
     of_model = {name: state.initial[name] for name in state.groups.parameters}
     exchanged = pick(state.carried, state.roles.shared | state.roles.generated)
@@ -61,14 +66,31 @@ def count_run(run: Run, *, flops: bool) -> dict[str, float]:
 
 def blank(run: Run, device: torch.device | None = None) -> FederatedData | None:
     """Return two clients with five samples of zeros, as large as the run's; None where only the data tell."""
-    device, chosen = device or torch.device("cpu"), options(run.record["dataset"])
+    device, chosen = device or torch.device("cpu"), run.options("dataset")
     stand_in = chosen.pop("stand_in", None)
     dataset = DATASETS.create(run.dataset, **chosen)
     classes = dataset.classes or (10 if stand_in else 0)
     if not classes or not all(dataset.shape):
         return None
-    is_text, rows = len(dataset.shape) == 1, np.arange(5)
-    zeros = np.zeros((5, dataset.shape[0] + 1) if is_text else (5, *dataset.shape), np.uint8)
+    is_text, rows = dataset.kind == TEXT, np.arange(5)
+    dtype = np.float32 if dataset.kind == ARRAYS else np.uint8
+    zeros = np.zeros((5, dataset.shape[0] + 1) if is_text else (5, *dataset.shape), dtype)
     held = [rows, rows]
     data = FederatedData.from_arrays(zeros, rows % classes, held, held, *dataset.normalisation, classes, device)
+    if run.features:
+        zeros = np.zeros((5, _width(canonical_json(run.data))), np.float32)
+        return FederatedData.from_arrays(zeros, rows % classes, held, held, (), (), classes, device)
     return replace(data, boxes=torch.full((5, 1, 6), -1.0, device=device)) if dataset.detects else data
+
+
+@cache  # one encoder serves many methods
+def _width(record: str) -> int:
+    """Return how many features the encoder in the record of a dataset gives. Raises :class:`UserError` for none."""
+    run = Run(parse_json(record))
+    name, options = run.encoder
+    try:
+        data = blank(run.unencoded)
+        assert data  # as it is known how large samples are
+        return int(Encoder(BACKBONES.create(name, **options), data).encode(data.train[0][:1]).shape[1])
+    except UserError as error:
+        raise UserError(f"features: {error}") from None

@@ -136,6 +136,9 @@ def facts(results: Results) -> list[tuple[str, str]]:
     per_cell, seeds = {len(own) for own in cells}, {len(set(own)) for own in cells}
     windows = sorted({(run.evaluation.window, run.evaluation.every) for run in made})
     days = [run.kept for run in runs if run.kept]
+    pairs = [(column, *results.told_apart(column)) for column in results.layout.columns if table.derived]
+    titled = [(results.layout.column_title(column), found, count) for column, found, count in pairs]
+    apart = (f"{found:,} of {count:,}{f' ({title})' if title else ''}" for title, found, count in titled)
     found = {
         "protocol": "" if counted else metric,
         "n": _listed(value.n for run in runs if (value := run.values.get(metric)) and value.n),
@@ -147,6 +150,7 @@ def facts(results: Results) -> list[tuple[str, str]]:
         "seeds per cell": _listed(seeds),
         "runs per cell": "" if per_cell == seeds else _listed(per_cell),
         "early stopping": _listed(run.training.patience for run in made if run.training.patience),
+        "pairs of rows that differ significantly": ", ".join(apart),
         "single clients": ", ".join(label for labels in table.clients.values() for label in labels),
         "kept results": f"{len(days)} of {len(made)} runs, {period(days)}" if days else "",
     }

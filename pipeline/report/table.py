@@ -16,6 +16,7 @@ from pflcore.errors import UserError
 from pipeline.report.cells import ACCURACY, PRECISION, Cell, Key, collect_cells, tied_with
 from pipeline.report.frame import LAST_TEN, Frame, Measured
 from pipeline.report.printed import headed, short, titled
+from pipeline.report.statistics import significant
 from pipeline.spec.table import ResolvedTable
 
 _COLUMNS = {
@@ -171,6 +172,13 @@ class Results:
             ranks |= dict.fromkeys(left[:size], len(ranks) + (size + 1) / 2)
             left = left[size:]
         return {row: ranks[row] for row in scores}
+
+    def told_apart(self, column: Key) -> tuple[int, int]:
+        """Return how many pairs of rows that are complete within a column differ significantly, and of how many."""
+        cells = [cell for row in self.layout.rows if (cell := self.layout.cell(row, column)) and cell.complete]
+        values = [cell.by_seed for cell in cells if cell.obtained]
+        found = significant(list(itertools.combinations(values, 2)))
+        return found.count(True), len(found)
 
     @cached_property
     def derived(self) -> list[RankColumns]:

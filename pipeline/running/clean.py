@@ -28,8 +28,7 @@ def unused(workspace: Workspace) -> list[Path]:
     root, specs = workspace.root, list(find_specs(workspace.specs))
     compilation = compile_workspace(workspace, specs, ledger=False)
     for run in compilation.runs.values():
-        if run.pretrained and run.pretrained.startswith(ABSENT):
-            path = run.pretrained.removeprefix(ABSENT)
+        for path in (content.removeprefix(ABSENT) for content in run.weights if content.startswith(ABSENT)):
             raise UserError(f"{path}: is not here, so nobody can tell which runs began with it; put it back first")
     outs = {root / out for stage in compilation.stages for out in stage.outs}
     places = [root / RUNS, *(root / "artifacts" / kind for kind in KINDS)]

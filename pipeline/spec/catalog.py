@@ -13,13 +13,13 @@ import hashlib
 import inspect
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
-from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError, create_model
+from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError, WithJsonSchema, create_model
 
 import pflcore
 from pflcore import extensions
@@ -30,26 +30,30 @@ from pflcore.registry import KINDS, did_you_mean, joined, registry_of, use_study
 from pipeline.spec.figures import figure_names
 from pipeline.spec.metrics import Part
 from pipeline.spec.run import RUN_FIELDS, SETTINGS, options
-from pipeline.spec.schema import first_fault
-from pipeline.spec.yamlfile import show
+from pipeline.spec.schema import Features, first_fault
+from pipeline.spec.yamlfile import Address, show
 
 _HELP = """Use that many generated training samples of the dataset's shape, and a quarter as many test samples, \
 instead of the real data; null is the real data."""
 STAND_IN = OptionInfo("stand_in", "int", False, True, False, None, _HELP, None, {"ge": 4})
 """An option that every dataset has beside its own: whoever loads a dataset takes it off before creating the entry."""
-_HELP_SEED = "Seed of the split, whatever the seed of the run; null: that one."
-SPLIT_SEED = OptionInfo("seed", "int", False, True, False, None, _HELP_SEED, None, {"ge": 0}, later=True)
+_HELP = "A frozen encoder whose features clients get in place of samples: `pfl describe features`; null is none."
+FEATURES = OptionInfo("features", "features", False, True, False, None, _HELP, None, {}, later=True)
+"""Likewise, for the stage that runs the encoder; the keys are those of :class:`pipeline.spec.schema.Features`."""
+_HELP = "Seed of the split, whatever the seed of the run; null: that one."
+SPLIT_SEED = OptionInfo("seed", "int", False, True, False, None, _HELP, None, {"ge": 0}, later=True)
 """One that every partition has: :attr:`pipeline.spec.run.Run.federation` takes it off."""
-_OF_ALL = {"dataset": STAND_IN, "partition": SPLIT_SEED}
-_TYPES: dict[str, type] = {"int": int, "float": float, "str": str, "bool": bool}
+_OF_ALL = {"dataset": (STAND_IN, FEATURES), "partition": (SPLIT_SEED,)}
+_KEYS = Annotated[dict[str, Any], WithJsonSchema({"$comment": "features"})]
+_TYPES: dict[str, Any] = {"int": int, "float": float, "str": str, "bool": bool, "features": _KEYS}
 
 
 @dataclass(eq=False)
 class Invalid(Exception):
-    """A part of a run that does not validate: the option at fault, its position in a list, and what is wrong."""
+    """A part of a run that does not validate: the option at fault, the place in its value, and what is wrong."""
 
     option: str | None  # None when one is missing or several contradict each other
-    index: int | None
+    inside: Address
     message: str
 
 
@@ -81,6 +85,9 @@ class Catalog:
 
     entries: dict[str, dict[str, EntryInfo]]
     settings: dict[str, EntryInfo]
+    broken: dict[str, dict[str, str]] = dataclasses.field(
+        default_factory=dict
+    )  # what is wrong with a study's own parts
 
     @cached_property
     def _models(self) -> dict[tuple[str, str], type[Part]]:
@@ -100,7 +107,7 @@ class Catalog:
 
     def options(self, kind: str, name: str) -> tuple[OptionInfo, ...]:
         """Return what a spec may say about an entry, or about a group of settings."""
-        return self.entry(kind, name).options + ((_OF_ALL[kind],) if kind in _OF_ALL else ())
+        return self.entry(kind, name).options + _OF_ALL.get(kind, ())
 
     def all_options(self, kind: str) -> list[str]:
         """Return the names of the options of all entries of a kind, or of a group of settings, sorted."""
@@ -114,6 +121,12 @@ class Catalog:
         own = [kind, *self.all_options(kind)]
         return [field for field in RUN_FIELDS if field not in own]
 
+    def check_part(self, name: str, kinds: Iterable[str]) -> None:
+        """Raise :class:`UserError` where a part of the study has that name, is of one of the kinds, and is broken."""
+        for kind in kinds:
+            if name in self.broken.get(kind, {}):
+                raise UserError(self.broken[kind][name])
+
     def figures(self) -> list[str]:
         """Return the figures that a spec can list."""
         return sorted({*figure_names(), *self.names("analysis")})
@@ -121,19 +134,15 @@ class Catalog:
     def model(self, kind: str, name: str) -> type[Part]:
         """Return the options of an entry, or of a group of settings."""
         if (kind, name) not in self._models:
-            fields: dict[str, Any] = {}
-            for info in self.options(kind, name):
-                item: Any = _TYPES[info.type]
-                if info.choices:  # Python would take true for 1
-                    item = Annotated[Literal[info.choices], BeforeValidator(_no_bool)]
-                bounds: Any = {key: int(bound) if item is int else bound for key, bound in info.bounds.items()}
-                item = Annotated[item, Field(**bounds)] if bounds else item
-                item = list[item] if info.many else item
-                field = Field(... if info.required else info.default, alias=info.name, description=info.help)
-                # Attributes of another name, since an option may be called like a method of models.
-                fields[f"of_{info.name}"] = (item | None if info.optional else item, field)
-            self._models[kind, name] = create_model(name, __base__=Part, **fields)
+            self._models[kind, name] = create_model(name, __base__=Part, **_fields(self.options(kind, name)))
         return self._models[kind, name]
+
+    def encoder(self, backbone: str) -> type[Features]:
+        """Return `features` of a dataset with the options of that backbone, which has its weights from `weights`."""
+        if ("features", backbone) not in self._models:
+            infos = [info for info in self.options("backbone", backbone) if info.name != "pretrained"]
+            self._models["features", backbone] = create_model("features", __base__=Features, **_fields(infos))
+        return cast("type[Features]", self._models["features", backbone])
 
     def validate(self, kind: str, values: Mapping[str, Any]) -> dict[str, Any]:
         """Return a part of a run with defaults written out, as JSON data; raise :class:`Invalid`.
@@ -149,9 +158,11 @@ class Catalog:
         own = {} if kind in SETTINGS else {"name": values["name"]}
         name = own.get("name", kind)
         if not isinstance(name, str):
-            raise Invalid("name", None, f"{show(name)} is no {kind}'s name; quote it if it is one")
+            raise Invalid("name", (), f"{show(name)} is no {kind}'s name; quote it if it is one")
+        if problem := self.broken.get(kind, {}).get(name):
+            raise Invalid("name", (), problem)
         if name not in self.names(kind):
-            raise Invalid("name", None, f"unknown {kind} {show(name)}{did_you_mean(name, self.names(kind))}")
+            raise Invalid("name", (), f"unknown {kind} {show(name)}{did_you_mean(name, self.names(kind))}")
         model = self.model(kind, name)
         try:
             stated = {option: value for option, value in values.items() if option not in own}
@@ -160,12 +171,31 @@ class Catalog:
                 SETTINGS[kind](**options(part))
         except ValidationError as error:
             loc, message = first_fault(error, model, "option")
-            index = next((step for step in loc[1:] if isinstance(step, int)), None)
-            raise Invalid(str(loc[0]) if loc else None, index, message) from None
+            raise Invalid(str(loc[0]) if loc else None, loc[1:], message) from None
         except UserError as error:  # each option is right, but they contradict each other
-            raise Invalid(None, None, str(error)) from None
-        silent = [info.name for info in self.options(kind, name) if info.later and part[info.name] == info.default]
-        return {option: value for option, value in part.items() if option not in silent}
+            raise Invalid(None, (), str(error)) from None
+        if kind == "dataset" and part["features"] is not None:
+            part["features"] = self._features(part["features"])
+        return _without_later(part, self.options(kind, name))
+
+    def _features(self, stated: Mapping[str, Any]) -> dict[str, Any]:
+        """Return `features` of a dataset with defaults written out; raise :class:`Invalid`."""
+        name = str(stated.get("backbone", ""))
+        if name not in (known := self.names("backbone")):
+            hint = did_you_mean(name, known)
+            raise Invalid("features", ("backbone",), f"unknown backbone {show(name)}{hint}")
+        facts = self.entry("backbone", name).facts
+        unfit = {"takes": ("text", "predicts every character of a text"), "predicts": ("boxes", "is a detector")}
+        for fact, (value, what) in unfit.items():
+            if facts.get(fact) == value:
+                raise Invalid("features", ("backbone",), f"{name} {what}, so it has no features of a sample")
+        model = self.encoder(name)
+        try:
+            part = model.model_validate(stated).model_dump(by_alias=True)
+        except ValidationError as error:
+            raise Invalid("features", *first_fault(error, model, "option")) from None
+        part.pop("pretrain" if part["pretrain"] is None else "weights")
+        return _without_later(part, [info for info in self.options("backbone", name) if info.name in part])
 
     def stated(self, kind: str, part: Mapping[str, Any], option: str) -> Any:
         """Return the value of an option in a part of a run, which leaves out defaults of options marked `later`."""
@@ -188,6 +218,27 @@ class Catalog:
 _ADAPTER = TypeAdapter(Catalog)
 
 
+def _fields(infos: Iterable[OptionInfo]) -> dict[str, Any]:
+    """Return options as fields of a model, under other names, as an option may be called like a method of models."""
+    fields: dict[str, Any] = {}
+    for info in infos:
+        item: Any = _TYPES[info.type]
+        if info.choices:  # Python would take true for 1
+            item = Annotated[Literal[info.choices], BeforeValidator(_no_bool)]
+        bounds: Any = {key: int(bound) if item is int else bound for key, bound in info.bounds.items()}
+        item = Annotated[item, Field(**bounds)] if bounds else item
+        item = list[item] if info.many else item
+        field = Field(... if info.required else info.default, alias=info.name, description=info.help)
+        fields[f"of_{info.name}"] = (item | None if info.optional else item, field)
+    return fields
+
+
+def _without_later(part: dict[str, Any], infos: Iterable[OptionInfo]) -> dict[str, Any]:
+    """Return a part of a run without the options that came later and have their defaults."""
+    silent = [info.name for info in infos if info.later and part[info.name] == info.default]
+    return {option: value for option, value in part.items() if option not in silent}
+
+
 def _no_bool(value: Any) -> Any:
     if isinstance(value, bool):
         raise ValueError(f"{show(value)} must be a number")
@@ -201,6 +252,8 @@ def load_catalog(root: Path) -> Catalog:
     with contextlib.suppress(OSError, ValueError):
         return Catalog.from_json(path.read_text(encoding="utf-8"))
     catalog = build_catalog()
+    if catalog.broken:  # perhaps for what is not installed, which the cache does not look at
+        return catalog
     with contextlib.suppress(OSError):  # what cannot be stored is made again the next time
         write_text(path, catalog.to_json())
         for other in path.parent.glob("catalog-*.json"):
@@ -210,17 +263,26 @@ def load_catalog(root: Path) -> Catalog:
 
 
 def build_catalog() -> Catalog:
-    """Import every registered entry and describe it. Slow the first time in a process: torch is imported."""
-    entries: dict[str, dict[str, EntryInfo]] = {}
+    """Import every registered entry and describe it. Slow the first time in a process: torch is imported.
+
+    What is not built in and cannot be imported is noted as broken, and hides nothing else.
+    """
+    entries: dict[str, dict[str, EntryInfo]] = {kind: {} for kind in KINDS}
+    broken: dict[str, dict[str, str]] = {}
     for kind in KINDS:
         registry, own = registry_of(kind), joined(KINDS[kind][0])
         origins = {name: own[name].origin if name in own else "" for name in registry.names()}
-        entries[kind] = {name: describe_entry(name, registry.get(name), origin) for name, origin in origins.items()}
-        for name, entry in entries[kind].items():
-            if kind in _OF_ALL and _OF_ALL[kind].name in (own.name for own in entry.options):
-                every = f"every {kind} has an option {_OF_ALL[kind].name!r}; call that of {name!r} otherwise"
-                raise UserError(f"{entry.origin}: {every}")
-    return Catalog(entries, {name: describe_entry(name, cls) for name, cls in SETTINGS.items()})
+        reserved = {option.name for option in _OF_ALL.get(kind, ())}
+        for name, origin in origins.items():
+            try:
+                entry = describe_entry(name, registry.get(name), origin)
+                if taken := sorted(reserved & {option.name for option in entry.options}):
+                    every = f"every {kind} has an option {taken[0]!r}; call that of {name!r} otherwise"
+                    raise UserError(f"{origin}: {every}")
+                entries[kind][name] = entry
+            except UserError as error:
+                broken.setdefault(kind, {})[name] = str(error)
+    return Catalog(entries, {name: describe_entry(name, cls) for name, cls in SETTINGS.items()}, broken)
 
 
 def describe_entry(name: str, cls: type, origin: str = "") -> EntryInfo:
@@ -233,7 +295,7 @@ def describe_entry(name: str, cls: type, origin: str = "") -> EntryInfo:
     names = [attribute for attribute in dir(cls) if not attribute.startswith("_") and attribute not in known]
     facts = {attribute: _as_plain(inspect.getattr_static(cls, attribute)) for attribute in names}
     facts = {attribute: value for attribute, value in facts.items() if value is not None}
-    citation, smoke = getattr(cls, "citation", ""), dict(getattr(cls, "smoke", {}))
+    citation, smoke = getattr(cls, "citation", ""), _as_plain(getattr(cls, "smoke", {}))
     return EntryInfo(name, inspect.getdoc(cls) or "", citation, smoke, tuple(infos), facts, origin)
 
 

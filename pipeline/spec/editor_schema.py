@@ -10,7 +10,7 @@ from pydantic.json_schema import GenerateJsonSchema
 
 from pipeline.spec.catalog import Catalog
 from pipeline.spec.run import COMPONENTS, LISTS, RUN_FIELDS, SETTINGS
-from pipeline.spec.schema import COMPARISONS, SCALARS, SpecFile
+from pipeline.spec.schema import COMPARISONS, SCALARS, Features, SpecFile
 from pipeline.spec.specs import ADD
 
 Schema = dict[str, Any]
@@ -36,7 +36,9 @@ def json_schema(catalog: Catalog) -> Schema:
     del definitions["Publication"]["required"]  # its name may be inherited
     for part in (schema, *(definitions[name] for name in ("Grid", "TableSection", "run", "axes"))):
         part["properties"] |= _adding(part["properties"])
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+    whole = {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+    named: Schema = json.loads(json.dumps(whole).replace('"$comment": "features"', '"$ref": "#/$defs/features"'))
+    return named
 
 
 class _WithoutTitles(GenerateJsonSchema):
@@ -72,6 +74,11 @@ def _runs(catalog: Catalog) -> dict[str, Schema]:
         update = {"name": False, **accepted[kind], **_adding(accepted[kind])}
         patch = [_object(f"Options that update the {kind} set elsewhere.", update)] if kind in COMPONENTS else []
         definitions[kind] = {"anyOf": [*entries, *patch]}
+    features = Features.model_json_schema(schema_generator=_WithoutTitles)
+    definitions |= features.pop("$defs")
+    own = {option: schema for option, schema in accepted["backbone"].items() if option != "pretrained"}
+    features["properties"] |= {"backbone": {"enum": catalog.names("backbone")}, **own}
+    definitions["features"] = features
     run: dict[str, Schema] = {kind: _ref(kind) for kind in (*COMPONENTS, *SETTINGS)}
     for name, (least, description) in SCALARS.items():
         run[name] = {"type": "integer", "minimum": least, "description": description}

@@ -52,7 +52,7 @@ def validates(run: Run) -> bool:
 class Patcher:
     """Reads the patches of one spec and turns drafts into runs; without `home`, the project, there are patches only.
 
-    `weights` collects files of pretrained weights: content → path below `home`, of several the first named.
+    `weights` collects files of weights: content → path below `home`, of several the first named.
     """
 
     def __init__(self, document: Document, catalog: Catalog, home: Path | None = None) -> None:
@@ -162,12 +162,14 @@ class Patcher:
                 return {}
             option = error.option or next(iter(re.findall(rf"\b{field}\.(\w+)", error.message)), "name")
             address = self.place(draft, field, option if option in options else "name")
-            index = () if error.index is None else (error.index,)
-            raise self.document.error((*address, *index), error.message) from None
+            raise self.document.error((*address, *error.inside), error.message) from None
 
     def _with_content_of_file(self, field: str, part: dict[str, Any]) -> dict[str, Any]:
         """Return a part with what is in the file that it names, if it does. Equal parts of records are shared."""
-        option = {"backbone": "pretrained", "partition": "path"}.get(field, "")
+        if field == "dataset" and part.get("features"):
+            whole = {**part, "features": self._with_content_of_file("features", part["features"])}
+            return self._with_content.setdefault(canonical_json(whole), whole)
+        option = {"backbone": "pretrained", "features": "weights", "partition": "path"}.get(field, "")
         if not (path := part.get(option)):
             return part
         key = canonical_json(part)
@@ -175,9 +177,10 @@ class Patcher:
             try:
                 content = self._content(path, split=field == "partition")
             except ValueError as error:
-                raise Invalid(option, None, f"{show(path)}: {error}") from None
+                where: tuple[str, Address] = ("features", (option,)) if field == "features" else (option, ())
+                raise Invalid(*where, f"{show(path)}: {error}") from None
             if part.get("content") not in (None, content):
-                raise Invalid("content", None, f"{show(part['content'])} is not what is in {path}: {content}")
+                raise Invalid("content", (), f"{show(part['content'])} is not what is in {path}: {content}")
             self._with_content[key] = {**part, "content" if field == "partition" else option: content}
         return self._with_content[key]
 

@@ -104,6 +104,11 @@ def _smoke_patch(record: dict[str, Any], catalog: Catalog) -> dict[str, Any]:
     patch: dict[str, Any] = {kind: dict(entry.smoke) for kind, entry in entries.items()}
     if record["backbone"].get("pretrained"):  # of a model that is larger, for data that are not there
         patch["backbone"]["pretrained"] = None
+    if features := record["dataset"].get("features"):
+        smaller = catalog.entry("backbone", features["backbone"]).smoke
+        pretrain = {**features.get("pretrain", {}), "epochs": 1}
+        own = {name: value for name, value in features.items() if name != "weights"}
+        patch["dataset"]["features"] = {**own, **smaller, "pretrain": pretrain}
     classes = len(entries["dataset"].facts.get("class_names") or range(10))
     each = {**record["partition"], **patch["partition"]}.get("classes_per_client")
     clients = entries["partition"].facts.get("smoke_clients") or smoke_clients(record["clients"], each, classes)

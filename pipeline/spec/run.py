@@ -47,8 +47,14 @@ def short_hash(value: Any) -> str:
 
 def describe_component(record: dict[str, Any]) -> str:
     """Return the name of a component of a run, and its options as far as they say anything (not null, not 0)."""
-    words = ", ".join(f"{key} {value}" for key, value in record.items() if key != "name" and value)
+    words = ", ".join(f"{key} {_in_words(value)}" for key, value in record.items() if key != "name" and value)
     return str(record["name"]) + (f" ({words})" if words else "")
+
+
+def _in_words(value: Any) -> str:
+    if isinstance(value, dict):
+        return "(" + ", ".join(f"{key} {_in_words(own)}" for key, own in value.items()) + ")"
+    return str(value)
 
 
 def options(part: dict[str, Any]) -> dict[str, Any]:
@@ -115,6 +121,31 @@ class Run:
         return f"{self.dataset}-{short_hash(self.data)}"
 
     @property
+    def features(self) -> dict[str, Any] | None:
+        """The frozen encoder that its samples pass through, if there is one: `backbone`, the options of that, and
+        either `weights` or `pretrain`."""
+        features: dict[str, Any] | None = self.record["dataset"].get("features")
+        return features
+
+    @property
+    def encoder(self) -> tuple[str, dict[str, Any]]:
+        """Name and options of the backbone of :attr:`features`."""
+        own = {**(self.features or {})}
+        name = str(own.pop("backbone"))
+        return name, {option: value for option, value in options(own).items() if option not in ("weights", "pretrain")}
+
+    def left_by_encoder(self, counts: tuple[int, int]) -> tuple[int, int]:
+        """Return how many training and test samples are left of so many after those that its encoder is trained on."""
+        pretrain = (self.features or {}).get("pretrain")
+        return (counts[0] - max(1, round(pretrain["share"] * counts[0])), counts[1]) if pretrain else counts
+
+    @property
+    def unencoded(self) -> Run:
+        """The same run on the samples of its dataset as they are."""
+        dataset = {name: value for name, value in self.record["dataset"].items() if name != "features"}
+        return Run({**self.record, "dataset": dataset})
+
+    @property
     def dataset(self) -> str:
         return str(self.record["dataset"]["name"])
 
@@ -173,9 +204,15 @@ class Run:
         content: str | None = self.record["backbone"].get("pretrained")
         return content
 
+    @property
+    def weights(self) -> list[str]:
+        """What is in the files of weights that its backbone and its encoder begin with, as :attr:`pretrained`."""
+        return [content for content in (self.pretrained, (self.features or {}).get("weights")) if content]
+
     def options(self, component: str) -> dict[str, Any]:
-        """Return what it says of one of :data:`COMPONENTS` beside its name, less :attr:`pretrained`."""
-        return {name: value for name, value in options(self.record[component]).items() if name != "pretrained"}
+        """Return what it says of one of :data:`COMPONENTS` beside its name, :attr:`pretrained` and :attr:`features`."""
+        own = options(self.record[component])
+        return {name: value for name, value in own.items() if name not in ("pretrained", "features")}
 
 
 def read_records(path: Path, ids: Iterable[str]) -> dict[str, dict[str, Any]]:

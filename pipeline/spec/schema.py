@@ -38,6 +38,29 @@ FigureName = Annotated[str, WithJsonSchema({"$comment": "figure"})]
 Natural = Annotated[int, Field(ge=0)]
 
 
+class Pretrain(Part):
+    """The training of an encoder on a share of the training samples, which no client gets: SGD, batches of 64."""
+
+    share: float = Field(0.2, gt=0, lt=1, description="Share of the training samples, drawn at random.")
+    epochs: int = Field(10, ge=1, description="Passes over them.")
+    lr: float = Field(0.05, gt=0, description="Learning rate; the momentum is 0.9.")
+    seed: Natural = Field(0, description="Seed of the draw, initial weights and batches; the run's own plays no part.")
+
+
+class Features(Part):
+    """A frozen encoder, run once: clients get the input of its classifier in the place of each sample."""
+
+    backbone: str = Field(description="A name of `pfl list backbones`; its options stand beside it.")
+    weights: str | None = Field(None, description="File of weights, as `pretrained` of a backbone takes it.")
+    pretrain: Pretrain | None = Field(None, description="Or: the encoder is trained on some of the training samples.")
+
+    @model_validator(mode="after")
+    def _trained_in_one_way(self) -> Features:
+        if (self.weights is None) == (self.pretrain is None):
+            raise ValueError("an encoder has either `weights: FILE` or `pretrain: {}`, with options of that")
+        return self
+
+
 class Override(Part):
     """A patch of the runs with certain labels."""
 

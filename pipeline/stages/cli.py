@@ -57,6 +57,16 @@ def stage(
         case "weights":
             with sealed(code.code_of(kind), seal):
                 print(_module(kind).run(read_record(_RECORDS, id_), Path(at.weights_path(id_)), study_home()))
+        case "features":
+            encoded = Run(read_record(_RECORDS, id_))
+            content = (encoded.features or {}).get("weights")
+            read = [Path(at.dataset_path(encoded.unencoded.data_id))]
+            read += [Path(at.weights_path(weights_id(content)))] if content else []
+            with sealed(code.code_of_run(kind, encoded), seal, read), show_preparation() as show:
+                out, device = Path(at.dataset_path(id_)), os.environ.get("PFL_DEVICE", "auto")
+                print(
+                    _module(kind).run(encoded, *read, out=out, scratch=_PRIVATE / "decoded", device=device, show=show)
+                )
         case "partition" | "describe":
             federation, clients = Run(read_record(_RECORDS, id_)), Path(at.partition_path(id_))
             dataset = Path(at.dataset_path(federation.data_id))

@@ -34,6 +34,7 @@ TOLERANCE = 1e-3  # of stacked clients, whose sums are taken in another order; r
 _WORSE = 1.05  # times the loss after round 1 may be that after round 8, as some entries hardly learn in eight rounds
 _FLOOR = 1e-6  # numbers that are all smaller are compared as if they were as large as this
 _LARGER: Entry = {"name": "cifar10", "stand_in": 120}
+_SENSORS: Entry = {"name": "har", "stand_in": 120}
 _TEXTS: Entry = {"name": "shakespeare", "stand_in": 120}
 _CAREFUL: Entry = {"batch_size": 16, "lr": 0.005}  # where there may be norms, which magnify rounding
 _NORMS: Entry = {"name": "lenet_bn", "channels": [4, 6], "kernel": 3, "padding": 1}
@@ -246,6 +247,8 @@ def _probe(method: Entry, backbone: Entry) -> SmallRun:
         return SmallRun("plain", method, backbone, _TEXTS, partition={"name": "natural", "min_samples": 1})
     if backbone in _BACKBONES:
         return SmallRun("plain", method, backbone)
+    if "images" not in entry.takes:
+        return SmallRun("plain", method, backbone, _SENSORS)
     if entry.predicts == "boxes":
         raise UserError(f"backbone {entry.name} is a detector, of which there are no generated samples to check it on")
     dataset = _LARGER
@@ -261,7 +264,7 @@ def _parts(probe: SmallRun) -> tuple[dict[str, Tensor], Groups, Roles]:
     method = METHODS.create(run.method, **run.options("method"))
     with torch.device("meta"):
         backbone = BACKBONES.create(run.backbone, **run.options("backbone"))
-        model, groups = backbone.create(dataset.shape, dataset.classes, 0, method.extend)
+        model, groups = backbone.create(dataset.shape, dataset.classes, 0, method.extend, dataset.kind)
     groups = groups_of(method, groups)
     return dict(model.state_dict()), groups, roles_of(method, groups)
 

@@ -16,7 +16,7 @@ import torch
 from pflcore.data.sample_files import read_samples, write_samples
 from pflcore.engine import Progress
 from pipeline.spec.run import Run
-from pipeline.stages import data, partition, train
+from pipeline.stages import data, features, partition, train
 
 Entry = dict[str, Any]
 
@@ -82,10 +82,13 @@ def perform(small: SmallRun, way: str, folder: Path) -> Path:
     run, place = small.run, folder / small.name.replace("/", " ") / way
     dataset, owners, said = folder / f"{run.data_id}-{small.size}", place / "partition", list[str]()
     place.mkdir(parents=True)
-    if not dataset.exists():
-        data.run(run.record["dataset"], dataset, folder / "raw")
+    plain = folder / f"{run.unencoded.data_id}-{small.size}"
+    if not plain.exists():
+        data.run(run.unencoded.record["dataset"], plain, folder / "raw")
         if small.size:
-            write_samples(dataset, replace(read_samples(dataset), size=small.size))
+            write_samples(plain, replace(read_samples(plain), size=small.size))
+    if not dataset.exists():
+        features.run(run, plain, out=dataset, device="cpu")
     if small.partition:
         partition.run(run, dataset, owners)
 

@@ -20,6 +20,10 @@ _VIT = {"name": "tiny_vit", "depth": 2, "dim": 8, "heads": 2, "head_dim": 4, "ml
 _STILL = {**_VIT, "dropout": 0.0}
 _LANGUAGE = {"name": "language_transformer", "depth": 1, "dim": 8, "heads": 2, "head_dim": 4, "mlp_dim": 12}
 _LSTM = {"name": "lstm", "embedding": 4, "hidden": 6, "layers": 1}
+_SIGNAL_NET = {"name": "convnet1d", "channels": [4, 6], "hidden": [12]}
+_SIGNALS = {"dataset": {"name": "har", "stand_in": 120}, "partition": {"name": "natural", "attribute": "person"}}
+_FEATURES = {"name": "har", "inputs": "features", "stand_in": 120}
+_MLP = {"name": "mlp", "hidden": [6]}
 _SHAKESPEARE = {"name": "shakespeare", "stand_in": 120}
 _TEXTS = {"dataset": _SHAKESPEARE, "partition": {"name": "natural", "min_samples": 1}}
 
@@ -53,6 +57,8 @@ _ONCE = {**_FEW, "rounds": 1}
 _CLIPPED = {**_FEW, "lr": 2.0, "clip": 1.0}
 _MEASURED = {"every": 2, "window": 4, "curve_every": 3}
 _ADAPTED = {"name": "adaptation", "epochs": 2, "parts": ["head", "all"]}
+_ENCODER = {"backbone": "lenet_bn", "channels": [4, 6], "kernel": 3, "padding": 1}
+_ENCODED = {**IMAGES, "features": {**_ENCODER, "pretrain": {"share": 0.3, "epochs": 2, "lr": 0.05, "seed": 1}}}
 _RELEASED = {"name": "noise", "sigma_max": 1.0, "variant": "as_released"}
 
 _TRAINED = (
@@ -68,6 +74,7 @@ _TRAINED = (
     _trained("server's adam", "fedper", P, R, training={"server_optimizer": "adam"}),
     _trained("server's yogi", "fedbn", R, backbone=_NORM, training={**_WIDE, "server_optimizer": "yogi"}),
     _trained("server's adagrad", "fedtp", backbone=_STILL, **_HYPER, training={"server_optimizer": "adagrad"}),
+    _trained("features", "fedper", P, dataset=_ENCODED, backbone={"name": "mlp", "hidden": [6]}),
     _trained("class weights", "ditto", P, S, training={"class_weights": "balanced"}),
     _trained("augmentation", "fedavg", P, S, R, training=_AUGMENT),
     _trained("local steps", "fedavg", P, S, training={"local_steps": 3}),
@@ -125,6 +132,8 @@ _TRAINED = (
     _trained("noise", "fedavg", partition={"name": "noise", "sigma_max": 40.0}),
     _trained("fresh noise", "fedper", S, partition=_RELEASED),
     _trained("scaled up", "fedavg", backbone=_STILL, size=12, training=_FEW),
+    _trained("signals", "fedrod", P, S, R, backbone=_SIGNAL_NET, **_SIGNALS),
+    _trained("standardised features", "ditto", P, S, backbone=_MLP, dataset=_FEATURES),
     _trained("texts", "fedtp", P, S, backbone=_LANGUAGE, **_HYPER, **_TEXTS, training=_CLIPPED),
     _trained("remembered texts", "knn_per", backbone=_LSTM, knn=0.9, neighbours=3, **_TEXTS, training=_ONCE),
     _trained("recurrent", "fedrod", backbone=_LSTM, **_TEXTS, clients=3, training=_CLIPPED),
@@ -168,6 +177,7 @@ _NORMED = {**_WIDE, "lr": 0.02}
 _ALEXNET = {"width": 4, "hidden": 16, "grid": 1, "kernel": 3, "stride": 1, "padding": 1, "pool_padding": 1}
 _SMALL_BACKBONES = {
     "alexnet_bn": (_ALEXNET, IMAGES, _NORMED),
+    "linear": ({}, _FEATURES, {}),
     "lenet": ({"kernel": 3, "padding": 1}, IMAGES, {}),
     "mobilenetv2_ssd": ({"width": 35}, _BOXES, {**_FEW, "local_steps": 1, "lr": 0.01}),
     "resnet50": ({"blocks_per_stage": 1, "width": 4}, _COLOURS, _NORMED),

@@ -39,9 +39,9 @@ OURS = {name.partition("/")[0] for name in SPECS if "/" in name}
 OWN = {f"docs/{name}.md" for name in ("ablations", "studies", "tutorial")}  # go by files and tests of their own
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-GUIDE, ANALYSES, FIGURES, LANGUAGE, PYTHON, TRAINING = (
+GUIDE, ANALYSES, DATASETS, FIGURES, LANGUAGE, PYTHON, TRAINING = (
     (ROOT / f"docs/{name}.md").read_text(encoding="utf-8")
-    for name in ("ablations", "analyses", "figures", "language", "python", "training")
+    for name in ("ablations", "analyses", "datasets", "figures", "language", "python", "training")
 )
 NOTEBOOK = json.loads((ROOT / "docs/results.ipynb").read_text("utf-8"))
 SECTIONS = {section.partition(".")[0]: section for section in re.split(r"^## ", GUIDE, flags=re.MULTILINE)[1:]}
@@ -165,6 +165,23 @@ def test_each_example_works_as_printed(project: Project, section: str) -> None:
     if section == "4":  # a momentum of nothing is FedAvg, as the guide says
         found = tables[-1].set_index("method")["obtained_mean"]
         assert found["β = 0"].tolist() == found["FedAvg"].tolist() != found["β = 0.9"].tolist()
+
+
+@pytest.mark.matrix
+def test_the_examples_of_arrays_train(tmp_path: Path) -> None:
+    made = make_project(tmp_path, dict(FILES.findall(DATASETS)), [])
+    rng, person, label = np.random.default_rng(0), np.arange(240) % 4, np.arange(240) // 4 % 3
+    drawn = rng.standard_normal((240, 5)) * [1, 100, 0.01, 3, 1] + label[:, None] * [1, 80, 0.01, 0, 0]
+    sensors = pd.DataFrame(drawn, columns=list("abcde")).assign(activity=label, person=person, day="Monday")
+    sensors.to_csv(made.write("data/sensors/sensors.csv", ""), index=False)
+    embeddings = pd.DataFrame({"embedding": list(drawn[:, [0, 4]]), "topic": np.array(["x", "y", "z"])[label]})
+    embeddings["split"] = np.where(np.arange(240) % 5, "train", "test")
+    embeddings.to_parquet(made.write("data/embeddings/part.parquet", ""))
+    done = made.call("pfl", "run", "sensors", "embeddings", PFL_DEVICE="cpu")
+    assert (done.returncode, "Activities from sensors" in done.stdout) == (0, True), done.stderr
+    for spec_name, least in (("sensors", 55), ("embeddings", 40)):  # a third by chance
+        table = pd.read_csv(tmp_path / f"reports/{spec_name}/table.csv").set_index("method")
+        assert table.loc["FedAvg", "obtained_mean"] > least
 
 
 @pytest.mark.matrix

@@ -4,8 +4,10 @@ import json
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
@@ -15,6 +17,7 @@ from pflcore.backbones._pretrained import read_weights
 from pflcore.data.assignment_files import read_split
 from pflcore.data.sample_files import read_samples, write_samples
 from pflcore.datasets import DATASETS, stand_in
+from pflcore.datasets.har import Har
 from pflcore.datasets.voc import Voc2007
 from pipeline.papers.paper import read_contents
 from pipeline.running.board import Board, StageState
@@ -135,6 +138,35 @@ def _samples(path):
     write_samples(path, stand_in(DATASETS.create("digits"), 20, 10))
 
 
+def _array_tables(folder):
+    folder.mkdir()
+    pq.write_table(pa.table({"x": [[0.5, 2.0], [3.5, 4.0], [1.5, 0.0]], "label": [1, 0, 1]}), folder / "a.parquet")
+
+
+def _array_file(path):
+    path.mkdir()
+    rng = np.random.default_rng(0)
+    np.savez(path / "a.npz", x=rng.standard_normal((4, 2, 3)), label=np.arange(4) % 2)
+
+
+def har_files(prefix=""):
+    """Five samples of UCI HAR, of three persons, as texts by their names."""
+    rng, files = np.random.default_rng(0), {}
+    for split, labels, persons in (("train", [5, 1, 6], [30, 1, 1]), ("test", [2, 3], [4, 4])):
+        tables = {f"{split}/X_{split}.txt": rng.standard_normal((len(labels), 561))}
+        for sensor in product(("body_acc", "body_gyro", "total_acc"), "xyz"):
+            tables[f"{split}/Inertial Signals/{'_'.join(sensor)}_{split}.txt"] = rng.normal(size=(len(labels), 128))
+        for name, values in tables.items():
+            files[name] = "\n".join(" ".join(f"{value: .7e}" for value in row) for row in values)
+        for what, numbers in (("y", labels), ("subject", persons)):
+            files[f"{split}/{what}_{split}.txt"] = "\n".join(map(str, numbers))
+    return {f"{prefix}{name}": text.encode() for name, text in files.items()}
+
+
+def _shrink_har(patch):
+    patch.setattr(Har, "counts", (5, 0))
+
+
 TENSORS = {"a.weight": torch.ones(3, 4), "a.bias": torch.zeros(3)}
 TEXT = b"First Citizen:\nBefore we proceed, hear me speak.\n\nAll:\nSpeak, speak.\n" + b"a line of words\n" * 9
 PUBLISHED = b'method,share,mean,std,quoted,note\nFedAvg,0.5,61.25,0.3,,\n"Fed, Per",1,72.5,,yes,a note\n'
@@ -149,6 +181,11 @@ LOADERS = {
     "detection_folder: an image": _detection("JPEGImages/a.jpg"),
     "detection_folder: boxes": _detection("Annotations/a.xml"),
     "detection_folder: a list": _detection("ImageSets/Main/trainval.txt"),
+    "array_table: its CSV": _dataset("array_table/a.csv", {"a.csv": b"x,y,label\n1,2.5,b\n0,-1,a\n2,7,a\n"}),
+    "array_table: its Parquet": _dataset("array_table/a.parquet", _array_tables),
+    "array_file: its file": _dataset("array_file/a.npz", _array_file),
+    "har: signals": _dataset("har/train/Inertial Signals/body_gyro_y_train.txt", har_files(), _shrink_har),
+    "har: features": _dataset("har/test/X_test.txt", har_files(), _shrink_har, inputs="features"),
     "voc2007: an image": _voc2007("JPEGImages/a.jpg"),
     "voc2007: boxes": _voc2007("Annotations/a.xml"),
     "mnist: images": _digits(f"mnist/{digit_files.IDX[0]}", _mnist),

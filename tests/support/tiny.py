@@ -32,6 +32,7 @@ EXECUTORS = ("sequential", "pooled", "stacked")
 # What makes an entry small and fit for 8×8 images; an entry that is not named here gets the options of its `smoke`.
 BACKBONE_OPTIONS = {
     "alexnet_bn": {"width": 4, "hidden": 16, "grid": 1, "kernel": 3, "stride": 1, "padding": 1, "pool_padding": 1},
+    "convnet1d": {"channels": (3, 4), "hidden": (8,), "kernel": 3},
     "convnet": {"channels": (3, 4), "hidden": (8,), "kernel": 3, "padding": 1},
     "lenet": {"kernel": 3, "padding": 1},
     "lenet_bn": {"kernel": 3, "padding": 1},
@@ -41,6 +42,7 @@ BACKBONE_OPTIONS = {
 FAST = ("convnet", "tiny_vit")
 TEXT = "language_transformer"
 LENGTH = 6  # of a text
+SIGNALS = (2, 12)  # channels, times
 _SMALL, _SERVER = {"embedding": 4, "hidden": 4, "layers": 2}, {"server_momentum": 0.5}
 METHOD_OPTIONS = {
     "fedbabu": {"finetune_steps": None},
@@ -92,6 +94,13 @@ def texts(*sizes):
     return replace(held, inputs=torch.from_numpy(characters))
 
 
+def signals(*sizes):
+    """As :func:`federation`, of random signals."""
+    rng, held = generator(0, "tiny signals"), federation(*sizes)
+    drawn = rng.standard_normal((len(held.labels), *SIGNALS), np.float32) * 3 + 1
+    return replace(held, inputs=torch.from_numpy(drawn), mean=torch.tensor([[[1.0], [1.2]]]), std=torch.tensor([3.0]))
+
+
 def boxed(*sizes):
     """As :func:`federation`, with up to three boxes on each image."""
     rng, held = generator(0, "tiny boxes"), federation(*sizes)
@@ -107,18 +116,23 @@ def suited(net, *sizes):
     """Samples that the backbone takes."""
     if net.predicts == "boxes":
         return boxed(*sizes)
-    return texts(*sizes) if net.takes == "text" else federation(*sizes)
+    return {"text": texts, "arrays": signals}.get(net.takes, federation)(*sizes)
+
+
+def shape_for(net):
+    """The shape of an input of a model."""
+    return {"text": (LENGTH,), "arrays": SIGNALS}.get(net.takes, SHAPE)
 
 
 def inputs_for(net, count):
     """Random inputs of a model."""
-    return torch.randint(CLASSES, (count, LENGTH)) if net.takes == "text" else torch.randn(count, *SHAPE)
+    shape = (count, *shape_for(net))
+    return torch.randint(CLASSES, shape) if net.takes == "text" else torch.randn(shape)
 
 
 def create(net, seed=0, method=None):
     """The model and its groups, with what the method adds."""
-    shape, extend = (LENGTH,) if net.takes == "text" else SHAPE, method.extend if method else None
-    model, groups = net.create(shape, CLASSES, seed, extend)
+    model, groups = net.create(shape_for(net), CLASSES, seed, method.extend if method else None)
     return model, trained_groups(method, groups) if method else groups
 
 

@@ -191,7 +191,7 @@ TEXT, LENET = backbone("language_transformer"), backbone("lenet_bn")
     [
         ("rollout", "fedavg", CONV, SIX, {}, "'rollout' needs a Transformer"),
         ("rollout", "prompts", VITS, SIX, {}, "'rollout' needs a Transformer"),
-        ("rollout", "fedavg", TEXT, texts(), {}, "'rollout' needs images, and the dataset is text"),
+        ("rollout", "fedavg", TEXT, texts(), {}, "'rollout' needs images, and the dataset is of text"),
         ("rollout", "fedavg", VITS, SIX, {"clients": (6,)}, r"clients: there is no client 6; .* 0\.\.5"),
         ("rollout", "fedavg", VITS, SIX, {"clients": ()}, r"rollout\.clients: name a client"),
         ("embeddings", "fedavg", CONV, SIX, {}, "method fedavg has no embeddings of clients"),

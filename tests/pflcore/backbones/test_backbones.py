@@ -14,6 +14,7 @@ from pflcore.backbones import BACKBONES
 from pflcore.datasets import DATASETS
 
 DIGITS, MNIST, CIFAR, PHOTO, TEXT = (1, 8, 8), (3, 28, 28), (3, 32, 32), (3, 224, 224), (80,)
+GREY, SIGNALS = (1, 28, 28), (9, 128)
 
 
 def made(name, shape, classes, **options):
@@ -45,6 +46,10 @@ SIZES = [
     ("vit", PHOTO, {}, {100: 5_543_716}),
     ("vit", PHOTO, {"size": "small"}, {100: 21_704_164}),
     ("vit", PHOTO, {"size": "base"}, {100: 85_875_556}),
+    ("mlp", GREY, {}, {10: 199_210}),
+    ("linear", GREY, {}, {10: 7_850}),
+    ("convnet1d", SIGNALS, {}, {6: 235_014}),
+    ("convnet1d", SIGNALS, {"hidden": (1024, 512)}, {6: 2_253_958}),
     ("lstm", TEXT, {}, {100: 825_220}),
     ("language_transformer", TEXT, {}, {100: 683_008}),
 ]
@@ -96,6 +101,18 @@ def test_the_convnet_by_hand():
     torch.testing.assert_close(model(images), F.linear(x, *head))
 
 
+def test_the_convnet_of_signals_by_hand():
+    model, _ = BACKBONES.create("convnet1d", kernel=3, channels=(4, 5), hidden=(7,)).create((2, 13), 3, 0)
+    signals = x = torch.randn(3, 2, 13)
+    parameters = iter(model.parameters())
+    conv1, conv2, fc1, head = zip(parameters, parameters, strict=True)
+    for weight, bias in (conv1, conv2):
+        windows = x.unfold(2, 3, 1)  # samples, channels, times, kernel
+        x = (torch.einsum("nctk,ock->not", windows, weight) + bias[:, None]).relu()
+        x = torch.stack([x[..., at : at + 2].amax(-1) for at in range(0, x.shape[-1] - 1, 2)], -1)
+    torch.testing.assert_close(model(signals), F.linear(F.linear(x.flatten(1), *fc1).relu(), *head))
+
+
 def test_the_tiny_vit_by_hand():
     model, _ = backbone("tiny_vit", dim=6, heads=3, head_dim=4, mlp_dim=5, patch=4).create((3, 8, 12), CLASSES, 0)
     state = {name: tensor + 0.1 * torch.rand(tensor.shape) for name, tensor in model.state_dict().items()}
@@ -133,8 +150,8 @@ SUITED = {
     ("vit", (3, 300, 300)): {"patch": 20},
     **{("vit", shape): {"patch": patch} for shape, patch in ((DIGITS, 4), ((1, 28, 28), 7), (MNIST, 7))},
 }
-IMAGES = [entry for entry in map(DATASETS.create, DATASETS.names()) if len(entry.shape) == 3]
-CASES = product((name for name in BACKBONES.names() if BACKBONES.get(name).takes == "images"), IMAGES)
+IMAGES = [entry for entry in map(DATASETS.create, DATASETS.names()) if entry.kind == "images"]
+CASES = product((name for name in BACKBONES.names() if "images" in BACKBONES.get(name).takes), IMAGES)
 
 
 @pytest.mark.parametrize("name, dataset", first_of_each(CASES, ids=lambda name, dataset: f"{name}-{dataset.name}"))
@@ -180,6 +197,9 @@ def test_a_seed_gives_the_same_model_anywhere_and_every_parameter_is_used(name):
         ("timm_model", {"model": "test_vit"}, (3, 40, 32), "'test_vit' does not take images of 3×40×32 (Input height"),
         ("language_transformer", {}, (201,), "positions 200 are too few for texts of 201 characters"),
         ("convnet", {}, (80,), "convnet takes images, the dataset is text; use language_transformer or lstm"),
+        ("convnet", {}, SIGNALS, "convnet takes images, the dataset has arrays; use convnet1d, linear or mlp"),
+        ("mlp", {}, (80,), "mlp takes images or arrays, the dataset is text; use language_transformer or lstm"),
+        ("convnet1d", {}, (9, 23), "kernel 9 with padding 0 leaves nothing of 23 times after convolution 2"),
         ("lstm", {}, DIGITS, "lstm takes text, the dataset has images; use alexnet_bn, "),
     ],
 )

@@ -37,6 +37,27 @@ def test_batches_are_normalised_scaled_up_and_the_same_when_they_are_fetched_ahe
     assert large.shape == (1, 16, 16) and data.shape == (1, 8, 8)
 
 
+@pytest.mark.parametrize("shape", [(3,), (3, 4), (3, 2, 2)])
+def test_arrays_are_standardised_by_the_training_rows_of_all_clients(shape, monkeypatch):
+    rng, labels, rows = np.random.default_rng(0), np.zeros(20, np.int64), np.arange(20)
+    inputs = (rng.standard_normal((20, *shape)) * 7 + 1e3).astype(np.float32)
+    inputs[:, 1] = 0.1  # a constant channel
+    samples = Samples(inputs, labels, rows < 12, "toy", ("a",), mean=(), std=(), source="", standardise=True)
+    assignment = Assignment(
+        [rows[2:7], rows[8:12]], [rows[12:15], rows[16:]], "toy", 0, validation=[rows[:1], rows[7:8]]
+    )
+    monkeypatch.setattr("pflcore.data.samples._CHUNK", 2 * inputs[0].size)
+    plain = replace(samples, standardise=False)
+    data, same = (FederatedData.from_samples(one, assignment, torch.device("cpu")) for one in (samples, plain))
+    used = np.moveaxis(inputs[[2, 3, 4, 5, 6, 8, 9, 10, 11]].astype(np.float64), 1, 0).reshape(3, -1)
+    scale = used.mean(1), np.where([True, False, True], used.std(1), 1)
+    mean, std = (values.reshape(-1, *[1] * (len(shape) - 1)) for values in scale)
+    chosen = torch.tensor([[13, 4], [0, 19]])
+    np.testing.assert_allclose(data.batch(chosen).inputs, ((inputs - mean) / std)[chosen], rtol=0, atol=5e-5)
+    assert torch.equal(same.batch(chosen).inputs, torch.from_numpy(inputs)[chosen])
+    assert data.kind == "arrays" and not data.is_text and data.shape == shape and data.example().shape == (1, *shape)
+
+
 def test_tensors_of_several_types_arrive_in_a_copy_each():
     states = [{"w": torch.arange(6.0).view(2, 3), "steps": torch.tensor(7)}, {"none": torch.empty(0)}]
     with pretend_cuda() as events:

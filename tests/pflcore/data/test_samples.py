@@ -36,12 +36,16 @@ IMAGES = Samples(
 )
 LAST = (BYTES[:, 5] % 3).astype(np.int64)
 TEXTS = dataclasses.replace(IMAGES, inputs=BYTES[:, :6] % 3, labels=LAST, mean=(), std=())
+FLOATS = np.random.default_rng(1).standard_normal((12, 10)).astype(np.float32)
+ARRAYS = dataclasses.replace(IMAGES, inputs=FLOATS.reshape(12, 2, 5), mean=(), std=(), standardise=True)
 WHOLE = dataclasses.replace(IMAGES, attributes={"domain": DOMAIN}, boxes=BOXES, size=8)
 OWNERS = np.array([0, 0, 2, 2, -1, 2, 0, 0, 2, 2, 0, 2])
 ASSIGNMENT = Assignment.from_owners(OWNERS, [IMAGES.train, ~IMAGES.train], 3, "toy", 7)
 
 
-@pytest.mark.parametrize(("samples", "shape"), [(IMAGES, (3, 4, 5)), (WHOLE, (3, 8, 8)), (TEXTS, (5,))])
+@pytest.mark.parametrize(
+    ("samples", "shape"), [(IMAGES, (3, 4, 5)), (WHOLE, (3, 8, 8)), (TEXTS, (5,)), (ARRAYS, (2, 5))]
+)
 def test_samples_round_trip_byte_identically(tmp_path, monkeypatch, samples, shape):
     path, scratch = tmp_path / "a.parquet", tmp_path / "decoded"
     write_samples(path, samples)
@@ -89,6 +93,8 @@ def test_samples_refuse():
         ({"attributes": {"domain": Attribute(np.arange(3), ("a", "b", "c"))}}, "12 train, 3 domain"),
         ({"boxes": dataclasses.replace(BOXES, corners=BOXES.corners[:, ::-1].copy())}, "boxes: object 0: corners"),
         ({"boxes": dataclasses.replace(BOXES, counts=np.ones(12, np.int64))}, "boxes: 12 objects"),
+        ({"inputs": FLOATS.astype(np.float64)}, "inputs must be float32 with 2 dimensions, not float64 with 2"),
+        ({"inputs": np.where(FLOATS[7, 3] == FLOATS, np.inf, FLOATS), "mean": (), "std": ()}, "row 7: its numbers"),
         ({"std": (1.0, 0.0, 1.0)}, "std (1.0, 0.0, 1.0) need one number for each of the 3 channels"),
     ):
         with pytest.raises(UserError, match=r"^dataset 'toy': .*" + re.escape(words)):

@@ -27,6 +27,7 @@ CASES = [
     (method("fedavg", also_personal=("head",), finetune_epochs=2, finetune_groups=("head",)), CONVNET, DATA, {}),
     (method("fedavg", train_only=("head",)), CONVNET, DATA, {}),
     (method("fedper"), TEXT, tiny.texts(*SIZES), {}),
+    (method("fedper"), tiny.backbone("convnet1d"), tiny.signals(*SIZES), {}),
     (method("fedper"), CONVNET, replace(HELD, novel=frozenset({2})), {"precision": "bf16"}),
     (method("fedper"), CONVNET, HELD, {"patience": 1}),
 ]

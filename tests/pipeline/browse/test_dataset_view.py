@@ -5,14 +5,20 @@ import io
 
 import pytest
 from rich.console import Console
+from support import own_parts
 from support.breaking_host import CONTENT, serving
 from support.digit_files import write_mnist, write_usps_hdf5
+from support.mistakes import line_of
 from support.official import write_files, write_zip
 
 from pflcore.datasets import DATASETS, _download, domainnet
 from pflcore.datasets._download import Source
 from pflcore.errors import UserError
+from pflcore.registry import use_study
 from pipeline.browse.dataset_view import fetch, show_facts
+from pipeline.browse.listing import describe, list_kind
+from pipeline.spec.catalog import Invalid, load_catalog
+from pipeline.workspace import Workspace
 
 
 @pytest.fixture
@@ -48,6 +54,27 @@ def test_which_parts_are_here_and_how_others_are_got(data):
     assert shown["state"] == "needs folder; 3 of 7 parts are here"
     assert shown["clipart"].startswith(f"here, {data}/domainnet/clipart.zip ({size:,} bytes; its hash is checked")
     assert shown["sketch"] == f"here, {data}/domainnet/sketch (a folder says neither hash nor version)"
+
+
+def test_a_broken_part_of_a_study_hides_no_other(tmp_path, capsys):
+    bare = own_parts.DATASET.replace('    licence, download_size, access = "none", "none", "included"\n', "")
+    files = {"datasets/bare.py": bare, "datasets/gone.py": "import gone\n", "datasets/noise.py": own_parts.DATASET}
+    needs = own_parts.DATASET.replace("    def load", "    size: int = option(help='In pixels.')\n\n    def load")
+    write_files(tmp_path, {**files, "datasets/asks.py": f"from pflcore.options import option\n{needs}"})
+    try:
+        catalog, workspace, out = load_catalog(tmp_path), Workspace(tmp_path, tmp_path), io.StringIO()
+        list_kind("datasets", workspace, catalog, Console(file=out, width=10_000))
+        shown = {line.split("  ")[0]: line for line in out.getvalue().splitlines()}
+        assert "needs folder" in shown["bare"] and "ready" in shown["noise"] and "digits" in shown
+        said = capsys.readouterr().err.splitlines()
+        problem = "datasets/gone.py:1: the dataset cannot be imported: ModuleNotFoundError: No module named 'gone'"
+        assert said[0] == f"pfl: left alone: {problem}" and "left alone: dataset 'asks'" in said[1] and len(said) == 2
+        assert line_of(describe, "gone", workspace, catalog, Console(file=out)) == problem
+        with pytest.raises(Invalid) as error:
+            catalog.validate("dataset", {"name": "gone"})
+        assert error.value.message == problem
+    finally:
+        use_study(tmp_path / "nowhere")
 
 
 def test_what_has_an_address_and_a_hash_is_fetched_and_the_rest_is_a_persons(tmp_path, data, monkeypatch):

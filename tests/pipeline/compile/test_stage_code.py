@@ -138,13 +138,14 @@ def test_whom_a_module_concerns(copy, module):
 
 
 def test_the_code_of_stages_and_the_versions_of_results():
-    entries = {"dataset": "digits", "partition": "iid", "method": "fedper", "backbone": "convnet"}
-    run = SimpleNamespace(**entries, analyses=["rollout"])
+    entries = {"dataset": "digits", "partition": "iid", "method": "fedper", "backbone": "convnet", "features": None}
+    run = SimpleNamespace(**entries, analyses=["rollout"], encoder=("resnet50", {}))
     other = SimpleNamespace(**{**entries, "method": "own"}, analyses=[])
     shown, counted = (SimpleNamespace(counted=counted, drawn=["curves", "rollout"]) for counted in (False, True))
     train = code.code_of_run("train", run)
     for parts, names in (
         (code.code_of_run("data", run), "engine dataset.digits"),
+        (code.code_of_run("features", run), "engine backbone.resnet50"),
         (code.code_of_run("partition", run), "engine partition.iid"),
         (train, trained := "engine method.fedper backbone.convnet analysis.rollout"),
         (code.code_of_evaluation(shown, [run, other]), "stage.evaluate"),  # or else the models are built for it
@@ -159,6 +160,8 @@ def test_the_code_of_stages_and_the_versions_of_results():
     expected = {"engine": str(ENGINE_VERSION), "dataset.digits": "6", "partition.iid": "3", "backbone.convnet": "7"}
     own = {"method.own": text_hash("study.methods.own 12ab\n")[:12]}
     assert code.versions(source, catalog, other) == expected | own
+    other = SimpleNamespace(**{**vars(other), "features": {"weights": "w"}, "encoder": ("resnet50", {})})
+    assert code.versions(source, catalog, other) == expected | own | {"backbone.resnet50": "8"}
 
 
 def test_the_record_of_the_engine(copy):
@@ -208,4 +211,4 @@ def test_an_edited_engine_is_refused_until_it_is_tested_and_then_makes_nothing_s
         patch.setattr(code, "ENGINE_VERSION", 99)
         guard.run(workspace)
     changed = {one["cmd"].split()[2] for name, one in project.stages().items() if one != stages[name]}
-    assert changed == set(STAGES)  # all that the engine makes
+    assert changed == set(STAGES) - {"features"}  # all that the engine makes here

@@ -208,7 +208,12 @@ def test_training_on_own_tensors_is_the_engines_run_on_these_samples():
     assert model.predict(data.inputs[:2]).shape == (2, tiny.CLASSES)
     one = [(np.zeros((3, 1, 8, 8), np.uint8), np.array([0, 1, 2]))]
     for change, line in [
-        ({"train": [(torch.zeros(3, 1, 8, 8), [0, 1, 2])]}, r"^client 0: images must be uint8 \(n, ch.* float32 \("),
+        (
+            {"train": [(torch.zeros(3, 1, 8, 8).int(), [0, 1, 2])]},
+            r"^client 0: images must be uint8 \(n, ch.* int32 \(",
+        ),
+        ({"train": [(torch.zeros(3, 1, 8, 8), [0, 1, 2])]}, r"^samples must be of one type, got float32 and uint8$"),
+        ({"train": [(torch.full((3, 4), torch.nan), [0, 1, 2])]}, r"^client 0: row 0 has a number that is missing"),
         ({"train": [(np.zeros((3, 1, 8, 8), np.uint8), [0, 1])]}, r"^client 0: labels must be 3 whole numbers"),
         ({"test": []}, r"^1 clients have training samples and 0 test samples; give both for each$"),
         ({"method": "fedperr"}, r"^unknown method 'fedperr'; did you mean 'fedper'\?$"),
@@ -216,6 +221,12 @@ def test_training_on_own_tensors_is_the_engines_run_on_these_samples():
         ({"batchsize": 4}, r"^training has no setting 'batchsize'; did you mean 'batch_size'\?$"),
     ]:
         refuses(line, pipeline.train, **{"train": one, "test": one, "backbone": CONVNET, "rounds": 1, **change})
+    # Floats are standardised by the training samples.
+    readings = [(np.arange(12.0).reshape(4, 3) ** 2 + client, np.arange(4) % 2) for client in range(2)]
+    model = pipeline.train(readings[:1], readings[1:], backbone="mlp", rounds=1, sample_rate=1.0).model(0)
+    inputs = readings[0][0].astype(np.float32)
+    standardised = (inputs - inputs.mean(0)) / inputs.std(0)
+    np.testing.assert_allclose(model.prepared(torch.from_numpy(inputs)).numpy(), standardised, rtol=1e-5, atol=1e-5)
     # What the package offers is imported when it is asked for.
     code = "import sys, pipeline; sys.exit(any(name in sys.modules for name in ('pandas', 'torch', 'numpy')))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

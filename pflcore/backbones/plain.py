@@ -1,0 +1,96 @@
+"""Small networks of float arrays: logistic regression, a multilayer perceptron, convolutions along time."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar
+
+from torch import nn
+
+from pflcore.backbones import BACKBONES
+from pflcore.backbones._base import Backbone
+from pflcore.errors import UserError
+from pflcore.options import option
+
+
+@BACKBONES.register
+class MLP(Backbone):
+    """A multilayer perceptron with ReLU, of all numbers of an array or image.
+
+    With its defaults it is the 2NN of FedAvg: 199,210 parameters for 10 classes of 1×28×28 images.
+    """
+
+    name = "mlp"
+    citation = "McMahan et al., AISTATS 2017, the 2NN"
+    smoke: ClassVar[dict[str, Any]] = {"hidden": (16,)}
+    groups: ClassVar[dict[str, str]] = {"fc": r"fc\d+\.", "head": r"head\."}
+    takes = "images or arrays"
+    hidden: tuple[int, ...] = option((200, 200), ge=1, help="Widths of the hidden layers.")
+
+    def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
+        return _classify(nn.Sequential(), shape, self.hidden, classes)
+
+
+@BACKBONES.register
+class Linear(Backbone):
+    """Multinomial logistic regression, on all numbers of an array or image.
+
+    It has 7,850 parameters for 10 classes of 1×28×28 images. All of it is the group ``head``, so methods with a
+    personal classifier share nothing.
+    """
+
+    name = "linear"
+    citation = "Li et al., FedProx, MLSys 2020, its convex model"
+    groups: ClassVar[dict[str, str]] = {"head": r"head\."}
+    takes = "images or arrays"
+
+    def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
+        return _classify(nn.Sequential(), shape, (), classes)
+
+
+@BACKBONES.register
+class ConvNet1d(Backbone):
+    """Convolutions along time with ReLU and max pooling, then linear layers, of sensors [channels, time].
+
+    With its defaults it has 235,014 parameters for 6 classes of 9×128 signals; with ``hidden: [1024, 512]`` it is the
+    CNN that PFLlib trains on human activities, with 2,253,958.
+    """
+
+    name = "convnet1d"
+    citation = "the HARCNN of Zhang et al., PFLlib, 2023, with one smaller hidden layer"
+    smoke: ClassVar[dict[str, Any]] = {"channels": (4, 6), "hidden": (12,)}
+    groups: ClassVar[dict[str, str]] = {"conv": r"conv\d+\.", "fc": r"fc\d+\.", "head": r"head\."}
+    takes = "arrays"
+    channels: tuple[int, ...] = option((32, 64), ge=1, help="Output channels of each convolution.")
+    hidden: tuple[int, ...] = option((128,), ge=1, help="Widths of the hidden linear layers.")
+    kernel: int = option(9, ge=1, help="Times that a convolution spans.")
+    padding: int = option(0, ge=0, help="Zero padding of the convolutions, in times.")
+
+    def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
+        if len(shape) != 2:
+            what = f"takes arrays [channels, time], the dataset's are {list(shape)}"
+            raise UserError(f"backbone {self.name} {what}; use mlp or linear")
+        width, length = shape
+        model = nn.Sequential()
+        for index, channels in enumerate(self.channels, 1):
+            model.add_module(f"conv{index}", nn.Conv1d(width, channels, self.kernel, padding=self.padding))
+            model.add_module(f"conv{index}_relu", nn.ReLU())
+            model.add_module(f"conv{index}_pool", nn.MaxPool1d(2))
+            width, length = channels, (length + 2 * self.padding - self.kernel + 1) // 2
+            if length < 1:
+                what = f"kernel {self.kernel} with padding {self.padding} leaves nothing of {shape[1]} times"
+                where = f"after convolution {index}; use a smaller one or more padding"
+                raise UserError(f"backbone {self.name}: {what} {where}")
+        return _classify(model, (width, length), self.hidden, classes)
+
+
+def _classify(model: nn.Sequential, shape: tuple[int, ...], hidden: tuple[int, ...], classes: int) -> nn.Module:
+    """Add hidden linear layers with ReLU, and a classifier, to a model that gives features of the given shape."""
+    model.add_module("flatten", nn.Flatten())
+    width = math.prod(shape)
+    for index, wider in enumerate(hidden, 1):
+        model.add_module(f"fc{index}", nn.Linear(width, wider))
+        model.add_module(f"fc{index}_relu", nn.ReLU())
+        width = wider
+    model.add_module("head", nn.Linear(width, classes))
+    return model

@@ -1,0 +1,65 @@
+"""What datasets of a user's own files have in common: where they lie, and the names of their classes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath, PureWindowsPath
+
+import numpy as np
+
+from pflcore.data.samples import Mask, Rows, check_labels
+from pflcore.datasets._base import FOLDER, Dataset, Names
+from pflcore.datasets._download import DataFile
+from pflcore.errors import UserError
+from pflcore.options import option
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnFiles(Dataset):
+    """Base of the datasets of a user's own files, in a folder below that of the data."""
+
+    licence = "the user's own"
+    download_size = "the user's own"
+    access = FOLDER
+
+    path: str = option("", help="A folder below the data folder; empty: the one with this dataset's name.")
+    version: str = option("", help="Any text, to change when the files have changed: they are not watched.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if PureWindowsPath(self.path).anchor or ".." in PurePosixPath(self.path).parts or set(self.path) & set("\\\0"):
+            raise UserError(
+                f"{self.name}.path = {self.path!r} must be a folder below the data folder, such as 'flowers'"
+            )
+
+    def data_files(self, folder: Path) -> list[DataFile]:
+        return [DataFile(self.name, self.root(folder), self.files)]
+
+    def root(self, folder: Path) -> Path:
+        """Return the chosen folder, given the dataset's own."""
+        return folder.parent / self.path if self.path else folder
+
+
+def name_classes(
+    values: Sequence[int | str], train: Mask, where: str, what: str, names: Names = ()
+) -> tuple[Names, Rows]:
+    """Return names and numbers of the classes, of labels that are integers, or texts, which are sorted.
+
+    Integers without `names` are 0, 1, 2 and so on without a gap. A class needs a training sample; `what` is a sample.
+    """
+    if isinstance(values[0], str):
+        words, labels = np.unique(np.array(values, object), return_inverse=True)
+        names = tuple(map(str, words))
+    else:
+        # Labels beyond 64 bits exist only in damaged files: they are as wrong as any other number out of range.
+        labels = np.array([min(int(value), 2**62) for value in values], np.int64)
+        known = bool(names)
+        names = names or tuple(map(str, range(min(int(labels.max()), len(values)) + 1)))
+        if not known and (gaps := {*range(len(names))} - {*labels.tolist()}):
+            raise UserError(f"{where}: integer labels must be 0, 1, 2 and so on, but no {what} has label {min(gaps)}")
+        check_labels(labels, len(names), where)
+    if unknown := sorted({*labels[~train].tolist()} - {*labels[train].tolist()}):
+        listed = ", ".join(ascii(names[number]) for number in unknown)
+        raise UserError(f"{where}: the test files have labels without a training {what}: {listed}")
+    return names, labels

@@ -1,0 +1,92 @@
+"""Human activities from the sensors of a smartphone, by person (UCI HAR)."""
+
+from __future__ import annotations
+
+from io import BytesIO
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from pflcore.data.preparation import track
+from pflcore.data.samples import SPLITS, Attribute, Inputs, Samples
+from pflcore.datasets import DATASETS
+from pflcore.datasets._arrays import ArrayDataset, as_floats
+from pflcore.datasets._base import FOLDER
+from pflcore.datasets._download import Source
+from pflcore.datasets._files import GET_AGAIN, Files, reading
+from pflcore.errors import UserError
+from pflcore.options import option
+
+_HOMEPAGE = "https://archive.ics.uci.edu/dataset/240/human+activity+recognition+using+smartphones"
+_ARCHIVE = Source(_HOMEPAGE, file="UCI HAR Dataset.zip")
+_SENSORS = tuple(f"{sensor}_{axis}" for sensor in ("body_acc", "body_gyro", "total_acc") for axis in "xyz")
+_TIMES, _FEATURES, _PERSONS = 128, 561, 30
+
+
+@DATASETS.register
+class Har(ArrayDataset):
+    """Six activities of 30 persons, from the sensors of a smartphone at the waist (UCI HAR).
+
+    A sample is 2.56 seconds of nine signals at 50 Hz, [9, 128]: acceleration without gravity (g), angular velocity
+    (rad/s) and total acceleration (g), each along three axes; or the 561 features that the authors computed of them.
+    The person is the attribute ``person``. UCI's training and test files are of different persons, 21 and 9, and are
+    joined here: with the partition ``natural`` each person is a client, and its ``test_share`` says what is tested on.
+    UCI's download holds the archive that is read; no hash of it is published.
+    """
+
+    name = "har"
+    citation = "Anguita et al., A Public Domain Dataset for Human Activity Recognition Using Smartphones, ESANN 2013"
+    licence = "CC BY 4.0 by UCI's page; by its README no commercial use"
+    homepage = _HOMEPAGE
+    access = FOLDER
+    download_size = "61 MB"
+    original = (len(_SENSORS), _TIMES)
+    files = (_ARCHIVE.name, "UCI HAR Dataset/")
+    class_names = ("walking", "walking upstairs", "walking downstairs", "sitting", "standing", "laying")
+    counts = (10_299, 0)
+    attributes: ClassVar[dict[str, Any]] = {"person": tuple(str(number) for number in range(1, _PERSONS + 1))}
+
+    inputs: str = option("signals", choices=("signals", "features"), help="The nine signals, or the 561 features.")
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.original if self.inputs == "signals" else (_FEATURES,)
+
+    def load(self, folder: Path) -> Samples:
+        advance = track("reading har", len(SPLITS))
+        inputs, numbers = [], []
+        with self.open(folder, (_ARCHIVE,), "UCI HAR Dataset", tuple(f"{split}/" for split in SPLITS)) as (
+            files,
+            source,
+        ):
+            for split in SPLITS:
+                inputs.append(self._inputs(files, split))
+                numbers.append([_read(files, f"{split}/{what}_{split}.txt", 1)[:, 0] for what in ("y", "subject")])
+                advance(1)
+        labels, persons = (np.concatenate(parts).astype(np.int64) - 1 for parts in zip(*numbers, strict=True))
+        floats = np.concatenate(inputs)
+        if not len(floats) == len(labels) == len(persons):
+            raise UserError(
+                f"{files.where}: {len(floats)} inputs, {len(labels)} labels, {len(persons)} persons; {GET_AGAIN}"
+            )
+        attributes = {"person": Attribute(persons, self.attributes["person"])}
+        train = np.ones(len(labels), bool)
+        return self.complete(floats, labels, train, where=files.where, source=source, attributes=attributes)
+
+    def _inputs(self, files: Files, split: str) -> Inputs:
+        if self.inputs == "features":
+            return _read(files, f"{split}/X_{split}.txt", _FEATURES)
+        names = [f"{split}/Inertial Signals/{sensor}_{split}.txt" for sensor in _SENSORS]
+        with reading(files.where):
+            return np.stack([_read(files, name, _TIMES) for name in names], axis=1)
+
+
+def _read(files: Files, name: str, width: int) -> Inputs:
+    """Return the numbers of a text, float32 [lines, width]."""
+    where, read = files.named(name)
+    with reading(where):
+        numbers = np.loadtxt(BytesIO(read()), dtype=np.float64, ndmin=2)
+        if numbers.shape[1] != width:
+            raise ValueError(f"{numbers.shape[1]} numbers in a line, not {width}")
+    return as_floats(numbers, where)

@@ -1,0 +1,235 @@
+"""The user's own numbers: a table of features, or arrays of any shape in a file of NumPy's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.parquet as pq
+
+from pflcore.data.samples import SPLITS, Attribute, Inputs, Mask, Samples
+from pflcore.datasets import DATASETS
+from pflcore.datasets._arrays import ArrayDataset, as_floats
+from pflcore.datasets._base import check_distinct, check_file_name
+from pflcore.datasets._download import DataFile
+from pflcore.datasets._files import reading
+from pflcore.datasets._own import OwnFiles, name_classes
+from pflcore.errors import UserError
+from pflcore.options import option
+
+_TAKEN = ("input", "label", "split", "boxes")  # columns of prepared samples, which no attribute can be called
+_MISSING = ("", "NA", "N/A", "NaN", "nan", "null", "NULL")
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnArrays(ArrayDataset, OwnFiles):
+    """Base of the datasets that hold a user's own numbers; only the data tell their classes and their number."""
+
+    citation = "none: the user's own numbers"
+    original = (0,)
+
+    file: str = option("", help="The name of the file; empty: the only one of its kind in the folder.")
+    label: str = option("label", help="What holds the labels: integers from 0 on, or texts.")
+    attribute_columns: tuple[str, ...] = option(
+        (), help="What else is known of each sample, such as a person: attributes that a partition can go by."
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_distinct(self, "attribute_columns", least=0)
+        if self.file:
+            check_file_name(self, "file", "a file in the folder")
+        if taken := [name for name in self.attribute_columns if name in _TAKEN]:
+            raise UserError(f"{self.name}.attribute_columns = {taken[0]!r} is the name of something else; rename it")
+        object.__setattr__(self, "attributes", dict.fromkeys(self.attribute_columns, ()))
+
+    def data_files(self, folder: Path) -> list[DataFile]:
+        return [DataFile(self.name, self.root(folder), (self.file,) if self.file else self.files)]
+
+    def find(self, folder: Path) -> Path:
+        """Return the path of the file. Raises :class:`UserError` where there is none, or one of several."""
+        root = self.root(folder)
+        patterns = (self.file,) if self.file else self.files
+        found = sorted({path for pattern in patterns for path in root.glob(pattern)})
+        if not found:
+            raise UserError(f"{root}: no {' or '.join(patterns)} here; put it there, or set 'path' or 'file'")
+        if len(found) > 1:
+            raise UserError(f"{root}: {', '.join(path.name for path in found)}; say which by the option 'file'")
+        return found[0]
+
+    def assemble(self, path: Path, inputs: Inputs, train: Mask, columns: Mapping[str, pa.Array], note: str) -> Samples:
+        """Return what was read; `columns` are labels and attributes by their names, and a note of it is for reports."""
+        names, labels = name_classes(columns[self.label].to_pylist(), train, str(path), "sample")
+        attributes = {name: _attribute(columns[name]) for name in self.attribute_columns}
+        source, where = f"{path.name}{note}", str(path)
+        return self.complete(
+            inputs, labels, train, where=where, source=source, class_names=names, attributes=attributes
+        )
+
+
+@DATASETS.register
+class ArrayTable(OwnArrays):
+    """Your own table of numbers, in a CSV or Parquet file; no code needed.
+
+    A sample is a row: features, readings of sensors, an embedding. Its input are all `columns`, side by side; a
+    column is of numbers, or of lists of equal length, as embeddings in Parquet. Without `columns` these are all that
+    have numbers and no other purpose; columns of texts are left out, which the report says. Labels that are texts are
+    the classes in alphabetical order.
+    """
+
+    name = "array_table"
+    files = ("*.csv", "*.parquet")
+
+    split: str | None = option(None, help="The column that says train or test of each row; null: all are for training.")
+    columns: tuple[str, ...] = option((), help="The columns of the input; empty: all others with numbers.")
+
+    def load(self, folder: Path) -> Samples:
+        path = self.find(folder)
+        with reading(path, "mend it, or export it again"):
+            table = _read_csv(path) if path.suffix == ".csv" else pq.read_table(path, partitioning=None)
+        if not len(table):
+            raise UserError(f"{path}: has no rows; put the complete data there")
+        used = [self.label, *self.attribute_columns, *([self.split] if self.split else [])]
+        for name in (*used, *self.columns):
+            if table.column_names.count(name) != 1:
+                raise UserError(f"{path}: needs one column {name!r}, has {', '.join(table.column_names[:20])}")
+        others = [name for name in table.column_names if name not in used]
+        chosen = self.columns or [name for name in others if _has_numbers(table[name].type)]
+        left_out = [] if self.columns else [name for name in others if name not in chosen]
+        if not chosen:
+            raise UserError(f"{path}: no column has numbers beside {', '.join(used)}; name the input's in 'columns'")
+        for name in (*used, *chosen):
+            if nulls := table[name].null_count:
+                row = pc.index(pc.is_null(table[name]), True).as_py()
+                few = f"{nulls:,} of {len(table):,} rows lack {name!r}, the first is row {row}"
+                raise UserError(f"{path}: {few}; fill or drop them")
+        for name in left_out:
+            _check_text(table[name], name, path)
+        inputs = np.concatenate([_numbers(table[name], name, path) for name in chosen], axis=1)
+        known = {name: _plain(table[name], name, path) for name in used}
+        train = np.ones(len(table), bool)
+        if self.split:
+            sides = known[self.split].to_pylist()
+            if wrong := [row for row, side in enumerate(sides) if side not in SPLITS]:
+                found = f"row {wrong[0]}: {self.split!r} is {sides[wrong[0]]!r}"
+                raise UserError(f"{path}: {found}; it must be train or test")
+            train = np.array([side == "train" for side in sides], bool)
+        note = f" (without {', '.join(left_out)})" if left_out else ""
+        return self.assemble(path, inputs, train, known, note)
+
+
+@DATASETS.register
+class ArrayFile(OwnArrays):
+    """Your own arrays of any shape, in an .npz file of NumPy's; no code needed.
+
+    Inputs have the samples first and one to three dimensions after them, of which the first are the channels: signals
+    are [n, channels, time]. By the
+    default names the file has ``x`` and ``label``; or ``x_train``, ``label_train``, ``x_test`` and ``label_test``. An
+    attribute is an array as the labels are.
+    """
+
+    name = "array_file"
+    files = ("*.npz",)
+
+    inputs: str = option("x", help="The name of the inputs in the file, or its beginning before _train and _test.")
+    sample_shape: tuple[int, ...] = option(
+        (), ge=1, help="The shape of one sample, for plans and generated samples; empty: as it is in the file."
+    )
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.sample_shape or self.original
+
+    def load(self, folder: Path) -> Samples:
+        path = self.find(folder)
+        with reading(path, "write it with numpy.savez, without objects"), np.load(path) as file:
+            arrays = dict(file)
+        wanted = (self.inputs, self.label, *self.attribute_columns)
+        sides = SPLITS if f"{self.inputs}_train" in arrays else ("",)
+        parts = [[f"{name}_{side}" if side else name for name in wanted] for side in sides]
+        if missing := [name for part in parts for name in part if name not in arrays]:
+            raise UserError(f"{path}: has no {missing[0]!r}, but {', '.join(arrays)[:200]}; set the options of names")
+        for inputs, *others in parts:
+            shape = arrays[inputs].shape
+            if len(shape) not in (2, 3, 4) or 0 in shape or (self.sample_shape and shape[1:] != self.sample_shape):
+                expected = self.sample_shape or "one to three dimensions after the samples"
+                raise UserError(f"{path}: {inputs} is {shape}; a sample must have {expected}")
+            if arrays[inputs].dtype.kind not in "fiub":
+                raise UserError(f"{path}: {inputs} is {arrays[inputs].dtype}; it must be numbers")
+            for name in others:
+                if arrays[name].shape != shape[:1] or arrays[name].dtype.kind not in "iuU":
+                    found = f"{arrays[name].dtype} {arrays[name].shape}"
+                    raise UserError(f"{path}: {name} is {found}; it must be {shape[0]} integers or texts")
+        if len({arrays[inputs].shape[1:] for inputs, *_ in parts}) > 1:
+            raise UserError(f"{path}: the samples for training and test are of different shapes")
+        joined = {name: np.concatenate([arrays[part[at]] for part in parts]) for at, name in enumerate(wanted)}
+        train = np.arange(len(joined[self.inputs])) < len(arrays[parts[0][0]])
+        columns = {name: pa.array(joined[name]) for name in wanted[1:]}
+        return self.assemble(path, as_floats(joined[self.inputs], str(path)), train, columns, "")
+
+
+def _read_csv(path: Path) -> pa.Table:
+    as_missing = pyarrow.csv.ConvertOptions(null_values=_MISSING, strings_can_be_null=True)
+    return pyarrow.csv.read_csv(path, convert_options=as_missing)
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
+def _has_numbers(kind: pa.DataType) -> bool:
+    """Return whether a column has numbers, truth values, or lists of them."""
+    single = kind.value_type if _is_list(kind) else kind
+    return bool(pa.types.is_integer(single) or pa.types.is_floating(single) or pa.types.is_boolean(single))
+
+
+def _numbers(column: pa.ChunkedArray, name: str, path: Path) -> Inputs:
+    """Return a column of numbers, or of lists, as float32 [n, numbers in a row]."""
+    where = f"{path}: column {name!r}"
+    if not _has_numbers(column.type):
+        raise UserError(f"{where} is {column.type}, not numbers; leave it out of 'columns'")
+    if not _is_list(column.type):
+        return as_floats(column.to_numpy()[:, None], where)
+    widths = pc.list_value_length(column).to_numpy()
+    if len({*widths.tolist()}) > 1:
+        row = int((widths != widths[0]).argmax())
+        raise UserError(f"{where}: row {row} has {widths[row]} numbers, the first has {widths[0]}")
+    values = pc.list_flatten(column)
+    if values.null_count:
+        row = int(pc.index(pc.is_null(values), True).as_py() // widths[0])
+        raise UserError(f"{where}: row {row} lacks a number; fill it or drop the row")
+    return as_floats(values.to_numpy().reshape(len(column), -1), where)
+
+
+def _check_text(column: pa.ChunkedArray, name: str, path: Path) -> None:
+    """Raise :class:`UserError` for a column that would be numbers but for some cells, which are left out as a text."""
+    if not pa.types.is_string(column.type):
+        return
+    numbers = pc.match_substring_regex(column, r"^\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*$")
+    if (pc.sum(numbers).as_py() or 0) > len(column) / 2:
+        row = pc.index(numbers, False).as_py()
+        cell = column[row].as_py()
+        raise UserError(f"{path}: row {row}: {name!r} is {cell!r}, and numbers elsewhere; mend it, or list 'columns'")
+
+
+def _plain(column: pa.ChunkedArray, name: str, path: Path) -> pa.Array:
+    """Return a column of integers or texts; truth values and categories become texts."""
+    if pa.types.is_dictionary(column.type) or pa.types.is_boolean(column.type):
+        column = column.cast(pa.string())
+    if not (
+        pa.types.is_integer(column.type) or pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
+    ):
+        raise UserError(f"{path}: column {name!r} is {column.type}; it must be integers or texts")
+    return column.combine_chunks()
+
+
+def _attribute(column: pa.Array) -> Attribute:
+    """Return the values of a column in their order: of integers by size, of texts alphabetical."""
+    values = column.unique().sort()
+    places = pc.index_in(column, value_set=values)
+    return Attribute(np.asarray(places).astype(np.int64), tuple(map(str, values.to_pylist())))

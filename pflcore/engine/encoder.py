@@ -1,0 +1,83 @@
+"""A frozen model as an encoder: what its classifier takes, for many samples."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pflcore.backbones import Backbone
+from pflcore.data.federation import FederatedData
+from pflcore.data.preparation import allocate, track
+from pflcore.data.samples import Rows
+from pflcore.engine.device import one_thread
+from pflcore.engine.executors import worker_count
+from pflcore.engine.forward import Features, use_precision
+from pflcore.errors import UserError
+
+_BATCH = 256
+
+
+class Encoder:
+    """A backbone in evaluation mode, with the weights that it begins with or with `trained` ones.
+
+    Raises :class:`UserError` where it has no classifier, or does not go with the data.
+    """
+
+    def __init__(self, backbone: Backbone, data: FederatedData, trained: Mapping[str, Tensor] | None = None) -> None:
+        if data.is_text:
+            raise UserError("a text has a label at every position, so it has no features as a whole")
+        model, groups = backbone.create(data.shape, data.classes, 0, kind=data.kind)
+        self._features = Features(model, groups)
+        if not self._features.head:
+            raise UserError(f"backbone {backbone.name}: has no group `head`, whose input would be the features")
+        if trained:
+            model.load_state_dict(trained)
+        self._model = model.to(data.device).eval()
+        self._data = data
+
+    def encode(self, rows: Tensor) -> np.ndarray:
+        """Return the features of the samples in `rows`, int64 on the host: float32 (rows, features)."""
+        with torch.no_grad(), use_precision("fp32"), self._features as seen:
+            self._model(self._data.batch(rows).inputs)
+            features: np.ndarray = seen.of_classifier().flatten(1).float().cpu().numpy()
+        return features
+
+    def encode_all(self, rows: Rows) -> np.ndarray:
+        """Return the features of all samples in `rows`, float32 (rows, features), mapped to a file if they are large.
+
+        On a CPU every core takes batches, one thread each, so the numbers do not depend on how many there are.
+        """
+        parts = torch.split(torch.from_numpy(rows), _BATCH)
+        advance, start = track("encoding", len(rows)), 0
+        with one_thread(self._data.device):
+            width = self.encode(parts[0][:1]).shape[1]
+            filled = allocate((len(rows), 4 * width)).view(np.float32)
+            for features in self._each(parts):
+                filled[start : start + len(features)] = features
+                start += len(features)
+                advance(len(features))
+        return filled
+
+    def _each(self, parts: Sequence[Tensor]) -> Iterator[np.ndarray]:
+        workers = min(worker_count(), len(parts)) if self._data.device.type == "cpu" else 1
+        if workers == 1:
+            yield from map(self.encode, parts)
+            return
+        with multiprocessing.get_context("fork").Pool(workers, _begin, (self,)) as pool:
+            yield from pool.imap(_encode, [part.numpy() for part in parts])
+
+
+_inherited: list[Encoder] = []  # by the processes of a pool, which are forked
+
+
+def _begin(encoder: Encoder) -> None:
+    _inherited[:] = [encoder]
+    torch.set_num_threads(1)
+
+
+def _encode(rows: Rows) -> np.ndarray:
+    return _inherited[0].encode(torch.from_numpy(rows))
