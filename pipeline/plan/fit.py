@@ -19,7 +19,7 @@ from pflcore.files import write_text
 from pipeline.compile.compilation import Compilation
 from pipeline.progress import show_preparation
 from pipeline.spec.catalog import fingerprint, load_catalog
-from pipeline.spec.run import Run, options
+from pipeline.spec.run import Run
 from pipeline.spec.specs import find_specs, load_spec
 from pipeline.spec.yamlfile import Address
 from pipeline.workspace import Workspace, partition_path
