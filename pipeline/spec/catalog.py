@@ -237,7 +237,7 @@ def build_catalog() -> Catalog:
 
 
 def describe_entry(name: str, cls: type, origin: str = "") -> EntryInfo:
-    """Return one registered class, or one settings dataclass, as data; defaults are lists where options are tuples."""
+    """Return one registered class, or one settings dataclass, as data; tuples of options are lists."""
     infos = [
         dataclasses.replace(info, default=list(info.default) if isinstance(info.default, tuple) else info.default)
         for info in describe_options(cls)
@@ -246,7 +246,8 @@ def describe_entry(name: str, cls: type, origin: str = "") -> EntryInfo:
     names = [attribute for attribute in dir(cls) if not attribute.startswith("_") and attribute not in known]
     facts = {attribute: _as_plain(inspect.getattr_static(cls, attribute)) for attribute in names}
     facts = {attribute: value for attribute, value in facts.items() if value is not None}
-    citation, smoke = getattr(cls, "citation", ""), dict(getattr(cls, "smoke", {}))
+    citation, stated = getattr(cls, "citation", ""), getattr(cls, "smoke", {})
+    smoke = {name: list(value) if isinstance(value, tuple) else value for name, value in stated.items()}
     return EntryInfo(name, inspect.getdoc(cls) or "", citation, smoke, tuple(infos), facts, origin)
 
 
