@@ -286,7 +286,7 @@ def build_catalog() -> Catalog:
 
 
 def describe_entry(name: str, cls: type, origin: str = "") -> EntryInfo:
-    """Return one registered class, or one settings dataclass, as data; defaults are lists where options are tuples."""
+    """Return one registered class, or one settings dataclass, as data; tuples of options are lists."""
     infos = [
         dataclasses.replace(info, default=list(info.default) if isinstance(info.default, tuple) else info.default)
         for info in describe_options(cls)
