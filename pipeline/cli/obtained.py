@@ -26,7 +26,7 @@ def obtained(workspace: Workspace, spec: str, per_client: bool) -> pd.DataFrame:
 def show(frame: pd.DataFrame) -> None:
     """Print rows as a table, numbers to the right and with two decimals; a column of nothing is left out."""
     frame = frame.dropna(axis="columns", how="all")
-    numbers = [name for name in frame if pd.api.types.is_numeric_dtype(frame[name])]
+    numbers = [str(name) for name in frame if pd.api.types.is_numeric_dtype(frame[name])]
     text = frame.map(lambda value: f"{value:.2f}" if isinstance(value, float) else str(value))
     print_table(frame.columns, numbers, text.where(frame.notna(), "").itertuples(index=False))
 

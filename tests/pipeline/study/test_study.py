@@ -170,7 +170,7 @@ def test_what_is_begun_with_passes(kind, tmp_path):
         assert len(partition(PARTITIONS.create("my_own"), samples, 10, 0).train) == 10
         path.write_text(path.read_text().replace("    own: float", "    seed: int"))
         with pytest.raises(UserError, match=r"^partitions/my_own.py: every partition has an option 'seed'; call"):
-            load_catalog(tmp_path).entry("partition", "my_own")
+            load_catalog(tmp_path).check_part("my_own", ["partition"])
     else:
         verdicts = list(check_training(kind, "my_own", {}))
         assert len(verdicts) == 10 and [one for one in verdicts if not one[1]] == []
