@@ -18,7 +18,7 @@ from pflcore.partitions import PARTITIONS
 from pipeline.report import write  # noqa: F401
 from pipeline.running import local  # noqa: F401
 from pipeline.spec.figures import figure_module, figure_names
-from pipeline.stages import cli, data, describe, partition, results, train  # noqa: F401
+from pipeline.stages import cli, data, describe, features, partition, results, train  # noqa: F401
 
 for name in figure_names():
     with suppress(Exception):  # which is for the stage that needs it
