@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -13,6 +15,7 @@ import torch
 from torch import nn
 
 from pflcore.backbones import Backbone
+from pflcore.conditions import Condition, Draws
 from pflcore.data.federation import FederatedData
 from pflcore.data.upload import move
 from pflcore.detection.task import Detection
@@ -57,6 +60,7 @@ class RunState:
         evaluation: Evaluation,
         seed: int,
         scratch: Path | None,
+        condition: Condition | None = None,
     ) -> None:
         if reason := why_not_stopped_early(training, evaluation, bool(data.validation)):
             raise UserError(f"training.patience: {reason}")
@@ -66,14 +70,18 @@ class RunState:
         self.method, self.training, self.evaluation, self.seed = method, training, evaluation, seed
         self.model: nn.Module = model.to(data.device)
         self.groups: Groups = groups_of(method, groups)
-        self._members = [client for client in range(data.clients) if client not in data.novel]
+        self.condition = condition or Condition()
+        self.draws = Draws(seed, tuple(client for client in range(data.clients) if client not in data.novel))
+        self.attackers = self.condition.attackers(self.draws)
         self.round = self.resumed_from = 0
         self.inherited = False
         self.diverged: Diverged | None = None
         self.initial: Tensors = {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()}
         self.fixed: Tensors = pick(self.initial, self.groups.fixed)
         _check(method, training, data, detects)
-        self.trainer = make_trainer(self.model, self.groups, data, method, training, seed)
+        self.data = data = self.condition.data(self.draws, data)
+        pace = partial(self.condition.share_of_steps, self.draws) if condition else None
+        self.trainer = make_trainer(self.model, self.groups, data, method, training, seed, pace)
         roles, self.federation = self.trainer.roles, self.trainer.federation(self.initial)
         exchanged = method.init_shared(self.initial, roles, self.federation)
         common = add_prefix(COMMON, {name: tensor.to(data.device) for name, tensor in exchanged.items()})
@@ -85,7 +93,8 @@ class RunState:
         self.kept: Tensors = {**pick(self.initial, self.roles.personal), **own}
         self.personal = ClientStates(self.kept, data.clients, scratch)
         self.carried: Tensors = {**self.initial, **common, **self.kept, **self.trainer.facts(0, 1)}
-        takes_part = ~np.isin(np.arange(data.clients), sorted(data.novel))
+        self.condition.check(method, pick(self.carried, self.roles.shared | self.roles.generated))
+        takes_part = ~np.isin(np.arange(data.clients), sorted(data.novel | self.attackers))
         self.history = History(takes_part, 1 + bool(data.validation), precise=detects)
         self.traffic = torch.zeros(3, dtype=torch.int64)
 
@@ -97,34 +106,36 @@ class RunState:
 
     def warmup(self, executor: Sequential) -> None:
         """Let all clients that take part in training do what the method has them do before the first round, if any."""
-        if WARMUP in self.trainer.parts and (done := self._train(executor, 0, self._members, (WARMUP,))):
+        if WARMUP in self.trainer.parts and (done := self._train(executor, 0, self.draws.members, (WARMUP,))):
             updates, personal, _ = done
             self.server = self.method.end_warmup(self._server(0), self.roles, updates)
             self.personal.update(personal)
 
     def advance(self, executor: Sequential) -> float:
-        """Run one round; return the mean local loss of its participants.
+        """Run one round; return the mean local loss of its participants, not a number where nobody takes part.
 
         When local training diverges, the state before the round stays. A loss that is first seen not to be finite when
         the models are measured is a divergence too, but leaves the state after the round.
         """
-        round_, members = self.round + 1, self._members
+        round_, members = self.round + 1, self.draws.members
         sampled = sample_cohort(members, self.training.cohort_size(len(members)), self.seed, round_)
-        chosen = self.method.participants(sampled, self.data.clients)
-        participants = [client for client in chosen if client not in self.data.novel]
-        if (done := self._train(executor, round_, participants, self.trainer.order)) is None:
-            return float("nan")
-        updates, personal, losses = done
-        for update in updates:
-            self.traffic += torch.tensor([*self.method.traffic(update), 1])
-        before = self.server_optimizer.before(self.server)
-        updated = self.method.update_server(self._server(round_), self.roles, updates)
-        self.server = self.server_optimizer.step(before, updated)
-        self.personal.update(personal)
+        chosen = [one for one in self.method.participants(sampled, self.data.clients) if one not in self.data.novel]
+        participants = [client for client in chosen if self.condition.attends(self.draws, round_, client)]
+        losses: list[float] = []
+        if participants:
+            if (done := self._train(executor, round_, participants, self.trainer.order)) is None:
+                return float("nan")
+            updates, personal, losses = done
+            for update in updates:
+                self.traffic += torch.tensor([*self.method.traffic(update), 1])
+            before = self.server_optimizer.before(self.server)
+            updated = self.method.update_server(self._server(round_), self.roles, updates)
+            self.server = self.server_optimizer.step(before, updated)
+            self.personal.update(personal)
         self.round = round_
         if self.evaluation.is_due(round_, self.training.rounds):
             self._measure(executor)
-        return float("nan") if self.diverged else float(np.mean(losses))
+        return float(np.mean(losses)) if losses and not self.diverged else float("nan")
 
     def _train(
         self, executor: Sequential, round_: int, clients: Sequence[int], parts: Sequence[int]
@@ -143,14 +154,14 @@ class RunState:
                 jobs = [(one.client, {name: one.model[name] for name in self.carried}) for one in done]
             for outcome in executor.train(round_, jobs, parts[-1]):
                 client = outcome.client
-                samples, steps = len(self.data.train[client]), self.trainer.local.steps(client)
+                samples, steps = len(self.data.train[client]), self.trainer.local.steps(round_, client)
                 updates.append(Update(client, samples, sent[client], pick(outcome.model, exchanged), steps))
                 personal[client] = pick(outcome.model, self.kept)
                 losses.append(outcome.loss)
         except Diverged as diverged:
             self.diverged = diverged
             return None
-        return updates, personal, losses
+        return self.condition.sent(self.draws, round_, updates), personal, losses
 
     def _states(self, clients: Sequence[int], at_once: int = _GENERATED) -> Iterator[Job]:
         """Yield clients with the states that they begin with, of which generated entries are made for some at once."""
@@ -233,7 +244,17 @@ class RunState:
             weights=weights | add_prefix("server.", self.server.extra),
             findings=findings,
             notes=tuple(getattr(self.model, "notes", ())),
+            attackers=self.attackers,
+            epsilon=self._epsilon(),
         )
+
+    def _epsilon(self) -> float | None:
+        """Return the ε of differential privacy that the condition promises, if any."""
+        members = self.draws.members
+        size = self.training.cohort_size(len(members))
+        cohorts = (sample_cohort(members, size, self.seed, round_) for round_ in range(1, self.round + 1))
+        taken = Counter(client for cohort in cohorts for client in cohort)
+        return self.condition.epsilon(self.training, len(members), self.round, max(taken.values(), default=0))
 
     # --- checkpoints -------------------------------------------------------------------------------------------------
 

@@ -136,6 +136,7 @@ def code_of_run(kind: str, run: Run) -> list[Part]:
         entries = [("dataset", run.dataset)] if kind == "data" else [("partition", run.partition)]
     else:
         entries = [("method", run.method), ("backbone", run.backbone), *(("analysis", name) for name in run.analyses)]
+        entries += [("condition", run.condition)] if run.condition else []
     return [*code_of(kind), *(Part(f"{one}.{name}", module_of(one, name), root_of(kind)) for one, name in entries)]
 
 
@@ -166,7 +167,7 @@ def shown_content(table: str) -> str:
 def versions(code: Code, catalog: Catalog, run: Run) -> Versions:
     """Return the versions of the code that a run's result depends on; of a study's own entries a digest."""
     made_by = {"engine": str(ENGINE_VERSION)}
-    for kind in ("dataset", "partition", "method", "backbone"):
+    for kind in ("dataset", "partition", "method", "backbone", *(["condition"] if run.condition else [])):
         name = getattr(run, kind)
         own = code.outside(module_of(kind, name))
         version = text_hash(own)[:12] if own else str(catalog.entry(kind, name).facts["results_version"])

@@ -1,0 +1,10 @@
+"""No condition."""
+
+from __future__ import annotations
+
+from pflcore.conditions import CONDITIONS, Condition
+
+
+@CONDITIONS.register
+class Nothing(Condition):
+    """All clients that are sampled train as they should, on the data that they hold; runs without a condition."""
