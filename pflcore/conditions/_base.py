@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -34,10 +34,6 @@ class Draws:
     def happens(self, chance: float, purpose: str, round_: int, client: int) -> bool:
         """Draw for a client in a round whether something of this probability happens."""
         return chance > 0 and generator(self.seed, purpose, round_, client).random() < chance
-
-    def noise(self, like: Tensor, stream: torch.Generator) -> Tensor:
-        """Draw standard normal numbers of the shape of a tensor, which are the same on every device."""
-        return torch.randn(like.shape, generator=stream, dtype=like.dtype).to(like.device)
 
     def stream(self, purpose: str, round_: int, client: int) -> torch.Generator:
         """Return a generator on the host for a client in a round."""
@@ -77,10 +73,14 @@ class Condition(Entry):
         """Return what the server gets in place of what clients have trained; round 0 is before the first."""
         return list(updates)
 
-    def epsilon(self, training: Training, clients: int, rounds: int, most: int) -> float | None:
-        """Return the ε of differential privacy after some rounds, in which a client took part `most` times; None where
-        nothing is promised."""
+    def epsilon(self, training: Training, clients: int, cohorts: Iterable[Sequence[int]]) -> float | None:
+        """Return the ε of differential privacy after rounds with these of so many clients; None: none is promised."""
         return None
+
+
+def normal(like: Tensor, stream: torch.Generator) -> Tensor:
+    """Draw standard normal numbers of the shape of a tensor, the same ones on every device."""
+    return torch.randn(like.shape, generator=stream, dtype=like.dtype).to(like.device)
 
 
 def changed(update: Update, change: Callable[[Tensor, Tensor], Tensor]) -> Update:
@@ -102,7 +102,7 @@ def relabelled(data: FederatedData, clients: Collection[int], change: Callable[[
     """
     if data.is_text or data.labels.ndim > 1:
         what = "texts" if data.is_text else "boxes"
-        raise UserError(f"{what} are no samples of one class each, whose labels could be wrong")
+        raise UserError(f"condition: wrong labels are of samples with one class each, and {what} have none")
     labels = data.labels.cpu().numpy().copy()
     for client in clients:
         rows = data.train[client].numpy()

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from pflcore.conditions import CONDITIONS, Condition, Draws
-from pflcore.conditions._base import changed, relabelled
+from pflcore.conditions._base import changed, normal, relabelled
 from pflcore.data.federation import FederatedData
 from pflcore.errors import UserError
 from pflcore.exchange import Update
@@ -58,7 +58,7 @@ class Attack(Condition):
 
         def harmful(received: Tensor, returned: Tensor) -> Tensor:
             if self.kind == "gaussian":
-                return received + strength * draws.noise(received, stream)
+                return received + strength * normal(received, stream)
             sign = -1 if self.kind == "sign_flip" else 1
             return torch.add(received, returned - received, alpha=sign * strength)
 

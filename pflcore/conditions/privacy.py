@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from importlib.util import find_spec
+from itertools import chain
 
 import torch
 from torch import Tensor
 
 from pflcore.client_view import COMMON
 from pflcore.conditions import CONDITIONS, Condition, Draws
-from pflcore.conditions._base import changed, floating
+from pflcore.conditions._base import changed, floating, normal
 from pflcore.errors import UserError
 from pflcore.exchange import Update
 from pflcore.groups import Tensors
@@ -75,20 +77,22 @@ class Privacy(Condition):
         factor: Tensor = (self.clip / norm).clamp(max=1.0)
 
         def noisy(received: Tensor, returned: Tensor) -> Tensor:
-            return received + factor * (returned - received) + spread * draws.noise(received, stream)
+            return received + factor * (returned - received) + spread * normal(received, stream)
 
         return changed(update, noisy)
 
-    def epsilon(self, training: Training, clients: int, rounds: int, most: int) -> float:
+    def epsilon(self, training: Training, clients: int, cohorts: Iterable[Sequence[int]]) -> float:
         import dp_accounting  # optional, and slow to import
         from dp_accounting.rdp import RdpAccountant
 
         accountant = RdpAccountant(range(2, 513))  # of fractional orders it warns that sums do not converge
+        rounds = list(cohorts)
         if self.where == "central":
             rate = training.cohort_size(clients) / clients
             one = dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(self.noise))
-            accountant.compose(one, rounds)
-        elif most:
+            accountant.compose(one, len(rounds))
+        else:
             # Whatever its samples, its difference is within C of what was received, so two may be 2 C apart.
+            most = max(Counter(chain.from_iterable(rounds)).values())
             accountant.compose(dp_accounting.GaussianDpEvent(self.noise / 2), most)
         return float(accountant.get_epsilon(self.delta))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import replace
@@ -253,8 +252,7 @@ class RunState:
         members = self.draws.members
         size = self.training.cohort_size(len(members))
         cohorts = (sample_cohort(members, size, self.seed, round_) for round_ in range(1, self.round + 1))
-        taken = Counter(client for cohort in cohorts for client in cohort)
-        return self.condition.epsilon(self.training, len(members), self.round, max(taken.values(), default=0))
+        return self.condition.epsilon(self.training, len(members), cohorts)
 
     # --- checkpoints -------------------------------------------------------------------------------------------------
 

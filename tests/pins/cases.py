@@ -53,6 +53,8 @@ _ONCE = {**_FEW, "rounds": 1}
 _CLIPPED = {**_FEW, "lr": 2.0, "clip": 1.0}
 _MEASURED = {"every": 2, "window": 4, "curve_every": 3}
 _ADAPTED = {"name": "adaptation", "epochs": 2, "parts": ["head", "all"]}
+_AWAY = {"name": "availability", "away": 0.6, "slow": 0.5, "redrawn": True, "pace": 0.3}
+_ATTACK = {"name": "attack", "share": 0.4, "strength": 1.5}
 _RELEASED = {"name": "noise", "sigma_max": 1.0, "variant": "as_released"}
 
 _TRAINED = (
@@ -122,6 +124,12 @@ _TRAINED = (
     _trained("fixed parameters", "lora", S, R, backbone=_STILL, rank=2),
     _trained("novel clients", "local", P, partition=_NOVEL),
     _trained("novel clients, sampled", "fedavg", partition=_NOVEL, analyses=(_ADAPTED,), clients=6),
+    _trained("clients away", "scaffold", P, S, R, condition=_AWAY),
+    _trained("wrong labels", "fedrod", S, condition={"name": "label_noise", "flipped": 0.4, "noisy": 0.6}),
+    _trained("attackers", "fedper", P, S, R, partition=_HELD_BACK, condition=_ATTACK),
+    _trained("noisy attackers", "fedavg", S, averaging="krum", condition={**_ATTACK, "kind": "gaussian", "strength": 0.1}),
+    _trained("trimmed", "fedbn", R, backbone=_NORM, training=_WIDE, averaging="trimmed_mean", condition=_ATTACK),
+    _trained("geometric median", "feddyn", P, averaging="geometric_median"),
     _trained("noise", "fedavg", partition={"name": "noise", "sigma_max": 40.0}),
     _trained("fresh noise", "fedper", S, partition=_RELEASED),
     _trained("scaled up", "fedavg", backbone=_STILL, size=12, training=_FEW),
