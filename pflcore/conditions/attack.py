@@ -29,7 +29,7 @@ class Attack(Condition):
 
     citation = "Li et al., RSA, AAAI 2019; label_flip: Fang et al., USENIX Security 2020, section 5"
 
-    share: float = option(gt=0, le=0.5, help="Share of the clients that attack, rounded.")
+    share: float = option(0.2, gt=0, le=0.5, help="Share of the clients that attack, rounded.")
     kind: str = option("sign_flip", choices=(*_STRENGTHS, "label_flip"), help="What attackers do.")
     strength: float | None = option(None, gt=0, help="Strength s; null: 1, with scale 10.")
 

@@ -17,7 +17,7 @@ HEADER = ["round", "client"]
 
 @CONDITIONS.register
 class Availability(Condition):
-    """Some of the sampled clients are away in a round, and stragglers do only a part of their local steps.
+    """Sampled clients are away by chance, and stragglers do only a part of their local steps.
 
     A client that is away neither trains nor sends, and keeps what it has. In a round that all sampled clients miss the
     server keeps its state. Before the first round, and when they are measured, all are there. Who is away is drawn for
@@ -28,19 +28,12 @@ class Availability(Condition):
 
     citation = "stragglers: Li et al., FedProx, MLSys 2020, section 5.2"
 
-    away: float = option(0.0, ge=0, le=1, help="Probability that a sampled client is away in a round.")
-    path: str | None = option(None, help="File of absences instead, such as specs/mnist/away.csv.")
+    away: float = option(0.5, ge=0, le=1, help="Probability that a sampled client is away in a round.")
+    path: str | None = option(None, help="File of absences in place of chance: specs/mnist/away.csv.")
     content: str | None = option(None, later=True, help="The SHA-256 of the file, noted when a spec is compiled.")
     slow: float = option(0.0, ge=0, le=1, help="Share of the clients that are stragglers.")
     redrawn: bool = option(False, help="Whether they are drawn anew in every round, each client by chance.")
     pace: float = option(0.5, gt=0, lt=1, help="Share of its local steps that a straggler does, at least one step.")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.path is not None and self.away:
-            raise UserError("availability.away does not go with a file, which says who is away")
-        if self.path is None and not (self.away or self.slow):
-            raise UserError("availability: nobody is away or slow; set away, path or slow")
 
     def check(self, method: Method, sent: Tensors) -> None:
         if self.slow and any(phase.epochs and not phase.extra for phase in method.phases()):

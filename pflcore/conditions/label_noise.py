@@ -23,7 +23,7 @@ class LabelNoise(Condition):
 
     citation = "Han et al., Co-teaching, NeurIPS 2018, appendix A"
 
-    flipped: float = option(gt=0, le=1, help="Probability that a label is wrong.")
+    flipped: float = option(0.3, gt=0, le=1, help="Probability that a label is wrong.")
     pattern: str = option("symmetric", choices=("symmetric", "pair"), help="Which class stands there instead.")
     noisy: float = option(1.0, gt=0, le=1, help="Share of the clients whose labels are wrong by chance.")
 

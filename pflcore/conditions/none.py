@@ -7,4 +7,6 @@ from pflcore.conditions import CONDITIONS, Condition
 
 @CONDITIONS.register
 class Nothing(Condition):
-    """All clients that are sampled train as they should, on the data that they hold; runs without a condition."""
+    """All clients that are sampled train as they should, on the data that they hold."""
+
+    citation = "what runs are trained under by default"

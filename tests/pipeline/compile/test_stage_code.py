@@ -138,15 +138,17 @@ def test_whom_a_module_concerns(copy, module):
 
 
 def test_the_code_of_stages_and_the_versions_of_results():
-    entries = {"dataset": "digits", "partition": "iid", "method": "fedper", "backbone": "convnet"}
+    entries = {"dataset": "digits", "partition": "iid", "method": "fedper", "backbone": "convnet", "condition": ""}
     run = SimpleNamespace(**entries, analyses=["rollout"])
     other = SimpleNamespace(**{**entries, "method": "own"}, analyses=[])
+    attacked = SimpleNamespace(**{**entries, "condition": "attack"}, analyses=[])
     shown, counted = (SimpleNamespace(counted=counted, drawn=["curves", "rollout"]) for counted in (False, True))
     train = code.code_of_run("train", run)
     for parts, names in (
         (code.code_of_run("data", run), "engine dataset.digits"),
         (code.code_of_run("partition", run), "engine partition.iid"),
         (train, trained := "engine method.fedper backbone.convnet analysis.rollout"),
+        (code.code_of_run("train", attacked), "engine method.fedper backbone.convnet condition.attack"),
         (code.code_of_evaluation(shown, [run, other]), "stage.evaluate"),  # or else the models are built for it
         (code.code_of_evaluation(counted, [run, other]), f"stage.evaluate {trained} method.own stage.counting"),
         (code.code_of_report(shown), "stage.report figure.rollout"),
@@ -159,6 +161,7 @@ def test_the_code_of_stages_and_the_versions_of_results():
     expected = {"engine": str(ENGINE_VERSION), "dataset.digits": "6", "partition.iid": "3", "backbone.convnet": "7"}
     own = {"method.own": text_hash("study.methods.own 12ab\n")[:12]}
     assert code.versions(source, catalog, other) == expected | own
+    assert code.versions(source, catalog, attacked)["condition.attack"] == "6"
 
 
 def test_the_record_of_the_engine(copy):
