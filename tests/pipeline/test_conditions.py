@@ -1,0 +1,70 @@
+"""Conditions in specs, in what runs leave behind, and in what is kept of it."""
+
+import numpy as np
+import pytest
+from support.fake_catalog import resolved
+
+from pflcore.artifacts import read_table
+from pflcore.errors import UserError
+from pflcore.protocols import curve, final_clients
+from pipeline.measurements import from_table, to_table
+from pipeline.spec.run import Run
+from pipeline.study.small_run import SEQUENTIAL, UNEVEN, SmallRun, perform, same_everywhere
+
+BASE = "{dataset: ten, partition: dirichlet, clients: 20, backbone: vit, method: fedtp}"
+
+
+def spec(*conditions, base=BASE):
+    return f"grid:\n  base: {base}\n  axes:\n    condition: {{{', '.join(conditions)}}}\n"
+
+
+def test_a_condition_is_part_of_a_run_and_none_is_not(tmp_path):
+    with_axis = resolved(
+        tmp_path / "a", spec("calm: none", "bad: storm", "worse: {name: storm, force: 0.9, clients: 9}")
+    )
+    calm, bad, worse = with_axis.runs
+    (plain,) = resolved(tmp_path / "b", f"grid:\n  base: {BASE}\n").runs
+    assert calm == plain and "condition" not in plain.record and plain.condition == ""
+    assert bad.record == {**plain.record, "condition": {"name": "storm", "force": 0.5}} and bad.id != plain.id
+    assert (worse.clients, worse.options("condition")) == (9, {"force": 0.9})
+    assert all(run.federation_id == plain.federation_id for run in (calm, bad))
+    small = resolved(tmp_path / "c", spec("calm: none", "bad: storm"), "smoke").runs
+    assert [run.condition for run in small] == ["", "storm"]
+
+
+WRONG = {
+    "grid.axes.condition.b.force: 0 must be greater than 0": spec("a: none", "b: {name: storm, force: 0}"),
+    "grid.axes.condition.a.forse: unknown option; did you mean 'force'?": spec("a: {name: storm, forse: 1}"),
+    "grid.axes.condition.a.name: unknown condition 'strom'; did you mean 'storm'?": spec("a: strom"),
+    "grid.axes.condition.a.force: unknown option; there are none": spec("a: {force: 1}"),
+}
+
+
+@pytest.mark.parametrize("message", WRONG)
+def test_a_wrong_condition_is_one_line_with_its_place(message, tmp_path):
+    with pytest.raises(UserError) as caught:
+        resolved(tmp_path, WRONG[message])
+    assert str(caught.value).endswith(message)
+
+
+def test_attackers_are_measured_apart_and_kept_so(tmp_path):
+    attack = {"name": "attack", "share": 0.4}
+    partition = {**UNEVEN, "validation_share": 0.3, "novel_share": 0.2}
+    small = SmallRun("attacked", {"name": "fedper"}, partition=partition, clients=6, condition=attack)
+    with same_everywhere():
+        table, meta = read_table(perform(small, SEQUENTIAL, tmp_path) / "rounds.parquet", "rounds/2")
+    rows = table.to_pandas()
+    of = {name: sorted(set(own["client"])) for name, own in rows.groupby("population", observed=True)}
+    assert len(of["novel"]) == 1 and len(of["attacker"]) == 2 and of["test"] == of["validation"]
+    assert sorted([*of["test"], *of["novel"], *of["attacker"]]) == [0, 1, 2, 3, 4, 5]
+    benign = rows[rows["population"] == "test"].groupby("round")[["correct", "total"]].sum()
+    np.testing.assert_allclose(curve(table)[1], 100 * benign["correct"] / benign["total"])
+    assert final_clients(table)["client"].to_pylist() == of["test"]
+    again = to_table(from_table(table, meta["positions"])).to_pandas()
+    named = ["round", "client", "population", "correct", "total"]
+    columns = ["round", "population", "client"]
+    left, right = (
+        one[named].astype({"population": str}).sort_values(columns).reset_index(drop=True) for one in (rows, again)
+    )
+    assert left.astype(str).equals(right.astype(str)) and "epsilon" not in meta
+    assert Run(small.run.record).condition == "attack"
