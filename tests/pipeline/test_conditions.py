@@ -35,7 +35,7 @@ def test_a_condition_is_part_of_a_run_and_none_is_not(tmp_path):
 WRONG = {
     "grid.axes.condition.b.force: 0 must be greater than 0": spec("a: none", "b: {name: storm, force: 0}"),
     "grid.axes.condition.a.forse: unknown option; did you mean 'force'?": spec("a: {name: storm, forse: 1}"),
-    "grid.axes.condition.a.name: unknown condition 'strom'; did you mean 'storm'?": spec("a: strom"),
+    "grid.axes.condition.a: unknown condition 'strom'; did you mean 'storm'?": spec("a: strom"),
     "grid.axes.condition.a.force: unknown option; there are none": spec("a: {force: 1}"),
 }
 
