@@ -55,6 +55,7 @@ _MEASURED = {"every": 2, "window": 4, "curve_every": 3}
 _ADAPTED = {"name": "adaptation", "epochs": 2, "parts": ["head", "all"]}
 _AWAY = {"name": "availability", "away": 0.6, "slow": 0.5, "redrawn": True, "pace": 0.3}
 _ATTACK = {"name": "attack", "share": 0.4, "strength": 1.5}
+_NOISE = {**_ATTACK, "kind": "gaussian", "strength": 0.1}
 _RELEASED = {"name": "noise", "sigma_max": 1.0, "variant": "as_released"}
 
 _TRAINED = (
@@ -127,7 +128,9 @@ _TRAINED = (
     _trained("clients away", "scaffold", P, S, R, condition=_AWAY),
     _trained("wrong labels", "fedrod", S, condition={"name": "label_noise", "flipped": 0.4, "noisy": 0.6}),
     _trained("attackers", "fedper", P, S, R, partition=_HELD_BACK, condition=_ATTACK),
-    _trained("noisy attackers", "fedavg", S, averaging="krum", condition={**_ATTACK, "kind": "gaussian", "strength": 0.1}),
+    _trained(
+        "noisy attackers", "fedavg", S, averaging="krum", condition={**_ATTACK, "kind": "gaussian", "strength": 0.1}
+    ),
     _trained("trimmed", "fedbn", R, backbone=_NORM, training=_WIDE, averaging="trimmed_mean", condition=_ATTACK),
     _trained("geometric median", "feddyn", P, averaging="geometric_median"),
     _trained("noise", "fedavg", partition={"name": "noise", "sigma_max": 40.0}),

@@ -3,7 +3,6 @@
 import pandas as pd
 import pytest
 import yaml
-from pipeline.report.spec_report import SpecReport
 from support import report_demo as rd
 from support.fake_catalog import write_specs
 from support.figure_demo import record, write_analysis
@@ -16,6 +15,7 @@ from pflcore.errors import UserError
 from pipeline.compile.compiler import compile_workspace
 from pipeline.report.frame import Value
 from pipeline.report.printed import format_value, signed
+from pipeline.report.spec_report import SpecReport
 from pipeline.running.options import Request, RunOptions
 from pipeline.spec.metrics import Quantity, read_printed
 from pipeline.spec.table import Published
