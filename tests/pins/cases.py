@@ -128,9 +128,7 @@ _TRAINED = (
     _trained("clients away", "scaffold", P, S, R, condition=_AWAY),
     _trained("wrong labels", "fedrod", S, condition={"name": "label_noise", "flipped": 0.4, "noisy": 0.6}),
     _trained("attackers", "fedper", P, S, R, partition=_HELD_BACK, condition=_ATTACK),
-    _trained(
-        "noisy attackers", "fedavg", S, averaging="krum", condition={**_ATTACK, "kind": "gaussian", "strength": 0.1}
-    ),
+    _trained("noisy attackers", "fedavg", S, averaging="krum", condition=_NOISE),
     _trained("trimmed", "fedbn", R, backbone=_NORM, training=_WIDE, averaging="trimmed_mean", condition=_ATTACK),
     _trained("geometric median", "feddyn", P, averaging="geometric_median"),
     _trained("noise", "fedavg", partition={"name": "noise", "sigma_max": 40.0}),

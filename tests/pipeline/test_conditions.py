@@ -2,14 +2,18 @@
 
 import numpy as np
 import pytest
+from support import report_demo as rd
 from support.fake_catalog import resolved
+from support.rounds import rounds_table
 
-from pflcore.artifacts import read_table
+from pflcore.artifacts import read_table, write_table
 from pflcore.errors import UserError
 from pflcore.protocols import curve, final_clients
 from pipeline.measurements import from_table, to_table
+from pipeline.report.legend import legend
 from pipeline.spec.run import Run
 from pipeline.study.small_run import SEQUENTIAL, UNEVEN, SmallRun, perform, same_everywhere
+from pipeline.workspace import run_path
 
 BASE = "{dataset: ten, partition: dirichlet, clients: 20, backbone: vit, method: fedtp}"
 
@@ -68,3 +72,20 @@ def test_attackers_are_measured_apart_and_kept_so(tmp_path):
     )
     assert left.astype(str).equals(right.astype(str)) and "epsilon" not in meta
     assert Run(small.run.record).condition == "attack"
+
+
+def test_a_report_says_of_attackers_and_of_privacy(tmp_path):
+    conditions = {"a": {}, "b": {"condition": {"name": "attack", "share": 0.2}}}
+    conditions |= {name: {"condition": {"name": "privacy", "delta": 1e-4}} for name in ("c", "d")}
+    cells = [rd.cell({"condition": name}, [name]) for name in conditions]
+    records = {name: {**rd.RECORD, **own} for name, own in conditions.items()}
+    one = rd.with_records(tmp_path, rd.table(cells, ["condition"], []), records)
+    plain = legend(rd.results_of(rd.changed(one, cells=cells[:1], runs={"a": one.runs["a"]}), tmp_path))
+    assert "attackers" not in plain and "private" not in plain
+    for name, epsilon in (("c", 2.0), ("d", 12.345)):
+        path = tmp_path / run_path(name, "rounds.parquet")
+        write_table(path, rounds_table([(100, 0, 3, 4, 0.5)]), "rounds/2", run=name, diverged=None, epsilon=epsilon)
+    rd.write_run(tmp_path, "b", 50)
+    text = legend(rd.results_of(one, tmp_path))
+    assert "Of runs with attackers the other clients alone are measured." in text
+    assert "differentially private for a client with ε = 2 to 12.3 at δ = 0.0001" in text
