@@ -215,15 +215,12 @@ class Method(Steps, Entry):
         if not summed:
             return mean
         values = torch.stack([torch.cat([one.returned[name].flatten() for name in summed]) for one in updates])
-        match self.averaging:
-            case "median":
-                made = trimmed_mean(values, 0.5)
-            case "trimmed_mean":
-                made = trimmed_mean(values, self.suspects)
-            case "krum":
-                made = krum(values, self.suspects)
-            case _:
-                made = geometric_median(values, values.new_tensor(shares))
+        if self.averaging == "geometric_median":
+            made = geometric_median(values, values.new_tensor(shares))
+        elif self.averaging == "krum":
+            made = krum(values, self.suspects)
+        else:
+            made = trimmed_mean(values, 0.5 if self.averaging == "median" else self.suspects)
         parts = torch.split(made, [mean[name].numel() for name in summed])
         return mean | {name: part.view_as(mean[name]) for name, part in zip(summed, parts, strict=True)}
 

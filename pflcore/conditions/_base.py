@@ -96,10 +96,8 @@ def floating(tensors: Mapping[str, Tensor]) -> list[str]:
 
 
 def relabelled(data: FederatedData, clients: Collection[int], change: Callable[[int, Rows], Rows]) -> FederatedData:
-    """Return the data with the training labels of some clients as `change` makes them of (client, its labels).
-
-    Raises :class:`UserError` for samples that have no single class.
-    """
+    """Return the data with the training labels of some clients as `change` makes them of (client, its labels); raise
+    :class:`UserError` for samples that have no single class."""
     if data.is_text or data.labels.ndim > 1:
         what = "texts" if data.is_text else "boxes"
         raise UserError(f"condition: wrong labels are of samples with one class each, and {what} have none")

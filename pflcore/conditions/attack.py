@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
 from pflcore.conditions import CONDITIONS, Condition, Draws
@@ -47,9 +46,7 @@ class Attack(Condition):
         return draws.share(self.share, "attackers")
 
     def sent(self, draws: Draws, round_: int, updates: Sequence[Update]) -> list[Update]:
-        if self.kind == "label_flip":
-            return list(updates)
-        attackers = self.attackers(draws)
+        attackers = self.attackers(draws) if self.kind != "label_flip" else frozenset()
         return [self._attacked(draws, round_, one) if one.client in attackers else one for one in updates]
 
     def _attacked(self, draws: Draws, round_: int, update: Update) -> Update:
@@ -59,7 +56,6 @@ class Attack(Condition):
         def harmful(received: Tensor, returned: Tensor) -> Tensor:
             if self.kind == "gaussian":
                 return received + strength * normal(received, stream)
-            sign = -1 if self.kind == "sign_flip" else 1
-            return torch.add(received, returned - received, alpha=sign * strength)
+            return received + (-strength if self.kind == "sign_flip" else strength) * (returned - received)
 
         return changed(update, harmful)

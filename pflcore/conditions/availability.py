@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import csv
 from functools import cache
+
+import numpy as np
 
 from pflcore.conditions import CONDITIONS, Condition, Draws
 from pflcore.data.assignment_files import find_unchanged
@@ -11,8 +12,6 @@ from pflcore.errors import UserError
 from pflcore.groups import Tensors
 from pflcore.method import Method, name_of
 from pflcore.options import option
-
-HEADER = ["round", "client"]
 
 
 @CONDITIONS.register
@@ -59,15 +58,9 @@ class Availability(Condition):
 
 @cache
 def absences(path: str, content: str | None) -> frozenset[tuple[int, int]]:
-    """Return the pairs (round, client) in a file of absences. Raises :class:`UserError` for the first wrong line."""
-    found = set()
-    with find_unchanged(path, content).open(encoding="utf-8", newline="") as file:
-        for number, cells in enumerate(csv.reader(file), 1):
-            if number == 1 and cells != HEADER:
-                raise UserError(f"{path}: begins with {','.join(cells)!r}, which must be {','.join(HEADER)!r}")
-            if number == 1:
-                continue
-            if len(cells) != 2 or not all(cell.isdecimal() for cell in cells):
-                raise UserError(f"{path}:{number}: {','.join(cells)!r} must be a round, from 1, and a client, from 0")
-            found.add((int(cells[0]), int(cells[1])))
-    return frozenset(found)
+    """Return the pairs (round, client) in a file of absences. Raises :class:`UserError` where it is none."""
+    try:
+        rows = np.loadtxt(find_unchanged(path, content), np.int64, delimiter=",", skiprows=1, ndmin=2)
+        return frozenset((round_, client) for round_, client in rows.tolist())
+    except ValueError as error:
+        raise UserError(f"{path}: its lines must be a round, from 1, and a client, from 0: {error}") from None

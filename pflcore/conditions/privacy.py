@@ -27,10 +27,8 @@ class Privacy(Condition):
 
     The difference of all entries of floating point that a client sends to what it received is cut down, all together,
     to an L2 norm C. Noise is normal: with z its multiplier, of standard deviation z · C on the sum of a round's
-    differences (central; each of m gets z · C / √m, so that no single one is private), or on each (client). A client
-    with all its samples is protected, ε at δ is by RDP: central against whoever sees means, clients being sampled as by
-    Poisson; client against the server, by the rounds in which one client took part most often. Counters are sent as
-    they are, and choosing settings by results is not counted.
+    differences (central; each of m gets z · C / √m, so that no single one is private), or on each (client). ε at δ is
+    that of a client with all its samples, by RDP. Counters are sent as they are.
     """
 
     citation = "McMahan et al., Learning Differentially Private Recurrent Language Models, ICLR 2018; Mironov, CSF 2017"

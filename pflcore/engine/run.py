@@ -244,7 +244,7 @@ class RunState:
             findings=findings,
             notes=tuple(getattr(self.model, "notes", ())),
             attackers=self.attackers,
-            epsilon=self._epsilon(),
+            epsilon=None if self.diverged else self._epsilon(),
         )
 
     def _epsilon(self) -> float | None:

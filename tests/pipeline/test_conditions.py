@@ -1,13 +1,11 @@
 """Conditions in specs, in what runs leave behind, and in what is kept of it."""
 
 import numpy as np
-import pytest
 from support import report_demo as rd
 from support.fake_catalog import resolved
 from support.rounds import rounds_table
 
 from pflcore.artifacts import read_table, write_table
-from pflcore.errors import UserError
 from pflcore.protocols import curve, final_clients
 from pipeline.measurements import from_table, to_table
 from pipeline.report.legend import legend
@@ -34,21 +32,6 @@ def test_a_condition_is_part_of_a_run_and_none_is_not(tmp_path):
     assert all(run.federation_id == plain.federation_id for run in (calm, bad))
     small = resolved(tmp_path / "c", spec("calm: none", "bad: storm"), "smoke").runs
     assert [run.condition for run in small] == ["", "storm"]
-
-
-WRONG = {
-    "grid.axes.condition.b.force: 0 must be greater than 0": spec("a: none", "b: {name: storm, force: 0}"),
-    "grid.axes.condition.a.forse: unknown option; did you mean 'force'?": spec("a: {name: storm, forse: 1}"),
-    "grid.axes.condition.a: unknown condition 'strom'; did you mean 'storm'?": spec("a: strom"),
-    "grid.axes.condition.a.force: unknown option; there are none": spec("a: {force: 1}"),
-}
-
-
-@pytest.mark.parametrize("message", WRONG)
-def test_a_wrong_condition_is_one_line_with_its_place(message, tmp_path):
-    with pytest.raises(UserError) as caught:
-        resolved(tmp_path, WRONG[message])
-    assert str(caught.value).endswith(message)
 
 
 def test_attackers_are_measured_apart_and_kept_so(tmp_path):
