@@ -23,7 +23,7 @@ from pflcore.errors import UserError
 
 # The package that a study's modules belong to, and its folders of entries; after ``pfl.`` groups of entry points.
 STUDY = "study"
-FOLDERS = ("methods", "backbones", "datasets", "partitions", "analyses", "figures")
+FOLDERS = ("methods", "backbones", "datasets", "partitions", "conditions", "analyses", "figures")
 _home: Path | None = None
 
 

@@ -13,7 +13,7 @@ from pflcore import extensions
 from pflcore.errors import UserError
 
 _ROOT = Path(__file__).resolve().parent.parent
-_ENTRIES = {f"pflcore/{kind}" for kind in ("methods", "backbones", "datasets", "partitions", "analyses")}
+_ENTRIES = {f"pflcore/{kind}" for kind in ("methods", "backbones", "datasets", "partitions", "conditions", "analyses")}
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor, nn
 
 from pflcore.client_view import COMMON, DATA, FACTS, OWN, PROGRESS, ClientView, OwnSamples, model_part
@@ -21,6 +22,7 @@ from pflcore.exchange import MOMENTA, Federation, Server, Update, average, weigh
 from pflcore.faults import shown
 from pflcore.groups import Groups, Roles, Tensors
 from pflcore.operators.neighbours import Neighbours
+from pflcore.operators.robust_means import geometric_median, krum, trimmed_mean
 from pflcore.options import option
 from pflcore.registry import Entry, did_you_mean
 from pflcore.steps import LocalState, Phase, Steps, name_of, sgd_step
@@ -30,6 +32,8 @@ from pflcore.task import cross_entropy
 __all__ = ["COMMON", "DATA", "MOMENTA", "OWN", "PROGRESS", "Batch", "ClientView", "Federation", "LocalState", "Method"]
 __all__ += ["OwnSamples", "Phase", "Server", "Steps", "Update", "average", "cross_entropy", "model_part", "name_of"]
 __all__ += ["sgd_step", "weights"]
+
+_ROBUST = ("median", "trimmed_mean", "krum", "geometric_median")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +63,8 @@ class Method(Steps, Entry):
     feature_layer: ClassVar[str] = "classifier"
     # How clients are weighted in averages without `averaging`: one of its choices, or None for a rule of its own.
     own_averaging: ClassVar[str | None] = "samples"
+    # In words, what its server does with updates beside :meth:`average`: no robust mean is in the place of that.
+    beyond_mean: ClassVar[str] = ""
 
     knn: float = option(
         0.0, ge=0, le=1, help="Weight of nearest neighbours among a client's training samples; 0: the model alone."
@@ -95,9 +101,17 @@ class Method(Steps, Entry):
     )
     averaging: str | None = option(
         None,
-        choices=("samples", "uniform"),
+        choices=("samples", "uniform", *_ROBUST),
         later=True,
-        help="Whether averages weight clients by their training samples or equally; null: as the method has it.",
+        help="Whether averages weight clients by their training samples or equally, or what stands in the place of "
+        "averages; null: as the method has it.",
+    )
+    suspects: float = option(
+        0.2,
+        ge=0,
+        lt=0.5,
+        later=True,
+        help="Share of clients that trimmed_mean leaves out at either end, and that krum takes for attackers.",
     )
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -116,6 +130,8 @@ class Method(Steps, Entry):
             raise UserError(
                 f"method {name_of(self)}: averaging has no meaning; what its server does goes by other rules"
             )
+        if self.averaging in _ROBUST and self.beyond_mean:
+            raise UserError(f"method {name_of(self)}: averaging: {self.averaging} is not enough, {self.beyond_mean}")
 
     @property
     def remembers(self) -> bool:
@@ -182,13 +198,31 @@ class Method(Steps, Entry):
 
     def shares(self, updates: Sequence[Update]) -> list[float]:
         """Return the weight of each client in averages over the *sampled* clients; they sum to 1."""
-        if (self.averaging or self.own_averaging) == "uniform":
+        rule = self.own_averaging if self.averaging in (None, *_ROBUST) else self.averaging
+        if rule == "uniform":
             return [1 / len(updates)] * len(updates)
         return weights(updates)
 
     def average(self, updates: Sequence[Update], names: frozenset[str]) -> Tensors:
-        """Return the mean of the returned entries in :meth:`shares`; counters (integers) come from the first client."""
-        return average(updates, names, self.shares(updates))
+        """Return the mean of the returned entries in :meth:`shares`, or what `averaging` puts in its place, over all
+        entries together; counters (integers) come from the first client."""
+        shares = self.shares(updates)
+        if self.averaging not in _ROBUST:
+            return average(updates, names, shares)
+        mean = average(updates[:1], names, [1.0])
+        # Sorted, for a checkpoint does not keep the order of entries, and sums are rounded in order.
+        summed = sorted(name for name, one in mean.items() if one.is_floating_point())
+        if not summed:
+            return mean
+        values = torch.stack([torch.cat([one.returned[name].flatten() for name in summed]) for one in updates])
+        if self.averaging == "geometric_median":
+            made = geometric_median(values, values.new_tensor(shares))
+        elif self.averaging == "krum":
+            made = krum(values, self.suspects)
+        else:
+            made = trimmed_mean(values, 0.5 if self.averaging == "median" else self.suspects)
+        parts = torch.split(made, [mean[name].numel() for name in summed])
+        return mean | {name: part.view_as(mean[name]) for name, part in zip(summed, parts, strict=True)}
 
     def traffic(self, update: Update) -> tuple[int, int]:
         """Return the bytes that a client sent and received in the round of its update."""

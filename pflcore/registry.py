@@ -27,6 +27,7 @@ KINDS: dict[str, tuple[str, str]] = {
     "partition": ("pflcore.partitions", "PARTITIONS"),
     "backbone": ("pflcore.backbones", "BACKBONES"),
     "method": ("pflcore.methods", "METHODS"),
+    "condition": ("pflcore.conditions", "CONDITIONS"),
     "analysis": ("pflcore.analyses", "ANALYSES"),
 }
 _ROOT = Path(__file__).parent

@@ -39,6 +39,7 @@ FACTS: dict[str, Any] = {
     "server": int,
     "macs": int,
     "positions": int,
+    "epsilon": float | None,
     "diverged": dict | None,
     "chosen": dict | None,
 }

@@ -21,7 +21,7 @@ from pflcore.settings import METRICS, USUAL
 
 
 def from_table(rounds: pa.Table, positions: int) -> dict[str, Any]:
-    """Return what a ``rounds/2`` table measures on test and validation samples, and which clients are novel.
+    """Return what a ``rounds/2`` table measures on test and validation samples, and which clients are novel or attack.
 
     Args:
         positions: Predictions per sample; of more than one, counts at the last positions are kept, too.
@@ -40,10 +40,13 @@ def from_table(rounds: pa.Table, positions: int) -> dict[str, Any]:
     rounds = rounds.filter(pa.array(usual))
     held_back = pc.equal(rounds["population"].cast(pa.string()), "validation")
     tested = rounds.filter(pc.invert(held_back))
-    novel = clients[[one == "novel" for one in tested["population"].to_pylist()[: len(clients)]]]
+    of = np.array(tested["population"].to_pylist()[: len(clients)])
+    novel, attackers = (clients[of == population] for population in ("novel", "attacker"))
     kept = {"novel": novel.tolist(), "test": _counts(tested, "test", clients, positions)}
+    if len(attackers):
+        kept["attacker"] = attackers.tolist()
     if held_back.to_numpy().any():
-        validated = np.setdiff1d(clients, novel)
+        validated = np.setdiff1d(clients, [*novel, *attackers])
         kept["validation"] = _counts(rounds.filter(held_back), "validation", validated, positions)
     if metrics := [name for name in METRICS if name in rounds.column_names]:
         kept["metrics"] = _plain(rounds, metrics)
@@ -87,12 +90,15 @@ def to_table(kept: dict[str, Any]) -> pa.Table:
     """
     kept = kept or {"novel": [], "test": {"total": [], "round": [], "loss": [], "correct": []}}
     clients = np.arange(len(kept["test"]["total"]), dtype=np.int32)
-    populations = ["test", "novel", *(["validation"] if "validation" in kept else [])]
-    table = _rows(kept["test"], clients, np.isin(clients, kept["novel"]).astype(np.int8), populations)
+    populations = ["test", "novel", *(one for one in ("validation", "attacker") if one in kept)]
+    attackers = kept.get("attacker", [])
+    kinds = np.isin(clients, kept["novel"]).astype(np.int8)
+    kinds[attackers] = len(populations) - 1
+    table = _rows(kept["test"], clients, kinds, populations)
     if "validation" in kept:
         if kept["validation"]["round"] != kept["test"]["round"]:
             raise ValueError("validation in other rounds than those measured")
-        own = np.setdiff1d(clients, kept["novel"]).astype(np.int32)
+        own = np.setdiff1d(clients, [*kept["novel"], *attackers]).astype(np.int32)
         validated = _rows(kept["validation"], own, np.full(len(own), 2, np.int8), populations)
         table = _by_round(pa.concat_tables([table, validated]))
     for name, values in kept.get("metrics", {}).items():

@@ -112,6 +112,21 @@ def hash_of(path: Path) -> str:
         return f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
 
 
+def find_unchanged(name: str, content: str | None) -> Path:
+    """Return the file of that name here or above, as profiles work in a folder of their own below the project.
+
+    Raises :class:`UserError` where there is none, or its hash is not `content`, if that is given.
+    """
+    here = Path.cwd()
+    for folder in (here, *here.parents):
+        path = folder / name
+        if path.is_file():
+            if content and hash_of(path) != content:
+                raise UserError(f"{name}: was changed after the spec was compiled; run `pfl compile`")
+            return path
+    raise UserError(f"{name}: no such file; put it there and run `pfl compile`")
+
+
 def _lines(path: Path) -> Iterator[tuple[int, int, int]]:
     """Yield sample, client and the number of the split, of each line."""
     try:

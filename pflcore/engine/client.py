@@ -84,6 +84,7 @@ class Trainer:
         method: Method,
         training: Training,
         seed: int,
+        pace: Callable[[int, int], float] | None = None,
     ) -> None:
         self.model, self.method, self.training, self.seed = model, method, training, seed
         self.parameters, self.roles = groups.parameters, roles
@@ -100,7 +101,7 @@ class Trainer:
         self.seen = Features(model, groups)
         self.feature_layer = method.feature_layer  # of parts, too, whose method may be steps alone
         self.task: Task = getattr(model, "task", None) or Classification(data.positions, data.is_text)
-        self.local = LocalBatches(data.train, training, seed, bool(norms))
+        self.local = LocalBatches(data.train, training, seed, bool(norms), pace=pace)
         self.resting: frozenset[str] = frozenset()
         self.mask_ids: tuple[int, ...] = ()
         self.parts: dict[int, Trainer] = {}
@@ -136,8 +137,8 @@ class Trainer:
         self.model.train()
         state, losses = unfinished.state, list(unfinished.losses)
         batches = self.local.batches(round_, client)[len(losses) : stop]
-        steps = [torch.tensor(self.local.first(client) + len(losses) + index) for index in range(len(batches))]
-        count = self.local.steps(client)
+        steps = [torch.tensor(self.local.first(round_, client) + len(losses) + index) for index in range(len(batches))]
+        count = self.local.steps(round_, client)
         for batch in self.data.batches(batches, round_, steps):
             with during(f"step {len(losses) + 1} of {count}"):
                 state, loss = self.take_step(round_, client, received, state, batch, len(losses))
@@ -176,7 +177,8 @@ class Trainer:
     def learning_rate(self, round_: int, client: int, step: int) -> float:
         """Return that of a client's step, counted from 0."""
         by_step = self.training.schedule_by == "step"
-        within = (self.local.first(client) + step) / self.local.whole(client) if by_step else 0.0
+        first, whole = self.local.first(round_, client), self.local.whole(round_, client)
+        within = (first + step) / whole if by_step else 0.0
         return learning_rate(self.training, max(0, round_ - 1) + within)
 
     @torch.no_grad()
@@ -188,7 +190,7 @@ class Trainer:
 
     def masks(self, samples: int, round_: int, client: int, step: int, one_pass: int) -> Tensor:
         """Return the random numbers of dropout in one forward pass over a batch."""
-        ids = (round_, client, self.local.first(client) + step, one_pass, *self.mask_ids)
+        ids = (round_, client, self.local.first(round_, client) + step, one_pass, *self.mask_ids)
         return self.noise.draw(samples, self.seed, *ids)
 
     def view(self, features: Forward, received: Tensors, lr: float | None = None) -> ClientView:
@@ -268,7 +270,7 @@ class Trainer:
         made: dict[str, Callable[[], Tensor]] = {
             "class_counts": lambda: self.class_counts(client),
             "epoch_steps": lambda: torch.tensor(self.local.epoch_steps(client)),
-            "steps": lambda: torch.tensor(self.local.steps(client)),
+            "steps": lambda: torch.tensor(self.local.steps(round_, client)),
             "round": lambda: torch.tensor(round_),
             "draws": lambda: torch.tensor(torch_seed(self.seed, "draws", round_, client)),
             PROGRESS: lambda: torch.tensor(round_ / self.training.rounds),

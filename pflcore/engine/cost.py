@@ -45,8 +45,8 @@ def step_macs(trainer: Trainer, received: Tensors) -> int:
     for part in map(trainer.part, trainer.order):
         with operations() as counted:
             part.take_step(0, 0, received, part.begin(received).state, batch, 0)
-        flops += counted.flops * part.local.steps(0)
-    return flops // (2 * _SAMPLES * trainer.local.steps(0))
+        flops += counted.flops * part.local.steps(0, 0)
+    return flops // (2 * _SAMPLES * trainer.local.steps(0, 0))
 
 
 @contextmanager

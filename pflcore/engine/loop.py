@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from pflcore.backbones import Backbone
+from pflcore.conditions import Condition
 from pflcore.data.federation import FederatedData
 from pflcore.engine.analysis import Analysis
 from pflcore.engine.checkpoint import CheckpointFolder
@@ -47,6 +48,7 @@ def train(
     on_round: Callable[[Progress], None] | None = None,
     confirm: Callable[[], None] = lambda: None,
     kinds: Sequence[int] | None = None,
+    condition: Condition | None = None,
 ) -> Result:
     """Train one run from its last checkpoint, or from the beginning, to where it ends, and analyse it.
 
@@ -58,6 +60,7 @@ def train(
             write; 0 is one after every round. It never changes a result.
         confirm: Called when all is computed. When it or an analysis raises, the last checkpoint has the trained state.
         kinds: For each client a number that analyses tell clients apart by; None is its most frequent class.
+        condition: What clients and the server are exposed to meanwhile; None is nothing.
     """
     if data.device.type == "cpu":
         keep_freed_memory()
@@ -65,7 +68,7 @@ def train(
     with torch.random.fork_rng(devices=[]), use_precision(training.precision):
         with during("before the first round"):
             scratch = checkpoints.folder if checkpoints else None
-            run = RunState(data, backbone, method, training, evaluation, seed, scratch)
+            run = RunState(data, backbone, method, training, evaluation, seed, scratch, condition)
             for analysis in analyses.values():
                 analysis.check(run.subject(kinds))
         if checkpoints:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from typing import Any, cast
@@ -61,10 +61,16 @@ def _naming_groups(method: Method) -> Iterator[None]:
 
 
 def make_trainer(
-    model: nn.Module, groups: Groups, data: FederatedData, method: Method, training: Training, seed: int
+    model: nn.Module,
+    groups: Groups,
+    data: FederatedData,
+    method: Method,
+    training: Training,
+    seed: int,
+    pace: Callable[[int, int], float] | None = None,
 ) -> Trainer:
-    """Make the trainer of a run, with those of all parts that its method has."""
-    trainer = Trainer(model, groups, roles_of(method, groups), data, method, training, seed)
+    """Make the trainer of a run, with those of all parts that its method has; `pace` as for its batches."""
+    trainer = Trainer(model, groups, roles_of(method, groups), data, method, training, seed, pace)
     if tuning := method.tuning():
         trainer.parts[TUNING] = _tuner(trainer, groups, tuning)
     trainer.order = tuple(_phases(trainer))
@@ -92,7 +98,7 @@ def _tuner(trainer: Trainer, groups: Groups, tuning: Phase) -> Trainer:
         lr=tuning.lr or trainer.training.lr,
         **_PLAIN_SGD,
     )
-    tuner.local = replace(trainer.local, training=tuner.training, stream="tuning")
+    tuner.local = replace(trainer.local, training=tuner.training, stream="tuning", pace=None)
     tuner.data = replace(trainer.data, augmentation=None)
     tuner.optimizer = make_optimizer(tuner.training)
     return tuner
@@ -119,7 +125,8 @@ def _phase(trainer: Trainer, part: int, phase: Phase, before: float) -> Trainer:
     one.method = cast(Method, phase.steps or trainer.method)
     if phase.extra:
         one.training = replace(trainer.training, local_epochs=int(phase.epochs or 1), local_steps=None)
-        one.local = replace(trainer.local, training=one.training, stream=f"phase {part}", share=phase.share)
+        own = replace(trainer.local, stream=f"phase {part}", share=phase.share, pace=None)
+        one.local = replace(own, training=one.training)
         one.mask_ids = (part,)
     else:
         one.local = replace(trainer.local, before=before, passes=phase.epochs)

@@ -47,6 +47,8 @@ class Result:
     weights: Tensors
     findings: Findings
     notes: tuple[str, ...] = ()  # of the backbone, about the weights that it began with
+    attackers: frozenset[int] = frozenset()  # clients whose entries are no part of what is measured
+    epsilon: float | None = None  # of differential privacy, where there is any
 
 
 def columns(history: History) -> dict[str, Any]:

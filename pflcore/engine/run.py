@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ import torch
 from torch import nn
 
 from pflcore.backbones import Backbone
+from pflcore.conditions import Condition, Draws
 from pflcore.data.federation import FederatedData
 from pflcore.data.samples import IMAGES
 from pflcore.data.upload import move
@@ -57,6 +59,7 @@ class RunState:
         evaluation: Evaluation,
         seed: int,
         scratch: Path | None,
+        condition: Condition | None = None,
     ) -> None:
         if reason := why_not_stopped_early(training, evaluation, bool(data.validation)):
             raise UserError(f"training.patience: {reason}")
@@ -66,7 +69,9 @@ class RunState:
         self.method, self.training, self.evaluation, self.seed = method, training, evaluation, seed
         self.model: nn.Module = model.to(data.device)
         self.groups: Groups = groups_of(method, groups)
-        self._members = [client for client in range(data.clients) if client not in data.novel]
+        self.condition = condition or Condition()
+        self.draws = Draws(seed, tuple(client for client in range(data.clients) if client not in data.novel))
+        self.attackers = self.condition.attackers(self.draws)
         self.round = self.resumed_from = 0
         self.inherited = False
         self.diverged: Diverged | None = None
@@ -75,7 +80,9 @@ class RunState:
         _check(method, training, data, detects)
         if reason := why_not_measured(evaluation, text=data.is_text, boxes=detects):
             raise UserError(f"evaluation.metrics: {reason}")
-        self.trainer = make_trainer(self.model, self.groups, data, method, training, seed)
+        self.data = data = self.condition.data(self.draws, data)
+        pace = partial(self.condition.share_of_steps, self.draws) if condition else None
+        self.trainer = make_trainer(self.model, self.groups, data, method, training, seed, pace)
         if evaluation.metrics or len(evaluation.views()) > 1:
             add_views(self.trainer, evaluation)
         roles, self.federation = self.trainer.roles, self.trainer.federation(self.initial)
@@ -89,7 +96,8 @@ class RunState:
         self.kept: Tensors = {**pick(self.initial, self.roles.personal), **own}
         self.personal = ClientStates(self.kept, data.clients, scratch)
         self.carried: Tensors = {**self.initial, **common, **self.kept, **self.trainer.facts(0, 1)}
-        takes_part = ~np.isin(np.arange(data.clients), sorted(data.novel))
+        self.condition.check(method, pick(self.carried, self.roles.shared | self.roles.generated))
+        takes_part = ~np.isin(np.arange(data.clients), sorted(data.novel | self.attackers))
         self.has_global = self.initial.keys() <= self.server.shared.keys() | self.fixed.keys()
         views = evaluation.views(has_global=self.has_global)
         self.history = History(takes_part, 1 + bool(data.validation), self.trainer.task.further, views)
@@ -103,40 +111,49 @@ class RunState:
 
     def warmup(self, executor: Sequential) -> None:
         """Let all clients that take part in training do what the method has them do before the first round, if any."""
-        if WARMUP in self.trainer.parts and (done := self._train(executor, 0, self._members, (WARMUP,))):
+        if WARMUP in self.trainer.parts and (done := self._train(executor, 0, self.draws.members, (WARMUP,))):
             updates, personal, _ = done
-            self.server = self.method.end_warmup(self._server(0), self.roles, updates)
+            sent = self.condition.sent(self.draws, 0, updates)
+            self.server = self.method.end_warmup(self._server(0), self.roles, sent)
             self.personal.update(personal)
 
     def advance(self, executor: Sequential) -> float:
-        """Run one round; return the mean local loss of its participants.
+        """Run one round; return the mean local loss of its participants, not a number where nobody takes part.
 
         When local training diverges, the state before the round stays. A loss that is first seen not to be finite when
         the models are measured is a divergence too, but leaves the state after the round.
         """
-        round_, members = self.round + 1, self._members
+        round_, members = self.round + 1, self.draws.members
         sampled = sample_cohort(members, self.training.cohort_size(len(members)), self.seed, round_)
-        chosen = self.method.participants(sampled, self.data.clients)
-        participants = [client for client in chosen if client not in self.data.novel]
-        if (done := self._train(executor, round_, participants, self.trainer.order)) is None:
-            return float("nan")
-        updates, personal, losses = done
+        chosen = [one for one in self.method.participants(sampled, self.data.clients) if one not in self.data.novel]
+        participants = [client for client in chosen if self.condition.attends(self.draws, round_, client)]
+        updates, personal, losses = list[Update](), dict[int, Tensors](), list[float]()
+        if participants:
+            if (done := self._train(executor, round_, participants, self.trainer.order)) is None:
+                return float("nan")
+            updates, personal, losses = done
         due, trained = self.evaluation.is_due(round_, self.training.rounds), list[Scored]()
         if due and "after_training" in self.evaluation.moments:
             with self._measuring():
                 trained = self._score_trained(executor, round_, updates, personal)
             if self.diverged:
                 return float("nan")
-        for update in updates:
-            self.traffic += torch.tensor([*self.method.traffic(update), 1])
-        before = self.server_optimizer.before(self.server)
-        updated = self.method.update_server(self._server(round_), self.roles, updates)
-        self.server = self.server_optimizer.step(before, updated)
+        if participants:
+            self._aggregate(round_, updates)
         self.personal.update(personal)
         self.round = round_
         if due:
             self._measure(executor, trained)
-        return float("nan") if self.diverged else float(np.mean(losses))
+        return float(np.mean(losses)) if losses and not self.diverged else float("nan")
+
+    def _aggregate(self, round_: int, updates: Sequence[Update]) -> None:
+        """Let the server take in what clients send after their training."""
+        received = self.condition.sent(self.draws, round_, updates)
+        for update in received:
+            self.traffic += torch.tensor([*self.method.traffic(update), 1])
+        before = self.server_optimizer.before(self.server)
+        updated = self.method.update_server(self._server(round_), self.roles, received)
+        self.server = self.server_optimizer.step(before, updated)
 
     def _train(
         self, executor: Sequential, round_: int, clients: Sequence[int], parts: Sequence[int]
@@ -155,7 +172,7 @@ class RunState:
                 jobs = [(one.client, {name: one.model[name] for name in self.carried}) for one in done]
             for outcome in executor.train(round_, jobs, parts[-1]):
                 client = outcome.client
-                samples, steps = len(self.data.train[client]), self.trainer.local.steps(client)
+                samples, steps = len(self.data.train[client]), self.trainer.local.steps(round_, client)
                 updates.append(Update(client, samples, sent[client], pick(outcome.model, exchanged), steps))
                 personal[client] = pick(outcome.model, self.kept)
                 losses.append(outcome.loss)
@@ -226,8 +243,11 @@ class RunState:
             parts = {**self.fixed, **update.returned, **personal[update.client], **facts}
             return {name: parts[name] for name in self.carried}
 
+        shape = (self.history.splits, len(self.history.columns), self.data.clients)
+        made = [np.full(shape, np.nan) for _ in self.evaluation.on]
+        if not updates:  # all were away
+            return made
         scores = score_models(executor, self.evaluation, round_, lambda: ((one.client, state(one)) for one in updates))
-        made = [np.full((*one.shape[:2], self.data.clients), np.nan) for one in scores]
         for one, of_some in zip(made, scores, strict=True):
             one[..., [update.client for update in updates]] = of_some
         return made
@@ -267,7 +287,16 @@ class RunState:
             weights=weights | add_prefix("server.", self.server.extra),
             findings=findings,
             notes=tuple(getattr(self.model, "notes", ())),
+            attackers=self.attackers,
+            epsilon=None if self.diverged else self._epsilon(),
         )
+
+    def _epsilon(self) -> float | None:
+        """Return the ε of differential privacy that the condition promises, if any."""
+        members = self.draws.members
+        size = self.training.cohort_size(len(members))
+        cohorts = (sample_cohort(members, size, self.seed, round_) for round_ in range(1, self.round + 1))
+        return self.condition.epsilon(self.training, len(members), cohorts)
 
     # --- checkpoints -------------------------------------------------------------------------------------------------
 

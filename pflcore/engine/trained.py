@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pflcore.backbones import Backbone
+from pflcore.conditions import Condition
 from pflcore.data.federation import FederatedData
 from pflcore.detection.task import Detection
 from pflcore.engine.checkpoint import Checkpoint, compare
@@ -141,6 +142,7 @@ class Trained:
     rounds: int  # that were trained
     # Final weights, the file of them, or the last checkpoint, without parameters that nobody trains.
     weights: Path | Tensors | Checkpoint
+    condition: Condition | None = None
 
     def client(self, client: int) -> ClientModel:
         """Return a client's model as it was measured after the last round.
@@ -153,7 +155,9 @@ class Trained:
             raise UserError(f"there is no client {client}: clients are 0 to {self.data.clients - 1}")
         with torch.random.fork_rng(devices=[]), use_precision(self.training.precision), one_thread(self.data.device):
             training = replace(self.training, patience=None)  # how the run ended is known; nothing is measured here
-            run = RunState(self.data, self.backbone, self.method, training, Evaluation(), self.seed, None)
+            run = RunState(
+                self.data, self.backbone, self.method, training, Evaluation(), self.seed, None, self.condition
+            )
             if isinstance(run.trainer.task, Detection):
                 raise UserError("a detector's predictions are boxes: there is no model that gives logits of classes")
             self._restore(run, client)

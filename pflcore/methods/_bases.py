@@ -86,6 +86,7 @@ class PerClientModels(Method):
     """The server stores all clients' generated entries, stacked; a client is sent its row, or their :meth:`mix`."""
 
     generated = (ALL,)
+    beyond_mean = "its server keeps and mixes what single clients return"
     stored: ClassVar[str] = "models/"  # what the names of stored entries begin with
     buffers: ClassVar[str] = "personal"  # who owns what no gradient trains: or "shared", or "generated" as the rest
 

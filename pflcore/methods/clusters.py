@@ -32,6 +32,7 @@ class CFL(PerClientModels):
     citation = "Sattler, Müller and Samek, Clustered Federated Learning, IEEE TNNLS 2020"
     buffers = "generated"
     own_averaging = "uniform"
+    beyond_mean = ""
     smoke: ClassVar[dict[str, Any]] = {"eps1": 10.0, "eps2": 0.0, "after": 0}  # so that something is split
     eps1: float = option(0.4, ge=0, help="A cluster is at rest where its mean update's norm is below ε₁; 0 is FedAvg.")
     eps2: float = option(1.6, ge=0, help="Its clients are not where the largest norm of their updates is above ε₂.")

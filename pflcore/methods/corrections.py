@@ -111,6 +111,7 @@ class FedNova(Method):
 
     name = "fednova"
     citation = "Wang et al., FedNova, NeurIPS 2020, equation 7"
+    beyond_mean = "its server sums changes divided by their steps"
     plain_sgd = True
 
     def update_server(self, server: Server, roles: Roles, updates: Sequence[Update]) -> Server:
@@ -194,6 +195,7 @@ class Scaffold(_Corrected):
 
     name = "scaffold"
     citation = "Karimireddy et al., SCAFFOLD, ICML 2020, algorithm 1, option II"
+    beyond_mean = "its server sums control variates"
     keeps = ("a control variate",)
     exchanges = ("control variates",)
     plain_sgd = True

@@ -28,6 +28,8 @@ class HypernetworkMethod(Method):
     parameters ``hyper/…`` and momenta ``momentum/…``.
     """
 
+    beyond_mean: ClassVar[str] = "its server trains a hypernetwork by the sum of changes"
+
     embedding: int | None = option(None, ge=1, help="Width of a client's embedding; null is floor(1 + clients / 4).")
     hidden: int = option(100, ge=1, help="Width of the hypernetwork's hidden layers.")
     layers: int = option(4, ge=1, help="Linear layers of the hypernetwork before its heads.")

@@ -113,6 +113,7 @@ class FedSelect(Method):
     """
 
     name = "fedselect"
+    beyond_mean = "its server averages a parameter over those who share it"
     citation = "Tamirisa et al., FedSelect, CVPR 2024"
     keeps = ("its values of the weights", "a mask of those that are personal")
     exchanges = ("masks of what is personal",)

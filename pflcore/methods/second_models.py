@@ -191,6 +191,7 @@ class FedKD(Method):
     """
 
     name = "fedkd"
+    beyond_mean = "its server sums and compresses changes"
     citation = "Wu et al., FedKD, Nature Communications 13, 2022"
     keeps = ("a projection of features",)
     exchanges = ("a student model",)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, ClassVar
 
 from pflcore.data.assignment import Assignment
@@ -42,12 +41,9 @@ class FromFile(Iid):
         """Return what the file says, if there is one; raise :class:`UserError` where it does not fit."""
         if self.path is None:
             return None
-        from pflcore.data.assignment_files import hash_of, read_split  # of which the engine alone needs nothing
+        from pflcore.data.assignment_files import find_unchanged, read_split  # of which the engine alone needs nothing
 
-        path = _find(self.path)
-        if self.content and hash_of(path) != self.content:
-            raise UserError(f"{self.path}: was changed after the spec was compiled; run `pfl compile`")
-        assignment = read_split(path, self.name, seed)
+        assignment = read_split(find_unchanged(self.path, self.content), self.name, seed)
         if assignment.clients != clients:
             raise UserError(f"{self.path}: has {assignment.clients} clients, and the spec {clients}")
         try:
@@ -55,13 +51,3 @@ class FromFile(Iid):
         except UserError as error:
             raise UserError(f"{self.path}: not a split of {samples.name} ({error})") from None
         return assignment
-
-
-def _find(name: str) -> Path:
-    """Return the file of that name here or above, as profiles work in a folder of their own below the project."""
-    here = Path.cwd()
-    for folder in (here, *here.parents):
-        path = folder / name
-        if path.is_file():
-            return path
-    raise UserError(f"{name}: no such file; put the split there and run `pfl compile`")

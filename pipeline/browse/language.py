@@ -10,7 +10,7 @@ from pflcore.options import OptionInfo
 from pipeline.spec.catalog import Catalog
 from pipeline.spec.figures import figure_title
 from pipeline.spec.metrics import QUANTITIES
-from pipeline.spec.run import COMPONENTS, SETTINGS
+from pipeline.spec.run import COMPONENTS, OPTIONAL, SETTINGS
 from pipeline.spec.schema import SCALARS, Features, SpecFile
 
 PARTS = {
@@ -76,7 +76,7 @@ def figures(catalog: Catalog) -> list[tuple[str, str]]:
 def _keys_of_runs() -> Iterator[SpecKey]:
     for kind in COMPONENTS:
         several = f"A name of `pfl list {kind}s`, or `{{name: …}}` with its options."
-        yield SpecKey(kind, "name or options", "required", several)
+        yield SpecKey(kind, "name or options", OPTIONAL.get(kind, {}).get("name", "required"), several)
     for name, (least, meaning) in SCALARS.items():
         yield SpecKey(name, f"whole number, at least {least}", "0" if name == "seed" else "required", meaning)
     for kind in SETTINGS:

@@ -139,6 +139,7 @@ def code_of_run(kind: str, run: Run) -> list[Part]:
         return [*code_of(kind), Part(f"backbone.{name}", module_of("backbone", name), root)]
     else:
         entries = [("method", run.method), ("backbone", run.backbone), *(("analysis", name) for name in run.analyses)]
+        entries += [("condition", run.condition)] if run.condition else []
     return [*code_of(kind), *(Part(f"{one}.{name}", module_of(one, name), root_of(kind)) for one, name in entries)]
 
 
@@ -170,7 +171,9 @@ def versions(code: Code, catalog: Catalog, run: Run) -> Versions:
     """Return the versions of the code that a run's result depends on; of a study's own entries a digest."""
     made_by = {"engine": str(ENGINE_VERSION)}
     parts = [(kind, getattr(run, kind)) for kind in ("dataset", "partition", "method", "backbone")]
-    for kind, name in [*parts, *([("backbone", run.encoder[0])] if run.features else [])]:
+    parts += [("backbone", run.encoder[0])] if run.features else []
+    parts += [("condition", run.condition)] if run.condition else []
+    for kind, name in parts:
         own = code.outside(module_of(kind, name))
         version = text_hash(own)[:12] if own else str(catalog.entry(kind, name).facts["results_version"])
         made_by[f"{kind}.{name}"] = version

@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import save_file
 
 from pflcore.backbones import BACKBONES
+from pflcore.conditions import CONDITIONS
 from pflcore.data.assignment_files import read_assignment
 from pflcore.data.federation import FederatedData
 from pflcore.data.sample_files import read_facts, read_samples
@@ -58,7 +59,8 @@ def trained(found: Found, run: Run, device: str) -> Trained:
     data = FederatedData.from_samples(samples, read_assignment(partition), select_device(device))
     backbone = BACKBONES.create(resolved.backbone, **options)
     method = METHODS.create(resolved.method, **resolved.options("method"))
-    return Trained(data, backbone, method, resolved.training, resolved.seed, rounds, weights)
+    condition = CONDITIONS.create(run.condition, **run.options("condition")) if run.condition else None
+    return Trained(data, backbone, method, resolved.training, resolved.seed, rounds, weights, condition)
 
 
 def _last_state(found: Found, run: Run, resolved: Run, facts: Mapping[str, Any], rounds: int) -> Checkpoint | None:

@@ -60,6 +60,7 @@ def _questions(run: Run, workspace: Workspace) -> Iterator[Question]:
         training = {name: value for name, value in record["training"].items() if name not in _ANY_FITS}
         validates = bool(record["partition"].get("validation_share"))
         parts = [record["dataset"], record["backbone"], record["method"], training, record["evaluation"], validates]
+        parts += [record["condition"]] if run.condition else []
         yield "method", _key(parts), build
 
 
@@ -72,6 +73,7 @@ def build(run: Run) -> None:
     import torch
 
     from pflcore.backbones import BACKBONES
+    from pflcore.conditions import CONDITIONS
     from pflcore.engine.run import RunState
     from pflcore.methods import METHODS
     from pipeline.report.counting import blank
@@ -85,8 +87,9 @@ def build(run: Run) -> None:
         try:
             method = METHODS.create(run.method, **run.options("method"))
             backbone = BACKBONES.create(run.backbone, **run.options("backbone"))
+            condition = CONDITIONS.create(run.condition, **run.options("condition")) if run.condition else None
             with torch.random.fork_rng(devices=[]), torch.device(device):
-                RunState(data, backbone, method, run.training, run.evaluation, 0, None)
+                RunState(data, backbone, method, run.training, run.evaluation, 0, None, condition)
             return
         except UserError:
             raise

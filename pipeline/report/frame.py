@@ -33,6 +33,7 @@ _FACTS = {
     **dict.fromkeys(("device", "torch", "dataset_hash", "partition_hash", "code", "figure", "kept"), _TEXT),
     **dict.fromkeys(("parameters", "communicated_up", "communicated_down", "stored", "received", "server"), _INT),
     "macs": _INT,
+    "epsilon": _FLOAT,
     "positions": _INT,
     **dict.fromkeys(AS_JSON, _TEXT),
 }

@@ -79,6 +79,8 @@ _PRECISION = (
     "mAP in place of accuracy: mean average precision at an overlap of one half (COCO's, 101 recalls; difficult "
     "objects do not count), the mean over clients."
 )
+_BENIGN = "Of runs with attackers the other clients alone are measured."
+_PRIVACY = "Runs with privacy are differentially private for a client with ε = {} at δ = {} (RDP)."
 _COUNTED = (
     f"Numbers are counted before training or measured in runs. {MATCH}: they differ by less than one in the last "
     f"printed digit; otherwise {DIFFERS}."
@@ -108,6 +110,14 @@ def legend(results: Results) -> str:
         sentences.append(TWO_NUMBERS)
     if results.table.derived:
         sentences.append(_RANKS)
+    conditions = [run.resolved.record["condition"] for run in results.runs.values() if run.resolved.condition]
+    if any(one["name"] == "attack" for one in conditions):
+        sentences.append(_BENIGN)
+    epsilons = [run.facts["epsilon"] for run in results.runs.values() if run.facts.get("epsilon") is not None]
+    if epsilons:
+        deltas = ", ".join(f"{delta:g}" for delta in sorted({one["delta"] for one in conditions if "delta" in one}))
+        least, most = (f"{one:.3g}" for one in (min(epsilons), max(epsilons)))
+        sentences.append(_PRIVACY.format(least if least == most else f"{least} to {most}", deltas))
     return " ".join([*sentences, *_MARKS])
 
 

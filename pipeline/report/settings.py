@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from pipeline.spec.run import COMPONENTS, LISTS, RUN_FIELDS, SETTINGS, Run
+from pipeline.spec.run import COMPONENTS, LISTS, OPTIONAL, RUN_FIELDS, SETTINGS, Run
 from pipeline.spec.table import ResolvedTable
 
 _LEFT_OUT = ("seed", *LISTS, "training.save_weights", "evaluation.curve_every")
@@ -68,7 +68,7 @@ def settings_of(run: Run) -> dict[str, str]:
     name, and each option."""
     settings: dict[str, str] = {}
     for field in RUN_FIELDS:
-        part = vars(getattr(run, field)) if field in SETTINGS else run.record.get(field)
+        part = vars(getattr(run, field)) if field in SETTINGS else run.record.get(field, OPTIONAL.get(field))
         own = part if isinstance(part, dict) else {"name": part}
         settings |= {field if key == "name" else f"{field}.{key}": text_of(value) for key, value in own.items()}
     return {setting: value for setting, value in settings.items() if setting not in _LEFT_OUT}

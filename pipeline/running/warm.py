@@ -12,6 +12,7 @@ from importlib import import_module
 from matplotlib.backends import backend_agg, backend_svg  # noqa: F401
 
 from pflcore.backbones import BACKBONES
+from pflcore.conditions import CONDITIONS
 from pflcore.datasets import DATASETS
 from pflcore.methods import METHODS
 from pflcore.partitions import PARTITIONS
@@ -23,7 +24,7 @@ from pipeline.stages import cli, data, describe, features, partition, results, t
 for name in figure_names():
     with suppress(Exception):  # which is for the stage that needs it
         import_module(figure_module(name))
-for registry in (DATASETS, PARTITIONS, BACKBONES, METHODS):
+for registry in (DATASETS, PARTITIONS, BACKBONES, METHODS, CONDITIONS):
     for name in registry.names():
         with suppress(Exception):
             registry.get(name)

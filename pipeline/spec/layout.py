@@ -84,6 +84,8 @@ def _check_clients(layout: TableSection, grid: Points, runs: list[Run], document
             message = "could be a novel client, which is not measured like others; set novel_share to 0"
             novel = label in own and run.record["partition"].get("novel_share")
             document.check(not novel, (*here, axis, label), message)
+            message = "could be an attacker, which is not measured like others; leave runs with attackers out"
+            document.check(label not in own or run.condition != "attack", (*here, axis, label), message)
 
 
 def _check_quantities(layout: TableSection, grid: Points, document: Document) -> None:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from pflcore.registry import did_you_mean
 from pflcore.settings import why_not_measured, why_not_stopped_early
 from pipeline.spec.catalog import Catalog, Invalid
-from pipeline.spec.run import ABSENT, COMPONENTS, LISTS, RUN_FIELDS, SETTINGS, Run, canonical_json, content_of
+from pipeline.spec.run import ABSENT, COMPONENTS, LISTS, OPTIONAL, RUN_FIELDS, SETTINGS, Run, canonical_json, content_of
 from pipeline.spec.schema import SCALARS
 from pipeline.spec.yamlfile import Address, Document, show
 
@@ -84,11 +84,14 @@ class Patcher:
             if field in LISTS:
                 if values.get(field):
                     record[field] = self._entries(LISTS[field], values[field], self.place(draft, field))
-            elif field not in values and field not in (*SETTINGS, "seed"):
+            elif field not in values and field not in (*SETTINGS, *OPTIONAL, "seed"):
                 raise self.document.error(BASE, f"no {field}; state it here or on an axis")
             else:
                 part = values.get(field, 0 if field in SCALARS else {})
-                record[field] = part if field in SCALARS else self._part(draft, field, part)
+                if field not in SCALARS:
+                    part = self._part(draft, field, {**OPTIONAL.get(field, {}), **part})
+                if part != OPTIONAL.get(field):
+                    record[field] = part
         run = Run({**record, "profile": profile})
         if reason := why_not_stopped_early(run.training, run.evaluation, validates(run)):
             raise self.document.error(self.place(draft, "training", "patience"), reason)
@@ -169,19 +172,20 @@ class Patcher:
         if field == "dataset" and part.get("features"):
             whole = {**part, "features": self._with_content_of_file("features", part["features"])}
             return self._with_content.setdefault(canonical_json(whole), whole)
-        option = {"backbone": "pretrained", "features": "weights", "partition": "path"}.get(field, "")
+        named = {"backbone": "pretrained", "features": "weights", "partition": "path", "condition": "path"}
+        option = named.get(field, "")
         if not (path := part.get(option)):
             return part
         key = canonical_json(part)
         if key not in self._with_content:
             try:
-                content = self._content(path, split=field == "partition")
+                content = self._content(path, split=option == "path")
             except ValueError as error:
                 where: tuple[str, Address] = ("features", (option,)) if field == "features" else (option, ())
                 raise Invalid(*where, f"{show(path)}: {error}") from None
             if part.get("content") not in (None, content):
                 raise Invalid("content", (), f"{show(part['content'])} is not what is in {path}: {content}")
-            self._with_content[key] = {**part, "content" if field == "partition" else option: content}
+            self._with_content[key] = {**part, "content" if option == "path" else option: content}
         return self._with_content[key]
 
     def _content(self, path: str, split: bool) -> str:

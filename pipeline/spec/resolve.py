@@ -11,7 +11,7 @@ from pipeline.spec.catalog import Catalog
 from pipeline.spec.grid import Points, expand, without_effect
 from pipeline.spec.layout import check_choice, check_table, client_of, quantity_of, resolve_table
 from pipeline.spec.patches import BASE, Patch, Patcher, as_patch
-from pipeline.spec.run import COMPONENTS, LISTS, Run
+from pipeline.spec.run import COMPONENTS, LISTS, OPTIONAL, Run
 from pipeline.spec.schema import TableSection
 from pipeline.spec.specs import Spec
 from pipeline.spec.table import ResolvedTable
@@ -100,7 +100,7 @@ def _smoke_patch(record: dict[str, Any], catalog: Catalog) -> dict[str, Any]:
 
     Every entry shrinks itself as its `smoke` attribute says; what is common to all runs is shrunk here.
     """
-    entries = {kind: catalog.entry(kind, record[kind]["name"]) for kind in COMPONENTS}
+    entries = {kind: catalog.entry(kind, (record.get(kind) or OPTIONAL[kind])["name"]) for kind in COMPONENTS}
     patch: dict[str, Any] = {kind: dict(entry.smoke) for kind, entry in entries.items()}
     if record["backbone"].get("pretrained"):  # of a model that is larger, for data that are not there
         patch["backbone"]["pretrained"] = None

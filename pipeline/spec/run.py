@@ -24,14 +24,16 @@ LISTS = {"analyses": "analysis"}
 """Fields of a run that are lists of entries, each of them at most once, and the kind of these."""
 COMPONENTS = tuple(kind for kind in KINDS if kind not in LISTS.values())
 """The kinds of which a run has one entry, in a field that is called like the kind."""
+OPTIONAL: dict[str, dict[str, Any]] = {"condition": {"name": "none"}}
+"""Of these what a run has without them, which is not in its record."""
 SETTINGS: dict[str, type] = {"training": Training, "evaluation": Evaluation}
 """Its groups of settings, and what they are made of."""
 FEDERATION = ("dataset", "partition", "clients", "seed")
 """The fields of a run that say who holds which samples."""
 ABSENT = "absent:"
 """How the pretrained weights of a run begin whose file is not there."""
-RUN_FIELDS = (*FEDERATION, "backbone", "method", "training", "evaluation", *LISTS)
-"""The fields of a run in the order in which it is written; an empty list is left out."""
+RUN_FIELDS = (*FEDERATION, "backbone", "method", "condition", "training", "evaluation", *LISTS)
+"""The fields of a run in the order in which it is written; what it is without is left out."""
 _MAX_BYTES = 1 << 28  # the records of 5,000 runs have a fortieth
 
 
@@ -81,8 +83,8 @@ class Run:
     """A run, given by its record, which is not to be modified. Runs are equal when their records are.
 
     The record has dataset, partition, backbone and method (each a mapping with `name`), clients, seed, training,
-    evaluation, analyses (a list of such mappings, if there are any), profile and, if it is tuned, the id of a
-    selection, with defaults written out, but for options marked `later`. Ids hold only ``[a-z0-9_.-]``.
+    evaluation, condition and analyses (a list of such mappings) if there are any, profile and, if it is tuned, the id
+    of a selection, with defaults written out, but for options marked `later`. Ids hold only ``[a-z0-9_.-]``.
     """
 
     record: dict[str, Any]
@@ -160,6 +162,11 @@ class Run:
     @property
     def method(self) -> str:
         return str(self.record["method"]["name"])
+
+    @property
+    def condition(self) -> str:
+        """The name of its condition; "" without one."""
+        return str(self.record["condition"]["name"]) if "condition" in self.record else ""
 
     @property
     def clients(self) -> int:

@@ -18,6 +18,7 @@ from safetensors.torch import save_file
 from pflcore.analyses import ANALYSES
 from pflcore.artifacts import write_table
 from pflcore.backbones import BACKBONES
+from pflcore.conditions import CONDITIONS
 from pflcore.data.assignment_files import read_assignment
 from pflcore.data.federation import FederatedData
 from pflcore.data.sample_files import read_samples
@@ -68,6 +69,7 @@ def run(
     hashes = {"dataset_hash": _sha256(dataset), "partition_hash": _sha256(partition)}
     started, worked = time.monotonic(), _worked()
     pretrained = {"pretrained": str(weights)} if weights else {}
+    condition = CONDITIONS.create(resolved.condition, **resolved.options("condition")) if resolved.condition else None
     analyses = {name: ANALYSES.create(name, **options) for name, options in resolved.analyses.items()}
     with checkpoint_folder(resolved, run_id, private, code, hashes, place, say) as checkpoints:
         result = train(
@@ -84,6 +86,7 @@ def run(
             on_round=on_round,
             confirm=confirm,
             kinds=[int(np.bincount(coarse.values[rows]).argmax()) for rows in assignment.train] if coarse else None,
+            condition=condition,
         )
         facts: dict[str, Any] = {"run": run_id, "device": device_name(place), "torch": torch.__version__, **hashes}
         facts |= {"chosen": chosen} if chosen else {}
@@ -131,8 +134,12 @@ def _lines(result: Result, rounds: int, chosen: Mapping[str, Any]) -> Iterator[s
 def write_rounds(path: Path, result: Result, novel: frozenset[int], **facts: Any) -> None:
     """Write the artifact ``rounds/2``: what was measured, and `facts` of how it was obtained."""
     is_novel = np.isin(result.client, sorted(novel))
+    attacks = np.isin(result.client, sorted(result.attackers))
     populations = ["test", "novel", *(["validation"] if result.validation.any() else [])]
     kinds = np.where(result.validation, 2, is_novel).astype(np.int8)
+    if result.attackers:
+        populations.append("attacker")
+        kinds[attacks & ~result.validation] = len(populations) - 1
     columns = {
         "round": pa.array(result.round, pa.int32()),
         "client": pa.array(result.client, pa.int32()),
@@ -150,12 +157,13 @@ def write_rounds(path: Path, result: Result, novel: frozenset[int], **facts: Any
         if len({getattr(view, name) for view in result.views}) > 1:
             columns[name] = _of_views(result, name)
     table = pa.table(columns)
-    if result.validation.any():  # nothing is chosen by that of clients that never train
-        table = table.filter(pa.array(~(result.validation & is_novel)))
+    if result.validation.any():  # nothing is chosen by that of clients that never train, or attack
+        table = table.filter(pa.array(~(result.validation & (is_novel | attacks))))
     names = ("stored", "received", "server", "macs")
     diverged = {"round": result.diverged.round, "client": result.diverged.client} if result.diverged else None
     facts |= {"communicated_up": result.cost.sent_up, "communicated_down": result.cost.sent_down}
     facts |= {name: getattr(result.cost, name) for name in names}
+    facts |= {} if result.epsilon is None else {"epsilon": result.epsilon}
     facts |= {"parameters": result.parameters, "positions": result.positions, "diverged": diverged}
     write_table(path, table, "rounds/2", **facts)
 

@@ -50,6 +50,7 @@ class SmallRun:
     training: Entry = field(default_factory=dict)
     evaluation: Entry = field(default_factory=dict)
     analyses: tuple[Entry, ...] = ()
+    condition: Entry | None = None
 
     @cached_property
     def run(self) -> Run:
@@ -62,6 +63,7 @@ class SmallRun:
             "training": {**_TRAINING, "save_weights": True, **self.training},
             "evaluation": {"every": 1, "window": 100, **self.evaluation},
         }
+        record |= {"condition": self.condition} if self.condition else {}
         return Run(record | ({"analyses": list(self.analyses)} if self.analyses else {}))
 
 

@@ -59,6 +59,9 @@ _MEASURED = {"every": 2, "window": 4, "curve_every": 3}
 _ADAPTED = {"name": "adaptation", "epochs": 2, "parts": ["head", "all"]}
 _ENCODER = {"backbone": "lenet_bn", "channels": [4, 6], "kernel": 3, "padding": 1}
 _ENCODED = {**IMAGES, "features": {**_ENCODER, "pretrain": {"share": 0.3, "epochs": 2, "lr": 0.05, "seed": 1}}}
+_AWAY = {"name": "availability", "away": 0.6, "slow": 0.5, "redrawn": True, "pace": 0.3}
+_ATTACK = {"name": "attack", "share": 0.4, "strength": 1.5}
+_NOISE = {**_ATTACK, "kind": "gaussian", "strength": 0.1}
 _RELEASED = {"name": "noise", "sigma_max": 1.0, "variant": "as_released"}
 
 _TRAINED = (
@@ -129,6 +132,12 @@ _TRAINED = (
     _trained("fixed parameters", "lora", S, R, backbone=_STILL, rank=2),
     _trained("novel clients", "local", P, partition=_NOVEL),
     _trained("novel clients, sampled", "fedavg", partition=_NOVEL, analyses=(_ADAPTED,), clients=6),
+    _trained("clients away", "scaffold", P, S, R, condition=_AWAY),
+    _trained("wrong labels", "fedrod", S, condition={"name": "label_noise", "flipped": 0.4, "noisy": 0.6}),
+    _trained("attackers", "fedper", P, S, R, partition=_HELD_BACK, condition=_ATTACK),
+    _trained("noisy attackers", "fedavg", S, averaging="krum", condition=_NOISE),
+    _trained("trimmed", "fedbn", R, backbone=_NORM, training=_WIDE, averaging="trimmed_mean", condition=_ATTACK),
+    _trained("geometric median", "feddyn", P, averaging="geometric_median"),
     _trained("noise", "fedavg", partition={"name": "noise", "sigma_max": 40.0}),
     _trained("fresh noise", "fedper", S, partition=_RELEASED),
     _trained("scaled up", "fedavg", backbone=_STILL, size=12, training=_FEW),

@@ -149,7 +149,7 @@ WRONG = {
     "fetch domanet": "unknown dataset 'domanet'; did you mean 'domainnet'?",
     "describe pathological --clients 7": "pathological: 7 clients with 2 classes each make 14 places",
     "describe fedtp --clients 7": "--dataset, --clients and --set draw a partition; 'fedtp' is none",
-    "describe methd fedtp": "describe takes a name, or a kind (dataset, partition, backbone, method, analysis) and a",
+    "describe methd fedtp": "describe takes a name, or a kind (dataset, partition, backbone, method, condition, ",
     "check fedtp fedper": "check takes a name, or a kind (method, backbone) and a name; got 'fedtp fedper'",
     "check method fedtp tiny": "check takes a name, or a kind (method, backbone) and a name; got 'method fedtp tiny'",
     "stage guard a": "pfl stage guard: takes no name",

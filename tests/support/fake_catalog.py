@@ -68,6 +68,10 @@ ENTRIES = {
         "fedper": _entry("A personal head.\n\nThe rest is averaged.", _FEDPER, **_CITED),
         "fedtp": _entry("Generated attention.", _FEDTP, smoke={"embedding": 8}),
     },
+    "condition": {
+        "none": _entry("Nothing."),
+        "storm": _entry("Something.", {"force": (float, option(0.5, help="How much.", gt=0))}),
+    },
     "analysis": {
         "maps": _entry(
             "Where models look.", _MAPS, title="Maps of attention", smoke={"images": 1}, client_options=("clients",)

@@ -62,7 +62,7 @@ class Pooled(Sequential):
 
     def train(self, round_: int, jobs: Iterable[Job], part: int = TRAINING) -> Iterator[Outcome]:
         cohort = list(jobs)
-        steps = [self.trainer.part(part).local.steps(client) for client, _ in cohort]
+        steps = [self.trainer.part(part).local.steps(round_, client) for client, _ in cohort]
         begun: dict[int, _Packed] = {}  # jobs of which the first piece is done, and how it left them
         done: dict[int, Outcome | Diverged] = {}
         turn = 0
@@ -232,7 +232,7 @@ def _train(
         else:
             unfinished = trainer.begin(state)
         unfinished = trainer.advance(round_, client, state, unfinished, stop)
-        if stop < trainer.local.steps(client):
+        if stop < trainer.local.steps(round_, client):
             # Unlike tensors, arrays are passed by value and not by a file of shared memory each.
             packed = {key: {name: one.numpy() for name, one in part.items()} for key, part in unfinished.state.items()}
             return packed, [loss.numpy() for loss in unfinished.losses]

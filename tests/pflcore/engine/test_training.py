@@ -196,7 +196,7 @@ def test_each_step_draws_from_all_samples():
         settings = training(local_steps=steps, batch_size=size)
         made = make_trainer(*create(backbone("convnet"), SEED), federation(), method("fedavg"), settings, SEED).local
         drawn, own = [batch.tolist() for batch in made.batches(1, client)], set(federation().train[client].tolist())
-        assert made.steps(client) == len(drawn) == steps and {one for batch in drawn for one in batch} == own
+        assert made.steps(1, client) == len(drawn) == steps and {one for batch in drawn for one in batch} == own
         assert all(len(set(batch)) == len(batch) == min(size, len(own)) for batch in drawn)  # without putting back
         assert set(drawn[0]) & set(drawn[1])  # but not within what would be an epoch
 

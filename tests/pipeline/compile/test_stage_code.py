@@ -138,9 +138,11 @@ def test_whom_a_module_concerns(copy, module):
 
 
 def test_the_code_of_stages_and_the_versions_of_results():
-    entries = {"dataset": "digits", "partition": "iid", "method": "fedper", "backbone": "convnet", "features": None}
+    entries = {"dataset": "digits", "partition": "iid", "method": "fedper", "backbone": "convnet"}
+    entries |= {"features": None, "condition": ""}
     run = SimpleNamespace(**entries, analyses=["rollout"], encoder=("resnet50", {}))
     other = SimpleNamespace(**{**entries, "method": "own"}, analyses=[])
+    attacked = SimpleNamespace(**{**entries, "condition": "attack"}, analyses=[])
     shown, counted = (SimpleNamespace(counted=counted, drawn=["curves", "rollout"]) for counted in (False, True))
     train = code.code_of_run("train", run)
     for parts, names in (
@@ -148,6 +150,7 @@ def test_the_code_of_stages_and_the_versions_of_results():
         (code.code_of_run("features", run), "engine backbone.resnet50"),
         (code.code_of_run("partition", run), "engine partition.iid"),
         (train, trained := "engine method.fedper backbone.convnet analysis.rollout"),
+        (code.code_of_run("train", attacked), "engine method.fedper backbone.convnet condition.attack"),
         (code.code_of_evaluation(shown, [run, other]), "stage.evaluate"),  # or else the models are built for it
         (code.code_of_evaluation(counted, [run, other]), f"stage.evaluate {trained} method.own stage.counting"),
         (code.code_of_report(shown), "stage.report figure.rollout"),
@@ -160,8 +163,9 @@ def test_the_code_of_stages_and_the_versions_of_results():
     expected = {"engine": str(ENGINE_VERSION), "dataset.digits": "6", "partition.iid": "3", "backbone.convnet": "7"}
     own = {"method.own": text_hash("study.methods.own 12ab\n")[:12]}
     assert code.versions(source, catalog, other) == expected | own
-    other = SimpleNamespace(**{**vars(other), "features": {"weights": "w"}, "encoder": ("resnet50", {})})
-    assert code.versions(source, catalog, other) == expected | own | {"backbone.resnet50": "8"}
+    encoded = SimpleNamespace(**{**vars(other), "features": {"weights": "w"}, "encoder": ("resnet50", {})})
+    assert code.versions(source, catalog, encoded) == expected | own | {"backbone.resnet50": "8"}
+    assert code.versions(source, catalog, attacked)["condition.attack"] == "6"
 
 
 def test_the_record_of_the_engine(copy):

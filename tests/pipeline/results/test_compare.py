@@ -83,7 +83,7 @@ def test_the_command_shows_the_cells_that_differ(tmp_path, pfl):
 
 HERE = {
     **{name: 3 if kind is int else "x" for name, kind in FACTS.items()},
-    **{"device": "cpu", "torch": "2.11", "positions": 1, "diverged": None, "chosen": None},
+    **{"device": "cpu", "torch": "2.11", "positions": 1, "diverged": None, "chosen": None, "epsilon": None},
 }
 SAME, DIFFERS = ("the same, every count", True), ("DIFFERS, on the same kind of machine", False)
 AGREES = "the cell agrees, on another kind of machine (kept: a processor)"

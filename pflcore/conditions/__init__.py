@@ -1,0 +1,10 @@
+"""Conditions that federations train under, found by name through :data:`CONDITIONS`."""
+
+from __future__ import annotations
+
+from pflcore.conditions._base import Condition, Draws
+from pflcore.registry import Registry
+
+CONDITIONS: Registry[Condition] = Registry("condition", "pflcore.conditions")
+
+__all__ = ["CONDITIONS", "Condition", "Draws"]
