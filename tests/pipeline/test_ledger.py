@@ -84,7 +84,7 @@ def test_metrics_and_further_views_are_kept() -> None:
 def entry() -> Entry:
     run = Run({**RECORD, "training": {"rounds": 2, "lr": 0.1}})
     facts = {name: 3 if kind is int else "cpu" for name, kind in FACTS.items()}
-    facts |= {"diverged": {"round": 3, "client": 0}, "chosen": None}
+    facts |= {"diverged": {"round": 3, "client": 0}, "chosen": None, "epsilon": 2.5}
     return Entry(run, VERSIONS, "2026-11-22", 12.5, facts, from_table(measured(TESTED), 4))
 
 
