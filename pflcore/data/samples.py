@@ -72,7 +72,7 @@ class Samples:
     size: int | None = None  # height and width that images are scaled up to, batch by batch
     attributes: Mapping[str, Attribute] = field(default_factory=lambda: MappingProxyType({}))
     boxes: Boxes | None = None
-    # Whether arrays are brought to mean 0 and std 1 per channel before they are trained on, by the training rows.
+    # Whether arrays are brought to mean 0 and std 1 per channel, over the training rows of clients that train.
     standardise: bool = False
 
     def __post_init__(self) -> None:

@@ -146,8 +146,10 @@ def test_a_round_by_hand():
     assert {view: by_client(made, view, "correct") for view in right} == right
     assert by_client(ditto, View("global"), "correct") == right[View("global")] != by_client(ditto, View(), "correct")
     assert set(by_client(made, View("global", on="all"), "total").values()) == {49}
-    kept = run(method("fedper"), CONVNET, data, evaluation=ALL)
+    kept = run(method("fedper"), CONVNET, replace(tiny.holding_back(data), novel=frozenset({1})), evaluation=ALL)
     assert "global" not in {view.model for view in kept.views}
+    on_all = kept.view == kept.views.index(View(on="all"))
+    assert {*kept.total[on_all & kept.validation]} == {2 * 3} and {*kept.total[on_all & ~kept.validation]} == {49}
 
 
 def test_what_cannot_be_measured():
