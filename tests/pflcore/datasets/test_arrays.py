@@ -145,8 +145,9 @@ def test_har_from_its_archive_and_from_its_folder(tmp_path, monkeypatch):
     assert samples.labels.tolist() == [4, 0, 5, 1, 2] and samples.train.all() and samples.classes == 6
     person = samples.attributes["person"]
     assert [person.names[at] for at in person.values] == ["30", "1", "1", "4", "4"]
-    lines = files["UCI HAR Dataset/test/Inertial Signals/body_gyro_x_test.txt"].decode().splitlines()
-    np.testing.assert_array_equal(samples.inputs[4, 3], np.array(lines[1].split(), np.float32))
+    for channel, sensor in ((3, "body_gyro_x"), (8, "total_acc_z")):
+        lines = files[f"UCI HAR Dataset/test/Inertial Signals/{sensor}_test.txt"].decode().splitlines()
+        np.testing.assert_array_equal(samples.inputs[4, channel], np.array(lines[1].split(), np.float32))
     (tmp_path / "UCI HAR Dataset/train/y_train.txt").write_text("1\n2\n")
     assert "5 inputs, 4 labels, 5 persons" in line_of(lambda: load(tmp_path, "har"))
     shutil.rmtree(tmp_path / "UCI HAR Dataset/train")
