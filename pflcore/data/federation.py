@@ -70,7 +70,8 @@ class FederatedData:
         _check_none_empty("validation", assignment.validation)
         mean, std = samples.mean, samples.std
         if samples.standardise:
-            mean, std = standardisation(samples.inputs, np.concatenate(assignment.train))
+            known = [rows for client, rows in enumerate(assignment.train) if client not in assignment.novel]
+            mean, std = standardisation(samples.inputs, np.concatenate(known))
         data = cls.from_arrays(
             samples.inputs,
             samples.labels,

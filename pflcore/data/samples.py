@@ -64,15 +64,14 @@ class Samples:
     train: Mask  # bool [n], true for training samples: everywhere in a dataset without a test set of its own
     name: str  # the dataset's, e.g. "cifar10"
     class_names: tuple[str, ...]  # of texts one per character
-    mean: tuple[
-        float, ...
-    ]  # per channel, of pixel values scaled to 0..1, to normalise a model's input; empty for others
+    # Per channel, of pixel values scaled to 0..1, to normalise a model's input; empty where these are no images.
+    mean: tuple[float, ...]
     std: tuple[float, ...]
     source: str  # where the samples came from, for the reader of a report; no path of a machine
     size: int | None = None  # height and width that images are scaled up to, batch by batch
     attributes: Mapping[str, Attribute] = field(default_factory=lambda: MappingProxyType({}))
     boxes: Boxes | None = None
-    # Whether arrays are brought to mean 0 and std 1 per channel before they are trained on, by the training rows.
+    # Whether arrays are brought to mean 0 and std 1 per channel, over the training rows of clients that train.
     standardise: bool = False
 
     def __post_init__(self) -> None:

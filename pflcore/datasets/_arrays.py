@@ -20,7 +20,8 @@ class ArrayDataset(Dataset):
     """
 
     standardise: bool = option(  # type: ignore[misc]
-        True, help="Bring each channel, of features each one, to mean 0 and std 1 over all clients' training samples."
+        True,
+        help="Bring channels, or single features, to mean 0 and std 1 over training samples of clients that train.",
     )
 
     @property

@@ -23,6 +23,7 @@ from pflcore.errors import UserError
 from pflcore.options import option
 
 _TAKEN = ("input", "label", "split", "boxes")  # columns of prepared samples, which no attribute can be called
+_INDEX = ("", "__index_level_0__")  # columns in which pandas puts the numbers of rows, in CSV and in Parquet
 _MISSING = ("", "NA", "N/A", "NaN", "nan", "null", "NULL")
 
 
@@ -78,8 +79,8 @@ class ArrayTable(OwnArrays):
 
     A sample is a row: features, readings of sensors, an embedding. Its input are all `columns`, side by side; a
     column is of numbers, or of lists of equal length, as embeddings in Parquet. Without `columns` these are all that
-    have numbers and no other purpose; columns of texts are left out, which the report says. Labels that are texts are
-    the classes in alphabetical order.
+    have numbers and no other purpose, but for an index that pandas wrote; columns of texts are left out, which the
+    report says. Labels that are texts are the classes in alphabetical order.
     """
 
     name = "array_table"
@@ -88,6 +89,12 @@ class ArrayTable(OwnArrays):
     split: str | None = option(None, help="The column that says train or test of each row; null: all are for training.")
     columns: tuple[str, ...] = option((), help="The columns of the input; empty: all others with numbers.")
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_distinct(self, "columns", least=0)
+        if told := [name for name in self.columns if name in (self.label, self.split)]:
+            raise UserError(f"{self.name}.columns has {told[0]!r}, which is not for a model to see; leave it out")
+
     def load(self, folder: Path) -> Samples:
         path = self.find(folder)
         with reading(path, "mend it, or export it again"):
@@ -95,10 +102,10 @@ class ArrayTable(OwnArrays):
         if not len(table):
             raise UserError(f"{path}: has no rows; put the complete data there")
         used = [self.label, *self.attribute_columns, *([self.split] if self.split else [])]
-        for name in (*used, *self.columns):
+        for name in (*used, *(self.columns or table.column_names)):
             if table.column_names.count(name) != 1:
                 raise UserError(f"{path}: needs one column {name!r}, has {', '.join(table.column_names[:20])}")
-        others = [name for name in table.column_names if name not in used]
+        others = [name for name in table.column_names if name not in (*used, *_INDEX)]
         chosen = self.columns or [name for name in others if _has_numbers(table[name].type)]
         left_out = [] if self.columns else [name for name in others if name not in chosen]
         if not chosen:
@@ -128,9 +135,8 @@ class ArrayFile(OwnArrays):
     """Your own arrays of any shape, in an .npz file of NumPy's; no code needed.
 
     Inputs have the samples first and one to three dimensions after them, of which the first are the channels: signals
-    are [n, channels, time]. By the
-    default names the file has ``x`` and ``label``; or ``x_train``, ``label_train``, ``x_test`` and ``label_test``. An
-    attribute is an array as the labels are.
+    are [n, channels, time]. By the default names the file has ``x`` and ``label``; or ``x_train``, ``label_train``,
+    ``x_test`` and ``label_test``. An attribute is an array as the labels are.
     """
 
     name = "array_file"
@@ -196,7 +202,9 @@ def _numbers(column: pa.ChunkedArray, name: str, path: Path) -> Inputs:
     if not _is_list(column.type):
         return as_floats(column.to_numpy()[:, None], where)
     widths = pc.list_value_length(column).to_numpy()
-    if len({*widths.tolist()}) > 1:
+    if not widths[0]:
+        raise UserError(f"{where}: its lists are empty; name others in 'columns'")
+    if (widths != widths[0]).any():
         row = int((widths != widths[0]).argmax())
         raise UserError(f"{where}: row {row} has {widths[row]} numbers, the first has {widths[0]}")
     values = pc.list_flatten(column)

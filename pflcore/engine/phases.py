@@ -40,8 +40,11 @@ def groups_of(method: Method, groups: Groups) -> Groups:
     wanted = method.trained()
     with _naming_groups(method):
         trained = groups.training(wanted) if wanted else groups
-        resting = groups.select(method.untrained) if wanted else frozenset()
+    resting = {name for name, group in groups.of.items() if group in method.untrained}
     if groups.parameters and not trained.parameters - resting:
+        if not wanted:
+            part = ", ".join(method.untrained)
+            raise UserError(f"method {name_of(method)}: its rounds do not train {part}, which is all of the backbone")
         which = "parameters that its rounds train" if trained.parameters else "parameters"
         raise UserError(f"method {name_of(method)}: train_only: there are no {which} in {', '.join(wanted)}")
     return trained
@@ -134,8 +137,9 @@ def _phase(trainer: Trainer, part: int, phase: Phase, before: float) -> Trainer:
         trained = frozenset[str]().union(*(getattr(trainer.roles, role) for role in phase.roles))
         one.parameters = trainer.parameters & trained
         if trainer.parameters and not one.parameters:
-            what = f"what is {' and '.join(phase.roles)}, and by train_only or also_personal there is nothing of that"
-            raise UserError(f"method {name_of(trainer.method)}: one of its phases trains {what} to train")
+            what = f"what is {' and '.join(phase.roles)}, and there is nothing of that to train"
+            why = "with this backbone, train_only and also_personal"
+            raise UserError(f"method {name_of(trainer.method)}: one of its phases trains {what} {why}")
         one.resting = trainer.entries - trainer.parameters - trained
     return one
 

@@ -44,7 +44,9 @@ def add_views(trainer: Trainer, evaluation: Evaluation) -> None:
     if "all" not in evaluation.on:
         return
     data = trainer.data
-    test, validation = ([torch.cat(list(rows))] if rows else [] for rows in (data.test, data.validation))
+    test = [torch.cat(list(data.test))]
+    held_back = [rows for client, rows in enumerate(data.validation) if client not in data.novel]
+    validation = [torch.cat(held_back)] if held_back else []
     for part, like, clients in ((_ALL, trainer, data.clients), (_ONE, trainer, 1), (_PLAIN_ONE, plain, 1)):
         one = trainer.parts[part] = copy.copy(like)
         one.data = replace(data, train=data.train[:clients], test=test * clients, validation=validation * clients)

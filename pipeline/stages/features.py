@@ -19,7 +19,7 @@ from pflcore.engine import Result, select_device, train
 from pflcore.engine.device import one_thread
 from pflcore.engine.encoder import Encoder
 from pflcore.errors import UserError
-from pflcore.methods import METHODS
+from pflcore.method import Method
 from pflcore.seeds import generator
 from pflcore.settings import Evaluation, Training
 from pipeline.spec.run import Run
@@ -77,7 +77,7 @@ def _pretrained(data: FederatedData, backbone: Any, pretrain: Mapping[str, Any])
         result = train(
             data=data,
             backbone=backbone,
-            method=METHODS.create("fedavg"),
+            method=Method(),  # which averages, and with one client does no more than train
             training=settings,
             evaluation=Evaluation(every=epochs, window=0, curve_every=0),
             seed=pretrain["seed"],

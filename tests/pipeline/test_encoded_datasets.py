@@ -120,6 +120,9 @@ def test_an_encoder_that_is_trained_leaves_out_what_it_has_seen(tmp_path, digits
     assert float(line.rpartition("recognises ")[2].partition("%")[0]) > 30  # chance is 10
     features.run(asked(pretrain=pretrain(seed=4)), digits, out=tmp_path / "other", device="cpu")
     assert not np.array_equal(read_samples(tmp_path / "other").labels, after.labels)
+    features.run(asked(pretrain=pretrain(epochs=1)), digits, out=tmp_path / "short", device="cpu")
+    short = read_samples(tmp_path / "short")
+    assert np.array_equal(short.labels, after.labels) and not np.allclose(short.inputs, after.inputs)
     with pytest.raises(UserError, match=r"^features: the encoder diverged in epoch 1; choose a smaller pretrain.lr$"):
         features.run(asked(pretrain=pretrain(lr=1e30)), digits, out=tmp_path / "no", device="cpu")
 

@@ -38,14 +38,13 @@ def test_batches_are_normalised_scaled_up_and_the_same_when_they_are_fetched_ahe
 
 
 @pytest.mark.parametrize("shape", [(3,), (3, 4), (3, 2, 2)])
-def test_arrays_are_standardised_by_the_training_rows_of_all_clients(shape, monkeypatch):
+def test_arrays_are_standardised_by_the_training_rows_of_clients_that_train(shape, monkeypatch):
     rng, labels, rows = np.random.default_rng(0), np.zeros(20, np.int64), np.arange(20)
     inputs = (rng.standard_normal((20, *shape)) * 7 + 1e3).astype(np.float32)
     inputs[:, 1] = 0.1  # a constant channel
-    samples = Samples(inputs, labels, rows < 12, "toy", ("a",), mean=(), std=(), source="", standardise=True)
-    assignment = Assignment(
-        [rows[2:7], rows[8:12]], [rows[12:15], rows[16:]], "toy", 0, validation=[rows[:1], rows[7:8]]
-    )
+    samples = Samples(inputs, labels, rows < 14, "toy", ("a",), mean=(), std=(), source="", standardise=True)
+    sides = [rows[2:7], rows[8:12], rows[1:2]], [rows[14:16], rows[16:19], rows[19:]]
+    assignment = Assignment(*sides, "toy", 0, validation=[rows[:1], rows[7:8], rows[12:13]], novel=(2,))
     monkeypatch.setattr("pflcore.data.samples._CHUNK", 2 * inputs[0].size)
     plain = replace(samples, standardise=False)
     data, same = (FederatedData.from_samples(one, assignment, torch.device("cpu")) for one in (samples, plain))

@@ -22,7 +22,8 @@ TABLE = pd.DataFrame(
         "person": [10, 2, 10, 2],
         "split": ["train", "train", "test", "test"],
         "day": ["Monday", "Monday", None, "Friday"],
-    }
+    },
+    index=[7, 3, 9, 4],
 )
 OWN = {"label": "what", "attribute_columns": ("person",)}
 SIGNALS = np.arange(24.0).reshape(4, 2, 3)
@@ -36,7 +37,7 @@ def load(folder, name, **options):
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
 def test_a_table_gives_numbers_labels_sides_and_attributes(tmp_path, suffix):
     write = TABLE.to_csv if suffix == "csv" else TABLE.to_parquet
-    write(tmp_path / f"a.{suffix}", index=False)
+    write(tmp_path / f"a.{suffix}")  # with its index
     samples = load(tmp_path, "array_table", split="split", **OWN)
     assert samples.inputs.tolist() == [[0.5, 1], [-2, 0], [1000, 0], [4, 1]] and samples.standardise
     assert samples.class_names == ("sit", "walk") and samples.labels.tolist() == [1, 0, 1, 0]
@@ -54,6 +55,10 @@ def test_a_column_of_lists_is_an_embedding(tmp_path):
     table = pd.DataFrame({"e": [[1.5, 2], [3, 4], [5, 6.5]], "label": pd.Categorical(["u", "v", "u"]), "n": [7, 8, 9]})
     table.to_parquet(tmp_path / "a.parquet")
     assert load(tmp_path, "array_table").inputs.tolist() == [[1.5, 2, 7], [3, 4, 8], [5, 6.5, 9]]
+    table.assign(e=[np.empty(0)] * 3).to_parquet(tmp_path / "a.parquet")
+    assert "column 'e': its lists are empty" in line_of(lambda: load(tmp_path, "array_table"))
+    table.drop(columns="e").rename(columns={"label": "n"}).to_csv(tmp_path / "b.csv")
+    assert "needs one column 'n', has , n, n" in line_of(lambda: load(tmp_path, "array_table", file="b.csv", label="n"))
 
 
 WRONG_TABLES = [
@@ -113,7 +118,13 @@ def test_a_file_of_arrays_refuses(tmp_path, arrays, options, words):
 
 @pytest.mark.parametrize(
     "options, words",
-    [({"attribute_columns": ("label",)}, "'label' is the name"), ({"file": "../a.csv"}, "must be the name of a file")],
+    [
+        ({"attribute_columns": ("label",)}, "'label' is the name"),
+        ({"file": "../a.csv"}, "must be the name of a file"),
+        ({"columns": ("a", "what"), "label": "what"}, "columns has 'what', which is not for a model to see"),
+        ({"columns": ("a", "side"), "split": "side"}, "columns has 'side'"),
+        ({"columns": ("a", "a")}, "must be distinct names"),
+    ],
 )
 def test_options_of_own_arrays(options, words):
     assert words in line_of(lambda: DATASETS.create("array_table", **options))
@@ -134,8 +145,9 @@ def test_har_from_its_archive_and_from_its_folder(tmp_path, monkeypatch):
     assert samples.labels.tolist() == [4, 0, 5, 1, 2] and samples.train.all() and samples.classes == 6
     person = samples.attributes["person"]
     assert [person.names[at] for at in person.values] == ["30", "1", "1", "4", "4"]
-    lines = files["UCI HAR Dataset/test/Inertial Signals/body_gyro_x_test.txt"].decode().splitlines()
-    np.testing.assert_array_equal(samples.inputs[4, 3], np.array(lines[1].split(), np.float32))
+    for channel, sensor in ((3, "body_gyro_x"), (8, "total_acc_z")):
+        lines = files[f"UCI HAR Dataset/test/Inertial Signals/{sensor}_test.txt"].decode().splitlines()
+        np.testing.assert_array_equal(samples.inputs[4, channel], np.array(lines[1].split(), np.float32))
     (tmp_path / "UCI HAR Dataset/train/y_train.txt").write_text("1\n2\n")
     assert "5 inputs, 4 labels, 5 persons" in line_of(lambda: load(tmp_path, "har"))
     shutil.rmtree(tmp_path / "UCI HAR Dataset/train")

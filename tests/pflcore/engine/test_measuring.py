@@ -198,10 +198,8 @@ def test_executors_agree_on_detectors_also_on_validation_samples():
     one, pooled, stacked = (detected("fedper", executor, data=holding_back(boxed())) for executor in EXECUTORS)
     assert result_bytes(one) == result_bytes(pooled) and one.validation.sum() == 6
     np.testing.assert_allclose(stacked.loss, one.loss, rtol=2e-2)
-    assert (
-        len(one.further["precision"]) == 12
-        and np.abs(stacked.further["precision"] - one.further["precision"]).max() < 0.1
-    )
+    exact, near = one.further["precision"], stacked.further["precision"]
+    assert len(exact) == 12 and np.abs(near - exact).max() < 0.1
 
 
 def test_a_figure_is_the_mean_average_precision_of_a_clients_own_images():

@@ -146,8 +146,17 @@ def test_a_round_by_hand():
     assert {view: by_client(made, view, "correct") for view in right} == right
     assert by_client(ditto, View("global"), "correct") == right[View("global")] != by_client(ditto, View(), "correct")
     assert set(by_client(made, View("global", on="all"), "total").values()) == {49}
-    kept = run(method("fedper"), CONVNET, data, evaluation=ALL)
+    alone = run(method("local"), CONVNET, data, **settings)  # whose models stay as training leaves them
+    trained = by_client(alone, View(moment="after_training"), "loss")
+    assert trained and trained.items() <= by_client(alone, View(), "loss").items()
+    rod = run(method("fedrod"), CONVNET, data, **settings)  # which predicts with a second classifier
+    shared = {name: tensor for name, tensor in rod.weights.items() if not name.startswith(("client.", "server."))}
+    assert by_client(rod, View("global"), "correct") == {one: hits(shared, data.test[one]) for one in range(3)}
+    assert by_client(rod, View("global", on="all"), "correct") == dict.fromkeys(range(3), hits(shared, everyone))
+    kept = run(method("fedper"), CONVNET, replace(tiny.holding_back(data), novel=frozenset({1})), evaluation=ALL)
     assert "global" not in {view.model for view in kept.views}
+    on_all = kept.view == kept.views.index(View(on="all"))
+    assert {*kept.total[on_all & kept.validation]} == {2 * 3} and {*kept.total[on_all & ~kept.validation]} == {49}
 
 
 def test_what_cannot_be_measured():

@@ -186,6 +186,8 @@ def test_what_does_not_fit_is_refused_in_a_line():
     for name, net in refused:
         line = line_of(run, method(name), backbone(net))
         assert re.search("the backbone has no parameter group|needs a|lies in", line)
+    for name, words in (("fedbabu", "rounds do not train head, which is all"), ("fedrep", "trains what is shared")):
+        assert f"method {name}: " in (line := line_of(run, method(name), backbone("linear"))) and words in line
 
 
 ON_A_CLASSIFIER = "fedcp feddbe fedpac gpfl pfedfda fedas pfedgp moon fedproto fedkd fedrod"
