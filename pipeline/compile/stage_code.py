@@ -130,13 +130,19 @@ def code_of(kind: str) -> list[Part]:
     return [Part(ENGINE if kind in STAGES else f"stage.{kind}", root_of(kind))]
 
 
+def _encoder_of(run: Run) -> list[tuple[str, str]]:
+    """Return the entries that make the encoder of a run: its backbone, and what it is trained by."""
+    trained = "pretrain" in (run.features or {})
+    return [("backbone", run.encoder[0]), *([("method", "fedavg")] if trained else [])]
+
+
 def code_of_run(kind: str, run: Run) -> list[Part]:
     """Return the code of a stage on the way to the result of a run: data, features, partition or train."""
     if kind in ("data", "partition"):  # of which a run may have no more
         entries = [("dataset", run.dataset)] if kind == "data" else [("partition", run.partition)]
     elif kind == "features":
-        name, root = run.encoder[0], root_of("train")  # as elsewhere, so that a backbone has one digest
-        return [*code_of(kind), Part(f"backbone.{name}", module_of("backbone", name), root)]
+        root = root_of("train")  # as elsewhere, so that an entry has one digest
+        return [*code_of(kind), *(Part(f"{one}.{name}", module_of(one, name), root) for one, name in _encoder_of(run))]
     else:
         entries = [("method", run.method), ("backbone", run.backbone), *(("analysis", name) for name in run.analyses)]
     return [*code_of(kind), *(Part(f"{one}.{name}", module_of(one, name), root_of(kind)) for one, name in entries)]
@@ -170,7 +176,7 @@ def versions(code: Code, catalog: Catalog, run: Run) -> Versions:
     """Return the versions of the code that a run's result depends on; of a study's own entries a digest."""
     made_by = {"engine": str(ENGINE_VERSION)}
     parts = [(kind, getattr(run, kind)) for kind in ("dataset", "partition", "method", "backbone")]
-    for kind, name in [*parts, *([("backbone", run.encoder[0])] if run.features else [])]:
+    for kind, name in [*parts, *(_encoder_of(run) if run.features else [])]:
         own = code.outside(module_of(kind, name))
         version = text_hash(own)[:12] if own else str(catalog.entry(kind, name).facts["results_version"])
         made_by[f"{kind}.{name}"] = version

@@ -126,6 +126,8 @@ def _with_protocol(value: Any, check: ValidatorFunctionWrapHandler) -> str:
     """Return a metric with its protocol; those of :data:`SCORED` are too many for a message that lists names."""
     if isinstance(value, str) and value in SCORED:
         return value
+    if isinstance(value, str) and value.partition(".")[2]:
+        raise ValueError(f"{show(value)} is no metric under a protocol, such as 'clients.auc'")
     name = str(check(value))
     return f"last_rounds.{name}" if name in METRICS else name
 

@@ -162,6 +162,9 @@ def test_the_code_of_stages_and_the_versions_of_results():
     assert code.versions(source, catalog, other) == expected | own
     other = SimpleNamespace(**{**vars(other), "features": {"weights": "w"}, "encoder": ("resnet50", {})})
     assert code.versions(source, catalog, other) == expected | own | {"backbone.resnet50": "8"}
+    other.features, fedavg = {"pretrain": {}}, {"backbone.resnet50": "8", "method.fedavg": "6"}  # which trains it
+    assert code.versions(source, catalog, other) == expected | own | fedavg
+    assert [one.name for one in code.code_of_run("features", other)] == ["engine", "backbone.resnet50", "method.fedavg"]
 
 
 def test_the_record_of_the_engine(copy):
