@@ -13,7 +13,7 @@ from support.rounds import rounds_table
 from pflcore.artifacts import write_table
 from pflcore.errors import UserError
 from pipeline.compile.compiler import compile_workspace
-from pipeline.report.frame import Value
+from pipeline.report.frame import Value, joined_runs
 from pipeline.report.printed import format_value, signed
 from pipeline.report.spec_report import SpecReport
 from pipeline.running.options import Request, RunOptions
@@ -99,18 +99,23 @@ CROSSED = {("A", 0): [70.0, 74.0], ("A", 4): [80.0, 90.0], ("A", 7): [60.0, 61.0
 CROSSED |= {("B", 4): [71.0, 73.0], ("C", 0): [70.0, 74.0], ("D", None): [70.0, 74.0]}
 
 
-@pytest.mark.parametrize("columns", [["draw"], []])
+@pytest.mark.parametrize("columns", [["draw"], [], ["shown"]])
 def test_how_much_of_a_spread_is_the_splits(columns, tmp_path):
+    """Also where a column shows another quantity of the same runs."""
     cells, records = {}, {}
     for (method, split), values in CROSSED.items():
-        labels = {"method": method, "draw": str(split)} if columns else {"method": method}
+        labels = {"method": method} | {axis: {"draw": str(split), "shown": "own"}[axis] for axis in columns}
         own = cells.setdefault(tuple(labels.items()), [])
         for seed, value in enumerate(values):
             own.append(run := f"{method}{split}{seed}")
             partition = {"name": "iid"} | ({} if split is None else {"seed": split})
             records[run] = RECORD | {"partition": partition, "seed": seed, "method": {"name": method}}
             rd.write_metrics(tmp_path, run, value)
-    made = table([cell(dict(labels), runs) for labels, runs in cells.items()], ["method"], columns)
+    made = [cell(dict(labels), runs) for labels, runs in cells.items()]
+    if columns == ["shown"]:
+        size = {"quantity": Quantity(metric="final")}
+        made += [one.model_copy(update={"labels": one.labels | {"shown": "end"}} | size) for one in made]
+    made = table(made, ["method"], columns, quantities=columns if columns == ["shown"] else [])
     lines, tex, page = pages(with_records(tmp_path, made, records), tmp_path)
     at = lines.index("| A | 3 | 2 | 11.85 | 4.42 | 88 % |")
     assert "## Spread" in lines[at - 6 : at] and lines[at + 1 : at + 3] == ["| B | 2 | 2 | 0.00 | 2.24 | 0 % |", ""]
@@ -295,5 +300,8 @@ def test_metrics_and_models_side_by_side(tmp_path):
     assert "| FedPer | **80.75±0.75** | 85.25±0.25 | 0.95±0.05‡ (**0.60±0.10**) | no global model |" in lines
     assert "| Local | — | — | — (**0.60±0.10**) | — |" in lines
     assert "- AUC: clients.auc, personal model, after aggregation, on own samples" in lines
+    # Of runs that are asked about different views.
+    both = joined_runs([pd.DataFrame({"client": [3]}), pd.DataFrame({"client": [4], "model": ["global"]})])
+    assert both["model"].tolist() == ["personal", "global"]
     judged = SpecReport(results_of(resolved, tmp_path)).judgements
     assert [one.obtained.judged[0].effect.difference for one in judged] == pytest.approx([-19.75, 0.35])
