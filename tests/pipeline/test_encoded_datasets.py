@@ -15,6 +15,7 @@ from pflcore.errors import UserError
 from pipeline.browse.partition_view import Drawing
 from pipeline.plan.estimate import visits
 from pipeline.plan.fit import misfits
+from pipeline.running.clean import unused
 from pipeline.spec.run import Run, read_record
 from pipeline.stages import data, features
 from pipeline.workspace import RECORDS, dataset_path
@@ -76,6 +77,9 @@ def test_specs_share_an_encoder_and_the_samples_that_it_reads(tmp_path):
     assert {*project.stages()} == {one.address for one in compilation.stages}
     assert read_record(project.root / RECORDS, encoders[0].subject)["dataset"]["features"]
     assert FILE in next(one for one in compilation.stages if one.kind == "guard").deps
+    (project.root / FILE).unlink()
+    with pytest.raises(UserError, match=f"^{FILE}: is not here, so nobody can tell which runs began with it"):
+        unused(project.workspace())
 
 
 def test_features_are_what_the_classifier_of_the_file_takes(tmp_path, digits):

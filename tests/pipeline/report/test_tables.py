@@ -1,6 +1,7 @@
 """What tables have beside accuracies: columns of ranks, marks of ties, and quantities, by hand and from runs."""
 
 import pandas as pd
+import pyarrow as pa
 import pytest
 import yaml
 from support import report_demo as rd
@@ -266,19 +267,48 @@ def test_values_of_a_client_are_its_own(tmp_path):
     assert found == [[30.0, 40.0, 70.0], [60.0, 60.0, 50.0], [45.0, 50.0, 60.0]]
 
 
+def test_ranks_within_a_column_go_by_what_is_better_there(tmp_path):
+    cells, nll = [], Quantity(metric="final.nll")
+    for method, values in {"high": (1.5, 1.6, 1.7), "low": (0.5, 0.7, 0.6)}.items():
+        for seed, value in enumerate(values):
+            rd.write_evaluation(tmp_path, f"{method}{seed}", {nll.key: {"mean": value, "std": 0.0, "n": 1}})
+        one = cell({"method": method, "shown": "NLL"}, [f"{method}{seed}" for seed in range(3)])
+        cells.append(one.model_copy(update={"quantity": nll}))
+    made = table(cells, ["method"], ["shown"], quantities=["shown"])
+    made = with_records(tmp_path, made, {run: RECORD | {"seed": int(run[-1])} for run in made.runs})
+    assert results_of(made, tmp_path).ranks(("NLL",)) == {("low",): 1, ("high",): 2}
+
+
+def test_a_cell_of_participants_is_read_from_their_rows(tmp_path):
+    usual = rounds_table([(1 + at // 2, at % 2, share, 100, 1.0) for at, share in enumerate(SHARES["s0"])])
+    trained = [(1, 0, 20, 100, 1.0), (2, 1, 30, 100, 1.0), (3, 0, 70, 100, 1.0)]
+    rounds = pa.concat_tables([usual, rounds_table(trained, moment="after_training")])
+    path = tmp_path / "artifacts/runs/run/rounds.parquet"
+    write_table(path, rounds, "rounds/2", run="run", positions=1, diverged=None)
+    cells = [cell({"shown": name}, ["run"]) for name in ("own", "clients", "last_ten")]
+    for at in (1, 2):
+        shown = {"quantity": Quantity(metric=cells[at].labels["shown"], moment="after_training")}
+        cells[at] = cells[at].model_copy(update=shown)
+    settings = {"training": {"rounds": 3}, "evaluation": {"every": 1, "window": 1, "curve_every": 1}, "clients": 2}
+    made = table(cells, [], ["shown"], metric="clients", quantities=["shown"])
+    made = with_records(tmp_path, made, {"run": {**RECORD, **settings}})
+    assert [one.obtained.mean for one in results_of(made, tmp_path).cells] == [60.0, 70.0, 40.0]
+
+
 # Mean over two seeds: by method and what a cell shows. FedPer has no global model; of Local nothing is there.
 SHOWN = {
     "clients": {"FedAvg": (60.0, 62.0), "FedPer": (80.0, 81.5)},
     "clients.auc": {"FedAvg": (90.0, 91.0), "FedPer": (85.0, 85.5)},
     "last_rounds.nll": {"FedAvg": (0.5, 0.7), "FedPer": (0.9, 1.0)},
     "clients global": {"FedAvg": (55.0, 54.0)},
+    "final global": {"FedAvg": (55.0, 54.0), "One class": (50.0, 50.0)},
 }
 QUANTITIES = {"AUC": {"metric": "clients.auc"}, "NLL": {"metric": "nll"}, "global": {"model": "global"}}
 
 
 def test_metrics_and_models_side_by_side(tmp_path):
     cells = []
-    for name in ("FedAvg", "FedPer", "Local"):
+    for name in ("FedAvg", "FedPer", "Local", "One class"):
         for label in ("own", *QUANTITIES):
             quantity = QUANTITIES.get(label)
             made = cell(
@@ -298,6 +328,7 @@ def test_metrics_and_models_side_by_side(tmp_path):
     lines, *_ = pages(resolved, tmp_path)
     assert "| FedAvg | 61.00±1.00 | **90.50±0.50** | **0.60±0.10** (**0.60±0.10**) | **54.50±0.50** |" in lines
     assert "| FedPer | **80.75±0.75** | 85.25±0.25 | 0.95±0.05‡ (**0.60±0.10**) | no global model |" in lines
+    assert "| One class | — | — | — (**0.60±0.10**) | — |" in lines
     assert "| Local | — | — | — (**0.60±0.10**) | — |" in lines
     assert "- AUC: clients.auc, personal model, after aggregation, on own samples" in lines
     # Of runs that are asked about different views.
