@@ -6,6 +6,7 @@ import warnings
 
 import pandas as pd
 
+from pflcore.settings import METRICS
 from pipeline.cli.common import print_table, warn
 from pipeline.library.study import NotUpToDate, Study
 from pipeline.workspace import Workspace
@@ -38,6 +39,7 @@ def _cells(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _last_rounds(measured: pd.DataFrame) -> pd.DataFrame:
-    """Return accuracies in percent."""
+    """Return accuracies and metrics in percent, but for the likelihood."""
     last = measured[measured["round"] == measured.groupby("run")["round"].transform("max")]
-    return last.assign(accuracy=100 * last["accuracy"])
+    percent = [name for name in ("accuracy", *METRICS) if name in last and name != "nll"]
+    return last.assign(**{name: 100 * last[name] for name in percent})

@@ -19,7 +19,7 @@ from pflcore.engine.trained import ClientModel, Trained
 from pflcore.errors import UserError
 from pipeline.library.found import KEPT, MISSING, STALE, TRAINED, Found, find_run
 from pipeline.library.models import trained
-from pipeline.report.frame import tidy
+from pipeline.report.frame import joined_runs, tidy
 from pipeline.spec.run import Run
 from pipeline.spec.specs import find_specs
 from pipeline.workspace import PAPER, Workspace, report_path
@@ -94,7 +94,7 @@ class Study:
             words = ", ".join(f"{count} {state}" for state, count in left.items())
             line = f"{found.spec}: {words} of {len(states)} runs are left out; type `{found.command}`"
             warnings.warn(line, NotUpToDate, stacklevel=2)
-        return pd.concat([tidy(found.table, run.id, run.seed, *found.rounds(run)) for run in usable], ignore_index=True)
+        return joined_runs(tidy(found.table, run.id, run.seed, *found.rounds(run)) for run in usable)
 
     def table(self, spec: str) -> pd.DataFrame:
         """Return ``table.parquet`` of the spec's report: a row per cell, with labels, published and obtained values,

@@ -102,7 +102,9 @@ def make_plan(workspace: Workspace, compilation: Compilation) -> Plan:
     def share(spec: str, runs: list[Run]) -> Share:
         new = [run for run in runs if run.id not in cached]
         known = [speed.seconds(run) for run in new if speed.knows(run)]
-        sizes = dict(item for run in {run.data_id: run for run in runs}.values() for item in _sizes(run))
+        sizes = dict[str, int]()
+        for run in {run.data_id: run for run in runs}.values():
+            sizes.update(_sizes(run))
         rows = sum(len(run.evaluation.due(run.training.rounds)) * run.clients for run in runs)
         disk = sum(sizes.values()) + rows * _ROW_BYTES
         return Share(spec, len(runs), len(new), sum(known), len(new) - len(known), disk)

@@ -59,8 +59,7 @@ class Agreement:
         for agree, pairs in (judgement.so_far for judgement in judgements):
             claims.update(compared=pairs > 0, agree=agree == pairs > 0, comparisons=pairs, agreeing=agree)
         return cls(
-            sum(cell.published is not None and cell.quantity is None for cell in results.cells)
-            * results.table.of_accuracies,
+            sum(cell.published is not None for cell in _accuracies(results)),
             [round(cell.difference, 6) for cell in cells if cell.difference is not None],
             Counter(cell.verdict for cell in cells if cell.verdict != NO_VERDICT),
             _orders(results, cells),
@@ -110,8 +109,12 @@ class Agreement:
 
 def compared_cells(results: Results) -> list[Cell]:
     """Return the cells of a table whose accuracy is published and obtained, in its order; none of a trial."""
-    of_accuracies = results.table.of_accuracies
-    return [cell for cell in results.cells if of_accuracies and cell.is_compared and cell.quantity is None]
+    return [cell for cell in _accuracies(results) if cell.is_compared]
+
+
+def _accuracies(results: Results) -> list[Cell]:
+    """Return the cells of a table that are accuracies by its metric."""
+    return [cell for cell in results.cells if results.table.of_accuracies and cell.quantity is None]
 
 
 def count_within(differences: Iterable[float]) -> list[int]:

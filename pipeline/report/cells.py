@@ -155,15 +155,18 @@ def _cell(table: ResolvedTable, planned: TableCell, runs: list[Measured]) -> Cel
     by_seed = defaultdict[int, list[float]](list)
     for seed, values in known:
         by_seed[seed].append(values[metric].mean)
-    measured = bool(runs) and all(run.values for run in runs)
-    lacking = measured and not known and bool(quantity and quantity.view.model == "global")
+    verdict = ""
+    if diverged:
+        verdict = DIVERGED
+    elif quantity and quantity.view.model == "global" and _lacks(runs, quantity):
+        verdict = NO_GLOBAL
     heading = METRICS.get(SCORED.get(metric.split(" ")[0], ""), ACCURACY)
     cell = Cell(
         labels=planned.labels,
         runs=tuple(planned.runs),
         obtained=_average([values[metric] for _, values in known], len(runs), unit),
         n=len(known),
-        verdict=DIVERGED if diverged else NO_GLOBAL * lacking,
+        verdict=verdict,
         last=_average([values["final"] for _, values in known], 0, unit) if metric == LAST_TEN else None,
         client=planned.client,
         by_seed={seed: statistics.fmean(several) for seed, several in by_seed.items()},
@@ -178,6 +181,12 @@ def _cell(table: ResolvedTable, planned: TableCell, runs: list[Measured]) -> Cel
         cell.misprint = text if printed.misprint else ""
         cell.quoted, cell.note, cell.explained = printed.quoted, printed.note, printed.explained
     return cell
+
+
+def _lacks(runs: list[Measured], quantity: Quantity) -> bool:
+    """Return whether runs have been measured, and none has the model of a quantity."""
+    measured = bool(runs) and all(run.values for run in runs)
+    return measured and not any(f"final {quantity.view.words}" in run.values for run in runs)
 
 
 def _average(values: list[Value], planned: int, unit: str) -> Value | None:

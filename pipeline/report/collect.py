@@ -22,7 +22,7 @@ from pflcore.files import write_text
 from pflcore.protocols import Figures, curve, final_clients, rounds_trained, summarise
 from pflcore.settings import USUAL
 from pipeline.ledger import Entry
-from pipeline.report.frame import ALL, AS_JSON, FINDING, LAST, LAST_TEN, SCHEMAS, SCORES, TIDY, Frame, tidy
+from pipeline.report.frame import ALL, AS_JSON, FINDING, LAST, LAST_TEN, SCHEMAS, SCORES, TIDY, Frame, joined_runs, tidy
 from pipeline.spec.catalog import fingerprint
 from pipeline.spec.metrics import BACKBONE, Quantity
 from pipeline.spec.run import Run, canonical_json
@@ -42,7 +42,7 @@ def write_frame(table: ResolvedTable, root: Path, folder: Path) -> None:
     ids = [] if table.counted else dict.fromkeys(run for cell in table.cells for run in cell.runs)
     there = [(id_, path) for id_ in ids if (path := root / run_path(id_, "rounds.parquet")).is_file()]
     parts = [tidy(table, id_, runs[id_].seed, *read_table(path, "rounds/2")) for id_, path in there]
-    frame = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=["run", "seed", *TIDY])
+    frame = joined_runs(parts) if parts else pd.DataFrame(columns=["run", "seed", *TIDY])
     write_table(folder / "results.parquet", pa.Table.from_pandas(frame, preserve_index=False), "results/1")
 
 

@@ -17,7 +17,7 @@ import pandas as pd
 import pyarrow as pa
 
 from pflcore.artifacts import read_table
-from pflcore.settings import METRICS, View
+from pflcore.settings import METRICS, USUAL, View
 from pipeline.spec.metrics import PERCENT
 from pipeline.spec.run import Run
 from pipeline.spec.table import ResolvedTable
@@ -179,6 +179,12 @@ def tidy(table: ResolvedTable, run: str, seed: int, rounds: pa.Table, facts: Map
             place.insert(at, name if name not in frame else f"{name} (axis)", value)
         parts.append(place)
     return pd.concat(parts)
+
+
+def joined_runs(parts: Iterable[pd.DataFrame]) -> pd.DataFrame:
+    """Return what :func:`tidy` makes of several runs as one; what a run was not asked about models, moments and samples
+    is as usual."""
+    return pd.concat(parts, ignore_index=True).fillna(USUAL._asdict())
 
 
 def places_of(table: ResolvedTable, run: str) -> list[dict[str, str]]:

@@ -14,8 +14,8 @@ from pipeline.spec.run import short_hash
 
 SPREAD_LEGEND = (
     "Of runs under several seeds of the split and, within each, the same seeds of training: standard deviations in "
-    "percentage points by one-way random effects (analysis of variance; a negative estimate is 0), and the part of the "
-    "variance that is between splits. A few splits tell their variance badly. Ties and verdicts count seeds of "
+    "the unit of the table by one-way random effects (analysis of variance; a negative estimate is 0), and the part of "
+    "the variance that is between splits. A few splits tell their variance badly. Ties and verdicts count seeds of "
     "training, so they are about these splits."
 )
 _HEADER = ("", "splits", "seeds", "± between splits", "± within a split", "share of the split")
@@ -38,10 +38,11 @@ def spread_table(results: Results) -> PlainTable | None:
 def _crossed(results: Results) -> pd.DataFrame:
     """Return a line per run with a seed for its split: cell, split (its seed), seed, value; cells that differ in
     nothing but seeds are one, whatever the axes are called on which they do."""
-    found, layout = [], results.of_runs.layout
+    found, layout = [], results.of_runs.layout  # which has of several quantities one cell
+    shown = any(cell.quantity is None for cell in results.cells)
     labels_of = defaultdict[str, list[dict[str, str]]](list)
-    for cell in layout.cells:
-        for run in (results.runs[run] for run in cell.runs if not cell.quantity):
+    for cell in layout.cells if shown else ():
+        for run in (results.runs[run] for run in cell.runs):
             record, split, value = run.resolved.record, run.resolved.federation, run.values.get(results.table.metric)
             if "seed" in record["partition"] and value:
                 same = short_hash({**record, "partition": split["partition"], "seed": None, "tuned": None})

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from pflcore.artifacts import read_table
 from pflcore.errors import UserError
+from pflcore.settings import METRICS
 from pipeline.compile.compiler import compile_workspace
 from pipeline.ledger import Entry, Ledger
 from pipeline.measurements import from_table
@@ -113,9 +114,9 @@ def _verdict(kept: Entry, again: Entry) -> tuple[str, bool]:
 
 
 def _counts(measurements: dict[str, Any]) -> dict[str, Any]:
-    """Return what is counted, which losses are not."""
-    populations = {name: measurements[name] for name in ("test", "validation") if name in measurements}
-    return {name: {key: own[key] for key in own if key != "loss"} for name, own in populations.items()}
+    """Return what is counted, which losses and metrics are not."""
+    parts = {name: measurements[name] for name in ("test", "validation", "views") if name in measurements}
+    return {name: {key: own[key] for key in own if key not in ("loss", *METRICS)} for name, own in parts.items()}
 
 
 class _Last(NamedTuple):

@@ -28,7 +28,7 @@ State = Literal["queued", "waiting", "running", "done", "cached", "failed", "ski
 
 OVER = ("done", "cached", "failed", "skipped")
 MAX_BYTES = 1 << 26  # the state of 5,000 runs has some two million
-SHOWN = ("data", "partition", "train", "report")  # kinds of stages that are worth a line when they end
+SHOWN = ("data", "features", "partition", "train", "report")  # kinds of stages that are worth a line when they end
 LINE_EVERY = 30.0  # seconds between two lines about all, where there is no terminal
 MAX_BARS = 24
 ATTEMPT = re.compile(r"--- (on |[-0-9]+ [:0-9]+  pfl stage )")  # the first line of an attempt in a log

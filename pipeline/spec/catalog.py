@@ -85,9 +85,8 @@ class Catalog:
 
     entries: dict[str, dict[str, EntryInfo]]
     settings: dict[str, EntryInfo]
-    broken: dict[str, dict[str, str]] = dataclasses.field(
-        default_factory=dict
-    )  # what is wrong with a study's own parts
+    # What is wrong with a study's own parts.
+    broken: dict[str, dict[str, str]] = dataclasses.field(default_factory=dict)
 
     @cached_property
     def _models(self) -> dict[tuple[str, str], type[Part]]:
@@ -180,7 +179,9 @@ class Catalog:
 
     def _features(self, stated: Mapping[str, Any]) -> dict[str, Any]:
         """Return `features` of a dataset with defaults written out; raise :class:`Invalid`."""
-        name = str(stated.get("backbone", ""))
+        name = stated.get("backbone")
+        if not isinstance(name, str):
+            raise Invalid("features", (), "backbone: must be a name; its options stand beside it")
         if name not in (known := self.names("backbone")):
             hint = did_you_mean(name, known)
             raise Invalid("features", ("backbone",), f"unknown backbone {show(name)}{hint}")

@@ -121,12 +121,15 @@ def _check_measured(layout: TableSection, grid: Points, runs: list[Run], documen
             document.check(wanted in getattr(settings, name), ("table", "quantities"), message)
 
 
-def check_choice(layout: TableSection, runs: list[Run], document: Document) -> None:
+def check_choice(layout: TableSection, grid: Points, runs: list[Run], document: Document) -> None:
     """Raise :class:`UserError` when a table chooses rounds by validation samples that a run lacks."""
-    for run in runs if layout.metric.startswith("best_by_validation") else ():
+    shown = {layout.metric, *(_number_of(layout, point.labels).metric or "" for point in grid.points)}
+    chosen = next((metric for metric in sorted(shown) if metric.startswith("best_by_validation")), "")
+    for run in runs if chosen else ():
         where = f"the partition {run.partition!r} on {run.dataset}"
-        message = f"{layout.metric!r} needs validation samples, and {where} holds none back; set its validation_share"
-        document.check(validates(run), ("table", "metric"), message)
+        message = f"{chosen!r} needs validation samples, and {where} holds none back; set its validation_share"
+        key = "metric" if chosen == layout.metric else "quantities"
+        document.check(validates(run), ("table", key), message)
 
 
 def resolve_table(

@@ -126,6 +126,8 @@ def _with_protocol(value: Any, check: ValidatorFunctionWrapHandler) -> str:
     """Return a metric with its protocol; those of :data:`SCORED` are too many for a message that lists names."""
     if isinstance(value, str) and value in SCORED:
         return value
+    if isinstance(value, str) and value.partition(".")[2]:
+        raise ValueError(f"{show(value)} is no metric under a protocol, such as 'clients.auc'")
     name = str(check(value))
     return f"last_rounds.{name}" if name in METRICS else name
 
@@ -149,8 +151,10 @@ class Quantity(Part):
     accuracy: float | None = Field(None, gt=0, le=100, description="Of `rounds_to`: the accuracy in percent.")
     kind: Literal["se", "eca", "ca"] | None = Field(None, description="Of `attention_weight`.")
     position: int | None = Field(None, ge=1, description="Of `attention_weight`, from 1; left out: the mean over all.")
-    model: Literal["personal", "global"] | None = Field(None, description="Whose is measured; left out: clients' own.")
-    moment: Literal["after_aggregation", "after_training"] | None = Field(None, description="When; left out: after it.")
+    model: Literal["personal", "global"] | None = Field(None, description="Whose model; left out: each client's own.")
+    moment: Literal["after_aggregation", "after_training"] | None = Field(
+        None, description="When; left out: after aggregation."
+    )
     on: Literal["own", "all"] | None = Field(None, description="On whose test samples; left out: the client's own.")
 
     @model_serializer(mode="wrap")

@@ -73,7 +73,7 @@ def resolve(spec: Spec, catalog: Catalog, profile: str = "paper") -> Resolved:
     for run in (*by_point, *trials):
         if runs.setdefault(run.id, run) != run:
             raise UserError(f"{document.mark(())}: two different runs have the id {run.id}; change a seed")
-    check_choice(layout, [*published, *by_point], document)
+    check_choice(layout, grid, [*published, *by_point], document)
     table = resolve_table(spec, profile, layout, grid, by_point, catalog)
     return Resolved(list(runs.values()), table, selections, patcher.weights, list(without_effect(grid, patcher)))
 

@@ -75,6 +75,9 @@ def test_links_lead_somewhere_and_commands_exist(page: Page, monkeypatch: pytest
         file, _, anchor = link.partition("#")
         target = (page.path.parent / file) if file else page.path
         assert target.exists() and (not anchor or anchor in Page(target).anchors()), link
+    text = page.path.read_text(encoding="utf-8")
+    files = [name for name, _ in FILES.findall(text) if name.endswith(".yaml")]
+    assert re.findall(r"^# (\S+\.yaml)$", text, re.MULTILINE) == files  # each in a block of its own
     monkeypatch.chdir(ROOT)
     for program, *words in page.typed():
         if program == "pfl":

@@ -15,6 +15,7 @@ from pflcore.errors import UserError
 from pipeline.browse.partition_view import Drawing
 from pipeline.plan.estimate import visits
 from pipeline.plan.fit import misfits
+from pipeline.running.clean import unused
 from pipeline.spec.run import Run, read_record
 from pipeline.stages import data, features
 from pipeline.workspace import RECORDS, dataset_path
@@ -76,6 +77,9 @@ def test_specs_share_an_encoder_and_the_samples_that_it_reads(tmp_path):
     assert {*project.stages()} == {one.address for one in compilation.stages}
     assert read_record(project.root / RECORDS, encoders[0].subject)["dataset"]["features"]
     assert FILE in next(one for one in compilation.stages if one.kind == "guard").deps
+    (project.root / FILE).unlink()
+    with pytest.raises(UserError, match=f"^{FILE}: is not here, so nobody can tell which runs began with it"):
+        unused(project.workspace())
 
 
 def test_features_are_what_the_classifier_of_the_file_takes(tmp_path, digits):
@@ -133,12 +137,14 @@ def test_what_does_not_go_together_is_a_line_and_plans_know_what_is_left(tmp_pat
         "large": encoded("backbone: convnet, pretrain: {}"),
         "text": encoded(small).replace("name: digits", "name: shakespeare"),
         "augmented": encoded(small, training=", augment_flip: 0.5"),
+        "few": encoded(small.replace("0.5", "0.999"), partition="{name: dirichlet, min_samples: 10}"),
         "right": encoded(small),
     }
     project = make_project(tmp_path, {f"specs/{name}.yaml": text for name, text in texts.items()}, [*texts])
     compilation = project.compiled()
     lines = dict(line.split(":", 1) for line in misfits(project.workspace(), compilation, compilation.runs))
-    assert {*lines} == {f"specs/{name}.yaml" for name in ("large", "text", "augmented")}
+    assert {*lines} == {f"specs/{name}.yaml" for name in ("large", "text", "augmented", "few")}
+    assert "(there are 1 and 359 in all)" in lines["specs/few.yaml"]
     assert lines["specs/large.yaml"].startswith("4: FedAvg and 1 more: features: backbone convnet: kernel 5")
     assert lines["specs/text.yaml"].startswith("4: FedAvg and 1 more: features: a text has a label at every")
     assert "augment" in lines["specs/augmented.yaml"]

@@ -225,7 +225,7 @@ def _prepared():
         load_catalog(folder)
         code = Code(source_folder(), folder / ".pfl" / "fingerprints.json")
         entries = [name for name in code.modules if name.startswith("pflcore.") and name.count(".") == 2]
-        for module in ("pipeline.running.warm", *entries):
+        for module in ("pipeline.running.warm", "pipeline.stages.features", *entries):
             code.fingerprint(module)
         code.remember()
         return {name: content for name, content in tree(folder).items() if not name.startswith(".dvc/tmp/")}

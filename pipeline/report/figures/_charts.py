@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from pipeline.report.cells import ACCURACY, PRECISION
 from pipeline.report.drawing.panels import MAX_PANELS, Style, draw_panels, grid_shape, left_out
 from pipeline.report.drawing.sections import Picture, PlainTable, Section, counted
-from pipeline.report.figures._data import TableData, joined
+from pipeline.report.figures._data import OF_QUANTITIES, TableData, joined
 from pipeline.report.printed import NO_VALUE, headed, short
 
 _UNEQUAL = 5  # times as many rounds: on an even axis the shorter curve could not be seen
@@ -57,7 +57,9 @@ def draw_boxes(data: TableData) -> Section:
     """Draw how the runs of each cell spread, as box plots beside their means. CSV: a line per run."""
     values = data.results.frame.values
     runs = data.place(values[values["metric"] == data.table.metric], single=True).rename(columns={"mean": "accuracy"})
-    if runs.empty or data.table.quantities:
+    if data.table.quantities:
+        return OF_QUANTITIES
+    if runs.empty:
         return _NOTHING
     axes = data.axes(runs)
     by_cell = runs.groupby(axes, observed=True)["accuracy"]
@@ -187,7 +189,9 @@ def draw_curves(data: TableData) -> Section:
     place = list(dict.fromkeys([*axes, "series", "panel", "made", "round"]))
     by_round = frame.groupby(place, observed=True)["accuracy"].agg(["mean", "size"]).reset_index()
     curves = by_round.query("size == made").rename(columns={"mean": "accuracy"})
-    if curves.empty or data.table.quantities:
+    if data.table.quantities:
+        return OF_QUANTITIES
+    if curves.empty:
         return Section("No run has been measured yet.")
     measure = PRECISION if data.measure == PRECISION else ACCURACY  # whatever else the table shows
     figure = draw_panels(curves, "round", measure, _line)

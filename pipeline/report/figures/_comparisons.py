@@ -16,7 +16,7 @@ from pipeline.report.cells import ACCURACY
 from pipeline.report.claims import judge_claims
 from pipeline.report.drawing.panels import Style, draw_panels, left_out, styles_of
 from pipeline.report.drawing.sections import Picture, PlainTable, Section, counted
-from pipeline.report.figures._data import TableData, closest
+from pipeline.report.figures._data import OF_QUANTITIES, TableData, closest
 from pipeline.report.frame import Value
 from pipeline.report.legend import PROTOCOL_NAMES
 from pipeline.report.printed import NO_VALUE, TIED, format_value, printed_rank, short, signed
@@ -124,6 +124,8 @@ def _cloud(axes: Axes, clients: pd.DataFrame, style: Style) -> None:
 
 def draw_protocols(data: TableData) -> Section:
     """Draw ranks under each protocol; one line when nothing has been measured. CSV: protocol, mean, std, rank, tied."""
+    if data.table.quantities:
+        return OF_QUANTITIES
     of = data.table.metric.partition(".")[2]  # all protocols are of one score, and of the usual view
     known = {name for run in data.results.runs.values() for name in run.values} - {"validation"}
     measured = {name for name in known if name.partition(".")[2] == of and " " not in name}
@@ -138,7 +140,7 @@ def draw_protocols(data: TableData) -> Section:
         whole = frames.get("last_rounds") if name == "last_position" else None
         if len(cells) and (whole is None or not cells["mean"].equals(whole["mean"])):
             frames[name] = cells
-    if not frames or data.table.quantities:
+    if not frames:
         return Section("No run of this table has been measured yet.")
     names = {name: PROTOCOL_NAMES.get(name.split(".")[0], name.replace("_", " ")) for name in frames}
     frame = pd.concat(frames.values(), ignore_index=True)

@@ -11,6 +11,7 @@ import pandas as pd
 
 from pflcore.files import parse_json
 from pipeline.report.cells import Key
+from pipeline.report.drawing.sections import Section
 from pipeline.report.frame import ALL
 from pipeline.report.printed import headed
 from pipeline.report.table import Layout, Results
@@ -26,6 +27,9 @@ COSTS = {
     "server": "server",
 }
 """Costs of a run, in numbers but for the bytes, and the columns that the frame has for them."""
+
+OF_QUANTITIES = Section("Its cells are of different quantities, which one scale does not show.")
+"""What figures of one quantity say of a table with several."""
 
 
 class TableData:

@@ -288,4 +288,5 @@ def test_what_is_obtained_for_published_numbers(tmp_path):
     curves = {"a": [50, 51], "later": []}
     (both, client), published = obtained(tmp_path, curves, cells, clients={"method": {"client": 0}})
     assert both.labels == ("both",) and both.quoted and published == 3
+    assert obtained(tmp_path, curves, cells, "clients.auc", clients={"method": {"client": 0}}) == ([], 0)
     assert client.labels == ("client",) and client.difference == 2.0 and client.elsewhere["best by test"] == 51.0

@@ -230,13 +230,14 @@ def test_protocols_that_change_a_rank(tmp_path):
     """Of three seeds: Uneven is at 90 % on nine clients and at 10 % on one, Even is at 80 % on all. A seed adds half a
     percent to all but the worst. In the second column Even is at 5 % and ahead nowhere."""
     cells, records = [], {}
-    chosen = {"mean": 60.0, "std": 0.0, "n": 1}  # accuracy on validation samples is no protocol
+    chosen = {"mean": 60.0, "std": 0.0, "n": 1}
+    others = dict.fromkeys(("validation", "clients.auc", "clients global"), chosen)  # none is a protocol of accuracy
     for setting, even in {"hard": 160, "easy": 10}.items():
         for method in ("Uneven", "Even"):
             runs = [f"{method}-{setting}-{seed}" for seed in range(3)]
             for seed, run in enumerate(runs):
                 counts = [180 + seed] * 9 + [20] if method == "Uneven" else [even + seed] * 10
-                fd.write_counts(tmp_path, run, counts, validation=chosen)
+                fd.write_counts(tmp_path, run, counts, **others)
                 records[run] = rd.RECORD | {"seed": seed}
             cells.append(cell({"method": method, "setting": setting}, runs))
     ahead = rd.claim({"method": ["Uneven"]}, {"method": ["Even"]}, text="Uneven is ahead.", where={"setting": ["hard"]})

@@ -1,6 +1,7 @@
 """What tables have beside accuracies: columns of ranks, marks of ties, and quantities, by hand and from runs."""
 
 import pandas as pd
+import pyarrow as pa
 import pytest
 import yaml
 from support import report_demo as rd
@@ -13,7 +14,7 @@ from support.rounds import rounds_table
 from pflcore.artifacts import write_table
 from pflcore.errors import UserError
 from pipeline.compile.compiler import compile_workspace
-from pipeline.report.frame import Value
+from pipeline.report.frame import Value, joined_runs
 from pipeline.report.printed import format_value, signed
 from pipeline.report.spec_report import SpecReport
 from pipeline.running.options import Request, RunOptions
@@ -99,18 +100,23 @@ CROSSED = {("A", 0): [70.0, 74.0], ("A", 4): [80.0, 90.0], ("A", 7): [60.0, 61.0
 CROSSED |= {("B", 4): [71.0, 73.0], ("C", 0): [70.0, 74.0], ("D", None): [70.0, 74.0]}
 
 
-@pytest.mark.parametrize("columns", [["draw"], []])
+@pytest.mark.parametrize("columns", [["draw"], [], ["shown"]])
 def test_how_much_of_a_spread_is_the_splits(columns, tmp_path):
+    """Also where a column shows another quantity of the same runs."""
     cells, records = {}, {}
     for (method, split), values in CROSSED.items():
-        labels = {"method": method, "draw": str(split)} if columns else {"method": method}
+        labels = {"method": method} | {axis: {"draw": str(split), "shown": "own"}[axis] for axis in columns}
         own = cells.setdefault(tuple(labels.items()), [])
         for seed, value in enumerate(values):
             own.append(run := f"{method}{split}{seed}")
             partition = {"name": "iid"} | ({} if split is None else {"seed": split})
             records[run] = RECORD | {"partition": partition, "seed": seed, "method": {"name": method}}
             rd.write_metrics(tmp_path, run, value)
-    made = table([cell(dict(labels), runs) for labels, runs in cells.items()], ["method"], columns)
+    made = [cell(dict(labels), runs) for labels, runs in cells.items()]
+    if columns == ["shown"]:
+        size = {"quantity": Quantity(metric="final")}
+        made += [one.model_copy(update={"labels": one.labels | {"shown": "end"}} | size) for one in made]
+    made = table(made, ["method"], columns, quantities=columns if columns == ["shown"] else [])
     lines, tex, page = pages(with_records(tmp_path, made, records), tmp_path)
     at = lines.index("| A | 3 | 2 | 11.85 | 4.42 | 88 % |")
     assert "## Spread" in lines[at - 6 : at] and lines[at + 1 : at + 3] == ["| B | 2 | 2 | 0.00 | 2.24 | 0 % |", ""]
@@ -261,19 +267,48 @@ def test_values_of_a_client_are_its_own(tmp_path):
     assert found == [[30.0, 40.0, 70.0], [60.0, 60.0, 50.0], [45.0, 50.0, 60.0]]
 
 
+def test_ranks_within_a_column_go_by_what_is_better_there(tmp_path):
+    cells, nll = [], Quantity(metric="final.nll")
+    for method, values in {"high": (1.5, 1.6, 1.7), "low": (0.5, 0.7, 0.6)}.items():
+        for seed, value in enumerate(values):
+            rd.write_evaluation(tmp_path, f"{method}{seed}", {nll.key: {"mean": value, "std": 0.0, "n": 1}})
+        one = cell({"method": method, "shown": "NLL"}, [f"{method}{seed}" for seed in range(3)])
+        cells.append(one.model_copy(update={"quantity": nll}))
+    made = table(cells, ["method"], ["shown"], quantities=["shown"])
+    made = with_records(tmp_path, made, {run: RECORD | {"seed": int(run[-1])} for run in made.runs})
+    assert results_of(made, tmp_path).ranks(("NLL",)) == {("low",): 1, ("high",): 2}
+
+
+def test_a_cell_of_participants_is_read_from_their_rows(tmp_path):
+    usual = rounds_table([(1 + at // 2, at % 2, share, 100, 1.0) for at, share in enumerate(SHARES["s0"])])
+    trained = [(1, 0, 20, 100, 1.0), (2, 1, 30, 100, 1.0), (3, 0, 70, 100, 1.0)]
+    rounds = pa.concat_tables([usual, rounds_table(trained, moment="after_training")])
+    path = tmp_path / "artifacts/runs/run/rounds.parquet"
+    write_table(path, rounds, "rounds/2", run="run", positions=1, diverged=None)
+    cells = [cell({"shown": name}, ["run"]) for name in ("own", "clients", "last_ten")]
+    for at in (1, 2):
+        shown = {"quantity": Quantity(metric=cells[at].labels["shown"], moment="after_training")}
+        cells[at] = cells[at].model_copy(update=shown)
+    settings = {"training": {"rounds": 3}, "evaluation": {"every": 1, "window": 1, "curve_every": 1}, "clients": 2}
+    made = table(cells, [], ["shown"], metric="clients", quantities=["shown"])
+    made = with_records(tmp_path, made, {"run": {**RECORD, **settings}})
+    assert [one.obtained.mean for one in results_of(made, tmp_path).cells] == [60.0, 70.0, 40.0]
+
+
 # Mean over two seeds: by method and what a cell shows. FedPer has no global model; of Local nothing is there.
 SHOWN = {
     "clients": {"FedAvg": (60.0, 62.0), "FedPer": (80.0, 81.5)},
     "clients.auc": {"FedAvg": (90.0, 91.0), "FedPer": (85.0, 85.5)},
     "last_rounds.nll": {"FedAvg": (0.5, 0.7), "FedPer": (0.9, 1.0)},
     "clients global": {"FedAvg": (55.0, 54.0)},
+    "final global": {"FedAvg": (55.0, 54.0), "One class": (50.0, 50.0)},
 }
 QUANTITIES = {"AUC": {"metric": "clients.auc"}, "NLL": {"metric": "nll"}, "global": {"model": "global"}}
 
 
 def test_metrics_and_models_side_by_side(tmp_path):
     cells = []
-    for name in ("FedAvg", "FedPer", "Local"):
+    for name in ("FedAvg", "FedPer", "Local", "One class"):
         for label in ("own", *QUANTITIES):
             quantity = QUANTITIES.get(label)
             made = cell(
@@ -293,7 +328,11 @@ def test_metrics_and_models_side_by_side(tmp_path):
     lines, *_ = pages(resolved, tmp_path)
     assert "| FedAvg | 61.00±1.00 | **90.50±0.50** | **0.60±0.10** (**0.60±0.10**) | **54.50±0.50** |" in lines
     assert "| FedPer | **80.75±0.75** | 85.25±0.25 | 0.95±0.05‡ (**0.60±0.10**) | no global model |" in lines
+    assert "| One class | — | — | — (**0.60±0.10**) | — |" in lines
     assert "| Local | — | — | — (**0.60±0.10**) | — |" in lines
     assert "- AUC: clients.auc, personal model, after aggregation, on own samples" in lines
+    # Of runs that are asked about different views.
+    both = joined_runs([pd.DataFrame({"client": [3]}), pd.DataFrame({"client": [4], "model": ["global"]})])
+    assert both["model"].tolist() == ["personal", "global"]
     judged = SpecReport(results_of(resolved, tmp_path)).judgements
     assert [one.obtained.judged[0].effect.difference for one in judged] == pytest.approx([-19.75, 0.35])

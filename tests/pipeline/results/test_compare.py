@@ -118,6 +118,10 @@ def test_every_count_has_to_agree_on_the_same_kind_of_machine():
     assert compared(KEPT, {**KEPT, "test": {**KEPT["test"], "loss": [2.0, 3.0]}})[2:] == SAME
     kept, other = ({**KEPT, "validation": counts(last, (1, 2), (4, 4))} for last in ((3, 4), (0, 0)))
     assert compared(kept, other) == (55.0, 55.0, *DIFFERS)
+    # Of further views counts are compared, and not metrics.
+    views = {"client": [0], "correct": [3], "loss": [0.5], "auc": [0.7]}
+    for change, verdict in (({"loss": [0.6], "auc": [None]}, SAME), ({"correct": [2]}, DIFFERS)):
+        assert compared({**KEPT, "views": views}, {**KEPT, "views": views | change})[2:] == verdict
     assert compared({}, {})[2:] == SAME  # a run may never have been measured
     for data in ("dataset", "partition"):
         assert compared(KEPT, KEPT, **{f"{data}_hash": "e"})[2:] == (f"made on other data ({data})", False)
