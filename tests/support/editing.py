@@ -23,7 +23,7 @@ from support.project import PATIENCE, Project, make_project, spec, wait_for
 
 EDITED, ENGINE = "pflcore/methods/corrections.py", "pflcore/engine/run.py"
 # Where a round begins, and how it is held there.
-_ROUND = "        round_, members = self.round + 1, self._members\n"
+_ROUND = "        round_, members = self.round + 1, self.draws.members\n"
 _HOLD = """\
         import pathlib, time
         while self.round and pathlib.Path(f"hold-{self.method.name}").exists():
