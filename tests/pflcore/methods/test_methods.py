@@ -73,8 +73,9 @@ def test_training_lowers_the_loss(name, net):
     data = tiny.suited(backbone(net), (30, 30, 30), (9, 9, 9))
     if data.is_text:  # a character is repeated
         data.inputs.copy_(data.labels.view(-1, 1).expand_as(data.inputs))
-    else:  # a class is a shade of grey
-        data.inputs.copy_((data.labels * 60).view(-1, *[1] * (data.inputs.ndim - 1)).expand_as(data.inputs))
+    else:  # a class is a shade of grey, or a number
+        value = data.labels * (1 if data.inputs.is_floating_point() else 60)
+        data.inputs.copy_(value.view(-1, *[1] * (data.inputs.ndim - 1)).expand_as(data.inputs))
     settings = training(rounds=12, sample_rate=1.0, lr=RATES.get(net) or RATES.get(name, 0.05), momentum=0.5)
     loss = run(method(name), backbone(net), data, training=settings).loss.reshape(12, 3).mean(1)
     # Who tunes before a measurement knows something after the first round already; who guesses has log 4.
