@@ -42,7 +42,7 @@ from pflcore.backbones import BACKBONES
 from pflcore.data.federation import FederatedData
 from pflcore.engine import CheckpointFolder, Progress, Result, device_name, select_device, train, use_threads
 from pflcore.errors import UserError
-from pflcore.files import write_text
+from pflcore.files import digest_of, write_text
 from pflcore.methods import METHODS
 from pipeline.compile.fingerprint import Code
 from pipeline.spec.run import Run
@@ -70,7 +70,7 @@ def modules() -> dict[str, str]:
     """Return the SHA-256 of every module that may train, by its name."""
     files = Code(Path(__file__).resolve().parents[1]).modules
     own = {name: path for name, path in files.items() if name.startswith("pflcore")}
-    return {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in own.items()}
+    return {name: digest_of(path) for name, path in own.items()}
 
 
 def pack_data(folder: Path, name: str, content: object) -> None:
@@ -145,7 +145,7 @@ def pack(chosen: argparse.Namespace) -> None:
 
 def hashes(root: Path, run: Run) -> dict[str, str]:
     paths = {"dataset_hash": dataset_path(run.data_id), "partition_hash": partition_path(run.federation_id)}
-    return {name: hashlib.sha256((root / path).read_bytes()).hexdigest() for name, path in paths.items()}
+    return {name: digest_of(root / path) for name, path in paths.items()}
 
 
 def collect(chosen: argparse.Namespace) -> None:

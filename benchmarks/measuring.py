@@ -38,18 +38,17 @@ def main() -> None:
         images, labels, rows[:CLIENTS], rows[CLIENTS:], [0.5], [0.5], 10, torch.device("cpu")
     )
     training = Training(rounds=ROUNDS, sample_rate=0.5, local_epochs=1, batch_size=16)
-    print("| measured | " + " | ".join(("FedAvg", "Ditto")) + " |\n|:---|---:|---:|")
+    print("| measured | FedAvg | Ditto |\n|:---|---:|---:|")
     for words, asked in ASKED.items():
         speeds = []
         for name in ("fedavg", "ditto"):
-            evaluation, method = Evaluation(every=1, window=ROUNDS, **asked), METHODS.create(name)
             started = time.process_time()
             train(
                 data=data,
                 backbone=BACKBONES.create("convnet"),
-                method=method,
+                method=METHODS.create(name),
                 training=training,
-                evaluation=evaluation,
+                evaluation=Evaluation(every=1, window=ROUNDS, **asked),
                 seed=0,
                 executor="sequential",
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import hashlib
 import json
 import os
 import re
@@ -83,6 +84,27 @@ def read_file(path: Path, most: int, than: str = "such a file has") -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror or error})") from None
+
+
+def digest_of(path: Path, algorithm: str = "sha256") -> str:
+    """Return the hash of a file, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, algorithm).hexdigest()
+
+
+def find_unchanged(name: str, content: str | None) -> Path:
+    """Return the file of that name here or above, as profiles work in a folder of their own below the project.
+
+    Raises :class:`UserError` where there is none, or its hash is not `content`, ``sha256:<64 hex digits>``, if given.
+    """
+    here = Path.cwd()
+    for folder in (here, *here.parents):
+        path = folder / name
+        if path.is_file():
+            if content and content != f"sha256:{digest_of(path)}":
+                raise UserError(f"{name}: was changed after the spec was compiled; run `pfl compile`")
+            return path
+    raise UserError(f"{name}: no such file; put it there and run `pfl compile`")
 
 
 def is_lfs_pointer(file: Path | bytes) -> bool:

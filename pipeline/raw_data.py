@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ValidationError
 
-from pflcore.files import write_text
+from pflcore.files import digest_of, write_text
 from pipeline.spec.run import options
 from pipeline.workspace import Workspace, dataset_path, raw_data_folder
 
@@ -92,7 +92,7 @@ def _listing(folder: Path) -> str:
 
 
 def _content(folder: Path) -> str:
-    return _hash(f"{name} {_digest(path)}" for name, path in _files(folder))
+    return _hash(f"{name} {digest_of(path)}" for name, path in _files(folder))
 
 
 def _files(folder: Path) -> Iterator[tuple[str, Path]]:
@@ -102,11 +102,6 @@ def _files(folder: Path) -> Iterator[tuple[str, Path]]:
         folders[:] = [name for name in folders if not name.startswith(".")]
         found += [Path(place, name) for name in names if not name.startswith(".")]
     return ((path.relative_to(folder).as_posix(), path) for path in sorted(found) if path.is_file())
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _hash(lines: Iterable[str]) -> str:

@@ -7,8 +7,8 @@ from functools import cache
 import numpy as np
 
 from pflcore.conditions import CONDITIONS, Condition, Draws
-from pflcore.data.assignment_files import find_unchanged
 from pflcore.errors import UserError
+from pflcore.files import find_unchanged
 from pflcore.groups import Tensors
 from pflcore.method import Method, name_of
 from pflcore.options import option

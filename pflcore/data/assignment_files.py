@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -104,27 +103,6 @@ def read_split(path: Path, scheme: str, seed: int) -> Assignment:
     train, test, held_back = sides
     validation = held_back if len(held_back[0]) else []
     return Assignment(train, test, scheme, seed, own_split=True, validation=validation)
-
-
-def hash_of(path: Path) -> str:
-    """Return ``sha256:<64 hex digits>`` of a file."""
-    with path.open("rb") as file:
-        return f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
-
-
-def find_unchanged(name: str, content: str | None) -> Path:
-    """Return the file of that name here or above, as profiles work in a folder of their own below the project.
-
-    Raises :class:`UserError` where there is none, or its hash is not `content`, if that is given.
-    """
-    here = Path.cwd()
-    for folder in (here, *here.parents):
-        path = folder / name
-        if path.is_file():
-            if content and hash_of(path) != content:
-                raise UserError(f"{name}: was changed after the spec was compiled; run `pfl compile`")
-            return path
-    raise UserError(f"{name}: no such file; put it there and run `pfl compile`")
 
 
 def _lines(path: Path) -> Iterator[tuple[int, int, int]]:

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from pflcore.data.assignment import Assignment
 from pflcore.data.augmentation import Augmentation, add_noise
-from pflcore.data.samples import ARRAYS, TEXT, Samples, chunks, kind_of
+from pflcore.data.samples import ARRAYS, TEXT, Samples, chunks, input_shape, kind_of
 from pflcore.data.upload import upload
 from pflcore.errors import UserError
 from pflcore.seeds import torch_seed
@@ -160,12 +160,7 @@ class FederatedData:
     @property
     def shape(self) -> tuple[int, ...]:
         """Return that of a model's input: channels, height, width of images; the length of a text."""
-        if self.kind == ARRAYS:
-            return tuple(self.inputs.shape[1:])
-        if self.is_text:
-            return (self.inputs.shape[1] - 1,)
-        _, channels, height, width = self.inputs.shape
-        return (channels, self.size, self.size) if self.size else (channels, height, width)
+        return input_shape(self.kind, tuple(self.inputs.shape[1:]), self.size)
 
     def example(self) -> Tensor:
         """Return an input of a model, of zeros, as a batch of one on the device."""

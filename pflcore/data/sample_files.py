@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +15,7 @@ import pyarrow.parquet as pq
 from pflcore.artifacts import read_meta, read_table, table_writer
 from pflcore.data.samples import SPLITS, Attribute, Boxes, Inputs, Rows, Samples
 from pflcore.errors import UserError
-from pflcore.files import atomic_path
+from pflcore.files import atomic_path, digest_of
 from pflcore.memory import memory_limit
 
 SCHEMA = "dataset/2"
@@ -151,8 +150,7 @@ def _boxes(table: pa.Table) -> Boxes:
 
 def _mapped_inputs(path: Path, scratch: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Inputs:
     """Return the inputs as a file that is mapped into memory, named by the hash of the artifact that it came from."""
-    with path.open("rb") as file:
-        decoded = scratch / f"{hashlib.file_digest(file, 'sha256').hexdigest()[:16]}.npy"
+    decoded = scratch / f"{digest_of(path)[:16]}.npy"
     if not decoded.is_file():
         with atomic_path(decoded) as temporary:
             inputs = np.lib.format.open_memmap(temporary, "w+", dtype, shape)

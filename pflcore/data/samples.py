@@ -94,7 +94,7 @@ class Samples:
             raise UserError(f"{where}: mean {self.mean} and std {self.std} {needed}")
         check_labels(self.labels, self.classes, where)
         if self.is_arrays:
-            _check_finite(self.inputs, where)
+            check_finite(self.inputs, where)
         for key, attribute in self.attributes.items():
             check_labels(attribute.values, len(attribute.names), f"{where}: {key}")
         if self.boxes:
@@ -118,13 +118,8 @@ class Samples:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Return that of a model's input: channels, height, width of images; of texts their length."""
-        if self.is_arrays:
-            return self.inputs.shape[1:]
-        if not self.is_images:
-            return (self.inputs.shape[1] - 1,)
-        channels, height, width = self.inputs.shape[1:]
-        return (channels, self.size, self.size) if self.size else (channels, height, width)
+        """Return that of a model's input."""
+        return input_shape(self.kind, self.inputs.shape[1:], self.size)
 
     @property
     def classes(self) -> int:
@@ -138,6 +133,13 @@ def kind_of(floats: bool, dimensions: int) -> str:
     return IMAGES if dimensions == 4 else TEXT
 
 
+def input_shape(kind: str, stored: tuple[int, ...], size: int | None) -> tuple[int, ...]:
+    """Return the shape of a model's input, of samples as they are stored: of a text all characters but the last."""
+    if kind == TEXT:
+        return (stored[0] - 1,)
+    return (stored[0], size, size) if size else stored
+
+
 def chunks(rows: Rows, inputs: Inputs) -> Iterator[Inputs]:
     """Yield the inputs of some rows, piece by piece, so that memory-mapped ones need not fit into memory."""
     step = max(1, _CHUNK // max(1, int(np.prod(inputs.shape[1:]))))
@@ -145,12 +147,14 @@ def chunks(rows: Rows, inputs: Inputs) -> Iterator[Inputs]:
         yield inputs[rows[start : start + step]]
 
 
-def _check_finite(inputs: Inputs, where: str) -> None:
+def check_finite(inputs: Inputs, where: str) -> None:
+    """Raise :class:`UserError` with the first row that has a number that is not finite; rows count from 0."""
     first = 0
     for part in chunks(np.arange(len(inputs)), inputs):
         finite = np.isfinite(part).all(axis=tuple(range(1, part.ndim)))
         if not finite.all():
-            raise UserError(f"{where}: row {first + int(finite.argmin())}: its numbers must be finite; fill or drop it")
+            row = first + int(finite.argmin())
+            raise UserError(f"{where}: row {row} has a number that is missing, infinite or too large; fill or drop it")
         first += len(part)
 
 

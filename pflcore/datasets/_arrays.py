@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pflcore.data.samples import ARRAYS, Inputs
+from pflcore.data.samples import ARRAYS, Inputs, check_finite
 from pflcore.datasets._base import Dataset
-from pflcore.errors import UserError
 from pflcore.options import option
 
 
@@ -30,14 +29,8 @@ class ArrayDataset(Dataset):
 
 
 def as_floats(values: np.ndarray, where: str) -> Inputs:
-    """Return numbers as float32. Raises :class:`UserError` with the first row [n, …] that has one that is not finite.
-
-    `where` is the file; rows count from 0.
-    """
+    """Return numbers [n, …] as float32. Raises :class:`UserError` for the first row with one that is not finite."""
     with np.errstate(over="ignore"):
         floats = values.astype(np.float32)
-    finite = np.isfinite(floats).all(axis=tuple(range(1, floats.ndim)))
-    if not finite.all():
-        row = int(finite.argmin())
-        raise UserError(f"{where}: row {row} has a number that is missing, infinite or too large; fill or drop it")
+    check_finite(floats, where)
     return floats

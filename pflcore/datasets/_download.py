@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import os
 import time
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from urllib.request import Request, urlopen
 
 from pflcore.data.preparation import track
 from pflcore.errors import UserError
+from pflcore.files import digest_of
 
 TRIES = 5
 PAUSE_SECONDS = 2.0  # longer after every try
@@ -84,8 +84,7 @@ class Source:
 
     def hash_of(self, path: Path) -> str:
         """Return a file's hash by the algorithm, in hexadecimal."""
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, self.algorithm).hexdigest()
+        return digest_of(path, self.algorithm)
 
 
 @contextmanager

@@ -54,10 +54,11 @@ def name_classes(
     else:
         # Labels beyond 64 bits exist only in damaged files: they are as wrong as any other number out of range.
         labels = np.array([min(int(value), 2**62) for value in values], np.int64)
-        known = bool(names)
-        names = names or tuple(map(str, range(min(int(labels.max()), len(values)) + 1)))
-        if not known and (gaps := {*range(len(names))} - {*labels.tolist()}):
-            raise UserError(f"{where}: integer labels must be 0, 1, 2 and so on, but no {what} has label {min(gaps)}")
+        if not names:
+            names = tuple(map(str, range(min(int(labels.max()), len(values)) + 1)))
+            if gaps := {*range(len(names))} - {*labels.tolist()}:
+                wanted = "integer labels must be 0, 1, 2 and so on"
+                raise UserError(f"{where}: {wanted}, but no {what} has label {min(gaps)}")
         check_labels(labels, len(names), where)
     if unknown := sorted({*labels[~train].tolist()} - {*labels[train].tolist()}):
         listed = ", ".join(ascii(names[number]) for number in unknown)

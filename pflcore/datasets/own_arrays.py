@@ -16,7 +16,6 @@ from pflcore.data.samples import SPLITS, Attribute, Inputs, Mask, Samples
 from pflcore.datasets import DATASETS
 from pflcore.datasets._arrays import ArrayDataset, as_floats
 from pflcore.datasets._base import check_distinct, check_file_name
-from pflcore.datasets._download import DataFile
 from pflcore.datasets._files import reading
 from pflcore.datasets._own import OwnFiles, name_classes
 from pflcore.errors import UserError
@@ -45,20 +44,17 @@ class OwnArrays(ArrayDataset, OwnFiles):
         check_distinct(self, "attribute_columns", least=0)
         if self.file:
             check_file_name(self, "file", "a file in the folder")
+            object.__setattr__(self, "files", (self.file,))
         if taken := [name for name in self.attribute_columns if name in _TAKEN]:
             raise UserError(f"{self.name}.attribute_columns = {taken[0]!r} is the name of something else; rename it")
         object.__setattr__(self, "attributes", dict.fromkeys(self.attribute_columns, ()))
 
-    def data_files(self, folder: Path) -> list[DataFile]:
-        return [DataFile(self.name, self.root(folder), (self.file,) if self.file else self.files)]
-
     def find(self, folder: Path) -> Path:
         """Return the path of the file. Raises :class:`UserError` where there is none, or one of several."""
         root = self.root(folder)
-        patterns = (self.file,) if self.file else self.files
-        found = sorted({path for pattern in patterns for path in root.glob(pattern)})
+        found = sorted({path for pattern in self.files for path in root.glob(pattern)})
         if not found:
-            raise UserError(f"{root}: no {' or '.join(patterns)} here; put it there, or set 'path' or 'file'")
+            raise UserError(f"{root}: no {' or '.join(self.files)} here; put it there, or set 'path' or 'file'")
         if len(found) > 1:
             raise UserError(f"{root}: {', '.join(path.name for path in found)}; say which by the option 'file'")
         return found[0]

@@ -7,7 +7,6 @@ their number of rounds only, so a longer one continues from there.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -22,7 +21,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from pflcore.errors import UserError
-from pflcore.files import named, parse_json
+from pflcore.files import digest_of, named, parse_json
 from pflcore.groups import Tensors
 
 _NAME = re.compile(r"round-(\d{6,})-([0-9a-f]{16})\.safetensors")
@@ -149,7 +148,7 @@ def _write(folder: Path, checkpoint: Checkpoint) -> Path:
         with named(folder):
             # One key: the order of several would vary from process to process.
             save_file(flat, temporary, {"pfl": json.dumps(header)})
-            path = folder / f"round-{checkpoint.round:06d}-{_digest(temporary)}.safetensors"
+            path = folder / f"round-{checkpoint.round:06d}-{digest_of(temporary)[:16]}.safetensors"
             with temporary.open("rb") as file:
                 os.fsync(file.fileno())
         return temporary.replace(path)
@@ -161,7 +160,7 @@ def _read(path: Path, misfit: Misfit, warn: Callable[[str], None], **identity: s
     """Read a checkpoint that has this identity, its `run` or its `lineage`, and fits; its tensors are of a mapped file.
     Anything else is None, and one line, unless another process has removed the file."""
     try:
-        if _digest(path) != path.stem.rpartition("-")[2]:
+        if digest_of(path)[:16] != path.stem.rpartition("-")[2]:
             raise ValueError("its content does not match its name")
         with safe_open(path, framework="pt") as file:
             header = parse_json((file.metadata() or {}).get("pfl", "{}"))
@@ -190,8 +189,3 @@ def compare(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> str:
         if is_ != should:
             return f"{name} is {is_}, expected {should}"
     return next((f"{name} is not known" for name in found if name not in expected), "")
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()[:16]

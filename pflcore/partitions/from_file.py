@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 from pflcore.data.assignment import Assignment
 from pflcore.data.samples import Samples
 from pflcore.errors import UserError
+from pflcore.files import find_unchanged
 from pflcore.options import describe_options, option
 from pflcore.partitions import PARTITIONS
 from pflcore.partitions._base import Partition
@@ -41,7 +42,7 @@ class FromFile(Iid):
         """Return what the file says, if there is one; raise :class:`UserError` where it does not fit."""
         if self.path is None:
             return None
-        from pflcore.data.assignment_files import find_unchanged, read_split  # of which the engine alone needs nothing
+        from pflcore.data.assignment_files import read_split  # of which the engine alone needs nothing
 
         assignment = read_split(find_unchanged(self.path, self.content), self.name, seed)
         if assignment.clients != clients:

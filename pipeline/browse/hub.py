@@ -1,4 +1,4 @@
-"""Data sets of the Hugging Face hub: Parquet files of a repository, where the dataset `image_table` reads them."""
+"""Datasets of the Hugging Face hub: Parquet files of a repository, where the dataset `image_table` reads them."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from rich.markup import escape
 from pflcore.data.preparation import preparing
 from pflcore.datasets._download import fetch
 from pflcore.errors import UserError
+from pflcore.files import digest_of
 from pipeline.progress import show_preparation
 from pipeline.workspace import raw_data_folder
 
@@ -67,7 +68,7 @@ def fetch_from_hub(address: str, home: Path, console: Console) -> None:
     except GatedRepoError:
         raise UserError(f"{address}: its owner asks for consent; give it on its page and set HF_TOKEN") from None
     except (RepositoryNotFoundError, HFValidationError):
-        raise UserError(f"{address}: the hub has no such data set, or it needs HF_TOKEN; check the name") from None
+        raise UserError(f"{address}: the hub has no such dataset, or it needs HF_TOKEN; check the name") from None
     except RevisionNotFoundError:
         raise UserError(f"{address}: has no revision {asked['revision']!r}; name a branch, tag or commit") from None
     except Exception as error:  # its HTTP library differs between releases
@@ -96,7 +97,6 @@ def _is_as_stated(path: Path, file: RepoSibling) -> bool:
     if not path.is_file():
         return False
     if file.lfs:
-        with path.open("rb") as content:
-            return hashlib.file_digest(content, "sha256").hexdigest() == file.lfs.sha256
+        return digest_of(path) == file.lfs.sha256
     whole = path.read_bytes()
     return hashlib.sha1(b"blob %d\0" % len(whole) + whole).hexdigest() == file.blob_id

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
 from pflcore.errors import UserError
-from pflcore.files import parse_json
+from pflcore.files import digest_of, parse_json
 from pipeline.compile.compiler import compile_workspace
 from pipeline.dvc.program import cache_file, initialise
 from pipeline.dvc.recorder import Recorder
@@ -66,7 +65,7 @@ def _contents(root: Path, removed: list[Path]) -> set[str]:
     """Return hashes of artifacts that stay, as far as one that is removed may have the same content."""
     sizes = {path.stat().st_size for path in removed if path.is_file()}
     stay = {path for path in (root / "artifacts").rglob("*") if path.is_file()} - {*removed}
-    return {_md5(path) for path in stay if path.stat().st_size in sizes}
+    return {digest_of(path, "md5") for path in stay if path.stat().st_size in sizes}
 
 
 def _added_by_user(root: Path) -> set[str]:
@@ -83,13 +82,8 @@ def _added_by_user(root: Path) -> set[str]:
     return found
 
 
-def _md5(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "md5").hexdigest()
-
-
 def _remove(root: Path, path: Path, shared: set[str]) -> None:
-    if path.is_relative_to(root / "artifacts") and path.is_file() and (content := _md5(path)) not in shared:
+    if path.is_relative_to(root / "artifacts") and path.is_file() and (content := digest_of(path, "md5")) not in shared:
         copy = cache_file(root, content)
         if copy.is_relative_to(root):  # others may depend on what lies in a shared one
             copy.unlink(missing_ok=True)

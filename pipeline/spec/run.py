@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from pflcore.errors import UserError
-from pflcore.files import parse_json, read_file
+from pflcore.files import digest_of, parse_json, read_file
 from pflcore.registry import KINDS
 from pflcore.settings import Evaluation, Training
 
@@ -72,8 +72,7 @@ def weights_id(content: str) -> str:
 def content_of(home: Path, path: str) -> str:
     """Return ``sha256:<64 hex digits>`` of a file, given relative to `home`, or ``absent:<path>``."""
     try:
-        with (home / path).open("rb") as file:
-            return f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
+        return f"sha256:{digest_of(home / path)}"
     except OSError:
         return f"{ABSENT}{path}"
 
@@ -123,22 +122,22 @@ class Run:
         return f"{self.dataset}-{short_hash(self.data)}"
 
     @property
-    def features(self) -> dict[str, Any] | None:
-        """The frozen encoder that its samples pass through, if there is one: `backbone`, the options of that, and
-        either `weights` or `pretrain`."""
-        features: dict[str, Any] | None = self.record["dataset"].get("features")
+    def features(self) -> dict[str, Any]:
+        """The frozen encoder that its samples pass through: `backbone`, the options of that, and either `weights` or
+        `pretrain`; empty where there is none."""
+        features: dict[str, Any] = self.record["dataset"].get("features", {})
         return features
 
     @property
     def encoder(self) -> tuple[str, dict[str, Any]]:
         """Name and options of the backbone of :attr:`features`."""
-        own = {**(self.features or {})}
+        own = {**self.features}
         name = str(own.pop("backbone"))
         return name, {option: value for option, value in options(own).items() if option not in ("weights", "pretrain")}
 
     def left_by_encoder(self, counts: tuple[int, int]) -> tuple[int, int]:
         """Return how many training and test samples are left of so many after those that its encoder is trained on."""
-        pretrain = (self.features or {}).get("pretrain")
+        pretrain = self.features.get("pretrain")
         return (counts[0] - max(1, round(pretrain["share"] * counts[0])), counts[1]) if pretrain else counts
 
     @property
@@ -214,7 +213,7 @@ class Run:
     @property
     def weights(self) -> list[str]:
         """What is in the files of weights that its backbone and its encoder begin with, as :attr:`pretrained`."""
-        return [content for content in (self.pretrained, (self.features or {}).get("weights")) if content]
+        return [content for content in (self.pretrained, self.features.get("weights")) if content]
 
     def options(self, component: str) -> dict[str, Any]:
         """Return what it says of one of :data:`COMPONENTS` beside its name, :attr:`pretrained` and :attr:`features`."""

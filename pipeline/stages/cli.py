@@ -59,7 +59,7 @@ def stage(
                 print(_module(kind).run(read_record(_RECORDS, id_), Path(at.weights_path(id_)), study_home()))
         case "features":
             encoded = Run(read_record(_RECORDS, id_))
-            content = (encoded.features or {}).get("weights")
+            content = encoded.features.get("weights")
             read = [Path(at.dataset_path(encoded.unencoded.data_id))]
             read += [Path(at.weights_path(weights_id(content)))] if content else []
             with sealed(code.code_of_run(kind, encoded), seal, read), show_preparation() as show:

@@ -39,7 +39,7 @@ def run(
 
     Samples that the encoder is trained on here are left out. `scratch` and `show` are as in the data stage.
     """
-    features, (name, options) = asked.features or {}, asked.encoder
+    name, options = asked.encoder
     samples = read_samples(dataset, scratch)
     seen, kept = _divided(samples, asked)
     held = [seen], [np.setdiff1d(np.arange(len(samples)), seen)]
@@ -47,7 +47,7 @@ def run(
     backbone = BACKBONES.create(name, **options, pretrained=str(weights) if weights else None)
     trained, said = None, ""
     with preparing(show, scratch):
-        if pretrain := features.get("pretrain"):
+        if pretrain := asked.features.get("pretrain"):
             result = _pretrained(data, backbone, pretrain)
             trained = result.weights
             right = result.correct.sum() / result.total.sum()
@@ -60,7 +60,7 @@ def run(
 def _divided(samples: Samples, asked: Run) -> tuple[Rows, Rows]:
     """Return the rows that an encoder has seen, ascending, and those that are encoded."""
     rows, training = np.arange(len(samples)), np.flatnonzero(samples.train)
-    if pretrain := (asked.features or {}).get("pretrain"):
+    if pretrain := asked.features.get("pretrain"):
         left, _ = asked.left_by_encoder((len(training), 0))
         seen = np.sort(generator(pretrain["seed"], "features").permutation(training)[left:])
         return seen, np.setdiff1d(rows, seen)
@@ -93,7 +93,16 @@ def _pretrained(data: FederatedData, backbone: Any, pretrain: Mapping[str, Any])
 
 def _encoded(samples: Samples, rows: Rows, inputs: np.ndarray, name: str) -> Samples:
     attributes = {key: Attribute(one.values[rows], one.names) for key, one in samples.attributes.items()}
-    own: dict[str, Any] = {"inputs": inputs, "labels": samples.labels[rows], "train": samples.train[rows]}
-    source = f"{samples.source}, encoded by {name}"
-    plain: dict[str, Any] = {"mean": (), "std": (), "size": None, "boxes": None, "standardise": True}
-    return replace(samples, **own, attributes=attributes, source=source, **plain)
+    return replace(
+        samples,
+        inputs=inputs,
+        labels=samples.labels[rows],
+        train=samples.train[rows],
+        mean=(),
+        std=(),
+        source=f"{samples.source}, encoded by {name}",
+        size=None,
+        attributes=attributes,
+        boxes=None,
+        standardise=True,
+    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import time
@@ -24,7 +23,7 @@ from pflcore.data.federation import FederatedData
 from pflcore.data.sample_files import read_samples
 from pflcore.engine import Progress, Result, device_name, select_device, train, use_threads
 from pflcore.engine.result import write_findings
-from pflcore.files import atomic_path, write_text
+from pflcore.files import atomic_path, digest_of, write_text
 from pflcore.methods import METHODS
 from pipeline.spec.run import Run, read_chosen
 from pipeline.stages.identity import checkpoint_folder, describe_machine
@@ -66,7 +65,7 @@ def run(
     data = FederatedData.from_samples(samples, assignment, place)
     use_threads(place, data.shape)
     coarse = samples.attributes.get("coarse")  # of a client, that of most of its training samples
-    hashes = {"dataset_hash": _sha256(dataset), "partition_hash": _sha256(partition)}
+    hashes = {"dataset_hash": digest_of(dataset), "partition_hash": digest_of(partition)}
     started, worked = time.monotonic(), _worked()
     pretrained = {"pretrained": str(weights)} if weights else {}
     condition = CONDITIONS.create(resolved.condition, **resolved.options("condition")) if resolved.condition else None
@@ -174,8 +173,3 @@ def _of_views(result: Result, name: str) -> pa.DictionaryArray:
     kinds = list(dict.fromkeys(own))
     places = np.array([kinds.index(kind) for kind in own], np.int8)
     return pa.DictionaryArray.from_arrays(places[result.view], kinds)
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -94,7 +94,7 @@ def test_samples_refuse():
         ({"boxes": dataclasses.replace(BOXES, corners=BOXES.corners[:, ::-1].copy())}, "boxes: object 0: corners"),
         ({"boxes": dataclasses.replace(BOXES, counts=np.ones(12, np.int64))}, "boxes: 12 objects"),
         ({"inputs": FLOATS.astype(np.float64)}, "inputs must be float32 with 2 dimensions, not float64 with 2"),
-        ({"inputs": np.where(FLOATS[7, 3] == FLOATS, np.inf, FLOATS), "mean": (), "std": ()}, "row 7: its numbers"),
+        ({"inputs": np.where(FLOATS[7, 3] == FLOATS, np.inf, FLOATS), "mean": (), "std": ()}, "row 7 has a number"),
         ({"std": (1.0, 0.0, 1.0)}, "std (1.0, 0.0, 1.0) need one number for each of the 3 channels"),
     ):
         with pytest.raises(UserError, match=r"^dataset 'toy': .*" + re.escape(words)):

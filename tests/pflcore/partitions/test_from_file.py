@@ -7,8 +7,9 @@ import pytest
 from support.mistakes import line_of
 from support.toy_samples import SAMPLES
 
-from pflcore.data.assignment_files import hash_of, write_split
+from pflcore.data.assignment_files import write_split
 from pflcore.errors import UserError
+from pflcore.files import digest_of
 from pflcore.partitions import PARTITIONS, partition
 
 GOOD = "sample,client,split\n3,1,train\n0,0,train\n70,1,test\n1,0,test\n2,1,train\n"
@@ -30,7 +31,7 @@ def from_file(clients=2, **options):
 def test_a_file_is_dealt_as_it_stands_and_written_again_the_same(file):
     for encoding in ("utf-8", "utf-8-sig"):  # with a byte order mark
         file.write_text(GOOD, encoding=encoding)
-        made = from_file(content=hash_of(file))
+        made = from_file(content=f"sha256:{digest_of(file)}")
         assert [rows.tolist() for rows in made.train] == [[0], [2, 3]] and made.own_split
         assert [rows.tolist() for rows in made.test] == [[1], [70]] and (made.scheme, made.seed) == ("from_file", 5)
     made = partition(PARTITIONS.create("dirichlet", alpha=1.0, validation_share=0.25), SAMPLES, 7, 3)
