@@ -36,8 +36,7 @@ def from_table(rounds: pa.Table, positions: int) -> dict[str, Any]:
     for name, value in USUAL._asdict().items():
         if name in rounds.column_names:
             usual &= pc.equal(rounds[name].cast(pa.string()), value).to_numpy()
-    further = _plain(rounds.filter(pa.array(~usual)), rounds.column_names)
-    rounds = rounds.filter(pa.array(usual))
+    further, rounds = rounds.filter(pa.array(~usual)), rounds.filter(pa.array(usual))
     held_back = pc.equal(rounds["population"].cast(pa.string()), "validation")
     tested = rounds.filter(pc.invert(held_back))
     of = np.array(tested["population"].to_pylist()[: len(clients)])
@@ -50,8 +49,8 @@ def from_table(rounds: pa.Table, positions: int) -> dict[str, Any]:
         kept["validation"] = _counts(rounds.filter(held_back), "validation", validated, positions)
     if metrics := [name for name in METRICS if name in rounds.column_names]:
         kept["metrics"] = _plain(rounds, metrics)
-    if not usual.all():
-        kept["views"] = further
+    if len(further):
+        kept["views"] = _plain(further, further.column_names)
     return kept
 
 

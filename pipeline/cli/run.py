@@ -179,11 +179,10 @@ def clean(
     if not yes and not typer.confirm(f"Remove {total}?"):
         return print("nothing is removed")
     removed = remove(workspace, found)
-    print(
-        f"{total} removed"
-        if removed == found
-        else f"{len(removed)} of {len(found)} files removed; specs ask for the rest now"
-    )
+    if removed == found:
+        print(f"{total} removed")
+    else:
+        print(f"{len(removed)} of {len(found)} files removed; specs ask for the rest now")
 
 
 def status(

@@ -9,9 +9,8 @@ from pipeline.report.agreement import compared_cells
 from pipeline.report.cells import Cell
 from pipeline.report.frame import LAST, LAST_TEN, Measured
 from pipeline.report.legend import PROTOCOL_NAMES
-from pipeline.report.printed import format_value, print_comparison
+from pipeline.report.printed import print_cell
 from pipeline.report.table import Results
-from pipeline.spec.table import ResolvedTable
 
 
 @dataclass(frozen=True)
@@ -33,10 +32,7 @@ class Obtained:
     published: str
     obtained: str
     last: str
-    difference: float
     comparison: str
-    verdict: str
-    noise: float | None
     runs: tuple[int, int]
     quoted: bool
     elsewhere: dict[str, float]
@@ -50,27 +46,18 @@ def collect_obtained(results: Results) -> list[Obtained]:
     return [_obtained(cell, results) for cell in compared_cells(results)]
 
 
-def count_published(table: ResolvedTable) -> int:
-    """Count the accuracies that are published of a table, whether a run is planned for them or not."""
-    cells = (cell.published for cell in table.cells if table.of_accuracies and cell.quantity is None)
-    return sum(published is not None and published.mean is not None for published in cells)
-
-
 def _obtained(cell: Cell, results: Results) -> Obtained:
-    assert cell.obtained and cell.published and cell.difference is not None
+    assert cell.published
     runs = [run for run in map(results.runs.__getitem__, cell.runs) if run.values_of(cell.client)]
     curves = [run.curve(cell.client) for run in runs]
     reached = [int(curve.index[at][0]) for curve in curves if (at := curve >= cell.published.mean).any()]
-    decimals, difference = results.table.decimals, round(cell.difference, 6)
+    printed = print_cell(cell, results.table.decimals)
     return Obtained(
         labels=tuple(cell.labels.values()),
-        published=format_value(cell.published, decimals),
-        obtained=format_value(cell.obtained, decimals),
-        last=format_value(cell.last, decimals),
-        difference=difference,
-        comparison=print_comparison(cell, difference, decimals),
-        verdict=cell.verdict,
-        noise=cell.noise,
+        published=printed.published,
+        obtained=printed.obtained,
+        last=printed.last,
+        comparison=printed.comparison,
         runs=(cell.n, len(cell.runs)),
         quoted=cell.quoted,
         elsewhere=_elsewhere(runs, cell.client, results.table.metric),

@@ -15,7 +15,7 @@ from typing import Any
 
 from pflcore.errors import UserError
 from pflcore.registry import did_you_mean
-from pipeline.papers.obtained import Obtained, collect_obtained, count_published
+from pipeline.papers.obtained import Obtained, collect_obtained
 from pipeline.report.agreement import Agreement
 from pipeline.report.spec_report import SpecReport
 from pipeline.spec.published import csv_lines
@@ -103,10 +103,9 @@ class Brief:
     @classmethod
     def of(cls, report: SpecReport) -> Brief:
         """Return what an index says about a spec, of which this is the report."""
-        counts = report.coverage, report.verdicts, count_published(report.table)
-        return cls(
-            report.table.spec, report.heading, *counts, tuple(collect_obtained(report.results)), report.agreement
-        )
+        table, obtained = report.table, tuple(collect_obtained(report.results))
+        counts = report.coverage, report.verdicts, table.published_accuracies
+        return cls(table.spec, report.heading, *counts, obtained, report.agreement)
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,7 @@ class Agreement:
         for agree, pairs in (judgement.so_far for judgement in judgements):
             claims.update(compared=pairs > 0, agree=agree == pairs > 0, comparisons=pairs, agreeing=agree)
         return cls(
-            sum(cell.published is not None for cell in _accuracies(results)),
+            results.table.published_accuracies,
             [round(cell.difference, 6) for cell in cells if cell.difference is not None],
             Counter(cell.verdict for cell in cells if cell.verdict != NO_VERDICT),
             _orders(results, cells),
@@ -109,12 +109,8 @@ class Agreement:
 
 def compared_cells(results: Results) -> list[Cell]:
     """Return the cells of a table whose accuracy is published and obtained, in its order; none of a trial."""
-    return [cell for cell in _accuracies(results) if cell.is_compared]
-
-
-def _accuracies(results: Results) -> list[Cell]:
-    """Return the cells of a table that are accuracies by its metric."""
-    return [cell for cell in results.cells if results.table.of_accuracies and cell.quantity is None]
+    cells = results.cells if results.table.of_accuracies else []
+    return [cell for cell in cells if cell.is_compared and cell.quantity is None]
 
 
 def count_within(differences: Iterable[float]) -> list[int]:

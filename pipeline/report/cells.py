@@ -62,7 +62,7 @@ class Cell:
     explained: str = ""
 
     @property
-    def counted(self) -> QuantityKind | None:
+    def known(self) -> QuantityKind | None:
         """What it is a number of, where it is neither an accuracy nor another metric of predictions."""
         return self.quantity.known if self.quantity else None
 
@@ -131,7 +131,7 @@ def _judge(cell: Cell, planned: TableCell, profile: str) -> None:
         cell.verdict = TRIAL
     elif cell.published is None or cell.difference is None:
         cell.verdict = MISPRINTED if cell.misprint else UNPUBLISHED
-    elif cell.counted and _matches(cell.difference, planned.published.step if planned.published else 0.0):
+    elif cell.known and _matches(cell.difference, planned.published.step if planned.published else 0.0):
         cell.verdict = MATCH
     elif _is_counted(cell):  # chance has no part in it
         cell.verdict = DIFFERS
@@ -198,15 +198,15 @@ def _average(values: list[Value], planned: int, unit: str) -> Value | None:
 
 
 def _is_counted(cell: Cell) -> bool:
-    return bool(cell.counted and cell.counted.source == "plan")
+    return bool(cell.known and cell.known.source == "plan")
 
 
 def _mark_best(table: ResolvedTable, cells: list[Cell]) -> None:
     """Mark the best of each column and metric, equal as printed is equal, and what ties with the best obtained one."""
     columns = defaultdict[tuple[Key, str], list[Cell]](list)
     for cell in cells:
-        if not cell.counted:
-            columns[cell.key(table.columns), cell.quantity.metric or "" if cell.quantity else table.metric].append(cell)
+        if not cell.known:
+            columns[cell.key(table.columns), table.metric_of(cell.quantity)].append(cell)
     for column in columns.values():
         sign = 1.0 if table.lower(column[0].quantity) else -1.0
         printed = {at: sign * cell.published.mean for at, cell in enumerate(column) if cell.published}

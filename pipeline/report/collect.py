@@ -30,6 +30,8 @@ from pipeline.spec.table import ResolvedTable, read_runs
 from pipeline.workspace import COUNTING, COUNTS, partition_path, run_path, selection_path
 
 Row = dict[Any, Any]
+Shown = Mapping[str, Quantity]
+"""The quantities that the cells of a table show, by their keys."""
 
 
 def write_frame(table: ResolvedTable, root: Path, folder: Path) -> None:
@@ -60,8 +62,9 @@ def _collect(
     table: ResolvedTable, runs: Mapping[str, Run], root: Path, kept: Mapping[str, Entry]
 ) -> dict[str, pa.Table]:
     rows: dict[str, list[Row]] = {name: [] for name in SCHEMAS}
+    shown = {cell.quantity.key: cell.quantity for cell in table.cells if cell.quantity}
     for id_ in sorted(table.runs):
-        for name, own in _of_run(table, id_, runs[id_], root, kept.get(id_)).items():
+        for name, own in _of_run(table, shown, id_, runs[id_], root, kept.get(id_)).items():
             rows[name] += own
     for name in sorted(set(table.tuned.values())):
         if (path := root / selection_path(name)).is_file():
@@ -69,7 +72,9 @@ def _collect(
     return {name: pa.Table.from_pylist(rows[name], schema=schema) for name, schema in SCHEMAS.items()}
 
 
-def _of_run(table: ResolvedTable, id_: str, run: Run, root: Path, kept: Entry | None) -> dict[str, list[Row]]:
+def _of_run(
+    table: ResolvedTable, shown: Shown, id_: str, run: Run, root: Path, kept: Entry | None
+) -> dict[str, list[Row]]:
     """Return the rows that are about one run."""
     path, measured, facts = root / run_path(id_, "rounds.parquet"), None, dict[str, Any]()
     findings = pd.DataFrame(columns=[*FINDING])
@@ -90,14 +95,14 @@ def _of_run(table: ResolvedTable, id_: str, run: Run, root: Path, kept: Entry | 
     about |= {"run": id_, "seed": run.seed, "state": state, "settings": json.dumps(run.record, ensure_ascii=False)}
     rows: dict[str, list[Row]] = {"runs": [about], "values": [], "rounds": [], "clients": []}
     rows["findings"] = findings.assign(run=id_).to_dict("records")
-    counts = _count(table, run, root)
+    counts = _count(shown, run, root)
     single = {cell.client for cell in table.cells if cell.client is not None and id_ in cell.runs}
     for client in [ALL, *sorted(single)]:
         at = {"run": id_, "client": client}
-        points, figures = _of_client(table, run, measured, state, client)
+        points, figures = _of_client(table, shown, run, measured, state, client)
         if client == ALL or len(points):
             mixing = findings[(findings["analysis"] == "mixing") & ((client == ALL) | (findings["client"] == client))]
-            counted = _quantities(table, run, counts, facts, points, mixing)
+            counted = _quantities(shown, run, counts, facts, points, mixing)
             figures |= {key: {"mean": value, "std": 0.0, "n": 1} for key, value in counted.items()}
         rows["rounds"] += [at | point for point in points.to_dict("records")]
         rows["values"] += [
@@ -124,7 +129,7 @@ def _read_findings(table: ResolvedTable, path: Path) -> pd.DataFrame:
 
 
 def _of_client(
-    table: ResolvedTable, run: Run, measured: pa.Table | None, state: str, client: int
+    table: ResolvedTable, shown: Shown, run: Run, measured: pa.Table | None, state: str, client: int
 ) -> tuple[pd.DataFrame, Figures]:
     """Return the curve of a client (or :data:`ALL`) and its figures by protocol, those of further views as
     :attr:`Quantity.key` has them; both are empty where nothing is measured, and a run that diverged has no figures."""
@@ -137,7 +142,7 @@ def _of_client(
         own = measured.filter(pc.or_(pc.equal(measured["client"], client), held_back))
     points = pd.DataFrame(dict(zip(points.columns, curve(own), strict=True)))
     if state == "measured" and len(points):
-        asked = [quantity for quantity in _wanted(table).values() if not quantity.known]
+        asked = [quantity for quantity in shown.values() if not quantity.known]
         for view in dict.fromkeys((USUAL, *(quantity.view for quantity in asked))):
             made = summarise(own, run.evaluation, rounds_trained(measured, run.training), view)
             last = curve(own, view=view)[1][-LAST:]
@@ -156,17 +161,17 @@ def _noise(run: Run, root: Path) -> list[float] | None:
 
 
 def _quantities(
-    table: ResolvedTable,
+    shown: Shown,
     run: Run,
     counts: Mapping[str, float],
     facts: Mapping[str, Any],
     points: pd.DataFrame,
     mixing: pd.DataFrame,
 ) -> dict[str, float]:
-    """Return a run's value of every quantity that the cells of a table show, under its key: counted before it is
+    """Return a run's value of every quantity that is shown, under its key: counted before it is
     trained, one of its facts, or found in points of its curve or rows of the analysis ``mixing``."""
     values: dict[str, float | None] = {}
-    for key, quantity in _wanted(table).items():
+    for key, quantity in shown.items():
         match quantity.known and quantity.known.source:
             case "plan":
                 values |= {key: counts.get(key), BACKBONE: counts.get(BACKBONE)}
@@ -180,18 +185,12 @@ def _quantities(
     return {key: float(value) for key, value in values.items() if value is not None}
 
 
-def _wanted(table: ResolvedTable) -> dict[str, Quantity]:
-    """Return the quantities that the cells of a table show, by key."""
-    return {cell.quantity.key: cell.quantity for cell in table.cells if cell.quantity}
-
-
-def _count(table: ResolvedTable, run: Run, root: Path) -> dict[str, float]:
+def _count(shown: Shown, run: Run, root: Path) -> dict[str, float]:
     """Return what is counted of a run by name, from the file that remembers it as long as pflcore is the same; nothing
-    where the table shows nothing that is counted."""
-    wanted = _wanted(table).values()
-    if not any(quantity.known and quantity.known.source == "plan" for quantity in wanted):
+    where nothing is shown that is counted."""
+    if not any(quantity.known and quantity.known.source == "plan" for quantity in shown.values()):
         return {}
-    flops = any((quantity.metric or "").endswith("flops") for quantity in wanted)
+    flops = any((quantity.metric or "").endswith("flops") for quantity in shown.values())
     parts = {name: run.record[name] for name in ("dataset", "backbone", "method", "training")}
     key = hashlib.sha256(f"{fingerprint()}{flops}{canonical_json(parts)}".encode()).hexdigest()[:16]
     path = root / COUNTS / f"{key}.json"

@@ -99,8 +99,8 @@ def metric_words(metric: str) -> str:
 def legend(results: Results) -> str:
     """Return the sentences under a table: on its protocol, and on marks."""
     shown, metric = [cell.quantity for cell in results.cells], results.table.metric
-    counted = any(quantity and quantity.known for quantity in shown)
-    metrics = dict.fromkeys((quantity.metric if quantity else metric) or metric for quantity in shown) or [metric]
+    counted = any(cell.known for cell in results.cells)
+    metrics = dict.fromkeys(map(results.table.metric_of, shown)) or [metric]
     sentences = [_COUNTED] if counted else [f"{name}: {metric_words(name)}" for name in metrics]
     if any(quantity and quantity.view != USUAL for quantity in shown):
         sentences.append(VIEWS_LEGEND)
@@ -126,16 +126,17 @@ def facts(results: Results) -> list[tuple[str, str]]:
     table, metric, runs = results.table, results.table.metric, results.runs.values()
     by_text = defaultdict[str, list[str]](list)  # of what is no accuracy
     for cell in results.cells:
-        if cell.quantity and not cell.quantity.known:
-            view = [word.replace("_", " ") for word in cell.quantity.view]
-            text = f"{cell.quantity.metric}, {view[0]} model, {view[1]}, on {view[2]} samples"
-            by_text[text].append(" · ".join(cell.key(table.quantities)))
-        elif cell.quantity and cell.quantity.known:
-            quantity, row = cell.quantity, " · ".join(cell.quantity.row.values())
-            text = cell.quantity.known.words + (f" {quantity.accuracy:g} %" if quantity.accuracy else "")
-            if quantity.relative:
-                text += f"; {'added, ' if quantity.added_to else ''}% of {row or 'the backbone without the method'}"
-            by_text[text].append(" · ".join(cell.key(table.quantities)))
+        if not (quantity := cell.quantity):
+            continue
+        if quantity.known:
+            text = quantity.known.words + (f" {quantity.accuracy:g} %" if quantity.accuracy else "")
+        else:
+            model, moment, on = (word.replace("_", " ") for word in quantity.view)
+            text = f"{quantity.metric}, {model} model, {moment}, on {on} samples"
+        if quantity.relative:
+            whole = " · ".join(quantity.row.values()) or "the backbone without the method"
+            text += f"; {'added, ' if quantity.added_to else ''}% of {whole}"
+        by_text[text].append(" · ".join(cell.key(table.quantities)))
     counted = [
         ("; ".join(filter(None, dict.fromkeys(columns))) or "each number", text) for text, columns in by_text.items()
     ]

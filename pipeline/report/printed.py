@@ -105,7 +105,7 @@ def print_cell(cell: Cell | None, decimals: int) -> PrintedCell:
         dagger=UNPLANNED if cell.published and not cell.runs else "",
         partial=f"{cell.n}/{len(cell.runs)}" if cell.obtained and not cell.complete else "",
         last=format_value(cell.last, decimals),
-        comparison=print_comparison(cell, difference, decimals),
+        comparison=_comparison(cell, difference, decimals),
         sort=(
             _sortable(cell.obtained.mean if cell.obtained else None),
             _sortable(cell.published.mean if cell.published else None),
@@ -114,8 +114,7 @@ def print_cell(cell: Cell | None, decimals: int) -> PrintedCell:
     )
 
 
-def print_comparison(cell: Cell, difference: float | None, decimals: int) -> str:
-    """Return the difference from the published value with its sign, and the verdict where there is one."""
+def _comparison(cell: Cell, difference: float | None, decimals: int) -> str:
     words = []
     if difference is not None:
         words.append(signed(difference, decimals, cell.quantity.unit if cell.quantity else PERCENT))

@@ -15,7 +15,7 @@ from pflcore.errors import UserError
 from pipeline.compile.compiler import compile_workspace
 from pipeline.escape import escape_markdown
 from pipeline.ledger import Entry, Ledger, difference
-from pipeline.papers.obtained import Obtained, count_published
+from pipeline.papers.obtained import Obtained
 from pipeline.papers.paper import Brief, Paper, Summary, papers_of, read_contents
 from pipeline.report.agreement import AGREEMENT_LEGEND, WITHIN_POINTS, Agreement, count_within
 from pipeline.report.cells import Key
@@ -119,12 +119,12 @@ def _paper(
                 reports.append(SpecReport(Results.of(table, collect_frame(table, paper.runs, Path(scratch), entries))))
             briefs.append(Brief.of(reports[-1]))
         else:
-            briefs.append(Brief(spec, heading(table), published=count_published(table)))
+            briefs.append(Brief(spec, heading(table), published=table.published_accuracies))
     obtained = {brief.spec: brief.obtained for brief in briefs}
     compared = {run for several in obtained.values() for one in several for run in one.ids}
     kept = [_beside_published(report, own, entries, old) for report in reports if (own := obtained[report.table.spec])]
     for report in reports:
-        if obtained[report.table.spec] or count_published(report.table):
+        if obtained[report.table.spec] or report.table.published_accuracies:
             continue
         if entries.keys() & report.results.runs.keys() - compared:
             kept.append(_without_published(report, entries, old))

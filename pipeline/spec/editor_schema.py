@@ -19,9 +19,7 @@ _NULL = {"type": "null"}
 
 def json_schema(catalog: Catalog) -> Schema:
     """Return the JSON Schema (draft 2020-12), for editors: `# yaml-language-server: $schema=…`."""
-    # Pydantic knows no definitions but its own, so its models name the others in comments.
-    text = json.dumps(SpecFile.model_json_schema(schema_generator=_WithoutTitles))
-    schema: Schema = json.loads(text.replace('"$comment": "', '"$ref": "#/$defs/'))
+    schema: Schema = SpecFile.model_json_schema(schema_generator=_WithoutTitles)
     definitions = schema["$defs"]
     definitions |= _runs(catalog)
     definitions["figure"] = {"enum": catalog.figures()}
@@ -36,9 +34,9 @@ def json_schema(catalog: Catalog) -> Schema:
     del definitions["Publication"]["required"]  # its name may be inherited
     for part in (schema, *(definitions[name] for name in ("Grid", "TableSection", "run", "axes"))):
         part["properties"] |= _adding(part["properties"])
-    whole = {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
-    named: Schema = json.loads(json.dumps(whole).replace('"$comment": "features"', '"$ref": "#/$defs/features"'))
-    return named
+    # Pydantic knows no definitions but its own, so its models name the others in comments.
+    text = json.dumps({"$schema": "https://json-schema.org/draft/2020-12/schema", **schema})
+    return dict(json.loads(text.replace('"$comment": "', '"$ref": "#/$defs/')))
 
 
 class _WithoutTitles(GenerateJsonSchema):

@@ -10,7 +10,7 @@ from pflcore.registry import did_you_mean
 from pflcore.settings import USUAL, VIEWS
 from pipeline.spec.catalog import Catalog
 from pipeline.spec.grid import Labels, Points, check_where
-from pipeline.spec.metrics import OF_ONE_ROUND, QUANTITIES, SCORED, Quantity
+from pipeline.spec.metrics import OF_ONE_ROUND, SCORED, Quantity
 from pipeline.spec.patches import validates
 from pipeline.spec.published import PublishedRow, read_published
 from pipeline.spec.run import Run, describe_component, short_hash
@@ -100,7 +100,7 @@ def _check_quantities(layout: TableSection, grid: Points, document: Document) ->
     found = [one for one in shown if one.known]
     message = "leave some cells with accuracies; make a table of its own for other quantities"
     document.check(len(found) in (0, len(grid.points)), here, message)
-    for one in shown or [layout.quantity.with_defaults(Quantity(metric=layout.metric))]:
+    for one in shown:
         if fault := one.fault():
             raise document.error(("table", "quantity"), fault)
     message = "columns are derived from accuracies, which this table has none of"
@@ -140,7 +140,7 @@ def resolve_table(
     published: list[PublishedRow] = []
     if layout.published is not None:
         path = inside(spec.specs_dir, document, ("table", "published"), layout.published)
-        units = any(_number_of(layout, point.labels).known for point in grid.points) or layout.metric in QUANTITIES
+        units = any(_number_of(layout, point.labels).known for point in grid.points)
         published = read_published(path, shown(path, spec.specs_dir), axes, units=units)
     labels, clients = _labels(axes, grid, published), _clients(layout, grid, runs)
     values = {tuple(row.labels.values()): row.value for row in published}

@@ -126,10 +126,19 @@ class ResolvedTable(_Frozen):
         """Whether cells without a quantity are accuracies, and not another metric."""
         return self.metric not in SCORED
 
+    @property
+    def published_accuracies(self) -> int:
+        """How many accuracies are published of it, whether a run is planned for them or not."""
+        cells = (cell.published for cell in self.cells if self.of_accuracies and cell.quantity is None)
+        return sum(published is not None and published.mean is not None for published in cells)
+
+    def metric_of(self, quantity: Quantity | None) -> str:
+        """Return the metric of a cell with this quantity."""
+        return (quantity and quantity.metric) or self.metric
+
     def lower(self, quantity: Quantity | None = None) -> bool:
         """Whether the lower is the better; of metrics that is known, of anything else `better` says it."""
-        metric = quantity.metric if quantity else self.metric
-        if score := SCORED.get(metric or ""):
+        if score := SCORED.get(self.metric_of(quantity)):
             return score in LOWER
         return self.better == "lower"
 

@@ -23,12 +23,11 @@ from pflcore.errors import UserError
 from pflcore.files import write_text
 from pipeline.compile.compiler import compile_workspace
 from pipeline.papers import pages as module
-from pipeline.papers.obtained import collect_obtained, count_published
+from pipeline.papers.obtained import collect_obtained
 from pipeline.papers.pages import Papers, reports_of, write_paper
 from pipeline.papers.paper import Brief, Place, Summary, papers_of, read_contents
 from pipeline.papers.refresh import refresh
 from pipeline.report.agreement import Agreement
-from pipeline.report.statistics import BEYOND, NO_VERDICT
 from pipeline.workspace import run_path
 
 KINDS = ("md", "tex", "html")
@@ -256,7 +255,7 @@ def obtained(root, curves, cells, metric="final", **changes):
         if percents:
             measured(root, run, percents)
     resolved = rd.with_records(root, table(cells, ["method"], [], metric=metric, **changes), records)
-    return collect_obtained(rd.results_of(resolved, root)), count_published(resolved)
+    return collect_obtained(rd.results_of(resolved, root)), resolved.published_accuracies
 
 
 def test_what_is_obtained_for_published_numbers(tmp_path):
@@ -265,18 +264,17 @@ def test_what_is_obtained_for_published_numbers(tmp_path):
         return one
 
     one = of({"a": [10, 20, *[80] * 9, 90], "later": []}, (85.5, 3.0))
-    assert (one.difference, one.verdict, one.noise, one.runs, one.ids) == (4.5, NO_VERDICT, None, (1, 2), ("a",))
+    assert (one.runs, one.ids) == ((1, 2), ("a",))
     assert (one.published, one.obtained, one.last, one.comparison) == ("85.50±3.00", "90.00", "", "+4.50")
     assert one.reached == 12 and one.elsewhere["last ten"] == 81.0 and one.elsewhere["best by test"] == 90.0
     assert "last round" not in one.elsewhere  # which is what the table shows
     one = of({run: [*[10] * 11, last] for run, last in zip("abc", (70, 73, 79), strict=True)}, (60, None))
     # 70, 73, 79 are 4, 1 and 5 from their mean; Student's quantile with two degrees of freedom is 4.3027.
-    assert one.noise == pytest.approx(4.302653 * ((16 + 1 + 25) / 2 / 3) ** 0.5, abs=1e-4)
-    assert (one.difference, one.verdict, one.reached) == (14.0, BEYOND, 12)
-    assert one.comparison == "+14.00 beyond noise (11.38)"
+    assert one.comparison == f"+14.00 beyond noise ({4.302653 * ((16 + 1 + 25) / 2 / 3) ** 0.5:.2f})"
+    assert one.reached == 12
     # Where a paper names no round it is the mean of the last ten beside the last.
     one = of({"a": [10, 20, *[80] * 9, 90], "b": [40, 50]}, (62.0, None), "last_ten")
-    assert (one.obtained, one.last, one.difference) == ("63.00±18.00", "70.00±20.00", 1.0)
+    assert (one.obtained, one.last, one.comparison) == ("63.00±18.00", "70.00±20.00", "+1.00")
     assert "last ten" not in one.elsewhere and "last round" not in one.elsewhere
     # What is not published or not obtained is left out, and clients count by themselves.
     cells = [
@@ -289,4 +287,4 @@ def test_what_is_obtained_for_published_numbers(tmp_path):
     (both, client), published = obtained(tmp_path, curves, cells, clients={"method": {"client": 0}})
     assert both.labels == ("both",) and both.quoted and published == 3
     assert obtained(tmp_path, curves, cells, "clients.auc", clients={"method": {"client": 0}}) == ([], 0)
-    assert client.labels == ("client",) and client.difference == 2.0 and client.elsewhere["best by test"] == 51.0
+    assert client.labels == ("client",) and client.comparison == "+2.00" and client.elsewhere["best by test"] == 51.0
