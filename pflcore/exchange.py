@@ -58,6 +58,11 @@ class Update:
     sent: Mapping[str, Tensor]  # its shared and generated entries as it received them
     returned: Mapping[str, Tensor]  # the same entries after local training; personal ones are never among them
     steps: int = 0  # that it took
+    changes: frozenset[str] = frozenset()  # those of the returned entries that are changes of what it received
+
+    def before(self, name: str) -> Tensor:
+        """Return what a returned entry was before it changed: as it was received, or zero where it is a change."""
+        return torch.zeros_like(self.sent[name]) if name in self.changes else self.sent[name]
 
 
 def weights(updates: Sequence[Update]) -> list[float]:

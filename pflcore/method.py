@@ -63,6 +63,8 @@ class Method(Steps, Entry):
     feature_layer: ClassVar[str] = "classifier"
     # How clients are weighted in averages without `averaging`: one of its choices, or None for a rule of its own.
     own_averaging: ClassVar[str | None] = "samples"
+    # Whether what clients return beside the model is a change, and not what is to stand in the place of what they got.
+    returns_changes: ClassVar[bool] = False
     # In words, what its server does with updates beside :meth:`average`: no robust mean is in the place of that.
     beyond_mean: ClassVar[str] = ""
 

@@ -16,7 +16,7 @@ unweighted and deviations those of a population.
   of several; for partitions that hold samples back. One round of one run has no ±.
 - ``validation``: as ``last_rounds``, on validation samples: what settings are chosen by. No table shows it.
 
-Each of these but ``last_position`` is also there of every metric that a run measured (:data:`METRICS`), as
+Each but ``last_position`` and ``validation`` is also there of every metric that a run measured (:data:`METRICS`), as
 ``<protocol>.<metric>``: `nll` is pooled, and of the others the mean over clients stands wherever accuracy is pooled; a
 client without the metric does not count. All but `nll`, which is in nats, are in percent. ``worst_tenth`` has the
 highest where lower is better, and rounds are always chosen by accuracy. A :class:`View` has figures of its own, all of

@@ -84,9 +84,9 @@ def normal(like: Tensor, stream: torch.Generator) -> Tensor:
 
 
 def changed(update: Update, change: Callable[[Tensor, Tensor], Tensor]) -> Update:
-    """Return an update whose entries of floating point are what `change` makes of (received, returned), in order of
-    their names; counters and masks stay."""
-    made = {name: change(update.sent[name], update.returned[name]) for name in floating(update.returned)}
+    """Return an update whose entries of floating point are what `change` makes of (before, returned), in order of their
+    names; counters and masks stay."""
+    made = {name: change(update.before(name), update.returned[name]) for name in floating(update.returned)}
     return replace(update, returned={**update.returned, **made})
 
 

@@ -70,7 +70,7 @@ class Privacy(Condition):
     def _private(self, draws: Draws, round_: int, update: Update, spread: float) -> Update:
         stream = draws.stream("privacy", round_, update.client)
         names = floating(update.returned)
-        differences = [(update.returned[name] - update.sent[name]).flatten() for name in names]
+        differences = [(update.returned[name] - update.before(name)).flatten() for name in names]
         norm = torch.cat(differences).norm()
         factor: Tensor = (self.clip / norm).clamp(max=1.0)
 

@@ -29,23 +29,22 @@ class LocalBatches:
     share: float = 1.0  # of a client's samples, at least one, drawn anew in each round; there are none beside
     before: float = 0.0  # passes of the round that come before the part, rounded down to whole steps
     passes: float | None = None  # those of the part, rounded likewise; None for all that are left
-    # (round, client) → the share of its steps that a client takes, rounded down to at least one; None is all.
+    # (round, client) → the share of the part's steps that a client takes, the first ones, rounded down to at least one
     pace: Callable[[int, int], float] | None = None
 
-    def first(self, round_: int, client: int) -> int:
+    def first(self, client: int) -> int:
         """Return the steps of the round before those of the part."""
-        return self._step_at(self.before, round_, client)
+        return self._step_at(self.before, client)
 
     def steps(self, round_: int, client: int) -> int:
-        """Return the steps of the part."""
-        whole = self.whole(round_, client)
-        end = whole if self.passes is None else self._step_at(self.before + self.passes, round_, client)
-        return end - self.first(round_, client)
+        """Return the steps that a client takes in the part."""
+        end = self.whole(client) if self.passes is None else self._step_at(self.before + self.passes, client)
+        steps = end - self.first(client)
+        return min(steps, max(1, math.floor(self.pace(round_, client) * steps + 1e-9))) if self.pace else steps
 
-    def whole(self, round_: int, client: int) -> int:
-        """Return the steps of the round."""
-        whole = self.training.local_steps or self.training.local_epochs * self.epoch_steps(client)
-        return max(1, math.floor(self.pace(round_, client) * whole + 1e-9)) if self.pace else whole
+    def whole(self, client: int) -> int:
+        """Return the steps of the round, of a client that takes all."""
+        return self.training.local_steps or self.training.local_epochs * self.epoch_steps(client)
 
     def epoch_steps(self, client: int) -> int:
         """Return the steps in one pass over the samples of a client."""
@@ -70,15 +69,15 @@ class LocalBatches:
             batches = [shuffled(size) for _ in range(self.training.local_steps)]
         else:
             batches = [batch for _ in range(self.training.local_epochs) for batch in torch.split(shuffled(used), size)]
-        first = self.first(round_, client)
+        first = self.first(client)
         return batches[first : first + self.steps(round_, client)]
 
     def _samples(self, client: int) -> int:
         return max(1, math.floor(self.share * len(self.rows[client]) + 1e-9))
 
-    def _step_at(self, passes: float, round_: int, client: int) -> int:
+    def _step_at(self, passes: float, client: int) -> int:
         # What rounding leaves below a whole number, as of 0.29 · 100, must not cost a step.
-        return min(self.whole(round_, client), math.floor(passes * self.epoch_steps(client) + 1e-9))
+        return min(self.whole(client), math.floor(passes * self.epoch_steps(client) + 1e-9))
 
     def _leaves_one_out(self, client: int) -> bool:
         """Return whether a client's last batch is left out, since batch norm cannot take its only sample."""

@@ -137,7 +137,7 @@ class Trainer:
         self.model.train()
         state, losses = unfinished.state, list(unfinished.losses)
         batches = self.local.batches(round_, client)[len(losses) : stop]
-        steps = [torch.tensor(self.local.first(round_, client) + len(losses) + index) for index in range(len(batches))]
+        steps = [torch.tensor(self.local.first(client) + len(losses) + index) for index in range(len(batches))]
         count = self.local.steps(round_, client)
         for batch in self.data.batches(batches, round_, steps):
             with during(f"step {len(losses) + 1} of {count}"):
@@ -177,8 +177,7 @@ class Trainer:
     def learning_rate(self, round_: int, client: int, step: int) -> float:
         """Return that of a client's step, counted from 0."""
         by_step = self.training.schedule_by == "step"
-        first, whole = self.local.first(round_, client), self.local.whole(round_, client)
-        within = (first + step) / whole if by_step else 0.0
+        within = (self.local.first(client) + step) / self.local.whole(client) if by_step else 0.0
         return learning_rate(self.training, max(0, round_ - 1) + within)
 
     @torch.no_grad()
@@ -190,7 +189,7 @@ class Trainer:
 
     def masks(self, samples: int, round_: int, client: int, step: int, one_pass: int) -> Tensor:
         """Return the random numbers of dropout in one forward pass over a batch."""
-        ids = (round_, client, self.local.first(round_, client) + step, one_pass, *self.mask_ids)
+        ids = (round_, client, self.local.first(client) + step, one_pass, *self.mask_ids)
         return self.noise.draw(samples, self.seed, *ids)
 
     def view(self, features: Forward, received: Tensors, lr: float | None = None) -> ClientView:

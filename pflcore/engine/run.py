@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import replace
@@ -29,7 +29,7 @@ from pflcore.engine.optimizers import ServerOptimizer
 from pflcore.engine.phases import groups_of, make_trainer
 from pflcore.engine.result import Result, columns
 from pflcore.engine.state import ClientStates, History
-from pflcore.engine.views import GENERATED, Scored, add_views, score_model, score_models
+from pflcore.engine.views import GENERATED, Scored, Views
 from pflcore.errors import UserError
 from pflcore.faults import during
 from pflcore.groups import Groups, Roles, Tensors, add_prefix, pick, strip_prefix
@@ -45,7 +45,6 @@ class RunState:
         initial: The model's state as it begins; `fixed` is what of it nobody trains, which is in no checkpoint.
         kept: What a client keeps, as it begins: the personal part of its model, and what the method has it keep beside.
         carried: A client's state as it begins, names, shapes and types of which stay.
-        has_global: Whether every entry of the model is shared or fixed, so that the server's is a model.
         roles: Who owns which entries, those among them that are exchanged beside the model.
         traffic: Bytes that clients sent and received, and how often one took part, over all rounds so far.
     """
@@ -83,8 +82,6 @@ class RunState:
         self.data = data = self.condition.data(self.draws, data)
         pace = partial(self.condition.share_of_steps, self.draws) if condition else None
         self.trainer = make_trainer(self.model, self.groups, data, method, training, seed, pace)
-        if evaluation.metrics or len(evaluation.views()) > 1:
-            add_views(self.trainer, evaluation)
         roles, self.federation = self.trainer.roles, self.trainer.federation(self.initial)
         exchanged = method.init_shared(self.initial, roles, self.federation)
         common = add_prefix(COMMON, {name: tensor.to(data.device) for name, tensor in exchanged.items()})
@@ -98,9 +95,11 @@ class RunState:
         self.carried: Tensors = {**self.initial, **common, **self.kept, **self.trainer.facts(0, 1)}
         self.condition.check(method, pick(self.carried, self.roles.shared | self.roles.generated))
         takes_part = ~np.isin(np.arange(data.clients), sorted(data.novel | self.attackers))
-        self.has_global = self.initial.keys() <= self.server.shared.keys() | self.fixed.keys()
-        views = evaluation.views(has_global=self.has_global)
-        self.history = History(takes_part, 1 + bool(data.validation), self.trainer.task.further, views)
+        uses_facts = method.facts and type(method).predict is not Method.predict  # facts differ by client
+        differ = self.kept or roles.generated or self.trainer.tuning or method.remembers or uses_facts
+        has_global = self.initial.keys() <= self.server.shared.keys() | self.fixed.keys()
+        self.views = Views(self.trainer, evaluation, takes_part, differ=bool(differ), has_global=has_global)
+        self.history = History(takes_part, 1 + bool(data.validation), self.trainer.task.further, self.views.of)
         self.traffic = torch.zeros(3, dtype=torch.int64)
 
     @property
@@ -135,7 +134,8 @@ class RunState:
         due, trained = self.evaluation.is_due(round_, self.training.rounds), list[Scored]()
         if due and "after_training" in self.evaluation.moments:
             with self._measuring():
-                trained = self._score_trained(executor, round_, updates, personal)
+                jobs = [(one.client, self._trained_state(round_, one, personal[one.client])) for one in updates]
+                trained = self.views.after_training(executor, round_, jobs)
             if self.diverged:
                 return float("nan")
         if participants:
@@ -161,6 +161,7 @@ class RunState:
         """Train clients in some parts, each of which begins with what the one before it ends with; return their
         updates, what they keep, and losses, or None when one diverged."""
         exchanged = self.roles.shared | self.roles.generated
+        changes = frozenset(name for name in exchanged if self.method.returns_changes and name.startswith(COMMON))
         updates: list[Update] = []
         personal: dict[int, Tensors] = {}
         losses: list[float] = []
@@ -173,7 +174,7 @@ class RunState:
             for outcome in executor.train(round_, jobs, parts[-1]):
                 client = outcome.client
                 samples, steps = len(self.data.train[client]), self.trainer.local.steps(round_, client)
-                updates.append(Update(client, samples, sent[client], pick(outcome.model, exchanged), steps))
+                updates.append(Update(client, samples, sent[client], pick(outcome.model, exchanged), steps, changes))
                 personal[client] = pick(outcome.model, self.kept)
                 losses.append(outcome.loss)
         except Diverged as diverged:
@@ -194,6 +195,11 @@ class RunState:
         (kept,) = move([self.personal[client]], self.data.device)
         return {name: kept[name] if name in kept else parts[name] for name in self.carried}
 
+    def _trained_state(self, round_: int, update: Update, kept: Tensors) -> Tensors:
+        """Return a client's state as its local training left it."""
+        parts = {**self.fixed, **update.returned, **kept, **self.trainer.facts(update.client, round_)}
+        return {name: parts[name] for name in self.carried}
+
     def _server(self, round_: int) -> Server:
         """Return the server as a method is given it, when so many rounds are done."""
         return replace(self.server, federation=self.federation, round=round_)
@@ -211,7 +217,8 @@ class RunState:
         """Measure all clients after the round that has been done; `trained` was measured before it ended."""
         scores = list[Scored]()
         with self._measuring():
-            scores = [*self._score(executor), *trained]
+            states = partial(self._states, range(self.data.clients))
+            scores = [*self.views.after_aggregation(executor, self.round, states), *trained]
         if self.diverged:
             return
         lost = np.flatnonzero(~np.isfinite(scores[0][:, COLUMNS.index("loss")].sum(0)))
@@ -219,38 +226,6 @@ class RunState:
             self.diverged = Diverged(self.round, int(lost[0]))
         else:
             self.history.scores[self.round] = Scores(np.concatenate(scores))
-
-    def _score(self, executor: Sequential) -> list[Scored]:
-        """Return the scores after aggregation by view. Raises :class:`Diverged` for a loss in tuning."""
-        method = self.method
-        uses_facts = method.facts and type(method).predict is not Method.predict  # facts differ by client
-        if self.kept or self.roles.generated or self.trainer.tuning or method.remembers or uses_facts:
-            clients = range(self.data.clients)
-            found = score_models(executor, self.evaluation, self.round, lambda: self._states(clients))
-        else:
-            found = score_model(executor, self.evaluation, method.eval_state(self._assemble(0, {})))
-        if self.has_global and "global" in self.evaluation.models:
-            found += score_model(executor, self.evaluation, {**self.fixed, **self.server.shared}, plain=True)
-        return found
-
-    def _score_trained(
-        self, executor: Sequential, round_: int, updates: Sequence[Update], personal: Mapping[int, Tensors]
-    ) -> list[Scored]:
-        """Return the scores of clients as their local training left them, by view; NaN of all others."""
-
-        def state(update: Update) -> Tensors:
-            facts = self.trainer.facts(update.client, round_)
-            parts = {**self.fixed, **update.returned, **personal[update.client], **facts}
-            return {name: parts[name] for name in self.carried}
-
-        shape = (self.history.splits, len(self.history.columns), self.data.clients)
-        made = [np.full(shape, np.nan) for _ in self.evaluation.on]
-        if not updates:  # all were away
-            return made
-        scores = score_models(executor, self.evaluation, round_, lambda: ((one.client, state(one)) for one in updates))
-        for one, of_some in zip(made, scores, strict=True):
-            one[..., [update.client for update in updates]] = of_some
-        return made
 
     def subject(self, kinds: Sequence[int] | None) -> Subject:
         """Return the run as an analysis sees it."""

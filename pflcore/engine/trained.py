@@ -177,7 +177,8 @@ class Trained:
 
     def _from_checkpoint(self, checkpoint: Checkpoint, run: RunState, client: int) -> str:
         """Set the run to a checkpoint's state, or say what does not fit."""
-        tensors = {name: tensor for name, tensor in checkpoint.tensors.items() if not name.startswith("personal/")}
+        apart = "personal/", "history/"  # one client is wanted, and no measurements, whatever was measured
+        tensors = {name: tensor for name, tensor in checkpoint.tensors.items() if not name.startswith(apart)}
         for first, rows in strip_prefix("personal/", checkpoint.tensors).items():
             row = client - int(first)
             if 0 <= row < len(rows):

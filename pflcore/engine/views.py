@@ -1,21 +1,22 @@
-"""What more is measured of a round: further models, at a further moment, on the samples of all clients, by metrics.
+"""What is measured of a round: clients' models, and further models, at a further moment, on the samples of all clients.
 
-Each is measured by a part of the trainer (:attr:`pflcore.engine.client.Trainer.parts`), a copy of it with other samples
-or with plain predictions, so executors need not know what they measure.
+What is further is measured by a part of the trainer (:attr:`pflcore.engine.client.Trainer.parts`), a copy of it with
+other samples or with plain predictions, so executors need not know what they measure.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice
+from itertools import compress, islice
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from pflcore.engine.client import TRAINING, TUNING, Job, Trainer
+from pflcore.engine.evaluation import COLUMNS
 from pflcore.engine.executors.sequential import Sequential
 from pflcore.groups import Tensors
 from pflcore.method import Method
@@ -35,46 +36,76 @@ Scored = NDArray[np.float64]
 """What :class:`pflcore.engine.evaluation.Scores` have of one view: [splits, columns, clients]."""
 
 
-def add_views(trainer: Trainer, evaluation: Evaluation) -> None:
-    """Have a trainer measure what the settings ask for beside the accuracy of clients on their own samples."""
-    if evaluation.metrics:
-        trainer.task = Classification(trainer.data.positions, trainer.data.is_text, evaluation.metrics)
-    plain = trainer.parts[_PLAIN] = copy.copy(trainer)
-    plain.method = Method()
-    if "all" not in evaluation.on:
-        return
-    data = trainer.data
-    test = [torch.cat(list(data.test))]
-    held_back = [rows for client, rows in enumerate(data.validation) if client not in data.novel]
-    validation = [torch.cat(held_back)] if held_back else []
-    for part, like, clients in ((_ALL, trainer, data.clients), (_ONE, trainer, 1), (_PLAIN_ONE, plain, 1)):
-        one = trainer.parts[part] = copy.copy(like)
-        one.data = replace(data, train=data.train[:clients], test=test * clients, validation=validation * clients)
+class Views:
+    """Measures a run's models, in the order of :meth:`pflcore.settings.Evaluation.views`.
 
-
-def score_model(executor: Sequential, evaluation: Evaluation, state: Tensors, *, plain: bool = False) -> list[Scored]:
-    """Return the scores of one model of all clients by whose samples; on those of all, every client has the same."""
-    parts, clients = _GLOBAL if plain else _SHARED, executor.trainer.data.clients
-    scores = [executor.score_shared(state, parts[on]).values for on in evaluation.on]
-    return [np.broadcast_to(one, (*one.shape[:2], clients)) for one in scores]
-
-
-def score_models(
-    executor: Sequential, evaluation: Evaluation, round_: int, states: Callable[[], Iterable[Job]]
-) -> list[Scored]:
-    """Return the scores of models of several clients by whose samples, in the order of the clients.
-
-    They are tuned first where the method does so. Raises :class:`pflcore.engine.client.Diverged` for a loss in tuning.
+    Args:
+        trainer: That of the run, which gets the parts and the metrics that are measured.
+        members: For each client whether what it holds back for validation counts.
+        differ: Whether clients predict by models of their own.
+        has_global: Whether the server's is a model.
     """
-    trainer, parts = executor.trainer, [_EACH[on] for on in evaluation.on]
 
-    def jobs() -> Iterator[Job]:
-        return ((client, trainer.measured(state)) for client, state in states())
+    def __init__(
+        self, trainer: Trainer, evaluation: Evaluation, members: NDArray[np.bool_], *, differ: bool, has_global: bool
+    ) -> None:
+        self.trainer, self.evaluation, self.differ = trainer, evaluation, differ
+        self.of = evaluation.views(has_global=has_global)
+        self.with_global = has_global and "global" in evaluation.models
+        if evaluation.metrics:
+            trainer.task = Classification(trainer.data.positions, trainer.data.is_text, evaluation.metrics)
+        if len(evaluation.views()) > 1:
+            self._add_parts(members)
 
-    if trainer.tuning is None:
-        return [executor.score_each(jobs(), part).values for part in parts]
-    scores, rest = [], jobs()
-    while some := list(islice(rest, GENERATED)):
-        tuned = [(one.client, one.model) for one in executor.train(round_, some, TUNING)]
-        scores.append([executor.score_each(tuned, part).values for part in parts])
-    return [np.concatenate(one, -1) for one in zip(*scores, strict=True)]
+    def _add_parts(self, members: NDArray[np.bool_]) -> None:
+        trainer, data = self.trainer, self.trainer.data
+        plain = trainer.parts[_PLAIN] = copy.copy(trainer)
+        plain.method = Method()
+        if "all" not in self.evaluation.on:
+            return
+        test = [torch.cat(list(data.test))]
+        validation = [torch.cat(list(compress(data.validation, members)))] if data.validation else []
+        for part, like, clients in ((_ALL, trainer, data.clients), (_ONE, trainer, 1), (_PLAIN_ONE, plain, 1)):
+            one = trainer.parts[part] = copy.copy(like)
+            one.data = replace(data, train=data.train[:clients], test=test * clients, validation=validation * clients)
+
+    def after_aggregation(self, executor: Sequential, round_: int, states: Callable[[], Iterator[Job]]) -> list[Scored]:
+        """Measure all clients, whose states `states` gives in order. Raises :class:`pflcore.engine.client.Diverged` for
+        a loss in tuning."""
+        if self.differ:
+            found = self._score_each(executor, round_, states)
+        else:
+            found = self._score_shared(executor, self.trainer.measured(next(states())[1]), _SHARED)
+        if self.with_global:
+            found += self._score_shared(executor, next(states())[1], _GLOBAL)
+        return found
+
+    def after_training(self, executor: Sequential, round_: int, jobs: Sequence[Job]) -> list[Scored]:
+        """Measure clients with the states that their local training has left; NaN of all others. Raises as above."""
+        data = self.trainer.data
+        shape = 1 + bool(data.validation), len(COLUMNS) + len(self.trainer.task.further), data.clients
+        made = [np.full(shape, np.nan) for _ in self.evaluation.on]
+        if jobs:  # else all were away
+            for one, of_some in zip(made, self._score_each(executor, round_, lambda: iter(jobs)), strict=True):
+                one[..., [client for client, _ in jobs]] = of_some
+        return made
+
+    def _score_shared(self, executor: Sequential, state: Tensors, parts: Mapping[str, int]) -> list[Scored]:
+        """Measure one model of all clients by whose samples; on those of all, every client has the same scores."""
+        scores = [executor.score_shared(state, parts[on]).values for on in self.evaluation.on]
+        return [np.broadcast_to(one, (*one.shape[:2], self.trainer.data.clients)) for one in scores]
+
+    def _score_each(self, executor: Sequential, round_: int, states: Callable[[], Iterable[Job]]) -> list[Scored]:
+        """Measure models of several clients, tuned first where the method does so, by whose samples."""
+        trainer, parts = self.trainer, [_EACH[on] for on in self.evaluation.on]
+
+        def jobs() -> Iterator[Job]:
+            return ((client, trainer.measured(state)) for client, state in states())
+
+        if trainer.tuning is None:
+            return [executor.score_each(jobs(), part).values for part in parts]
+        scores, rest = [], jobs()
+        while some := list(islice(rest, GENERATED)):
+            tuned = [(one.client, one.model) for one in executor.train(round_, some, TUNING)]
+            scores.append([executor.score_each(tuned, part).values for part in parts])
+        return [np.concatenate(one, -1) for one in zip(*scores, strict=True)]

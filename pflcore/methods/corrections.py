@@ -196,6 +196,7 @@ class Scaffold(_Corrected):
     name = "scaffold"
     citation = "Karimireddy et al., SCAFFOLD, ICML 2020, algorithm 1, option II"
     beyond_mean = "its server sums control variates"
+    returns_changes = True
     keeps = ("a control variate",)
     exchanges = ("control variates",)
     plain_sgd = True

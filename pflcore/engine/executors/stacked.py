@@ -123,7 +123,7 @@ class Stacked(Sequential):
         for turn in turns:
             some = [_NONE if at is None else own[at] for own, at in zip(cohort, turn, strict=True)]
             rows.append(_padded(some, size or max(map(len, some))))
-        first = torch.tensor([[trainer.local.first(round_, client)] for client in clients])
+        first = torch.tensor([[trainer.local.first(client)] for client in clients])
         numbers = [first + torch.tensor([[at or 0] for at in turn]) for turn in turns]
         trainer.model.train()
         step = Step(trainer, pads)

@@ -201,6 +201,15 @@ def test_each_step_draws_from_all_samples():
         assert set(drawn[0]) & set(drawn[1])  # but not within what would be an epoch
 
 
+def test_a_straggler_stops_early_on_the_schedule_of_all():
+    settings = training(schedule="exponential", gamma=0.5, schedule_by="step")
+    made = (*create(backbone("convnet"), SEED), federation(), method("fedavg"), settings, SEED)
+    whole, slow = make_trainer(*made), make_trainer(*made, lambda *_: 0.5)
+    steps, fewer = (one.local.batches(1, 0) for one in (whole, slow))
+    assert len(fewer) == len(steps) // 2 > 1 and all(map(torch.equal, fewer, steps))
+    assert slow.learning_rate(1, 0, 1) == whole.learning_rate(1, 0, 1) < whole.learning_rate(1, 0, 0)
+
+
 def test_dropout_rate_and_padding():
     for p in (0.1, 0.9):
         model = nn.Sequential(nn.Dropout(p))

@@ -12,6 +12,7 @@ from support import tiny
 from support.by_hand import SEED, Rounds
 from support.tiny import EXECUTORS, method, run
 
+from pflcore.conditions import CONDITIONS
 from pflcore.engine import CheckpointFolder
 from pflcore.engine.trained import Trained
 from pflcore.errors import UserError
@@ -119,7 +120,10 @@ def test_executors_agree_and_a_stopped_run_ends_with_the_same_bytes(name, option
         made(checkpoints=folder, checkpoint_every=0, on_round=stop)
     with CheckpointFolder(tmp_path, "me", pytest.fail) as folder:
         again, result = made(checkpoints=folder)
+        last = folder.load(lambda _: "")
     assert result.resumed_from == 1 and again == whole
+    model = Trained(data, net, entry, tiny.training(), SEED, result.rounds, last).client(1)
+    assert model.measure()[0] == by_client(result, View(), "correct")[1]
 
 
 def test_a_round_by_hand():
@@ -153,10 +157,13 @@ def test_a_round_by_hand():
     shared = {name: tensor for name, tensor in rod.weights.items() if not name.startswith(("client.", "server."))}
     assert by_client(rod, View("global"), "correct") == {one: hits(shared, data.test[one]) for one in range(3)}
     assert by_client(rod, View("global", on="all"), "correct") == dict.fromkeys(range(3), hits(shared, everyone))
-    kept = run(method("fedper"), CONVNET, replace(tiny.holding_back(data), novel=frozenset({1})), evaluation=ALL)
-    assert "global" not in {view.model for view in kept.views}
-    on_all = kept.view == kept.views.index(View(on="all"))
-    assert {*kept.total[on_all & kept.validation]} == {2 * 3} and {*kept.total[on_all & ~kept.validation]} == {49}
+    some = replace(tiny.holding_back(data), novel=frozenset({1}))
+    for condition, counted in ((None, 2), (CONDITIONS.create("attack", share=0.5), 1)):
+        kept = run(method("fedper"), CONVNET, some, evaluation=ALL, condition=condition)
+        assert "global" not in {view.model for view in kept.views}
+        on_all = kept.view == kept.views.index(View(on="all"))
+        assert {*kept.total[on_all & kept.validation]} == {counted * 3}
+        assert {*kept.total[on_all & ~kept.validation]} == {49}
 
 
 def test_what_cannot_be_measured():
