@@ -73,22 +73,16 @@ def test_other_weights_are_named_and_counted(tmp_path):
 
 def test_what_is_absent_or_something_else(tmp_path):
     path = tmp_path / "w.pth"
-    assert "no such file" in refused(path) and "not a file of weights by its name" in line_of(
-        read_weights, tmp_path / "w.onnx"
-    )
-    for content in ([1], {}, {"w": 1.0}, {1: torch.ones(2)}, {"w": torch.eye(3).to_sparse()}):
+    assert "no such file" in refused(path) and "not a file of weights by its name" in refused(tmp_path / "w.onnx")
+    empty = torch.empty(2, device="meta")  # a shape without numbers
+    for content in ([1], {}, {"w": 1.0}, {1: torch.ones(2)}, {"w": torch.eye(3).to_sparse()}, {"w": empty}):
         assert "no state dict" in refused(written(path, content))
-    assert "no state dict" in line_of(
-        read_weights, written(path, {"w": torch.empty(2, device="meta")})
-    )  # a shape without numbers
     assert "no safetensors" in refused(path.rename(tmp_path / "named.safetensors"))
 
 
 def test_a_pickle_with_code_in_it_is_not_run(tmp_path):
     harm = tmp_path / "harm"
-    assert "could run code" in line_of(
-        read_weights, written(tmp_path / "w.pth", {"w": torch.ones(2), "more": Hostile(harm)})
-    )
+    assert "could run code" in refused(written(tmp_path / "w.pth", {"w": torch.ones(2), "more": Hostile(harm)}))
     (tmp_path / "plain.bin").write_bytes(pickle.dumps(Hostile(harm)))
     assert "not what torch.save writes" in refused(tmp_path / "plain.bin") and not harm.exists()
 
@@ -101,6 +95,4 @@ def test_sizes_are_bounded_before_anything_is_read(tmp_path, monkeypatch):
         assert "more than the 4,000" in refused(written(tmp_path / file, {"w": torch.ones(2000)}))
     with zipfile.ZipFile(tmp_path / "bomb.pth", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("archive/data.pkl", b"\0" * 100_000)
-    assert (tmp_path / "bomb.pth").stat().st_size < 4000 and "100,000 bytes" in line_of(
-        read_weights, tmp_path / "bomb.pth"
-    )
+    assert (tmp_path / "bomb.pth").stat().st_size < 4000 and "100,000 bytes" in refused(tmp_path / "bomb.pth")
