@@ -8,7 +8,7 @@ from support.mistakes import line_of
 from support.tiny import EVERY_ROUND, EXECUTORS, backbone, federation, run, sampled, training
 
 import pflcore
-from pflcore.errors import UserError
+from pflcore.errors import UserError, bounded
 from pflcore.faults import in_a_line, portable
 from pflcore.method import FACTS
 from pflcore.methods.simple import FedAvg
@@ -67,22 +67,19 @@ def test_a_fault_in_measuring(executor, personal):
     assert ("client 3, " in line) == bool(personal)
 
 
-@pytest.mark.parametrize(
-    "function, executor, told",
-    [
+def test_where_a_function_of_a_method_fails():
+    def broken(*_):
+        raise ZeroDivisionError("boom")
+
+    for function, executor, told in (
         ("init_server", "sequential", "before the first round"),
         ("update_server", "sequential", "round 1, executor sequential"),
         ("begin", "pooled", r"client \d, round 1, executor pooled"),
         ("step", "pooled", r"step 1 of \d, client \d, round 1, executor pooled"),
-    ],
-)
-def test_where_a_function_of_a_method_fails(function, executor, told):
-    def broken(*_):
-        raise ZeroDivisionError("boom")
-
-    error = fail(executor, **{function: broken})
-    assert type(error) is ZeroDivisionError
-    assert re.search(rf"\(pflcore/[\w/.]+:\d+, {told}\)$", in_a_line(error))
+    ):
+        error = fail(executor, **{function: broken})
+        assert type(error) is ZeroDivisionError
+        assert re.search(rf"\(pflcore/[\w/.]+:\d+, {told}\)$", in_a_line(error))
 
 
 def test_the_line_is_that_of_an_entry():
@@ -95,13 +92,19 @@ def test_the_line_is_that_of_an_entry():
     assert in_a_line(AssertionError()) == "AssertionError"
 
 
+def test_a_message_has_its_beginning_and_its_end_however_long_it_is():
+    assert bounded("a  b\nc") == "a b c" and bounded("x" * 299) == "x" * 299
+    assert bounded(f"specs/a.yaml:3: {'k' * 5000} is wrong") == f"specs/a.yaml:3: {'k' * 100}...{'k' * 40} is wrong"
+    whole = str(UserError(f"specs/a.yaml:3: {'word ' * 2000}do this"))
+    assert len(whole) <= 4000 and whole.startswith("specs/a.yaml:3: word") and whole.endswith("do this")
+
+
+NEAR = "; did you mean 'data/class_counts'?"
+ASK = "; 'data/progress' must be asked for: facts = ('progress',)"
+
+
 @pytest.mark.parametrize(
-    "facts, wanted, hint",
-    [
-        (FACTS, "data/class_count", "; did you mean 'data/class_counts'?"),
-        ((), "data/progres", "; 'data/progress' must be asked for: facts = ('progress',)"),
-        ((), "x", ""),
-    ],
+    "facts, wanted, hint", [(FACTS, "data/class_count", NEAR), ((), "data/progres", ASK), ((), "x", "")]
 )
 def test_an_entry_that_was_not_received(facts, wanted, hint):
     def loss(self, local, params, batch):

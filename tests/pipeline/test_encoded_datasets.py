@@ -1,16 +1,15 @@
 """Frozen encoders: a stage for each that runs share, and features that are what the encoder's classifier takes."""
 
-import re
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
+from support import tiny
 from support.project import make_project, spec
 
 from pflcore.backbones import BACKBONES
 from pflcore.data.sample_files import read_samples
+from pflcore.engine.encoder import Encoder
 from pflcore.errors import UserError
 from pipeline.browse.partition_view import Drawing
 from pipeline.plan.estimate import visits
@@ -21,7 +20,6 @@ from pipeline.stages import data, features
 from pipeline.workspace import RECORDS, dataset_path
 
 ENCODER = {"backbone": "convnet", "channels": [2, 3], "hidden": [7], "kernel": 3, "padding": 1}
-PAGE = Path(__file__).parents[2] / "docs/datasets.md"
 FILE = "files/encoder.safetensors"
 HEADS = "{FedAvg: fedavg, Local: local}"
 
@@ -62,10 +60,9 @@ def test_specs_share_an_encoder_and_the_samples_that_it_reads(tmp_path):
     project = make_project(tmp_path, files, [*texts])
     compilation = project.compiled()
     assert compilation.table("images").runs == compilation.table("null").runs
-    by_kind = {
-        kind: [one for one in compilation.stages if one.kind == kind] for kind in ("data", "features", "weights")
-    }
-    (base,), (weights,), encoders = by_kind["data"], by_kind["weights"], by_kind["features"]
+    (base,), (weights,), encoders = (
+        [one for one in compilation.stages if one.kind == kind] for kind in ("data", "weights", "features")
+    )
     assert len(encoders) == 3 and all(one.deps[0] == base.outs[0] for one in encoders)
     assert [one.deps[1:] for one in encoders if len(one.deps) > 1] == [weights.outs]
     made = {one.outs[0]: one for one in encoders}
@@ -86,9 +83,8 @@ def test_features_are_what_the_classifier_of_the_file_takes(tmp_path, digits):
     options = {name: tuple(value) if isinstance(value, list) else value for name, value in ENCODER.items()}
     model, _ = BACKBONES.create(options.pop("backbone"), **options).create((1, 8, 8), 10, 5)
     save_file(model.state_dict(), tmp_path / "w.safetensors")
-    line = features.run(
-        asked(weights="sha256:"), digits, tmp_path / "w.safetensors", out=tmp_path / "out", device="cpu"
-    )
+    encoder, file = asked(weights="sha256:"), tmp_path / "w.safetensors"
+    line = features.run(encoder, digits, file, out=tmp_path / "out", device="cpu")
     before, after = read_samples(digits), read_samples(tmp_path / "out")
     assert line == "digits: 7 features of 1,797 samples by convnet"
     assert after.standardise and after.inputs.shape == (1797, 7) and after.class_names == before.class_names
@@ -99,11 +95,16 @@ def test_features_are_what_the_classifier_of_the_file_takes(tmp_path, digits):
         logits = model.eval()(images)
     assert torch.allclose(torch.from_numpy(after.inputs) @ weight.T + bias, logits, atol=1e-4)
     save_file({**model.state_dict(), "more": torch.ones(1)}, tmp_path / "w.safetensors")
-    with pytest.raises(
-        UserError, match=r"^backbone convnet: .*: not the weights of this model: 1 unknown to the model"
-    ):
-        features.run(asked(weights="sha256:"), digits, tmp_path / "w.safetensors", out=tmp_path / "no", device="cpu")
+    with pytest.raises(UserError, match=r"^backbone convnet: .*: not the weights of this model: 1 unknown to the"):
+        features.run(encoder, digits, file, out=tmp_path / "no", device="cpu")
     assert not (tmp_path / "no").exists()
+
+
+def test_features_do_not_depend_on_the_batch():
+    encoder, rows = Encoder(tiny.backbone("lenet_bn"), tiny.federation()), torch.tensor([3, 0, 8, 5])
+    together = encoder.encode(rows)
+    np.testing.assert_allclose(together[1:2], encoder.encode(rows[1:2]), rtol=1e-4, atol=1e-5)
+    assert np.ptp(together, axis=0).max() > 0.01
 
 
 def test_an_encoder_that_is_trained_leaves_out_what_it_has_seen(tmp_path, digits, monkeypatch):
@@ -151,16 +152,3 @@ def test_what_does_not_go_together_is_a_line_and_plans_know_what_is_left(tmp_pat
     run = compilation.runs[next(iter(compilation.table("right").runs))]
     assert visits(run) == 2 * 719  # rounds, and half of the training samples
     assert len(Drawing.make(run.federation, project.root).samples) == 719 + 359
-
-
-@pytest.mark.matrix
-def test_the_example_of_the_page_from_a_spec_to_its_report(tmp_path):
-    (text,) = re.findall(r"```yaml\n# specs/encoded.yaml\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
-    project = make_project(tmp_path, {"specs/encoded.yaml": text}, ["encoded"])
-    for more in ([], ["--profile", "smoke"]):
-        done = project.call("pfl", "run", "encoded", *more, PFL_DEVICE="cpu")
-        assert done.returncode == 0, done.stdout + done.stderr
-    assert project.repro().ran == ["index"]  # which one spec alone does not ask for
-    (page,) = project.root.glob("reports/partitions/*/index.md")
-    text = page.read_text(encoding="utf-8")
-    assert "features (backbone convnet, " in text and "encoded by convnet" in text

@@ -36,8 +36,7 @@ def test_a_spec_runs_from_end_to_end(name: str, tmp_path: Path) -> None:
         pytest.skip("a spec that others extend has no runs")
     shutil.copytree(ROOT / "specs", tmp_path / "specs")
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
-    done = Project(tmp_path).call("pfl", "run", name, "--profile", "smoke")
-    assert done.returncode == 0, done.stderr
+    Project(tmp_path).succeed("pfl", "run", name, "--profile", "smoke")
     reports = tmp_path / "build/smoke/reports"
     cells = pq.read_table(reports / name / "table.parquet").to_pandas()
     trained = cells[(cells["runs"].map(len) > 0) & (cells["verdict"] != "diverged")]

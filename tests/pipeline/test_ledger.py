@@ -59,9 +59,7 @@ def test_measurements_are_counts_by_round_and_every_figure_survives() -> None:
 
 
 def test_metrics_and_further_views_are_kept() -> None:
-    usual = measured(ROWS).append_column(
-        "auc", pa.array([0.25, None, 1 / 3, *[0.5] * 7], pa.float64(), from_pandas=True)
-    )
+    usual = measured(ROWS).append_column("auc", pa.array([0.25, None, 1 / 3, *[0.5] * 7]))
     further = measured(TESTED[:2]).append_column("auc", pa.array([0.75, 0.125]))
     parts = [
         one.append_column("model", pa.array([model] * len(one))).replace_schema_metadata(None)

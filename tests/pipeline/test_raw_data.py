@@ -13,20 +13,11 @@ from pipeline.running.runner import run_specs
 
 @pytest.mark.matrix
 def test_own_images_that_have_changed_are_noticed_by_every_command(tmp_path, monkeypatch, capsys):
-    images = {
-        f"data/flowers/{kind}/{n}.png": plain((9 * n, 0, 0), "PNG") for kind in ("rose", "tulip") for n in range(20)
-    }
-    own = "{name: image_folder, path: flowers, size: 8, channels: 1}"
-    project = make_project(
-        tmp_path,
-        {
-            "specs/own.yaml": spec("[fedavg]", partition="{name: iid, test_share: 0.25}").replace(
-                "dataset: digits", f"dataset: {own}"
-            )
-        },
-        ["own"],
-    )
-    write_files(tmp_path, images)
+    images = {f"{kind}/{n}.png": plain((9 * n, 0, 0), "PNG") for kind in ("rose", "tulip") for n in range(20)}
+    text = spec("[fedavg]", partition="{name: iid, test_share: 0.25}")
+    text = text.replace("digits", "{name: image_folder, path: flowers, size: 8, channels: 1}")
+    project = make_project(tmp_path, {"specs/own.yaml": text}, ["own"])
+    write_files(tmp_path / "data/flowers", images)
     monkeypatch.chdir(tmp_path)
     for name, value in project.environment(PFL_DATA=str(tmp_path / "data"), PFL_DEVICE="cpu").items():
         monkeypatch.setenv(name, value)

@@ -191,9 +191,7 @@ class Rounds:
 def near(found, *expected, rtol=1e-3, atol=2e-5):
     """All expected entries are there and have these values."""
     for name, tensor in ((name, tensor) for one in expected for name, tensor in one.items()):
-        torch.testing.assert_close(
-            found[name], tensor, rtol=rtol, atol=atol, msg=lambda text, name=name: f"{name}: {text}"
-        )
+        torch.testing.assert_close(found[name], tensor, rtol=rtol, atol=atol, msg=f"{name}: {{}}".format)
 
 
 def losses(result, expected, rel=1e-3):

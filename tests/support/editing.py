@@ -60,8 +60,7 @@ class Laboratory:
             made.compile()
             made.call("git", "checkout", "-q", "-B", version)
             made.call("git", "add", "-A")
-            done = made.call("git", "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", version)
-            assert done.returncode == 0, done.stdout + done.stderr
+            made.project.succeed("git", "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", version)
         for version in ("second", "first"):
             made.call("git", "checkout", "-q", version)
             made.settle("pfl")

@@ -195,9 +195,7 @@ LOADERS = {
     "mnistm: an image": _digits("mnistm/mnist_m/mnist_m_train/00000003.png", MNISTM),
     "mnistm: a list": _digits("mnistm/mnist_m/mnist_m_train_labels.txt", MNISTM),
     "mnistm: a photograph": _digits(f"mnistm/{digit_files.PHOTOS}/train/100.jpg", _photographs, source="built"),
-    "cifar10: a pickle": _dataset(
-        "cifar10/cifar-10-batches-py/data_batch_1", cifar_files.members(), cifar_files.shrink
-    ),
+    "cifar10: a pickle": _dataset("cifar10/cifar-10-batches-py/data_batch_1", CIFAR10, cifar_files.shrink),
     "shakespeare: a shard": _dataset("shakespeare/train/a.json", _leaf, source="leaf"),
     "shakespeare: a text": _dataset("shakespeare/own.txt", {"own.txt": TEXT}, **SPEAKERS),
     "weights: safetensors": Loader("a.safetensors", lambda path: save_file(TENSORS, path), read_weights),

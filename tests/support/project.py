@@ -135,6 +135,12 @@ class Project:
         how = {"cwd": self.root / cwd, "env": self.environment(**environment), "text": True}
         return subprocess.run(command, capture_output=True, check=False, **how)
 
+    def succeed(self, *command, **environment):
+        """Run a program in the project on the CPU, which has to end well; return what it says."""
+        done = self.call(*command, **{"PFL_DEVICE": "cpu", **environment})
+        assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+        return done.stdout
+
     def environment(self, **more):
         """Variables for subprocesses that neither phone home nor leave anything outside of the project."""
         path = os.pathsep.join([str(BIN), os.environ["PATH"]])

@@ -42,6 +42,3 @@ class Runner:
 
     def checkpoints(self):
         return sorted(self.project.root.glob(".pfl/checkpoints/*/round-*"))
-
-
-runner = Runner

@@ -20,6 +20,9 @@ def first_of_each(cases, ids=lambda *case: None):
     return params
 
 
-def six_of(names):
-    """Parameters for names of methods, all but :data:`SIX` marked `matrix`."""
-    return [pytest.param(name, id=name, marks=[] if name in SIX else [pytest.mark.matrix]) for name in names]
+def few_of(cases, few=SIX):
+    """Parameters for cases, each a value or a tuple of them, of which those that are not `few` are marked `matrix`."""
+    given = [
+        (case if isinstance(case, tuple) else (case,), [] if case in few else [pytest.mark.matrix]) for case in cases
+    ]
+    return [pytest.param(*values, marks=marks) for values, marks in given]

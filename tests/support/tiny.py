@@ -3,11 +3,13 @@
 import copy
 import itertools
 from collections import OrderedDict
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from typing import ClassVar
 
 import numpy as np
+import pytest
 import torch
 from safetensors.torch import save
 from torch import nn
@@ -15,7 +17,7 @@ from torch import nn
 from pflcore.backbones import BACKBONES, Backbone
 from pflcore.data.federation import FederatedData
 from pflcore.data.samples import Boxes
-from pflcore.engine import train
+from pflcore.engine import CheckpointFolder, train
 from pflcore.engine.phases import groups_of as trained_groups
 from pflcore.engine.phases import roles_of
 from pflcore.errors import UserError
@@ -151,11 +153,32 @@ def run_by_all(method, backbone, **changes):
     return first
 
 
+def stop_in(last):
+    """What ends a run in a round, before its state is stored."""
+
+    def on_round(progress):
+        if progress.round == last:
+            raise InterruptedError
+
+    return on_round
+
+
+def continued(made, folder):
+    """What is left by a run that was stopped in its second round and went on; `made` takes arguments of :func:`run`."""
+    with CheckpointFolder(folder, "me", pytest.fail) as checkpoints:
+        with suppress(InterruptedError):
+            made(checkpoints=checkpoints, checkpoint_every=0, on_round=stop_in(2))
+        result = made(checkpoints=checkpoints)
+    assert result.resumed_from == 1
+    return result
+
+
 def result_bytes(result):
     """All that a run leaves behind, by the name of the part, but not which checkpoint it continued from."""
     arrays = ("round", "client", "correct", "total", "loss", "last", "validation")
     parts = {name: repr(getattr(result, name).dtype).encode() + getattr(result, name).tobytes() for name in arrays}
     facts = (str(result.diverged), result.parameters, result.cost)
+    parts |= {name: values.tobytes() for name, values in result.further.items()}
     return {**parts, "facts": repr(facts).encode(), "weights": save(result.weights)}
 
 

@@ -34,12 +34,8 @@ HYBRID = backbone("lenet_bn", attention="hybrid", attention_reduction=2)
 def analysed(entry, net, analysis, data=SIX, **changes):
     """A run of two rounds of all clients, and what the analysis found: (client, item) → values."""
     analyses = {} if analysis is None else {analysis: ANALYSES.create(analysis, **changes.pop("asked", {}))}
-    usual = {
-        "training": training(sample_rate=1.0),
-        "executor": "sequential",
-        "evaluation": Evaluation(every=1, window=0),
-    }
-    result = run(entry, net, data, analyses=analyses, **{**usual, **changes})
+    usual = {"training": training(sample_rate=1.0), "evaluation": Evaluation(every=1, window=0)}
+    result = run(entry, net, data, analyses=analyses, **{"executor": "sequential", **usual, **changes})
     found = result.findings.get(analysis, ())
     series = {(one.client, one.item): one.values for one in found}
     assert len(series) == len(found) and result.findings.keys() == analyses.keys()
@@ -175,12 +171,11 @@ def test_mixing_weights_are_the_softmax_of_logits():
     [("layer_weights", "pfedla_layerwise", CONV), ("rollout", "ditto", VITS), ("mixing", "fedbn", HYBRID)],
 )
 def test_findings_depend_on_no_executor_and_change_nothing_else(analysis, name, net):
-    (result, one), (_, pooled), (_, stacked) = (
-        analysed(method(name), net, analysis, executor=each) for each in EXECUTORS
-    )
+    results, found = zip(*(analysed(method(name), net, analysis, executor=each) for each in EXECUTORS), strict=True)
+    one, pooled, stacked = found
     assert [pooled[key].tobytes() for key in one] == [values.tobytes() for values in one.values()]
     assert all(np.allclose(stacked[key], values, atol=1e-4) for key, values in one.items())
-    assert result_bytes(result) == result_bytes(analysed(method(name), net, None)[0])
+    assert result_bytes(results[0]) == result_bytes(analysed(method(name), net, None)[0])
 
 
 TEXT, LENET = backbone("language_transformer"), backbone("lenet_bn")

@@ -1,24 +1,35 @@
 """What conditions do to clients, to labels and to what is sent, against what the same run does without them."""
 
 import re
-from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
-from support.tiny import CLASSES, backbone, boxed, federation, method, result_bytes, run, run_by_all, spied, texts
-from support.tiny import training as settings
+from support import tiny
+from support.tiny import (
+    CLASSES,
+    backbone,
+    boxed,
+    continued,
+    federation,
+    method,
+    result_bytes,
+    run,
+    run_by_all,
+    spied,
+    training,
+)
 
 from pflcore.conditions import CONDITIONS
 from pflcore.conditions._base import Draws
-from pflcore.engine import CheckpointFolder
 from pflcore.errors import UserError
 from pflcore.settings import Training
 
 SIZES = (14, 7, 9, 12, 6), (5, 8, 6, 4, 7)
 DRAWS = Draws(3, (0, 1, 2, 3, 4))
-ALL = settings(rounds=1, sample_rate=1.0)
+ALL = training(rounds=1, sample_rate=1.0)
 NET = backbone("convnet")
 make = CONDITIONS.create
 
@@ -125,49 +136,32 @@ def test_epsilon_is_that_of_the_formula():
     expected = (renyi + np.log1p(-1 / orders) - np.log(1e-3 * orders) / (orders - 1)).min()
     each = make("privacy", where="client", noise=4.0, delta=1e-3)
     assert each.epsilon(Training(), 5, cohorts) == pytest.approx(expected, rel=1e-6)
-    few, all_ = (
-        make("privacy", noise=1.1).epsilon(Training(sample_rate=rate), 100, [[0]] * 20) for rate in (0.05, 1.0)
-    )
+    spent = make("privacy", noise=1.1).epsilon
+    few, all_ = (spent(Training(sample_rate=rate), 100, [[0]] * 20) for rate in (0.05, 1.0))
     assert 0 < few < all_ / 3
 
 
-CONDITIONED = {
-    "availability": {"away": 0.4, "slow": 0.6, "redrawn": True},
-    "label_noise": {"flipped": 0.5},
-    "attack": {"share": 0.4},
-}
+CONDITIONED = {"availability": {"away": 0.4, "slow": 0.6, "redrawn": True}, "attack": {"share": 0.4}}
 
 
 @pytest.mark.parametrize("name", CONDITIONED)
 def test_executors_agree_and_a_run_that_was_stopped_leaves_the_same_bytes(name, tmp_path):
-    options = {"condition": make(name, **CONDITIONED[name]), "training": settings(rounds=3, sample_rate=0.8)}
-    entry, data = method("ditto"), federation(*SIZES)
-    whole = run_by_all(entry, NET, data=data, **options)
-
-    def stop(progress):
-        if progress.round == 2:
-            raise KeyboardInterrupt
-
-    for on_round in (stop, None):
-        with CheckpointFolder(tmp_path, "me", print) as folder, suppress(KeyboardInterrupt):
-            again = run(entry, NET, data, checkpoints=folder, checkpoint_every=0, on_round=on_round, **options)
-    assert again.resumed_from == 1 and result_bytes(again) == result_bytes(whole)
-    assert result_bytes(whole) != result_bytes(run(entry, NET, data, training=options["training"]))
+    settings = {"training": training(rounds=3, sample_rate=0.8), "data": federation(*SIZES)}
+    made = partial(run, method("ditto"), NET, condition=make(name, **CONDITIONED[name]), **settings)
+    whole = result_bytes(run_by_all(method("ditto"), NET, condition=make(name, **CONDITIONED[name]), **settings))
+    assert result_bytes(continued(made, tmp_path)) == whole != result_bytes(run(method("ditto"), NET, **settings))
 
 
-SENDS_NOTHING = "condition privacy does not go with method local: its clients send nothing"
 REFUSED = {
-    SENDS_NOTHING: ("local", "privacy", {}),
+    "condition privacy does not go with method local: its clients send nothing": ("local", "privacy", {}),
     "its clients send 'present', to which no noise": ("fedproto", "privacy", {"where": "client"}),
     "its clients send something before the first round": ("feddbe", "privacy", {"where": "client"}),
     "noise on the sum needs method.averaging: uniform": ("fedavg", "privacy", {}),
     "noise on the sum protects a mean, and its server sums control variates": ("scaffold", "privacy", {}),
     "slow does not go with method fedrep: its round is several phases": ("fedrep", "availability", {"slow": 0.3}),
     "nowhere.csv: no such file": ("fedavg", "availability", {"path": "nowhere.csv"}),
-    "attack.strength says nothing of label_flip": (
-        "fedavg", "attack", {"share": 0.1, "kind": "label_flip", "strength": 2.0},
-    ),
-}  # fmt: skip
+    "attack.strength says nothing of": ("fedavg", "attack", {"share": 0.1, "kind": "label_flip", "strength": 2.0}),
+}
 
 
 @pytest.mark.parametrize("reason", REFUSED)
@@ -177,7 +171,7 @@ def test_what_does_not_go_together_is_refused_in_one_line(reason):
         run(method(name), NET, condition=make(kind, **options))
 
 
-@pytest.mark.parametrize(("data", "word"), ((texts(*SIZES), "texts"), (boxed(*SIZES).with_boxes(), "boxes")))
+@pytest.mark.parametrize(("data", "word"), ((tiny.texts(*SIZES), "texts"), (boxed(*SIZES).with_boxes(), "boxes")))
 def test_samples_without_one_class_have_no_wrong_labels(data, word):
     with pytest.raises(UserError, match=f"condition: .* {word} have none"):
         make("label_noise", flipped=0.1).data(DRAWS, data)

@@ -43,9 +43,10 @@ OWNERS = np.array([0, 0, 2, 2, -1, 2, 0, 0, 2, 2, 0, 2])
 ASSIGNMENT = Assignment.from_owners(OWNERS, [IMAGES.train, ~IMAGES.train], 3, "toy", 7)
 
 
-@pytest.mark.parametrize(
-    ("samples", "shape"), [(IMAGES, (3, 4, 5)), (WHOLE, (3, 8, 8)), (TEXTS, (5,)), (ARRAYS, (2, 5))]
-)
+SHAPES = [(IMAGES, (3, 4, 5)), (WHOLE, (3, 8, 8)), (TEXTS, (5,)), (ARRAYS, (2, 5))]
+
+
+@pytest.mark.parametrize(("samples", "shape"), SHAPES)
 def test_samples_round_trip_byte_identically(tmp_path, monkeypatch, samples, shape):
     path, scratch = tmp_path / "a.parquet", tmp_path / "decoded"
     write_samples(path, samples)

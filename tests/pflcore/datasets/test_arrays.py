@@ -116,18 +116,15 @@ def test_a_file_of_arrays_refuses(tmp_path, arrays, options, words):
     assert line.startswith(f"{tmp_path / 'a.npz'}: ") and words in line
 
 
-@pytest.mark.parametrize(
-    "options, words",
-    [
+def test_options_of_own_arrays():
+    for options, words in (
         ({"attribute_columns": ("label",)}, "'label' is the name"),
         ({"file": "../a.csv"}, "must be the name of a file"),
         ({"columns": ("a", "what"), "label": "what"}, "columns has 'what', which is not for a model to see"),
         ({"columns": ("a", "side"), "split": "side"}, "columns has 'side'"),
         ({"columns": ("a", "a")}, "must be distinct names"),
-    ],
-)
-def test_options_of_own_arrays(options, words):
-    assert words in line_of(lambda: DATASETS.create("array_table", **options))
+    ):
+        assert words in line_of(DATASETS.create, "array_table", **options)
 
 
 def test_har_from_its_archive_and_from_its_folder(tmp_path, monkeypatch):

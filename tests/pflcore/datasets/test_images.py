@@ -46,10 +46,8 @@ def test_order_colours_sizes_and_progress(processes, monkeypatch):
     assert (pixels[8][0] == pixels[8][1]).all()
     small = np.asarray(large.resize((5, 6), Image.Resampling.BILINEAR)).transpose(2, 0, 1)
     np.testing.assert_array_equal(pixels[9], small)
-    for bad, reason in (
-        (saved(large), "10x12 instead of 5x6 pixels"),
-        (saved(Image.fromarray(RANDOM[0]), "GIF"), "not PNG or JPEG"),
-    ):
+    other = saved(Image.fromarray(RANDOM[0]), "GIF")
+    for bad, reason in ((saved(large), "10x12 instead of 5x6 pixels"), (other, "not PNG or JPEG")):
         line = line_of(decode, [*IMAGES[:6], bad, IMAGES[0], bad], formats=("PNG", "JPEG"))
         assert line == f"image 6: not a readable image ({reason})"
     monkeypatch.setattr(_images, "MAX_PIXELS", 29)

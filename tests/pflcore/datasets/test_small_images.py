@@ -118,10 +118,8 @@ def test_coarse_classes_of_cifar100(folder):
     assert samples.shape == (3, 224, 224) and samples.inputs.shape == (12, 3, 32, 32)
     assert samples.mean == samples.std == (0.5, 0.5, 0.5)
     assert samples.attributes["coarse"].names[10] == "large_natural_outdoor_scenes"
-    for coarse, problem in (
-        (3, "row 0: apple is in fruit_and_vegetables, not in food_containers"),
-        (20, "coarse: row 0: label 20 is outside 0..19"),
-    ):
+    elsewhere = "row 0: apple is in fruit_and_vegetables, not in food_containers"
+    for coarse, problem in ((3, elsewhere), (20, "coarse: row 0: label 20 is outside 0..19")):
         write_files(folder, {"cifar-100-python/train": cifar.python100(0, [coarse, *COARSE[0][1:]])})
         assert failure(dataset, folder).startswith(f"{folder}/cifar-100-python: {problem}")
     export(folder, "cifar100")

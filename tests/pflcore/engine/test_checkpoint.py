@@ -11,7 +11,8 @@ import pytest
 import torch
 from safetensors.torch import save, save_file
 from support.damage import empty, flip, shorten
-from support.tiny import NormNet, federation, first_fitting, method, result_bytes, run, training
+from support.tiers import few_of
+from support.tiny import NormNet, federation, first_fitting, method, result_bytes, run, stop_in, training
 
 from pflcore.engine import CheckpointFolder, checkpoint
 from pflcore.engine.checkpoint import compare, stored
@@ -22,7 +23,7 @@ ROUNDS = 5
 SETTINGS = {"rounds": ROUNDS, "momentum": 0.5, "local_epochs": 1}
 TENSORS = {"shared/a": torch.arange(3.0), "shared/n": torch.tensor(2)}
 # Personal groups, a hypernetwork, buffers; shared alone, a second model, the progress, nothing that is shared.
-MATRIX = [pytest.param(name, marks=pytest.mark.matrix) for name in ("fedavg", "ditto", "fedkd", "local")]
+FEW, OTHERS = ("fedper", "fedtp", "norms"), ("fedavg", "ditto", "fedkd", "local")
 
 
 class Stopped(BaseException):
@@ -43,14 +44,9 @@ def undisturbed(name):
 
 def start(folder, name, stop=0):
     """Train `name` in `folder`, from its newest checkpoint; with `stop`, end in that round, before it is stored."""
-
-    def on_round(progress):
-        if progress.round == stop:
-            raise Stopped
-
     lines = []
-    with CheckpointFolder(folder, "me", lines.append) as checkpoints, suppress(Stopped):
-        return trained(name, checkpoints=checkpoints, checkpoint_every=0, on_round=on_round), lines
+    with CheckpointFolder(folder, "me", lines.append) as checkpoints, suppress(InterruptedError):
+        return trained(name, checkpoints=checkpoints, checkpoint_every=0, on_round=stop_in(stop)), lines
     return None, lines
 
 
@@ -65,7 +61,7 @@ def rounds_in(folder):
     return sorted(map(checkpoint.round_of, stored(folder)))
 
 
-@pytest.mark.parametrize("name", ["fedper", "fedtp", "norms", *MATRIX])
+@pytest.mark.parametrize("name", few_of((*FEW, *OTHERS), FEW))
 def test_a_stopped_run_ends_with_the_same_bytes(name, tmp_path, monkeypatch):
     monkeypatch.setenv("PFL_MEMORY", "0" if name == "norms" else "1")  # states of clients on disk
     for stop in (1, 3, ROUNDS):

@@ -71,15 +71,15 @@ def test_models_are_measured_when_the_schedule_says(every, window, curve_every, 
     assert all(torch.equal(result.weights[name], tensor) for name, tensor in unseen.weights.items())
 
 
+FINITE = ("fedavg", "knn_per")
+
+
 @pytest.mark.parametrize(
     "name, settings, measured",
     [
         ("fedavg", {"rounds": 4, "lr": 1e20}, False),
         # One step per client: its loss is finite, what it ends with is not a model any more.
-        *(
-            (name, {"rounds": 1, "local_epochs": 1, "batch_size": 99, "lr": 1e30}, True)
-            for name in ("fedavg", "knn_per")
-        ),
+        *((name, {"rounds": 1, "local_epochs": 1, "batch_size": 99, "lr": 1e30}, True) for name in FINITE),
     ],
 )
 def test_a_run_that_diverges_ends_early_and_says_where(name, settings, measured):

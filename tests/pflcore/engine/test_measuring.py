@@ -8,7 +8,7 @@ import torch
 from support import tiny
 from support.by_hand import Rounds, losses
 from support.mistakes import line_of
-from support.tiers import six_of
+from support.tiers import few_of
 from support.tiny import EXECUTORS, backbone, boxed, federation, holding_back, method, result_bytes, run, training
 from torch.nn import functional as F
 
@@ -30,15 +30,12 @@ CONVNET = backbone("convnet")
 
 DATA = federation((14, 7), (5, 8))
 STEPS = {"finetune_steps": 3, "finetune_lr": 0.2, "finetune_groups": ("head",)}
+NORMED = ((), ("norm",), ("head",))
 TUNED = [
     ("fedavg", "convnet", {"finetune_epochs": 2}, "none", EXECUTORS),
     ("fedavg", "convnet", STEPS, "none", EXECUTORS),
     # Running statistics move with their group alone; the batch's still normalise.
-    *(
-        ("fedavg", "norm", {"finetune_epochs": 2, "finetune_groups": one}, "none", ["sequential"])
-        for one in ((), ("norm",))
-    ),
-    ("fedavg", "norm", {"finetune_epochs": 2, "finetune_groups": ("head",)}, "none", ["sequential"]),
+    *(("fedavg", "norm", {"finetune_epochs": 2, "finetune_groups": one}, "none", ["sequential"]) for one in NORMED),
     ("ditto", "convnet", {"finetune_epochs": 2}, "balanced", ["sequential", "stacked"]),  # its second model
 ]
 
@@ -73,7 +70,7 @@ def test_clients_are_measured_after_plain_sgd_in_batches_of_their_own(name, net,
 REFUSING = ("per_fedavg", "fedala", "ifca", "pfedfda", "pfedgp")
 
 
-@pytest.mark.parametrize("name", six_of(name for name in METHODS.names() if name not in REFUSING))
+@pytest.mark.parametrize("name", few_of(name for name in METHODS.names() if name not in REFUSING))
 def test_every_method_can_be_tuned_and_keeps_none_of_it(name):
     net = tiny.first_fitting(method(name))
     # FedProto's predictions read no classifier.
@@ -225,10 +222,9 @@ WITHOUT_DETECTORS = {
     *("adapters", "fedala", "fedas", "fedcp", "feddbe", "fedkd", "fedpac", "fedperfix", "fedproto", "fedrod", "fedtp"),
     *("fedtp_fedrod", "gpfl", "knn_per", "lora", "moon", "pfedfda", "pfedgp", "prefix", "prompts", "vanilla_attention"),
 }
-OTHERS = [pytest.param(name, marks=pytest.mark.matrix) for name in METHODS.names() if name != "fedavg"]
 
 
-@pytest.mark.parametrize("name", ["fedavg", *OTHERS])
+@pytest.mark.parametrize("name", few_of(METHODS.names(), ["fedavg"]))
 def test_a_method_trains_a_detector_or_says_in_a_line_that_it_does_not(name):
     entry, net = method(name), backbone("mobilenetv2_ssd")
     if name in WITHOUT_DETECTORS:

@@ -1,8 +1,8 @@
 """What is measured beside the accuracy of personal models: metrics, the global model, participants, samples of all."""
 
 import itertools
-from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -10,6 +10,7 @@ import torch
 from sklearn import metrics as reference
 from support import tiny
 from support.by_hand import SEED, Rounds
+from support.tiers import few_of
 from support.tiny import EXECUTORS, method, run
 
 from pflcore.conditions import CONDITIONS
@@ -93,37 +94,25 @@ def test_the_auc_of_ties_and_the_edges_of_bins():
     assert np.isnan(score_metrics(("ece", "auc"), np.inf, (sure * np.nan, np.array([0, 1, 1])))).all()
 
 
-TUNED = ("fedavg", {"finetune_epochs": 1})
-MATRIX = [pytest.param(*one, marks=pytest.mark.matrix) for one in (("fedrod", {}), ("fedtp", {}), ("local", {}))]
+FEW = [("fedavg", {"finetune_epochs": 1}), ("ditto", {"knn": 0.3})]
 
 
-@pytest.mark.parametrize("name, options", [TUNED, ("ditto", {"knn": 0.3}), *MATRIX])
+@pytest.mark.parametrize("name, options", few_of([*FEW, ("fedrod", {}), ("fedtp", {}), ("local", {})], FEW))
 def test_executors_agree_and_a_stopped_run_ends_with_the_same_bytes(name, options, tmp_path):
     entry = method(name, **options)
     net, data = tiny.first_fitting(entry), tiny.holding_back(tiny.federation((14, 11, 9), (5, 8, 6)))
 
-    def made(**changes):
-        result = run(entry, net, data, evaluation=ALL, **changes)
-        return {**tiny.result_bytes(result), **{one: own.tobytes() for one, own in result.further.items()}}, result
-
-    def stop(progress):
-        if progress.round == 2:
-            raise KeyboardInterrupt
-
-    whole, first = made()
-    assert made(executor="pooled")[0] == whole
-    stacked = run(entry, net, data, evaluation=ALL, executor="stacked")
-    assert EXECUTORS[2] == "stacked" and stacked.view.tolist() == first.view.tolist()
+    made = partial(run, entry, net, data, evaluation=ALL)
+    first, pooled, stacked = (made(executor=executor) for executor in EXECUTORS)
+    assert stacked.view.tolist() == first.view.tolist() == pooled.view.tolist()
     for metric, values in first.further.items():
         np.testing.assert_allclose(stacked.further[metric], values, rtol=1e-3, atol=1e-4)
-    with CheckpointFolder(tmp_path, "me", pytest.fail) as folder, suppress(KeyboardInterrupt):
-        made(checkpoints=folder, checkpoint_every=0, on_round=stop)
+    again = tiny.continued(made, tmp_path)
+    assert tiny.result_bytes(first) == tiny.result_bytes(pooled) == tiny.result_bytes(again)
     with CheckpointFolder(tmp_path, "me", pytest.fail) as folder:
-        again, result = made(checkpoints=folder)
         last = folder.load(lambda _: "")
-    assert result.resumed_from == 1 and again == whole
-    model = Trained(data, net, entry, tiny.training(), SEED, result.rounds, last).client(1)
-    assert model.measure()[0] == by_client(result, View(), "correct")[1]
+    model = Trained(data, net, entry, tiny.training(), SEED, again.rounds, last).client(1)
+    assert model.measure()[0] == by_client(again, View(), "correct")[1]
 
 
 def test_a_round_by_hand():

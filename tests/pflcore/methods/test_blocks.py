@@ -181,9 +181,8 @@ def test_what_of_lora_is_averaged():
         entry = method("lora", averaged=averaged, also_personal=("head",))
         groups = groups_of(NETS["tiny_vit"], entry)
         roles = roles_of(entry, groups)
-        assert (
-            roles.shared == groups.select(shared) and roles.personal == groups.select(["lora", "head"]) - roles.shared
-        )
+        assert roles.shared == groups.select(shared)
+        assert roles.personal == groups.select(["lora", "head"]) - roles.shared
 
 
 def test_a_of_ffa_lora_stays_so_that_the_mean_of_products_is_the_product_of_means():

@@ -5,20 +5,9 @@ from dataclasses import replace
 
 import pytest
 import torch
+from support import tiny
 from support.by_hand import SEED, Rounds, losses, moved, near
-from support.tiny import (
-    backbone,
-    create,
-    facts,
-    federation,
-    groups_of,
-    known,
-    method,
-    result_bytes,
-    run,
-    spied,
-    training,
-)
+from support.tiny import backbone, federation, known, method, result_bytes, run, spied, training
 from torch import nn
 
 from pflcore.backbones import BACKBONES
@@ -37,7 +26,7 @@ def is_conv(name):
 
 def start(entry, net, clients=3):
     """The server before the first round, and the roles."""
-    model, groups = create(net, SEED, entry)
+    model, groups = tiny.create(net, SEED, entry)
     initial, roles = dict(model.state_dict()), entry.roles(groups)
     return entry.init_server(initial, roles, known(clients, SEED, initial, roles)), roles
 
@@ -111,9 +100,8 @@ def test_a_hypernetwork_is_an_mlp_with_a_head_per_tensor_begun_as_pytorchs():
 @pytest.mark.parametrize("clip", [0.5, None])
 def test_a_step_along_a_clipped_gradient_is_as_long_as_the_limit(clip):
     """Where h(z) is the heads' biases, so that its derivative is the identity: without a limit, what was returned."""
-    entry = method(
-        "pfedhn", **SIZES | {"server_lr": 1.0}, server_clip=clip, server_momentum=0.0, server_weight_decay=0.0
-    )
+    plain = {"server_lr": 1.0, "server_momentum": 0.0, "server_weight_decay": 0.0}
+    entry = method("pfedhn", **SIZES | plain, server_clip=clip)
     server, roles = start(entry, backbone("convnet"), 5)
     for name, tensor in server.extra.items():
         if name.startswith("hyper/") and not (name.startswith("hyper/heads.") and name.endswith(".bias")):
@@ -166,7 +154,7 @@ def test_as_much_is_left_and_travels_as_is_stated(net, percent, parts):
     cost = run(spied(entry, seen), net, federation((15, 10, 20), (4, 4, 4)), training=settings).cost
     up = down = 0
     for name, sent in seen[0][0].sent.items():
-        trained = name in groups_of(net).parameters
+        trained = name in tiny.groups_of(net).parameters
         dropped = math.floor(sent.numel() * percent / 100) if trained and (is_conv(name) or parts == "all") else 0
         up += sent.element_size() * (sent.numel() - dropped)
         down += sent.element_size() * (sent.numel() - dropped) + (math.ceil(sent.numel() / 8) if dropped else 0)
@@ -203,14 +191,13 @@ class Mixer:
         return made
 
 
-@pytest.mark.parametrize(
-    "name, net, keep, own", [("pfedla_layerwise", "tiny_vit", 0, "head."), ("heurpfedla", "convnet", 2, "")]
-)
-def test_mixtures_by_layer(name, net, keep, own):
+@pytest.mark.parametrize("name, net, keep", [("pfedla_layerwise", "tiny_vit", 0), ("heurpfedla", "convnet", 2)])
+def test_mixtures_by_layer(name, net, keep):
+    own = "" if keep else "head."
     hand = Rounds(net, training(rounds=3, lr=0.03), own=own)
     options = {"embedding": 4, "hidden": 6, "server_lr": 5.0 if keep else 0.05, **({"keep": keep} if keep else {})}
     entry = method(name, **options, also_personal=("head",) if own else ())
-    _, roles, federation_ = facts(entry, hand.net)
+    _, roles, federation_ = tiny.facts(entry, hand.net)
     tables = add_prefix("common/", entry.init_shared(hand.initial, roles, federation_))
     server = entry.init_server({**hand.initial, **tables}, roles, replace(federation_, seed=SEED))
     mixers, models, sent = [Mixer(server, i, keep) for i in range(3)], [hand.x] * 3, []

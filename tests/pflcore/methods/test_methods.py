@@ -9,7 +9,7 @@ import pytest
 import torch
 from support import tiny
 from support.mistakes import line_of
-from support.tiers import SIX, six_of
+from support.tiers import SIX, few_of
 from support.tiny import backbone, federation, fits, groups_of, method, result_bytes, run, sampled, spied, training
 
 from pflcore.engine.cost import count
@@ -27,8 +27,7 @@ FITTING = [(name, net) for name, net in tiny.pairs() if fits(method(name), backb
 
 def some(cases):
     """Six methods on the first backbone that fits; all other cases are marked `matrix`."""
-    first = {name: net for name, net in reversed(cases) if name in SIX}.items()
-    return [pytest.param(*one, marks=[] if one in first else [pytest.mark.matrix]) for one in cases]
+    return few_of(cases, {name: net for name, net in reversed(cases) if name in SIX}.items())
 
 
 @pytest.mark.parametrize("name, net", some(FITTING))
@@ -99,7 +98,7 @@ NO_AVERAGES, OF_THEIR_OWN = {"fedamp", "fedproto", "local"}, ("fednova", "feddyn
 
 
 @pytest.mark.parametrize("averaging", [None, "samples", "uniform"])
-@pytest.mark.parametrize("name", six_of(name for name in METHODS.names() if name not in OF_THEIR_OWN))
+@pytest.mark.parametrize("name", few_of(name for name in METHODS.names() if name not in OF_THEIR_OWN))
 def test_every_method_averages_what_is_shared_over_the_cohort(name, averaging):
     if averaging and name in NO_AVERAGES:
         with pytest.raises(UserError, match=f"^method {name}: averaging has no meaning"):
@@ -134,7 +133,7 @@ def partly(name):
     return method(name, train_only=("lora" if name == "lora" else "attention", "head"))
 
 
-@pytest.mark.parametrize("name", six_of(name for name in METHODS.names() if fits(partly(name), backbone("tiny_vit"))))
+@pytest.mark.parametrize("name", few_of(name for name in METHODS.names() if fits(partly(name), backbone("tiny_vit"))))
 def test_train_only_leaves_the_rest_as_it_begins_and_sends_none_of_it(name):
     entry, net, seen = partly(name), backbone("tiny_vit"), []
     result, (model, groups) = run(spied(entry, seen), net), tiny.create(net, SEED, entry)
@@ -148,15 +147,15 @@ def test_train_only_leaves_the_rest_as_it_begins_and_sends_none_of_it(name):
 # --- refusals --------------------------------------------------------------------------------------------------------
 
 HEAD = {"finetune_epochs": 1, "finetune_groups": ("head",)}
+MORE_THAN_MEANS = "scaffold fednova fedkd fedselect pfedhn fedtp fedcac fedproto"
 
 
 @pytest.mark.parametrize(
     "name, options, words",
     [
-        *(
-            (name, {"also_personal": ("all",)}, r": all .* of the model is personal$")
-            for name in ("scaffold", "fedamp")
-        ),
+        ("scaffold", {"also_personal": ("all",)}, r": all .* of the model is personal$"),
+        ("fedamp", {"also_personal": ("all",)}, r": all .* of the model is personal$"),
+        *((name, {"averaging": "krum"}, ": averaging") for name in MORE_THAN_MEANS.split()),
         ("fedala", {"also_personal": ("head",)}, ": layers: head: the backbone has none, or they are personal"),
         *((name, {"finetune_epochs": 1}, r": finetune_\*: ") for name in ("fedala", "pfedfda", "pfedgp", "ifca")),
         ("fedselect", {"alternations": 3}, ": alternations: 3 take as many epochs"),

@@ -115,11 +115,8 @@ def test_the_root_file(project, tmp_path):
     deps = ["specs", "pyproject.toml", "stages/tables", "stages/code.yaml"]
     assert root["stages"]["guard"] == {"cmd": "pfl stage guard", "deps": deps, "outs": [GUARD]}
     assert root["stages"]["index"]["cmd"].startswith("pfl stage index tiny hostile --seal ")
-    for key, form in {
-        "params": "specs/{}.yaml",
-        "metrics": "reports/{}/metrics",
-        "plots": "reports/{}/figures/curves.png",
-    }.items():
+    forms = {"params": "specs/{}.yaml", "metrics": "reports/{}/metrics", "plots": "reports/{}/figures/curves.png"}
+    for key, form in forms.items():
         assert root[key] == [form.format(name) for name in ("tiny", "hostile")]
     smoke = project.compiled("smoke")  # in a workspace of its own, without a guard
     assert set(yaml.safe_load(smoke.files["dvc.yaml"])["stages"]) == {"index"}
@@ -176,18 +173,15 @@ def test_a_removed_spec_takes_its_files_and_locks_along_but_for_shared_runs(proj
     assert more.generated() == project.generated()
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("data/a", "a folder of specs cannot be called 'data'"),
-        ("dvc", "DVC takes every dvc.yaml"),
-        ("tiny/a/b", "its report would lie inside that of specs/tiny.yaml"),
-    ],
-)
-def test_a_name_that_dvc_or_a_report_would_trip_over_is_one_line_and_nothing_is_written(tmp_path, name, message):
-    project = make_project(tmp_path, {"specs/tiny.yaml": spec(), f"specs/{name}.yaml": spec("[local]")})
-    before = tree(project.root)
-    assert line_of(project.compile).startswith(f"specs/{name}.yaml: {message}") and tree(project.root) == before
+def test_a_name_that_dvc_or_a_report_would_trip_over_is_one_line_and_nothing_is_written(tmp_path):
+    for name, message in {
+        "data/a": "a folder of specs cannot be called 'data'",
+        "dvc": "DVC takes every dvc.yaml",
+        "tiny/a/b": "its report would lie inside that of specs/tiny.yaml",
+    }.items():
+        project = make_project(tmp_path / name, {"specs/tiny.yaml": spec(), f"specs/{name}.yaml": spec("[local]")})
+        before = tree(project.root)
+        assert line_of(project.compile).startswith(f"specs/{name}.yaml: {message}") and tree(project.root) == before
 
 
 def test_only_what_differs_is_written(tiny, monkeypatch):

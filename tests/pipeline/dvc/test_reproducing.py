@@ -66,7 +66,7 @@ def test_an_upgrade_is_noticed_by_a_study_that_watches(tmp_path):
     method, site = tmp_path / "site/pflcore/methods/simple.py", str(tmp_path / "site")
     project.write("pyproject.toml", '[tool.pfl]\ndefault = ["tiny"]\nwatch_upgrades = true\n')
     project.compile()
-    assert project.repro(PYTHONPATH=site).code == 0
+    project.succeed("dvc", "repro", PYTHONPATH=site)
     assert project.repro(PYTHONPATH=site).ran == ["guard"]
     method.write_text(method.read_text(encoding="utf-8") + "\nUPGRADED = True\n", encoding="utf-8")
     stopped = project.repro(PYTHONPATH=site)

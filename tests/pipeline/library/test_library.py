@@ -111,8 +111,7 @@ def saved(tmp_path_factory):
     text = spec(methods, partition="{name: dirichlet, alpha: 1.0}", training=", save_weights: true", more=more)
     made = make_project(tmp_path_factory.mktemp("saved"), {"specs/saved.yaml": text}, ["saved"])
     made.compile()
-    done = made.repro(PFL_DEVICE="cpu")
-    assert done.code == 0, done.output
+    made.succeed("dvc", "repro")
     return made
 
 
@@ -162,13 +161,13 @@ def test_models_of_clients(saved, tmp_path):
 
 @pytest.mark.matrix
 def test_exports_on_the_command_line_and_a_split_that_comes_back(saved, tmp_path):
-    done = saved.call("pfl", "export", "saved: FedAvg", "--client", "1", "--seed", "0", "--out", str(tmp_path / "one"))
-    assert done.returncode == 0 and re.fullmatch(r"\S*model\.safetensors  [\d,]+ bytes\n", done.stdout), done.stderr
-    done = saved.call("pfl", "export", "saved: FedAvg", "--client", "3", "--seed", "0")
+    command = ("pfl", "export", "saved: FedAvg", "--seed", "0", "--client")
+    said = saved.succeed(*command, "1", "--out", str(tmp_path / "one"))
+    assert re.fullmatch(r"\S*model\.safetensors  [\d,]+ bytes\n", said)
+    done = saved.call(*command, "3")
     assert (done.returncode, done.stderr) == (2, "pfl: there is no client 3: clients are 0 to 2\n")
     # CSV → a spec, whose partition is the one that was exported; a change of the file is another.
-    done = saved.call("pfl", "export-split", "saved", "--out", str(tmp_path / "out"))
-    assert done.returncode == 0, done.stderr
+    saved.succeed("pfl", "export-split", "saved", "--out", str(tmp_path / "out"))
     (origin, *_) = sorted((tmp_path / "out").glob("*-s0-*.csv"))
     text = spec("[fedavg]", partition="{name: from_file, path: specs/own/split.csv}")
     project = make_project(tmp_path / "study", {"specs/own.yaml": text}, ["own"])
@@ -176,14 +175,63 @@ def test_exports_on_the_command_line_and_a_split_that_comes_back(saved, tmp_path
     project.compile()
     ((before, run),) = project.compiled().runs.items()
     assert run.record["partition"]["content"].startswith("sha256:")
-    done = project.repro(f"stages/federations/{run.federation_id}/dvc.yaml:partition", PFL_DEVICE="cpu")
-    assert done.code == 0, done.output
-    done = project.call("pfl", "export-split", "own", "--out", "again")
-    assert done.returncode == 0, done.stderr
+    project.succeed("dvc", "repro", f"stages/federations/{run.federation_id}/dvc.yaml:partition")
+    project.succeed("pfl", "export-split", "own", "--out", "again")
     (again,) = (project.root / "again").glob("*.csv")
     assert again.read_bytes() == origin.read_bytes()
     project.write("specs/own/split.csv", origin.read_text().replace("\n0,", "\n1797,", 1))
     assert before not in project.compiled().runs
+
+
+DRAW = np.random.default_rng(0)
+IMAGES, LABELS = DRAW.integers(0, 255, (12, 1, 8, 8), np.uint8), np.arange(12) % 3
+CLIENT = (IMAGES, LABELS)
+REFUSED = [
+    ({"test": [(IMAGES.transpose(0, 2, 3, 1), LABELS)]}, r"^client 0: channels come last in \(12, 8, 8, 1\)"),
+    ({"train": [(IMAGES[:0], LABELS[:0])]}, "^client 0 has no samples"),
+    ({"test": [IMAGES]}, "^client 0: give a pair"),
+    ({"test": [(IMAGES[:, :, :7], LABELS)]}, r"^images must have one shape, got \(1, 7, 8\) and \(1, 8, 8\)$"),
+    ({"classes": 2}, "^classes = 2, but a label is 2$"),
+    ({"mean": [0.1, 0.2]}, "^mean has 2 numbers for 1 channels$"),
+    ({"seed": -1}, "^seed = -1 must be a whole number"),
+    ({"train": [(torch.zeros(3, 1, 8, 8).int(), [0, 1, 2])]}, r"^client 0: images must be uint8 \(n, .* int32 \("),
+    ({"train": [(torch.zeros(3, 1, 8, 8), [0, 1, 2])]}, r"^samples must be of one type, got float32 and uint8$"),
+    ({"train": [(torch.full((3, 4), torch.nan), [0, 1, 2])]}, r"^client 0: row 0 has a number that is missing"),
+    ({"train": [(np.zeros((3, 1, 8, 8), np.uint8), [0, 1])]}, r"^client 0: labels must be 3 whole numbers"),
+    ({"test": []}, r"^1 clients have training samples and 0 test samples; give both for each$"),
+    ({"method": "fedperr"}, r"^unknown method 'fedperr'; did you mean 'fedper'\?$"),
+    ({"method": {"name": "ditto", "lamm": 1}}, r"^method 'ditto' has no option 'lamm'; did you mean 'lam'\?$"),
+    ({"batchsize": 4}, r"^training has no setting 'batchsize'; did you mean 'batch_size'\?$"),
+]
+
+
+def trained(**changes):
+    return pipeline.train(**{"train": [CLIENT], "test": [CLIENT], "backbone": CONVNET, "rounds": 1, **changes})
+
+
+@pytest.mark.parametrize(("changes", "line"), REFUSED)
+def test_own_tensors_that_do_not_fit_are_refused(changes, line):
+    refuses(line, trained, **changes)
+
+
+def test_settings_of_the_caller_change_no_result_and_stay():
+    expected, threads = trained(), torch.get_num_threads()
+    torch.set_default_dtype(torch.float64)
+    torch.set_num_threads(threads + 1)
+    torch.use_deterministic_algorithms(True)
+    try:
+        with torch.no_grad(), torch.device("meta"):
+            own = trained()
+            assert not torch.is_grad_enabled()
+        with torch.inference_mode():
+            logits = trained().model(0).predict(IMAGES)
+        assert (torch.get_default_dtype(), torch.get_num_threads()) == (torch.float64, threads + 1)
+        assert torch.are_deterministic_algorithms_enabled()
+    finally:
+        torch.set_default_dtype(torch.float32)
+        torch.set_num_threads(threads)
+        torch.use_deterministic_algorithms(False)
+    assert own.results.equals(expected.results) and torch.equal(logits, expected.model(0).predict(IMAGES))
 
 
 def test_training_on_own_tensors_is_the_engines_run_on_these_samples():
@@ -206,21 +254,6 @@ def test_training_on_own_tensors_is_the_engines_run_on_these_samples():
     expected_inputs = (data.inputs[:2].numpy() / 255 - pixels.mean()) / pixels.std()
     np.testing.assert_allclose(model.prepared(data.inputs[:2]).numpy(), expected_inputs, rtol=1e-4, atol=1e-5)
     assert model.predict(data.inputs[:2]).shape == (2, tiny.CLASSES)
-    one = [(np.zeros((3, 1, 8, 8), np.uint8), np.array([0, 1, 2]))]
-    for change, line in [
-        (
-            {"train": [(torch.zeros(3, 1, 8, 8).int(), [0, 1, 2])]},
-            r"^client 0: images must be uint8 \(n, ch.* int32 \(",
-        ),
-        ({"train": [(torch.zeros(3, 1, 8, 8), [0, 1, 2])]}, r"^samples must be of one type, got float32 and uint8$"),
-        ({"train": [(torch.full((3, 4), torch.nan), [0, 1, 2])]}, r"^client 0: row 0 has a number that is missing"),
-        ({"train": [(np.zeros((3, 1, 8, 8), np.uint8), [0, 1])]}, r"^client 0: labels must be 3 whole numbers"),
-        ({"test": []}, r"^1 clients have training samples and 0 test samples; give both for each$"),
-        ({"method": "fedperr"}, r"^unknown method 'fedperr'; did you mean 'fedper'\?$"),
-        ({"method": {"name": "ditto", "lamm": 1}}, r"^method 'ditto' has no option 'lamm'; did you mean 'lam'\?$"),
-        ({"batchsize": 4}, r"^training has no setting 'batchsize'; did you mean 'batch_size'\?$"),
-    ]:
-        refuses(line, pipeline.train, **{"train": one, "test": one, "backbone": CONVNET, "rounds": 1, **change})
     # Floats are standardised by the training samples.
     readings = [(np.arange(12.0).reshape(4, 3) ** 2 + client, np.arange(4) % 2) for client in range(2)]
     model = pipeline.train(readings[:1], readings[1:], backbone="mlp", rounds=1, sample_rate=1.0).model(0)

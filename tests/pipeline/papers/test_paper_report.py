@@ -56,10 +56,9 @@ def test_papers_are_folders_in_the_order_of_their_tables():
     with pytest.raises(UserError, match=r"^specs/papers.yaml: reports/papers is where the pages of papers are"):
         papers_of({"papers": table([], ["method"], [], spec="papers")}, {})
     # Accuracies of specs about the same table count once.
-    again = [
-        Brief(f"p/table1{x}", "", published=30, agreement=Agreement(30, [at])) for x, at in (("", 1.0), ("b", 3.0))
-    ]
-    briefs = [*again, Brief("p/own", "", published=7)]
+    twice = {"table1": 1.0, "table1b": 3.0}.items()
+    briefs = [Brief(f"p/{name}", "", published=30, agreement=Agreement(30, [at])) for name, at in twice]
+    briefs.append(Brief("p/own", "", published=7))
     paper = Summary("p", "P", "Somebody", briefs, [Place("Table 1", "all", ("table1", "table1b"))])
     assert paper.published == 30 and paper.agreement == Agreement(30, [1.0, 3.0])
     assert Summary("p", "P", "Somebody", briefs).published == 67

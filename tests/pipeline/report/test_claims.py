@@ -47,21 +47,14 @@ def found(root, rows, one=A_BEATS, **changes):
 AHEAD = {"A": {"x": [91.5, 72.0, 82.5]}, "B": {"x": [90.0, 70.0, 80.0]}}
 # Ahead by 4, 5, 6, of which chance explains 2.48.
 FIVE = {"A": {"x": [84.0, 85.0, 86.0]}, "B": {"x": [80.0] * 3}}
-TURNED = {
-    "A": {"x": [90.0, 90.5, 91.0], "y": [10.0, 10.5, 11.0]},
-    "B": {"x": [80.0, 80.1, 80.2], "y": [20.0, 20.1, 20.2]},
-}
+TURNED = {"A": {"x": [90.0, 90.5, 91.0], "y": [10.0, 10.5, 11.0]}}
+TURNED["B"] = {"x": [80.0, 80.1, 80.2], "y": [20.0, 20.1, 20.2]}
 # At x the leads are 1, 4, 1 and at y 3, 0, 3.2; their means are 2, 2 and 2.1, so no seed is an exception.
-MEANS = {
-    "A": {"x": [91.0, 84.0, 71.0], "y": [53.0, 60.0, 63.2]},
-    "B": {"x": [90.0, 80.0, 70.0], "y": [50.0, 60.0, 60.0]},
-}
+MEANS = {"A": {"x": [91.0, 84.0, 71.0], "y": [53.0, 60.0, 63.2]}}
+MEANS["B"] = {"x": [90.0, 80.0, 70.0], "y": [50.0, 60.0, 60.0]}
 # t is √27, so p is 0.035 for x alone: enough by itself, not so as the worst of four.
 LAG = {"A": {"x": [79.0, 78.5, 78.0]}, "B": {"x": [80.0] * 3}}
-LAGS = {
-    "A": {**LAG["A"], **{at: [90.0, 91.0, 92.5] for at in "yzw"}},
-    "B": {**LAG["B"], **{at: [80.0] * 3 for at in "yzw"}},
-}
+LAGS = {"A": {**LAG["A"], **{at: [90.0, 91.0, 92.5] for at in "yzw"}}, "B": {at: [80.0] * 3 for at in "xyzw"}}
 SMALL = {"A": {"x": [70.0] * 3, "y": [72.0, 73.0, 74.0], "z": [71.0, 71.1, 71.0]}}
 ENDS = {"A": {"x": [72.0, 72.4, 72.8], "y": [70.0] * 3}}
 THREE = {"A": {**ENDS["A"], "z": [71.0] * 3}}
@@ -194,9 +187,8 @@ def agreement(root, seeds=1, **changes):
     rows = {name: {"x": [mean + shift if mean else None for shift in shifts]} for name, (_, mean) in VALUES.items()}
     sides = {"E": ["A", "B", "C", "D"], "C": ["B", "D", "E", "F"], "F": ["A"]}
     claims = [claim({"method": [side]}, {"method": others}) for side, others in sides.items()]
-    resolved = published(
-        by_seed(root, rows, *claims, **changes), [(own, 1.0 if own == 10.0 else None) for own, _ in VALUES.values()]
-    )
+    printed = [(own, 1.0 if own == 10.0 else None) for own, _ in VALUES.values()]
+    resolved = published(by_seed(root, rows, *claims, **changes), printed)
     results = results_of(resolved, root)
     return Agreement.of(results, judge_claims(results)), resolved
 

@@ -106,6 +106,10 @@ def test_pages_of_the_demo(made):
     assert any("data dddddddddddd, partition eeeeeeeeeeee, code c0de00c0de00, device cpu" in line for line in lines)
     assert r"method & \multicolumn{4}{c}{CIFAR-10} \\" in tex and r"\cmidrule(lr){2-3} \cmidrule(lr){4-5}" in tex
     assert r"pFedGP & \published{89.20$\pm$0.30$^{*}$}$\dagger$" in tex and r"\textbf{90.31$\pm$0.26}}" in tex
+    head, define, begin, top, *rows, bottom, end = made[0]["table.tex"].splitlines()
+    assert head.startswith("% ") and define == r"\providecommand{\published}[1]{(#1)}"
+    assert [begin, top, bottom, end] == [r"\begin{tabular}{lcccc}", r"\toprule", r"\bottomrule", r"\end{tabular}"]
+    assert "\n".join(rows) in tex and len(rows) > 8
     # The HTML page loads nothing; namespaces of the drawing are names, not addresses that are loaded.
     assert not {"link", "img", "iframe"} & set(Document(page).tags)
     rest = re.sub(r'xmlns(:xlink)?="http://www\.w3\.org/\S+"', "", page)
@@ -223,9 +227,8 @@ def test_escapes_one_by_one():
         "α ≥ Σ, 90±1, −2, λς": r"$\alpha$ $\geq$ $\Sigma$, 90$\pm$1, $-$2, $\lambda$$\varsigma$",
         "οϝΑ": r"\texttt{U+03BF}\texttt{U+03DD}\texttt{U+0391}",  # of which plain LaTeX has none
         "Müller, Łódź, Nguyễn 中\u200b": r"Müller, Łódź, Nguy\~{\^{e}}n \texttt{U+4E2D}\texttt{U+200B}",
-        "90° ‖w‖² ½ L₂ 10⁻ €√n": (
-            r"90\textdegree{} $\|$w$\|$${}^{2}$ $\frac{1}{2}$ L${}_{2}$ 10${}^{-}$ \texteuro{}$\surd$n"
-        ),
+        "90° ‖w‖² ½ L₂ 10⁻": r"90\textdegree{} $\|$w$\|$${}^{2}$ $\frac{1}{2}$ L${}_{2}$ 10${}^{-}$",
+        "€√n": r"\texteuro{}$\surd$n",
     }
     assert {text: escape_latex(text) for text in latex} == latex
     assert signs_without_latex("".join(latex.values())) == ["Α", "ο", "ϝ", "\u200b", "中"]
@@ -287,9 +290,7 @@ def test_damaged_measurements_reserved_names_and_what_is_not_imported(tmp_path):
 def test_settings_that_are_not_held_equal(tmp_path):
     """What a table's runs differ in beside what its labels say is printed with it."""
     plain, clients = "{FedAvg: fedavg, FedPer: {name: fedper, layers: 1%s}, FedTP: fedtp}", "    clients: [5, 9]\n"
-    shrunk = (
-        "{A: {name: fedavg, partition: {name: pathological, shrink: 0.5}}, P: {name: fedtp, partition: pathological}}"
-    )
+    shrunk = "{A: {name: fedavg, partition: {name: pathological, shrink: 0.5}}, P: {partition: pathological}}"
     override = "    - {when: {method: [FedAvg, FedPer], clients: %d}, set: {training: {rounds: %d}}}\n"
     overrides = f"    clients: [5, 9, 20]\n  overrides:\n{override % (9, 70)}{override % (20, 90)}"
     models = "{A: {method: fedavg}, B: {method: fedtp, backbone: convnet}, C: {method: fedtp, clients: 3}}"
@@ -309,12 +310,3 @@ def test_settings_that_are_not_held_equal(tmp_path):
         spec = f"grid:\n  base: {BASE}\n  axes:\n{axes}table: {{rows: [{rows}], columns: [{columns}]}}\n"
         made = resolved(tmp_path / str(at), spec)
         assert confounded_settings(made.table, {run.id: run for run in made.runs}) == expected
-
-
-def test_a_table_for_latex_is_one_tabular(tmp_path):
-    rd.report(rd.demo(tmp_path), tmp_path, tmp_path / "out")
-    text = (tmp_path / "out/table.tex").read_text("utf-8")
-    head, define, begin, top, *rows, bottom, end = text.splitlines()
-    assert head.startswith("% ") and define == r"\providecommand{\published}[1]{(#1)}"
-    assert [begin, top, bottom, end] == [r"\begin{tabular}{lcccc}", r"\toprule", r"\bottomrule", r"\end{tabular}"]
-    assert "\n".join(rows) in (tmp_path / "out/report.tex").read_text("utf-8") and len(rows) > 8

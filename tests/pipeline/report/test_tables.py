@@ -311,18 +311,16 @@ def test_metrics_and_models_side_by_side(tmp_path):
     for name in ("FedAvg", "FedPer", "Local", "One class"):
         for label in ("own", *QUANTITIES):
             quantity = QUANTITIES.get(label)
-            made = cell(
-                {"method": name, "shown": label}, [f"{name}-0", f"{name}-1"], (0.6, 0.1) if label == "NLL" else None
-            )
+            published = (0.6, 0.1) if label == "NLL" else None
+            made = cell({"method": name, "shown": label}, [f"{name}-0", f"{name}-1"], published)
             full = quantity and Quantity(**quantity).with_defaults(Quantity(metric="clients"))
             cells.append(made.model_copy(update={"quantity": full}))
         for seed in (0, 1):
             figures = {key: {"mean": of[name][seed], "std": 0.0, "n": 3} for key, of in SHOWN.items() if name in of}
             if figures:
                 rd.write_evaluation(tmp_path, f"{name}-{seed}", figures)
-    better = [
-        rd.claim({"method": ["FedAvg"]}, {"method": ["FedPer"]}, where={"shown": [one]}) for one in ("own", "NLL")
-    ]
+    sides = {"method": ["FedAvg"]}, {"method": ["FedPer"]}
+    better = [rd.claim(*sides, where={"shown": [one]}) for one in ("own", "NLL")]
     resolved = table(cells, ["method"], ["shown"], metric="clients", quantities=["shown"], claims=better)
     resolved = with_records(tmp_path, resolved, {run: RECORD | {"seed": int(run[-1])} for run in resolved.runs})
     lines, *_ = pages(resolved, tmp_path)

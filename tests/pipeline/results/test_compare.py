@@ -49,12 +49,9 @@ def test_cells_of_two_tables(tmp_path):
     numbers = [(one.first, one.second, one.difference) for one in (found["differs"], found["never run"])]
     assert numbers == [("81.0±0.8", "72.0±1.0", "\N{MINUS SIGN}9.0"), ("—", "70.2±0.0", "")]
     # They are matched on the axes that both tables have.
-    for name, rows in {
-        "d": {"M": {"s": [80.0], "t": [80.5]}},
-        "e": {"M": {"t": [81.0]}},
-        "g": {"N": {"t": [82.0]}},
-    }.items():
-        write(tmp_path, name, rows)
+    write(tmp_path, "d", {"M": {"s": [80.0], "t": [80.5]}})
+    write(tmp_path, "e", {"M": {"t": [81.0]}})
+    write(tmp_path, "g", {"N": {"t": [82.0]}})
     report(table([cell({"method": "M"}, ["M-t-0"])], ["method"], [], spec="f"), tmp_path, tmp_path / "reports/f")
     (pair,) = tables.compare(workspace, "d", "e")
     assert (pair.labels, pair.first, pair.second, pair.difference) == ("M, t", "80.50±0.00", "81.00±0.00", "+0.50")

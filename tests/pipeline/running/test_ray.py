@@ -48,9 +48,9 @@ def test_lost_machines_change_nothing(tmp_path):
         for factor in ("1.0", "2.0"):
             files = parts | {"methods/_scaling.py": parts["methods/_scaling.py"].replace("1.0", factor)}
             there, here = (make_project(tmp_path / f"{place}{factor}", files) for place in ("there", "here"))
-            done = there.call(*command)
-            assert done.returncode == 0, done.stdout + done.stderr
-            assert "--- on " in logs(there) and here.call("pfl", "run").returncode == 0
+            there.succeed(*command)
+            here.succeed("pfl", "run")
+            assert "--- on " in logs(there)
             assert results(there) == results(here)
             own.append({path: text for path, text in results(there).items() if "/mine-" in path})
         assert own[0].keys() == own[1].keys() and own[0] != own[1]

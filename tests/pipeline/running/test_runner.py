@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 from contextlib import closing, contextmanager
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -203,9 +204,7 @@ def test_what_is_stopped_goes_on_from_its_checkpoint_to_the_same_bytes(project, 
         first, killed = project.call("pfl", "status").stdout.splitlines()[0], number == signal.SIGKILL
         how = r"was stopped \(it began .*\); type it again, it goes on where it was" if killed else ".*ended after.*"
         assert re.fullmatch(f"pfl run -j 2: {how}", first), first
-    again = project.call(*program.split())
-    assert again.returncode == 0, again.stderr
-    said = again.stdout + "".join(path.read_text() for path in project.root.glob(".pfl/logs/*"))
+    said = project.succeed(*program.split()) + "".join(map(Path.read_text, project.root.glob(".pfl/logs/*")))
     rounds = map(int, re.findall(r"continued from the checkpoint after round (\d+)", said))
     assert 3 <= max(rounds) < 150 and not list(project.root.glob(".pfl/checkpoints/*/round-*"))
     assert calm.items() <= results(project).items() and is_clean(project)

@@ -49,11 +49,7 @@ def test_a_seed_of_the_partition_stands_in_the_place_of_the_runs(tmp_path: Path)
     assert len({one.id, other.id, plain.id}) == 3 and Run(one.federation).federation_id == one.federation_id
     runs = resolved(tmp_path, SPLITS).runs
     dealt = [(run.record["partition"].get("seed"), run.seed, run.federation["seed"]) for run in runs]
-    assert dealt == [
-        *((None, s, s) for s in (5, 6, 9)),
-        *((5, s, 5) for s in (5, 6, 9)),
-        *((8, s, 8) for s in (5, 6, 9)),
-    ]
+    assert dealt == [(held, seed, held or seed) for held in (None, 5, 8) for seed in (5, 6, 9)]
     assert len({run.federation_id for run in runs}) == 4
     small = {(run.record["partition"].get("seed"), run.seed) for run in resolved(tmp_path, SPLITS, "smoke").runs}
     assert small == {(None, 1), (None, 0), (1, 1), (1, 0), (0, 1), (0, 0)}

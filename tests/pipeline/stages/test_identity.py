@@ -7,8 +7,9 @@ import pytest
 import torch
 from support.damage import flip
 from support.project import VIT, tree
-from support.runner import runner
-from support.tiny import first_fitting, method, result_bytes, run, spied, training
+from support.runner import Runner
+from support.tiers import few_of
+from support.tiny import first_fitting, method, result_bytes, run, spied, stop_in, training
 
 from pflcore.engine import CheckpointFolder
 from pflcore.engine.checkpoint import round_of, stored
@@ -20,7 +21,6 @@ from pipeline.stages.identity import lineage_hash, run_hash
 
 CPU = torch.device("cpu")
 LAST, CURVE, SECOND = (Evaluation(window=0, curve_every=every) for every in (0, 1, 2))
-FEW = ("fedavg", "fedtp", "ditto", "fedrep", "fedofa")
 
 
 def record(entry, settings):
@@ -45,17 +45,12 @@ class Workshop:
 
     def run(self, name, rounds, evaluation=CURVE, stop=0, **settings):
         """Train a run to its end, which is that of one that is trained from its beginning; or `stop` in a round."""
-
-        def on_round(progress):
-            if progress.round == stop:
-                raise InterruptedError
-
         trained, entry = [], method(name)
         arguments = {"training": training(rounds=rounds, local_epochs=1, momentum=0.5, **settings)}
         arguments["evaluation"] = evaluation
         shared = lineage(Run(record(entry, arguments["training"])))
         with CheckpointFolder(self.own, "me", self.lines.append, shared, self.states) as folder:
-            more = {"checkpoint_every": 0.0 if stop else 60.0, "on_round": on_round, "checkpoints": folder}
+            more = {"checkpoint_every": 0.0 if stop else 60.0, "on_round": stop_in(stop), "checkpoints": folder}
             result = run(spied(entry, trained), first_fitting(entry), **arguments, **more)
             folder.archive()
         assert stored(self.own) == [] and len(trained) == rounds - result.resumed_from
@@ -71,9 +66,7 @@ def workshop(tmp_path):
     return Workshop(tmp_path)
 
 
-@pytest.mark.parametrize(
-    "name", [one if one in FEW else pytest.param(one, marks=pytest.mark.matrix) for one in METHODS.names()]
-)
+@pytest.mark.parametrize("name", few_of(METHODS.names(), ("fedavg", "fedtp", "ditto", "fedrep", "fedofa")))
 def test_a_longer_run_gives_the_bytes_of_one_from_the_beginning(name, workshop):
     workshop.run(name, 2)
     # Where the method asks for the progress, runs of other lengths are of other lineages.
@@ -144,7 +137,7 @@ def test_the_stage_leaves_the_same_files(tmp_path):
         one.train()
         return json.loads((one.project.root / f".pfl/timings/{one.run.id}.json").read_text())["rounds"]
 
-    whole, longer = runner(tmp_path / "whole", "fedtp", VIT), runner(tmp_path / "longer", "fedtp", VIT)
+    whole, longer = Runner(tmp_path / "whole", "fedtp", VIT), Runner(tmp_path / "longer", "fedtp", VIT)
     for one in (whole, longer):
         one.change(evaluation={"window": 2})
     assert rounds_trained(longer) == 4 and rounds_trained(longer) == 0

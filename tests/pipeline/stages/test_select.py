@@ -66,10 +66,8 @@ def test_the_best_on_validation_samples_is_chosen_trained_and_reported(tmp_path)
     tried = pd.read_csv(project.root / "reports/tiny/figures/tuning.csv")
     assert len(tried) == 6 and tried["chosen"].sum() == 2 and sorted(set(tried["training.lr"])) == [0.001, 0.1, 0.3]
     # Of equal trials the first is chosen, and none that diverged under any seed.
-    out, (same, _) = (
-        tmp_path / "out.json",
-        read_table(project.root / run_path(tuned[0].id, "rounds.parquet"), "rounds/2"),
-    )
+    out = tmp_path / "out.json"
+    same, _ = read_table(project.root / run_path(tuned[0].id, "rounds.parquet"), "rounds/2")
 
     def choose(*diverged):
         for number, trial in enumerate(selection.trials):

@@ -12,6 +12,7 @@ from support.command import pfl as pfl
 from support.markdown import ROOT
 from support.own_parts import BACKBONE, METHOD, SCALING, own_parts
 from support.project import Project, make_project, tree
+from support.tiers import few_of
 from support.tiny import CLASSES, SHAPE
 from support.tutorial import check, follow
 
@@ -60,16 +61,8 @@ def test_a_new_study_is_complete_and_git_takes_nothing_of_dvcs_own(study, tmp_pa
     assert "no_scm" not in (folder / ".dvc/config").read_text()
     checks = yaml.safe_load((folder / ".github/workflows/study.yml").read_text())
     assert {"run": "pfl run --profile smoke"}.items() <= checks["jobs"]["specs"]["steps"][-1].items()
-    for name in (
-        ".dvc/cache/files/md5/aa/b",
-        ".dvc/tmp/lock",
-        ".dvc/config.local",
-        "artifacts/a",
-        "reports/a",
-        "data/x/1.png",
-    ):
-        study.write(f"studies/mine/{name}", "")
-    for name in ("data/x.dvc", "dvc.lock", "stages/dvc.lock"):
+    ignored = ".dvc/cache/files/md5/aa/b .dvc/tmp/lock .dvc/config.local artifacts/a reports/a data/x/1.png"
+    for name in (*ignored.split(), "data/x.dvc", "dvc.lock", "stages/dvc.lock"):
         study.write(f"studies/mine/{name}", "")
     added = {line.split("'")[1] for line in git(folder, "add", "-An", ".").splitlines()}
     added = {name.removeprefix("studies/mine/") for name in added}
@@ -120,9 +113,8 @@ def test_where_a_study_cannot_be_is_one_line_and_nothing_is_left(study, tmp_path
     monkeypatch.setattr(creating, "compile_workspace", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         create(tmp_path / "new")
-    assert [name for name in tree(tmp_path) if not name.startswith((".git/", ".dvc/"))] == [
-        *(".gitignore", "file", "mine/notes")
-    ]
+    left = [name for name in tree(tmp_path) if not name.startswith((".git/", ".dvc/"))]
+    assert left == [".gitignore", "file", "mine/notes"]
 
 
 def test_the_page_on_studies_shows_what_there_is(tmp_path):
@@ -174,14 +166,13 @@ def test_what_is_begun_with_passes(kind, tmp_path):
     else:
         verdicts = list(check_training(kind, "my_own", {}))
         assert len(verdicts) == 10 and [one for one in verdicts if not one[1]] == []
-    for name, words in (
-        ("my_own", f"there is a {kind} 'my_own' already; pfl describe {kind} my_own"),
-        ("My-own", f"'My-own' cannot be the name of a {kind}"),
-    ):
-        with pytest.raises(UserError, match=words):
-            begin(kind, name, tmp_path)
-    with pytest.raises(UserError, match="pfl new optimiser: there is a file to begin with for method, backbone"):
-        begin("optimiser", "mine", tmp_path)
+    for words, line in {
+        (kind, "my_own"): f"there is a {kind} 'my_own' already; pfl describe {kind} my_own",
+        (kind, "My-own"): f"'My-own' cannot be the name of a {kind}",
+        ("optimiser", "mine"): "pfl new optimiser: there is a file to begin with for method, backbone",
+    }.items():
+        with pytest.raises(UserError, match=line):
+            begin(*words, tmp_path)
 
 
 PLAIN = METHOD.replace("from ._scaling import factor\n", "").replace("factor()", "1.0")
@@ -211,9 +202,7 @@ def failing(kind, name):
     return {test: said for test, passed, said in check_training(kind, name, {}) if not passed}
 
 
-@pytest.mark.parametrize(
-    "test", [pytest.param(one, marks=() if one in ("fits", "state") else pytest.mark.matrix) for one in MISTAKES]
-)
+@pytest.mark.parametrize("test", few_of(MISTAKES, ("fits", "state")))
 def test_a_mistake_is_found(study, test):
     old, new, words = MISTAKES[test]
     study.write("methods/faulty.py", PLAIN.replace(old, new).replace("\n\n@METHODS", COUNT, 1))
@@ -224,10 +213,11 @@ def test_a_mistake_is_found(study, test):
         assert "state 'head.weight' matches no group" in failing("backbone", "faulty")[test]
 
 
+PARTS = [(kind, name) for kind in ("method", "backbone") for name in registry_of(kind).names()]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("kind", "name"), [(kind, name) for kind in ("method", "backbone") for name in registry_of(kind).names()]
-)
+@pytest.mark.parametrize(("kind", "name"), PARTS)
 def test_nothing_is_found_in_what_is_built_in(kind, name):
     detects = kind == "backbone" and BACKBONES.get(name).predicts == "boxes"
     assert failing(kind, name).keys() == ({"fits"} if detects else set())

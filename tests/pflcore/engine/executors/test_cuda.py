@@ -7,10 +7,10 @@ import torch
 from support import cohorts
 from support.cohorts import FIRST, PAIRS, assert_close, on_gpu, on_host, trainer, uneven_run
 from support.pretend_device import Refused, pretend_cuda
-from support.tiers import SIX
-from support.tiny import backbone, federation, method, result_bytes, run, training
+from support.tiers import SIX, few_of
+from support.tiny import backbone, continued, federation, method, result_bytes, run, training
 
-from pflcore.engine import CheckpointFolder, device_name, select_device
+from pflcore.engine import device_name, select_device
 from pflcore.engine.dropout import DropoutBits
 from pflcore.engine.executors import choose_executor, graphs
 from pflcore.engine.executors.graphs import Replay, copy_tree
@@ -21,7 +21,6 @@ from pflcore.methods.simple import FedAvg
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a real one")
 SHORT = {"local_epochs": 1, "sample_rate": 0.4}
-MATRIX = pytest.mark.matrix
 CONVNET = backbone("convnet")
 
 
@@ -34,9 +33,7 @@ def all_recorded():
         yield events
 
 
-@pytest.mark.parametrize(
-    "name, net", [pytest.param(*one, marks=[] if one in FIRST and one[0] in SIX else MATRIX) for one in PAIRS]
-)
+@pytest.mark.parametrize("name, net", few_of(PAIRS, [pair for pair in FIRST if pair[0] in SIX]))
 def test_recorded_steps_of_stacked_clients_agree_with_single_ones(name, net, monkeypatch):
     with all_recorded() as events:
         found = on_host(uneven_run(name, net, "stacked", on_gpu, training=SHORT))
@@ -81,22 +78,13 @@ def test_a_gpu_is_found_and_used_and_samples_that_do_not_fit_are_fetched():
         assert_close(on_host(run(method("fedavg"), CONVNET, data, executor="stacked")), expected)
 
 
-@pytest.mark.parametrize("name, net", [("fedper", "norm_net"), pytest.param("fedtp", "tiny_vit", marks=MATRIX)])
+@pytest.mark.parametrize("name, net", few_of([("fedper", "norm_net"), ("fedtp", "tiny_vit")], [("fedper", "norm_net")]))
 def test_a_run_that_was_stopped_ends_alike(name, net, tmp_path):
-    def stop(progress):
-        if progress.round == 2:
-            raise KeyboardInterrupt
-
-    def attempt(**changes):
+    def made(**changes):
         with pretend_cuda():
             return on_host(uneven_run(name, net, "stacked", on_gpu, training={"rounds": 3, **SHORT}, **changes))
 
-    expected = attempt()
-    with CheckpointFolder(tmp_path, "me", pytest.fail) as folder:
-        with pytest.raises(KeyboardInterrupt):
-            attempt(checkpoints=folder, checkpoint_every=0.0, on_round=stop)
-        found = attempt(checkpoints=folder)
-    assert found.resumed_from == 1 and result_bytes(found) == result_bytes(expected)
+    assert result_bytes(continued(made, tmp_path)) == result_bytes(made())
 
 
 def grown(state, by):

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from support.cohorts import AMPLIFIED, FIRST, PAIRS, UNEVEN, assert_close, trainer, uneven_run
-from support.tiers import SIX
+from support.tiers import SIX, few_of
 from support.tiny import assert_states_close, backbone, federation, method, result_bytes, run, training
 
 from pflcore.engine.client import Diverged
@@ -33,18 +33,16 @@ def reference_run(name, net):
     return uneven_run(name, net, "sequential")
 
 
-def some(cases):
-    """Six methods with their first backbone, all clients in one stack; others are marked `matrix`."""
-    quick = {(*pair, *more) for pair in FIRST if pair[0] in SIX for more in ((), (64,))}
-    return [pytest.param(*case, marks=[] if case in quick else [pytest.mark.matrix]) for case in cases]
+QUICK = [pair for pair in FIRST if pair[0] in SIX]
+WIDE, NARROW = ([(*pair, width) for pair in pairs] for width, pairs in ((64, PAIRS), (2, FIRST)))
 
 
-@pytest.mark.parametrize("name, net", some(PAIRS))
+@pytest.mark.parametrize("name, net", few_of(PAIRS, QUICK))
 def test_workers_give_the_bytes_of_the_sequential_executor(name, net):
     assert result_bytes(uneven_run(name, net, "pooled")) == result_bytes(reference_run(name, net))
 
 
-@pytest.mark.parametrize("name, net, width", some([(*pair, 64) for pair in PAIRS] + [(*pair, 2) for pair in FIRST]))
+@pytest.mark.parametrize("name, net, width", few_of(WIDE + NARROW, [(*pair, 64) for pair in QUICK]))
 def test_stacked_clients_agree_with_single_ones(name, net, width, monkeypatch):
     monkeypatch.setenv("PFL_STACK", str(width))
     assert_close(uneven_run(name, net, "stacked"), reference_run(name, net), AMPLIFIED.get(name, 1e-6))
