@@ -190,7 +190,7 @@ def test_each_step_draws_from_all_samples():
 
 def test_a_straggler_stops_early_on_the_schedule_of_all():
     settings = training(schedule="exponential", gamma=0.5, schedule_by="step")
-    made = (*create(backbone("convnet"), SEED), federation(), method("fedavg"), settings, SEED)
+    made = (*tiny.create(backbone("convnet"), SEED), federation(), method("fedavg"), settings, SEED)
     whole, slow = make_trainer(*made), make_trainer(*made, lambda *_: 0.5)
     steps, fewer = (one.local.batches(1, 0) for one in (whole, slow))
     assert len(fewer) == len(steps) // 2 > 1 and all(map(torch.equal, fewer, steps))
