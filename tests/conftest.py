@@ -14,6 +14,14 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 torch.set_num_threads(1)  # what the engine chooses for the small images of tests
 
 
+@pytest.fixture
+def tiny(tmp_path):
+    """A project of one spec, compiled."""
+    made = make_project(tmp_path)
+    made.compile()
+    return made
+
+
 @pytest.fixture(scope="session")
 def original(tmp_path_factory):
     """A project that DVC has reproduced, made once for all of pytest's processes; not to be changed."""

@@ -1,4 +1,5 @@
-"""Who owns what of a model, and what a client's training consists of: a round or its phases, a first pass, tuning."""
+"""Who owns what of a model, which settings a method goes with, and what a client's training consists of: a round or its
+phases, a first pass, tuning."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ from typing import Any, cast
 from torch import Tensor, nn
 
 from pflcore.data.federation import FederatedData
-from pflcore.engine.client import TRAINING, TUNING, WARMUP, Trainer
+from pflcore.data.samples import IMAGES
+from pflcore.engine.client import TRAINING, TUNING, WARMUP, Trainer, no_class_weights
 from pflcore.engine.optimizers import make_optimizer
 from pflcore.errors import UserError
 from pflcore.groups import ALL, Groups, Roles, Tensors
@@ -61,6 +63,28 @@ def _naming_groups(method: Method) -> Iterator[None]:
             if any(f"no parameter group {one!r}" in str(error) for one in (value if isinstance(value, tuple) else ())):
                 raise UserError(f"method {name_of(method)}: {name}: {error}") from None
         raise
+
+
+def check_settings(method: Method, training: Training, data: FederatedData, detects: bool) -> None:
+    """Raise :class:`UserError` where settings do not go with the method or the data, or either with a detector."""
+    name = f"method {name_of(method)}:"
+    augment = "training.augment_crop, _flip and _rotation"
+    if training.augments and data.kind != IMAGES:
+        raise UserError(f"{augment} are of images; the dataset is of {data.kind}")
+    if training.class_weights != "none" and not method.weighs_classes:
+        raise no_class_weights(method)
+    if method.plain_sgd and (other := training.beyond_sgd):
+        raise UserError(f"{name} its local steps are plain SGD's by definition, and training.{other} makes them others")
+    if not detects:
+        return
+    changed = [part for part in ("predict", "predictor") if getattr(type(method), part) is not getattr(Method, part)]
+    if "class_counts" in method.facts or changed or method.remembers:
+        why = "makes predictions of its own" if changed else "knows samples by their one class"
+        raise UserError(f"{name} it {why}, so it does not go with a detector")
+    if training.augments:
+        raise UserError(f"{augment} do not move boxes, so do not go with a detector")
+    if training.class_weights != "none":
+        raise UserError("training.class_weights are of one label per sample, so they do not go with a detector")
 
 
 def make_trainer(

@@ -16,17 +16,16 @@ from torch import nn
 from pflcore.backbones import Backbone
 from pflcore.conditions import Condition, Draws
 from pflcore.data.federation import FederatedData
-from pflcore.data.samples import IMAGES
 from pflcore.data.upload import move
 from pflcore.detection.task import Detection
 from pflcore.engine.analysis import Findings, Subject
 from pflcore.engine.checkpoint import Checkpoint, CheckpointFolder, compare
-from pflcore.engine.client import WARMUP, Diverged, Job, no_class_weights
+from pflcore.engine.client import WARMUP, Diverged, Job
 from pflcore.engine.cost import Cost, count, step_macs
 from pflcore.engine.evaluation import COLUMNS, Scores
 from pflcore.engine.executors.sequential import Sequential
 from pflcore.engine.optimizers import ServerOptimizer
-from pflcore.engine.phases import groups_of, make_trainer
+from pflcore.engine.phases import check_settings, groups_of, make_trainer
 from pflcore.engine.result import Result, columns
 from pflcore.engine.state import ClientStates, History
 from pflcore.engine.views import GENERATED, Scored, Views
@@ -76,7 +75,7 @@ class RunState:
         self.diverged: Diverged | None = None
         self.initial: Tensors = {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()}
         self.fixed: Tensors = pick(self.initial, self.groups.fixed)
-        _check(method, training, data, detects)
+        check_settings(method, training, data, detects)
         if reason := why_not_measured(evaluation, text=data.is_text, boxes=detects):
             raise UserError(f"evaluation.metrics: {reason}")
         self.data = data = self.condition.data(self.draws, data)
@@ -331,25 +330,3 @@ def sample_cohort(members: Sequence[int], size: int, seed: int, round_: int) -> 
     """Draw clients that may train without replacement for a round of a run; ascending."""
     chosen = generator(seed, "sampling", round_).choice(len(members), size=size, replace=False)
     return sorted(np.array(members)[chosen].tolist())
-
-
-def _check(method: Method, training: Training, data: FederatedData, detects: bool) -> None:
-    """Raise :class:`UserError` where settings do not go with the method or the data, or either with a detector."""
-    name = f"method {name_of(method)}:"
-    augment = "training.augment_crop, _flip and _rotation"
-    if training.augments and data.kind != IMAGES:
-        raise UserError(f"{augment} are of images; the dataset is of {data.kind}")
-    if training.class_weights != "none" and not method.weighs_classes:
-        raise no_class_weights(method)
-    if method.plain_sgd and (other := training.beyond_sgd):
-        raise UserError(f"{name} its local steps are plain SGD's by definition, and training.{other} makes them others")
-    if not detects:
-        return
-    changed = [part for part in ("predict", "predictor") if getattr(type(method), part) is not getattr(Method, part)]
-    if "class_counts" in method.facts or changed or method.remembers:
-        why = "makes predictions of its own" if changed else "knows samples by their one class"
-        raise UserError(f"{name} it {why}, so it does not go with a detector")
-    if training.augments:
-        raise UserError(f"{augment} do not move boxes, so do not go with a detector")
-    if training.class_weights != "none":
-        raise UserError("training.class_weights are of one label per sample, so they do not go with a detector")

@@ -13,10 +13,9 @@ import numpy as np
 import pytest
 import torch
 from support.by_hand import SEED, Rounds
-from support.tiny import backbone, create, federation, method, result_bytes, run, run_by_all, training
+from support.tiny import backbone, federation, method, result_bytes, run, run_by_all, training
 from torch import nn
 
-from pflcore.backbones import BACKBONES
 from pflcore.client_view import FACTS
 from pflcore.engine.checkpoint import CheckpointFolder
 from pflcore.errors import UserError
@@ -141,14 +140,6 @@ def test_patterns_that_do_not_cover_an_entry_once_are_a_mistake():
     ):
         with pytest.raises(TypeError, match=f"^Linear: {words}"):
             Groups.assign(nn.Linear(2, 2), patterns)
-
-
-@pytest.mark.parametrize("name", BACKBONES.names())
-def test_a_registered_backbone_covers_its_state_and_uses_its_patterns(name):
-    model, groups = create(backbone(name))
-    assert list(groups.of) == list(model.state_dict()) and "head" in groups.names()
-    assert set(groups.names()) <= set(BACKBONES.get(name).groups)
-    assert groups.parameters == {entry for entry, _ in model.named_parameters()}
 
 
 def test_what_is_personal_and_generated_is_personal_and_buffers_are_never_generated():

@@ -2,7 +2,7 @@
 
 import numpy as np
 from support import report_demo as rd
-from support.fake_catalog import resolved
+from support.fake_catalog import BASE, resolved
 from support.rounds import rounds_table
 
 from pflcore.artifacts import read_table, write_table
@@ -13,11 +13,9 @@ from pipeline.spec.run import Run
 from pipeline.study.small_run import SEQUENTIAL, UNEVEN, SmallRun, perform, same_everywhere
 from pipeline.workspace import run_path
 
-BASE = "{dataset: ten, partition: dirichlet, clients: 20, backbone: vit, method: fedtp}"
 
-
-def spec(*conditions, base=BASE):
-    return f"grid:\n  base: {base}\n  axes:\n    condition: {{{', '.join(conditions)}}}\n"
+def spec(*conditions):
+    return f"grid:\n  base: {BASE}\n  axes:\n    condition: {{{', '.join(conditions)}}}\n"
 
 
 def test_a_condition_is_part_of_a_run_and_none_is_not(tmp_path):

@@ -100,6 +100,14 @@ def test_links_lead_somewhere_and_commands_exist(page: Page, monkeypatch: pytest
         assert {word for word in rest if re.match(r"-\w$|--\w", word)} <= known, words
 
 
+def test_every_promise_names_a_test_that_exists() -> None:
+    text = (ROOT / "SECURITY.md").read_text("utf-8")
+    promises = [line for line in text.splitlines() if line.startswith("- ")]
+    assert len(promises) > 20 and all("::test_" in line for line in promises)
+    for file, test in re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", text):
+        assert re.search(rf"^def {test}\(", (ROOT / file).read_text("utf-8"), re.MULTILINE), test
+
+
 @pytest.mark.matrix
 def test_the_page_of_results_is_what_the_ledger_says(tmp_path: Path) -> None:
     for name in ("README.md", "pyproject.toml", "specs", "results", "docs"):

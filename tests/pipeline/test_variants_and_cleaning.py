@@ -56,7 +56,8 @@ def test_variants_extend_a_spec_and_wrong_usage_is_one_line(tmp_path: Path, pfl:
         code, out, err = pfl(project.root, *words.split())
         assert (code, out, err.count("\n")) == (2, "", 1) and err.startswith(f"pfl: {message}"), words
     assert [*path.parent.iterdir()] == [path]
-    assert "Usage: pfl" in pfl(project.root)[1]
+    code, out, _ = pfl(project.root)
+    assert code == 2 and "Usage: pfl" in out
 
 
 def test_a_broken_spec_stops_no_command_that_does_not_need_it(tmp_path: Path, pfl: Pfl) -> None:

@@ -4,10 +4,11 @@ import hashlib
 import http.server
 import threading
 import time
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from pflcore.datasets._download import Source
+import pytest
+
+from pflcore.datasets import _download
 
 CONTENT = bytes(range(256)) * 20_000  # five megabytes
 DIGEST = hashlib.sha256(CONTENT).hexdigest()
@@ -25,13 +26,16 @@ class Host:
     asked: list[str | None] = field(default_factory=list)
     sent: int = 0
 
-    def source(self, digest=DIGEST):
-        return Source(f"http://127.0.0.1:{self.port}/real.zip", "sha256", digest)
+    def source(self, digest=DIGEST, name="real.zip", algorithm="sha256"):
+        return _download.Source(f"http://127.0.0.1:{self.port}/{name}", algorithm, digest)
 
 
-@contextmanager
-def serving():
-    """Yield a host for the time of the block."""
+@pytest.fixture
+def host(monkeypatch):
+    """A host without pauses between tries, which no proxy stands before."""
+    monkeypatch.setattr(_download, "PAUSE_SECONDS", 0.0)
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
     state = Host()
 
     class Handler(http.server.BaseHTTPRequestHandler):

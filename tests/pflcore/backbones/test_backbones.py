@@ -166,7 +166,7 @@ def test_logits_have_the_datasets_classes(name, dataset):
 
 
 @pytest.mark.parametrize("name", BACKBONES.names())
-def test_a_seed_gives_the_same_model_anywhere_and_every_parameter_is_used(name):
+def test_a_seed_gives_the_same_model_anywhere_whose_parameters_are_all_used_and_in_a_group(name):
     torch.manual_seed(1)
     first, before = create(backbone(name), 5)[0].state_dict(), torch.get_rng_state()
     torch.manual_seed(1)
@@ -180,7 +180,9 @@ def test_a_seed_gives_the_same_model_anywhere_and_every_parameter_is_used(name):
     F.cross_entropy(logits, torch.arange(len(logits)) % CLASSES).backward()
     for entry, parameter in model.named_parameters():
         assert parameter.grad is not None and float(parameter.grad.abs().max()) > 0, entry
-        assert entry in groups.parameters
+    assert groups.parameters == {entry for entry, _ in model.named_parameters()}
+    assert list(groups.of) == list(model.state_dict()) and "head" in groups.names()
+    assert set(groups.names()) <= set(BACKBONES.get(name).groups)
 
 
 @pytest.mark.parametrize(

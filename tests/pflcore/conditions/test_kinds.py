@@ -8,19 +8,7 @@ import numpy as np
 import pytest
 import torch
 from support import tiny
-from support.tiny import (
-    CLASSES,
-    backbone,
-    boxed,
-    continued,
-    federation,
-    method,
-    result_bytes,
-    run,
-    run_by_all,
-    spied,
-    training,
-)
+from support.tiny import CLASSES, backbone, federation, method, result_bytes, run, run_by_all, spied, training
 
 from pflcore.conditions import CONDITIONS
 from pflcore.conditions._base import Draws
@@ -149,7 +137,7 @@ def test_executors_agree_and_a_run_that_was_stopped_leaves_the_same_bytes(name, 
     settings = {"training": training(rounds=3, sample_rate=0.8), "data": federation(*SIZES)}
     made = partial(run, method("ditto"), NET, condition=make(name, **CONDITIONED[name]), **settings)
     whole = result_bytes(run_by_all(method("ditto"), NET, condition=make(name, **CONDITIONED[name]), **settings))
-    assert result_bytes(continued(made, tmp_path)) == whole != result_bytes(run(method("ditto"), NET, **settings))
+    assert result_bytes(tiny.continued(made, tmp_path)) == whole != result_bytes(run(method("ditto"), NET, **settings))
 
 
 REFUSED = {
@@ -171,7 +159,7 @@ def test_what_does_not_go_together_is_refused_in_one_line(reason):
         run(method(name), NET, condition=make(kind, **options))
 
 
-@pytest.mark.parametrize(("data", "word"), ((tiny.texts(*SIZES), "texts"), (boxed(*SIZES).with_boxes(), "boxes")))
+@pytest.mark.parametrize(("data", "word"), ((tiny.texts(*SIZES), "texts"), (tiny.boxed(*SIZES).with_boxes(), "boxes")))
 def test_samples_without_one_class_have_no_wrong_labels(data, word):
     with pytest.raises(UserError, match=f"condition: .* {word} have none"):
         make("label_noise", flipped=0.1).data(DRAWS, data)

@@ -3,19 +3,10 @@
 import multiprocessing
 
 import pytest
-from support.breaking_host import CONTENT, serving
+from support.breaking_host import CONTENT
+from support.breaking_host import host as host
 
-from pflcore.datasets import _download
 from pflcore.errors import UserError
-
-
-@pytest.fixture
-def host(monkeypatch):
-    monkeypatch.setattr(_download, "PAUSE_SECONDS", 0.0)
-    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
-        monkeypatch.delenv(name, raising=False)
-    with serving() as state:
-        yield state
 
 
 def test_a_broken_transfer_goes_on_where_it_broke_off_if_the_server_can(host, tmp_path):

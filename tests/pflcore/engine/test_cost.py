@@ -86,9 +86,7 @@ def test_multiply_adds_of_a_step_and_numbers_that_are_held(name):
     assert cost.sent_up == cost.sent_down == 4 * received
 
 
-def test_a_convolution_and_attention_are_counted():
-    convolution = run(method("fedavg"), backbone("convnet")).cost
-    assert convolution.macs > 3 * 8 * 8 * 3 * 9  # the first one alone
+def test_attention_is_counted():
     shallow, deep = (run(method("fedavg"), backbone("tiny_vit", depth=depth)).cost.macs for depth in (1, 2))
     tokens, dim, inner, mlp = (SHAPE[1] // 4) ** 2 + 1, 8, 8, 12
     block = tokens * (dim * 3 * inner + inner * dim + 2 * dim * mlp) + 2 * tokens * tokens * inner

@@ -97,23 +97,6 @@ def test_a_hypernetwork_is_an_mlp_with_a_head_per_tensor_begun_as_pytorchs():
     torch.testing.assert_close(made.flatten(1), x @ params["heads.a.weight"].T + params["heads.a.bias"])
 
 
-@pytest.mark.parametrize("clip", [0.5, None])
-def test_a_step_along_a_clipped_gradient_is_as_long_as_the_limit(clip):
-    """Where h(z) is the heads' biases, so that its derivative is the identity: without a limit, what was returned."""
-    plain = {"server_lr": 1.0, "server_momentum": 0.0, "server_weight_decay": 0.0}
-    entry = method("pfedhn", **SIZES | plain, server_clip=clip)
-    server, roles = start(entry, backbone("convnet"), 5)
-    for name, tensor in server.extra.items():
-        if name.startswith("hyper/") and not (name.startswith("hyper/heads.") and name.endswith(".bias")):
-            tensor.zero_()
-    one = moved(entry.generate(server, [2])[0], client=2)
-    after = entry.generate(entry.update_server(server, roles, [one]), [2])[0]
-    steps, learned = (
-        torch.cat([(part[name] - one.sent[name]).flatten() for name in after]) for part in (after, one.returned)
-    )
-    torch.testing.assert_close(steps, (clip or learned.norm()) * learned / learned.norm())
-
-
 def test_hypernetworks_have_the_parameters_of_the_papers():
     for classes, numbers in ((10, 12_271_732), (100, 13_044_382)):
         with torch.device("meta"):

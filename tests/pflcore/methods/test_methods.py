@@ -115,16 +115,6 @@ def test_every_method_averages_what_is_shared_over_the_cohort(name, averaging):
         torch.testing.assert_close(result.weights[key], mean, rtol=1e-4, atol=1e-6)
 
 
-def test_buffers_are_averaged_and_counters_are_not():
-    seen, data = [], federation((10, 40, 20), (4, 4, 4))
-    result = run(spied(method("fedavg"), seen), tiny.NormNet(), data, training=training(rounds=1, sample_rate=1.0))
-    returned = [one.returned for one in seen[0]]
-    mean = sum(share * one["norm.running_mean"] for share, one in zip((1 / 7, 4 / 7, 2 / 7), returned, strict=True))
-    torch.testing.assert_close(result.weights["norm.running_mean"], mean)
-    assert [int(one["norm.num_batches_tracked"]) for one in returned] == [4, 16, 8]
-    assert int(result.weights["norm.num_batches_tracked"]) == 4
-
-
 # --- groups that are never trained -----------------------------------------------------------------------------------
 
 

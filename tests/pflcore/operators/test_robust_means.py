@@ -7,7 +7,6 @@ from scipy.optimize import minimize
 from scipy.stats import trim_mean
 from support.tiny import backbone, method, run, spied, training
 
-from pflcore.errors import UserError
 from pflcore.operators.robust_means import geometric_median, krum, trimmed_mean
 
 # Seven clients, five entries, two of the clients far away; no two numbers are alike.
@@ -49,9 +48,3 @@ def test_a_method_puts_it_in_the_place_of_its_mean(rule):
     for name in names:
         returned = np.stack([update.returned[name] for update in seen[0]])
         np.testing.assert_allclose(result.weights[name], np.median(returned, 0), rtol=1e-6)  # of three both are it
-
-
-@pytest.mark.parametrize("name", ("scaffold", "fednova", "fedkd", "fedselect", "pfedhn", "fedtp", "fedcac", "fedproto"))
-def test_methods_that_do_more_than_to_average_refuse_it(name):
-    with pytest.raises(UserError, match=rf"^method {name}: averaging"):
-        method(name, averaging="krum")

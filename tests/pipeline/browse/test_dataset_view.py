@@ -6,13 +6,13 @@ import io
 import pytest
 from rich.console import Console
 from support import own_parts
-from support.breaking_host import CONTENT, serving
+from support.breaking_host import CONTENT
+from support.breaking_host import host as host
 from support.digit_files import write_mnist, write_usps_hdf5
 from support.mistakes import line_of
 from support.official import write_files, write_zip
 
-from pflcore.datasets import DATASETS, _download, domainnet
-from pflcore.datasets._download import Source
+from pflcore.datasets import DATASETS, domainnet
 from pflcore.errors import UserError
 from pflcore.registry import use_study
 from pipeline.browse.dataset_view import fetch, show_facts
@@ -77,28 +77,19 @@ def test_a_broken_part_of_a_study_hides_no_other(tmp_path, capsys):
         use_study(tmp_path / "nowhere")
 
 
-def test_what_has_an_address_and_a_hash_is_fetched_and_the_rest_is_a_persons(tmp_path, data, monkeypatch):
-    monkeypatch.setattr(_download, "PAUSE_SECONDS", 0.0)
-    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
-        monkeypatch.delenv(name, raising=False)
-    said = io.StringIO()
-    with serving() as host:
-        archives = [
-            one._replace(
-                source=Source(
-                    f"http://127.0.0.1:{host.port}/{one.source.name}", "md5", hashlib.md5(CONTENT).hexdigest()
-                )
-            )
-            for one in domainnet.DomainNet.archives
-        ]
-        monkeypatch.setattr(domainnet.DomainNet, "archives", tuple(archives))
-        host.most = [1_000_000]  # the first transfer breaks off
-        fetch("domainnet", tmp_path, Console(file=said, width=10_000), {})
-        expected = {f"{domain}.zip" for domain in domainnet.DomainNet.domains}
-        assert {path.name for path in (data / "domainnet").iterdir()} == expected
-        assert host.sent == 6 * len(CONTENT) and len(host.asked) == 7
-        with pytest.raises(UserError, match=r"^domainnet: a person has to get FedBN's lists; "):
-            fetch("domainnet", tmp_path, Console(file=said, width=10_000), {"lists": "fedbn"})
-        assert len(host.asked) == 7, "what is here is not fetched again"
-    assert f"infograph: here, {data}/domainnet/infograph.zip ({len(CONTENT):,} bytes;" in said.getvalue()
-    assert "unverified, from https://huggingface.co/datasets/Jemary/FedBN_Dataset/resolve/main/" in said.getvalue()
+def test_what_has_an_address_and_a_hash_is_fetched_and_the_rest_is_a_persons(tmp_path, data, monkeypatch, host):
+    said, digest = Console(file=io.StringIO(), width=10_000), hashlib.md5(CONTENT).hexdigest()
+    of = domainnet.DomainNet.archives
+    archives = [one._replace(source=host.source(digest, one.source.name, "md5")) for one in of]
+    monkeypatch.setattr(domainnet.DomainNet, "archives", tuple(archives))
+    host.most = [1_000_000]  # the first transfer breaks off
+    fetch("domainnet", tmp_path, said, {})
+    expected = {f"{domain}.zip" for domain in domainnet.DomainNet.domains}
+    assert {path.name for path in (data / "domainnet").iterdir()} == expected
+    assert host.sent == 6 * len(CONTENT) and len(host.asked) == 7
+    with pytest.raises(UserError, match=r"^domainnet: a person has to get FedBN's lists; "):
+        fetch("domainnet", tmp_path, said, {"lists": "fedbn"})
+    assert len(host.asked) == 7, "what is here is not fetched again"
+    shown = said.file.getvalue()
+    assert f"infograph: here, {data}/domainnet/infograph.zip ({len(CONTENT):,} bytes;" in shown
+    assert "unverified, from https://huggingface.co/datasets/Jemary/FedBN_Dataset/resolve/main/" in shown

@@ -32,13 +32,6 @@ def project(tmp_path_factory):
     return made
 
 
-@pytest.fixture
-def tiny(tmp_path):
-    made = make_project(tmp_path)
-    made.compile()
-    return made
-
-
 def test_stages_as_a_graph():
     """a → b → d, a → c → d."""
     deps = {"d": ("b", "c"), "b": ("a",), "c": ("a",), "a": ("raw",)}

@@ -29,26 +29,23 @@ def project(reproduced, monkeypatch):
     return reproduced
 
 
-def test_edits_stop_the_guard_once_and_what_changes_nothing_does_not(tmp_path):
-    project = make_project(tmp_path)
-    stop = partial(line_of, guard.run, project.workspace())
-
-    project.compile()
-    assert guard.run(project.workspace()) == "1 specs, 2 runs: stages are up to date"
-    token, before = (project.root / GUARD).read_bytes(), project.generated()
-    project.write("specs/tiny.yaml", "# A comment.\n\n" + spec().replace("clients: 3", "clients: 3   # three"))
-    guard.run(project.workspace())
-    assert project.generated() == before
-    project.write("dvc.yaml", "stages: {}\n")  # by hand
-    assert stop().startswith("specs or code changed: 1 stage file changed.") and project.generated() == before
-    project.write("specs/tiny.yaml", spec(MORE))
+def test_edits_stop_the_guard_once_and_what_changes_nothing_does_not(tiny):
+    stop = partial(line_of, guard.run, tiny.workspace())
+    assert guard.run(tiny.workspace()) == "1 specs, 2 runs: stages are up to date"
+    token, before = (tiny.root / GUARD).read_bytes(), tiny.generated()
+    tiny.write("specs/tiny.yaml", "# A comment.\n\n" + spec().replace("clients: 3", "clients: 3   # three"))
+    guard.run(tiny.workspace())
+    assert tiny.generated() == before
+    tiny.write("dvc.yaml", "stages: {}\n")  # by hand
+    assert stop().startswith("specs or code changed: 1 stage file changed.") and tiny.generated() == before
+    tiny.write("specs/tiny.yaml", spec(MORE))
     message = stop()
     assert message.startswith(STOPPED) and "\n" not in message
-    assert guard.run(project.workspace()) == "1 specs, 3 runs: stages are up to date"
-    assert (project.root / GUARD).read_bytes() == token  # so nothing that comes after it is out of date
-    project.write("specs/tiny.yaml", spec("[fedpt]"))
-    files = tree(project.root)
-    assert stop().startswith("specs/tiny.yaml:11: grid.axes.method[0]: ") and tree(project.root) == files
+    assert guard.run(tiny.workspace()) == "1 specs, 3 runs: stages are up to date"
+    assert (tiny.root / GUARD).read_bytes() == token  # so nothing that comes after it is out of date
+    tiny.write("specs/tiny.yaml", spec("[fedpt]"))
+    files = tree(tiny.root)
+    assert stop().startswith("specs/tiny.yaml:11: grid.axes.method[0]: ") and tree(tiny.root) == files
 
 
 def test_a_comment_runs_the_guard_alone(project):

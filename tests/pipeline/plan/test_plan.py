@@ -19,13 +19,6 @@ from pipeline.spec.run import Run
 VISITS = 2 * 1438  # digits have 1438 training samples; two rounds of three clients that hold them all
 
 
-@pytest.fixture
-def project(tmp_path):
-    made = make_project(tmp_path)
-    made.compile()
-    return made
-
-
 def plan(project):
     return make_plan(project.workspace(), project.compiled())
 
@@ -54,17 +47,17 @@ def time_run(project, method, rounds, seconds):
     project.write(f".pfl/timings/{of_method(project, method).id}.json", text)
 
 
-def test_each_spec_has_its_share_and_what_is_cached_takes_no_time(project):
-    figures = plan(project)
-    assert figures.stages == len(project.stages()) == 9 and (figures.slots, figures.visits) == (2, 2 * VISITS)
+def test_each_spec_has_its_share_and_what_is_cached_takes_no_time(tiny):
+    figures = plan(tiny)
+    assert figures.stages == len(tiny.stages()) == 9 and (figures.slots, figures.visits) == (2, 2 * VISITS)
     size = figures.total.bytes
     assert figures.total == Share("all, each run once", 2, 2, 0, 2, size) and size > 1797 * 64
     assert figures.specs == (replace(figures.total, spec="tiny"),)
-    project.write("specs/more.yaml", spec("[fedavg, local]"))
-    project.compile()
-    lock(project, "fedper")
-    time_run(project, "fedavg", 1, 5.0)  # half of its rounds
-    figures = plan(project)
+    tiny.write("specs/more.yaml", spec("[fedavg, local]"))
+    tiny.compile()
+    lock(tiny, "fedper")
+    time_run(tiny, "fedavg", 1, 5.0)  # half of its rounds
+    figures = plan(tiny)
     assert [astuple(one)[:5] for one in (*figures.specs, figures.total)] == [
         *(("more", 2, 2, 10.0, 1), ("tiny", 2, 1, 10.0, 0), ("all, each run once", 3, 2, 10.0, 1))
     ]
@@ -72,8 +65,8 @@ def test_each_spec_has_its_share_and_what_is_cached_takes_no_time(project):
     assert lines[0].startswith("2 of 3 runs are new (over 10 s here); ")
     assert lines[4].split()[:6] == ["tiny", "2", "1", "about", "10", "s"]
     assert lines[-1] == "1 of the new runs are of a method and backbone neither timed here nor kept in results/"
-    more, tiny = figures.specs
-    assert more.bytes + tiny.bytes > figures.total.bytes > max(more.bytes, tiny.bytes)  # which share their data
+    more, whole = figures.specs
+    assert more.bytes + whole.bytes > figures.total.bytes > max(more.bytes, whole.bytes)  # which share their data
     for (new, seconds, untimed, size), shown in {
         (0, 0.0, 0, 999): ["none", "999 bytes"],
         (2, 0.0, 2, 1_500_000): ["unknown", "1.5 MB"],
@@ -86,36 +79,36 @@ def test_each_spec_has_its_share_and_what_is_cached_takes_no_time(project):
         assert [cell.strip() for cell in line.split("  ") if cell.strip()] == ["a", "3", str(new), *shown]
 
 
-def test_what_is_cached(project):
+def test_what_is_cached(tiny):
     for methods, changes, new, left in (
         (["fedavg"], {}, 1, VISITS),
         (["fedavg", "fedper"], {}, 0, 0),
         (["fedavg", "fedper"], {"cmd": "pfl stage train other"}, 2, 2 * VISITS),  # trained with other code
     ):
-        lock(project, *methods, **changes)
-        assert (plan(project).total.new, plan(project).visits) == (new, left)
-    lock(project, "fedavg", "fedper")
-    (project.root / f"artifacts/runs/{of_method(project, 'fedper').id}/rounds.parquet").unlink()
-    assert plan(project).total.new == 1  # its result is lost
-    (path,) = project.root.glob("stages/federations/*/dvc.lock")
+        lock(tiny, *methods, **changes)
+        assert (plan(tiny).total.new, plan(tiny).visits) == (new, left)
+    lock(tiny, "fedavg", "fedper")
+    (tiny.root / f"artifacts/runs/{of_method(tiny, 'fedper').id}/rounds.parquet").unlink()
+    assert plan(tiny).total.new == 1  # its result is lost
+    (path,) = tiny.root.glob("stages/federations/*/dvc.lock")
     path.write_text("- a\n", encoding="utf-8")
     with pytest.raises(UserError, match=r"dvc\.lock: damaged; restore it with `git checkout"):
-        plan(project)
+        plan(tiny)
 
 
-def test_times_are_of_similar_runs_here_else_of_the_ledger(project):
-    project.write("specs/longer.yaml", spec("[fedavg, fedper]", rounds=6))
-    project.compile()
-    tiny, kept = of_method(project, "fedavg"), of_method(project, "fedper", 6)
-    time_run(project, "fedavg", 2, 4.0)
-    time_run(project, "fedper", 2, 0.0)  # which says nothing
-    (project.root / "specs/tiny.yaml").unlink()  # its run is in stages/records.json
-    (share,) = plan(project).specs
+def test_times_are_of_similar_runs_here_else_of_the_ledger(tiny):
+    tiny.write("specs/longer.yaml", spec("[fedavg, fedper]", rounds=6))
+    tiny.compile()
+    short, kept = of_method(tiny, "fedavg"), of_method(tiny, "fedper", 6)
+    time_run(tiny, "fedavg", 2, 4.0)
+    time_run(tiny, "fedper", 2, 0.0)  # which says nothing
+    (tiny.root / "specs/tiny.yaml").unlink()  # its run is in stages/records.json
+    (share,) = plan(tiny).specs
     assert (share.seconds, share.untimed) == (pytest.approx(12.0), 1)
     facts = {name: kind() if isinstance(kind, type) else None for name, kind in FACTS.items()}
-    seconds = [(Run({**kept.record, "seed": 7}), 30.0), (Run({**tiny.record, "seed": 9}), 1e6)]
-    Ledger(project.root).write("tiny", [Entry(run, {}, "", took, facts, {}) for run, took in seconds], {})
-    (share,) = plan(project).specs
+    seconds = [(Run({**kept.record, "seed": 7}), 30.0), (Run({**short.record, "seed": 9}), 1e6)]
+    Ledger(tiny.root).write("tiny", [Entry(run, {}, "", took, facts, {}) for run, took in seconds], {})
+    (share,) = plan(tiny).specs
     assert (share.seconds, share.untimed) == (pytest.approx(12.0 + 30.0), 0)  # what was timed here goes first
 
 

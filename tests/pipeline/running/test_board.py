@@ -13,13 +13,6 @@ from pipeline.running.options import cell_name, cells_meant
 from pipeline.timing import duration
 
 
-class Terminal(io.StringIO):
-    encoding = "utf-8"
-
-    def isatty(self):
-        return True
-
-
 @pytest.fixture
 def board(tmp_path):
     made = Board(title="pfl run -j 2", places=2)
@@ -96,7 +89,8 @@ def test_bars_on_a_terminal_and_lines_elsewhere(board, monkeypatch, capsys):
     failed, trained, whole = capsys.readouterr().err.splitlines()
     assert (failed, trained) == ("FAILED run-c: the reason", "run-a: 20 s, diverged")
     assert whole.startswith("1 done, 1 running") and whole.endswith("run-b round 3/9, 50.00 %")
-    terminal = Terminal()
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True
     monkeypatch.setattr(module.sys, "stderr", terminal)
     for name, value in {"TERM": "xterm", "COLUMNS": "140"}.items():
         monkeypatch.setenv(name, value)

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from support.official import plain, write_files
 from support.project import PATIENCE, Project, at_work, kill, make_project, results, spec, wait_for
 
 import pipeline
@@ -107,6 +108,28 @@ def test_a_broken_spec_that_nobody_asked_for(project, capsys):
     project.write("specs/broken.yaml", "gird: {}\n")
     assert pfl_run(project, "tiny") == 0
     assert "specs/broken.yaml:1: gird" in project.repro().output
+
+
+@pytest.mark.matrix
+def test_own_images_that_have_changed_are_noticed_by_every_command(project):
+    """Replaced, added or gone after they were read: said; a file that was only touched: not."""
+    images = {f"{kind}/{n}.png": plain((9 * n, 0, 0), "PNG") for kind in ("rose", "tulip") for n in range(20)}
+    text = spec("[fedavg]", partition="{name: iid, test_share: 0.25}")
+    text = text.replace("digits", "{name: image_folder, path: flowers, size: 8, channels: 1}")
+    project.write("specs/tiny.yaml", text)
+    flowers = write_files(project.root / "data/flowers", images)
+    assert pfl_run(project) == 0
+    os.utime(flowers / "rose/1.png", ns=(1, 1))
+    (flowers / ".DS_Store").write_text("of a file manager")
+    (flowers / "gone.png").symlink_to("nowhere")
+    assert project.call("pfl", "status").stderr == ""
+    project.write("data/flowers/rose/1.png", plain((0, 200, 0), "PNG"))
+    for command in ("status", "plan", "run"):
+        assert "data/flowers: has changed since it was read" in project.call("pfl", command).stderr, command
+    shutil.rmtree(flowers)
+    assert "data/flowers: is gone" in project.call("pfl", "status").stderr
+    next((project.root / ".pfl/raw").iterdir()).write_text("{")
+    assert project.call("pfl", "status").stderr == ""
 
 
 @contextmanager

@@ -117,6 +117,19 @@ def test_where_a_study_cannot_be_is_one_line_and_nothing_is_left(study, tmp_path
     assert left == [".gitignore", "file", "mine/notes"]
 
 
+def test_folders_that_are_called_specs_are_not_all_studies(tmp_path):
+    deep = tmp_path / "below/deep"
+    for folder in (deep, tmp_path / "specs"):
+        folder.mkdir(parents=True)
+    assert Workspace.find(tmp_path).root == tmp_path
+    with pytest.raises(UserError, match="neither here nor above"):
+        Workspace.find(deep)
+    (tmp_path / ".pfl").mkdir()
+    assert Workspace.find(deep).root == tmp_path
+    (tmp_path / "below/pyproject.toml").write_text("[tool.pfl]\n")
+    assert Workspace.find(deep).root == tmp_path / "below"
+
+
 def test_the_page_on_studies_shows_what_there_is(tmp_path):
     page = (ROOT / "docs/studies.md").read_text(encoding="utf-8")
 

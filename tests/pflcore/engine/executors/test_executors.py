@@ -132,15 +132,11 @@ def test_workers_stop_where_nobody_waits_for_them_and_say_that_they_died_or_fail
     assert "in score_client" in "".join(error.value.__notes__)
 
 
-def whole(steps):
-    return [Piece(job, 0, count) for job, count in enumerate(steps)]
-
-
 def test_five_equal_clients_take_two_workers_two_and_a_half_turns():
     pieces = cut([80] * 5, 2)
     assert pieces == [Piece(2, 0, 40), *(Piece(job, 0, 80) for job in (0, 1, 3, 4)), Piece(2, 40, 80)]
     for steps, workers in (([80] * 4, 2), ([80] * 5, 1), ([7], 3), ([100, 1, 1], 2), ([], 2)):  # it does not pay
-        assert cut(steps, workers) == whole(steps)
+        assert cut(steps, workers) == [Piece(job, 0, count) for job, count in enumerate(steps)]
 
 
 @given(st.lists(st.integers(1, 200), max_size=30), st.integers(1, 9))
