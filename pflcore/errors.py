@@ -24,7 +24,8 @@ def is_of_disk(error: OSError) -> bool:
 
 def in_words(error: OSError) -> str:
     """Return the file and what the system says of it, such as of a full or read-only disk."""
-    return bounded(f"{error.filename2 or error.filename or 'system'}: {error.strerror or error}")
+    remedy = "; file locks are needed, so work on a local disk" if error.errno == errno.ENOLCK else ""
+    return bounded(f"{error.filename2 or error.filename or 'system'}: {error.strerror or error}{remedy}")
 
 
 def bounded(message: str) -> str:

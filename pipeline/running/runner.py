@@ -10,6 +10,7 @@ from contextlib import chdir, contextmanager, suppress
 
 from filelock import FileLock, Timeout
 
+from pflcore.files import named
 from pipeline.compile.compilation import Graph
 from pipeline.compile.generated import write
 from pipeline.dvc.program import executables, initialise
@@ -169,9 +170,11 @@ def interrupting(scheduler: Scheduler) -> Iterator[None]:
 def _alone(workspace: Workspace) -> Iterator[bool]:
     """Let only one `pfl run` work in a workspace; a second one waits for the first. Yield whether it had to."""
     workspace.private.mkdir(parents=True, exist_ok=True)
-    lock, waited = FileLock(workspace.private / "run.lock"), False
+    path, waited = workspace.private / "run.lock", False
+    lock = FileLock(path)
     try:
-        held = lock.acquire(timeout=0)
+        with named(path):
+            held = lock.acquire(timeout=0)
     except Timeout:
         board = Board.load(status_path(workspace))
         who = f" (process {board.process}: {board.title})" if board and board.alive else ""

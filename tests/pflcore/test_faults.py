@@ -1,5 +1,6 @@
 """What is said of a fault in somebody's method: the line, and the client, round and step, under every executor."""
 
+import errno
 import re
 from pathlib import Path
 
@@ -8,7 +9,7 @@ from support.mistakes import line_of
 from support.tiny import EVERY_ROUND, EXECUTORS, backbone, federation, run, sampled, training
 
 import pflcore
-from pflcore.errors import UserError, bounded
+from pflcore.errors import UserError, bounded, in_words
 from pflcore.faults import in_a_line, portable
 from pflcore.method import FACTS
 from pflcore.methods.simple import FedAvg
@@ -97,6 +98,11 @@ def test_a_message_has_its_beginning_and_its_end_however_long_it_is():
     assert bounded(f"specs/a.yaml:3: {'k' * 5000} is wrong") == f"specs/a.yaml:3: {'k' * 100}...{'k' * 40} is wrong"
     whole = str(UserError(f"specs/a.yaml:3: {'word ' * 2000}do this"))
     assert len(whole) <= 4000 and whole.startswith("specs/a.yaml:3: word") and whole.endswith("do this")
+
+
+def test_a_file_system_without_locks_is_said_with_what_helps():
+    line = in_words(OSError(errno.ENOLCK, "No locks available", "a/run.lock"))
+    assert line == "a/run.lock: No locks available; file locks are needed, so work on a local disk"
 
 
 NEAR = "; did you mean 'data/class_counts'?"
