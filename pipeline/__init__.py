@@ -1,6 +1,6 @@
-"""From YAML specs to DVC pipelines and comparison tables. Nothing here computes a gradient or imports torch.
+"""Compile YAML specs to DVC pipelines and comparison tables. This module computes no gradient and imports no torch.
 
-From Python it is the way to a study's results as DataFrames, its partitions and trained models (docs/python.md):
+In Python it gives access to a study's results as DataFrames, its partitions and its trained models (docs/python.md):
 
 import pipeline
 
@@ -14,8 +14,8 @@ from pflcore.sources import note
 
 note(__name__)
 
-# Imported when they are asked for: the command line is quick because pandas and torch are not. Import statements would
-# also make them a part of every stage's code.
+# These are imported on first access. pandas and torch would slow down the command line, and import statements would
+# make these modules a part of every stage's code.
 _STUDY, _OWN = "pipeline.library.study", "pipeline.library.own_data"
 _OFFERED = {"NotUpToDate": _STUDY, "Study": _STUDY, "UserError": "pflcore.errors", "open": _STUDY, "train": _OWN}
 __all__ = ["NotUpToDate", "Study", "UserError", "open", "train"]

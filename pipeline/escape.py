@@ -1,4 +1,4 @@
-"""Text of anybody within Markdown, for all that writes any."""
+"""Escaping of foreign text in Markdown."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ _MARKDOWN = str.maketrans(
 
 
 def escape_markdown(text: object) -> str:
-    """Return text in which nothing is Markdown, HTML or mathematics."""
+    """Return the text escaped, so that no part of it is read as Markdown, HTML or mathematics."""
     return str(text).translate(_MARKDOWN)

@@ -1,7 +1,7 @@
-"""The ledger: kept results, a JSON line per run in ``results/<spec>.jsonl``, in git, so that they outlive machines.
+"""The ledger of kept results: one JSON line per run in ``results/<spec>.jsonl``. It is in git and outlives machines.
 
-A kept result is current while its settings are the run's, and the versions of the engine, and of its dataset,
-partition, backbone and method, are today's. Whatever compiles reads it, so nothing is imported that takes time.
+A kept result is current if it has the run's settings and was made by the present versions of the engine and of its
+dataset, partition, backbone, method and condition. Every compilation reads the ledger, so it has no slow imports.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Versions = dict[str, str]
-"""``engine``, or kind and name of an entry → its version; of an entry of a study, a digest of its source."""
+"""``engine``, or an entry's kind and name → its version. For a study's own entry this is a digest of its source."""
 
 FACTS: dict[str, Any] = {
     "device": str,
@@ -43,7 +43,7 @@ FACTS: dict[str, Any] = {
     "diverged": dict | None,
     "chosen": dict | None,
 }
-"""Entries of the header of ``rounds.parquet`` that are kept, with their types."""
+"""Entries of the header of ``rounds.parquet`` that the ledger keeps, with their types."""
 
 
 @dataclass(frozen=True)
@@ -51,12 +51,12 @@ class Entry:
     """A kept run."""
 
     run: Run
-    made_by: Versions  # those of the code that trained it
+    made_by: Versions  # versions of the code that trained it
     obtained: str  # the day, as ``2026-11-22``
-    seconds: float | None  # on an accelerator, or of work of CPU cores; None where that is not known
-    facts: dict[str, Any]  # those of `FACTS`
+    seconds: float | None  # duration on an accelerator, or CPU time; None if unknown
+    facts: dict[str, Any]  # the entries named in `FACTS`
     measurements: dict[str, Any]  # as :mod:`pipeline.measurements` makes them
-    machine: str = ""  # processor, instruction sets, threads and libraries; "" of results that were kept without them
+    machine: str = ""  # processor, instruction sets, threads and libraries; "" if these were not recorded
 
     def rounds(self) -> pa.Table:
         """Return the measurements as a ``rounds/2`` table. Raises :class:`UserError` if they are damaged."""
@@ -68,14 +68,14 @@ class Entry:
             raise UserError(f"{self.run.id}: kept with damaged measurements ({error}); keep the run anew") from None
 
     def line(self) -> str:
-        """Return the line of the ledger."""
+        """Return the entry as a line of the ledger."""
         content = {name: getattr(self, name) for name in ("obtained", "seconds", "made_by", "facts")}
         content |= {"machine": self.machine} if self.machine else {}
         return _line("run", self.run.id, {**content, "settings": self.run.record, "measurements": self.measurements})
 
     @classmethod
     def of(cls, content: dict[str, Any]) -> Entry:
-        """Return the entry of a line's content. Raises several errors for what is none."""
+        """Return the entry of a line's content. Raises ``KeyError`` and others if the content is not an entry."""
         facts = {name: content["facts"].get(name) for name in FACTS}
         for name, value in facts.items():
             if not isinstance(value, FACTS[name]) or isinstance(value, bool):
@@ -99,7 +99,7 @@ class Ledger:
 
     @cached_property
     def lines(self) -> dict[str, tuple[Path, str]]:
-        """Run or selection id → the file and the line that it is kept in. Raises :class:`UserError` for other lines."""
+        """Run or selection id → its file and its line. Raises :class:`UserError` for a line that is neither."""
         lines = {}
         for path in self.files():
             shown = path.relative_to(self.root).as_posix()
@@ -118,7 +118,7 @@ class Ledger:
         return sorted(path for path in (self.root / RESULTS).rglob("*.jsonl") if path.is_file())
 
     def path(self, id_: str) -> str | None:
-        """Return the file that a run or a selection is kept in, relative to the workspace; None if it is not kept."""
+        """Return the ledger file of a run or a selection, relative to the workspace; None if it is not kept."""
         return self.lines[id_][0].relative_to(self.root).as_posix() if id_ in self.lines else None
 
     def entries(self) -> list[Entry]:
@@ -126,10 +126,10 @@ class Ledger:
         return [entry for id_ in self.lines if (entry := self.get(id_))]
 
     def get(self, id_: str) -> Entry | None:
-        """Return what is kept of a run, current or not; None if it is not kept.
+        """Return the entry of a run, current or not; None if it is not kept.
 
         Raises:
-            UserError: The line was edited by hand, or is cut.
+            UserError: The line was edited by hand or is cut, or its settings are those of another run.
         """
         content = self._content(id_, "run")
         if content is None:
@@ -145,12 +145,12 @@ class Ledger:
         return entry
 
     def find(self, run: Run, now: Mapping[str, str]) -> Entry | None:
-        """Return what is kept of a run if versions `now` would make it again; raise as :meth:`get`."""
+        """Return the entry of a run if the versions `now` made it, otherwise None. Raises like :meth:`get`."""
         entry = self.get(run.id)
         return entry if entry and not difference(entry.made_by, now) else None
 
     def selection(self, id_: str, now: Mapping[str, str] | None = None) -> dict[str, Any] | None:
-        """Return what is kept of a selection, if versions `now`, or for None any, made it; raise as :meth:`get`."""
+        """Return a kept selection if the versions `now` (None: any) made it, else None. Raises like :meth:`get`."""
         content = self._content(id_, "selection")
         if content is None or (now is not None and difference(content["made_by"], now)):
             return None
@@ -158,9 +158,9 @@ class Ledger:
         return trials
 
     def write(self, spec: str, entries: Iterable[Entry], selections: Mapping[str, tuple[Versions, Any]]) -> Path:
-        """Add runs, and selections with their versions and content, to the file of a spec, which is returned.
+        """Add runs, and selections with their versions and content, to the file of a spec; return that file.
 
-        What is kept already under the same id is replaced, in whatever file it lies.
+        An entry that is already kept under the same id is replaced in the file where it is.
         """
         new = {entry.run.id: entry.line() for entry in entries}
         for id_, (versions, content) in selections.items():
@@ -170,7 +170,7 @@ class Ledger:
         return path
 
     def drop(self, ids: Iterable[str]) -> int:
-        """Remove runs and selections; return how many there were."""
+        """Remove runs and selections; return how many were in the ledger."""
         gone = [id_ for id_ in ids if id_ in self.lines]
         self._rewrite({id_: (self.lines[id_][0], "") for id_ in gone})
         return len(gone)
@@ -186,7 +186,7 @@ class Ledger:
         self.__dict__.pop("lines", None)
 
     def _content(self, id_: str, kind: str) -> dict[str, Any] | None:
-        """Return the content of a line; None if there is none of this id and kind."""
+        """Return the content of a line; None if the ledger has no line of this id and kind."""
         if id_ not in self.lines:
             return None
         try:
@@ -202,7 +202,7 @@ class Ledger:
 
 
 def difference(made_by: Mapping[str, str], now: Mapping[str, str]) -> str:
-    """Describe which versions have changed since a result was kept; "" when none has."""
+    """Describe which versions have changed since a result was kept; "" if none has."""
     changed = [name for name in {**made_by, **now} if made_by.get(name) != now.get(name)]
     words = [f"{name} ({made_by.get(name, 'none')} → {now.get(name, 'none')})" for name in changed]
     return f"made by other versions: {', '.join(words)}" if words else ""
@@ -213,5 +213,5 @@ def _line(kind: str, id_: str, content: dict[str, Any]) -> str:
 
 
 def _digest(content: dict[str, Any]) -> str:
-    """Return a short hash, which makes an edit by hand visible."""
+    """Return a short hash, by which an edit by hand is detected."""
     return hashlib.sha256(json.dumps(content, ensure_ascii=False).encode()).hexdigest()[:16]

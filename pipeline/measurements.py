@@ -1,7 +1,7 @@
-"""A ``rounds/2`` table as plain data: per round, what each client got right.
+"""Conversion of a ``rounds/2`` table to plain data and back: per round, how many samples each client predicted right.
 
-Everything that tables say of a run is computed from counts, so these are kept as they were measured; so are metrics and
-the rows of further views. Losses of single clients are not kept; the mean loss of each round is.
+Tables compute all their numbers from counts, so counts are kept as they were measured. Metrics and the rows of further
+views are kept too. The losses of single clients are not kept, only the mean loss of each round.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from pflcore.settings import METRICS, USUAL
 
 
 def from_table(rounds: pa.Table, positions: int) -> dict[str, Any]:
-    """Return what a ``rounds/2`` table measures on test and validation samples, and which clients are novel or attack.
+    """Return the counts of a ``rounds/2`` table on test and validation samples, and which clients are novel or attack.
 
     Args:
-        positions: Predictions per sample; of more than one, counts at the last positions are kept, too.
+        positions: Predictions per sample. If it is not 1, the counts at the last position are kept too.
 
     Raises:
-        UserError: Not all clients were measured in every round, on the same samples.
+        UserError: Not all clients were measured in every round on the same samples.
     """
     clients = np.unique(rounds["client"].to_numpy())
     if not len(clients):
@@ -55,7 +55,7 @@ def from_table(rounds: pa.Table, positions: int) -> dict[str, Any]:
 
 
 def _plain(rows: pa.Table, names: Iterable[str]) -> dict[str, list[Any]]:
-    """Return columns as lists, floats to seven digits and without NaN."""
+    """Return columns as lists. Floats are rounded to seven digits, and NaN becomes None."""
     columns: dict[str, list[Any]] = {name: rows[name].to_pylist() for name in names}
     for values in columns.values():
         for at, value in enumerate(values):
@@ -83,7 +83,7 @@ def _counts(rows: pa.Table, population: str, clients: NDArray[np.integer], posit
 
 
 def to_table(kept: dict[str, Any]) -> pa.Table:
-    """Return the ``rounds/2`` table again, with the mean loss of a round for each of its clients.
+    """Return the ``rounds/2`` table of kept data. Each client gets the mean loss of its round.
 
     Raises ``ValueError``, ``KeyError``, ``TypeError`` or ``OverflowError`` for other data.
     """
@@ -118,7 +118,7 @@ def _by_round(rows: pa.Table) -> pa.Table:
 def _rows(
     counts: dict[str, Any], clients: NDArray[np.int32], population: NDArray[np.int8], populations: list[str]
 ) -> pa.Table:
-    """Return the rows of test or of validation samples; `population` gives each client's place in `populations`."""
+    """Return the rows of test or validation samples; `population` has each client's index in `populations`."""
     shape = (len(counts["round"]), len(clients))
     correct = np.array(counts["correct"], np.int64).reshape(shape)
     last = np.array(counts.get("last", counts["correct"]), np.int64).reshape(shape)

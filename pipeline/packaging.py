@@ -1,6 +1,6 @@
-"""What setuptools adds to a wheel and an sdist: the papers' specs and published values, which lie beside the packages.
+"""Commands of setuptools that add the papers' specs and published values, which lie beside the packages.
 
-pyproject.toml names these classes, and setuptools loads this file by itself, so it imports nothing of the project.
+pyproject.toml names these classes. Setuptools loads this file alone, so it imports nothing of the project.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ def _specs() -> list[Path]:
 
 
 class BuildWithSpecs(build_py):  # type: ignore[misc]
-    """Copies them to ``pipeline/specs`` of a wheel; an editable installation reads them where they lie."""
+    """Copies the specs to ``pipeline/specs`` of a wheel; an editable installation reads them in place."""
 
     def run(self) -> None:
         super().run()
@@ -28,7 +28,7 @@ class BuildWithSpecs(build_py):  # type: ignore[misc]
 
 
 class SourcesWithSpecs(sdist):  # type: ignore[misc]
-    """Adds them, and what the README links to or installs with, to an sdist."""
+    """Adds the specs, the pages in ``docs/`` and ``constraints.txt`` to an sdist, since the README refers to them."""
 
     def make_release_tree(self, base_dir: str, files: list[str]) -> None:
         more = map(str, (*_specs(), *Path("docs").glob("*.md"), "constraints.txt"))

@@ -1,4 +1,4 @@
-"""YAML that may be damaged: its parser raises whatever a wrong date, number or depth makes it raise."""
+"""Parsing of YAML that may be damaged. PyYAML raises many kinds of errors for wrong dates, numbers and depths."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 import yaml
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_MAX_DEPTH = 1000  # libyaml's loader runs off the stack at some ten thousand, which ends the process
-_DEEP_BLOCKS = re.compile(rf"[ \-?]{{{_MAX_DEPTH}}}")  # how a line begins that is as deep
+_MAX_DEPTH = 1000  # at about ten thousand libyaml's loader overflows the stack, which ends the process
+_DEEP_BLOCKS = re.compile(rf"[ \-?]{{{_MAX_DEPTH}}}")  # the beginning of a line that is nested as deeply
 
 
 def parse_yaml(text: str | bytes) -> Any:
-    """Return what a generated YAML text says. Raises ``ValueError``, and nothing else, for whatever is no YAML."""
+    """Return the content of a generated YAML text. Raises ``ValueError``, and no other error, if it is not YAML."""
     try:
         check_depth(text if isinstance(text, str) else text.decode("latin1"))
         return yaml.load(text, Loader=_LOADER)
@@ -22,7 +22,7 @@ def parse_yaml(text: str | bytes) -> Any:
 
 
 def check_depth(text: str) -> None:
-    """Raise ``ValueError`` where lists and mappings are nested deeper than a loader can bear."""
+    """Raise ``ValueError`` if lists and mappings are nested too deeply for a loader."""
     depth = deepest = 0
     for bracket in re.findall(r"[\[\]{}]", text):
         depth += 1 if bracket in "[{" else -1

@@ -1,4 +1,4 @@
-"""Showing how long work goes: a bar with time left on a terminal, a line now and then elsewhere."""
+"""Display of the progress of long work: a bar with the time left on a terminal, otherwise a line at intervals."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pflcore.engine import Progress
 
-_INTERVAL = 20.0  # seconds between two lines when there is no terminal
+_INTERVAL = 20.0  # seconds between two lines if there is no terminal
 
 listener: Callable[[Progress], None] | None = None
-"""Called with each round beside the reader's display: in a worker of ``pfl run``, for the scheduler."""
+"""Called after each round in addition to the display. A worker of ``pfl run`` uses it to inform the scheduler."""
 
 Show = Callable[..., None]
-"""Takes what is done, how many steps of it are done, how many there are, and what else there is to say of it."""
+"""Takes the name of the work, the number of steps done, the number of all steps, and optionally a text to show."""
 
 
 @contextmanager
@@ -36,7 +36,7 @@ def show_training(title: str) -> Iterator[Callable[[Progress], None]]:
 
 @contextmanager
 def show_preparation(first: str = "") -> Iterator[Show]:
-    """Yield a function to call after each step; what comes `first` has a bar before its first step."""
+    """Yield a function to call after each step. The work named `first` has a bar before its first step."""
     if not sys.stderr.isatty():
         yield _lines()
         return
@@ -51,7 +51,7 @@ def show_preparation(first: str = "") -> Iterator[Show]:
         TextColumn("{task.fields[state]}"),
         TimeRemainingColumn(compact=True, table_column=Column(no_wrap=True)),
     )
-    # Nothing is redirected: forked workers that print must not wait for the display of this process.
+    # No redirection: forked workers that print must not wait for the display of this process.
     with Progress(*columns, console=Console(stderr=True), redirect_stdout=False, redirect_stderr=False) as bar:
         tasks = {first: bar.add_task(first, total=None, state="")} if first else {}
 
@@ -64,7 +64,7 @@ def show_preparation(first: str = "") -> Iterator[Show]:
 
 
 def _lines() -> Show:
-    """Return what prints a line at intervals, and one at the end of what has a state; what takes less has no other."""
+    """Return a function that prints a line at intervals, and a last line for work that reports a state."""
     task, start, began, shown, last = "", 0, 0.0, 0.0, time.monotonic()
 
     def update(what: str, done: int, total: int, state: str = "") -> None:

@@ -1,7 +1,7 @@
-"""Whether the user's own data are still the files that the data stage has read.
+"""Check whether the user's own data files are still those that the data stage has read.
 
-The stage notes them in ``.pfl/raw/<data id>.json``: names, sizes and times, which are quick to compare, and a hash of
-their content, which decides where those differ.
+The stage writes a note to ``.pfl/raw/<data id>.json``: a hash of names, sizes and times, which is quick to compare, and
+a hash of the content, which decides if the first one differs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pipeline.workspace import Workspace, dataset_path, raw_data_folder
 
 
 class Note(BaseModel):
-    """What lay in a folder when it was read."""
+    """The state of a folder when the data stage read it."""
 
     folder: Path
     listing: str  # hash of names, sizes and times
@@ -35,7 +35,7 @@ class Note(BaseModel):
         write_text(root / ".pfl/raw" / f"{data_id}.json", self.model_dump_json())
 
     def is_current(self) -> bool:
-        """Return whether the folder has the content that was read; remember what is found out about its listing."""
+        """Return whether the folder has the content that was read. Store the result for its present listing."""
         listing = _listing(self.folder)
         if listing in (self.listing, self.changed):
             return listing == self.listing
@@ -48,7 +48,7 @@ class Note(BaseModel):
 
 
 def note_of(root: Path, record: dict[str, Any]) -> Note | None:
-    """Return what a dataset is about to be read from, if these are the user's own files."""
+    """Return a note of the folder that a dataset will be read from; None unless it holds the user's own files."""
     from pflcore.datasets import DATASETS
     from pflcore.datasets._own import OwnFiles
 
@@ -61,7 +61,7 @@ def note_of(root: Path, record: dict[str, Any]) -> Note | None:
 
 
 def changed_folders(workspace: Workspace) -> list[str]:
-    """Return a line for each folder of the user's own files that is not as it was when it was read."""
+    """Return a line for each folder of the user's own files that is gone or has changed since it was read."""
     stages = workspace.stages / "data" / "dvc.yaml"
     used = stages.read_text(encoding="utf-8") if stages.is_file() else ""
     lines = []
@@ -71,7 +71,7 @@ def changed_folders(workspace: Workspace) -> list[str]:
             continue
         try:
             note = Note.model_validate_json(path.read_bytes())
-        except ValidationError:  # a damaged note is none
+        except ValidationError:  # a damaged note is ignored
             continue
         if not note.folder.is_dir():
             lines.append(f"{note.folder}: is gone; what was read from it stays in {dataset_path(data_id)}")
@@ -96,7 +96,7 @@ def _content(folder: Path) -> str:
 
 
 def _files(folder: Path) -> Iterator[tuple[str, Path]]:
-    """Yield the files below a folder by name, but for hidden ones and links that lead nowhere."""
+    """Yield the files below a folder in the order of their names, without hidden files and broken links."""
     found = []
     for place, folders, names in os.walk(folder, followlinks=True):
         folders[:] = [name for name in folders if not name.startswith(".")]

@@ -1,4 +1,4 @@
-"""How long training took, as the train stage leaves it in this machine's own folder; durations in words."""
+"""Duration of trainings, as the train stage writes it into this machine's private folder; durations in words."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Timing:
-    """Of one training on this machine."""
+    """Duration of one training on this machine, from the round where it resumed."""
 
-    seconds: float  # from where it resumed
+    seconds: float
     device: str
     rounds: int  # trained in these seconds
-    core_seconds: float | None = None  # of work of cores, whatever else the machine does; None on an accelerator
-    machine: str = ""  # see :func:`pipeline.stages.identity.describe_machine`; "" where not known
+    core_seconds: float | None = None  # CPU time, which does not depend on other load; None on an accelerator
+    machine: str = ""  # see :func:`pipeline.stages.identity.describe_machine`; "" if unknown
 
 
 def read_timing(path: Path) -> Timing | None:
-    """Return a timing; None when there is none that can be read, since nothing depends on it but words."""
+    """Return a timing, or None if the file is missing or damaged, since timings are only shown."""
     try:
         timing = Timing(**json.loads(path.read_text(encoding="utf-8")))
         numbers = (timing.seconds, timing.rounds, timing.core_seconds or 0.0)
         sensible = all(math.isfinite(number) and number >= 0 for number in numbers)
-    except (OSError, ValueError, TypeError, OverflowError):  # the last of a whole number beyond all floats
+    except (OSError, ValueError, TypeError, OverflowError):  # OverflowError: an integer larger than any float
         return None
     return timing if sensible else None
 

@@ -1,6 +1,6 @@
-"""The workspace: the folder that holds specs, generated stages, artifacts and reports, and where each of them lies.
+"""The workspace, a folder with specs, generated stages, artifacts and reports, and the paths of each of them.
 
-All paths in generated files are relative to it, so the same specs compile to the same bytes wherever it is.
+All paths in generated files are relative to the workspace, so the same specs compile to the same bytes in any place.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from pflcore.errors import UserError
 
 PAPER = "paper"
 RESULTS = "results"
-COUNTING = "pipeline.report.counting"  # counts what is known before a run is trained; loaded late, as it imports torch
-COUNTS = ".pfl/counts"  # what quantities have been counted, a file per run that differs
-KEPT_STAGES = "stages/kept/dvc.yaml"  # the stage file of what is taken from the ledger
+COUNTING = "pipeline.report.counting"  # counts quantities that need no training; loaded late, as it imports torch
+COUNTS = ".pfl/counts"  # quantities that have been counted, a file per run that differs
+KEPT_STAGES = "stages/kept/dvc.yaml"  # the stage file of results from the ledger
 TABLES = "stages/tables"
-CODE = "stages/code.yaml"  # digests of code, which stage files name
+CODE = "stages/code.yaml"  # digests of code, which stage files refer to
 RECORDS = "stages/records.json"  # settings of runs, federations, datasets, selections and pretrained weights, by line
 RUNS = "artifacts/runs"
 PARTITION_REPORTS = "reports/partitions"
@@ -30,21 +30,21 @@ INDEX = "reports/index.html"
 class Workspace:
     """Paths of a workspace.
 
-    A profile other than ``paper`` has a workspace of its own below ``build/`` of the home, so that trial runs never mix
-    with the real ones; otherwise `root` and `home` are the same.
+    A profile other than ``paper`` has a separate workspace below ``build/`` of the home, so trial runs never mix with
+    the real ones. For ``paper``, `root` and `home` are the same.
     """
 
-    root: Path  # where DVC runs and where all relative paths begin
-    home: Path  # with `specs/` and `pyproject.toml`
+    root: Path  # the folder where DVC runs; relative paths begin there
+    home: Path  # the folder with `specs/` and `pyproject.toml`
     profile: str = PAPER
 
     @classmethod
     def find(cls, start: Path | None = None, profile: str = PAPER) -> Workspace:
-        """Return the workspace around `start` (default: the current folder). Raise :class:`UserError` if there is none.
+        """Return the workspace around `start` (default: the current folder).
 
-        Its home is the nearest folder whose pyproject.toml has a section ``[tool.pfl]``. Without any it is `start`, if
-        that has `specs/`, or the nearest folder above with `specs/` in which pfl has been at work: others have folders
-        of that name too, and nothing is to be written there.
+        Its home is the nearest folder whose pyproject.toml has a section ``[tool.pfl]``. If there is none, it is
+        `start` if that has `specs/`, or else the nearest folder above with `specs/` and `.pfl/`: other projects have
+        folders called `specs` too. Raises :class:`UserError` if there is no workspace, or `start` has braces.
         """
         start = (start or Path.cwd()).absolute()
         if set("{}") & set(str(start)):
@@ -68,25 +68,25 @@ class Workspace:
 
     @property
     def private(self) -> Path:
-        """What belongs to this machine alone: checkpoints, timings, caches. Never in git, never in DVC."""
+        """The folder of this machine's private files: checkpoints, timings, caches. Never in git, never in DVC."""
         return self.root / ".pfl"
 
 
 def _is_marked(path: Path) -> bool:
-    """Return whether a pyproject.toml has the section of a study, also one that TOML cannot read."""
+    """Return whether a pyproject.toml has the section of a study, even if it is not valid TOML."""
     section = re.compile(r"^\s*\[\s*tool\s*\.\s*pfl\s*\]", re.MULTILINE)
     return path.is_file() and bool(section.search(path.read_text("utf-8", errors="replace")))
 
 
 def raw_data_folder(root: Path) -> Path:
-    """Return where raw data sets lie, one folder each: ``$PFL_DATA``, or ``data/`` in the workspace.
+    """Return the folder of raw datasets, one subfolder each: ``$PFL_DATA``, or ``data/`` in the workspace.
 
-    It differs between machines and is therefore no part of a spec or of a stage's command.
+    It differs between machines, so neither specs nor commands of stages contain it.
     """
     return Path(os.environ.get("PFL_DATA") or root / "data")
 
 
-# Artifacts, stage files and reports by their ids, relative to the workspace.
+# Paths of artifacts, stage files and reports by id, relative to the workspace.
 
 
 def dataset_path(data_id: str) -> str:
@@ -110,7 +110,7 @@ def run_path(run_id: str, name: str) -> str:
 
 
 def frame_path(spec_id: str) -> str:
-    """Return the folder of the tidy frame of a spec's runs."""
+    """Return the folder with the tidy frame of a spec's runs."""
     return f"artifacts/tables/{spec_id}"
 
 
@@ -129,7 +129,7 @@ def partition_report_path(federation_id: str) -> str:
 
 
 def partition_report_files(federation_id: str) -> list[str]:
-    """Return what a partition's page consists of. Not the folder, where anything of a person's own may lie."""
+    """Return the files of a partition's page. They are listed one by one, as users may put files into the folder."""
     names = ("index.md", "index.html", "picture.svg", "clients.csv")
     return [f"{partition_report_path(federation_id)}/{name}" for name in names]
 
@@ -139,12 +139,12 @@ def report_path(spec_id: str) -> str:
 
 
 def report_files(spec_id: str) -> list[str]:
-    """Return what a spec's report consists of, the last two being folders; what else is there is a person's own."""
+    """Return the files of a spec's report; the last two are folders. Other files beside them belong to the user."""
     tables = ("table.tex", "table.csv", "table.parquet", "results.csv", "results.parquet")
     names = ("report.md", "report.html", "report.tex", *tables, "figures", "metrics")
     return [f"{report_path(spec_id)}/{name}" for name in names]
 
 
 def timings_path(spec_id: str) -> Path:
-    """Return where the durations of a spec's runs are written."""
+    """Return the file with the durations of a spec's runs."""
     return Path(".pfl", "timings", f"{spec_id}.md")

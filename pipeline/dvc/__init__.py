@@ -1,1 +1,1 @@
-"""Everything that talks to DVC: its command line, what it has recorded and is told, its remote."""
+"""Access to DVC: its command line, its lock files, settings and cache, and the recording of stages."""

@@ -1,4 +1,4 @@
-"""DVC as a program that is called, where that is quick enough; and its lock files and settings, read as text."""
+"""Calls of DVC's command line, where that is quick enough, and its lock files and settings, read as text."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _IGNORE = "__pycache__/\n*.pyc\n/.pfl/\n/build/\n/.venv/\n"
 
 
 def dvc(root: Path, *arguments: str) -> int:
-    """Run the `dvc` beside this Python, or on the path, in `root`; return its exit code."""
+    """Run the `dvc` beside this Python, or else the one on the search path, in `root`; return its exit code."""
     program = shutil.which("dvc", path=executables())
     if not program:
         raise UserError("dvc is not installed in this environment; run `make setup`")
@@ -30,12 +30,12 @@ def dvc(root: Path, *arguments: str) -> int:
 
 
 def executables() -> str:
-    """Return a search path on which stages find `pfl`, also when the environment has not been activated."""
+    """Return a search path on which stages find `pfl`, even if the environment has not been activated."""
     return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
 
 
 def initialise(root: Path, *, inside: bool = False) -> None:
-    """Make `root` a DVC repository, whether it is a git repository or not, or lies `inside` of one."""
+    """Make `root` a DVC repository. It need not be a git repository; `inside` allows it to be a folder of one."""
     root.mkdir(parents=True, exist_ok=True)
     if not (root / ".dvcignore").is_file():  # `dvc init` would write an empty one
         write_text(root / ".dvcignore", _IGNORE)
@@ -46,7 +46,7 @@ def initialise(root: Path, *, inside: bool = False) -> None:
             command = ["git", "check-ignore", "-v", ".dvc/config"]
             if rule := subprocess.run(command, cwd=root, capture_output=True, text=True).stdout.partition("\t")[0]:
                 line = f"{root}: git ignores this folder, by {rule.strip()}; take the rule out, or begin elsewhere"
-                raise UserError(line)  # DVC would take no notice of git
+                raise UserError(line)  # DVC would initialise the folder without git
         if dvc(root, "init", "--quiet", *([] if (root / ".git").exists() else [nested])):
             raise UserError(f"{root}: `dvc init` failed; see above")
         dvc(root, "config", "--quiet", "core.analytics", "false")
@@ -56,9 +56,9 @@ def initialise(root: Path, *, inside: bool = False) -> None:
 
 
 def _settings(root: Path) -> configparser.ConfigParser:
-    """Read the repository's own settings, without the second that asking DVC takes."""
+    """Read the repository's own settings from their files, since asking DVC takes a second."""
     settings = configparser.ConfigParser(interpolation=None, strict=False)
-    with suppress(configparser.Error, UnicodeDecodeError):  # DVC itself will complain
+    with suppress(configparser.Error, UnicodeDecodeError):  # DVC itself will report the error
         settings.read([root / ".dvc/config", root / ".dvc/config.local"], encoding="utf-8")
     return settings
 
@@ -69,13 +69,13 @@ def in_cache(root: Path, content: str) -> bool:
 
 
 def cache_file(root: Path, md5: str) -> Path:
-    """Return where DVC's cache keeps a file, as far as the repository's settings say where the cache is."""
+    """Return the path of a file in DVC's cache, whose place is read from the repository's own settings only."""
     folder = _settings(root).get("cache", "dir", fallback="cache")
     return Path(os.path.normpath(root / ".dvc" / folder), "files/md5", md5[:2], md5[2:])
 
 
 def locked_stages(root: Path, stages: Iterable[Stage]) -> dict[str, dict[str, Any]]:
-    """Return address → what DVC recorded when a stage last ran, of those that did.
+    """Return address → DVC's record of the last execution, for each stage that has one.
 
     Raises:
         UserError: A lock file is damaged.

@@ -1,12 +1,12 @@
-"""DVC's side of running stages: which are stale, what its run cache holds, what has been made.
+"""The recorder: it finds stale stages, restores outputs from DVC's run cache, and records executed stages in DVC.
 
-DVC's Python interface is used in place of its command line, since a process per stage costs a second. The order of
-things and the locks are those of DVC's own ``repro``: a stage that is under way here is marked, so that a ``dvc repro``
-beside it stops with one line, and what such a ``dvc repro`` has under way is left alone here.
+It uses DVC's Python interface instead of its command line, since a process per stage costs a second. The order of
+operations and the locks are those of DVC's own ``repro``. A stage that is executed here is marked, so a ``dvc repro``
+at the same time stops with one line; a stage that such a ``dvc repro`` executes is left alone here.
 
-A stage that has ended is entered into DVC's cache and run cache at once, which is what makes it last. The lock files
-follow every few seconds and at the end, since DVC rewrites a whole one, in place, for each entry; one that a kill has
-cut short is removed, as all that it said is in the run cache.
+A stage that has ended is saved to DVC's cache and run cache at once, so its result is not lost. The lock files follow
+every few seconds and at the end, since DVC rewrites a whole file, in place, for each entry. A lock file that a kill has
+truncated is removed, as all its entries are in the run cache.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from pflcore.errors import UserError
 from pipeline.compile.compilation import Stage
 from pipeline.parsing import parse_yaml
 
-DUMP_EVERY = 10.0  # seconds between two versions of the lock files, or ten times what the last one took
+DUMP_EVERY = 10.0  # least seconds between two writes of the lock files; also ten times the duration of the last write
 CHANGED = "what it depends on changed while it ran; nothing is recorded, run it again"
 WAITING = "waiting for another process, such as a `dvc push`, that has DVC's lock"
-_IN_THE_WAY = (NotADirectoryError, IsADirectoryError, PermissionError)  # of one stage's files, unlike a full disk
+_IN_THE_WAY = (NotADirectoryError, IsADirectoryError, PermissionError)  # concern one stage, unlike a full disk
 
 
 class Locked(Exception):
@@ -39,29 +39,29 @@ class Locked(Exception):
 
 @dataclass(frozen=True)
 class Verdict:
-    """What is to be done with a stage whose inputs are there.
+    """The decision about a stage whose inputs are complete.
 
-    ``fresh`` and ``cached`` need nothing, the latter was in the run cache; ``run`` has to be executed, and what it
-    wrote before has been removed; ``busy`` is held by another process; ``broken`` is beyond DVC.
+    ``fresh``: up to date. ``cached``: restored from the run cache. ``run``: has to be executed; its old outputs have
+    been removed. ``busy``: another process executes it. ``broken``: DVC raised an error.
     """
 
     what: Literal["fresh", "cached", "run", "busy", "broken"]
-    why: str = ""  # who holds it, or what DVC said
-    aside: tuple[str, ...] = ()  # where files went that a person had changed
+    why: str = ""  # the process that executes it, or DVC's error
+    aside: tuple[str, ...] = ()  # new paths of reports that a person had edited
 
 
 class Recorder:
-    """DVC's side of running `stages` of the workspace `root`. To be used from one thread.
+    """Checks and records `stages` of the workspace `root` in DVC. Not thread-safe.
 
     Raises:
-        UserError: `root` is no DVC repository, or its settings cannot be used.
+        UserError: `root` is not a DVC repository, or its settings cannot be used.
     """
 
     def __init__(self, root: Path, stages: Iterable[Stage]) -> None:
         from dvc.exceptions import DvcException
         from dvc.repo import Repo
 
-        for library in ("dvc", "dvc_data", "dvc_objects"):  # errors are raised, and progress is shown otherwise
+        for library in ("dvc", "dvc_data", "dvc_objects"):  # errors are raised, and the board shows progress
             logging.getLogger(library).setLevel(logging.CRITICAL)
         self.root = root
         self.known = {stage.address: stage for stage in stages}
@@ -69,32 +69,32 @@ class Recorder:
         with self._explained():
             self.repo = Repo(str(root))
         self._loaded: dict[str, Any] = {}
-        self._held: dict[str, tuple[ExitStack, str]] = {}  # the mark on a stage that is executed, and its key
-        self._undumped: dict[str, dict[str, Any]] = {}  # by stage file: stages that its lock file does not have yet
-        self._due = 0.0  # when lock files may be written again
+        self._held: dict[str, tuple[ExitStack, str]] = {}  # stages being executed → DVC's mark on it, and its key
+        self._undumped: dict[str, dict[str, Any]] = {}  # stage file → stages that its lock file does not have yet
+        self._due = 0.0  # time from which lock files may be written again
         self._remove_cut_files()
 
     def close(self, wait: bool = True) -> None:
-        """Complete the lock files, and release what is held; at once, as far as that goes, without `wait`."""
+        """Complete the lock files and release all marks. Without `wait`, do so only if DVC's lock is free."""
         try:
             with suppress(Locked), self._locked(wait):
                 for address in list(self._held):
                     self._release(address)
                 self._dump()
-        finally:  # what cannot be released is let go: DVC would try it when the interpreter ends, and wait for ever
+        finally:  # close the remaining marks now: DVC would try it when the interpreter exits, and wait for ever
             for address in list(self._held):
                 with suppress(self._error, OSError):
                     self._release(address)
             self.repo.close()
 
     def stale(self, addresses: Iterable[str]) -> dict[str, str]:
-        """Return the stages that are not as DVC recorded them, each with the reason, whatever is before them."""
+        """Return the stages that differ from DVC's record, each with the reason, regardless of earlier stages."""
         with self._locked():
             reasons = {address: self._reason(self._stage(address)) for address in addresses}
         return {address: reason for address, reason in reasons.items() if reason}
 
     def begin(self, address: str) -> Verdict:
-        """Decide about a stage whose inputs are complete; to be executed, it is held until recorded or given up.
+        """Decide about a stage whose inputs are complete. If it is to run, mark it until it is recorded or given up.
 
         Raises:
             Locked: Another process has DVC's lock.
@@ -106,7 +106,7 @@ class Recorder:
             try:
                 if not self._reason(stage):
                     return Verdict("fresh")
-                with self._mark(stage):  # is anybody at work on it?
+                with self._mark(stage):  # raises LockError if another process works on the stage
                     pass
                 return self._prepare(address, stage)
             except LockError as error:
@@ -115,15 +115,15 @@ class Recorder:
                 return Verdict("broken", why=f"DVC: {_line(error)}")
 
     def keep(self) -> int:
-        """Put into the cache what is as recorded and has only been lost there; return the number of its stages."""
+        """Put outputs back into the cache that are as recorded but lost there; return the number of their stages."""
         with self._locked():
             return sum(self._keep(self._stage(address)) for address in self.known)
 
     def record(self, addresses: Iterable[str], wait: bool = False) -> dict[str, str]:
-        """Let DVC know of stages that have been executed. Return what went wrong, by stage.
+        """Record executed stages in DVC. Return address → problem, for the stages that could not be recorded.
 
         Raises:
-            Locked: Another process has DVC's lock, which is not to be waited for.
+            Locked: Another process has DVC's lock, and `wait` is False.
         """
         problems: dict[str, str] = {}
         with self._locked(wait):
@@ -144,14 +144,14 @@ class Recorder:
         return problems
 
     def give_up(self, address: str) -> None:
-        """Release a stage that was begun and will not be recorded."""
-        with self._explained():  # the marks have a lock of their own
+        """Release the mark of a stage that was begun and will not be recorded."""
+        with self._explained():  # marks have their own lock, so DVC's is not needed
             self._release(address)
 
     @classmethod
     @contextmanager
     def alone(cls, root: Path, command: str, folder: Path) -> Iterator[None]:
-        """Let no other command of DVC work with what lies in a folder; raise :class:`UserError` while one does."""
+        """Keep other commands of DVC away from a folder. Raises :class:`UserError` if one is working there."""
         recorder = cls(root, [])
         try:
             with recorder._locked(wait=False), recorder._rwlock(command, [], [str(folder)]):
@@ -171,7 +171,7 @@ class Recorder:
         stage.save_deps()
         aside = self._set_aside(stage)
         stage.remove_outs(ignore_remove=False, force=False)
-        if not as_recorded:  # or DVC, knowing the new inputs, would bring back what was made from the old ones
+        if not as_recorded:  # otherwise DVC would restore outputs that were made from the old inputs
             for out in stage.outs:
                 out.hash_info = HashInfo()
         try:
@@ -186,7 +186,7 @@ class Recorder:
         return Verdict("run", aside=aside)
 
     def _keep(self, stage: Any) -> bool:
-        """Put what a stage wrote into the cache, if it is not there and all else is as recorded; return whether so."""
+        """Put a stage's outputs into the cache if they are as recorded but missing there; return whether it did so."""
         if stage.changed_stage() or any(entry.workspace_status() for entry in (*stage.deps, *stage.outs)):
             return False
         if not any(out.status() for out in stage.outs):
@@ -196,7 +196,7 @@ class Recorder:
         return True
 
     def _set_aside(self, stage: Any) -> tuple[str, ...]:
-        """Move reports that are nothing that a stage wrote, as DVC knows; return where to, within the workspace."""
+        """Move reports whose content is neither as recorded nor in the cache; return new paths in the workspace."""
         moved = []
         for out in stage.outs:
             name = str(out.def_path)
@@ -209,15 +209,15 @@ class Recorder:
         return tuple(moved)
 
     def _save(self, address: str) -> None:
-        """Hash and cache what a stage wrote; the lock file follows."""
+        """Hash and cache a stage's outputs; the lock file is written later."""
         stage = self._stage(address)
         stage.save()
         stage.commit()
-        stage.cmd_changed = False  # it was loaded with what was recorded then
+        stage.cmd_changed = False  # DVC set it when the stage was loaded, from the record of that time
         self._undumped.setdefault(self.known[address].file, {})[address] = stage
 
     def _dump(self) -> None:
-        """Complete the lock files, but beside stage files that have been compiled away meanwhile."""
+        """Complete the lock files, except those whose stage file has been removed by a compilation meanwhile."""
         began = time.monotonic()
         while self._undumped:
             name, stages = self._undumped.popitem()
@@ -227,7 +227,7 @@ class Recorder:
         self._due = ended + max(DUMP_EVERY, 10 * (ended - began))
 
     def _reason(self, stage: Any) -> str:
-        """Return why DVC would execute a stage; empty when it would not."""
+        """Return why DVC would execute a stage; "" if it would not."""
         if stage.changed_stage():
             return "its command changed" if any(out.hash_info for out in stage.outs) else "not made yet"
         for entry in (*stage.deps, *stage.outs):
@@ -241,7 +241,7 @@ class Recorder:
         return ""
 
     def _mark(self, stage: Any) -> Any:
-        """Return DVC's mark on what a stage reads and writes; it raises ``LockError`` when another process has it."""
+        """Return DVC's mark on the files of a stage; entering it raises ``LockError`` if another process has it."""
         read, write = [dep.fs_path for dep in stage.deps], [out.fs_path for out in stage.outs]
         return self._rwlock(f"pfl run ({stage.addressing})", read, write)
 
@@ -261,7 +261,7 @@ class Recorder:
         return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
     def _stage(self, address: str) -> Any:
-        """Return DVC's stage, loaded once; its whole file is, as reading that is what takes time."""
+        """Return DVC's object of a stage. All stages of its file are loaded, once, as reading the file takes long."""
         if address not in self._loaded:
             from dvc.dvcfile import load_file
 
@@ -272,9 +272,9 @@ class Recorder:
 
     @contextmanager
     def _locked(self, wait: bool = True) -> Iterator[None]:
-        """Work inside DVC's lock. DVC's own way forgets settings each time, which takes longer.
+        """Hold DVC's lock. DVC's own ``lock_repo`` also resets the repository object each time, which takes longer.
 
-        When another process has it, wait for it, or for a few seconds only and raise :class:`Locked`.
+        If another process has the lock, wait for it; without `wait`, raise :class:`Locked` after a few seconds.
         """
         with self._explained():
             if not self._lock():
@@ -304,13 +304,13 @@ class Recorder:
             yield
         except self._error as error:
             raise UserError(f"DVC: {_line(error)}") from None
-        except OSError as error:  # such as a disk that is full
-            where = error.filename2 or error.filename or ".dvc"  # whose cache has copies of all outputs
+        except OSError as error:  # such as a full disk
+            where = error.filename2 or error.filename or ".dvc"  # the cache there has copies of all outputs
             why = error.strerror or error
             raise UserError(f"DVC: {where}: {why}; what is recorded so far stays, the same command goes on") from None
 
     def _remove_cut_files(self) -> None:
-        """Remove lock files and marks that a kill has cut short; DVC itself would stop at them."""
+        """Remove lock files and the file of marks if a kill has truncated them; DVC itself would stop at them."""
         marks = Path(str(self.repo.tmp_dir), "rwlock")
         for path in {marks, *((self.root / stage.file).with_name("dvc.lock") for stage in self.known.values())}:
             with suppress(FileNotFoundError):
@@ -319,7 +319,7 @@ class Recorder:
 
 
 def _is_whole(path: Path) -> bool:
-    """Return whether a lock file, or else the file of marks, is as DVC writes it."""
+    """Return whether a lock file or the file of marks has the form that DVC writes."""
     from dvc.dvcfile import Lockfile
     from voluptuous import Invalid
 
@@ -332,7 +332,7 @@ def _is_whole(path: Path) -> bool:
 
 
 def _line(error: BaseException) -> str:
-    """Return an error of DVC's and what caused it, on one line."""
+    """Return an error of DVC and its cause in one line."""
     text, cause = str(error).strip(), error.__cause__ or error.__context__
     more = f" ({str(cause).strip()})" if cause and str(cause).strip() not in text else ""
     return " ".join((text + more).split())

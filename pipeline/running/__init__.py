@@ -1,1 +1,1 @@
-"""``pfl run``: what is stale is found, scheduled along the graph, executed in parallel and recorded in DVC."""
+"""``pfl run``: finds stale stages, schedules them along the graph, executes them in parallel, records them in DVC."""

@@ -1,4 +1,4 @@
-"""The state of a ``pfl run``: kept in a file for ``pfl status``, shown by bars on a terminal and lines elsewhere."""
+"""The state of a ``pfl run``: written to a file for ``pfl status``, shown as bars on a terminal and lines elsewhere."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from pipeline.timing import duration
 from pipeline.workspace import Workspace
 
 State = Literal["queued", "waiting", "running", "done", "cached", "failed", "skipped"]
-"""`waiting` is held up by another process, `cached` needed no work, `skipped` depends on something that failed."""
+"""`waiting`: another process holds it. `cached`: it needed no work. `skipped`: it depends on a stage that failed."""
 
 OVER = ("done", "cached", "failed", "skipped")
-MAX_BYTES = 1 << 26  # the state of 5,000 runs has some two million
-SHOWN = ("data", "features", "partition", "train", "report")  # kinds of stages that are worth a line when they end
-LINE_EVERY = 30.0  # seconds between two lines about all, where there is no terminal
+MAX_BYTES = 1 << 26  # the state of 5,000 runs has about two million
+SHOWN = ("data", "features", "partition", "train", "report")  # kinds of stages that get a line when they end
+LINE_EVERY = 30.0  # seconds between two lines about the whole run, without a terminal
 MAX_BARS = 24
 ATTEMPT = re.compile(r"--- (on |[-0-9]+ [:0-9]+  pfl stage )")  # the first line of an attempt in a log
 _STYLES = {"done": "green", "cached": "dim", "running": "cyan", "failed": "red", "waiting": "yellow", "skipped": "dim"}
@@ -37,7 +37,7 @@ _STYLES = {"done": "green", "cached": "dim", "running": "cyan", "failed": "red",
 
 @dataclass
 class StageState:
-    """One stage. Times are seconds, `began` since 1970; `accuracy` is a share of 1."""
+    """The state of one stage. Times are in seconds, `began` since 1970; `accuracy` is between 0 and 1."""
 
     address: str
     kind: str
@@ -58,7 +58,7 @@ class StageState:
 
     @property
     def name(self) -> str:
-        """What it is called for a reader: a run by its id alone, anything else by kind and subject."""
+        """The name to show: the id for a run, kind and subject for any other stage."""
         return self.subject if self.kind in ("train", self.subject) else f"{self.kind} {self.subject}"
 
     def progressed(self, round_: int, rounds: int, accuracy: float | None) -> None:
@@ -71,7 +71,7 @@ class StageState:
         return now - self.began if self.state == "running" else self.seconds
 
     def left(self, now: float) -> float:
-        """Return the expected seconds until it is over, from its own rounds as soon as there are some."""
+        """Return the expected seconds until the stage ends, estimated from its own rounds as soon as one is done."""
         if self.state != "running":
             return 0.0 if self.state in OVER else self.expected
         first = self.resumed or 0
@@ -82,12 +82,12 @@ class StageState:
 
 @dataclass
 class Board:
-    """All stages of a call of ``pfl run``, each after what it depends on.
+    """All stages of a call of ``pfl run``, each after the stages that it depends on.
 
-    `began` and `ended` are seconds since 1970; `ended` is 0 while it runs.
+    `began` and `ended` are seconds since 1970; `ended` is 0 during the run.
     """
 
-    title: str = ""  # what was typed
+    title: str = ""  # the command as typed
     process: int = field(default_factory=os.getpid)
     began: float = field(default_factory=time.time)
     ended: float = 0.0
@@ -106,12 +106,12 @@ class Board:
         return [entry for entry in self.entries.values() if entry.kind == kind]
 
     def left(self, now: float) -> float:
-        """Return the expected seconds until all is over: all work shared out evenly, or the longest of what runs."""
+        """Return the expected seconds until the end: the work per place or the longest stage, whichever is more."""
         each = [entry.left(now) for entry in self.entries.values()]
         return max(sum(each) / max(self.places, 1), max(each, default=0.0))
 
     def save(self, now: bool = False) -> None:
-        """Write it, unless that happened less than a second ago, or took long, and need not be done `now`."""
+        """Write the board; unless `now`, at most once a second and for at most a twentieth of the time."""
         if self.path and (now or time.monotonic() > self._due):
             began = time.monotonic()
             facts = {name: value for name, value in vars(self).items() if name not in ("path", "_due")}
@@ -119,13 +119,13 @@ class Board:
             self._due = began + max(1.0, 20 * (time.monotonic() - began))
 
     def finish(self) -> None:
-        """Write that it is over."""
+        """Write the board with the time of its end."""
         self.ended = time.time()
         self.save(now=True)
 
     @classmethod
     def load(cls, path: Path) -> Board | None:
-        """Return the last one written, or None. Raise :class:`UserError` for a file that cannot be read."""
+        """Return the board in a file; None if there is no file. Raises :class:`UserError` if it cannot be read."""
         if not path.is_file():
             return None
         try:
@@ -137,7 +137,7 @@ class Board:
 
     @property
     def alive(self) -> bool:
-        """Whether the process that wrote it still works on it."""
+        """Whether the process that wrote the board still works on it."""
         try:
             os.kill(self.process, 0)
         except PermissionError:
@@ -148,12 +148,12 @@ class Board:
 
 
 def status_path(workspace: Workspace) -> Path:
-    """Return where the state of the last `pfl run` is."""
+    """Return the file with the state of the last `pfl run`."""
     return workspace.private / "run.json"
 
 
 class Display:
-    """What is shown on standard error while a run goes on; a context manager."""
+    """The display on standard error during a run; a context manager."""
 
     def __init__(self, board: Board) -> None:
         self.board, self.next_line = board, time.monotonic() + LINE_EVERY
@@ -163,7 +163,7 @@ class Display:
             TextColumn("{task.fields[text]}", markup=False, table_column=Column(no_wrap=True)),
             console=Console(stderr=True),
             transient=True,
-            redirect_stdout=sys.stdout.isatty(),  # it may be a file, in which nothing of a display belongs
+            redirect_stdout=sys.stdout.isatty(),  # a file must not contain parts of the display
             disable=not sys.stderr.isatty(),
         )
         self.tasks: dict[str, TaskID] = {}
@@ -186,7 +186,7 @@ class Display:
             self.say(f"{entry.name}: {duration(entry.seconds)}{', diverged' if entry.diverged else _accuracy(entry)}")
 
     def tick(self) -> None:
-        """Show the state as it is now."""
+        """Show the present state."""
         running = self.board.of_state("running")
         if not self.bars.disable:
             shown = {entry.address: entry for entry in running[:MAX_BARS]}
@@ -209,7 +209,7 @@ class Display:
 
 
 def show_status(board: Board, console: Console, everything: bool) -> None:
-    """Print what `pfl status` does: the whole in a line, then what runs, has failed or diverged; or every stage."""
+    """Print the output of `pfl status`: a summary and the stages that run, wait, failed or diverged, or every stage."""
     alive = board.alive
     since = datetime.fromtimestamp(board.began).strftime("%Y-%m-%d %H:%M:%S")
     how = f"since {since}, process {board.process}"
@@ -234,7 +234,7 @@ def show_status(board: Board, console: Console, everything: bool) -> None:
 
 
 def summary(board: Board) -> list[str]:
-    """Return the lines at the end: counts, then each failure with the end of its last attempt, and how to try again."""
+    """Return the last lines of a run: counts, each failure with the end of its log, and the command to try again."""
     counts, trains = board.counts(), board.of_kind("train")
     words = {state: counts[state] for state in ("done", "cached", "failed")}
     words["not done"] = counts["skipped"] + counts["queued"] + counts["waiting"]
@@ -248,7 +248,7 @@ def summary(board: Board) -> list[str]:
             log = Path(entry.log).read_text(encoding="utf-8", errors="replace").splitlines()
             begin = max((number for number, line in enumerate(log) if ATTEMPT.match(line)), default=0)
             last = [line for line in log[begin:] if line.strip() and not line.startswith("---")][-5:]
-            lines += [f"    {line}" for line in last if line != f"pfl: {entry.note}"]  # which has been said
+            lines += [f"    {line}" for line in last if line != f"pfl: {entry.note}"]  # the note is shown above
             lines.append(f"    all of it: {os.path.relpath(entry.log)}")
     if counts["failed"]:
         lines.append(f"what is done stays done; to try the rest again: {board.title}")
@@ -256,7 +256,7 @@ def summary(board: Board) -> list[str]:
 
 
 def overall(board: Board) -> str:
-    """Return how far a run is, in a line."""
+    """Return a line about the progress of a run."""
     counts, alive = board.counts(), board.alive
     words = {
         "stopped" if state == "running" and not alive else state: counts[state]
@@ -269,12 +269,12 @@ def overall(board: Board) -> str:
 
 
 def _counted(counts: dict[str, int]) -> str:
-    """Return ``3 done, 1 failed``, without what there is none of."""
+    """Return ``3 done, 1 failed``, without counts of zero."""
     return ", ".join(f"{count} {word}" for word, count in counts.items() if count)
 
 
 def _text(entry: StageState) -> str:
-    """Return what is to be said of a stage beside its name and state."""
+    """Return the text about a stage that is shown beside its name and state."""
     now = time.time()
     took = duration(entry.elapsed(now)) if entry.began else ""
     if entry.state != "running":

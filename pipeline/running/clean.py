@@ -1,4 +1,4 @@
-"""``pfl clean``: artifacts that no spec asks for any more, and their removal."""
+"""``pfl clean``: find and remove artifacts that no spec needs any more."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from pipeline.spec.run import ABSENT
 from pipeline.spec.specs import find_specs
 from pipeline.workspace import RUNS, Workspace
 
-KINDS = ("data", "partitions", "selections", "tables", "weights")  # folders of artifacts, beside that of runs
+KINDS = ("data", "partitions", "selections", "tables", "weights")  # folders of artifacts, besides the one of runs
 
 
 def unused(workspace: Workspace) -> list[Path]:
-    """Return files of artifacts, and checkpoints, of which no stage of any spec knows, sorted.
+    """Return the files of artifacts and the checkpoints that belong to no stage of any spec, sorted.
 
-    Raises :class:`UserError` for an invalid spec, or missing weights, as nobody can tell what is asked for.
+    Raises :class:`UserError` if a spec is invalid or pretrained weights are missing: then the stages are not known.
     """
     root, specs = workspace.root, list(find_specs(workspace.specs))
     compilation = compile_workspace(workspace, specs, ledger=False)
@@ -35,15 +35,14 @@ def unused(workspace: Workspace) -> list[Path]:
     left = [path for path in made if not outs & {path, *path.parents}]
     for folder in workspace.private.glob("checkpoints/*"):
         if folder.is_dir() and folder.name.rpartition("-")[0] not in compilation.runs:
-            # A lock has nothing in it.
-            left += [path for path in folder.iterdir() if path.is_file() and path.stat().st_size]
+            left += [path for path in folder.iterdir() if path.is_file() and path.stat().st_size]  # no locks: empty
     return sorted(left)
 
 
 def remove(workspace: Workspace, paths: Iterable[Path]) -> list[Path]:
-    """Remove files that are unused, and their copies in DVC's cache where this workspace has one; return them.
+    """Remove those of the files that are unused, and their copies in the workspace's own DVC cache; return them.
 
-    Raises :class:`UserError` while another command works with artifacts.
+    Raises :class:`UserError` if another command is working with artifacts.
     """
     initialise(workspace.root)
     workspace.private.mkdir(exist_ok=True)
@@ -52,7 +51,7 @@ def remove(workspace: Workspace, paths: Iterable[Path]) -> list[Path]:
             FileLock(workspace.private / "run.lock", timeout=0),
             Recorder.alone(workspace.root, "pfl clean", workspace.root / "artifacts"),
         ):
-            asked = sorted({*paths} & {*unused(workspace)})  # specs may have been edited meanwhile
+            asked = sorted({*paths} & {*unused(workspace)})  # specs may have been edited since `paths` was made
             shared = _contents(workspace.root, asked) | _added_by_user(workspace.root)
             for path in asked:
                 _remove(workspace.root, path, shared)
@@ -62,7 +61,7 @@ def remove(workspace: Workspace, paths: Iterable[Path]) -> list[Path]:
 
 
 def _contents(root: Path, removed: list[Path]) -> set[str]:
-    """Return hashes of artifacts that stay, as far as one that is removed may have the same content."""
+    """Return the hashes of artifacts that stay and have the size, so perhaps the content, of a removed one."""
     sizes = {path.stat().st_size for path in removed if path.is_file()}
     stay = {path for path in (root / "artifacts").rglob("*") if path.is_file()} - {*removed}
     return {digest_of(path, "md5") for path in stay if path.stat().st_size in sizes}
@@ -85,9 +84,9 @@ def _added_by_user(root: Path) -> set[str]:
 def _remove(root: Path, path: Path, shared: set[str]) -> None:
     if path.is_relative_to(root / "artifacts") and path.is_file() and (content := digest_of(path, "md5")) not in shared:
         copy = cache_file(root, content)
-        if copy.is_relative_to(root):  # others may depend on what lies in a shared one
+        if copy.is_relative_to(root):  # other projects may depend on files of a shared cache
             copy.unlink(missing_ok=True)
     path.unlink()
-    for folder in path.parents[: len(path.relative_to(root).parts) - 3]:  # but for those of a kind
+    for folder in path.parents[: len(path.relative_to(root).parts) - 3]:  # `artifacts/<kind>` itself stays
         if not any(folder.iterdir()):
             folder.rmdir()

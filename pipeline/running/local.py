@@ -1,7 +1,7 @@
-"""Executing stages on this machine: a process per stage, its output into a log file, its progress and end to a pool.
+"""Execution of stages on this machine: one process per stage, which writes a log file and sends events to a pool.
 
-A process is a fork of one that has imported everything and done nothing, so it starts in a few hundredths of a second
-and nothing that a stage does to its process can reach the next one.
+Each process is forked from one that has imported everything and done nothing else. It starts in a few hundredths of a
+second, and no state of a process can reach the next stage.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from pflcore.memory import is_memory, memory_limit
 if TYPE_CHECKING:
     from pflcore.engine import Progress
 
-GIB_PER_RUN = 4  # what a run on a CPU is expected to need, when nobody says how many there shall be at a time
+GIB_PER_RUN = 4  # expected memory of a run on a CPU; it limits the number of processes if `--jobs` is not given
 SEND_EVERY = 0.2  # seconds between two messages about rounds
 DRIVERS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
 Outcome = Literal["done", "failed", "lost", "memory"]
-"""How a stage ended: well; by an error in a spec, data or code; its process vanished; memory did not suffice.
+"""How a stage ended: without error; with an error of spec, data or code; its process was lost; memory was exhausted.
 
-The last two are the machine's doing, and worth another try.
+The machine causes the last two, so the stage is tried again.
 """
 
 
@@ -53,7 +53,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Progressed:
-    """A round of a run is over. `accuracy` is a share of 1, the last one measured."""
+    """Event: a round of a run is over. `accuracy` is the last measured one, between 0 and 1."""
 
     address: str
     round: int
@@ -63,7 +63,7 @@ class Progressed:
 
 @dataclass(frozen=True)
 class Ended:
-    """A stage is over. `message` is one line; `diverged` says so of a run that ended well all the same."""
+    """Event: a stage is over. `message` is one line; `diverged` is True if a run diverged, which is no failure."""
 
     address: str
     outcome: Outcome
@@ -76,14 +76,14 @@ Event = Progressed | Ended
 
 @dataclass(frozen=True)
 class Slot:
-    """Room for one stage at a time; slots of one name are the same."""
+    """A place that executes one stage at a time. Slots with the same name are interchangeable."""
 
     name: str  # ``cpu`` or ``gpu 1``
-    variables: Mapping[str, str] = field(default_factory=dict)  # of its processes
+    variables: Mapping[str, str] = field(default_factory=dict)  # environment variables of its processes
 
 
 class LocalPool:
-    """Who executes stages, in slots of the workspace `root`, with `variables` for all of them."""
+    """Executes stages of the workspace `root` in slots; `variables` are environment variables of all processes."""
 
     def __init__(self, root: Path, slots: Sequence[Slot], variables: Mapping[str, str]) -> None:
         self.root, self.variables = root, variables
@@ -92,46 +92,46 @@ class LocalPool:
         self.running: dict[Connection, tuple[str, str, BaseProcess]] = {}  # address, slot and process
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(["pipeline.running.warm"])
-        _run_forkserver()  # it takes seconds, in which there is other work
+        _run_forkserver()  # now, since its imports take seconds, during which this process has other work
 
     @property
     def capacity(self) -> int:
         return self.limits.total()
 
     def free_slot(self, address: str) -> str | None:
-        """Return where a stage could run now; None where all slots are taken."""
+        """Return the name of a slot in which a stage could run now; None if all slots are taken."""
         busy = Counter(slot for _, slot, _ in self.running.values())
         free = [name for name, limit in self.limits.items() if busy[name] < limit]
         return min(free, key=lambda name: busy[name], default=None)
 
     def start(self, job: Job, place: str) -> None:
-        """Start a stage where there is room for it."""
+        """Start a stage in the slot `place`, which has to be free."""
         here, there = self._context.Pipe()
         environment = {**os.environ, **self.variables, **self.slots[place].variables}
         self.running[here] = job.address, place, self._fork(job, environment, there)
         there.close()
 
     def events(self, timeout: float) -> list[Event]:
-        """Return what has happened; wait for it up to `timeout` seconds."""
+        """Return the events since the last call; wait for one up to `timeout` seconds."""
         ready = cast(list[Connection], wait([*self.running], timeout))
         return [self._receive(connection) for connection in ready]
 
     def shrink(self, place: str) -> str:
-        """Run fewer where memory did not suffice for a stage; return what was done about it."""
+        """Run one stage fewer at a time in the slot where memory was exhausted; return a text that says so, or ""."""
         if self.limits[place] <= 1:
             return ""
         self.limits[place] -= 1
         return f"at most {self.limits[place]} at a time on {place} from now on"
 
     def close(self) -> None:
-        """End what is under way."""
+        """Kill all running stages."""
         for connection, (_, _, process) in self.running.items():
             connection.close()
             _kill(process)
         self.running.clear()
 
     def _fork(self, job: Job, environment: dict[str, str], connection: Connection) -> BaseProcess:
-        """Start a worker. If the process that workers are forked from has been killed, start that anew."""
+        """Start a worker. If the process that workers are forked from has been killed, start it again."""
         for pause in (0.1, 1.0, None):
             process = self._context.Process(target=work, args=(job, self.root, environment, connection))
             try:
@@ -139,7 +139,7 @@ class LocalPool:
                 return process
             except (EOFError, ConnectionError):
                 if pause:
-                    time.sleep(pause)  # until the system knows of its end
+                    time.sleep(pause)  # until the system has noticed its end
                     _run_forkserver()
         raise UserError(
             "the process that workers are forked from was killed, again and again; the same command goes on"
@@ -157,13 +157,13 @@ class LocalPool:
         if isinstance(event, Ended):
             del self.running[connection]
             connection.close()
-            _kill(process)  # and what it may have started
+            _kill(process)  # and the processes that it started
         return event
 
 
 def _run_forkserver() -> None:
-    """Start it deaf to Ctrl-C, which is for the scheduler: it would tell where in its imports it has been hit."""
-    resource_tracker.ensure_running()  # or it would be started in between, and let interruptions through again
+    """Start the fork server with Ctrl-C blocked: the scheduler handles it, and the server would print a traceback."""
+    resource_tracker.ensure_running()  # otherwise the fork server starts it below, which unblocks SIGINT
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         forkserver.ensure_running()
@@ -181,10 +181,10 @@ def _kill(process: BaseProcess) -> None:
 
 
 def slots(jobs: int | None, gpus: list[str] | None, per_gpu: int) -> list[Slot]:
-    """Return what can run at the same time on this machine.
+    """Return the slots of this machine, one for each stage that can run at the same time.
 
-    With GPUs, named as in ``CUDA_VISIBLE_DEVICES``, that is `per_gpu` on each. Without, it is `jobs` processes, by
-    default as many as there are cores and memory for, on single threads, which gives the same bytes for any number.
+    With GPUs, named as in ``CUDA_VISIBLE_DEVICES``, each has `per_gpu` slots. Without, there are `jobs` slots, by
+    default as many as cores and memory allow. Each has a single thread, so any number of slots gives the same bytes.
     """
     if gpus:
         on_gpus = [Slot(f"gpu {gpu}", {"CUDA_VISIBLE_DEVICES": gpu, "PFL_DEVICE": "cuda"}) for gpu in gpus] * per_gpu
@@ -196,9 +196,9 @@ def slots(jobs: int | None, gpus: list[str] | None, per_gpu: int) -> list[Slot]:
 
 
 def visible_gpus(wanted: str | None) -> list[str] | None:
-    """Return the GPUs to use: those of ``--gpus 0,1``, those that CUDA would see, or None when there are none.
+    """Return the GPUs to use: those of ``--gpus 0,1``, or those that CUDA sees; None if there are none.
 
-    Numbers count what ``CUDA_VISIBLE_DEVICES`` leaves, as everywhere in CUDA; what is returned are the names there.
+    As in CUDA, numbers are indices into ``CUDA_VISIBLE_DEVICES``. The function returns the names listed there.
     """
     device = os.environ.get("PFL_DEVICE") or "auto"
     if wanted is not None:
@@ -213,8 +213,8 @@ def _has_driver() -> bool:
 
 
 def _every_gpu() -> list[str] | None:
-    """Return the GPUs that CUDA would see, or None when there are none."""
-    if not _has_driver():  # which spares the wait for PyTorch
+    """Return the GPUs that CUDA would see, or None if there are none."""
+    if not _has_driver():  # checked first, since importing PyTorch takes long
         return None
     import torch
 
@@ -226,7 +226,7 @@ def _every_gpu() -> list[str] | None:
 
 
 def _chosen_gpus(wanted: str, option: str) -> list[str]:
-    """Return the GPUs of a list of numbers; `option` is how messages call it."""
+    """Return the names of the GPUs in a list of numbers; error messages name `option`."""
     numbers = [number.strip() for number in wanted.split(",")]
     if not all(number.isascii() and number.isdecimal() for number in numbers) or len(set(numbers)) < len(numbers):
         raise UserError(f"{option} must be numbers separated by commas, e.g. 0,1")
@@ -244,8 +244,8 @@ def _chosen_gpus(wanted: str, option: str) -> list[str]:
 
 
 def work(job: Job, root: Path, environment: dict[str, str], connection: Connection) -> None:
-    """Execute a stage and send its events; never return with an exception. The process ends with its scheduler."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the scheduler decides what an interruption means
+    """Execute a stage in this process and send its events; never raise. The process ends when its scheduler does."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the scheduler handles interruptions
     with suppress(OSError):
         os.setpgid(0, 0)
     threading.Thread(target=_end_with, args=(connection,), daemon=True).start()
@@ -253,7 +253,7 @@ def work(job: Job, root: Path, environment: dict[str, str], connection: Connecti
     os.environ.update(environment)
     os.chdir(root)
     job.log.parent.mkdir(parents=True, exist_ok=True)
-    with job.log.open("ab") as file:  # takes all that this process and its children print
+    with job.log.open("ab") as file:  # receives all output of this process and its children
         for stream in (1, 2):
             os.dup2(file.fileno(), stream)
     sys.stdout, sys.stderr = (open(one, "w", buffering=1, encoding="utf-8", closefd=False) for one in (1, 2))  # noqa: SIM115
@@ -264,7 +264,7 @@ def work(job: Job, root: Path, environment: dict[str, str], connection: Connecti
 
 
 def attempt(act: Callable[[], object]) -> tuple[Outcome, str]:
-    """Call a function; return how that ended, and the line to say of it. What is more goes to standard output."""
+    """Call a function; return its outcome and a line about it. Print details, such as a traceback, to stdout."""
     try:
         act()
         return "done", ""
@@ -274,7 +274,7 @@ def attempt(act: Callable[[], object]) -> tuple[Outcome, str]:
             line = str(error)
         elif isinstance(error, OSError) and is_of_disk(error):
             line = in_words(error)
-        else:  # a fault in code, also a file that it does not find
+        else:  # an error in the code, or a file that it does not find
             traceback.print_exception(error)
             return outcome, in_a_line(error)
         print(f"pfl: {line}", flush=True)
@@ -310,7 +310,7 @@ def _diverged(job: Job) -> bool:
 
 
 def _end_with(connection: Connection) -> None:
-    """Wait until nobody is at the other end any more, and take this process and its children along."""
+    """Wait until the other end of the connection closes, then kill this process and its children."""
     with suppress(EOFError, OSError):
         connection.recv()
     with suppress(OSError):

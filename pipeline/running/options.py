@@ -1,4 +1,4 @@
-"""What ``pfl run`` is asked for, and what that compiles to."""
+"""Options of ``pfl run``, and the compilation that they ask for."""
 
 from __future__ import annotations
 
@@ -20,45 +20,45 @@ MAX_NAMES = 12  # in a message
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What `pfl run` is asked for.
+    """The options of `pfl run`.
 
-    With cells (patterns of their labels, joined by ``, ``) or seeds, only such runs of the specs, and no reports.
+    If cells (patterns of their labels, joined by ``, ``) or seeds are given, only these runs are made, and no reports.
     """
 
-    specs: tuple[str, ...] = ()  # names; empty for the default ones
-    everything: bool = False  # all specs instead
+    specs: tuple[str, ...] = ()  # names; empty for the default specs
+    everything: bool = False  # all specs instead of the default specs
     jobs: int | None = None  # stages at a time; None for as many as fit
-    gpus: str | None = None  # ``0,1``, or None for those that are visible
-    per_gpu: int = 1  # stages at a time on each of them
-    keep_going: bool = True  # after a failure, start what does not depend on it
-    dry: bool = False  # only say what there is to do
+    gpus: str | None = None  # ``0,1``, or None for all visible GPUs
+    per_gpu: int = 1  # stages at a time on each GPU
+    keep_going: bool = True  # after a failure, start the stages that do not depend on it
+    dry: bool = False  # only list the stages to be executed
     cluster: str | None = None  # the address of a Ray cluster that trains
     cells: tuple[str, ...] = ()
     seeds: tuple[int, ...] = ()
-    command: str = "pfl run"  # what was typed
+    command: str = "pfl run"  # the command as typed
 
 
 @dataclass(frozen=True)
 class Request:
-    """Options in a workspace, compiled."""
+    """The options of a call of `pfl run`, with the compilation of its specs in a workspace."""
 
     workspace: Workspace
     options: RunOptions
-    specs: list[str]  # those whose reports are wanted
-    compilation: Compilation  # they, and whatever else is selected in the workspace
-    runs: list[str] | None = None  # of the specs only these, and no reports; None for all that reports need
+    specs: list[str]  # the specs whose reports are wanted
+    compilation: Compilation  # of these specs and of all others that are selected in the workspace
+    runs: list[str] | None = None  # only these runs of the specs, and no reports; None for all that reports need
     added: tuple[str, ...] = ()  # specs that are not selected in the workspace yet
 
     @classmethod
     def compiled(cls, workspace: Workspace, options: RunOptions) -> Request:
-        """Compile, and write nothing."""
+        """Compile the specs without writing any file. Raises :class:`UserError` for invalid specs or options."""
         known = list(find_specs(workspace.specs, {}))
         selection = read_selection(workspace, known)
         wanted = list(options.specs) or (known if options.everything else selection.default)
         if not wanted:
             raise UserError("nothing to run: there are no specs")
         selected = selection.compiled
-        if workspace.root != workspace.home:  # a profile's own workspace holds what has been asked of it so far
+        if workspace.root != workspace.home:  # in a profile's workspace, the specs compiled so far are selected
             selected = [name for name in known if (workspace.root / table_path(name)).is_file()]
         compilation = compile_workspace(workspace, sorted({*selected, *wanted}), wanted=wanted)
         compilation.check_tested()
@@ -77,7 +77,7 @@ class Request:
 
 
 def _chosen_runs(options: RunOptions, specs: list[str], compilation: Compilation) -> list[str] | None:
-    """Return the runs of the wanted cells and seeds; None where neither is given."""
+    """Return the runs of the wanted cells and seeds; None if neither is given."""
     if not (options.cells or options.seeds):
         return None
     tables = [compilation.tables[spec] for spec in specs if not compilation.tables[spec].counted]
@@ -99,10 +99,10 @@ def cell_name(labels: Mapping[str, str]) -> str:
 
 
 def cells_meant(patterns: Sequence[str], names: Sequence[str], kind: str = "cell") -> set[str]:
-    """Return the cells of these names that patterns such as ``Fed*, CIFAR-10, 50`` mean; without a pattern, all.
+    """Return the names that match any pattern, such as ``Fed*, CIFAR-10, 50``; without a pattern, all names.
 
-    A name that is written out means this cell alone, whatever its labels have of stars and brackets. A pattern that
-    means no cell is an error, in which they are called `kind`.
+    A pattern that equals a name means this cell alone, even if its labels contain stars and brackets. A pattern that
+    matches no name raises :class:`UserError`, which calls the cells `kind`.
     """
     found = set[str]() if patterns else set(names)
     for pattern in patterns:

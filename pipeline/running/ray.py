@@ -1,8 +1,8 @@
-"""Training on the nodes of a Ray cluster, and all other stages here.
+"""Training on the nodes of a Ray cluster; all other stages run on this machine.
 
-Ray ships this project's code (``runtime_env``) and each input (its object store), places a run, and brings
-rounds, output, checkpoints and results home as a task yields them. A run whose node is lost is continued elsewhere from
-its last checkpoint. Ray's own `max_retries` would not know of that one, so the scheduler tries again.
+Ray sends this project's code (``runtime_env``) and each input (its object store) to a node, places the run, and returns
+rounds, output, checkpoints and results as the task yields them. A run whose node is lost continues elsewhere from its
+last checkpoint. Ray's own `max_retries` would not pass that checkpoint on, so the scheduler tries again.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ from pipeline.spec.schema import Resources
 from pipeline.workspace import RECORDS
 
 CONNECT_WITHIN = 10.0  # seconds
-POLL_EVERY = 0.1  # seconds between two looks for what nodes have yielded
+POLL_EVERY = 0.1  # seconds between two polls of the nodes
 GIB = 2**30
-KEPT = 2  # checkpoints: the newest, and one to fall back to
+KEPT = 2  # checkpoints: the newest, and one in case that is damaged
 CHECKPOINTS = ".pfl/checkpoints/*/round-*"
 
 
 File = tuple[str, bytes]
-"""A checkpoint, an output or a timing of a node: its path, relative to the workspace, and its content."""
+"""A checkpoint, an output or a timing from a node: its path, relative to the workspace, and its content."""
 
 
 class RayPool(LocalPool):
-    """Trains on the Ray cluster at an address, at most `jobs` runs at a time; other stages have slots of this machine.
+    """Trains on the Ray cluster at an address, at most `jobs` runs at a time; other stages use slots of this machine.
 
-    `stages` are the train stages by address, `needs` what each of them asks for.
+    `stages` has the train stages and `needs` the resources that each of them asks for, both by the stage's address.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class RayPool(LocalPool):
         super().__init__(root, slots, variables)
         self.stages, self.needs, self.jobs = stages, needs, jobs
         self.ray = connect(address)
-        self.tasks: list[tuple[Job, Any]] = []  # those under way, with what they yield
+        self.tasks: list[tuple[Job, Any]] = []  # jobs on nodes, each with Ray's generator of its messages
         self.refused: list[Event] = []
         self.inputs: dict[tuple[str, int], Any] = {}  # path and time of change → reference
 
@@ -120,20 +120,20 @@ class RayPool(LocalPool):
         return events
 
     def close(self) -> None:
-        self.ray.shutdown()  # which ends what the nodes do for this process
+        self.ray.shutdown()  # ends this process's tasks on the nodes
         super().close()
 
     def _fitting(self, need: Resources) -> int:
-        """Return how many such runs the nodes can hold when they are empty."""
+        """Return how many runs with these needs fit on the nodes if nothing else runs there."""
         asked = {"CPU": need.cpus, "GPU": need.gpus, "memory": need.memory * GIB}
         nodes = [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
         return sum(min(int(node.get(name, 0) / value) for name, value in asked.items() if value) for node in nodes)
 
     def _files(self, job: Job) -> dict[str, Any]:
-        """Return what a node needs to train a run: path → content, or a reference to it."""
+        """Return the files that a node needs to train a run: path → content, or a Ray reference to it."""
         stage = self.stages[job.address]
         files: dict[str, Any] = {str(extensions.place(one)): one.read_bytes() for one in extensions.modules().values()}
-        files["pyproject.toml"] = b"[tool.pfl]\n"  # lets a stage take its folder for its study, and none above
+        files["pyproject.toml"] = b"[tool.pfl]\n"  # marks the stage's folder as its study, not one above
         record = read_record(self.root / RECORDS, stage.subject)
         files[RECORDS] = to_json({stage.subject: record}, 1).encode()
         for path in self._checkpoints(job):
@@ -146,7 +146,7 @@ class RayPool(LocalPool):
         return files
 
     def _next(self, job: Job, yields: Any) -> Event | File | str:
-        """Return what a node has yielded, or how its task has ended instead."""
+        """Return the next message of a node, or an event if its task failed or was lost."""
         from ray.exceptions import OutOfMemoryError, RayError, RayTaskError
 
         try:
@@ -159,15 +159,15 @@ class RayPool(LocalPool):
             return Ended(job.address, "lost", f"its node or process is lost ({type(error).__name__})")
 
     def _checkpoints(self, job: Job) -> list[Path]:
-        """Return a run's checkpoints here, newest first."""
+        """Return a run's checkpoints on this machine, newest first."""
         run = self.stages[job.address].subject
         found = self.root.glob(f".pfl/checkpoints/{run}-????????/round-*.safetensors")
         return sorted(found, key=lambda path: path.name, reverse=True)
 
 
 def connect(address: str) -> Any:
-    """Return Ray, connected to a cluster. Raise :class:`UserError` when it is not installed, or nobody answers."""
-    os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"  # read when Ray is imported: nothing is to start a cluster here
+    """Return Ray, connected to a cluster. Raises :class:`UserError` if Ray is not installed or no cluster answers."""
+    os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"  # Ray reads it when imported; without it, calls may start a cluster
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     try:
         import ray
@@ -176,7 +176,7 @@ def connect(address: str) -> Any:
     join = "make this machine a part of the cluster by `ray start --address=HOST:PORT --num-cpus=0`, and give HOST:PORT"
     host, _, port = address.rpartition(":")
     try:
-        if address != "auto":  # a wrong address would be tried for minutes, and nothing here could stop that
+        if address != "auto":  # Ray would try a wrong address for minutes and could not be stopped
             socket.create_connection((host, int(port)), timeout=CONNECT_WITHIN).close()
     except (OSError, ValueError):
         raise UserError(f"--cluster {address}: no Ray cluster answers there; {join}") from None
@@ -192,11 +192,11 @@ def connect(address: str) -> Any:
 
 
 def train_on_node(job: Job, files: Mapping[str, Any], variables: Mapping[str, str]) -> Iterator[Event | File | str]:
-    """Execute a job on a node as a local run would, in a folder of its own; yield how it goes and what it makes.
+    """Execute a job on a node, in a temporary folder, as a local run would; yield its events, log, and files.
 
     Args:
-        files: Path in the folder → content, or a reference to it.
-        variables: Of its environment, where the node does not set them.
+        files: Path in the folder → content, or a Ray reference to it.
+        variables: Environment variables, unless the node sets them.
     """
     import ray
 
@@ -224,7 +224,7 @@ def train_on_node(job: Job, files: Mapping[str, Any], variables: Mapping[str, st
         while not ended:
             for event in pool.events(1.0):
                 if isinstance(event, Ended):
-                    ended = event  # the last that is yielded
+                    ended = event  # yielded last
                 else:
                     yield event
             with suppress(OSError), log.open("rb") as file:
@@ -234,7 +234,7 @@ def train_on_node(job: Job, files: Mapping[str, Any], variables: Mapping[str, st
                 yield text.decode("utf-8", errors="replace")
             if new := {*root.glob(CHECKPOINTS)} - sent:
                 sent |= new
-                with suppress(FileNotFoundError):  # training has gone on, and there is a newer one
+                with suppress(FileNotFoundError):  # the training has replaced it by a newer one meanwhile
                     yield made(max(new, key=lambda path: path.name))
         if ended.outcome == "done":
             for path in (*(root / out for out in job.outs), *root.glob(".pfl/timings/*.json")):
@@ -244,13 +244,13 @@ def train_on_node(job: Job, files: Mapping[str, Any], variables: Mapping[str, st
 
 @cache
 def _pool() -> LocalPool:
-    """Return this process's pool: what it forks from has imported everything and serves many jobs."""
-    # A child would first import the file that this process was started from, which is a part of Ray.
+    """Return the pool of this Ray worker; many jobs share its fork server, which has imported everything."""
+    # Otherwise a child would first import the file that started this process, which is a part of Ray.
     with suppress(AttributeError):
         del sys.modules["__main__"].__file__
     return LocalPool(Path(), [Slot("node")], {})
 
 
 def _last_line(error: BaseException) -> str:
-    """Return the last line of an error's message; Ray's have many."""
+    """Return the last line of an error's message; messages of Ray have many lines."""
     return next((line.strip() for line in reversed(str(error).splitlines()) if line.strip()), type(error).__name__)

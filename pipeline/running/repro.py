@@ -1,12 +1,12 @@
-"""What the stages of one ``dvc repro`` share: a process that has imported everything, and that they are forked from.
+"""A server process that has imported everything, from which the stages of one ``dvc repro`` are forked.
 
-DVC runs a command per stage, and each would spend seconds importing PyTorch. So the first one forks such a process,
-which imports :mod:`pipeline.running.warm` while the stage is at work. The commands after it hand over what makes a
-process this very command (arguments, environment, streams, group), wait for it, and end as it ends.
+DVC runs a command per stage, and each would spend seconds importing PyTorch. So the first command forks the server,
+which imports :mod:`pipeline.running.warm` while the stage works. Later commands pass their arguments, environment,
+standard streams and process group to a fork of the server, wait for it, and end with its exit code.
 
-It belongs to one ``dvc`` and ends with it; the name of its socket says which, and what has to be the same in a command
-that asks. When a module is not on disk any more as it was imported, it forks nothing and ends. Whenever something is
-not as it should be, a stage runs in the process of its command. All of it needs Linux.
+The server belongs to one ``dvc`` and ends with it. The name of its socket contains that process and a hash of what a
+command must have in common with the server. If an imported module has changed on disk, the server forks nothing and
+ends. If anything fails, a stage runs in the process of its own command. All of this needs Linux.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from typing import NoReturn
 
 from pflcore import sources
 
-FOLDER = Path(".pfl/warm")  # short, since the path of a socket may have a hundred bytes
-TIMEOUT = 10.0  # seconds until a process that does not answer is not waited for
+FOLDER = Path(".pfl/warm")  # short, since the path of a socket is limited to about a hundred bytes
+TIMEOUT = 10.0  # seconds to wait for an answer
 BEGUN, GO = b"begun", b"go"
 _OWN = {"DVC_STAGE", "PWD", "OLDPWD", "SHLVL", "_"}  # variables in which the commands of one `dvc` may differ
 
 
 def execute(command: Callable[[], None]) -> None:
-    """Execute the command of a stage, in `sys.argv`, here or in a fork; whoever waited for a fork never returns."""
+    """Execute a stage's command, given in `sys.argv`, here or in a fork; if a fork executes it, exit with its code."""
     try:
         forked = _become_fork()
     except KeyboardInterrupt:
@@ -43,7 +43,7 @@ def execute(command: Callable[[], None]) -> None:
     try:
         command()
     except SystemExit as end:
-        if forked and isinstance(end.code, int):  # taking apart all that was imported takes longer than many a stage
+        if forked and isinstance(end.code, int):  # skip the interpreter's cleanup, which takes longer than many stages
             threading._shutdown()  # type: ignore[attr-defined]
             atexit._run_exitfuncs()
             sys.stdout.flush()
@@ -53,9 +53,9 @@ def execute(command: Callable[[], None]) -> None:
 
 
 def _become_fork() -> bool:
-    """Return whether this process is a fork of the shared one now; otherwise it executes the command by itself."""
+    """Return True in a fork of the server, False in a process that has to execute the command itself."""
     unwanted = "DVC_STAGE" not in os.environ or os.environ.get("PFL_WARM") == "0" or not hasattr(os, "pidfd_open")
-    if unwanted or sys.argv[2:3] == ["guard"]:  # which compiles, and needs nothing of this
+    if unwanted or sys.argv[2:3] == ["guard"]:  # the guard compiles and does not need these imports
         return False
     with suppress(OSError):
         if (path := _path()) and not ask(path):
@@ -64,12 +64,12 @@ def _become_fork() -> bool:
 
 
 def _path() -> Path | None:
-    """Return where the socket lies, named by the `dvc` that runs this and a hash of what must be the same.
+    """Return the path of the socket: the `dvc` above this process, and a hash of what must equal the server's.
 
-    None where no `dvc` runs this, or others could reach it.
+    Return None if no `dvc` runs this process, or if other users could reach the socket.
     """
     pid = os.getppid()
-    for _ in range(2):  # there may be a shell between
+    for _ in range(2):  # there may be a shell in between
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
         if any(word.rpartition(b"/")[2] == b"dvc" for word in words[:4]):
             break
@@ -87,12 +87,12 @@ def _path() -> Path | None:
 
 
 def _facts(pid: int) -> list[str]:
-    """Return what Linux says of a process after its name: at 1 its parent, at 19 when it was started."""
+    """Return Linux's facts about a process after its name: at index 1 its parent, at 19 its start time."""
     return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].decode().split()
 
 
 def ask(path: Path) -> bool:
-    """Let a fork of the process behind the socket be this command, and end with it. False when there is none to ask."""
+    """Let a fork of the server execute this command, and exit with its code. Return whether there is a server."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
         connection.settimeout(TIMEOUT)
         try:
@@ -102,7 +102,7 @@ def ask(path: Path) -> bool:
         request = marshal.dumps((sys.argv, dict(os.environ), os.getpgrp()))
         socket.send_fds(connection, [request], [0, 1, 2])
         if connection.recv(len(BEGUN)) == BEGUN:
-            # From now on an interruption at the terminal reaches the fork too, and is for it alone.
+            # From now on Ctrl-C reaches the fork too, and only the fork should handle it.
             before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
             try:
                 connection.send(GO)
@@ -115,7 +115,7 @@ def ask(path: Path) -> bool:
 
 
 def _end(code: int) -> NoReturn:
-    """End as a process with this exit code ended, of which the negative ones are signals."""
+    """End this process with an exit code; a negative code is a signal, with which it then ends."""
     if code < 0:
         with suppress(OSError):
             signal.signal(-code, signal.SIG_DFL)
@@ -125,10 +125,10 @@ def _end(code: int) -> NoReturn:
 
 
 def _start(path: Path) -> bool:
-    """Fork the process that later commands ask; return False in this one, True in a command that it forks."""
+    """Fork the server for later commands; return False in this process, True in a command that the server forks."""
     owner = os.pidfd_open(int(path.name.partition("-")[0]))
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
-        listening.bind(str(path))  # an error when somebody else has just done so
+        listening.bind(str(path))  # raises an error if another command has just done so
         if not os.fork():
             process = os.getpid()
             try:
@@ -143,18 +143,18 @@ def _start(path: Path) -> bool:
 
 
 def _serve(listening: socket.socket, owner: int) -> None:
-    """Import everything, and fork a process for each command that asks; return in these, and when `owner` has ended.
+    """Import everything, and fork a process for each command that asks, one at a time, as DVC runs them.
 
-    DVC runs one command at a time.
+    Return in each fork, and in the server when `owner` has ended or an imported module has been edited.
     """
-    os.setpgid(0, 0)  # an interruption at the terminal is for stages
+    os.setpgid(0, 0)  # Ctrl-C at the terminal is for stages, not for the server
     null = os.open(os.devnull, os.O_RDWR)
     for stream in range(3):
         os.dup2(null, stream)
     os.close(null)
     import pipeline.running.warm  # noqa: F401
 
-    for other in FOLDER.iterdir():  # left by one that was killed
+    for other in FOLDER.iterdir():  # sockets of servers that were killed
         pid, start, _ = f"{other.name}--".split("-", 2)
         with suppress(OSError, ValueError):
             if _facts(int(pid))[19] == start:
@@ -166,12 +166,12 @@ def _serve(listening: socket.socket, owner: int) -> None:
         with connection, suppress(OSError):
             connection.settimeout(TIMEOUT)
             request, streams, _, _ = socket.recv_fds(connection, 1 << 20, 3)
-            if not request:  # whoever it was has ended
+            if not request:  # the command has ended already
                 continue
             if sources.edited():
                 return
             if not (child := os.fork()):
-                listening.close()  # by the last who has it, or commands would wait for nobody
+                listening.close()  # otherwise commands could connect after the server's end and would wait in it
                 os.close(owner)
                 _become(connection, request, streams)
                 return
@@ -189,7 +189,7 @@ def _serve(listening: socket.socket, owner: int) -> None:
 
 
 def _become(connection: socket.socket, request: bytes, streams: list[int]) -> None:
-    """Be the command that has asked for this fork."""
+    """Take over arguments, environment, group and streams of the command that asked for this fork."""
     try:
         sys.argv, environment, group = marshal.loads(request)
         os.setpgid(0, group)
@@ -202,6 +202,6 @@ def _become(connection: socket.socket, request: bytes, streams: list[int]) -> No
         connection.send(BEGUN)
         if connection.recv(len(GO)) != GO:  # the command was interrupted first
             os._exit(1)
-        connection.detach()  # it stays open: the command goes on by itself only when nobody is at this end
+        connection.detach()  # keeps it open: the command would execute the stage itself if this end closed
     except BaseException:
         os._exit(1)

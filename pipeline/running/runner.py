@@ -1,4 +1,4 @@
-"""``pfl run``: compile, find what is stale, and bring the wanted reports up to date, many stages at a time."""
+"""``pfl run``: compile, find stale stages, and bring the wanted reports up to date, many stages at a time."""
 
 from __future__ import annotations
 
@@ -27,31 +27,31 @@ from pipeline.stages.guard import leave_output
 from pipeline.timing import duration
 from pipeline.workspace import Workspace, raw_data_folder, report_path, run_path, timings_path
 
-MAX_SHOWN = 3  # reports that are printed; of more, only where they are
+MAX_SHOWN = 3  # reports that are printed; if there are more, only their paths are
 
 
 def run_specs(workspace: Workspace, options: RunOptions) -> int:
-    """Bring reports up to date and print them; return 1 when a stage failed, otherwise 0.
+    """Bring reports up to date and print them; return 1 if a stage failed, otherwise 0.
 
-    Of an invalid spec or setting, which is a :class:`UserError`, nothing is written.
+    Raises :class:`UserError` if a spec or a setting is invalid; then nothing is written.
     """
     gpus = None if options.cluster else visible_gpus(options.gpus)
     request = Request.compiled(workspace, options)
     with _alone(workspace) as waited:
-        if waited:  # others may have edited specs meanwhile
+        if waited:  # specs may have been edited meanwhile
             request = Request.compiled(workspace, options)
-        if request.added:  # not before: it would stop the `pfl run` that this one has waited for
+        if request.added:  # not earlier: it would stop the `pfl run` that this one has waited for
             add(workspace, request.added)
         initialise(workspace.root)
         write(workspace, request.compilation)
         for line in changed_folders(workspace):
             print(f"pfl: {line}", file=sys.stderr)
-        own = workspace.root != workspace.home  # a profile's workspace, which has no guard, nor raw data
-        if request.compilation.skipped or own:  # the guard has to wait
+        own = workspace.root != workspace.home  # a profile's workspace, which has neither a guard nor raw data
+        if request.compilation.skipped or own:  # the guard does not run, but stages depend on its output
             leave_output(workspace)
         if own:
             os.environ.setdefault("PFL_DATA", str(raw_data_folder(workspace.home)))
-        with chdir(workspace.root):  # DVC takes a few paths from there
+        with chdir(workspace.root):  # DVC takes a few paths relative to the current folder
             board = _bring_up_to_date(request, gpus)
     if board is None:
         return 0
@@ -65,7 +65,7 @@ def run_specs(workspace: Workspace, options: RunOptions) -> int:
 
 
 def _bring_up_to_date(request: Request, gpus: list[str] | None) -> Board | None:
-    """Execute what is stale of what a request needs; return how that went, or None when it was only to be listed."""
+    """Execute the stale stages that a request needs; return the board. With `dry`, list them and return None."""
     workspace, options, graph = request.workspace, request.options, Graph(request.compilation.stages)
     order = _needed(request, graph)
     recorder = Recorder(workspace.root, (graph.stages[address] for address in order))
@@ -106,9 +106,9 @@ def _bring_up_to_date(request: Request, gpus: list[str] | None) -> Board | None:
 
 
 def _needed(request: Request, graph: Graph) -> list[str]:
-    """Return the stages that the wanted reports or runs need, each after what it depends on.
+    """Return the stages that the wanted reports or runs need, each after its dependencies.
 
-    The guard vouches for all specs, so it has to wait while one is invalid that nobody has asked for.
+    The guard checks all specs, so it is left out while a spec that was not asked for is invalid.
     """
     makers = {out: address for address, stage in graph.stages.items() for out in stage.outs}
     if request.runs is not None:
@@ -122,7 +122,7 @@ def _needed(request: Request, graph: Graph) -> list[str]:
 
 
 def _explained(graph: Graph, order: list[str], stale: Mapping[str, str], seconds: Mapping[str, float]) -> str:
-    """Return a line for each stage that is to be done, with the reason, and one about all of them."""
+    """Return a line for each stage to be executed, with the reason, and a line about all of them."""
     due: dict[str, str] = {}
     names = {at: StageState(at, one.kind, one.subject) for at, one in graph.stages.items()}
     for address in order:
@@ -147,14 +147,14 @@ def _pool(request: Request, gpus: list[str] | None, graph: Graph) -> LocalPool:
 
 @contextmanager
 def interrupting(scheduler: Scheduler) -> Iterator[None]:
-    """Let Ctrl-C and a request to terminate end a run between two steps, not within DVC; a second one at once."""
+    """Let Ctrl-C, SIGTERM and SIGHUP end a run between two steps, not within DVC; a second one ends it at once."""
 
     def interrupt(*_: object) -> None:
         if scheduler.interrupted:
             scheduler.interrupted_again = True
             raise KeyboardInterrupt
         scheduler.interrupted = True
-        with suppress(OSError):  # past the streams, in the middle of whose writing this may be
+        with suppress(OSError):  # not by `print`: the signal may have interrupted a write to the same stream
             os.write(2, b"\nstopping; a second Ctrl-C stops at once\n")
 
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -168,7 +168,7 @@ def interrupting(scheduler: Scheduler) -> Iterator[None]:
 
 @contextmanager
 def _alone(workspace: Workspace) -> Iterator[bool]:
-    """Let only one `pfl run` work in a workspace; a second one waits for the first. Yield whether it had to."""
+    """Let one `pfl run` at a time work in a workspace; another one waits for it. Yield whether it waited."""
     workspace.private.mkdir(parents=True, exist_ok=True)
     path, waited = workspace.private / "run.lock", False
     lock = FileLock(path)
@@ -186,7 +186,7 @@ def _alone(workspace: Workspace) -> Iterator[bool]:
 
 
 def _print_reports(workspace: Workspace, names: list[str]) -> None:
-    """Print where reports lie, and of few their tables, without the legend."""
+    """Print the paths of reports and, if there are few, their tables without the legend."""
     for name in names:
         path = workspace.root / report_path(name) / "report.md"
         if len(names) > MAX_SHOWN:

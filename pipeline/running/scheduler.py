@@ -1,4 +1,4 @@
-"""The scheduler: stages whose inputs are complete are decided about, started, followed and recorded, highest first."""
+"""The scheduler of ``pfl run``: it starts, follows and records the stages whose inputs are complete."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from pipeline.dvc.recorder import CHANGED, WAITING, Locked, Recorder
 from pipeline.running.board import Board, Display, State
 from pipeline.running.local import Ended, Job, LocalPool, Progressed
 
-ATTEMPTS = 3  # of a stage that ends by the machine's doing
-BUSY_PAUSE = 2.0  # seconds between two looks at a stage, or at DVC's lock, that another process holds
+ATTEMPTS = 3  # attempts at a stage whose process is lost or runs out of memory
+BUSY_PAUSE = 2.0  # seconds between two checks of a stage, or of DVC's lock, that another process holds
 TICK = 0.5  # seconds
 
 
 class Scheduler:
-    """One call of ``pfl run``.
+    """The scheduler of one call of ``pfl run``.
 
-    Of all stages in `graph`, `board` has the wanted ones, and `stale` those of them that are not as DVC recorded them.
+    `graph` has all stages, `board` the wanted ones, and `stale` those of the wanted ones that differ from DVC's record.
     """
 
     def __init__(
@@ -44,20 +44,20 @@ class Scheduler:
         self.logs = logs
         self.keep_going = keep_going
         heights = graph.heights([*self.entries], {at: entry.expected for at, entry in self.entries.items()})
-        # What takes moments goes first, so that figures are there as early as can be; then by critical path.
+        # Short stages go first, so that figures are made as early as possible; then trainings by critical path.
         order = sorted(self.entries, key=lambda at: (self.entries[at].kind == "train", -heights[at]))
         self.rank = {address: rank for rank, address in enumerate(order)}
         self.waits = {at: sum(other in self.entries for other in graph.upstream[at]) for at in self.entries}
-        self.touched: set[str] = set()  # what was made anew, so that what depends on it must be looked at
-        self.ready: dict[str, float] = {}  # what is to be decided about, and not before which instant
-        self.executed: list[str] = []  # to be recorded
-        self.locked_until: float | None = None  # no look at DVC's lock before that instant; None: it was free
+        self.touched: set[str] = set()  # stages with new outputs; stages that depend on them must be checked
+        self.ready: dict[str, float] = {}  # stages whose inputs are complete → the earliest time to decide about them
+        self.executed: list[str] = []  # stages that ended and are not recorded yet
+        self.locked_until: float | None = None  # DVC's lock is not tried before this time; None if it was free
         self.failed = False
         self.interrupted = self.interrupted_again = False
 
     def run(self) -> None:
-        """Work until everything is over, or as far as it goes after failures. What is complete then is recorded."""
-        with ExitStack() as ending:  # each of it, in the order from below, whatever goes wrong with another
+        """Work until all stages are over, or as far as possible after failures. Record every completed stage."""
+        with ExitStack() as ending:  # runs all callbacks, the last one first, even if one of them fails
             ending.callback(lambda: self.recorder.close(wait=not self.interrupted_again))
             ending.callback(self._record_rest)
             ending.callback(self.pool.close)
@@ -78,7 +78,7 @@ class Scheduler:
                     raise KeyboardInterrupt
 
     def _at_work(self) -> bool:
-        """Return whether a stage is under way, or still to come."""
+        """Return whether a stage is running or still to be started."""
         if self._stopped():
             return bool(self.board.of_state("running"))
         return bool(self.board.of_state("running", "queued", "waiting"))
@@ -87,14 +87,14 @@ class Scheduler:
         return self.failed and not self.keep_going
 
     def _push(self, address: str) -> None:
-        """Queue a stage whose inputs are complete; if nothing has touched it, it is known to be as recorded."""
+        """Queue a stage whose inputs are complete. If it is not stale and no input is new, it needs no work."""
         if address in self.stale or self.touched.intersection(self.graph.upstream[address]):
             self.ready[address] = 0.0
         else:
             self._settle(address, "cached")
 
     def _start(self) -> bool:
-        """Decide about the next stage that there is room for; return whether there was one."""
+        """Decide about the next stage for which a slot is free; return whether there was one."""
         if self._lock_is_held():
             return False
         due = [address for address, at in self.ready.items() if at <= time.monotonic() and not self._stopped()]
@@ -102,16 +102,16 @@ class Scheduler:
             if place := self.pool.free_slot(address):
                 self._decide(address, place)
                 return True
-            if self.entries[address].kind == "train":  # in order: a run that needs more must not starve
+            if self.entries[address].kind == "train":  # smaller runs must not overtake this one again and again
                 break
         return False
 
     def _decide(self, address: str, place: str) -> None:
-        """Do with a stage as DVC's side says."""
+        """Ask the recorder about a stage, and start it, postpone it, or mark it as failed or cached."""
         entry, stage = self.entries[address], self.graph.stages[address]
         try:
             verdict = self.recorder.begin(address)
-        except Locked:  # it stays in the queue
+        except Locked:  # the stage stays in the queue
             self._wait_for_lock()
             return
         self.locked_until = None
@@ -154,7 +154,7 @@ class Scheduler:
             self._again(event.address, event.message, f", {eased}" if eased else "")
 
     def _record(self) -> None:
-        """Let DVC know of what has been executed, or later, while another process has its lock."""
+        """Record the executed stages in DVC, or later if another process has its lock now."""
         if self._lock_is_held():
             return
         executed, self.executed = self.executed, []
@@ -168,30 +168,30 @@ class Scheduler:
         for address in executed:
             entry, problem = self.entries[address], problems.get(address)
             if problem == CHANGED and entry.kind == "guard" and entry.attempts < ATTEMPTS:
-                self._again(address, problem.partition(";")[0])  # it compiles, and says what that changes
+                self._again(address, problem.partition(";")[0])  # the guard compiles, and prints what changes
             elif problem:
                 self._fail(address, problem)
             else:
                 self._settle(address, "done")
 
     def _record_rest(self) -> None:
-        """Let DVC know at the end of what has been executed, however long another process has its lock."""
+        """Record the executed stages at the end; wait for DVC's lock as long as another process has it."""
         executed, self.executed = self.executed, []
         if executed:
             self.recorder.record(executed, wait=True)
 
     def _lock_is_held(self) -> bool:
-        """Return whether another process had DVC's lock moments ago."""
+        """Return whether another process had DVC's lock within the last two seconds."""
         return self.locked_until is not None and time.monotonic() < self.locked_until
 
     def _wait_for_lock(self) -> None:
-        """Leave DVC's lock to another process for a while; what is under way goes on."""
+        """Do not try DVC's lock for a while, since another process has it; running stages go on."""
         if self.locked_until is None:
             self.display.say(WAITING)
         self.locked_until = time.monotonic() + BUSY_PAUSE
 
     def _settle(self, address: str, state: State) -> None:
-        """A stage is over, and what depends on it may be ready."""
+        """Mark a stage as over, and queue the stages that depend on it if their inputs are now complete."""
         entry = self.entries[address]
         entry.state, entry.note = state, ""
         if state == "done":
@@ -211,7 +211,7 @@ class Scheduler:
             self.entries[other].state, self.entries[other].note = "skipped", f"needs {entry.name}"
 
     def _again(self, address: str, why: str, how: str = "") -> None:
-        """Queue a stage once more that has been executed in vain."""
+        """Queue a stage again after an unsuccessful attempt."""
         entry = self.entries[address]
         self.display.say(f"{entry.name}: {why}; trying again{how}")
         entry.state, entry.note, entry.resumed = "queued", why, None

@@ -1,6 +1,6 @@
-"""What the process that stages are forked from does before the first of them: it imports everything.
+"""Imports of the process that stages are forked from. The module is imported for this effect only.
 
-It computes nothing and starts no thread, since neither survives a fork well. Imported for its effect.
+It computes nothing and starts no thread, since neither survives a fork well.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from pipeline.spec.figures import figure_module, figure_names
 from pipeline.stages import cli, data, describe, features, partition, results, train  # noqa: F401
 
 for name in figure_names():
-    with suppress(Exception):  # which is for the stage that needs it
+    with suppress(Exception):  # the stage that needs this module will raise the error
         import_module(figure_module(name))
 for registry in (DATASETS, PARTITIONS, BACKBONES, METHODS, CONDITIONS):
     for name in registry.names():
         with suppress(Exception):
             registry.get(name)
-gc.freeze()  # what was imported is shared with forks, as long as nobody touches it
+gc.freeze()  # forks share the memory of these objects until something writes to it, such as a garbage collection

@@ -1,4 +1,4 @@
-"""What the stages of the pipeline do, a module each but where it is one function of `pipeline.report`.
+"""The work of each stage of the pipeline. Stages that are one function of `pipeline.report` have no module here.
 
-A module imports no more than its stage needs, since its import closure is the stage's code fingerprint.
+A module imports no more than its stage needs, since the fingerprint of the stage's code covers all of its imports.
 """

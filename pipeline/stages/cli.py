@@ -1,7 +1,7 @@
-"""``pfl stage …``: what the stages of the pipeline call. Paths are relative to the workspace, where DVC runs them.
+"""``pfl stage …``, the command of every stage. Paths are relative to the workspace, where DVC runs the command.
 
-Nothing that differs between machines is an argument, since DVC's run cache goes by the command's text. What a stage
-does is imported when it is known to be wanted.
+No argument differs between machines, since DVC's run cache compares the text of commands. The module of a stage is
+imported only when that stage runs.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def _module(name: str) -> Any:
 
 
 def _train(asked: Run, seal: str | None) -> None:
-    """Train one run, from its last checkpoint if there is one."""
+    """Train a run, from its last checkpoint if it has one."""
     dataset, clients = Path(at.dataset_path(asked.data_id)), Path(at.partition_path(asked.federation_id))
     chosen = Path(at.selection_path(asked.tuned)) if asked.tuned else None
     pretrained = Path(at.weights_path(weights_id(asked.pretrained))) if asked.pretrained else None

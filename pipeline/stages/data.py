@@ -1,4 +1,4 @@
-"""The data stage: a raw dataset, or a generated stand-in for it, becomes one Parquet file."""
+"""The data stage: it converts a raw dataset, or a generated stand-in for it, to one Parquet file."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def run(
 ) -> str:
     """Load a dataset from its folder below `raw` and write it to `out`; return a line to show.
 
-    Arrays that do not fit into memory go to `scratch`; None keeps them there all the same. `show` is called with what
-    is being done, how many steps of it are done, and how many there are.
+    Arrays that do not fit into memory go to the folder `scratch`; with None they stay in memory. `show` is called with
+    the name of the work, the number of steps done and the number of all steps.
     """
     chosen, name = options(dict(record)), record["name"]
     size = chosen.pop("stand_in")

@@ -1,4 +1,4 @@
-"""The describe stage: a partition becomes a page that shows what non-IID means in it."""
+"""The describe stage: it writes a page about a partition that shows how its clients differ."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The features stage: the samples of a dataset pass through a frozen encoder, once for all runs."""
+"""The features stage: it encodes the samples of a dataset with a frozen encoder, once for all runs."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def run(
     device: str = "auto",
     show: Callable[[str, int, int], None] = lambda *_: None,
 ) -> str:
-    """Encode the samples of `dataset` as the run asks for, and write them to `out`; return a line to show.
+    """Encode the samples of `dataset` with the encoder of the run and write them to `out`; return a line to show.
 
-    Samples that the encoder is trained on here are left out. `scratch` and `show` are as in the data stage.
+    Samples on which this stage trains the encoder are left out. `scratch` and `show` are as in the data stage.
     """
     name, options = asked.encoder
     samples = read_samples(dataset, scratch)
@@ -58,13 +58,13 @@ def run(
 
 
 def _divided(samples: Samples, asked: Run) -> tuple[Rows, Rows]:
-    """Return the rows that an encoder has seen, ascending, and those that are encoded."""
+    """Return the rows that the encoder is trained on, ascending, and the rows that are encoded."""
     rows, training = np.arange(len(samples)), np.flatnonzero(samples.train)
     if pretrain := asked.features.get("pretrain"):
         left, _ = asked.left_by_encoder((len(training), 0))
         seen = np.sort(generator(pretrain["seed"], "features").permutation(training)[left:])
         return seen, np.setdiff1d(rows, seen)
-    # One from a file has seen none of them; these are what arrays are standardised by. One row is for test, as always.
+    # An encoder from a file sees no row. These rows only standardise arrays; at least one row has to be for test.
     return training[: len(training) - samples.train.all()], rows
 
 
@@ -77,7 +77,7 @@ def _pretrained(data: FederatedData, backbone: Any, pretrain: Mapping[str, Any])
         result = train(
             data=data,
             backbone=backbone,
-            method=Method(),  # which averages, and with one client does no more than train
+            method=Method(),  # FedAvg; with one client, averaging changes nothing
             training=settings,
             evaluation=Evaluation(every=epochs, window=0, curve_every=0),
             seed=pretrain["seed"],

@@ -1,11 +1,11 @@
-"""The guard stage: edited specs or code never go unnoticed by a plain ``dvc repro``.
+"""The guard stage, which lets a plain ``dvc repro`` notice edited specs and code.
 
-DVC reads all stage files before it runs anything, so new stages cannot join a reproduction under way. The guard, which
-every other stage comes after, compiles; when that changes a stage file it stops DVC with one line, and the next ``dvc
-repro`` runs it. Its output never changes, so passing the guard invalidates nothing.
+DVC reads all stage files before it runs anything, so new stages cannot join a running reproduction. All other stages
+depend on the guard. It compiles; if a stage file changes, it stops DVC with one line, and the next ``dvc repro`` runs
+the new stages. Its output never changes, so the guard makes no stage stale.
 
-When the cache has been lost, DVC would make everything anew, of which it removes the old version first. But then it
-runs the guard before anything else, which puts back into the cache what lies in the workspace as it was recorded.
+If DVC's cache is lost, DVC would remove all outputs and make them again. But it runs the guard first, and the guard
+puts the outputs in the workspace that are as recorded back into the cache.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _TOKEN = "The stage files are what the specs compile to.\n"
 
 
 def run(workspace: Workspace) -> str:
-    """Compile; return a line to show. Raise :class:`UserError` when stage files were not up to date; now they are."""
+    """Compile; return a line to show. Raises :class:`UserError` if stage files were not up to date and were written."""
     compilation = compile_workspace(workspace)
     compilation.check_tested()
     if changes := write(workspace, compilation):
@@ -34,10 +34,10 @@ def run(workspace: Workspace) -> str:
     leave_output(workspace)
     line = f"{len(compilation.tables)} specs, {len(compilation.runs)} runs: stages are up to date"
     locked = [one for one in compilation.stages if (workspace.root / one.file).with_name("dvc.lock").is_file()]
-    made = [stage for stage in locked if stage.kind != "guard"]  # which DVC has in hand
+    made = [stage for stage in locked if stage.kind != "guard"]  # DVC is executing the guard itself
     if in_cache(workspace.root, _TOKEN) or not made:
         return line
-    from pipeline.dvc.recorder import Recorder  # with DVC, which takes a second
+    from pipeline.dvc.recorder import Recorder  # imported late, since DVC's import takes a second
 
     with closing(Recorder(workspace.root, made)) as recorder:
         count = recorder.keep()
@@ -45,5 +45,5 @@ def run(workspace: Workspace) -> str:
 
 
 def leave_output(workspace: Workspace) -> None:
-    """Write what every other stage depends on."""
+    """Write the guard's output, on which every other stage depends."""
     write_text(workspace.root / GUARD, _TOKEN)

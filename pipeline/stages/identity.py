@@ -1,4 +1,4 @@
-"""What a run's states belong to, and what the last bits of its numbers depend on beside its spec and its code."""
+"""Hashes that identify the states of a run, and a description of the machine that affects the last bits of numbers."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ def checkpoint_folder(
     device: torch.device,
     say: Callable[[str], None],
 ) -> CheckpointFolder:
-    """Return where a run keeps its checkpoints, and where it finds the last ones of shorter runs."""
+    """Return the folder of a run's checkpoints, which also finds the last states of shorter runs."""
     whole, lineage = run_hash(run, code, hashes, device), lineage_hash(run, code, hashes, device)
     folder = private / "checkpoints" / f"{run_id}-{whole[:8]}"
     return CheckpointFolder(folder, whole, say, lineage, private / "states" / lineage[:16])
 
 
 def run_hash(run: Run, code: str, hashes: Mapping[str, str], device: torch.device) -> str:
-    """Return the identity of a run's states: record, code, inputs, and the kind of device, as sums differ there."""
+    """Return the hash of a run's states: of record, code, inputs, and kind of device, as sums differ between kinds."""
     return _hash(record=run.record, code=code, device=device.type, **hashes)
 
 
 def lineage_hash(run: Run, code: str, hashes: Mapping[str, str], device: torch.device) -> str:
-    """Return what the states of a run and of longer ones have in common.
+    """Return the hash that the states of a run share with those of longer runs.
 
-    It is of all that `run_hash` is of, but the patience, whether weights are saved, why it has its settings, and the
-    rounds, unless the method or the learning rate goes by them. As last states stay for long, it is of the very device
-    and the version of PyTorch, too.
+    It covers what `run_hash` covers, except `patience`, `save_weights`, `tuned`, and the number of rounds unless the
+    method or the learning rate depends on it. Last states are kept for long, so the model of the device and PyTorch's
+    version are included too.
     """
     aside = {"rounds", "patience", "save_weights"}
     if PROGRESS in METHODS.get(run.method).facts or run.training.counts_rounds:
@@ -59,10 +59,10 @@ def _hash(**facts: Any) -> str:
 
 
 def describe_machine(device: torch.device) -> str:
-    """Return what the last bits of sums depend on, as one line.
+    """Return one line with everything on the machine that affects the last bits of sums.
 
-    Of a CPU these are the processor, its instruction sets that matrix products are chosen by, PyTorch's threads and its
-    libraries, and the variables that choose among instruction sets. Of a GPU, its model and the libraries.
+    For a CPU: the processor, its instruction sets that decide which matrix products are used, PyTorch's threads and
+    libraries, and the environment variables that choose instruction sets. For a GPU: its model and the libraries.
     """
     if device.type == "cuda":
         cudnn = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]

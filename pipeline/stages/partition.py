@@ -1,4 +1,4 @@
-"""The partition stage: who holds which samples, for training and for test, in one draw."""
+"""The partition stage: it assigns training and test samples to clients, in one draw."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pipeline.spec.run import Run
 
 
 def run(federation: Run, dataset: Path, out: Path) -> str:
-    """Partition a dataset as `federation` says, which may be a part of a run; return a line to show."""
+    """Partition a dataset as the record of `federation` says and write the assignment; return a line to show."""
     scheme = PARTITIONS.create(federation.partition, **federation.options("partition"))
     assignment = partition(scheme, read_facts(dataset), federation.clients, federation.seed)
     write_assignment(out, assignment)

@@ -1,4 +1,4 @@
-"""Stages that make small files of results that are there: chosen settings, kept results, the index of reports."""
+"""Stages that write small files from existing results: chosen settings, kept results, the index of reports."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from pipeline.spec.table import ResolvedTable
 
 
 def select(id_: str, records: Path, runs: Path, out: Path) -> str:
-    """Write what a selection chose and all that was tried into the file `out`; return a line to show.
+    """Write all trials of a selection and the chosen one into the file `out`; return a line to show.
 
-    Chosen is the trial with the best accuracy on validation samples, of equal ones the first. A trial counts by the
-    mean over its seeds of that accuracy, pooled over clients and averaged over the rounds of the window; one that
-    diverged under any seed is not chosen.
+    The trial with the best accuracy on validation samples is chosen, the first one of equal trials. A trial's accuracy
+    is pooled over clients, averaged over the rounds of the window, and then over its seeds. A trial that diverged
+    under any seed is not chosen. Raises :class:`UserError` if all trials diverged.
     """
     record = read_record(records, id_)
     tried = read_records(records, (name for trial in record["trials"] for name in trial["runs"]))
@@ -47,7 +47,7 @@ def select(id_: str, records: Path, runs: Path, out: Path) -> str:
 
 
 def recall(root: Path, outs: Iterable[Path]) -> str:
-    """Write ``rounds.parquet`` of runs and ``<id>.json`` of selections from the ledger; return a line to show."""
+    """Write kept runs (``rounds.parquet``) and selections (``<id>.json``) from the ledger; return a line to show."""
     ledger, outs = Ledger(root), list(outs)
     for out in outs:
         name = out.stem if out.suffix == ".json" else out.parent.name
@@ -61,7 +61,7 @@ def recall(root: Path, outs: Iterable[Path]) -> str:
 
 
 def index(tables: Iterable[ResolvedTable], reports: Path) -> str:
-    """Write ``index.md`` into the folder `reports`, a row per table; return a line to show."""
+    """Write ``index.md``, with a row per table, into the folder `reports`; return a line to show."""
     rows = ["| report | cells obtained | of | |", "|---|---:|---:|---|"]
     for table in tables:
         read_meta(reports / table.spec / "table.parquet", "table/2")

@@ -1,6 +1,6 @@
-"""Curves in other people's viewers: ``PFL_TRACK=tensorboard,mlflow,wandb`` shows there what is measured anyway.
+"""Curves in other viewers: with ``PFL_TRACK=tensorboard,mlflow,wandb`` they receive the measurements of a training.
 
-It is no part of a run: nothing becomes stale by it, and of a viewer that fails a line is said while training goes on.
+Viewers are not a part of a run. They make nothing stale, and if one fails, a line says so and training goes on.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Log = Callable[[int, Mapping[str, float]], None]
 
 
 def tensorboard(run: Run, private: Path) -> tuple[Log, Callable[[], None]]:
-    """Return what logs a round into event files below ``.pfl/tensorboard/<run>``, and what closes them."""
+    """Return functions that log a round into event files below ``.pfl/tensorboard/<run>`` and that close them."""
     from torch.utils.tensorboard import SummaryWriter
 
     from pipeline.report.settings import settings_of
@@ -41,12 +41,12 @@ def tensorboard(run: Run, private: Path) -> tuple[Log, Callable[[], None]]:
 
 
 def mlflow(run: Run, private: Path) -> tuple[Log, Callable[[], None]]:
-    """Return the same for a run at ``$MLFLOW_TRACKING_URI`` or else in ``.pfl/mlflow``; one that is there goes on.
+    """Return functions that log a round to MLflow at ``$MLFLOW_TRACKING_URI``, by default ``.pfl/mlflow``, and close.
 
-    It belongs to the experiment with the name of its dataset.
+    The run belongs to an experiment with the name of its dataset. An existing run with the same id is continued.
     """
     where = os.environ.get("MLFLOW_TRACKING_URI")
-    if not where:  # which newer versions have to be allowed
+    if not where:  # newer versions of MLflow refuse local files unless this is set
         os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
     from mlflow.tracking import MlflowClient
 
@@ -69,9 +69,9 @@ def mlflow(run: Run, private: Path) -> tuple[Log, Callable[[], None]]:
 
 
 def wandb(run: Run, private: Path) -> tuple[Log, Callable[[], None]]:
-    """Return the same for a run of the project ``$WANDB_PROJECT``, or else of one with the name of its dataset.
+    """Return functions that log a round to the project ``$WANDB_PROJECT``, by default the dataset's name, and close.
 
-    A run that is there goes on. ``WANDB_MODE=offline`` keeps it in ``.pfl/wandb``, for ``wandb sync``.
+    An existing run with the same id is continued. ``WANDB_MODE=offline`` writes to ``.pfl/wandb``, for ``wandb sync``.
     """
     import wandb
 
@@ -112,7 +112,7 @@ def tracked(run: Run, private: Path, show: Callable[[Progress], None]) -> Iterat
             yield
         except ImportError as error:
             raise UserError(f"{name} is not installed ({error}); pip install 'pfl-pipeline[track]'") from None
-        except Exception as error:  # of a library or a server; training is worth more
+        except Exception as error:  # an error of a library or a server must not end the training
             trackers.pop(name, None)
             what = " ".join(f"{type(error).__name__}: {error}".split())
             print(f"pfl: {name}: logging disabled for this run ({what})", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""The train stage: one run from its partition to its measurements, resumable at any instant."""
+"""The train stage: it trains one run and writes its measurements. It can be killed and resumed at any time."""
 
 from __future__ import annotations
 
@@ -48,15 +48,15 @@ def run(
 ) -> None:
     """Train a run and write ``rounds.parquet`` into the folder `out`.
 
-    Beside it go ``weights.safetensors`` and ``analysis.parquet`` when the run asks for them; the latter has no rows
-    when the run diverged.
+    If the run asks for them, write ``weights.safetensors`` and ``analysis.parquet`` too. The latter has no rows if the
+    run diverged.
 
     Args:
-        asked: The run, before what was chosen for it in `selection`.
-        code: What stands for the code that this process has imported; part of a checkpoint's identity.
-        private: The machine's own folder, for checkpoints, last states and timings.
-        checkpoint_every: Seconds between checkpoints at least.
-        confirm: Called when all is computed; when it raises, only a checkpoint is written.
+        asked: The run without the settings that `selection` chose for it.
+        code: The seal of the code that this process has imported; part of a checkpoint's identity.
+        private: The machine's private folder, for checkpoints, last states and timings.
+        checkpoint_every: Least number of seconds between checkpoints.
+        confirm: Called after the computation; if it raises, only a checkpoint is written.
     """
     chosen = read_chosen(selection) if selection else {}
     run_id, resolved = asked.id, asked.with_chosen(chosen)
@@ -64,7 +64,7 @@ def run(
     samples, assignment = read_samples(dataset, private / "decoded"), read_assignment(partition)
     data = FederatedData.from_samples(samples, assignment, place)
     use_threads(place, data.shape)
-    coarse = samples.attributes.get("coarse")  # of a client, that of most of its training samples
+    coarse = samples.attributes.get("coarse")  # a client's kind is the one of most of its training samples
     hashes = {"dataset_hash": digest_of(dataset), "partition_hash": digest_of(partition)}
     started, worked = time.monotonic(), _worked()
     pretrained = {"pretrained": str(weights)} if weights else {}
@@ -110,13 +110,13 @@ def run(
 
 
 def _worked() -> float:
-    """Return for how many seconds cores have worked for this process and those that it started and that have ended."""
+    """Return the CPU seconds of this process and of its child processes that have ended."""
     spent = os.times()
     return spent.user + spent.system + spent.children_user + spent.children_system
 
 
 def _lines(result: Result, rounds: int, chosen: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what to say of a run of so many `rounds`: where its options come from, where it ended, where it began."""
+    """Yield lines about a run of `rounds` rounds: its tuned options, its end if it was early, where it resumed."""
     if chosen:
         yield f"tuned, with {', '.join(f'{name} {value}' for name, value in chosen.items())}"
     yield from result.notes
@@ -131,7 +131,7 @@ def _lines(result: Result, rounds: int, chosen: Mapping[str, Any]) -> Iterator[s
 
 
 def write_rounds(path: Path, result: Result, novel: frozenset[int], **facts: Any) -> None:
-    """Write the artifact ``rounds/2``: what was measured, and `facts` of how it was obtained."""
+    """Write the artifact ``rounds/2``: the measurements of a run, and in the header `facts` of how they were made."""
     is_novel = np.isin(result.client, sorted(novel))
     attacks = np.isin(result.client, sorted(result.attackers))
     populations = ["test", "novel", *(["validation"] if result.validation.any() else [])]
@@ -156,7 +156,7 @@ def write_rounds(path: Path, result: Result, novel: frozenset[int], **facts: Any
         if len({getattr(view, name) for view in result.views}) > 1:
             columns[name] = _of_views(result, name)
     table = pa.table(columns)
-    if result.validation.any():  # nothing is chosen by that of clients that never train, or attack
+    if result.validation.any():  # validation samples of novel and attacking clients choose nothing
         table = table.filter(pa.array(~(result.validation & (is_novel | attacks))))
     names = ("stored", "received", "server", "macs")
     diverged = {"round": result.diverged.round, "client": result.diverged.client} if result.diverged else None
@@ -168,7 +168,7 @@ def write_rounds(path: Path, result: Result, novel: frozenset[int], **facts: Any
 
 
 def _of_views(result: Result, name: str) -> pa.DictionaryArray:
-    """Return a column of what views are of: ``model``, ``moment`` or ``on``."""
+    """Return the column with one field of each row's view: ``model``, ``moment`` or ``on``."""
     own = [getattr(view, name) for view in result.views]
     kinds = list(dict.fromkeys(own))
     places = np.array([kinds.index(kind) for kind in own], np.int8)

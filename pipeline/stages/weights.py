@@ -1,4 +1,4 @@
-"""The weights stage: a file of pretrained weights becomes one safetensors file, whatever it was."""
+"""The weights stage: it converts a file of pretrained weights, of any supported format, to one safetensors file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pipeline.spec.run import ABSENT, content_of
 
 
 def run(record: Mapping[str, str], out: Path, home: Path) -> str:
-    """Read the file at the `path` of a record, relative to `home`, and write it to `out`; return a line to show."""
+    """Convert the file at the record's `path`, relative to `home`, and write it to `out`; return a line to show."""
     path, wanted = record["path"], record["content"]
     now = content_of(home, path)
     if now.startswith(ABSENT):
