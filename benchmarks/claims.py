@@ -1,12 +1,12 @@
-"""How often claims are wrong, and how often they find what is there: simulated runs of which the truth is known.
+"""Error rates and power of claims, from simulated runs whose true differences are known.
 
     python benchmarks/claims.py                   # 200 tables per number, a minute
     python benchmarks/claims.py --tables 1000
 
-Every client has an accuracy of its own, which it has under each method; every training adds its own effect to all
-of its clients, so that one seed says something of itself alone; and a client's test samples are drawn. What is drawn
-goes through the code that judges the claims of reports. Of 200 tables a rate of 5 % is known to ±3 points, of 1,000 to
-±1.4.
+Every client has its own accuracy, the same under each method. Every training adds a random effect to all of its
+clients, so clients of one seed are not independent. A client's test samples are drawn too. The drawn accuracies are
+judged by the code that judges the claims of reports. With 200 tables a rate of 5 % is known to ±3 points, with 1,000
+to ±1.4.
 """
 
 import argparse
@@ -38,7 +38,7 @@ Accuracies = NDArray[np.float64]
 
 
 def draw(random: np.random.Generator, shifts: Sequence[float], seeds: int, spread: float) -> Accuracies:
-    """Accuracies in percent [methods, seeds, clients] of methods that are so much better than the first would be.
+    """Return accuracies in percent [methods, seeds, clients]; `shifts` has the true advantage of each method in points.
 
     `spread` is the standard deviation between trainings of one method, in points.
     """
@@ -50,9 +50,9 @@ def draw(random: np.random.Generator, shifts: Sequence[float], seeds: int, sprea
 
 
 def judge(accuracies: Accuracies, settings: int = 1, **claim: Any) -> Judgement:
-    """What a report says of a claim on methods A, B, … in the settings 0, 1, …
+    """Return a report's judgement of a claim about methods A, B, … in the settings 0, 1, …
 
-    `accuracies` [methods · settings, seeds, clients] are also the published values, ± between seeds.
+    `accuracies` [methods · settings, seeds, clients] also give the published values, with ± between seeds.
     """
     runs, values, cells = [], [], []
     for index, of_cell in enumerate(accuracies):
@@ -79,7 +79,7 @@ def judge(accuracies: Accuracies, settings: int = 1, **claim: Any) -> Judgement:
 def rates(
     tables: int, shifts: Sequence[float], seeds: int, spread: float, settings: int = 1, **claim: Any
 ) -> tuple[Counter[str], Counter[str]]:
-    """How often a claim gets which verdict, by obtained and by published values."""
+    """Return the number of tables with each verdict on a claim, by obtained and by published values."""
     random = np.random.default_rng([seeds, int(10 * spread), len(shifts)])
     obtained, published = Counter[str](), Counter[str]()
     for _ in range(tables):
@@ -91,7 +91,7 @@ def rates(
 
 
 def unmarked(tables: int, shifts: Sequence[float], seeds: int, spreads: Sequence[float], row: int) -> float:
-    """How often a row is neither the best of its column nor marked as one that does not differ significantly from it.
+    """Return the share of tables in which a row differs significantly from the best one of its column.
 
     `spreads` is the standard deviation between trainings of each method, in points.
     """
@@ -123,8 +123,8 @@ LINES: tuple[tuple[str, tuple[float, ...], int, dict[str, Any], tuple[str, ...]]
     ("a point ahead, found", (1, 0), 1, AHEAD, (HOLDS,)),
     ("three points ahead, found", (3, 0), 1, AHEAD, (HOLDS,)),
 )
-# Of a column: what there is, how far its rows are behind the best, the row that is looked at, and its spread by that of
-# the others.
+# Description of a column, true shifts of its rows in points, the row to look at, and its spread divided by that of the
+# others.
 MARKS: tuple[tuple[str, tuple[float, ...], int, float], ...] = (
     ("truly best, like five others, unmarked", (0,) * 6, 0, 1),
     ("truly best, like 23 others, unmarked", (0,) * 24, 0, 1),
@@ -136,7 +136,7 @@ MARKS: tuple[tuple[str, tuple[float, ...], int, float], ...] = (
 
 
 def main() -> None:
-    """Print a table of rates in percent, a column per number of seeds and spread between trainings."""
+    """Print a table of rates in percent, with a column for each number of seeds and spread between trainings."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tables", type=int, default=200, help="simulated tables per number")
     tables = parser.parse_args().tables

@@ -1,6 +1,6 @@
-"""Contestants of peers.py, each a command: the same workloads on ordinary modules by ours, a plain loop, Flower, pfl.
+"""The contestants of peers.py, one command each: the same workloads in our engine, a plain loop, Flower and pfl.
 
-Libraries are imported by their contestant alone, since each runs in an environment that has no other's.
+Each contestant imports only its own libraries, as our environment and that of the peers differ.
 """
 
 import argparse
@@ -36,7 +36,7 @@ from workloads import (
 )
 
 Times = tuple[str, Iterable[float], Iterable[float], float]
-"""Versions, seconds of each steady round and of each evaluation, and the accuracy at the end."""
+"""Versions, seconds of each round after warm-up and of each evaluation, and the last accuracy (0 to 1)."""
 
 
 def plain(given: argparse.Namespace, workload: Workload, data: Data) -> Times:
@@ -57,7 +57,7 @@ def plain(given: argparse.Namespace, workload: Workload, data: Data) -> Times:
 
 
 def ours(given: argparse.Namespace, workload: Workload, arrays: Data) -> Times:
-    """Train by this repository's engine with its default settings, in the repository's own environment."""
+    """Train with this repository's engine at its default settings, in the repository's own environment."""
     from pflcore.backbones import BACKBONES
     from pflcore.data.federation import FederatedData
     from pflcore.engine import Progress, train
@@ -65,7 +65,7 @@ def ours(given: argparse.Namespace, workload: Workload, arrays: Data) -> Times:
     from pflcore.settings import Evaluation, Training
 
     def run(data: FederatedData, training: Training, window: int) -> tuple[list[float], float]:
-        """Return seconds of rounds, with evaluation where the last `window` have one, and the last accuracy."""
+        """Return the seconds of each round and the last accuracy; the last `window` rounds include an evaluation."""
         marks, shares = [time.perf_counter()], [0.0]
 
         def note(progress: Progress) -> None:
@@ -89,7 +89,7 @@ def ours(given: argparse.Namespace, workload: Workload, arrays: Data) -> Times:
     rate = workload.cohort / workload.clients
     training = Training(rounds=given.rounds, sample_rate=rate, local_epochs=workload.epochs)
     rounds, share = run(data, training, 0)
-    # The engine measures as part of a round. So evaluation is timed in rounds that train one client on one sample.
+    # The engine evaluates within a round, so evaluation is timed in rounds that train one client on one sample.
     idle = replace(data, train=[rows[:1] for rows in data.train])
     measured, _ = run(idle, replace(training, sample_rate=1 / workload.clients, local_epochs=1), given.rounds)
     # The last round of training ends with the only evaluation.
@@ -97,8 +97,8 @@ def ours(given: argparse.Namespace, workload: Workload, arrays: Data) -> Times:
 
 
 def flower(given: argparse.Namespace, workload: Workload, data: Data) -> Times:
-    """Train by Flower's simulation on Ray, one core and so one thread per client, clients in parallel."""
-    # These are read when the packages are imported.
+    """Train with Flower's simulation on Ray: clients in parallel, each on one core with one thread."""
+    # The packages read these when they are imported.
     os.environ.update(FLWR_TELEMETRY_ENABLED="0", RAY_USAGE_STATS_ENABLED="0", RAY_DEDUP_LOGS="0")
     from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
     from flwr.clientapp import ClientApp
@@ -114,7 +114,7 @@ def flower(given: argparse.Namespace, workload: Workload, data: Data) -> Times:
 
     @client.train()
     def train(message: Message, context: Context) -> Message:
-        """Train the global model in a process of Ray's."""
+        """Train the global model in a process of Ray."""
         config = message.content["config"]
         workload, data = WORKLOADS[str(config["workload"])], Data(Path(str(config["data"])))
         model = MODELS[workload.backbone]()
@@ -126,7 +126,7 @@ def flower(given: argparse.Namespace, workload: Workload, data: Data) -> Times:
         return Message(content=content, reply_to=message)
 
     def evaluate(round_: int, arrays: ArrayRecord) -> MetricRecord:
-        """Measure at the server, before the first round and after each; the marks also delimit the rounds."""
+        """Evaluate on the server, before the first round and after each one; the times also delimit the rounds."""
         trained.append(time.perf_counter())
         model.load_state_dict(arrays.to_torch_state_dict())
         shares.append(accuracy(model, test))
@@ -153,7 +153,7 @@ def flower(given: argparse.Namespace, workload: Workload, data: Data) -> Times:
 
 
 def apple(given: argparse.Namespace, workload: Workload, data: Data) -> Times | None:
-    """Train by Apple's pfl, in one process or, started by ``torch.distributed.run``, in several; the first reports."""
+    """Train with Apple's pfl, in one process or, under ``torch.distributed.run``, in several; rank 0 reports."""
     from pfl.aggregate.simulate import SimulatedBackend
     from pfl.aggregate.weighting import WeightByDatapoints
     from pfl.algorithm.base import NNAlgorithmParams
@@ -169,7 +169,7 @@ def apple(given: argparse.Namespace, workload: Workload, data: Data) -> Times | 
     from pfl.model.pytorch import PyTorchModel
 
     class Measured(nn.Module):
-        """A model with the loss and the metrics that pfl asks for."""
+        """A model with the loss and the metrics that pfl requires."""
 
         def __init__(self, model: nn.Module) -> None:
             super().__init__()
@@ -185,7 +185,7 @@ def apple(given: argparse.Namespace, workload: Workload, data: Data) -> Times | 
             return {"accuracy": Weighted(int((self.model(images).argmax(1) == labels).sum()), len(labels))}
 
     class Clock(TrainingProcessCallback):
-        """Notes when a round comes by, and the accuracy if it is known by then."""
+        """Callback that records the time in each round, and the accuracy if it has been computed."""
 
         def __init__(self) -> None:
             self.marks: list[float] = []
@@ -200,7 +200,7 @@ def apple(given: argparse.Namespace, workload: Workload, data: Data) -> Times | 
             return False, Metrics()
 
     logging.disable(logging.WARNING)
-    # With several processes all must draw the same.
+    # All processes must draw the same numbers.
     np.random.seed(given.seed)
     torch.manual_seed(given.seed)
     module = Measured(MODELS[workload.backbone]())
@@ -210,7 +210,7 @@ def apple(given: argparse.Namespace, workload: Workload, data: Data) -> Times | 
         get_user_sampler("minimize_reuse", np.random.permutation(workload.clients).tolist()),
     )
     trained, evaluated = Clock(), Clock()
-    # Metrics of the clients' own data, which nobody asked for, are computed in the first round only.
+    # Metrics on the clients' own data are not needed; with this frequency pfl computes them in the first round only.
     rounds = {"central_num_iterations": given.rounds, "evaluation_frequency": given.rounds}
     local = {"local_num_epochs": workload.epochs, "local_learning_rate": RATE}
     testing = NNEvalHyperParams(local_batch_size=TEST_BATCH)
@@ -232,7 +232,7 @@ def apple(given: argparse.Namespace, workload: Workload, data: Data) -> Times | 
 
 
 def main() -> None:
-    """Run one contestant; its last line of output is the result."""
+    """Run one contestant and print its result as the last line of output."""
     contestants = {"ours": ours, "plain": plain, "flower": flower, "apple": apple}
     parser = argparse.ArgumentParser()
     parser.add_argument("contestant", choices=contestants)

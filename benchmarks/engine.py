@@ -1,10 +1,10 @@
-"""How fast clients train and are measured: our executors beside a plain loop over clients with a DataLoader each.
+"""Speed of training and evaluating clients: our executors compared with a plain loop over clients.
 
-The plain loop is what the common libraries do: a deep copy of an ordinary model per client, ``torch.optim.SGD``, a
-``DataLoader`` over tensors that are normalised beforehand; for FedTP, a backward pass through the hypernetwork per
-client, summed up. Images are generated, since speed does not depend on them. Contestants take turns, so that a busy
-moment of the machine hits all of them. The table shows medians: seconds per 10,000 samples visited, the ratio to the
-plain loop, and the share of the floor, which is the FLOPs of the model over the rate of a large matrix product.
+The plain loop does what common libraries do: for each client a deep copy of an ordinary model, ``torch.optim.SGD`` and
+a ``DataLoader`` over tensors that are normalised beforehand; for FedTP, a backward pass through the hypernetwork per
+client, summed up. Images are generated, since speed does not depend on them. Contestants take turns, so other load on
+the machine affects all of them. The table shows medians: seconds per 10,000 samples visited, the ratio to the plain
+loop, and the share of the floor, which is the FLOPs of the model divided by the rate of a large matrix product.
 
     python benchmarks/engine.py                   # a table; gpu.py does the same on a GPU
     python benchmarks/engine.py --hypernetwork    # FedTP's server step alone
@@ -33,7 +33,7 @@ from pflcore.operators.hypernetworks import HyperNetwork
 from pflcore.settings import Evaluation, Training
 
 SEED = 0
-IMAGES = 50_000  # that a workload's clients share, however many they are
+IMAGES = 50_000  # number of images, which all clients of a workload share
 WORKLOADS = {
     "W1 ConvNet, FedAvg": Workload("convnet", samples=1000, epochs=5),
     "W2 tiny ViT, FedAvg": Workload("tiny_vit", samples=128, epochs=1),
@@ -46,7 +46,7 @@ WORKLOADS = {
 
 
 def federation(workload: Workload) -> FederatedData:
-    """Return clients with `samples` images each; where they need more than there are, clients hold the same ones."""
+    """Return clients with `samples` images each; if they need more than there are, some images have several owners."""
     rng = np.random.default_rng(0)
     drawn = rng.permuted(np.tile(np.arange(IMAGES), -(-workload.clients * workload.samples // IMAGES)))
     rows = list(drawn[: workload.clients * workload.samples].reshape(workload.clients, -1))
@@ -56,7 +56,7 @@ def federation(workload: Workload) -> FederatedData:
 
 
 def ours(workload: Workload, data: FederatedData, executor: str) -> Callable[[], float]:
-    """Return a function that gives seconds of a round; start-up and the first round are left out."""
+    """Return a function that returns the seconds of a round, without start-up and the first round."""
     measuring = not workload.epochs
     share = workload.cohort / workload.clients
     training = Training(rounds=3, sample_rate=share, local_epochs=max(workload.epochs, 1))
@@ -73,14 +73,14 @@ def ours(workload: Workload, data: FederatedData, executor: str) -> Callable[[],
             executor=executor,
             on_round=lambda _: marks.append(time.perf_counter()),
         )
-        # The last round of a training workload is also measured; those of a measuring one also train one client.
+        # The last round of a training workload includes an evaluation. Rounds of an evaluation also train one client.
         return marks[-1] - marks[-2] if measuring else marks[-2] - marks[-3]
 
     return once
 
 
 def plain(workload: Workload, data: FederatedData) -> Callable[[], float]:
-    """Return a function that does the same work as a loop over clients, each with a DataLoader."""
+    """Return a function that does the same work in a loop over clients, and returns its seconds."""
     model = MODELS[workload.backbone]()
     images = (data.inputs.float() / 255 - data.mean) / data.std
 
@@ -91,7 +91,7 @@ def plain(workload: Workload, data: FederatedData) -> Callable[[], float]:
     server = PlainHypernetwork(workload, data.device) if workload.method == "fedtp" else None
 
     def once() -> float:
-        # PyTorch's usual algorithms, deterministic or not, in the same arithmetic as ours.
+        # PyTorch's default algorithms, which need not be deterministic, in the same precision as ours.
         chosen = torch.are_deterministic_algorithms_enabled()
         torch.use_deterministic_algorithms(False)
         started = time.perf_counter()
@@ -110,7 +110,7 @@ def plain(workload: Workload, data: FederatedData) -> Callable[[], float]:
 
 
 class PlainHypernetwork:
-    """FedTP's server step as a sum of gradients, one backward pass per client, and ``torch.optim.SGD``."""
+    """FedTP's server step with one backward pass per client, summed gradients, and ``torch.optim.SGD``."""
 
     def __init__(self, workload: Workload, device: torch.device, depth: int = 8) -> None:
         targets = {str(block): (1536, 128) for block in range(depth)}
@@ -131,7 +131,7 @@ class PlainHypernetwork:
 
 
 def hypernetwork(repeat: int) -> None:
-    """Print seconds of FedTP's server step alone: 237.6 million parameters, five clients."""
+    """Print the seconds of FedTP's server step alone, with 237.6 million parameters and five clients."""
     workload = WORKLOADS["W2 tiny ViT, FedTP"]
     usual = PlainHypernetwork(workload, torch.device("cpu"))
     params = usual.net.init(SEED)
@@ -144,7 +144,7 @@ def hypernetwork(repeat: int) -> None:
 
     print("| server step | seconds |\n|---|---:|")
     for name, step in {"a backward pass per client": usual.step, "ours": descend}.items():
-        step()  # the first one fetches memory
+        step()  # the first step allocates memory
         print(f"| {name} | {statistics.median(seconds(step) for _ in range(repeat)):.3f} |", flush=True)
 
 
@@ -155,7 +155,7 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 def floor(workload: Workload, rate: float) -> float:
-    """Return seconds for 10,000 samples at `rate` FLOP/s."""
+    """Return the seconds that 10,000 samples take at `rate` FLOP/s."""
     model = MODELS[workload.backbone]()
     model.eval()
     with FlopCounterMode(display=False) as counter:
@@ -166,7 +166,7 @@ def floor(workload: Workload, rate: float) -> float:
 
 
 def matmul_rate(side: int = 2048) -> float:
-    """Return FLOP/s of a large matrix product on all cores."""
+    """Return the FLOP/s of a large matrix product on all cores."""
     one = torch.randn(side, side)
     return float(2 * side**3 / statistics.median(seconds(lambda: one @ one) for _ in range(7)))
 

@@ -1,20 +1,20 @@
-"""Whether anything is lost, or recorded that is not so, when random faults happen at random instants.
+"""Test that random faults at random times lose no result and record no wrong one.
 
-A project of twelve runs is made, up to date. For each fault it is copied, a part of it is forgotten, and ``pfl run`` or
-``dvc repro`` makes that again while something happens: a signal to one of the processes or to all, a disk that is full
-or read-only, files of the future, a file flipped, cut or removed, a second runner, a source that is edited and the edit
-undone. Then the same command is typed until it ends well, after two refusals of DVC's ``pfl run``; looked at is this:
+The script makes a project of twelve runs. For each fault it copies the project, removes some results, and lets ``pfl
+run`` or ``dvc repro`` make them again. Meanwhile the fault happens: a signal to one process or to all, a disk that is
+full or read-only, wrong file times, a file that is flipped, truncated or removed, a second runner, or a source that is
+edited and restored. The command is then repeated until it succeeds; after two failures ``pfl run`` is used. Checks:
 
-- all artifacts, reports and lock files are those of the undisturbed project, to the byte;
+- all artifacts, reports and lock files equal those of the undisturbed project, byte by byte;
 - ``dvc status`` is clean;
-- DVC's run cache says of no inputs of the undisturbed project, or of the one with the edit, what is not so there;
+- no entry of DVC's run cache contradicts the undisturbed project or the one with the edit;
 - no process, no temporary file and no checkpoint is left.
 
-    python benchmarks/faults.py --faults 300 --seed 1    # a table; exit code 1 if anything is violated
-    python benchmarks/faults.py --first 17 --faults 1    # the seventeenth again; what it hits varies all the same
+    python benchmarks/faults.py --faults 300 --seed 1    # a table; exit code 1 if a check fails
+    python benchmarks/faults.py --first 17 --faults 1    # fault 17 again; what it hits still varies
 
-As root, in a mount namespace of its own, disks are really full and read-only; otherwise files have a largest size, and
-folders lose the permission.
+As root, in a separate mount namespace, disks are really full or read-only. Otherwise the size of files is limited, and
+folders lose their write permission.
 """
 
 import argparse
@@ -39,7 +39,7 @@ from pathlib import Path
 import psutil
 import yaml
 
-# Before this folder, whose pipeline.py would hide the package of that name.
+# The parent folder must come first: pipeline.py in this folder would hide the package of that name.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
@@ -48,9 +48,9 @@ from support.own_parts import METHOD as OWN
 from support.project import Project, make_project, spec
 
 SOURCE = Path(__file__).resolve().parents[1]
-PATIENCE = 300.0  # seconds that no command needs
-MOMENT = 20.0  # seconds in which whoever has lost his scheduler has to end
-ATTEMPTS = 6  # commands until there is nothing to do
+PATIENCE = 300.0  # timeout of a command, in seconds
+MOMENT = 20.0  # seconds in which processes have to end after their scheduler
+ATTEMPTS = 6  # most commands until one succeeds
 PROGRAMS = {"pfl": ("pfl", "run", "-j", "2"), "dvc": ("dvc", "repro")}
 AXES = """    training.lr: [0.05, 0.1]
     seed: [0, 1]
@@ -59,7 +59,7 @@ table: {rows: [method], columns: [training.lr], average_over: [seed]}
 SPEC = spec("[fedavg, fedper, mine]", partition="dirichlet", rounds=8, training=", save_weights: true", more=AXES)
 METHOD = OWN.replace("from ._scaling import factor\n", "").replace("factor()", "0.5")
 EDITED = METHOD.replace("0.5", "1.5")
-OWN_PAGES = ("reports/papers/", "reports/index.html")  # of `pfl run` alone, and no stage's
+OWN_PAGES = ("reports/papers/", "reports/index.html")  # written by `pfl run` and by no stage
 KEPT = tuple(f".pfl/{name}/" for name in ("logs", "timings", "replaced", "states"))
 KEPT += (".dvc/cache/", ".dvc/tmp/", "reports/", "stages/", "dvc.lock")
 Entries = dict[str, str]
@@ -69,7 +69,7 @@ _MD5 = re.compile("[0-9a-f]{32}")
 
 @dataclass
 class Trial:
-    """One fault: where, to which command, and what is to be undone before that is typed again."""
+    """One fault: the project, the disturbed command, and what to undo before the command is repeated."""
 
     root: Path
     rng: random.Random
@@ -78,12 +78,12 @@ class Trial:
     undo: list[Callable[[], object]] = field(default_factory=list)
 
     def processes(self, whom: str) -> list[psutil.Process]:
-        """The scheduler, the process that workers are forked from, a worker, or all of these."""
+        """Return the scheduler, the process that workers are forked from, a worker, or all of these."""
         there = {one: words for one, words in at_work(self.root).items() if "resource_tracker" not in words}
         scheduler = [one for one in there if one.pid == self.process.pid]
         with suppress(psutil.Error):
             children = scheduler[0].children() if scheduler else []
-            parents = [one for one in children if "forkserver" in there.get(one, "")]  # as workers' commands say too
+            parents = [one for one in children if "forkserver" in there.get(one, "")]  # workers have that name too
             workers = [one for one in there if one not in (*scheduler, *parents)]
             return {"scheduler": scheduler, "forkserver": parents, "worker": workers[-1:], "all": [*there]}[whom]
         return []
@@ -97,7 +97,7 @@ class Trial:
             time.sleep(self.rng.uniform(0.2, 3) if sent == signal.SIGSTOP else 0)
 
     def small_files(self) -> None:
-        """From now on no file of any process here grows beyond some size."""
+        """Limit the size of files that the project's processes write from now on."""
         limit = self.rng.choice([0, 300, 3000, 30000])
         for one in self.processes("all"):
             with suppress(psutil.NoSuchProcess):
@@ -124,7 +124,7 @@ class Trial:
             self.undo.append(lambda: folder.chmod(0o755))
 
     def clock(self) -> None:
-        """Files of another time, as after a clock that was wrong."""
+        """Shift the times of files by four years, as if the clock had been wrong."""
         shift = self.rng.choice([-1, 1]) * 4 * 365 * 86400
         files = self.files("artifacts", "reports", "specs", "methods", ".pfl", "stages")
         for path in files[:: self.rng.choice([1, 3])]:
@@ -132,20 +132,20 @@ class Trial:
                 os.utime(path, (time.time() + shift,) * 2)
 
     def damage(self, how: Callable[[Path], object]) -> None:
-        """Something happens to one file, most likely of those that lie in the workspace."""
+        """Apply `how` to a random file among artifacts, reports or checkpoints."""
         folders = self.rng.choice([["artifacts"], ["artifacts", "reports"], [".pfl/checkpoints"]])
         with suppress(FileNotFoundError):
             if files := [path for path in self.files(*folders) if path.stat().st_size]:
                 how(self.rng.choice(files))
 
     def second(self, program: str) -> None:
-        """Somebody else types the same, or the other command."""
+        """Start a second command, `pfl run` or `dvc repro`, in the same project."""
         other = start(self.root, program)
         self.undo.append(lambda: finish(other))
 
     def edit(self) -> None:
         (self.root / "methods/mine.py").write_text(EDITED)
-        with suppress(subprocess.TimeoutExpired):  # undone at once, later, or at the end
+        with suppress(subprocess.TimeoutExpired):  # restored at once, later, or at the command's end
             self.process.wait(self.rng.choice([0.0, 0.5, 3.0, PATIENCE]))
         (self.root / "methods/mine.py").write_text(METHOD)
 
@@ -182,7 +182,7 @@ def start(root: Path, program: str) -> subprocess.Popen[bytes]:
 
 
 def finish(process: subprocess.Popen[bytes]) -> int | None:
-    """Its exit code, or None if it had to be killed with all that it started; it says then where its threads were."""
+    """Return the exit code of a process. After a timeout, dump its stack, kill its group, and return None."""
     with suppress(subprocess.TimeoutExpired):
         return process.wait(PATIENCE)
     with suppress(psutil.NoSuchProcess, subprocess.TimeoutExpired):
@@ -196,7 +196,7 @@ def finish(process: subprocess.Popen[bytes]) -> int | None:
 
 
 def make(root: Path) -> float:
-    """A project that is up to date; the seconds that took."""
+    """Make a project and bring it up to date; return the seconds that took."""
     make_project(root, {"specs/faults.yaml": SPEC, "methods/mine.py": METHOD}, ["faults"])
     began = time.monotonic()
     if finish(start(root, "pfl")) or finish(start(root, "dvc")):
@@ -205,7 +205,7 @@ def make(root: Path) -> float:
 
 
 def forget(root: Path, rng: random.Random) -> None:
-    """What some runs' stages have made, all last states, and the run cache; now and then the reports too."""
+    """Remove the results and records of some runs, all last states and the run cache; sometimes the reports too."""
     shutil.rmtree(root / ".pfl/states")
     shutil.rmtree(root / ".dvc/cache/runs")
     for folder in rng.sample(sorted(root.glob("artifacts/runs/*")), rng.choice([2, 3, 4])):
@@ -220,7 +220,7 @@ def forget(root: Path, rng: random.Random) -> None:
 
 
 def at_work(root: Path) -> dict[psutil.Process, str]:
-    """All processes in a project but for zombies, each with its command."""
+    """Return all processes whose folder is the project, except zombies, each with its command."""
     found = {}
     for process in psutil.process_iter():
         with suppress(psutil.Error, OSError):
@@ -230,7 +230,7 @@ def at_work(root: Path) -> dict[psutil.Process, str]:
 
 
 def results(root: Path) -> Entries:
-    """Path → hash of all that stages have made; a lock file's entries have no order."""
+    """Return path → hash of each output of stages, and path → sorted entries of each lock file."""
     found = {}
     for path in (path for folder in ("artifacts", "reports") for path in (root / folder).rglob("*") if path.is_file()):
         if not (name := path.relative_to(root).as_posix()).startswith(OWN_PAGES):
@@ -241,7 +241,7 @@ def results(root: Path) -> Entries:
 
 
 def recorded(root: Path) -> Entries:
-    """Command and inputs → outputs of all entries in DVC's run cache."""
+    """Return command and inputs → outputs, for all entries in DVC's run cache."""
 
     def hashes(files: list[dict[str, str]]) -> str:
         return repr([(one["path"], one["md5"]) for one in files])
@@ -251,13 +251,13 @@ def recorded(root: Path) -> Entries:
 
 
 def violations(root: Path, calm: Path, expected: Entries, true: Entries) -> list[str]:
-    """Return what differs from the undisturbed project once the fault is over, a line each."""
+    """Return a line for each check that fails after the fault."""
     found, told = results(root), []
     told += [f"{name} differs" for name in sorted(found.keys() | expected) if found.get(name) != expected.get(name)]
     status = subprocess.run(["dvc", "status"], cwd=root, env=environment(root), capture_output=True, text=True)
     if "up to date" not in status.stdout:
         told.append(f"dvc status: {' '.join(status.stdout.split())[:300]}{status.stderr[-300:].strip()}")
-    known = set(_MD5.findall(repr(true)))  # entries about a damaged file are about just that
+    known = set(_MD5.findall(repr(true)))  # an entry with another hash rightly describes a damaged file
     for key, outs in recorded(root).items():
         if true.get(key, outs) != outs or (key not in true and known.issuperset(_MD5.findall(key))):
             told.append(f"recorded, and not so: {key[:200]}")
@@ -270,7 +270,7 @@ def violations(root: Path, calm: Path, expected: Entries, true: Entries) -> list
 
 
 def tried(number: int, seed: int, root: Path, calm: Path, seconds: float, mounts: bool) -> tuple[str, str, list[str]]:
-    """Carry out one fault and settle; its kind, what else is to be said of it, and what is violated but results."""
+    """Carry out one fault and repeat the command until it succeeds. Return its kind, a description, and problems."""
     rng = random.Random(f"{seed}-{number}")
     kind = random.Random(seed).sample(list(KINDS), len(KINDS))[number % len(KINDS)]
     subprocess.run(["cp", "-a", f"{calm}/.", root], check=True)
@@ -300,12 +300,12 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="of kinds and instants")
     parser.add_argument("--first", type=int, default=0, help="number of the first fault")
     chosen = parser.parse_args()
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # which shells have those in the background ignore
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # shells start background commands with SIGINT ignored
     mounts = os.geteuid() == 0 and shutil.which("unshare") is not None
     if mounts and "PFL_FAULTS" not in os.environ:
         words = [sys.executable, __file__, *sys.argv[1:]]
         os.execvpe("unshare", ["unshare", "-m", *words], {**os.environ, "PFL_FAULTS": "1"})
-    os.environ["PATH"] = environment(Path())["PATH"]  # with pfl and dvc
+    os.environ["PATH"] = environment(Path())["PATH"]  # contains pfl and dvc
     counts, wrong, taken = (Counter[str]() for _ in range(3))
     with tempfile.TemporaryDirectory(prefix="pfl-benchmark-") as folder:
         calm, other = Path(folder) / "calm", Path(folder) / "other"

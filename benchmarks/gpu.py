@@ -1,14 +1,14 @@
-"""Everything that is to be known of a GPU in one command: whether it computes what a CPU does, and how fast.
+"""All checks and measurements of a GPU in one command: whether it computes what a CPU does, and how fast.
 
-Needs this repository and torch, numpy, safetensors and filelock, no network and no artifacts. A line per result goes to
-``gpu.jsonl`` in the folder, at once; when the last section has ended, or there is no time left, a table of each section
-is printed and written to ``gpu.md``. A section that fails, hangs or breaks the device loses itself alone: each runs in
-a process of its own, forked from one that has imported everything and never touches the device. Lines of checks have
-`ok`; differences are the largest ones between parameters, and between clients' accuracies.
+It needs this repository, torch, numpy, safetensors and filelock, but no network and no artifacts. Each result becomes a
+line of ``gpu.jsonl`` in the folder at once. When the last section has ended, or there is no time left, a table of each
+section is printed and written to ``gpu.md``. Each section runs in a separate process, forked from one that has imported
+everything and never uses the device, so a section that fails, hangs or breaks the device affects no other. Lines of
+checks have `ok`; differences are the largest ones between parameters, and between clients' accuracies.
 
     python benchmarks/gpu.py --deadline 540 --out FOLDER
     python benchmarks/gpu.py --out FOLDER --only w1 w2           # some sections
-    python benchmarks/gpu.py --device cpu --quick --out FOLDER   # does it run at all? a minute
+    python benchmarks/gpu.py --device cpu --quick --out FOLDER   # test of the script itself, a minute
     python benchmarks/gpu.py --summary --out FOLDER              # the tables of a command that was killed
 """
 
@@ -24,16 +24,16 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent.parent))  # where nothing is installed
+sys.path.insert(0, str(Path(__file__).parent.parent))  # the packages need not be installed
 
 from gpu_checks import agree, machine, methods, resident, resume, uncapturable
 from gpu_section import LINES, MARGIN, Bench, first_line, start
 from gpu_speed import speed
 
-USUAL = 540.0  # the deadline that sections' times are made for; they have more of a later one
+USUAL = 540.0  # the deadline for which the sections' times are set; with a later one they have more time
 
-# What each does and the seconds that it may take, the most valuable first. All of them fit into the usual deadline,
-# even if every single one has to be killed.
+# Each section's function and the seconds that it may take, the most valuable section first. All of them fit into the
+# usual deadline, even if every one has to be killed.
 SECTIONS: dict[str, tuple[Callable[[Bench], None], float]] = {
     "machine": (machine, 12),
     "agree": (agree, 58),
@@ -47,10 +47,10 @@ SECTIONS: dict[str, tuple[Callable[[Bench], None], float]] = {
 
 
 def run_sections(names: Sequence[str], device: str, quick: bool, out: Path, deadline: float) -> None:
-    """Run sections one after the other until all are done, or `deadline` seconds have passed.
+    """Run sections one after the other until all are done or `deadline` seconds have passed.
 
-    Each ends with a line that has its ``status``: done, failed (with the error), killed (it took longer than it may) or
-    skipped (there was no time).
+    The last line of each section has its ``status``: done, failed (an earlier line has the error), killed (it exceeded
+    its time) or skipped (there was no time).
     """
     started = time.monotonic()
     for name in names:
@@ -65,14 +65,14 @@ def run_sections(names: Sequence[str], device: str, quick: bool, out: Path, dead
             process.join(allowed + MARGIN)
             status = "killed" if process.is_alive() else "failed" if process.exitcode else "done"
         finally:
-            with suppress(ProcessLookupError):  # what the section started goes with it, however it ended
+            with suppress(ProcessLookupError):  # ends the processes that the section started, however it ended
                 os.killpg(process.pid or 0, signal.SIGKILL)
         process.join()
         bench.write(status=status, seconds=time.monotonic() - begun)
 
 
 def perform(function: Callable[[Bench], None], bench: Bench) -> None:
-    os.setsid()  # with what it starts, so that it can be killed with it
+    os.setsid()  # a process group, so that its child processes can be killed with it
     bench.limit()
     try:
         function(bench)
@@ -83,7 +83,7 @@ def perform(function: Callable[[Bench], None], bench: Bench) -> None:
 
 
 def summary(out: Path) -> str:
-    """Return a table per section of what was written so far, but for a line that was cut, and how many checks held."""
+    """Return the number of checks that held, and a table per section of the lines written so far, except a cut one."""
     written = [json.loads(line) for line in (out / LINES).read_text().splitlines() if line.endswith("}")]
     held = [line["ok"] for line in written if "ok" in line]
     parts = [f"{sum(map(bool, held))} of {len(held)} checks held\n"]
@@ -109,9 +109,9 @@ def main() -> None:
     chosen = parser.parse_args()
     chosen.out.mkdir(parents=True, exist_ok=True)
     if chosen.device == "cpu":
-        os.environ.setdefault("PFL_THREADS", "1")  # of steps this short, several threads only wait for each other
+        os.environ.setdefault("PFL_THREADS", "1")  # in such short steps, several threads only wait for each other
     started = time.monotonic()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what `timeout` sends; tables are printed all the same
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # `timeout` sends SIGTERM; tables are printed even then
     try:
         if not chosen.summary:
             (chosen.out / LINES).unlink(missing_ok=True)

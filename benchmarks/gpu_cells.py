@@ -1,20 +1,20 @@
-"""Published cells, trained on a card that is lent for minutes at a time, on a machine with little more than torch.
+"""Training of published cells on a GPU machine that is lent for minutes at a time and has little more than torch.
 
-    python benchmarks/gpu_cells.py pack --out FOLDER                    # here, with data and partitions made
-    python benchmarks/gpu_cells.py train --cells FOLDER --out $OUT      # there, as often as it takes
-    python benchmarks/gpu_cells.py collect --cells FOLDER --from $OUT   # here, after each time
+    python benchmarks/gpu_cells.py pack --out FOLDER                    # here, after making data and partitions
+    python benchmarks/gpu_cells.py train --cells FOLDER --out $OUT      # there, as often as needed
+    python benchmarks/gpu_cells.py collect --cells FOLDER --from $OUT   # here, after each `train`
     pfl keep fedofa/table_s1
 
-There, it needs this repository, the folder, torch, numpy, safetensors and filelock. It trains the cheapest first, stops
-before its deadline, and prints a table. In $OUT it leaves a line per run that has ended, and checkpoints of the one
-that has not; `collect` puts the latter into the folder, so that the next time goes on with it. A run that came back
-counts only if its record, its code and its data are those that the workspace has then; the identity that its
-checkpoints bear says so.
+`train` needs this repository, the folder, torch, numpy, safetensors and filelock. It trains the cheapest runs first,
+stops before its deadline, and prints a table. It writes to $OUT a line per finished run, and checkpoints of the
+unfinished one. `collect` copies these checkpoints into the folder, so the next `train` continues that run. `collect`
+accepts a run only if its record, code and data equal those of the workspace, which it checks by the identity of the
+run's checkpoints.
 
-``cells.json`` in the folder has what is to be trained, cheapest first: for each run its spec, cell and seed in `words`,
-the `seconds` that it is expected to take here, its record, what stands for the code of its train stage, and the hashes
-of its data and partition; and the hash of each module of pflcore. Below ``data/`` lie samples, and who holds which
-of them, as compressed pickles in pieces, since only so much may travel at a time.
+``cells.json`` in the folder lists the runs, cheapest first. Each has its spec, cell and seed in `words`, the `seconds`
+that it is expected to take here, its record, the seal of the code of its train stage, and the hashes of its data and
+partition. The file also has the hash of each module of pflcore. The folder ``data/`` has samples and assignments, as
+compressed pickles in pieces, since transfers are limited in size.
 """
 
 import argparse
@@ -31,7 +31,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-# Where nothing is installed; and benchmarks/pipeline.py would hide the package of that name.
+# The packages need not be installed; and benchmarks/pipeline.py would hide the package of that name.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
@@ -52,8 +52,8 @@ from pipeline.workspace import Workspace, dataset_path, partition_path, run_path
 SPECS = ["fedofa/table_s1", "fedtp/table3"]
 CELLS = "cells.json"
 FINISHED = "finished.txt"  # ids of runs that were collected, a line each
-LINES = "finished.jsonl"  # runs that have ended on the card, a line each
-UNDER_WAY = "under-way-"  # and the run's id: a folder with its checkpoints
+LINES = "finished.jsonl"  # runs that have ended on the GPU machine, a line each
+UNDER_WAY = "under-way-"  # followed by a run's id: the name of a folder with its checkpoints
 PIECE = 24 * 2**20  # bytes
 
 
@@ -62,19 +62,19 @@ def lines(path: Path) -> list[str]:
 
 
 def finished(out: Path) -> list[dict[str, Any]]:
-    """Return what is known of runs that have ended; a line that was cut is left out."""
+    """Return the lines of runs that have ended, without a truncated line."""
     return [json.loads(line) for line in lines(out / LINES) if line.endswith("}")]
 
 
 def modules() -> dict[str, str]:
-    """Return the SHA-256 of every module that may train, by its name."""
+    """Return the SHA-256 of every module of pflcore, by its name."""
     files = Code(Path(__file__).resolve().parents[1]).modules
     own = {name: path for name, path in files.items() if name.startswith("pflcore")}
     return {name: digest_of(path) for name, path in own.items()}
 
 
 def pack_data(folder: Path, name: str, content: object) -> None:
-    """Write samples or an assignment."""
+    """Write samples or an assignment into the folder, in pieces."""
     data, place = zlib.compress(pickle.dumps(content)), folder / "data"
     place.mkdir(parents=True, exist_ok=True)
     starts = range(0, len(data), PIECE)
@@ -83,7 +83,7 @@ def pack_data(folder: Path, name: str, content: object) -> None:
 
 
 def unpack_data(folders: Sequence[Path], name: str) -> Any:
-    """Read what :func:`pack_data` wrote; pieces may lie in several folders."""
+    """Read data that :func:`pack_data` wrote, from one or several folders. Raises :class:`UserError` if pieces lack."""
     pieces = {path.name: path for folder in folders for path in folder.glob(f"data/{name}.*-of-*")}
     count = int(next(iter(pieces), "-1").rpartition("-")[2])
     names = [f"{name}.{number}-of-{count}" for number in range(count)]
@@ -94,7 +94,7 @@ def unpack_data(folders: Sequence[Path], name: str) -> Any:
 
 
 def pack(chosen: argparse.Namespace) -> None:
-    """Write a folder for the card, on the machine with DVC."""
+    """Write the folder for the GPU machine; this runs on the machine with DVC."""
     from pflcore.data.assignment_files import read_assignment
     from pflcore.data.sample_files import read_samples
     from pipeline.compile.compiler import compile_workspace
@@ -149,7 +149,7 @@ def hashes(root: Path, run: Run) -> dict[str, str]:
 
 
 def collect(chosen: argparse.Namespace) -> None:
-    """Take what came back from a card into the workspace and into the packed folder; refuse what is of another code."""
+    """Copy returned runs into the workspace and checkpoints into the packed folder; refuse runs of other code."""
     from pipeline.compile.compiler import compile_workspace
     from pipeline.dvc.program import dvc
     from pipeline.spec.specs import find_specs
@@ -174,7 +174,7 @@ def collect(chosen: argparse.Namespace) -> None:
     if addresses and dvc(workspace.root, "commit", "--force", "--quiet", *addresses):
         raise UserError("`dvc commit` failed; see above")
     write_text(folder / FINISHED, "".join(f"{name}\n" for name in sorted(known)))
-    for place in source.glob(f"{UNDER_WAY}*"):  # it travels again
+    for place in source.glob(f"{UNDER_WAY}*"):  # the next `train` takes it from there
         shutil.rmtree(folder / place.name, ignore_errors=True)
         shutil.copytree(place, folder / place.name)
     for name in known:
@@ -189,32 +189,32 @@ def collect(chosen: argparse.Namespace) -> None:
 def identity(root: Path, run: Run, code: str, kind: str) -> str:
     try:
         return run_hash(run, code, hashes(root, run), torch.device(kind))
-    except OSError:  # without its data here, nobody can say that it is the same
+    except OSError:  # without the data here, the identity cannot be checked
         return ""
 
 
 def write_run(workspace: Workspace, folder: Path, run: Run, code: str, line: dict[str, Any]) -> None:
-    """Write what the train stage leaves behind, device and PyTorch as on the card, and how long rounds took."""
+    """Write the outputs of the train stage, with device and PyTorch of the GPU machine, and the timing."""
     from pipeline.stages.train import write_rounds
 
     result: Result = pickle.loads(bytes.fromhex(line["result"]))  # noqa: S301 our own
     novel = frozenset(unpack_data([folder], run.federation_id).novel)
     facts = {"run": run.id, "device": line["device"], "torch": line["torch"], **hashes(workspace.root, run)}
     path = workspace.root / run_path(run.id, "rounds.parquet")
-    path.unlink(missing_ok=True)  # it may be a link into DVC's cache
+    path.unlink(missing_ok=True)  # the old file may be a link into DVC's cache
     write_rounds(path, result, novel, code=code, **facts)
     rounds = (result.diverged.round if result.diverged else result.rounds) - result.resumed_from
     timing = workspace.private / "timings" / f"{run.id}.json"
     write_text(timing, json.dumps({"seconds": line["seconds"], "device": line["device"], "rounds": rounds}) + "\n")
-    os.utime(timing, (line["ended"], line["ended"]))  # the day on which it was obtained
+    os.utime(timing, (line["ended"], line["ended"]))  # `pfl keep` reads the day of the training from it
 
 
 class OutOfTime(Exception):
-    """The deadline is near, and the state has been kept."""
+    """Raised after a checkpoint if the deadline is near."""
 
 
 class Until(CheckpointFolder):
-    """Checkpoints of a run that is to stop in time."""
+    """Checkpoints of a run that stops before a deadline."""
 
     def __init__(self, folder: Path, identity: str, ends: float, every: float) -> None:
         super().__init__(folder, identity, print)
@@ -229,7 +229,7 @@ class Until(CheckpointFolder):
 
 
 class Session:
-    """One call on the card: what has ended is a line, checkpoints of what has not lie beside it."""
+    """One call of `train`, which writes a line per finished run and the checkpoints of an unfinished one."""
 
     def __init__(self, chosen: argparse.Namespace) -> None:
         self.ends, self.chosen = time.monotonic() + chosen.deadline, chosen
@@ -244,7 +244,7 @@ class Session:
         self.samples: dict[str, Any] = {}
 
     def run(self) -> None:
-        """Train until all is done or the deadline is near, a line of a table each; what fails keeps no other back."""
+        """Train all runs until the deadline is near, and print a row for each. A failed run does not stop the others."""
         self.out.mkdir(parents=True, exist_ok=True)
         done = {*lines(self.folder / FINISHED), *(line["run"] for line in finished(self.out))}
         print("| cell | rounds | accuracy | seconds | |\n|---|---:|---:|---:|---|")
@@ -262,11 +262,11 @@ class Session:
             accuracies = [progress.accuracy for progress in seen if progress.accuracy is not None]
             shown = f"{100 * accuracies[-1]:.2f}" if accuracies else ""
             print(f"| {cell['words']} | {rounds} | {shown} | {time.monotonic() - begun:.1f} | {state} |", flush=True)
-            if state == "under way" or "CUDA error" in state:  # after one, everything fails
+            if state == "under way" or "CUDA error" in state:  # after a CUDA error all later runs fail too
                 return
 
     def train(self, cell: dict[str, Any], seen: list[Progress]) -> str:
-        """Train a cell as far as it goes; `seen` gets what is known after each round."""
+        """Train a cell until its end or the deadline; append the progress of each round to `seen`."""
         run, data, started = Run(cell["record"]), self.federation(cell), time.monotonic()
         name, place = run_hash(run, cell["code"], cell["hashes"], self.device), self.out / f"{UNDER_WAY}{cell['run']}"
         if (self.folder / place.name).is_dir() and not place.is_dir():
@@ -295,8 +295,8 @@ class Session:
         return "diverged" if result.diverged else "done"
 
     def check_code(self) -> None:
-        """Raise :class:`UserError` if this process has imported other code than the cells were packed with, as where
-        a module is imported late and was edited before."""
+        """Raise :class:`UserError` if this process has imported other code than the cells were packed with, such as a
+        module that was edited before a late import."""
         for name, content in sources.loaded().items():
             if name in self.modules and hashlib.sha256(content).hexdigest() != self.modules[name]:
                 raise UserError(f"{name} is not the one that the cells were packed with; pack them again")
@@ -304,9 +304,9 @@ class Session:
     def federation(self, cell: dict[str, Any]) -> FederatedData:
         run, folders = Run(cell["record"]), (self.folder, *self.chosen.data)
         if run.data_id not in self.samples:
-            self.samples = {run.data_id: unpack_data(folders, run.data_id)}  # the one before is given back
+            self.samples = {run.data_id: unpack_data(folders, run.data_id)}  # frees the previous dataset
         samples, assignment = self.samples[run.data_id], unpack_data(folders, run.federation_id)
-        if assignment.noise:  # it is added in place
+        if assignment.noise:  # noise is added in place
             samples = replace(samples, inputs=samples.inputs.copy())
         data = FederatedData.from_samples(samples, assignment, self.device)
         use_threads(self.device, data.shape)

@@ -1,4 +1,4 @@
-"""Sections of gpu.py that check: does a GPU compute what a CPU does, in every way of computing it?"""
+"""Sections of gpu.py that check whether a GPU computes what a CPU does, with every executor."""
 
 import dataclasses
 import os
@@ -23,12 +23,12 @@ from pflcore.methods import METHODS
 from pflcore.methods.simple import FedAvg
 
 PAIRS = {"fedavg": "convnet", "fedtp": "tiny_vit"}
-# What another order of float32 sums may change in a few rounds; CPU and GPU also differ in their functions.
+# Largest changes that another order of float32 sums causes in a few rounds; CPU and GPU also differ in functions.
 LIMIT, ACROSS = 2e-4, 1e-3
 
 
 def machine(bench: Bench) -> None:
-    """Write what the numbers were obtained with."""
+    """Write the device and the versions that the numbers were obtained with."""
     device = select_device(bench.device)
     facts = {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__}
     facts |= {"cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version()}
@@ -38,11 +38,11 @@ def machine(bench: Bench) -> None:
 
 
 def agree(bench: Bench) -> None:
-    """Compare stacked with sequential, recorded with not, twice the same, each with the CPU."""
+    """Compare executors with the CPU, recorded steps with launched ones, stacked with sequential, and equal runs."""
     device = bench.place()
     for name, net in PAIRS.items():
         model, data = bench.network(net), bench.uneven(device)
-        # A GPU draws other numbers than a CPU from the same seed.
+        # Without dropout, since a GPU draws other numbers than a CPU from the same seed.
         still = bench.network(net, dropout=0.0)
         on_cpu = trained(bench.uneven(torch.device("cpu")), name, still, "sequential")
         for executor in ("sequential", "stacked"):
@@ -66,12 +66,12 @@ def agree(bench: Bench) -> None:
 
 
 def methods(bench: Bench) -> None:
-    """Compare two rounds of every method, stacked and recorded, with one client at a time."""
+    """Compare two rounds of every method: stacked with recorded steps, and sequential."""
     data = federation(bench.place(), (6, 4, 3, 6) if bench.quick else (48, 37, 20, 48))
     every = {"rounds": 2, "sample_rate": 1.0}
 
     def alone(name: str) -> tuple[str, Result]:
-        """Train on the first network that has the groups that the method needs."""
+        """Train on the first backbone that has the groups that the method needs."""
         try:
             return "convnet", trained(data, name, small(BACKBONES, "convnet"), "sequential", **every)
         except UserError:
@@ -89,7 +89,7 @@ def methods(bench: Bench) -> None:
 
 
 def resume(bench: Bench) -> None:
-    """End a process that is killed and started again with the bytes of one that is not."""
+    """Check that a process that is killed and started again ends with the same bytes as an undisturbed one."""
     for name, net in PAIRS.items():
         with bench.tried(method=name), TemporaryDirectory() as scratch:
             whole, killed = Path(scratch, "undisturbed"), Path(scratch, "killed")
@@ -117,7 +117,7 @@ def resumable(bench: Bench, name: str, net: str, folder: Path) -> None:
 
 
 def resident(bench: Bench) -> None:
-    """Compare images on the host, fetched ahead through pinned memory, with images on the device."""
+    """Compare runs with images on the host, prefetched through pinned memory, and with images on the device."""
     here = bench.uneven(bench.place())
     there = dataclasses.replace(here, inputs=here.inputs.cpu())
     for name, net in PAIRS.items():
@@ -128,7 +128,7 @@ def resident(bench: Bench) -> None:
 
 
 class Looks(FedAvg):
-    """A method that asks the device for a number in each step, which cannot be recorded."""
+    """A method that reads a number from the device in each step, which cannot be recorded."""
 
     def loss(self, local: ClientView, params: Tensors, batch: Batch) -> Tensor:
         one = torch.ones((), device=batch.labels.device).item()
@@ -136,7 +136,7 @@ class Looks(FedAvg):
 
 
 def uncapturable(bench: Bench) -> None:
-    """Launch steps that cannot be recorded one by one, which a line says, and record those of the next run."""
+    """Check that steps which cannot be recorded are launched with a warning, and those of the next run recorded."""
     device = bench.place()
     data, model = bench.uneven(device), bench.network("convnet")
     expected = trained(data, "fedavg", model, "sequential")

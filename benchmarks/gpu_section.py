@@ -1,4 +1,4 @@
-"""What the sections of gpu.py share: where they run and write to, clients, short runs, and how runs are compared."""
+"""Code that the sections of gpu.py share: device and output, clients, short runs, and the comparison of runs."""
 
 import json
 import math
@@ -26,7 +26,7 @@ from pflcore.methods import METHODS, Method
 from pflcore.settings import Evaluation, Training
 
 LINES = "gpu.jsonl"
-MARGIN = 3.0  # seconds between a section's own end and its being killed
+MARGIN = 3.0  # seconds after the end of a section's time until it is killed
 SHAPE, SEED = (3, 32, 32), 0
 TEST_SIZE = 16  # samples of each client
 AT_THE_END = Evaluation(every=1, window=0, curve_every=0)
@@ -34,7 +34,7 @@ AT_THE_END = Evaluation(every=1, window=0, curve_every=0)
 
 @dataclass(frozen=True)
 class Bench:
-    """What a section is given: where it runs, how thoroughly, until when, and where its lines go."""
+    """The arguments of a section: device, whether to be quick, output folder, name, and end time."""
 
     device: str
     quick: bool
@@ -44,46 +44,46 @@ class Bench:
 
     @property
     def left(self) -> float:
-        """Seconds that remain, less than 0 afterwards."""
+        """The seconds that remain; negative after the end."""
         return self.ends - time.monotonic()
 
     def limit(self) -> None:
-        """End this process a while after its time, should nobody be left to do so. To be called where one begins."""
+        """End this process some time after its end, if its parent cannot. Call this when the process begins."""
         signal.alarm(math.ceil(max(0.0, self.left) + 2 * MARGIN))
 
     def write(self, **facts: Any) -> None:
-        """Add a line at once."""
+        """Append a line to the output file at once."""
         short = {name: float(f"{one:.4g}") if isinstance(one, float) else one for name, one in facts.items()}
         with (self.out / LINES).open("a") as file:
             file.write(json.dumps({"section": self.section, **short}) + "\n")
 
     @contextmanager
     def tried(self, **what: Any) -> Iterator[None]:
-        """Carry out a part of a section: an exception is a line that begins with `what`, and the next part follows."""
+        """Run a part of a section. An exception becomes a line that begins with `what`; the next part still runs."""
         try:
             yield
         except Exception as error:
             self.write(**what, ok=False, error=first_line(error))
 
     def place(self) -> torch.device:
-        """Return the device, with the flags that runs have on it."""
+        """Return the device, after setting PyTorch's flags as runs do."""
         device = select_device(self.device)
         use_threads(device, SHAPE)
         return device
 
     def uneven(self, device: torch.device) -> FederatedData:
-        """Return clients of several sizes, so that batches are; the last one's is smaller than a batch."""
+        """Return clients of different sizes, so batches differ in size too; the last client has less than a batch."""
         return federation(device, (19, 12, 17, 8, 3) if self.quick else (150, 96, 131, 64, 20))
 
     def network(self, name: str, **options: float) -> Backbone:
-        if name != "tiny_vit":  # which alone has a depth, and dropout
+        if name != "tiny_vit":  # only the tiny ViT has a depth and dropout
             return BACKBONES.create(name)
         create = partial(small, BACKBONES) if self.quick else BACKBONES.create
         return create(name, depth=2, **options)
 
 
 def federation(device: torch.device, train_sizes: Sequence[int]) -> FederatedData:
-    """Return clients with that many random images of 3×32×32, and ten classes."""
+    """Return clients with the given numbers of random images of 3×32×32 pixels and ten classes."""
     rng = np.random.default_rng(SEED)
     ends = np.cumsum([*train_sizes, *[TEST_SIZE] * len(train_sizes)])
     parts = np.split(rng.permutation(ends[-1]), ends[:-1])
@@ -94,7 +94,7 @@ def federation(device: torch.device, train_sizes: Sequence[int]) -> FederatedDat
 
 
 def small(registry: Any, name: str, **options: Any) -> Any:
-    """Return an entry with the options that its smoke profile has."""
+    """Return an entry with the options of its smoke profile."""
     return registry.create(name, **{**registry.get(name).smoke, **options})
 
 
@@ -109,7 +109,7 @@ def trained(
     precision: str = "fp32",
     **more: Any,
 ) -> Result:
-    """Return a short run with momentum, on its device, measured after the last round."""
+    """Return the result of a short training with momentum on the data's device, measured after the last round."""
     size = 8 if max(map(len, data.train)) < 32 else 32
     how = {"local_epochs": 2, "batch_size": size, "lr": 0.02, "momentum": 0.5, "precision": precision}
     training = Training(rounds=rounds, sample_rate=sample_rate, **how)
@@ -120,7 +120,7 @@ def trained(
 
 @contextmanager
 def watched() -> Iterator[SimpleNamespace]:
-    """Count replays of recorded steps and collect warnings; what is given is complete after the block."""
+    """Count replays of recorded steps and collect warnings; the yielded object is complete after the block."""
     seen, replay = SimpleNamespace(replays=0, warnings=[]), torch.cuda.CUDAGraph.replay
 
     def counted(graph: torch.cuda.CUDAGraph) -> None:
@@ -138,7 +138,7 @@ def watched() -> Iterator[SimpleNamespace]:
 
 
 def difference(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> float:
-    """Return the largest between tensors of the same names; NaN where names differ or there is one already."""
+    """Return the largest difference between tensors of the same name; NaN if names differ or a tensor has NaN."""
     if one.keys() != other.keys():
         return float("nan")
     gaps = [(one[name].detach().cpu().double() - other[name].detach().cpu().double()).abs().max() for name in one]
@@ -146,7 +146,7 @@ def difference(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> float:
 
 
 def compare(one: Result, other: Result, limit: float) -> dict[str, Any]:
-    """Return the columns of a line that compares two runs."""
+    """Return the columns of a line about the differences between two runs."""
     gap = difference(one.weights, other.weights)
     accuracy = float(np.abs(one.correct / one.total - other.correct / other.total).max())
     return {"difference": gap, "accuracy": accuracy, "limit": limit, "ok": gap <= limit}

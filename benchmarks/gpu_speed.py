@@ -1,4 +1,4 @@
-"""Sections of gpu.py that measure speed, beside a plain loop on the same device."""
+"""Sections of gpu.py that measure speed, compared with a plain loop on the same device."""
 
 import statistics
 import time
@@ -19,13 +19,13 @@ from pflcore.engine.forward import use_precision
 from pflcore.methods import METHODS
 from pflcore.settings import Training
 
-WARM, STEADY = 3, 3  # rounds: the first ones fetch memory and record steps
+WARM, STEADY = 3, 3  # rounds: the first ones allocate memory and record steps
 
 
 def speed(bench: Bench, name: str) -> None:
     """Write samples per second of W1, the ConvNet under FedAvg, or W2, the tiny ViT under FedTP.
 
-    What matters most comes first: ten clients, then few and many; what there is no time for is left out.
+    The most important cases come first, those with ten clients; cases for which there is no time are left out.
     """
     device, depth, epochs = bench.place(), 1 if bench.quick else 8, 1 if bench.quick else 2
     net, method, samples = {"W1": ("convnet", "fedavg", 512), "W2": ("tiny_vit", "fedtp", 256)}[name]
@@ -35,7 +35,7 @@ def speed(bench: Bench, name: str) -> None:
     def workload(clients: int) -> Workload:
         return Workload(net, samples, epochs, clients=clients, cohort=clients, method=method)
 
-    loops: dict[str, float] = {}  # samples per second of the plain loop, the same with any number of clients
+    loops: dict[str, float] = {}  # precision → samples per second of the plain loop, for any number of clients
     for clients in (2,) if bench.quick else (10, 50, 5, 1):
         for precision in ("fp32", "bf16") if bench.quick else ("fp32", "tf32", "bf16"):
             for spread in ("equal", "dirichlet") if clients > 1 else ("equal",):
@@ -60,7 +60,7 @@ def speed(bench: Bench, name: str) -> None:
 
 
 def sizes(clients: int, samples: int, spread: str) -> list[int]:
-    """Return how many images each client has, `samples` on average: equal, or as Dirichlet(0.3) deals ten classes."""
+    """Return each client's number of images, `samples` on average: equal, or by Dirichlet(0.3) over ten classes."""
     if spread == "equal":
         return [samples] * clients
     shares = np.random.default_rng(SEED).dirichlet([0.3] * clients, CLASSES).mean(0)
@@ -68,11 +68,11 @@ def sizes(clients: int, samples: int, spread: str) -> list[int]:
 
 
 class Enough(Exception):
-    """Ends a run that is only timed."""
+    """Raised to end a run that is only timed."""
 
 
 def rounds_of(workload: Workload, data: FederatedData, net: Backbone, precision: str) -> float:
-    """Return the median seconds of rounds in the steady state; nothing is measured in between."""
+    """Return the median seconds of a round after warm-up, without evaluation."""
     marks: list[float] = []
 
     def mark(_: object) -> None:
@@ -90,7 +90,7 @@ def rounds_of(workload: Workload, data: FederatedData, net: Backbone, precision:
 
 
 class Slices:
-    """Shuffled batches of a client, cut from normalised images on the device: no DataLoader, no host."""
+    """Shuffled batches of a client, from normalised images on the device, without a DataLoader or the host."""
 
     def __init__(self, data: FederatedData, rows: Tensor) -> None:
         own = rows.to(data.device)
@@ -103,7 +103,7 @@ class Slices:
 
 
 def plain(workload: Workload, data: FederatedData, depth: int, precision: str) -> float:
-    """Return seconds of a round in a loop over clients with an ordinary model, under the flags that ours runs under."""
+    """Return the seconds of a round in a loop over clients with an ordinary model and the same flags as our engine."""
     model: nn.Module = (ConvNet() if workload.backbone == "convnet" else TinyViT(depth)).to(data.device)
     server = PlainHypernetwork(workload, data.device, depth) if workload.method == "fedtp" else None
     batches, times = [Slices(data, rows) for rows in data.train], []

@@ -1,7 +1,7 @@
-"""How the cost of a unit grows: seconds and memory per client, round and planned run in the first and the last tenth.
+"""Growth of costs with many clients, rounds and runs: time per round in the first and last tenth, memory, compilation.
 
-Clients and rounds are those of FedPer, which keeps a classifier for each client, on a small MLP and random arrays, one
-thread; clients are measured after the last round. Runs are those of a spec with as many seeds, which is compiled.
+Clients and rounds are those of FedPer, which keeps a classifier for each client, with a small MLP, random arrays and
+one thread; clients are measured after the last round. Runs are those of a spec with many seeds, which is compiled.
 
     python benchmarks/growth.py
 """
@@ -57,9 +57,9 @@ def federation(clients: int) -> FederatedData:
 
 
 def trained(clients: int, rounds: int) -> str:
-    """Train; return seconds per round in the first and last tenth of the rounds, and the memory after each, in MB."""
+    """Train; return total seconds, time per round in the first and last tenth of rounds, and MB after each tenth."""
     tenth = rounds // 10
-    ends = (1, 1 + tenth), (rounds - 1 - tenth, rounds - 1)  # but for the first, which warms up, and the last
+    ends = (1, 1 + tenth), (rounds - 1 - tenth, rounds - 1)  # without the first round (warm-up) and the last one
     marks = dict[int, tuple[float, float]]()
 
     def mark(progress: Progress) -> None:
@@ -83,7 +83,7 @@ def trained(clients: int, rounds: int) -> str:
 
 
 def compiled(runs: int) -> str:
-    """Compile a spec of so many runs in a new study; return seconds, and those per run."""
+    """Compile a spec with `runs` runs in a new study; return the seconds in all and the time per run."""
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "specs").mkdir()
         (Path(folder) / "specs/many.yaml").write_text(SPEC.format(seeds=list(range(runs))), encoding="utf-8")

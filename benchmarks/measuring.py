@@ -1,6 +1,6 @@
-"""Rounds per second of processor time of FedAvg and Ditto that measure after every round, by what is measured.
+"""Rounds per second of CPU time of FedAvg and Ditto with an evaluation after every round, by what is measured.
 
-Twenty clients with a hundred random images of 28×28 and two hundred for tests; the ConvNet, one thread.
+There are twenty clients, each with a hundred random images of 28×28 and two hundred for tests; the ConvNet, one thread.
 """
 
 from __future__ import annotations

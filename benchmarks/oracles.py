@@ -1,15 +1,15 @@
-"""Somebody else's code beside ours, on the same samples, initial weights, cohorts and batches.
+"""Comparison of our engine with other code on the same samples, initial weights, cohorts and batches.
 
     python benchmarks/oracles.py                             # plain loops (benchmarks/oracle/plain.py)
     python benchmarks/oracles.py --pflib FOLDER              # a copy of PFLlib
-    python benchmarks/oracles.py --fedtp FOLDER --dataset cifar10 --generated 400 --lr 0.01     # one of FedTP's code
-    python benchmarks/oracles.py --adapter mine.py           # your own; benchmarks/oracle/setting.py says what it needs
+    python benchmarks/oracles.py --fedtp FOLDER --dataset cifar10 --generated 400 --lr 0.01     # a copy of FedTP's code
+    python benchmarks/oracles.py --adapter mine.py           # your own code, as benchmarks/oracle/setting.py describes
     python benchmarks/oracles.py --adapter mine.py --methods ditto --rounds 50 --dataset mnist --data data --curve
 
-Prints, for each method, the accuracy after the last round of either, the largest difference of any round, clients whose
-count of right predictions ever differs, and the largest difference of an entry of a client's model at the end.
-Where nothing differs but the order of sums, entries agree to 1e-7 after a round; training carries that on, slowly, or
-at once where a ReLU is that close to its kink.
+For each method it prints both accuracies after the last round, the largest difference of any round, the number of
+clients whose count of right predictions ever differs, and the largest difference of an entry of a client's last model.
+If only the order of sums differs, entries agree to 1e-7 after a round. Training amplifies such differences slowly, or
+at once if the input of a ReLU is that close to zero.
 The exit code is 1 if an accuracy differs by more than a tenth of a point.
 """
 
@@ -41,12 +41,12 @@ from pflcore.settings import Evaluation, Training
 
 ENOUGH = 0.1  # points of accuracy
 Trajectory = tuple[np.ndarray, list[Tensors]]
-"""What happened to a federation: right predictions (rounds, clients), and models at the end."""
+"""The course of a training: right predictions (rounds, clients), and the clients' models at the end."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Models(Analysis):
-    """Keeps the model that each client is measured with in `kept`, which is no option of it."""
+    """Keeps the model that each client is measured with in `kept`, which is not an option."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -61,7 +61,7 @@ class Models(Analysis):
 
 
 def compare(chosen: argparse.Namespace) -> int:
-    """Print the table; return the exit code."""
+    """Print the table of differences; return the exit code."""
     adapter = adapter_of(chosen)
     if unknown := sorted(set(chosen.methods or ()) - adapter.METHODS.keys()):
         raise UserError(f"the adapter has no {', '.join(unknown)}; it has {', '.join(adapter.METHODS)}")
@@ -109,7 +109,7 @@ def setting_of(chosen: argparse.Namespace) -> Setting:
     how = {name: getattr(chosen, name) for name in ("rounds", "sample_rate", "batch_size", "lr", "momentum")}
     options: dict[str, Any] = {"kernel": 3, "padding": 1} if min(data.shape[1:]) < 16 else {}
     if chosen.backbone == "tiny_vit":
-        options = {"depth": 2, "dropout": 0.0}  # nobody else draws the same masks
+        options = {"depth": 2, "dropout": 0.0}  # other code draws other dropout masks
     backbone = BACKBONES.create(chosen.backbone, **options)
     model, groups = backbone.create(data.shape, data.classes, chosen.seed)
     return Setting(data, backbone, model, groups, Training(local_epochs=chosen.epochs, **how), chosen.seed)
@@ -145,7 +145,7 @@ def their_run(adapter: Any, name: str, options: dict[str, Any], setting: Setting
 
 
 def largest(ours: list[Tensors], theirs: list[Tensors]) -> float:
-    """Return the largest difference of an entry; nan where no models are given."""
+    """Return the largest difference of an entry; NaN if there are no models."""
     gaps = [
         float((one[name] - entry).abs().max())
         for one, other in zip(ours, theirs, strict=True)

@@ -1,13 +1,13 @@
-"""How our engine compares with installed peers: a plain PyTorch loop, Flower, and Apple's pfl, on the same federation.
+"""Comparison of our engine with peers on the same federation: a plain PyTorch loop, Flower, and Apple's pfl.
 
     python benchmarks/peers.py                    # a table
-    python benchmarks/peers.py --data FOLDER      # with the Parquet export of CIFAR-10 that lies in FOLDER
+    python benchmarks/peers.py --data FOLDER      # with the Parquet export of CIFAR-10 in FOLDER
 
-The peers are installed once, into build/peers-env; that takes minutes and about 6 GB. Each contestant runs as processes
-of its own on otherwise equal terms: the same samples, partition, model, and local SGD. They take turns, so that a busy
-moment of the machine hits all of them. Seconds are wall time of whole rounds, as a user sees it, with the server's part
-but without start-up, the first round, and evaluation, which is timed apart; figures are medians over all turns. Memory
-is the peak of all processes of a contestant together, where pages that they share count once.
+The peers are installed once, into build/peers-env; that takes minutes and about 6 GB. Each contestant runs in separate
+processes with the same samples, partition, model and local SGD. They take turns, so other load on the machine affects
+all of them. Seconds are wall time of whole rounds, including the server's work, but without start-up, the first round,
+and evaluation, which is timed separately. Times are medians over all turns. Memory is the peak of all processes of a
+contestant together; pages that they share count once.
 """
 
 import argparse
@@ -31,13 +31,13 @@ from pflcore.datasets import DATASETS
 
 HERE = Path(__file__).resolve().parent
 SCRIPT = HERE / "contestants.py"
-# torch is the version that the engine was measured with.
+# The version of torch is the one that the engine was measured with.
 REQUIREMENTS = "torch==2.11.0 numpy==2.4.6 flwr[simulation]==1.41.0 ray==2.55.1 pfl==0.6.0"
 ENVIRONMENT = HERE.parent / "build" / "peers-env"
 OURS, PEERS = Path(sys.executable), ENVIRONMENT / "bin/python"
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-IMAGES = 50_000  # most that are generated for training
-# Settings of this shell that would give some contestants other threads than they choose.
+IMAGES = 50_000  # largest number of generated training images
+# Variables of this shell that would change the number of threads of some contestants.
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "PFL_THREADS", "PFL_WORKERS")
 LAUNCHER = ("-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={CORES}")
 COLUMNS = ("workload", "contestant", "version", "train_s_per_10000", "test_s_per_10000", "memory_mb", "accuracy")
@@ -51,7 +51,7 @@ CONTESTANTS: dict[str, tuple[object, ...]] = {
 
 
 def install() -> None:
-    """Make the peers' environment, anew when the requirements have changed."""
+    """Make the peers' environment, and make it again if the requirements have changed."""
     ready = ENVIRONMENT / "ready.txt"
     if ready.is_file() and ready.read_text() == REQUIREMENTS:
         return
@@ -63,7 +63,7 @@ def install() -> None:
 
 
 def generated(count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Return images that can be learnt, though not at once: faint patterns of the classes under noise."""
+    """Return images and labels that can be learnt in several rounds: faint patterns of the classes under noise."""
     labels = rng.integers(0, CLASSES, count)
     patterns = np.random.default_rng(0).normal(0, 50, (CLASSES, 3, 8, 8)).repeat(4, 2).repeat(4, 3)
     images = np.empty((count, 3, 32, 32), np.uint8)
@@ -74,7 +74,7 @@ def generated(count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndar
 
 
 def write(folder: Path, workload: Workload, source: Path | None) -> None:
-    """Write the federation: an equal share of the shuffled training images for each client."""
+    """Write the federation, with an equal share of the shuffled training images for each client."""
     rng, size = np.random.default_rng(1), workload.clients * workload.samples
     if source:
         samples = DATASETS.create("cifar10", source="parquet").load(source)
@@ -90,7 +90,7 @@ def write(folder: Path, workload: Workload, source: Path | None) -> None:
 
 
 def measure(name: str, folder: Path, options: dict[str, object], limit: float) -> dict[str, Any] | None:
-    """Return a turn's result line and its peak memory, or None if it failed or took over `limit` seconds."""
+    """Return a turn's result with its peak memory in bytes; None if it failed or took over `limit` seconds."""
     command = [*CONTESTANTS[name], *(text for key, value in options.items() for text in (f"--{key}", str(value)))]
     settings = {key: value for key, value in os.environ.items() if key not in THREADS} | {"TMPDIR": str(folder)}
     out, err = folder / "out.txt", folder / "err.txt"
@@ -99,12 +99,12 @@ def measure(name: str, folder: Path, options: dict[str, object], limit: float) -
         child = psutil.Popen(command, stdout=stdout, stderr=stderr, env=settings, cwd=folder)
         try:
             while child.poll() is None and time.monotonic() < end:
-                with suppress(psutil.Error):  # one ended between two lines
+                with suppress(psutil.Error):  # a process may end meanwhile
                     family = [child, *child.children(recursive=True)]
                     peak = max(peak, sum(process.memory_full_info().pss for process in family))  # shared pages once
-                time.sleep(1)  # a look takes some milliseconds of a core
+                time.sleep(1)  # not more often, since each look takes some milliseconds of a core
         finally:
-            for process in family:  # whatever it left behind, or all of it after an interruption
+            for process in family:  # processes that are left, or all of them after an interruption
                 if process.is_running():
                     process.kill()
     if child.wait():
@@ -114,7 +114,7 @@ def measure(name: str, folder: Path, options: dict[str, object], limit: float) -
 
 
 def summary(workload: str, contestant: str, turns: list[dict[str, Any]]) -> list[str]:
-    """Return a row of the table; the accuracy is the mean over turns, whose seeds differ, with its range."""
+    """Return a row of the table. The accuracy is the mean over turns, which have different seeds, with its range."""
 
     def median(name: str, samples: int) -> str:
         return f"{statistics.median(value for turn in turns for value in turn[name]) / samples * 10_000:.3f}"

@@ -1,14 +1,14 @@
-"""What the pipeline costs around training.
+"""Costs of the pipeline besides training.
 
-    python benchmarks/pipeline.py                 # DVC's part: tables
-    python benchmarks/pipeline.py --trained 200   # of many small runs: ``dvc repro`` and ``pfl run`` beside training
+    python benchmarks/pipeline.py                 # tables of DVC's costs
+    python benchmarks/pipeline.py --trained 200   # overhead of ``dvc repro`` and ``pfl run`` with many small runs
 
-DVC's part is compilation, DVC per stage, a repetition without work, memory and the start of a stage. DVC executes
-stages as ever, but a small shell script stands in for ``pfl``, so that what remains is DVC's own work.
+DVC's costs are those of compilation, of a stage, of a repetition without work, of memory, and of a stage's start. DVC
+executes stages as usual, but a small shell script replaces ``pfl``, so only DVC's own work remains.
 
-With ``--trained`` every way gets a project of its own with the same runs, each a second of training on one thread, and
-brings all its reports up to date. Runs write down what their training took; the rest of the time, per run, is the
-overhead. With several workers it is what remains of the wall time after all training has been shared out among them.
+With ``--trained`` every command gets a separate project with the same runs, each a second of training on one thread,
+and brings all reports up to date. Runs record the duration of their training. The overhead is the rest of the time, per
+run; with several workers it is the wall time minus the training time divided by the number of workers.
 """
 
 import argparse
@@ -28,7 +28,7 @@ import yaml
 BIN = Path(sys.executable).parent
 RATES = (0.1, 0.05, 0.02, 0.01, 0.005)
 METHODS = ("local", "fedavg", "fedprox", "fedper")
-# One spec per federation, each with the runs of all methods at all rates.
+# There is one spec per federation, with the runs of all methods at all rates.
 RUNS_PER_SPEC = len(RATES) * len(METHODS)
 
 SPEC = """\
@@ -50,9 +50,9 @@ table: {{rows: [method], columns: [training.lr], metric: final}}
 """
 NO_TRAINING = {"channels": "[2, 2]", "hidden": "[4, 4]", "rounds": 1, "evaluation": "{window: 0, curve_every: 0}"}
 A_SECOND = {"channels": "[4, 8]", "hidden": "[32, 16]", "rounds": 16, "evaluation": "{window: 5, curve_every: 10}"}
-WAYS = {"dvc repro": 1, "pfl run -j 1": 1, "pfl run -j 2": 2}  # with so many workers
+WAYS = {"dvc repro": 1, "pfl run -j 1": 1, "pfl run -j 2": 2}  # command → number of workers
 
-# Writes what DVC expects of a stage, in a few milliseconds.
+# This script writes the outputs that DVC expects of a stage, in a few milliseconds.
 STAND_IN = """\
 #!/bin/sh
 name="$3"
@@ -74,7 +74,7 @@ for file in $files; do mkdir -p "$(dirname "$folder$file")"; echo "$name" > "$fo
 def measure(runs: int, repeat: int) -> dict[str, float]:
     """Compile, execute and repeat a project of `runs` runs in a temporary folder; times in seconds, memory in MiB.
 
-    `no_op` is a bare ``dvc repro`` that finds nothing to do, `no_op_all` one of all pipelines (``--all-pipelines``).
+    `no_op` is a ``dvc repro`` without stale stages, `no_op_all` the same with ``--all-pipelines``.
     """
     with tempfile.TemporaryDirectory(prefix="pfl-benchmark-") as name:
         root = Path(name)
@@ -101,7 +101,7 @@ def measure(runs: int, repeat: int) -> dict[str, float]:
 
 
 def write_project(root: Path, runs: int, settings: dict[str, str]) -> None:
-    """Write specs with `runs` runs in all, the first of them the default."""
+    """Write specs with `runs` runs in all; the first spec is the default."""
     (root / "specs").mkdir(parents=True)
     axes = {"methods": ", ".join(METHODS), "rates": ", ".join(map(str, RATES))}
     for seed in range(runs // RUNS_PER_SPEC):
@@ -111,14 +111,14 @@ def write_project(root: Path, runs: int, settings: dict[str, str]) -> None:
 
 
 def count_stages(root: Path) -> int:
-    """Stages in all stage files of the project."""
+    """Return the number of entries in all stage files of the project."""
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     files = [root / "dvc.yaml", *(root / "stages").rglob("dvc.yaml")]
     return sum(len(yaml.load(path.read_bytes(), Loader=loader)["stages"]) for path in files)
 
 
 def run(root: Path, *command: str) -> tuple[float, float]:
-    """Return seconds and MiB (the largest of the process and its children) of a command that must succeed."""
+    """Run a command that must succeed; return its seconds and the MiB of the largest of its processes."""
     environment = {**os.environ, "PATH": os.pathsep.join([str(root / "bin"), str(BIN), os.environ["PATH"]])}
     started = time.perf_counter()
     program = BIN / command[0] if (BIN / command[0]).is_file() else command[0]
@@ -131,7 +131,7 @@ def run(root: Path, *command: str) -> tuple[float, float]:
 
 
 def measure_start(repeat: int) -> dict[str, float]:
-    """Return medians of whole stages with next to no work, interleaved with the import of torch alone."""
+    """Return the median seconds of stages with almost no work, and of the import of torch alone, interleaved."""
     with tempfile.TemporaryDirectory(prefix="pfl-benchmark-") as name:
         root = Path(name)
         write_project(root, RUNS_PER_SPEC, NO_TRAINING)
@@ -146,7 +146,7 @@ def measure_start(repeat: int) -> dict[str, float]:
 
 
 def measure_way(root: Path, way: str, runs: int) -> dict[str, object]:
-    """Bring a project of `runs` runs of a second up to date in one of :data:`WAYS`."""
+    """Bring a project of `runs` runs of a second up to date with a command of :data:`WAYS`; return a table's row."""
     write_project(root, runs, A_SECOND)
     run(root, "pfl", "setup")
     run(root, "pfl", "compile")
@@ -162,7 +162,7 @@ def measure_way(root: Path, way: str, runs: int) -> dict[str, object]:
 
 
 def hash_reports(root: Path) -> str:
-    """Return a hash of all reports but for the pages that ``pfl run`` alone writes."""
+    """Return a hash of all reports, without the pages that only ``pfl run`` writes."""
     reports = hashlib.sha256()
     for path in sorted((root / "reports").rglob("*")):
         name = path.relative_to(root).as_posix()
@@ -172,7 +172,7 @@ def hash_reports(root: Path) -> str:
 
 
 def compare_ways(runs: int, ways: list[str]) -> int:
-    """Print a line per way; how many of them gave other reports than the first."""
+    """Print a row per command; return the number of commands whose reports differ from those of the first."""
     os.environ |= {"PFL_WORKERS": "1", "PFL_THREADS": "1", "PFL_DEVICE": "cpu"}
     hashes = []
     with tempfile.TemporaryDirectory(prefix="pfl-benchmark-") as folder:

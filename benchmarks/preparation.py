@@ -1,8 +1,8 @@
-"""Preparing data: images per second until their arrays and their artifact are there, and the time of partitions.
+"""Speed of data preparation: images per second for arrays and for the artifact, and the time of partitions.
 
-The official files of CIFAR-10 and MNIST are written in full size first, with random pixels, so that nothing has to be
-downloaded. Each measurement is a process of its own. Partitions are timed on CIFAR-10's label counts, and on as many
-labels as every client needs.
+The script first writes the official files of CIFAR-10 and MNIST in full size with random pixels, so nothing has to be
+downloaded. Each measurement is a separate process. Partitions are timed on 60,000 balanced labels, as CIFAR-10 has, and
+on 60 labels per client.
 
     python benchmarks/preparation.py [--repeat 3]
 """
@@ -38,7 +38,7 @@ def main() -> None:
         print("| dataset | arrays, images/s | artifact, images/s | MB |\n|---|---:|---:|---:|")
         for dataset, count, write in (("cifar10", 60_000, write_cifar10), ("mnist", 70_000, write_mnist)):
             write(Path(folder, dataset))
-            with get_context("spawn").Pool(1, maxtasksperchild=1) as pool:  # a process each
+            with get_context("spawn").Pool(1, maxtasksperchild=1) as pool:  # a process per measurement
                 runs = [pool.apply(measure, (dataset, Path(folder, dataset))) for _ in range(chosen.repeat)]
             arrays, artifact, peak = map(statistics.median, zip(*runs, strict=True))
             print(f"| {dataset} | {count / arrays:,.0f} | {count / artifact:,.0f} | {peak:,.0f} |")
@@ -46,7 +46,7 @@ def main() -> None:
 
 
 def measure(dataset: str, folder: Path) -> tuple[float, float, float]:
-    """Return seconds until the arrays are there, seconds until the artifact is, and the peak of memory in MB."""
+    """Return the seconds until the arrays are loaded and until the artifact is written, and the peak memory in MB."""
     entry = DATASETS.create(dataset)
     start = time.perf_counter()
     samples = entry.load(folder)
@@ -77,7 +77,7 @@ def write_mnist(folder: Path) -> None:
 
 
 def labelled(samples: int) -> Samples:
-    """Return balanced labels of ten classes, a sixth of them for test, with five domains; black images of no size."""
+    """Return samples with balanced labels of ten classes, a sixth for test, five domains and black one-pixel images."""
     rng, places = np.random.default_rng(0), tuple(map(str, range(max(CLIENTS))))
     labels = rng.permutation(np.arange(samples) % 10)
     columns = {"coarse": labels % 5, "domain": rng.permutation(np.arange(samples) % 5)}
@@ -88,7 +88,7 @@ def labelled(samples: int) -> Samples:
 
 
 def partitions() -> None:
-    """Print seconds for each scheme and number of clients."""
+    """Print the seconds for each partition and number of clients."""
     cifar10 = labelled(60_000)
     sides = [np.flatnonzero(cifar10.train), np.flatnonzero(~cifar10.train)]
     whole = {clients: labelled(max(60_000, 60 * clients)) for clients in CLIENTS}
@@ -103,7 +103,7 @@ def partitions() -> None:
 
 
 def timed(work: Callable[..., object], *given: object) -> str:
-    """Return seconds, or "refused"."""
+    """Return the seconds of a call, or "refused" if it raised :class:`UserError`."""
     start = time.perf_counter()
     try:
         work(*given)

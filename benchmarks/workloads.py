@@ -1,7 +1,7 @@
-"""What contestants of peers.py and other benchmarks train, on ordinary modules, and how a plain loop does it.
+"""Workloads of peers.py and other benchmarks: ordinary PyTorch modules, their data, and a plain training loop.
 
-The data is a folder that peers.py writes: ``images.npy`` and ``labels.npy`` hold all samples, ``train.npy`` the rows of
-each client, ``test.npy`` the rows of the pooled test set. Samples are mapped, not read, so that processes share them.
+The data is a folder that peers.py writes: ``images.npy`` and ``labels.npy`` have all samples, ``train.npy`` the rows of
+each client, ``test.npy`` the rows of the pooled test set. Samples are mapped, not read, so processes share them.
 """
 
 import copy
@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 BATCH, RATE, CLASSES = 64, 0.01, 10
 MEAN, STD = 0.5, 0.25
-# Images per forward pass of the peers' evaluation; on CPUs larger ones were slower, as activations leave the caches.
+# Images per forward pass of the peers' evaluation; larger ones were slower on CPUs, as activations exceed the caches.
 TEST_BATCH = 128
 
 
@@ -53,7 +53,7 @@ class Block(nn.Module):
 
 
 class TinyViT(nn.Module):
-    """8 blocks over patches of 4x4 pixels and a class token, 2,645,898 parameters."""
+    """A ViT with 8 blocks, patches of 4x4 pixels and a class token, 2,645,898 parameters."""
 
     def __init__(self, depth: int = 8, width: int = 128, patch: int = 4, drop: float = 0.1) -> None:
         super().__init__()
@@ -75,10 +75,10 @@ MODELS: dict[str, Callable[[], nn.Module]] = {"convnet": ConvNet, "tiny_vit": Ti
 
 @dataclass(frozen=True)
 class Workload:
-    """A model, what each of the clients holds and does in a round, and the size of the pooled test set.
+    """A backbone, the clients with their samples and epochs per round, and the size of the pooled test set.
 
-    With no epochs a round measures all clients' own models. Where clients need more images than there are, several hold
-    the same ones.
+    With 0 epochs a round measures the models of all clients. If clients need more images than there are, some images
+    have several owners.
     """
 
     backbone: str
@@ -91,7 +91,7 @@ class Workload:
 
     @property
     def visits(self) -> int:
-        """Samples trained on, or measured, in a round."""
+        """The number of samples trained on, or measured, in a round."""
         return self.cohort * self.samples * self.epochs or self.clients * self.samples
 
 
@@ -106,23 +106,23 @@ class Data:
     """The federation in a folder that peers.py wrote."""
 
     def __init__(self, folder: Path) -> None:
-        # "c" because PyTorch warns of memory that it must not write; nobody does.
+        # Mode "c" (copy on write), since PyTorch warns about read-only memory; nothing writes to it.
         self.images, self.labels = (np.load(folder / f"{name}.npy", mmap_mode="c") for name in ("images", "labels"))
         self.train, self.test = (np.load(folder / f"{name}.npy") for name in ("train", "test"))
 
     def tensors(self, rows: np.ndarray) -> tuple[Tensor, Tensor]:
-        """Return normalised images and their labels, of a client as of all tests."""
+        """Return the normalised images and the labels of the given rows."""
         images = torch.from_numpy(self.images[rows]).float().div_(255).sub_(MEAN).div_(STD)
         return images, torch.from_numpy(self.labels[rows])
 
 
 def loader(tensors: tuple[Tensor, Tensor], training: bool) -> DataLoader[tuple[Tensor, ...]]:
-    """Return the usual loader of an in-memory dataset."""
+    """Return an ordinary DataLoader of an in-memory dataset."""
     return DataLoader(TensorDataset(*tensors), BATCH if training else TEST_BATCH, shuffle=training)
 
 
 def fit(model: nn.Module, batches: Iterable[Any], epochs: int) -> None:
-    """Carry out a client's local training, as tutorials write it."""
+    """Train a client's model with a loop as in tutorials."""
     model.train()
     sgd = torch.optim.SGD(model.parameters(), RATE)
     for _ in range(epochs):
@@ -133,7 +133,7 @@ def fit(model: nn.Module, batches: Iterable[Any], epochs: int) -> None:
 
 
 def plain_round(model: nn.Module, clients: Iterable[Iterable[Any]], epochs: int) -> None:
-    """Train a copy of the model on the batches of each client, and give the model the mean of what they became."""
+    """Train a copy of the model on the batches of each client, then load the mean of the copies into the model."""
     states = []
     for batches in clients:
         local = copy.deepcopy(model)
@@ -144,7 +144,7 @@ def plain_round(model: nn.Module, clients: Iterable[Iterable[Any]], epochs: int)
 
 @torch.no_grad()
 def accuracy(model: nn.Module, batches: Iterable[Any]) -> float:
-    """Return the share of right predictions."""
+    """Return the share of right predictions (0 to 1)."""
     model.eval()
     hits = [model(images).argmax(1) == labels for images, labels in batches]
     return float(torch.cat(hits).float().mean())

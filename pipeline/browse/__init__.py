@@ -1,4 +1,4 @@
-"""What there is to choose from, on the terminal: specs, registered entries, partitions."""
+"""``pfl list`` and ``pfl describe``: specs, registered entries, datasets and partitions on the terminal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pipeline.parsing import parse_yaml
 
 
 def plain_table(*columns: str, right: Collection[str] = ()) -> Table:
-    """Return a table without lines; the columns `right` are aligned to the right."""
+    """Return a table without lines; the columns named in `right` are aligned to the right."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for at, column in enumerate(columns):
         if at == 0 and column == "name":
@@ -24,14 +24,14 @@ def plain_table(*columns: str, right: Collection[str] = ()) -> Table:
 
 
 def leave_alone(problems: Mapping[str, str]) -> None:
-    """Say on stderr what is not shown, and why."""
+    """Print to stderr why some items are not shown; `problems` has a line for each."""
     for problem in problems.values():
         print(f"pfl: left alone: {problem}", file=sys.stderr)
 
 
 def given_options(words: Sequence[str], name: str) -> dict[str, Any]:
-    """Return options of `name` that are given on the command line as ``key=value``, with the value in YAML, by key.
-    Raises :class:`UserError` for a word that is none."""
+    """Return the options of `name` that the command line gives as ``key=value``, with values in YAML, by key. Raises
+    :class:`UserError` for a word of another form."""
     values = {}
     for word in words:
         key, equals, value = word.partition("=")

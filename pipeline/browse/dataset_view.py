@@ -1,4 +1,4 @@
-"""Datasets on the terminal: how large they are, whether they are here, where they are looked for, and fetching them."""
+"""Datasets on the terminal: their size, whether and where they are on this machine, and their download."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from pipeline.workspace import Workspace, raw_data_folder
 
 
 def list_datasets(workspace: Workspace, catalog: Catalog, console: Console) -> None:
-    """Print all datasets, whether each is here, and where data is looked for."""
+    """Print all datasets, whether each is on this machine, and the folder where data is searched."""
     table = plain_table("name", "what it is", "state", "size", "licence", "source")
     for name in catalog.names("dataset"):
         entry = catalog.entry("dataset", name)
         try:
             dataset = DATASETS.create(name)
-        except UserError as error:  # an option of one's own that is required
+        except UserError as error:  # a study's own dataset with a required option
             leave_alone({name: str(error)})
             continue
         source = " · ".join(filter(None, (entry.origin, entry.citation)))
@@ -38,8 +38,8 @@ def list_datasets(workspace: Workspace, catalog: Catalog, console: Console) -> N
 
 
 def show_facts(name: str, home: Path, console: Console, options: Mapping[str, Any] | None = None) -> None:
-    """Print what there is to know of a dataset, with some options, beside its docstring and its options. Raises
-    :class:`UserError`: an option that the dataset does not have, or a value that does not suit it."""
+    """Print the facts about a dataset with the given options; its docstring and options are printed elsewhere. Raises
+    :class:`UserError` for an option that the dataset does not have, or an invalid value."""
     dataset = DATASETS.create(name, **options or {})
     parts = dataset.data_files(raw_data_folder(home) / name)
     here = f"; {sum(part.here is not None for part in parts)} of {len(parts)} parts are here" if len(parts) > 1 else ""
@@ -59,8 +59,8 @@ def show_facts(name: str, home: Path, console: Console, options: Mapping[str, An
 
 
 def fetch(name: str, home: Path, console: Console, options: Mapping[str, Any]) -> None:
-    """Download what a dataset needs with some options, as far as its address and its hash are known. Raises
-    :class:`UserError`: an unknown dataset or option, a download that fails, or parts that a person has to get."""
+    """Download the parts of a dataset with the given options whose address and hash are known. Raises
+    :class:`UserError` for an unknown dataset or option, a failed download, or parts that a person has to get."""
     by_hand = []
     for part in DATASETS.create(name, **options).data_files(raw_data_folder(home) / name):
         if part.here is None and part.source and part.source.direct:

@@ -1,4 +1,4 @@
-"""Datasets of the Hugging Face hub: Parquet files of a repository, where the dataset `image_table` reads them."""
+"""Datasets of the Hugging Face hub: download of a repository's Parquet files, which the dataset `image_table` reads."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _ADDRESS = re.compile(r"hf:(?P<repository>[\w.-]+/(?P<name>\w[\w.-]*))(?:/(?P<fo
 
 
 def fetch_from_hub(address: str, home: Path, console: Console) -> None:
-    """Download ``hf:OWNER/NAME[/FOLDER][@REVISION]`` into the data folder NAME, and say how a spec names it.
+    """Download ``hf:OWNER/NAME[/FOLDER][@REVISION]`` into the data folder NAME, and print how a spec names it.
 
-    A file that is there with the hash that the hub states is left alone; ``<file>.part`` goes on where it ends. Raises
-    :class:`UserError`: a wrong address, several folders or none, a wrong hash, other Parquet files in the data folder,
-    and whatever the hub refuses.
+    A file that already has the hash stated by the hub is not downloaded again; a partial ``<file>.part`` is continued.
+    Raises :class:`UserError` for a wrong address, a repository without a clear folder of Parquet files, a wrong hash,
+    other Parquet files in the data folder, and any refusal of the hub.
     """
     from huggingface_hub import HfApi, hf_hub_url
     from huggingface_hub.errors import (
@@ -71,7 +71,7 @@ def fetch_from_hub(address: str, home: Path, console: Console) -> None:
         raise UserError(f"{address}: the hub has no such dataset, or it needs HF_TOKEN; check the name") from None
     except RevisionNotFoundError:
         raise UserError(f"{address}: has no revision {asked['revision']!r}; name a branch, tag or commit") from None
-    except Exception as error:  # its HTTP library differs between releases
+    except Exception as error:  # releases of the hub's client use different HTTP libraries
         why = f"could not be fetched ({type(error).__name__}); check the network and the disk, and try again"
         raise UserError(f"{address}: {why}, which goes on where it stopped") from None
     columns = ", ".join(pq.read_schema(folder / next(iter(files))).names)
@@ -80,7 +80,7 @@ def fetch_from_hub(address: str, home: Path, console: Console) -> None:
 
 
 def _files(address: str, info: DatasetInfo, folder: str | None) -> dict[str, RepoSibling]:
-    """Return the Parquet files by the names that they get: of a path below the folder its parts, joined by dashes."""
+    """Return local name → Parquet file. The name is the file's path below the folder, with dashes for slashes."""
     found = {PurePosixPath(file.rfilename): file for file in info.siblings or [] if file.rfilename.endswith(".parquet")}
     if not found:
         raise UserError(f"{address}: has no Parquet files; try @refs/convert/parquet, where the hub keeps some")
@@ -93,7 +93,7 @@ def _files(address: str, info: DatasetInfo, folder: str | None) -> dict[str, Rep
 
 
 def _is_as_stated(path: Path, file: RepoSibling) -> bool:
-    """Return whether a file is there with its hash: SHA-256, or git's of what is not in its large file storage."""
+    """Return whether a file exists with the hub's hash: SHA-256 for git LFS files, git's blob hash for others."""
     if not path.is_file():
         return False
     if file.lfs:

@@ -1,4 +1,4 @@
-"""The spec language in tables: every key of a spec with what it takes, its default and its meaning."""
+"""Tables of the spec language: every key of a spec with the values that it takes, its default and its meaning."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ PARTS = {
     "claim": "Claim",
     "resources": "Resources",
 }
-"""What `pfl describe` calls a part of a spec, and the model that says what is in it; of a run the catalog does."""
+"""Name of a part of a spec in `pfl describe` → the model with its keys; the keys of a run are in the catalog."""
 
 _OPTIONS = {"bool": "true or false", "int": "whole number", "float": "number", "str": "text"}
 _TYPES = {"boolean": "true or false", "integer": "whole number", "number": "number", "string": "text", "null": "null"}
 
 
 class SpecKey(NamedTuple):
-    """A key of a part of a spec; `default` is "required" where there is none."""
+    """A key of a part of a spec; `default` is "required" if there is none."""
 
     name: str
     takes: str
@@ -44,7 +44,7 @@ class SpecKey(NamedTuple):
 
 
 def keys_of(part: str, catalog: Catalog) -> list[SpecKey]:
-    """Return the keys of a part: one of :data:`PARTS` or a group of settings."""
+    """Return the keys of a part, which is one of :data:`PARTS` or a group of settings."""
     if part == "run":
         return list(_keys_of_runs())
     if part in SETTINGS:
@@ -61,15 +61,15 @@ def keys_of(part: str, catalog: Catalog) -> list[SpecKey]:
 
 
 def metrics() -> list[tuple[str, str]]:
-    """Return what `table.metric` can be, and what it is."""
-    from pipeline.report.legend import PROTOCOLS, SCORES  # with pandas, which no other page here needs
+    """Return the names that `table.metric` accepts, each with its meaning."""
+    from pipeline.report.legend import PROTOCOLS, SCORES  # imported late, since it imports pandas
 
     scores = [(f"{name}, clients.{name}, …", f"{words}; under a protocol.") for name, words in SCORES.items()]
     return [*PROTOCOLS.items(), *scores, *((name, kind.words) for name, kind in QUANTITIES.items())]
 
 
 def figures(catalog: Catalog) -> list[tuple[str, str]]:
-    """Return what `figures` can name, and what it shows."""
+    """Return the names that `figures` accepts, each with what the figure shows."""
     return [(name, figure_title(name) or catalog.entry("analysis", name).summary) for name in catalog.figures()]
 
 
@@ -121,7 +121,7 @@ def _summary(schema: dict[str, Any], whole: dict[str, Any]) -> str:
 
 
 def _values(option: OptionInfo) -> str:
-    """Return what an option of settings takes."""
+    """Return a description of the values that an option of settings takes."""
     values = ", ".join(map(str, option.choices or [_OPTIONS[option.type]]))
     return f"{'list of ' if option.many else ''}{values}{' or null' if option.optional else ''}"
 

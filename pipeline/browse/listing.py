@@ -1,4 +1,4 @@
-"""What is there to choose from, as tables and pages on the terminal: specs, and everything registered."""
+"""Tables and pages about specs and registered entries on the terminal."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PLURALS = {package.rpartition(".")[2]: kind for kind, (package, _) in KINDS.item
 
 
 def list_kind(what: str, workspace: Workspace, catalog: Catalog, console: Console) -> None:
-    """Print the specs, or all entries of a kind (in the plural). Raises :class:`UserError` for anything else."""
+    """Print all specs, metrics, figures, or entries of a kind (in the plural). Raises :class:`UserError` for others."""
     kind = PLURALS.get(what, "")
     leave_alone(catalog.broken.get(kind, {}))
     if kind == "dataset":
@@ -64,8 +64,8 @@ def describe(
     name: str, workspace: Workspace, catalog: Catalog, console: Console, kind: str | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> None:  # fmt: skip
-    """Print what a registered name, a group of settings or a part of specs is, or a dataset with some options, which
-    may need other files. Raises :class:`UserError` for others."""
+    """Print a page about a registered entry, a group of settings or a part of specs. `options` are those of a dataset,
+    which may then need other files. Raises :class:`UserError` for an unknown name or wrong options."""
     if not kind and name in catalog.settings:
         console.print(f"[bold cyan]{name}[/] · settings\n\n{escape(catalog.settings[name].summary)}", highlight=False)
         return _print_options(catalog, name, name, console)
@@ -79,10 +79,10 @@ def describe(
     if options is not None:
         from pflcore.datasets import DATASETS
 
-        DATASETS.create(name, **options)  # refused before anything is printed
+        DATASETS.create(name, **options)  # raises an error before anything is printed
     if name in parts:
         _print_part(name, catalog, console)
-        if kinds:  # an entry has the name too
+        if kinds:  # an entry has the same name
             console.print()
     for one in kinds:
         entry = catalog.entry(one, name)
@@ -118,13 +118,13 @@ def _print_options(catalog: Catalog, kind: str, name: str, console: Console) -> 
 
 
 def _source(entry: EntryInfo) -> str:
-    """Return where an entry is from: a publication; a file of the study or a package; or both."""
+    """Return the source of an entry: a publication, a file of the study or a package, or both."""
     whose = "own" if entry.origin.endswith(".py") else "package"
     return " · ".join(filter(None, (entry.origin and f"{whose}: {entry.origin}", entry.citation)))
 
 
 def _facts(kind: str, entry: EntryInfo) -> dict[str, str]:
-    """Return what there is to say of a method or a backbone beside its docstring and its options."""
+    """Return facts about a method or a backbone that its docstring and its options do not have."""
     facts = entry.facts
     if kind == "backbone":
         return {"groups": ", ".join(facts["groups"]), "takes": str(facts["takes"])}
@@ -135,6 +135,6 @@ def _facts(kind: str, entry: EntryInfo) -> dict[str, str]:
 
 
 def _flowing(doc: str) -> str:
-    """Return a docstring whose paragraphs and items (``- …``) are one line each; other indented lines stay."""
+    """Return a docstring with each paragraph and item (``- …``) on one line; other indented lines stay as they are."""
     parts = (re.sub(r"\n(?!- ) *", " ", part) if part.startswith("- ") else part for part in doc.split("\n\n"))
     return re.sub(r"(?<=\S)\n(?!- )(?=\S)", " ", "\n\n".join(parts))

@@ -1,4 +1,4 @@
-"""A partition on the terminal: clients as rows, classes as columns, shades for shares."""
+"""A picture of a partition on the terminal: clients are rows, classes are columns, shades are shares of samples."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from pipeline.workspace import Workspace, dataset_path
 
 _MAX_ROWS, _MAX_COLUMNS, _BAR = 24, 40, 20  # lines, and characters
 _SHADES = " ·░▒▓█"
-_FEW = (2_000, 500)  # samples of a stand-in for a dataset of which only the data tell the size
+_FEW = (2_000, 500)  # samples of a stand-in for a dataset whose size is known only from its data
 
 
 def draw_spec(name: str, workspace: Workspace, catalog: Catalog, console: Console) -> None:
-    """Draw every partition of a spec, under the first of its seeds. Raises :class:`UserError` for an invalid spec."""
+    """Draw every partition of a spec, each for its first seed. Raises :class:`UserError` for an invalid spec."""
     resolved = resolve(load_spec(find_specs(workspace.specs, {})[name], workspace.specs, catalog), catalog)
     if not resolved.table:
         raise UserError(f"specs/{name}.yaml: is only to be extended, it has no runs")
@@ -42,9 +42,9 @@ def draw_spec(name: str, workspace: Workspace, catalog: Catalog, console: Consol
 
 
 def example_record(name: str, catalog: Catalog, **chosen: Any) -> dict[str, Any]:
-    """Return the record of a federation to show a partition with: the one that its entry suggests, with what is chosen,
-    which are a dataset (its name), clients and a seed, or None, and options as ``key=value`` words. Raises
-    :class:`UserError`: an unknown dataset or option, or a value that does not suit it."""
+    """Return the record of a federation that shows a partition. `chosen` has ``options`` (``key=value`` words),
+    ``seed``, ``dataset`` (a name) and ``clients``; if the last two are None, the partition's example has them. Raises
+    :class:`UserError` for an unknown dataset or option, or an invalid value."""
     at = ""
     dataset, clients = catalog.entry("partition", name).facts["example"]
     values = {"name": name, **given_options(chosen["options"], name)}
@@ -64,7 +64,7 @@ def example_record(name: str, catalog: Catalog, **chosen: Any) -> dict[str, Any]
 
 @dataclass(frozen=True)
 class Drawing:
-    """A partition that can be shown: the record of the federation, and whether the samples are the dataset's own."""
+    """A partition to be shown. `record` is the federation's; `real` is False if the samples are generated."""
 
     record: dict[str, Any]
     samples: Samples
@@ -73,9 +73,8 @@ class Drawing:
 
     @classmethod
     def make(cls, record: dict[str, Any], root: Path) -> Drawing:
-        """Make the partition of a record, of the dataset's artifact where it is there, else of samples generated in the
-        dataset's size, which have its classes and attributes, evenly. Raises :class:`UserError`: the partition does not
-        suit the dataset."""
+        """Partition the dataset's artifact if it exists, or else generated samples, as many as the dataset has, evenly
+        spread over its classes and attributes. Raises :class:`UserError` if the partition does not suit the dataset."""
         artifact = root / dataset_path(Run(record).data_id)
         if real := artifact.is_file():
             samples = read_facts(artifact)

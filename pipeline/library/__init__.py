@@ -1,1 +1,1 @@
-"""What was obtained, for Python and for others: DataFrames, models, splits. ``import pipeline`` is the way in."""
+"""Access to results from Python: DataFrames, models and partitions. Users import it as ``pipeline``."""

@@ -1,4 +1,4 @@
-"""What there is of one spec: its runs, where they stand in its table, and which of them are up to date."""
+"""The runs of one spec, their places in its table, and which of them are up to date."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from pipeline.spec.table import ResolvedTable
 from pipeline.workspace import PAPER, Workspace, dataset_path, partition_path, run_path
 
 TRAINED, KEPT, STALE, MISSING = "trained", "kept", "stale", "missing"
-"""What there is of a run: made here, with the present specs and code; in the ledger; made with others; nothing."""
+"""The state of a run: trained here with the present specs and code; in the ledger; trained with others; no result."""
 
 
 @dataclass(frozen=True, eq=False)
 class Found:
-    """A spec, compiled alone, and what DVC has recorded of it in a workspace."""
+    """A spec, compiled alone, with DVC's records of its stages in a workspace."""
 
     workspace: Workspace
     spec: str
@@ -41,7 +41,7 @@ class Found:
 
     @classmethod
     def of(cls, workspace: Workspace, word: str) -> Found:
-        """Find a spec by its name or file. Raises :class:`UserError` for a folder, an invalid or an abstract spec."""
+        """Find a spec by its name or file. Raises :class:`UserError` for a folder and an invalid or abstract spec."""
         (name, *others) = named([word], list(find_specs(workspace.specs, {})))
         if others:
             raise UserError(f"{word}: a folder of specs; name one of them: {', '.join([name, *others])}")
@@ -51,7 +51,7 @@ class Found:
 
     @property
     def table(self) -> ResolvedTable:
-        """What the spec shows."""
+        """The spec's table."""
         return self.compilation.tables[self.spec]
 
     @property
@@ -63,7 +63,7 @@ class Found:
 
     @property
     def command(self) -> str:
-        """What brings the spec up to date."""
+        """The command that brings the spec up to date."""
         profile = self.workspace.profile
         return f"pfl run {self.spec}" + ("" if profile == PAPER else f" --profile {profile}")
 
@@ -76,19 +76,19 @@ class Found:
         return TRAINED if self.recorded.is_current(run) else STALE
 
     def rounds(self, run: Run) -> tuple[pa.Table, Mapping[str, Any]]:
-        """Return ``rounds/2`` rows and facts of a run that was trained or kept."""
+        """Return the rows and facts of ``rounds/2`` of a run that was trained or kept."""
         if run.id not in self.compilation.kept:
             return read_table(self.workspace.root / run_path(run.id, "rounds.parquet"), "rounds/2")
         entry = Ledger(self.workspace.root).find(run, self.compilation.made_by[run.id])
-        assert entry is not None  # or it would not be kept
+        assert entry is not None  # since the compilation has it as kept
         return entry.rounds(), {**entry.facts, "kept": entry.obtained}
 
     def labels(self, run: Run) -> list[dict[str, str]]:
-        """Return a run's label on each axis of settings, at each of its places in the table."""
+        """Return a run's labels on the axes of settings, once for each of its places in the table."""
         return places_of(self.table, run.id)
 
     def dealt(self) -> tuple[list[tuple[Run, Path, Assignment]], int]:
-        """Return run, dataset and assignment of current federations, and how many others there are."""
+        """Return a run, the dataset and the assignment of each current federation, and the number of other ones."""
         federations, there, root = {run.federation_id: run for run in self.runs}, [], self.workspace.root
         for federation, run in federations.items():
             needed = [dataset_path(run.data_id), partition_path(federation)]
@@ -102,7 +102,7 @@ class Found:
         return there, len(federations) - len(there)
 
     def cell(self, labels: str, seed: int | None) -> Run:
-        """Return the run of a cell, by its labels and its seed if it has several."""
+        """Return the run of a cell by its labels, and by its seed if it has several. Raises :class:`UserError`."""
         cells: dict[str, list[Run]] = {}
         for run in self.runs:
             for place in self.labels(run):
@@ -123,7 +123,7 @@ class Found:
 
 
 def find_run(workspace: Workspace, word: str, seed: int | None) -> tuple[Found, Run]:
-    """Find a run by its id, or by its cell, ``"spec: label, label"``, and its seed if the cell has several."""
+    """Find a run by its id, or by its cell, ``"spec: label, label"``, and by its seed if the cell has several."""
     spec, colon, labels = word.partition(":")
     if colon:
         found = Found.of(workspace, spec.strip())
@@ -131,7 +131,7 @@ def find_run(workspace: Workspace, word: str, seed: int | None) -> tuple[Found, 
     specs, known = list(find_specs(workspace.specs, {})), list[str]()
     if word in specs:
         raise UserError(f"{word}: a spec; name one of its runs, or a cell as {word + ': label, label'!r}")
-    # Those that are selected first, since compiling all takes a while.
+    # The selected specs come first, since compiling all specs takes a while.
     for names in (read_selection(workspace, specs).compiled, specs):
         compilation = compile_workspace(workspace, names, ())
         for name, runs in compilation.runs_of_specs().items():

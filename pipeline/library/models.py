@@ -1,4 +1,4 @@
-"""What a run was trained with and what it left, and a client's model as a file."""
+"""Models of trained runs, and the export of a client's model to a file."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from pipeline.workspace import Workspace, dataset_path, partition_path, run_path
 
 
 def trained(found: Found, run: Run, device: str) -> Trained:
-    """Return what a run was trained with, and its weights: those that it saved, or its last state, if it is here."""
+    """Return a trained run with its saved weights or its last state. Raises :class:`UserError` if it has neither."""
     root, state, saved = found.workspace.root, found.state(run), run.training.save_weights
     if state == KEPT:
         raise UserError(
@@ -64,7 +64,7 @@ def trained(found: Found, run: Run, device: str) -> Trained:
 
 
 def _last_state(found: Found, run: Run, resolved: Run, facts: Mapping[str, Any], rounds: int) -> Checkpoint | None:
-    """Return the last checkpoint of a run; None when it is not here or was made on another kind of device."""
+    """Return the last checkpoint of a run; None if it is not here or was made on another kind of device."""
     devices = [torch.device("cpu"), *([select_device("cuda")] if torch.cuda.is_available() else [])]
     device = next((one for one in devices if device_name(one) == facts["device"]), None)
     if device is None:
@@ -79,7 +79,7 @@ def _last_state(found: Found, run: Run, resolved: Run, facts: Mapping[str, Any],
 def export(workspace: Workspace, word: str, client: int, seed: int | None, out: Path | None) -> Path:
     """Write a client's model into the folder `out`, by default ``exports/RUN-clientN``, and return the file.
 
-    Its metadata say whose it is, what it was trained on and how, and what it predicts, in JSON.
+    The file's metadata are JSON: run, client, settings, classes, and mean, standard deviation and size of inputs.
     """
     found, run = find_run(workspace, word, seed)
     made = trained(found, run, "cpu")

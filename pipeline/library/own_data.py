@@ -1,4 +1,4 @@
-"""Training on one's own tensors, without specs, DVC and files: one call of the engine."""
+"""Training on your own tensors in one call of the engine, without specs, DVC and files."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from pflcore.registry import Registry, did_you_mean
 from pflcore.settings import Evaluation, Training
 
 Client = tuple[Any, Any]
-"""Samples of a client, as tensors or arrays: images in bytes (n, channels, height, width), or floats with one to three
-dimensions after n, and labels (n)."""
+"""Inputs and labels of a client, as tensors or arrays. Inputs are uint8 images (n, channels, height, width), or floats
+with one to three dimensions after n; labels have the shape (n)."""
 
 _CHANNELS = (1, 3, 4)
 
 
 @contextmanager
 def torch_defaults() -> Iterator[None]:
-    """Compute with PyTorch's own global settings, and restore those of the caller, such as another default type."""
+    """Compute with PyTorch's default global settings, and then restore the caller's, such as another default type."""
     dtype, threads = torch.get_default_dtype(), torch.get_num_threads()
     deterministic = torch.are_deterministic_algorithms_enabled()
     warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
@@ -48,7 +48,7 @@ def torch_defaults() -> Iterator[None]:
             settings.enter_context(torch.enable_grad())
             settings.enter_context(torch.autocast("cpu", enabled=False))
             settings.enter_context(torch.autocast("cuda", enabled=False))
-            if elsewhere:  # it costs each call a little
+            if elsewhere:  # only then, since this context slows down each call of PyTorch a little
                 settings.enter_context(torch.device("cpu"))
             yield
     finally:
@@ -60,11 +60,11 @@ def torch_defaults() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class OwnRun:
-    """What training on one's own data gave.
+    """The result of a training on your own data.
 
     Attributes:
         results: A row per client and measured round: client, round, accuracy (0 to 1), loss, correct, total.
-        result: All that the engine has to say, cost and weights included.
+        result: The full result of the engine, including cost and weights.
     """
 
     results: pd.DataFrame
@@ -73,7 +73,7 @@ class OwnRun:
 
     @torch_defaults()
     def model(self, client: int) -> ClientModel:
-        """Return a client's model as it was measured last. Raises :class:`UserError` if the run diverged."""
+        """Return a client's model of the last measurement. Raises :class:`UserError` if the run diverged."""
         if self.result.diverged:
             raise UserError(f"{self.result.diverged}; there is no model")
         return self._trained.client(client)
@@ -98,10 +98,10 @@ def train(
     """Train a federation whose clients hold the given samples, and measure every client on its own test samples.
 
     Args:
-        train, test: Of each client.
+        train, test: The samples of each client.
         method, backbone: A name, or ``{"name": …}`` with options, as in a spec.
-        classes, mean, std: By default the largest label and one; and per channel, of pixels scaled to 0..1 or of floats
-            as they are, those of all training samples.
+        classes: Number of classes; by default the largest label plus one.
+        mean, std: Per channel, of pixels scaled to 0..1 or of floats as given; by default of all training samples.
         measure_every: Rounds between measurements; the last one is always measured.
         training: Further settings of ``training``, such as ``lr`` and ``sample_rate`` (``pfl describe training``).
     """
@@ -166,7 +166,7 @@ def _check_together(
     classes: int | None,
     by_channel: Mapping[str, Sequence[float] | None],
 ) -> None:
-    """Raise :class:`UserError` unless all samples have one type and shape, and classes and channels fit them."""
+    """Raise :class:`UserError` unless all samples have the same type and shape, and classes and channels fit them."""
     shapes = sorted({images.shape[1:] for images, _ in samples})
     if len(shapes) > 1:
         raise UserError(f"images must have one shape, got {' and '.join(map(str, shapes))}")

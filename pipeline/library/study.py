@@ -1,4 +1,4 @@
-"""A study, as Python sees it: results, tables, runs and partitions as DataFrames, and the models that were trained."""
+"""A study in Python: results, tables, runs and partitions as DataFrames, and trained models."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from pipeline.workspace import PAPER, Workspace, report_path
 
 
 class NotUpToDate(UserWarning):
-    """Something is left out, as it has not been trained, or with code or settings that are not the present ones."""
+    """A warning: a result is missing or stale, that is, not trained with the present code and settings."""
 
 
 def _in_short(found: Found, run: Run) -> list[dict[str, Any]]:
-    """Return a run in short, once for each of its places in the table."""
+    """Return a run's main settings and state as a row, once for each of its places in the table."""
     state, short = found.state(run), ("method", "backbone", "dataset", "partition", "clients")
     row: dict[str, Any] = {"run": run.id, "seed": run.seed, "state": state}
     row |= {name: getattr(run, name) for name in short}
@@ -40,7 +40,7 @@ def _in_short(found: Found, run: Run) -> list[dict[str, Any]]:
         last = int(rounds["round"].to_numpy().max(initial=0))
         row |= {"diverged": facts.get("diverged") is not None, "last_round": last}
         row |= {name: facts.get(name) for name in ("device", "communicated_up", "communicated_down", "chosen", "kept")}
-    # An axis may be called like a column, as `method` mostly is: the label is what the table calls it.
+    # An axis may have the name of a column, as `method` often has; then the column has the table's label.
     return [{**labels, **{name: row[name] for name in row if name not in labels}} for labels in found.labels(run)]
 
 
@@ -62,11 +62,11 @@ def _owners(run: Run, dataset: Path, assignment: Assignment) -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class Study:
-    """A folder of specs and what was obtained for them. Nothing here trains or writes anything.
+    """A folder of specs and their results, read-only: no method trains or writes anything.
 
-    Specs are compiled anew at every call. What is stale, that is trained with code, data or settings that have changed
-    since, is left out with a warning, :class:`NotUpToDate`, that says what to type. A name that there is not, or a spec
-    of which there is nothing, raises :class:`UserError`. docs/python.md describes the columns.
+    Specs are compiled at every call. Stale runs, whose code, data or settings have changed since the training, are left
+    out with a warning, :class:`NotUpToDate`, which names the command to type. An unknown name, or a spec without any
+    results, raises :class:`UserError`. docs/python.md describes the columns.
     """
 
     workspace: Workspace
@@ -77,9 +77,9 @@ class Study:
         return list(find_specs(self.workspace.specs, {}))
 
     def results(self, spec: str) -> pd.DataFrame:
-        """Return what was measured: a row per run, client, measured round and population, in the table's order.
+        """Return all measurements: a row per run, client, measured round and population, in the table's order.
 
-        A run that stands in several cells has its rows in each. Kept results have no losses of single clients.
+        The rows of a run are repeated for each of its cells. Kept results have no losses of single clients.
         """
         found = Found.of(self.workspace, spec)
         states = {run.id: found.state(run) for run in found.runs}
@@ -98,7 +98,7 @@ class Study:
 
     def table(self, spec: str) -> pd.DataFrame:
         """Return ``table.parquet`` of the spec's report: a row per cell, with labels, published and obtained values,
-        verdict, runs, and ``by_seed``, the value of each seed."""
+        verdict, runs, and the value of each seed in ``by_seed``."""
         found = Found.of(self.workspace, spec)
         path = f"{report_path(found.spec)}/table.parquet"
         if not (self.workspace.root / path).is_file():
@@ -110,12 +110,12 @@ class Study:
         return pd.DataFrame(rows.to_pandas())
 
     def runs(self, spec: str) -> pd.DataFrame:
-        """Return the runs of a spec, a row each: labels, id, settings in short, and what there is of it."""
+        """Return a row per run of a spec: labels, id, main settings and state."""
         found = Found.of(self.workspace, spec)
         return pd.DataFrame([row for run in found.runs for row in _in_short(found, run)])
 
     def partition(self, spec: str) -> pd.DataFrame:
-        """Return who holds which samples: a row per federation of the spec, client and sample."""
+        """Return the assignment of samples to clients: a row per federation of the spec, client and sample."""
         found = Found.of(self.workspace, spec)
         federations, left = found.dealt()
         if left:
@@ -124,18 +124,18 @@ class Study:
         return pd.concat([_owners(*one) for one in federations], ignore_index=True)
 
     def model(self, run: str, client: int, *, seed: int | None = None, device: str = "cpu") -> ClientModel:
-        """Return a client's model as it was measured after the last round of a run: see :class:`ClientModel`.
+        """Return a client's model as it was measured after the last round of a run (see :class:`ClientModel`).
 
-        A run is named by its id, or by a cell of a table, ``"quickstart: FedTP, pathological"``, and a `seed` if that
-        has several. On the device on which it was measured a model predicts the same.
+        `run` is the id of a run, or a cell of a table, ``"quickstart: FedTP, pathological"``; if the cell has several
+        seeds, give `seed` too. On the device of the training, the model predicts the same as when it was measured.
         """
         return self.trained(run, seed=seed, device=device).client(client)
 
     def trained(self, run: str, *, seed: int | None = None, device: str = "cpu") -> Trained:
-        """Return a run whose ``client(7)`` are models, for those who want many: its data is read once."""
+        """Return a run whose ``client(7)`` returns a client's model. For many models: the data is read only once."""
         return trained(*find_run(self.workspace, run, seed), device)
 
 
 def open(path: str | os.PathLike[str] = ".", profile: str = PAPER) -> Study:
-    """Return the study around a folder, in it or above it; `profile` is that under which specs were run."""
+    """Return the study in a folder or the nearest one above it; `profile` is the profile of its runs."""
     return Study(Workspace.find(Path(path), profile))

@@ -1,1 +1,1 @@
-"""``pfl keep``, ``pfl ledger`` and ``pfl verify``: keeping results, looking at them, training some of them again."""
+"""``pfl keep``, ``pfl ledger``, ``pfl verify`` and ``pfl compare``: keep, list, train again and compare results."""

@@ -1,4 +1,4 @@
-"""``pfl compare``: the tables of two specs, cell by cell: by how much they differ, and whether beyond chance."""
+"""``pfl compare``: compare the tables of two specs cell by cell, and test if the differences are beyond chance."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class CellPair:
-    """A cell of two tables, as printed, and as verdict one of the words above."""
+    """A cell that two tables have in common, as printed. The verdict is one of the constants above."""
 
     labels: str
     first: str
@@ -29,9 +29,9 @@ class CellPair:
 
 
 def compare(workspace: Workspace, first: str, second: str) -> list[CellPair]:
-    """Compare the cells of two reports that have the same labels on the axes that both tables have. A difference is
-    beyond chance by paired tests over the seeds of both, at 5 % over all cells together. Raises :class:`UserError`: a
-    report has not been made, no cells have the same labels, or several cells of one table have."""
+    """Compare the cells of two reports that have the same labels on the axes of both tables. Paired tests over the
+    seeds of both reports, at 5 % over all cells together, decide if a difference is beyond chance. Raises
+    :class:`UserError` if a report has not been made, no labels match, or several cells of one table have the same."""
     tables = [_table(workspace, spec) for spec in (first, second)]
     shape, other = ([*meta["rows"], *meta["columns"]] for _, meta in tables)
     axes, sides = [axis for axis in shape if axis in other], list[dict[tuple[str, ...], Row]]()

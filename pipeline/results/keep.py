@@ -1,4 +1,4 @@
-"""``pfl keep``, ``pfl ledger list`` and ``show``: results that are up to date are kept; which kept ones are current."""
+"""``pfl keep``, which adds up-to-date results to the ledger; ``pfl ledger list`` and ``show``, which display them."""
 
 from __future__ import annotations
 
@@ -27,19 +27,18 @@ CURRENT = "current"
 
 @dataclass
 class Kept:
-    """What became of the runs of a spec: the file of the ledger, those that were added, how many were kept before, and
-    why others were left out, each reason with how many."""
+    """The outcome of ``pfl keep`` for the runs of a spec."""
 
-    file: Path | None = None
-    runs: list[str] = field(default_factory=list)
-    before: int = 0
-    left: Counter[str] = field(default_factory=Counter)
+    file: Path | None = None  # the file of the ledger; None if no run was added
+    runs: list[str] = field(default_factory=list)  # runs that were added
+    before: int = 0  # runs that were kept already
+    left: Counter[str] = field(default_factory=Counter)  # reason → number of runs that were left out for it
 
 
 def keep(workspace: Workspace, spec: str) -> Kept:
-    """Add to the ledger each run of a spec that DVC has recorded with the present specs and code; of what is tuned the
-    selection, with its trials' figures, and not the trials. Raises :class:`UserError`: a spec is invalid, or an
-    artifact or a lock file is damaged."""
+    """Add to the ledger each run of a spec that DVC has recorded with the present specs and code. For a tuned run, add
+    the selection, which has the figures of its trials, but not the trials. Raises :class:`UserError` if a spec is
+    invalid, or an artifact or a lock file is damaged."""
     compilation = compile_workspace(workspace, [spec], [spec])
     recorded, ledger, kept, new = Recorded(workspace.root, compilation), Ledger(workspace.root), Kept(), list[Entry]()
     shown = {run for table in compilation.tables.values() for run in table.runs}
@@ -78,17 +77,17 @@ def _entry(workspace: Workspace, run: Run, made_by: Versions) -> Entry:
 
 
 def time_of(path: Path, rounds: int) -> tuple[str, float | None]:
-    """Return the day on which a run of `rounds` was trained and how much it took, as far as a file of timing says."""
+    """Return the day and the seconds of the training of a run of `rounds`: today and None without a timing."""
     timing = read_timing(path)
     if not timing or not timing.rounds:
         return datetime.datetime.now(datetime.UTC).date().isoformat(), None
     seconds = timing.seconds if timing.core_seconds is None else timing.core_seconds
     day = datetime.datetime.fromtimestamp(path.stat().st_mtime, datetime.UTC).date().isoformat()
-    return day, round(seconds * rounds / timing.rounds, 1)  # it may have been resumed
+    return day, round(seconds * rounds / timing.rounds, 1)  # a resumed training timed only its last rounds
 
 
 class Recorded:
-    """What lock files say of the stages of a compilation."""
+    """DVC's records, from lock files, of the stages of a compilation."""
 
     def __init__(self, root: Path, compilation: Compilation) -> None:
         self.root = root
@@ -96,18 +95,18 @@ class Recorded:
         self.locked = locked_stages(root, compilation.stages)
 
     def is_current(self, run: Run) -> bool:
-        """Return whether a run's artifact is what its stage left, all as compiled now."""
+        """Return whether a run's artifact is as its stage wrote it, with the present specs and code."""
         return self.holds(run_path(run.id, "rounds.parquet"))
 
     def holds(self, path: str) -> bool:
-        """Return whether a file, given relative to the workspace, is what its stage left, and so on for its inputs."""
+        """Return whether a file, relative to the workspace, is as its stage wrote it from inputs that are current."""
         made, file = self._made(path), self.root / path
         if made is None or not file.is_file():
             return False
         return hashlib.md5(file.read_bytes(), usedforsecurity=False).hexdigest() == made
 
     def _made(self, out: str) -> str | None:
-        """Return the recorded hash of an output if its stage, and all before it, were recorded with these commands."""
+        """Return the recorded hash of an output if its stage and all earlier ones ran the present commands, or None."""
         stage = self.makers[out]
         lock = self.locked.get(stage.address)
         if not lock or lock.get("cmd") != stage.command:
@@ -121,7 +120,7 @@ class Recorded:
 
 @dataclass(frozen=True)
 class Line:
-    """A kept result in a list. `state` is :data:`CURRENT`, or why no report shows it."""
+    """A kept result in a list. `state` is :data:`CURRENT`, or the reason why no report shows it."""
 
     run: str
     accuracy: str
@@ -132,7 +131,7 @@ class Line:
 
 
 def lines(ledger: Ledger, compilation: Compilation) -> list[Line]:
-    """List the runs of a ledger, compared with a compilation of all specs without the ledger."""
+    """List the runs of a ledger, each compared with `compilation`, which has all specs and ignores the ledger."""
     found = []
     for entry in ledger.entries():
         points, asked = curve_of(entry), entry.run.id in compilation.runs
@@ -144,7 +143,7 @@ def lines(ledger: Ledger, compilation: Compilation) -> list[Line]:
 
 
 def find(ledger: Ledger, id_: str) -> Entry:
-    """Return a kept result by the id of its run. Raises :class:`UserError`, also when it is damaged."""
+    """Return a kept result by the id of its run. Raises :class:`UserError` if there is none or it is damaged."""
     if entry := ledger.get(id_):
         return entry
     raise UserError(f"no kept result {id_!r}{did_you_mean(id_, list(ledger.lines))}; see `pfl ledger list`")

@@ -1,6 +1,6 @@
-"""``pfl ledger report``: a page of the published numbers that the ledger has runs for, and the same table in a README.
+"""``pfl ledger report``: a page with the published numbers for which runs are kept, and their tables in a README.
 
-It is made from kept results alone, those by earlier code included and marked, so that it is the same on every machine.
+It uses kept results only, so it is the same on every machine. Results of earlier code are included and marked.
 """
 
 from __future__ import annotations
@@ -35,24 +35,24 @@ from pipeline.workspace import Workspace
 
 PAGE = "docs/results.md"
 EARLIER = "°"
-"""Marks a number that was obtained with an earlier state of the code."""
+"""The mark of a number that was obtained with an earlier state of the code."""
 
 _WRITTEN = "<!-- Written by `pfl ledger report`. -->"
 _PLACE = re.compile(r"(<!-- results: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 Numbers = dict[str, str]
-"""What heads a number → the number, as printed."""
+"""Heading of a column → a number, as printed."""
 
 
 @dataclass(frozen=True)
 class KeptTable:
-    """What the page says of a spec.
+    """The section of the page about one spec.
 
     Attributes:
         words: Sentences above the facts.
-        curves: The picture below, which lies at the address `picture`; None where there are no curves.
+        curves: The picture below, in the file `picture`; None if there are no curves.
         cells: A table in Markdown, a line per number.
-        small: A table in Markdown, laid out as the paper's is.
+        small: A table in Markdown with the layout of the paper's table.
         elsewhere: A table in Markdown of the numbers under other protocols; "" for none.
         why: A line per explanation of differences.
     """
@@ -80,9 +80,9 @@ def _picture(spec: str) -> str:
 
 
 def write_report(workspace: Workspace) -> list[Path]:
-    """Write ``docs/results.md``, its pictures, and tables that ``README.md`` has a place for, between the lines ``<!--
-    results: SPEC -->`` and ``<!-- end -->``; return what changed. Raises :class:`UserError`: a spec is invalid, a place
-    is for a spec of which nothing is kept, or the page is somebody's own."""
+    """Write ``docs/results.md``, its pictures, and the tables in ``README.md`` between the lines ``<!-- results: SPEC
+    -->`` and ``<!-- end -->``; return the files that changed. Raises :class:`UserError` if a spec is invalid, nothing
+    is kept of a spec in ``README.md``, or the page was not written by this command."""
     page, readme = workspace.root / PAGE, workspace.root / "README.md"
     if page.is_file() and not page.read_text(encoding="utf-8", errors="replace").startswith(_WRITTEN):
         raise UserError(f"{PAGE}: was not written by this command; move it away")
@@ -111,11 +111,11 @@ def write_report(workspace: Workspace) -> list[Path]:
 def _paper(
     paper: Paper, workspace: Workspace, entries: Mapping[str, Entry], old: set[str]
 ) -> tuple[Summary, list[KeptTable]]:
-    """Return what is obtained of a paper: first its published tables, then those that show runs which no other has."""
+    """Return a paper's summary and tables: first the published ones, then those with runs that no other table has."""
     briefs, reports = list[Brief](), list[SpecReport]()
     for spec, table in paper.tables.items():
         if entries.keys() & table.runs.keys():
-            with TemporaryDirectory() as scratch:  # no artifacts of this machine
+            with TemporaryDirectory() as scratch:  # an empty workspace, so that no artifacts of this machine are used
                 reports.append(SpecReport(Results.of(table, collect_frame(table, paper.runs, Path(scratch), entries))))
             briefs.append(Brief.of(reports[-1]))
         else:
@@ -135,7 +135,7 @@ def _paper(
 def _beside_published(
     report: SpecReport, obtained: Sequence[Obtained], entries: Mapping[str, Entry], old: set[str]
 ) -> KeptTable:
-    """Return a table beside its published values."""
+    """Return the section of a table that has published values."""
     layout, axes = report.results.layout, report.table.axes
     by_labels = {one.labels: one for one in obtained}
     small = dict[tuple[Key, Key], Numbers]()
@@ -171,7 +171,7 @@ def _beside_published(
 
 
 def _without_published(report: SpecReport, entries: Mapping[str, Entry], old: set[str]) -> KeptTable:
-    """Return a table that nothing is published of."""
+    """Return the section of a table without published values."""
     results, layout, decimals = report.results, report.results.layout, report.table.decimals
     numbers = dict[tuple[Key, Key], Numbers]()
     for place in layout.places:
@@ -209,7 +209,7 @@ def _mark(runs: Iterable[str], old: set[str]) -> str:
 
 
 def _on_earlier_code(runs: Iterable[str], old: set[str]) -> list[str]:
-    """Return a line that explains the mark, if any number bears it."""
+    """Return a list with the line that explains the mark, empty if no number has it."""
     return [f"{EARLIER}: by an earlier state of the code, see `pfl ledger list`."] if _mark(runs, old) else []
 
 
@@ -222,11 +222,11 @@ def _made(runs: list[Entry]) -> str:
 
 
 def _grid(layout: Layout, numbers: Mapping[tuple[Key, Key], Numbers], lacking: str = "") -> str:
-    """Return the rows and columns that have any numbers; a column of the table is as many here as it has numbers."""
+    """Return a table of the rows and columns that have numbers; a column is split if its cells have several numbers."""
     columns = [column for column in layout.columns if any(at == column for _, at in numbers)]
     heads = next(iter(numbers.values()), {})
     labels = [{column[at] for column in columns} for at in range(len(layout.column_axes))]
-    # What all shown columns share is in the text around the table; a single column says all.
+    # Labels that all shown columns share are in the text around the table; a single column shows all its labels.
     differing = [at for at, own in enumerate(labels) if len(own) > 1] or range(len(labels))
     rows = []
     for row in (row for row in layout.rows if any(at == row for at, _ in numbers)):
@@ -252,7 +252,7 @@ def _numbers(one: Obtained, mark: str = "", star: str = "") -> Numbers:
 
 
 def _markdown(rows: Sequence[Numbers], labels: int) -> str:
-    """Return rows with the same columns as a table."""
+    """Return rows, all with the same columns, as a table in Markdown."""
     return aligned([list(rows[0]), *(list(row.values()) for row in rows)], labels) if rows else ""
 
 

@@ -1,4 +1,4 @@
-"""``pfl verify``: some cells of a kept table are trained again in a folder of their own, and compared."""
+"""``pfl verify``: train some cells of a kept table again, in a separate folder, and compare the results."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from pipeline.running.runner import run_specs
 from pipeline.timing import read_timing
 from pipeline.workspace import Workspace, run_path
 
-_DEVIATIONS = 3.0  # standard deviations of a run, and standard errors over clients, that a difference may have
-_LEAST = 0.5  # points that are never too much on another machine
-_FEWEST = 10  # measurements that are averaged at least
+_DEVIATIONS = 3.0  # largest accepted difference, in standard deviations of a run and in standard errors over clients
+_LEAST = 0.5  # a difference of so many points is always accepted on another machine
+_FEWEST = 10  # least number of measurements to average
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A kept run and the same run trained again: pooled accuracies in percent, means over the last measurements."""
+    """A kept run and the same run trained again, with pooled accuracies in percent, averaged over the last rounds."""
 
     cell: str
     run: str
@@ -41,9 +41,9 @@ class Comparison:
 
 
 def verify(workspace: Workspace, spec: str, cells: int, named: list[str]) -> list[Comparison]:
-    """Train the kept runs of some cells of a spec again, in ``build/verify``, and compare every count: of the cells
-    that are `named` (:func:`cells_meant`), or else of so many that are drawn at random. Raises :class:`UserError`: no
-    cell of the spec is kept, or there is no such cell, or a run failed."""
+    """Train the kept runs of some cells of a spec again, in ``build/verify``, and compare every count. The cells are
+    those that are `named` (:func:`cells_meant`); if none are, `cells` of them are drawn at random. Raises
+    :class:`UserError` if no cell of the spec is kept, no kept cell has such a name, or a run failed."""
     compilation, ledger = compile_workspace(workspace, [spec], [spec]), Ledger(workspace.root)
     in_table = {cell_name(cell.labels): cell.runs for cell in compilation.table(spec).cells}
     kept = {name: own for name, runs in in_table.items() if (own := [run for run in runs if run in compilation.kept])}
@@ -53,9 +53,9 @@ def verify(workspace: Workspace, spec: str, cells: int, named: list[str]) -> lis
     meant = cells_meant(named, list(kept), "kept cell") if named else drawn
     chosen = {name: runs for name, runs in kept.items() if name in meant}
     scratch = Workspace(workspace.home / "build" / "verify", workspace.home, workspace.profile)
-    for folder in ("artifacts", "stages", "reports", ".dvc", ".pfl/states"):  # not checkpoints, to be resumed from
+    for folder in ("artifacts", "stages", "reports", ".dvc", ".pfl/states"):  # but not checkpoints: runs may resume
         shutil.rmtree(scratch.root / folder, ignore_errors=True)
-    by_seeds: dict[tuple[int, ...], list[str]] = {}  # cells of which the same seeds are kept are trained together
+    by_seeds: dict[tuple[int, ...], list[str]] = {}  # cells with the same kept seeds are trained together
     for name, runs in chosen.items():
         by_seeds.setdefault(tuple(compilation.runs[run].seed for run in runs), []).append(name)
     for seeds, names in by_seeds.items():
@@ -69,9 +69,9 @@ def verify(workspace: Workspace, spec: str, cells: int, named: list[str]) -> lis
 
 
 def _again(scratch: Workspace, entry: Entry) -> Entry:
-    """Return what a kept run is that was trained again."""
+    """Return the entry of a kept run with the measurements, facts and machine of its new training."""
     rounds, facts = read_table(scratch.root / run_path(entry.run.id, "rounds.parquet"), "rounds/2")
-    entry.rounds()  # refuses what is damaged
+    entry.rounds()  # raises an error if the kept measurements are damaged
     timing = read_timing(scratch.private / "timings" / f"{entry.run.id}.json")
     measurements = from_table(rounds, facts["positions"])
     return replace(entry, measurements=measurements, facts=facts, machine=timing.machine if timing else "")
@@ -80,10 +80,10 @@ def _again(scratch: Workspace, entry: Entry) -> Entry:
 def compare(cell: str, kept: Sequence[Entry], again: Sequence[Entry]) -> list[Comparison]:
     """Compare the kept runs of a cell with the same runs trained again.
 
-    On the same kind of machine all counts have to agree. On another one sums round differently, and training carries
-    that on until a run is as another seed. There the cell agrees if its mean accuracy over the last measurements
-    differs by no more than three standard deviations, over its seeds or over a run's measurements, whichever is larger,
-    and three standard errors of the clients' paired differences. Half a point is never too much.
+    On the same kind of machine all counts have to agree. On another one sums round differently, and training amplifies
+    this until a run differs as with another seed. There the cell agrees if its mean accuracy over the last measurements
+    differs by at most three standard deviations, over its seeds or over a run's measurements, whichever is larger, and
+    by at most three standard errors of the clients' paired differences. Half a point is always accepted.
     """
     before, now = (list(map(_last, runs)) for runs in (kept, again))
     difference = abs(float(np.mean([b.mean - a.mean for a, b in zip(before, now, strict=True)])))
@@ -102,7 +102,7 @@ def compare(cell: str, kept: Sequence[Entry], again: Sequence[Entry]) -> list[Co
 
 
 def _verdict(kept: Entry, again: Entry) -> tuple[str, bool]:
-    """Return what can be said of one run alone; "" where its cell decides."""
+    """Return the verdict on one run and whether it agrees; the verdict is "" if its cell decides."""
     same = {name for name, value in kept.facts.items() if value == again.facts.get(name)}
     if other := [data for data in ("dataset", "partition") if f"{data}_hash" not in same]:
         return f"made on other data ({other[0]})", False
@@ -114,22 +114,22 @@ def _verdict(kept: Entry, again: Entry) -> tuple[str, bool]:
 
 
 def _counts(measurements: dict[str, Any]) -> dict[str, Any]:
-    """Return what is counted, which losses and metrics are not."""
+    """Return the counts among measurements, without losses and metrics."""
     parts = {name: measurements[name] for name in ("test", "validation", "views") if name in measurements}
     return {name: {key: own[key] for key in own if key not in ("loss", *METRICS)} for name, own in parts.items()}
 
 
 class _Last(NamedTuple):
-    """The last measurements of a run: accuracies in percent, pooled over clients and per client [clients]."""
+    """The last measurements of a run, with accuracies in percent."""
 
-    mean: float
-    deviation: float
-    clients: NDArray[np.float64]
-    total: NDArray[np.float64]
+    mean: float  # pooled over clients, averaged over measurements
+    deviation: float  # standard deviation of the pooled accuracy over measurements
+    clients: NDArray[np.float64]  # per client [clients], averaged over measurements
+    total: NDArray[np.float64]  # samples per client [clients]
 
 
 def _last(entry: Entry) -> _Last:
-    """Return the measurements in the window of the run's evaluation, and ten at least."""
+    """Return the measurements in the window of the run's evaluation, but at least the last ten."""
     if not entry.measurements:
         return _Last(float("nan"), 0.0, np.zeros(0), np.zeros(0))
     test = entry.measurements["test"]
@@ -140,7 +140,7 @@ def _last(entry: Entry) -> _Last:
 
 
 def _standard_error(kept: Sequence[_Last], again: Sequence[_Last]) -> float:
-    """Return the standard error of the difference over the clients of all runs; infinite where it cannot be known."""
+    """Return the standard error of the difference over the clients of all runs; infinite if it cannot be computed."""
     total = np.concatenate([one.total for one in kept])
     if len(total) < 2 or any(len(a.total) != len(b.total) for a, b in zip(kept, again, strict=True)):
         return float("inf")
