@@ -83,7 +83,7 @@ def pack_data(folder: Path, name: str, content: object) -> None:
 
 
 def unpack_data(folders: Sequence[Path], name: str) -> Any:
-    """Read data that :func:`pack_data` wrote, from one or several folders. Raises :class:`UserError` if pieces lack."""
+    """Read data that :func:`pack_data` wrote, from several folders. Raises :class:`UserError` if pieces are missing."""
     pieces = {path.name: path for folder in folders for path in folder.glob(f"data/{name}.*-of-*")}
     count = int(next(iter(pieces), "-1").rpartition("-")[2])
     names = [f"{name}.{number}-of-{count}" for number in range(count)]
@@ -244,7 +244,7 @@ class Session:
         self.samples: dict[str, Any] = {}
 
     def run(self) -> None:
-        """Train all runs until the deadline is near, and print a row for each. A failed run does not stop the others."""
+        """Train all runs until the deadline is near, and print a row for each. A failed run stops no other run."""
         self.out.mkdir(parents=True, exist_ok=True)
         done = {*lines(self.folder / FINISHED), *(line["run"] for line in finished(self.out))}
         print("| cell | rounds | accuracy | seconds | |\n|---|---:|---:|---:|---|")
