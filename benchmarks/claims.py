@@ -21,7 +21,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-# Before this folder, whose pipeline.py would hide the package of that name.
+# The parent folder must come first: pipeline.py in this folder would hide the package of that name.
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from pipeline.report.claims import FAILS, HOLDS, Judgement, judge_claims

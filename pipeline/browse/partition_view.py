@@ -89,7 +89,7 @@ class Drawing:
 
     def show(self, console: Console) -> None:
         """Print the picture and, below it, a few figures over all clients."""
-        from pipeline.report.partitions import client_frame, summarise  # with matplotlib, which takes time to import
+        from pipeline.report.partitions import client_frame, summarise  # imported late, since it imports matplotlib
 
         samples, measures = self.samples, heterogeneity(self.samples, self.assignment)
         title = f"{describe_component(self.record['partition'])} on {samples.name}, seed {self.record['seed']}"

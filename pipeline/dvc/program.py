@@ -51,7 +51,7 @@ def initialise(root: Path, *, inside: bool = False) -> None:
             raise UserError(f"{root}: `dvc init` failed; see above")
         dvc(root, "config", "--quiet", "core.analytics", "false")
     elif not in_git and _settings(root).get("core", "no_scm", fallback="").lower() != "true":
-        # A copy of the tree without .git: DVC would refuse to start.
+        # The tree was copied without .git, and DVC would refuse to start.
         dvc(root, "config", "--quiet", "--local", "core.no_scm", "true")
 
 

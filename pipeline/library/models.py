@@ -28,7 +28,7 @@ from pipeline.workspace import Workspace, dataset_path, partition_path, run_path
 
 
 def trained(found: Found, run: Run, device: str) -> Trained:
-    """Return a trained run with its saved weights or its last state. Raises :class:`UserError` if it has neither."""
+    """Return an up-to-date run with its saved weights or its last state. Raises :class:`UserError` without either."""
     root, state, saved = found.workspace.root, found.state(run), run.training.save_weights
     if state == KEPT:
         raise UserError(

@@ -179,7 +179,7 @@ class Display:
         print(line, file=sys.stderr, flush=True)
 
     def ended(self, entry: StageState) -> None:
-        """Say how a stage ended."""
+        """Print how a stage ended."""
         if entry.state == "failed":
             self.say(f"FAILED {entry.name}: {entry.note}")
         elif entry.kind in SHOWN:

@@ -31,7 +31,7 @@ from pflcore import sources
 FOLDER = Path(".pfl/warm")  # short, since the path of a socket is limited to about a hundred bytes
 TIMEOUT = 10.0  # seconds to wait for an answer
 BEGUN, GO = b"begun", b"go"
-_OWN = {"DVC_STAGE", "PWD", "OLDPWD", "SHLVL", "_"}  # variables in which the commands of one `dvc` may differ
+_OWN = {"DVC_STAGE", "PWD", "OLDPWD", "SHLVL", "_"}  # variables that may differ between the commands of one `dvc`
 
 
 def execute(command: Callable[[], None]) -> None:

@@ -72,7 +72,7 @@ def _bring_up_to_date(request: Request, gpus: list[str] | None) -> Board | None:
     stale = recorder.stale(order)
     seconds: dict[str, float] = {}
     if stale:
-        from pipeline.plan.estimate import Speed  # with NumPy
+        from pipeline.plan.estimate import Speed  # imported late, since it imports NumPy
 
         runs = request.compilation.runs
         speed, stages = Speed(runs.values(), workspace.private / "timings"), [graph.stages[at] for at in order]
