@@ -57,7 +57,7 @@ def federation(clients: int) -> FederatedData:
 
 
 def trained(clients: int, rounds: int) -> str:
-    """Train; return total seconds, time per round in the first and last tenth of rounds, and MB after each tenth."""
+    """Train; return CPU seconds in all and per round in the first and last tenth of rounds, and MB after each tenth."""
     tenth = rounds // 10
     ends = (1, 1 + tenth), (rounds - 1 - tenth, rounds - 1)  # without the first round (warm-up) and the last one
     marks = dict[int, tuple[float, float]]()
@@ -83,7 +83,7 @@ def trained(clients: int, rounds: int) -> str:
 
 
 def compiled(runs: int) -> str:
-    """Compile a spec with `runs` runs in a new study; return the seconds in all and the time per run."""
+    """Compile a spec with `runs` runs in a new study; return the CPU seconds in all and the time per run."""
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "specs").mkdir()
         (Path(folder) / "specs/many.yaml").write_text(SPEC.format(seeds=list(range(runs))), encoding="utf-8")

@@ -44,7 +44,7 @@ class Workspace:
 
         Its home is the nearest folder whose pyproject.toml has a section ``[tool.pfl]``. If there is none, it is
         `start` if that has `specs/`, or else the nearest folder above with `specs/` and `.pfl/`: other projects have
-        folders called `specs` too. Raises :class:`UserError` if there is no workspace, or `start` has braces.
+        folders called `specs` too. Raises :class:`UserError` if there is none, or the path has braces.
         """
         start = (start or Path.cwd()).absolute()
         if set("{}") & set(str(start)):

@@ -35,7 +35,7 @@ def executables() -> str:
 
 
 def initialise(root: Path, *, inside: bool = False) -> None:
-    """Make `root` a DVC repository. It need not be a git repository; `inside` allows it to be a folder of one."""
+    """Make `root` a DVC repository, with git if `root` is a git repository or, with `inside`, a folder in one."""
     root.mkdir(parents=True, exist_ok=True)
     if not (root / ".dvcignore").is_file():  # `dvc init` would write an empty one
         write_text(root / ".dvcignore", _IGNORE)
@@ -46,7 +46,7 @@ def initialise(root: Path, *, inside: bool = False) -> None:
             command = ["git", "check-ignore", "-v", ".dvc/config"]
             if rule := subprocess.run(command, cwd=root, capture_output=True, text=True).stdout.partition("\t")[0]:
                 line = f"{root}: git ignores this folder, by {rule.strip()}; take the rule out, or begin elsewhere"
-                raise UserError(line)  # DVC would initialise the folder without git
+                raise UserError(line)  # otherwise DVC would take no notice of git
         if dvc(root, "init", "--quiet", *([] if (root / ".git").exists() else [nested])):
             raise UserError(f"{root}: `dvc init` failed; see above")
         dvc(root, "config", "--quiet", "core.analytics", "false")

@@ -42,11 +42,11 @@ class Verdict:
     """The decision about a stage whose inputs are complete.
 
     ``fresh``: up to date. ``cached``: restored from the run cache. ``run``: has to be executed; its old outputs have
-    been removed. ``busy``: another process executes it. ``broken``: DVC raised an error.
+    been removed. ``busy``: another process uses its files. ``broken``: DVC raised an error.
     """
 
     what: Literal["fresh", "cached", "run", "busy", "broken"]
-    why: str = ""  # the process that executes it, or DVC's error
+    why: str = ""  # the process that uses its files, or DVC's error
     aside: tuple[str, ...] = ()  # new paths of reports that a person had edited
 
 
@@ -75,7 +75,7 @@ class Recorder:
         self._remove_cut_files()
 
     def close(self, wait: bool = True) -> None:
-        """Complete the lock files and release all marks. Without `wait`, do so only if DVC's lock is free."""
+        """Complete the lock files and release all marks. Without `wait`, skip lock files if DVC's lock is taken."""
         try:
             with suppress(Locked), self._locked(wait):
                 for address in list(self._held):

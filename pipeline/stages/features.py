@@ -69,7 +69,7 @@ def _divided(samples: Samples, asked: Run) -> tuple[Rows, Rows]:
 
 
 def _pretrained(data: FederatedData, backbone: Any, pretrain: Mapping[str, Any]) -> Result:
-    """Train an encoder as a federation of one client, with a round per epoch. Raises :class:`UserError` on divergence."""
+    """Train an encoder as a federation of one client, a round per epoch. Raises :class:`UserError` if it diverges."""
     epochs = pretrain["epochs"]
     advance = track("training the encoder", epochs)
     settings = Training(rounds=epochs, sample_rate=1.0, local_epochs=1, batch_size=64, lr=pretrain["lr"], momentum=0.9)
