@@ -1,4 +1,4 @@
-"""Parquet artifacts: zstd, a schema version in the file's metadata, written under a temporary name and renamed."""
+"""Parquet artifacts: compressed with zstd, a schema version in the metadata, written under a temporary name."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _KEY = b"pfl"
 
 
 def write_table(path: Path, table: pa.Table, schema: str, /, **meta: Any) -> None:
-    """Write an artifact; `schema` is name and version of its columns, e.g. ``"partition/1"``, `meta` facts about it."""
+    """Write an artifact; `schema` is name and version of its columns (``"partition/1"``), `meta` are facts about it."""
     with table_writer(path, table.schema, schema, **meta) as writer:
         writer.write_table(table.replace_schema_metadata(writer.schema.metadata))
 
@@ -27,7 +27,7 @@ def write_table(path: Path, table: pa.Table, schema: str, /, **meta: Any) -> Non
 def table_writer(
     path: Path, columns: pa.Schema, schema: str, /, *, plain: tuple[str, ...] = (), **meta: Any
 ) -> Iterator[pq.ParquetWriter]:
-    """Yield the writer of an artifact that is written piece by piece; the columns in `plain` are not compressed."""
+    """Yield a writer for an artifact that is written piece by piece; the columns in `plain` are not compressed."""
     header = json.dumps({"schema": schema, **meta}, sort_keys=True, separators=(",", ":"))
     columns = columns.with_metadata({_KEY: header.encode()})
     leaves = [leaf for field in columns for leaf in _leaves(field.name, field.type)]
@@ -37,7 +37,7 @@ def table_writer(
 
 
 def _leaves(name: str, kind: pa.DataType) -> Iterator[str]:
-    """Yield what Parquet calls the columns that a column consists of."""
+    """Yield the Parquet names of the leaf columns of a column."""
     if pa.types.is_list(kind):
         yield from _leaves(f"{name}.list.element", kind.value_type)
     elif pa.types.is_struct(kind):
@@ -48,12 +48,12 @@ def _leaves(name: str, kind: pa.DataType) -> Iterator[str]:
 
 
 def read_meta(path: Path, schema: str) -> dict[str, Any]:
-    """Return the facts stored with an artifact, without reading its rows. Raises as :func:`read_table`."""
+    """Return the facts in an artifact's metadata, without reading its rows. Raises like :func:`read_table`."""
     return _header(path, _read(path, schema, pq.read_schema).metadata, schema)
 
 
 def read_table(path: Path, schema: str, columns: list[str] | None = None) -> tuple[pa.Table, dict[str, Any]]:
-    """Return rows and facts of an artifact; raise :class:`UserError` for a missing, damaged or other one."""
+    """Return an artifact's rows and facts; raise :class:`UserError` if it is missing, damaged or of another schema."""
     table = _read(path, schema, lambda source: pq.read_table(source, columns=columns, partitioning=None))
     return table, _header(path, table.schema.metadata, schema)
 

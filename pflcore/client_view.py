@@ -1,4 +1,4 @@
-"""What a method sees of one client: its state, in which names tell what an entry is, and what it can do with it."""
+"""A method's view of one client: the client's state, whose names say what an entry is, and operations on it."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from pflcore.faults import caller
 from pflcore.groups import Roles, Tensors
 from pflcore.task import Classification, Task
 
-# A client's state holds the entries of its model under their own names, which have no slash, and others below these.
-OWN = "own/"  # kept on the client beside its model
+# In a client's state, names of model entries have no slash. Names of other entries begin with one of these prefixes.
+OWN = "own/"  # personal entries beside the model
 COMMON = "common/"  # exchanged with the server beside the model
-DATA = "data/"  # facts about the client's samples and the round, made by the engine
-# Facts that a method may ask for: training samples of each class, steps in a pass over them and in the round, the
-# number of the round from 1 (in measurements of the one to come), a seed for draws of its own that is another for each
-# client and round, and the share of the rounds that are done with it, by which a run depends on how many there are.
+DATA = "data/"  # facts about the client's samples and the round, computed by the engine
+# Facts that a method can declare, in this order: training samples per class; steps in one epoch; steps in the round;
+# the round's number from 1 (in measurements, of the next round); a seed for the method's own draws, different for each
+# client and round; the share of rounds done at the round's end, which makes results depend on the number of rounds.
 PROGRESS = "progress"
 FACTS = ("class_counts", "epoch_steps", "steps", "round", "draws", PROGRESS)
-# Made by the engine where `training.class_weights` asks for it: (classes,), of the client's training samples.
+# Computed by the engine from the client's training samples if `training.class_weights` is set: (classes,).
 CLASS_WEIGHTS = f"{DATA}class_weights"
-# A learning rate: a number where it is the same in every step; else a tensor of no dimension.
+# A learning rate: a number, or a tensor without dimensions if a vectorised step receives the rate as an input.
 Rate = float | Tensor
 
 
 class Received(dict[str, Tensor]):
-    """The state that a client began with. Raises :class:`UserError` for an entry that it does not have."""
+    """The state with which a client began. Raises :class:`UserError` for an entry that is missing."""
 
     def __missing__(self, name: str) -> Tensor:
         known = [*self, *(f"{DATA}{fact}" for fact in FACTS)]
@@ -46,8 +46,8 @@ class Received(dict[str, Tensor]):
 
 @dataclass(frozen=True)
 class OwnSamples:
-    """All training samples of a client, for predictions that are made of them: `batches` are they in order, anew at
-    each call; `noted` is (what makes a forward pass) → (what it gives, what memories are made of in that pass)."""
+    """All training samples of a client, for predictions that use them. Each call of `batches` iterates over them in
+    order. `noted` calls a function that makes a forward pass; it returns the result and the pass's memory features."""
 
     batches: Callable[[], Iterator[Batch]]
     classes: int
@@ -56,20 +56,20 @@ class OwnSamples:
 
 @dataclass(frozen=True, kw_only=True)
 class ClientView:
-    """One client's view of its round, made by the executor.
+    """A method's view of one client in a round, created by the executor.
 
     Attributes:
-        features: (state, inputs) → (logits, features), in the mode that the model is in. Features are the classifier's
-            input, or what ``Method.feature_layer`` says. In training, running statistics are updated in place.
+        features: (state, inputs) → (logits, features), in the model's current mode. Features are the classifier's input
+            unless ``Method.feature_layer`` says otherwise. In training mode, running statistics are updated in place.
         differentiate: (function of the trained parameters, those parameters) → (gradients, value, aside). The function
-            gives the loss, and further tensors to be handed out, which must be detached.
+            returns the loss and a dict of further tensors, `aside`, which must be detached.
         sgd: (parameters, gradients, state) → the next parameters and state: a step of the run's optimiser, which is SGD
-            unless `training.optimizer` names another. The state is a flat dict, empty at the first step, to be kept as
-            it is. A method that looks into it, or whose step is -lr · gradient by definition, declares `plain_sgd`.
-        received: The state that the client began the round with, from begin() to end(); in predict() what it is
-            measured with. Not to be modified.
-        parameters: Names of the model's entries that gradients train; its others are buffers.
-        used: Which of the run's settings its loss has made use of.
+            unless `training.optimizer` names another. The state is a flat dict, empty at the first step; methods must
+            not change it. A method that reads it, or whose step is -lr · gradient by definition, declares `plain_sgd`.
+        received: The state with which the client began the round, from begin() to end(); in predict() the state with
+            which the client is measured. Do not modify it.
+        parameters: Names of the model entries that gradients train; others are buffers, or not trained.
+        used: The settings of the run that the loss has used so far.
         head: Names of the classifier's weight and bias, or only of its weight; empty without a classifier.
     """
 
@@ -85,43 +85,43 @@ class ClientView:
     head: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        # Here, as what vmap hands over must be a plain dict.
+        # Converted here, because vmap passes only plain dicts.
         object.__setattr__(self, "received", Received(self.received))
 
     @property
     def lr(self) -> Rate:
-        """The learning rate of the step. Raises :class:`UserError` outside of step(), where there is none."""
+        """The learning rate of the current step. Raises :class:`UserError` outside of step()."""
         if self.rate is None:
             raise UserError(f"{caller()}: local.lr is the learning rate of a step, and this is none: note it in step()")
         return self.rate
 
     def forward(self, state: Tensors, inputs: Tensor) -> Tensor:
-        """Return logits of a state."""
+        """Return the logits of the model with a state's entries."""
         return self.features(state, inputs)[0]
 
     def classify(self, state: Mapping[str, Tensor], features: Tensor) -> Tensor:
-        """Return logits (…, classes) of the linear classifier in a state, on features (…, features)."""
+        """Return the logits (…, classes) of a state's linear classifier on features (…, features)."""
         weight, *bias = self.head
         return F.linear(features, state[weight], state[bias[0]] if bias else None)
 
     def cross_entropy(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return the loss of the model's task, with the client's class weights if the run has any: (…, classes), (…) →
-        scalar. What a method minimises should come from here; a run with class weights is refused where nothing does.
+        scalar. A method's losses should call this function. If none does, a run with class weights is refused.
         """
         self.used.add(CLASS_WEIGHTS)
         return self.task.loss(logits, labels, self.received.get(CLASS_WEIGHTS))
 
     def gradient(self, loss: Callable[[Tensors], Tensor], params: Tensors) -> tuple[Tensors, Tensor]:
-        """Return the gradients of a loss function of the trained parameters at `params`, and its value."""
+        """Return the gradients and the value, at `params`, of a loss that is a function of the trained parameters."""
         gradients, value, _ = self.differentiate(lambda given: (loss(given), {}), params)
         return gradients, value
 
     def frozen(self, state: Mapping[str, Tensor]) -> Tensors:
-        """Return the model of a state for a forward pass that must leave its running statistics as they are."""
+        """Return a state's model entries for a forward pass that must not change the state's running statistics."""
         model = model_part(state)
         return {name: tensor if name in self.parameters else tensor.clone() for name, tensor in model.items()}
 
 
 def model_part(state: Mapping[str, Tensor]) -> Tensors:
-    """Return the entries of the model in a client's state."""
+    """Return the model entries of a client's state."""
     return {name: tensor for name, tensor in state.items() if "/" not in name}

@@ -1,4 +1,4 @@
-"""The one exception that a user of the tool is meant to see."""
+"""The exception for errors of a user, and error messages in one line."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ _LONG_WORD = re.compile(r"(\S{100})\S{160,}(\S{40})")
 
 
 class UserError(Exception):
-    """Bad input of any kind; one line says where and what to do. The command line prints it and exits with code 2."""
+    """Invalid input; one line says where and what to do. The command line prints the line and exits with code 2."""
 
     def __init__(self, message: str) -> None:
         super().__init__(bounded(message))
 
 
 def is_of_disk(error: OSError) -> bool:
-    """Return whether an error is one of a disk, such as a full one, and none of the code that met it."""
+    """Return whether an error is caused by the disk (for example a full disk) and not by the code that raised it."""
     return error.errno in _OF_DISK
 
 
 def in_words(error: OSError) -> str:
-    """Return the file and what the system says of it, such as of a full or read-only disk."""
+    """Return the file and the system's message about it, for example that the disk is full or read-only."""
     remedy = "; file locks are needed, so work on a local disk" if error.errno == errno.ENOLCK else ""
     return bounded(f"{error.filename2 or error.filename or 'system'}: {error.strerror or error}{remedy}")
 
 
 def bounded(message: str) -> str:
-    """Return one line of at most 4,000 characters, words of 300 and more and all else cut in the middle."""
+    """Return the message as one line of at most 4,000 characters; words of 300 or more are cut in the middle."""
     line = _LONG_WORD.sub(r"\1...\2", " ".join(message[: 100 * _LONGEST].split()))
     return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 1000]} ... {line[-900:]}"

@@ -1,4 +1,4 @@
-"""What a server and its clients exchange: facts of the federation, the server's state, updates, their mean."""
+"""Data that a server and its clients exchange: facts of the federation, the server's state, updates, their mean."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from pflcore.errors import UserError
 from pflcore.faults import caller
 from pflcore.groups import Tensors
 
-MOMENTA = "momentum/"  # what names of momenta begin with in the server's further state; they are no parameters
+MOMENTA = "momentum/"  # prefix of momenta in the server's `extra`; they do not count as parameters
 
 
 @dataclass(frozen=True)
 class Federation:
-    """Facts about a federation and its model that a method may build its state from."""
+    """Facts about a federation and its model, from which a method can build its state."""
 
     clients: int
     seed: int
     momentum: float = 0.0  # of the clients' SGD
-    classes: int = 0  # of characters for text
+    classes: int = 0  # for text the number of different characters
     features: int = 0  # width of the classifier's input
     head: tuple[str, ...] = ()  # names of the classifier's weight and bias, or only of its weight
-    local_epochs: int | None = None  # None where steps are counted instead
-    total_rounds: int | None = None  # None for a method that does not ask for the fact `progress`
-    samples: tuple[int, ...] = ()  # of each client, its number of training samples
+    local_epochs: int | None = None  # None if the run sets `training.local_steps`
+    total_rounds: int | None = None  # None for a method that does not declare the fact `progress`
+    samples: tuple[int, ...] = ()  # number of training samples of each client
     generated: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # shapes of the generated entries
-    parameters: frozenset[str] = frozenset()  # entries of the model that gradients train; its others are buffers
+    parameters: frozenset[str] = frozenset()  # model entries that gradients train; the others are buffers, or fixed
 
     @property
     def rounds(self) -> int:
-        """Number of rounds. Raises :class:`UserError` where the method does not ask for the fact ``progress``."""
+        """Number of rounds. Raises :class:`UserError` if the method does not declare the fact ``progress``."""
         if self.total_rounds is None:
             raise UserError(f"{caller()}: federation.rounds must be asked for: facts = ('progress',)")
         return self.total_rounds
@@ -41,27 +41,27 @@ class Federation:
 
 @dataclass
 class Server:
-    """State of the server. Facts and round come with it whenever a method is given it, and need not be handed back."""
+    """State of the server. The engine sets `federation` and `round` before it passes a server to a method."""
 
-    shared: Tensors  # the shared part of the model; empty for a method that shares nothing
-    extra: Tensors = field(default_factory=dict)  # whatever else the method keeps, under names of its own
+    shared: Tensors  # shared entries, of the model and beside it; empty for a method that shares nothing
+    extra: Tensors = field(default_factory=dict)  # other state of the method on the server
     federation: Federation = Federation(0, 0)
-    round: int = 0  # rounds that are done; in Method.update_server with the one that ends by it
+    round: int = 0  # number of rounds done; in Method.update_server, this includes the round that it ends
 
 
 @dataclass(frozen=True)
 class Update:
-    """What one client returns to the server."""
+    """What one client returns to the server after its local training."""
 
     client: int
-    samples: int  # its training samples
-    sent: Mapping[str, Tensor]  # its shared and generated entries as it received them
-    returned: Mapping[str, Tensor]  # the same entries after local training; personal ones are never among them
-    steps: int = 0  # that it took
-    changes: frozenset[str] = frozenset()  # those of the returned entries that are changes of what it received
+    samples: int  # number of the client's training samples
+    sent: Mapping[str, Tensor]  # the shared and generated entries that the server sent to the client
+    returned: Mapping[str, Tensor]  # the same entries after local training; never personal ones
+    steps: int = 0  # number of local steps
+    changes: frozenset[str] = frozenset()  # names of returned entries that are changes and not new values
 
     def before(self, name: str) -> Tensor:
-        """Return what a returned entry was before it changed: as it was received, or zero where it is a change."""
+        """Return the value of an entry before local training: the value sent, or zeros if the entry is a change."""
         return torch.zeros_like(self.sent[name]) if name in self.changes else self.sent[name]
 
 
@@ -72,7 +72,7 @@ def weights(updates: Sequence[Update]) -> list[float]:
 
 
 def average(updates: Sequence[Update], names: frozenset[str], shares: Sequence[float] | None = None) -> Tensors:
-    """Return the mean of the returned entries in `shares`, by default :func:`weights`; counters are the first's."""
+    """Return the mean of returned entries, weighted by `shares` or :func:`weights`; integers are the first client's."""
     shares = weights(updates) if shares is None else shares
     first = {name: tensor for name, tensor in updates[0].returned.items() if name in names}
     mean = {name: torch.zeros_like(one) if one.is_floating_point() else one.clone() for name, one in first.items()}

@@ -1,7 +1,7 @@
-"""Entries from elsewhere: a study's own, in folders beside its specs, and those of installed packages.
+"""Entries of a study, in folders beside its specs, and entries of installed packages.
 
-A study's ``methods/mine.py`` is the module ``study.methods.mine``. A package says in its entry points, group
-``pfl.methods``, which of its modules are entries. To know their names nothing is imported.
+A study's ``methods/mine.py`` is the module ``study.methods.mine``. A package names the modules of its methods in its
+entry points, group ``pfl.methods``. Listing the names of entries imports no module.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 from pflcore import sources
 from pflcore.errors import UserError
 
-# The package that a study's modules belong to, and its folders of entries; after ``pfl.`` groups of entry points.
+# The package of a study's modules, and its folders of entries. ``pfl.<folder>`` is a group of entry points.
 STUDY = "study"
 FOLDERS = ("methods", "backbones", "datasets", "partitions", "conditions", "analyses", "figures")
 _home: Path | None = None
@@ -29,7 +29,7 @@ _home: Path | None = None
 
 @dataclass(frozen=True)
 class Extension:
-    """A module that holds an entry; `origin` is a file of the study, or a package and its module, for a reader."""
+    """A module that holds an entry; `origin` is a text for users: a file of the study, or a package and its module."""
 
     module: str
     path: Path
@@ -37,7 +37,7 @@ class Extension:
 
 
 def enter(home: Path) -> bool:
-    """Let `home` be the study; return whether modules were forgotten, as they are another study's or were edited."""
+    """Make `home` the study. Return whether loaded modules were forgotten: those of another study, or edited ones."""
     global _home
     home = home.absolute()
     stale = home != _home or sources.edited(STUDY) is not None
@@ -57,15 +57,15 @@ def enter(home: Path) -> bool:
 
 
 def folders() -> list[str]:
-    """Return those of the study that have modules, in the order of :data:`FOLDERS`."""
+    """Return the study's folders that contain modules, in the order of :data:`FOLDERS`."""
     return [name for name in FOLDERS if _home is not None and any((_home / name).glob("*.py"))]
 
 
 @cache
 def found(folder: str, beside: Path, taken: frozenset[str] = frozenset()) -> dict[str, Extension]:
-    """Return the entries of one of :data:`FOLDERS` by their names; raise :class:`UserError` for one that cannot be.
+    """Return the entries of one of :data:`FOLDERS` by name. Raises :class:`UserError` for an invalid or used name.
 
-    Names of files in `beside`, the folder of the built-in ones, and those in `taken` cannot be used again.
+    Used names are those in `taken` and those of files in `beside`, the folder of the built-in entries.
     """
     entries: dict[str, Extension] = {}
     for name, one in (*_of_study(folder), *_of_packages(folder)):
@@ -98,7 +98,7 @@ def _of_packages(folder: str) -> Iterator[tuple[str, Extension]]:
 
 @cache
 def modules() -> dict[str, Path]:
-    """Return dotted name → file, of every module of the study's folders and of the packages that have entries."""
+    """Return dotted name → file of every module in the study's folders and in packages that have entries."""
     known: dict[str, Path] = {}
     for folder in folders():
         known |= _below(f"{STUDY}.{folder}", (_home or Path()) / folder)
@@ -130,7 +130,7 @@ def _file(point: EntryPoint) -> Path:
 
 @cache
 def _locate(module: str, point: EntryPoint) -> ModuleSpec:
-    """Return where a module lies, without importing what it lies in."""
+    """Return the spec of a module without importing its packages. Raises :class:`UserError` if it does not exist."""
     top, *rest = module.split(".")
     spec = find_spec(top)
     for part in rest:
@@ -142,7 +142,7 @@ def _locate(module: str, point: EntryPoint) -> ModuleSpec:
 
 
 def place(path: str | Path) -> str | None:
-    """Return a file of the study relative to it, one of a package as it is; None for any other."""
+    """Return a path for messages: relative for files of the study, unchanged for files of packages, None for others."""
     path = Path(path)
     if _home is not None and path.is_relative_to(_home):
         return path.relative_to(_home).as_posix() if path.relative_to(_home).parts[0] in FOLDERS else None
@@ -150,7 +150,7 @@ def place(path: str | Path) -> str | None:
 
 
 def load(one: Extension, what: str) -> None:
-    """Import the module of an entry, a `what`; raise :class:`UserError` with its line where that fails."""
+    """Import the module of an entry of the kind `what`. Raises :class:`UserError` with file and line if this fails."""
     try:
         importlib.import_module(one.module)
     except UserError as error:

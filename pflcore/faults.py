@@ -1,4 +1,4 @@
-"""Where a fault in somebody's code showed: its file and line, and what else was at hand, in notes on the error."""
+"""The place of an error in a user's code: its file and line, and notes about client, step and round."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ENTRIES = {f"pflcore/{kind}" for kind in ("methods", "backbones", "datasets", "
 
 @contextmanager
 def during(words: str) -> Iterator[None]:
-    """Add a note to an error in the block; a :class:`UserError` says all by itself."""
+    """Add a note to any error in the block except :class:`UserError`, which already states its place."""
     try:
         yield
     except UserError:
@@ -29,7 +29,7 @@ def during(words: str) -> Iterator[None]:
 
 
 def portable(error: Exception) -> Exception:
-    """Return a copy for another process, with the traceback as a note; a ``RuntimeError`` where it is not pickled."""
+    """Return a copy for another process, with the traceback as a note; a ``RuntimeError`` if pickling fails."""
     if isinstance(error, UserError):
         return error
     copy: Exception
@@ -43,17 +43,17 @@ def portable(error: Exception) -> Exception:
 
 
 def in_a_line(error: BaseException) -> str:
-    """Return type, first line of the message, file and line, and what was at hand."""
+    """Return an error as one line: type, first line of the message, file and line, and notes."""
     message = next(iter(str(error).splitlines()), "")[:300]
     notes = list(getattr(error, "__notes__", ()))
-    here = [] if any("\n" in note for note in notes) else _place(error)  # one of a worker brings its place along
+    here = [] if any("\n" in note for note in notes) else _place(error)  # a worker's error has its place noted
     known = ", ".join([*here, *(note for note in notes if "\n" not in note)])
     said = f"{type(error).__name__}: {message}" if message else type(error).__name__
     return f"{said} ({known})" if known else said
 
 
 def shown(path: str) -> str:
-    """Return a source file as a reader knows it: relative to the project or the study, if it is part of it."""
+    """Return the path of a source file for messages: relative to the project or the study if it belongs to one."""
     if own := extensions.place(path):
         return own
     resolved = Path(path).resolve()
@@ -61,13 +61,13 @@ def shown(path: str) -> str:
 
 
 def caller() -> str:
-    """Return the file and line that called the function which asks."""
+    """Return file and line of the call of the function that calls :func:`caller`."""
     frame = sys._getframe(2)
     return f"{shown(frame.f_code.co_filename)}:{frame.f_lineno}"
 
 
 def _place(error: BaseException) -> list[str]:
-    """Return the line to look at, if any: the innermost one in an entry's own file, else in the project."""
+    """Return the place to report, at most one: the innermost line in an entry's own file, else in the project."""
     lines = {}
     for frame, number in traceback.walk_tb(error.__traceback__):
         name = frame.f_code.co_filename

@@ -1,4 +1,4 @@
-"""Files: written whole, under a temporary name, and read where somebody else may have made or damaged them."""
+"""Atomic writing of files, and reading of files that may be foreign or damaged."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from pflcore.errors import UserError
 
 @contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
-    """Yield a temporary path beside `path` that replaces it when the block ends well, and is removed when it does not.
+    """Yield a temporary path beside `path`. It replaces `path` if the block succeeds, and is removed otherwise.
 
-    What a process that was killed left behind goes as well.
+    Temporary files that killed processes left behind are removed too.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     for left in path.parent.glob(f".{glob.escape(path.name)}.*.part"):
@@ -38,11 +38,11 @@ def atomic_path(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def named(path: Path) -> Iterator[None]:
-    """Let an error of the system in a block that writes a file say which; those of libraries often do not."""
+    """Add the file's path to a system error in a block that writes the file; errors of libraries often lack it."""
     try:
         yield
     except Exception as error:
-        found = re.search(r"\(os error (\d+)\)", str(error))  # how safetensors has it
+        found = re.search(r"\(os error (\d+)\)", str(error))  # the form in safetensors' messages
         number = error.errno if isinstance(error, OSError) and not error.filename else found and int(found[1])
         if not number:
             raise
@@ -66,7 +66,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def check_plain(path: Path) -> None:
-    """Raise :class:`UserError` for what is no plain file, whose reading may never end, and where there is nothing."""
+    """Raise :class:`UserError` if `path` is missing or not a plain file; reading a pipe or a device may never end."""
     try:
         path.stat()
     except OSError as error:
@@ -76,7 +76,7 @@ def check_plain(path: Path) -> None:
 
 
 def read_file(path: Path, most: int, than: str = "such a file has") -> bytes:
-    """Return the content of a plain file of at most `most` bytes, as much as `than`; else raise :class:`UserError`."""
+    """Return a plain file's content. Raises :class:`UserError` if it has more than `most` bytes or is not readable."""
     check_plain(path)
     try:
         if (size := path.stat().st_size) > most:
@@ -87,15 +87,15 @@ def read_file(path: Path, most: int, than: str = "such a file has") -> bytes:
 
 
 def digest_of(path: Path, algorithm: str = "sha256") -> str:
-    """Return the hash of a file, in hexadecimal."""
+    """Return the hash of a file in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, algorithm).hexdigest()
 
 
 def find_unchanged(name: str, content: str | None) -> Path:
-    """Return the file of that name here or above, as profiles work in a folder of their own below the project.
+    """Return the file `name` in the working directory or above it, since a profile may work in a folder of the project.
 
-    Raises :class:`UserError` where there is none, or its hash is not `content`, ``sha256:<64 hex digits>``, if given.
+    Raises :class:`UserError` if there is none, or if its hash differs from `content` (``sha256:<64 hex digits>``).
     """
     here = Path.cwd()
     for folder in (here, *here.parents):
@@ -108,7 +108,7 @@ def find_unchanged(name: str, content: str | None) -> Path:
 
 
 def is_lfs_pointer(file: Path | bytes) -> bool:
-    """Return whether a file, or its content, is what a clone without git LFS has in place of a large file."""
+    """Return whether a file, or its content, is the pointer that a clone without git LFS has in place of the file."""
     if isinstance(file, Path):
         try:
             with file.open("rb") as opened:
@@ -119,7 +119,7 @@ def is_lfs_pointer(file: Path | bytes) -> bool:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Return what a JSON text says. Raises ``ValueError``, and nothing else, for whatever is none."""
+    """Return the value of a JSON text. Raises ``ValueError``, and no other error, for any other text."""
     try:
         return json.loads(text)
     except RecursionError:

@@ -1,9 +1,9 @@
 """Named groups of model state: the one mechanism behind shared, personal and generated parts.
 
-A backbone names its groups (``patch_embed``, ``attention.qkv``, ``norm``, ``head``, …) by a pattern over state names;
-a method says which groups are personal or generated; everything else is shared. ``attention`` selects every group
-below it (``attention.qkv``, ``attention.out``) and ``all`` selects the whole model. What is no group may be a module:
-``blocks.-1`` selects the last block of a Transformer; or one entry, ``conv1_norm.weight``.
+A backbone defines its groups (``patch_embed``, ``attention.qkv``, ``norm``, ``head``, …) by patterns over state names.
+A method says which groups are personal or generated; everything else is shared. ``attention`` selects every group
+below it (``attention.qkv``, ``attention.out``), and ``all`` the whole model. A name that is not a group can be a module
+(``blocks.-1`` is the last block of a Transformer) or one entry (``conv1_norm.weight``).
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ class Groups:
     """Every state entry of one model (parameters and buffers) assigned to exactly one group."""
 
     of: Mapping[str, str]  # state name → group name, in the model's order
-    parameters: frozenset[str]  # what gradients train; the others are buffers, or fixed
-    fixed: frozenset[str] = frozenset()  # parameters that are never trained: nobody owns them, all have the same
+    parameters: frozenset[str]  # entries that gradients train; the others are buffers, or fixed
+    fixed: frozenset[str] = frozenset()  # parameters that are never trained; they have no role and never differ
 
     @classmethod
     def assign(cls, model: nn.Module, patterns: Mapping[str, str]) -> Groups:
-        """Match each state name against `patterns` (group → regular expression, anchored at the start); one that
-        matches no group or several is a ``TypeError``: the backbone's patterns are wrong."""
+        """Match each state name against `patterns` (group → regular expression, anchored at the start). Raises
+        ``TypeError`` if a name matches no group or several, because the backbone's patterns are wrong then."""
         of = {}
         for name in model.state_dict():
             found = [group for group, pattern in patterns.items() if re.match(pattern, name)]
@@ -42,18 +42,18 @@ class Groups:
         return cls(of, frozenset(name for name, _ in model.named_parameters()))
 
     def training(self, wanted: Iterable[str]) -> Groups:
-        """Return the same groups where only parameters of the wanted ones are trained. Raises as :meth:`select`."""
+        """Return these groups with only the wanted groups' parameters trained. Raises like :meth:`select`."""
         trained = self.parameters & self.select(wanted)
         return replace(self, parameters=trained, fixed=self.fixed | (self.parameters - trained))
 
     def names(self) -> list[str]:
-        """Return the groups that this model has, in the model's order."""
+        """Return the names of the groups, in the model's order."""
         return list(dict.fromkeys(self.of.values()))
 
     def select(self, wanted: Iterable[str]) -> frozenset[str]:
-        """Return state names that belong to the wanted groups, lie below a wanted module, or are wanted by name.
+        """Return the state names selected by `wanted`: names of groups, of modules, or of single entries.
 
-        Raises :class:`UserError` where the model lacks such a group and such a module.
+        Raises :class:`UserError` for a name that selects nothing.
         """
         chosen: set[str] = set()
         for group in wanted:
@@ -70,7 +70,7 @@ class Groups:
         return frozenset(chosen)
 
     def _counted(self, group: str) -> str:
-        """Return a module counted from the end of its list by its own number; anything else as it is."""
+        """Return the name with a trailing negative index made non-negative (``blocks.-1``); other names unchanged."""
         parent, _, index = group.rpartition(".-")
         if not parent or not index.isdecimal():
             return group
@@ -80,7 +80,7 @@ class Groups:
 
 @dataclass(frozen=True)
 class Roles:
-    """Who owns each state entry: the federation (`shared`), one client (`personal`), a hypernetwork (`generated`)."""
+    """Owners of state entries: the federation (`shared`), one client (`personal`), a hypernetwork (`generated`)."""
 
     shared: frozenset[str]
     personal: frozenset[str]
@@ -90,14 +90,14 @@ class Roles:
     def split(cls, groups: Groups, personal: Iterable[str], generated: Iterable[str] = ()) -> Roles:
         """Return roles by group names; a group that is both personal and generated is personal.
 
-        Buffers have no gradient that whoever generates them could learn from, so those that would be are shared.
+        Buffers in generated groups are shared, because a hypernetwork cannot learn entries without gradients.
         """
         own = groups.select(personal)
         made = (groups.select(generated) - own) & groups.parameters
         return cls(frozenset(groups.of) - own - made, own, made)
 
     def without(self, names: frozenset[str]) -> Roles:
-        """Return the same roles, where nobody owns these entries."""
+        """Return the roles without these entries."""
         return Roles(self.shared - names, self.personal - names, self.generated - names)
 
 
@@ -108,7 +108,7 @@ def pick(tensors: Mapping[str, Tensor], names: Iterable[str]) -> Tensors:
 
 
 def split(tensors: Mapping[str, Tensor], names: Collection[str]) -> tuple[Tensors, Tensors]:
-    """Return the entries with the given names, such as those that a step trains, and all others."""
+    """Return two dicts: the entries with the given names (for example the trained ones), and all others."""
     chosen = {name: tensor for name, tensor in tensors.items() if name in names}
     return chosen, {name: tensor for name, tensor in tensors.items() if name not in names}
 

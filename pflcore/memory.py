@@ -1,4 +1,4 @@
-"""What of the machine a run may take: numbers from the environment, memory, and what to call too little of it."""
+"""Limits of the machine: numbers in environment variables, the memory limit, and errors for lack of memory."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 
 from pflcore.errors import UserError
 
-# What PyTorch has no class for: the second is of CUDA's own functions, as when a graph is made, the next of libraries.
+# Messages without an error class in PyTorch; the second comes from CUDA itself (graphs), the next two from libraries.
 _OUT_OF_MEMORY = (
     *("CUDA out of memory", "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED"),
     "DefaultCPUAllocator: can't allocate memory",
@@ -16,7 +16,7 @@ _OUT_OF_MEMORY = (
 
 
 def whole_number(variable: str) -> int | None:
-    """Return an environment variable, None if it is not set; raise :class:`UserError` if it is not from 1 to 9999."""
+    """Return an environment variable, or None if it is not set. Raises :class:`UserError` if it is not 1 to 9999."""
     wanted = os.environ.get(variable, "")
     if wanted and not re.fullmatch("[1-9][0-9]{0,3}", wanted):
         raise UserError(f"{variable} = {wanted!r} must be a whole number from 1 to 9999")
@@ -24,7 +24,7 @@ def whole_number(variable: str) -> int | None:
 
 
 def number_of(unit: str, variable: str) -> float | None:
-    """Return an environment variable, None if it is not set; raise :class:`UserError` if it is no number from 0 on."""
+    """Return an environment variable, or None if it is not set. Raises :class:`UserError` if it is not 0 to 10¹²."""
     if not (wanted := os.environ.get(variable)):
         return None
     try:
@@ -37,26 +37,26 @@ def number_of(unit: str, variable: str) -> float | None:
 
 
 class TooLittleMemory(UserError):
-    """There is not enough memory, not even for the least. Where others share it, a later attempt may succeed."""
+    """Memory does not suffice even for the smallest unit of work. A later attempt may succeed if others share it."""
 
 
 def is_memory(error: BaseException) -> bool:
-    """Return whether a device or the host ran out of memory."""
+    """Return whether an error says that a device or the host ran out of memory."""
     named = isinstance(error, (MemoryError, TooLittleMemory)) or type(error).__name__ == "OutOfMemoryError"
     return named or any(words in str(error) for words in _OUT_OF_MEMORY)
 
 
 def memory_limit() -> int:
-    """Return bytes: ``$PFL_MEMORY`` in GiB, or half of the machine's memory."""
+    """Return the memory limit in bytes: ``$PFL_MEMORY`` (GiB), or half of the machine's memory."""
     limit = number_of("GiB", "PFL_MEMORY")
     whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return whole // 2 if limit is None else int(limit * 2**30)
 
 
 def keep_freed_memory() -> None:
-    """Let glibc keep what tensors freed, in this process and those forked from it; with other C libraries do nothing.
+    """Let glibc keep memory that tensors free, in this process and its forks; with other C libraries do nothing.
 
-    Else the next step pays for the same pages again: a third of the time of a Transformer's forward pass.
+    Otherwise each step asks for the same pages again, which takes a third of the time of a Transformer's forward pass.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if os.name == "posix" else None
     if mallopt:
