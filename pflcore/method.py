@@ -1,8 +1,8 @@
-"""What a method is: small functions over explicit state. No loop, no input or output, no device code.
+"""The contract of a method: small functions over explicit state, without loops, input or output, or device code.
 
-A method says which groups of the model are personal or generated, what a client minimises, and what the server does
-with what it gets back. The base class is federated averaging of everything that is shared; most methods override one
-or two of the functions. Executors in :mod:`pflcore.engine` decide how the functions are run.
+A method says which groups of the model are personal or generated, what a client minimises, and how the server uses
+the updates. The base class is federated averaging of everything that is shared; most methods override one or two of
+the functions. Executors in :mod:`pflcore.engine` decide how the functions are run.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from pflcore.registry import Entry, did_you_mean
 from pflcore.steps import LocalState, Phase, Steps, name_of, sgd_step
 from pflcore.task import cross_entropy
 
-# What a file with a method imports, beside groups, options and the registry.
+# The names that a method's file imports, beside groups, options and the registry.
 __all__ = ["COMMON", "DATA", "MOMENTA", "OWN", "PROGRESS", "Batch", "ClientView", "Federation", "LocalState", "Method"]
 __all__ += ["OwnSamples", "Phase", "Server", "Steps", "Update", "average", "cross_entropy", "model_part", "name_of"]
 __all__ += ["sgd_step", "weights"]
@@ -40,32 +40,32 @@ _ROBUST = ("median", "trimmed_mean", "krum", "geometric_median")
 class Method(Steps, Entry):
     """Federated averaging over the shared groups; the base of every method.
 
-    With `finetune_epochs` or `finetune_steps`, each client trains a copy of what it is measured with, its own second
-    model for Ditto, on its own training samples, by SGD without momentum or decay on the cross-entropy of its
-    predictions. A memory (`knn`) is then of the tuned model. None of it is kept, and training knows nothing of it.
+    With `finetune_epochs` or `finetune_steps`, each client tunes a copy of the model with which it is measured (for
+    Ditto, the client's second model). It trains on its own training samples, by SGD without momentum or decay on the
+    cross-entropy of its predictions. A memory (`knn`) then uses the tuned copy. The copy is discarded afterwards.
     """
 
-    # Group names as in Groups.select; everything that is neither personal nor generated is shared.
+    # Names of groups as in Groups.select; everything that is neither personal nor generated is shared.
     personal: ClassVar[tuple[str, ...]] = ()
     generated: ClassVar[tuple[str, ...]] = ()
-    # In words: what a client keeps, and what is exchanged, beside these groups.
+    # In words, for readers: further state that is personal, and further state that is exchanged.
     keeps: ClassVar[tuple[str, ...]] = ()
     exchanges: ClassVar[tuple[str, ...]] = ()
-    # Those of FACTS that are put into a client's state, under names that begin with DATA.
+    # The names in FACTS that the engine adds to a client's state, with the prefix DATA.
     facts: ClassVar[tuple[str, ...]] = ()
-    # Whether local steps are those of SGD by definition, at one learning rate in a round: other settings are refused.
+    # Whether local steps are by definition SGD with one learning rate per round; other settings are refused then.
     plain_sgd: ClassVar[bool] = False
-    # Whether the run's class weights act in what it minimises, which comes from local.cross_entropy then.
+    # Whether the run's class weights apply to the method's loss, which must then use local.cross_entropy.
     weighs_classes: ClassVar[bool] = True
-    # Groups of the backbone that its rounds do not train: these alone are nothing to train.
+    # Groups of the backbone that the rounds do not train; a run that could train only these is refused.
     untrained: ClassVar[tuple[str, ...]] = ()
-    # The features that it sees: the classifier's input, or what memories are made of (:mod:`pflcore.engine.forward`).
+    # Features that steps see: "classifier" is the classifier's input, "memory" see :mod:`pflcore.engine.forward`.
     feature_layer: ClassVar[str] = "classifier"
-    # How clients are weighted in averages without `averaging`: one of its choices, or None for a rule of its own.
+    # The weighting of clients if `averaging` is null: one of its choices; None: the method's own rule, no option.
     own_averaging: ClassVar[str | None] = "samples"
-    # Whether what clients return beside the model is a change, and not what is to stand in the place of what they got.
+    # Whether the entries that clients return beside the model are changes and not new values.
     returns_changes: ClassVar[bool] = False
-    # In words, what its server does with updates beside :meth:`average`: no robust mean is in the place of that.
+    # In words, how the server uses updates outside of :meth:`average`; robust averages are refused then.
     beyond_mean: ClassVar[str] = ""
 
     knn: float = option(
@@ -137,82 +137,82 @@ class Method(Steps, Entry):
 
     @property
     def remembers(self) -> bool:
-        """Whether clients predict with their training samples at hand, for neighbours to vote or what a method adds."""
+        """Whether predictions use the client's training samples: for votes of nearest neighbours, or by the method."""
         return self.knn > 0 or bool(self.knn_grid)
 
     @property
     def tunes(self) -> bool:
-        """Whether the options ask for tuning."""
+        """Whether the options ask for tuning before measurements."""
         return self.finetune_epochs > 0 or self.finetune_steps is not None
 
     def extend(self, model: nn.Module) -> Mapping[str, str]:
-        """Add modules of the method's own to a freshly built model, in place; return their groups, name → pattern over
-        state names. Raises :class:`UserError` for a model that has no place for them."""
+        """Add the method's modules to a new model, in place; return their groups: name → pattern over state names.
+        Raises :class:`UserError` if the modules do not fit the model."""
         return {}
 
     def trained(self) -> tuple[str, ...]:
-        """Return the groups of the model whose parameters are trained; none named: all."""
+        """Return the groups whose parameters are trained; an empty tuple means all groups."""
         return self.train_only
 
     def roles(self, groups: Groups) -> Roles:
-        """Return who owns which state entries. Raises :class:`UserError` for a group that the backbone lacks."""
+        """Return the roles of the state entries. Raises :class:`UserError` for a group that the backbone lacks."""
         return Roles.split(groups, (*self.personal, *self.also_personal), self.generated)
 
     def init_client(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
-        """Return what a client keeps beside its model, as it begins, under plain names: a second model, a weight. In
-        its state their names begin with :data:`OWN`; they never leave the client."""
+        """Return the initial values of a client's personal entries beside its model, for example of a second model.
+        The engine adds the prefix :data:`OWN` to their names; the entries never leave the client."""
         return {}
 
     def init_shared(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
-        """Return what is exchanged beside the model, as it begins, under plain names: prototypes, a student. In
-        states, updates and the server's shared part the names begin with :data:`COMMON`."""
+        """Return the initial values of entries that are exchanged beside the model, for example of prototypes. The
+        engine adds the prefix :data:`COMMON` to their names, in states, updates and the server's shared part."""
         return {}
 
     def init_server(self, initial: Tensors, roles: Roles, federation: Federation) -> Server:
-        """Return the state before the first round; `initial` is the initial model, and what is exchanged beside."""
+        """Return the server before the first round; `initial` is the initial model and the entries exchanged beside."""
         shared = {name: tensor.clone() for name, tensor in initial.items() if name in roles.shared}
         return Server(shared, federation=federation)
 
     def warmup(self) -> Phase | None:
-        """Return what all clients that train do once before the first round, in passes of their own."""
+        """Return the phase that all training clients run once before the first round, or None; its passes are extra."""
         return None
 
     def end_warmup(self, server: Server, roles: Roles, updates: Sequence[Update]) -> Server:
-        """Return the state after the :meth:`warmup`: by default the mean of what is exchanged beside the model."""
+        """Return the server after the :meth:`warmup`: by default it averages only entries exchanged beside the model."""
         beside = frozenset(name for name in roles.shared if name.startswith(COMMON))
         return replace(server, shared={**server.shared, **self.average(updates, beside)})
 
     def participants(self, sampled: Sequence[int], clients: int) -> Sequence[int]:
-        """Return the clients that train in a round, given those that were sampled out of `clients`."""
+        """Return the clients that train in a round; `sampled` are the sampled ones, `clients` is the number of all."""
         return sampled
 
     def generate(self, server: Server, clients: Sequence[int]) -> list[Tensors]:
-        """Return the generated entries for each of the clients."""
+        """Return the generated entries of each client in `clients`."""
         return [{} for _ in clients]
 
     def phases(self) -> tuple[Phase, ...]:
-        """Return what local training in a round consists of; a phase without attributes is all of its steps."""
+        """Return the phases of local training in a round, in order; ``Phase()`` takes all steps of the round."""
         return (Phase(),)
 
     def update_server(self, server: Server, roles: Roles, updates: Sequence[Update]) -> Server:
-        """Return the state after a round. It may reuse the storage of `server`, which is not used again."""
+        """Return the server after a round. It may reuse the storage of `server`, which is not used again."""
         return Server(self.average(updates, roles.shared), server.extra)
 
     def shares(self, updates: Sequence[Update]) -> list[float]:
-        """Return the weight of each client in averages over the *sampled* clients; they sum to 1."""
+        """Return the weight of each update in averages over the *sampled* clients; the weights sum to 1."""
         rule = self.own_averaging if self.averaging in (None, *_ROBUST) else self.averaging
         if rule == "uniform":
             return [1 / len(updates)] * len(updates)
         return weights(updates)
 
     def average(self, updates: Sequence[Update], names: frozenset[str]) -> Tensors:
-        """Return the mean of the returned entries in :meth:`shares`, or what `averaging` puts in its place, over all
-        entries together; counters (integers) come from the first client."""
+        """Return the mean of the returned entries, weighted by :meth:`shares`, or the robust average that `averaging`
+        names, over all entries together; counters (integers) come from the first client."""
         shares = self.shares(updates)
         if self.averaging not in _ROBUST:
             return average(updates, names, shares)
         mean = average(updates[:1], names, [1.0])
-        # Sorted, for a checkpoint does not keep the order of entries, and sums are rounded in order.
+        # Sorted, because a checkpoint does not keep the order of entries, and the rounding of sums depends on it.
         summed = sorted(name for name, one in mean.items() if one.is_floating_point())
         if not summed:
             return mean
@@ -227,32 +227,32 @@ class Method(Steps, Entry):
         return mean | {name: part.view_as(mean[name]) for name, part in zip(summed, parts, strict=True)}
 
     def traffic(self, update: Update) -> tuple[int, int]:
-        """Return the bytes that a client sent and received in the round of its update."""
+        """Return the bytes that a client sent and those that it received in the round of its update."""
         sent, received = (sum(tensor.nbytes for tensor in part.values()) for part in (update.returned, update.sent))
         return sent, received
 
     def eval_state(self, state: Tensors) -> Tensors:
-        """Return what of a client's state its predictions take: entries of the model, and maybe further ones."""
+        """Return the entries of a client's state that its predictions use, of the model and, if needed, beside it."""
         return state
 
     def tuning(self) -> Phase | None:
-        """Return what clients do before measurements, if anything, to what :meth:`eval_state` gives; it is not kept."""
+        """Return the phase that tunes a copy of :meth:`eval_state` before a measurement, or None if there is none."""
         if not self.tunes:
             return None
         passes, count = self.finetune_epochs, self.finetune_steps
         return Phase(epochs=passes, count=count, lr=self.finetune_lr, groups=self.finetune_groups)
 
     def predict(self, local: ClientView, state: Tensors, inputs: Tensor) -> Tensor:
-        """Return the logits that a client is measured by, in evaluation mode; `state` is from :meth:`eval_state`."""
+        """Return the logits with which a client is measured, in evaluation mode; `state` is from :meth:`eval_state`."""
         return local.forward(state, inputs)
 
     def predictor(self, local: ClientView, state: Tensors, samples: OwnSamples) -> Callable[[Tensor], Tensor]:
-        """Return what predicts in a method that `remembers`, made of a client's training samples anew in each
-        measurement, not under ``torch.func.vmap``: by default :meth:`predict` and the votes of nearest neighbours."""
+        """Return inputs → logits for a method that `remembers`, computed from the client's training samples anew in
+        each measurement, not under ``torch.func.vmap``: by default :meth:`predict` with votes of nearest neighbours."""
         return self.beside_neighbours(lambda inputs: self.predict(local, state, inputs), samples)
 
     def beside_neighbours(self, alone: Callable[[Tensor], Tensor], samples: OwnSamples) -> Callable[[Tensor], Tensor]:
-        """Return what mixes logits of inputs with the votes of nearest neighbours as the options say."""
+        """Return a function that mixes the logits of `alone` with votes of nearest neighbours as the options say."""
 
         def noted(inputs: Tensor) -> tuple[Tensor, Tensor]:
             return samples.noted(lambda: alone(inputs))

@@ -1,11 +1,11 @@
 """Metrics of a client's predictions beside accuracy, from the probabilities of classes.
 
-Probabilities are the softmax of what the method predicts, also where that is log-probabilities (whose softmax they are)
-or negative distances. All but ``nll`` are 0 to 1.
+Probabilities are the softmax of the method's predictions, also if these are log-probabilities (their softmax are the
+probabilities) or negative distances. All metrics except ``nll`` are 0 to 1.
 
 - ``balanced_accuracy``, ``macro_f1``: means of recalls and of F1 over the classes that occur in the client's samples.
-- ``auc``: the area under the ROC curve of each class against all others, the mean over classes that occur and are not
-  all there is; NaN for a client with one class.
+- ``auc``: the area under the ROC curve of each class against all others, the mean over the classes that occur; NaN
+  for a client with one class.
 - ``ece``: the expected calibration error of Guo et al. (ICML 2017), by 15 bins of equal width.
 - ``nll``: the mean cross-entropy in nats, over predictions.
 """
@@ -19,15 +19,15 @@ from numpy.typing import NDArray
 
 _BINS = 15
 Labelled = tuple[NDArray[np.float64], NDArray[np.int64]]
-"""Of some samples: probabilities (samples, classes), labels (samples,)."""
+"""Probabilities (samples, classes) and labels (samples,) of the same samples."""
 
 
 def score_metrics(names: Sequence[str], loss: float, given: Labelled | None) -> tuple[float, ...]:
-    """Return metrics by the mean loss and what is predicted, which ``nll`` does without; NaN where the loss is not
-    finite."""
+    """Return the metrics in `names` from the mean loss and, except for ``nll``, from `given`; all others are NaN if
+    `given` is None or the loss is not finite."""
     found = {"nll": loss}
     if given and np.isfinite(loss):
-        # It takes a second to import, which runs without metrics need not wait for.
+        # Imported here, because the import takes a second and runs without metrics do not need it.
         from sklearn.metrics import f1_score, recall_score, roc_auc_score
 
         probabilities, labels = given
@@ -39,7 +39,7 @@ def score_metrics(names: Sequence[str], loss: float, given: Labelled | None) -> 
         if "auc" in names and len(classes) > 1:
             found["auc"] = roc_auc_score(labels[:, None] == classes, probabilities[:, classes])
         confidence = probabilities.max(1)
-        bins = np.ceil(confidence * _BINS).astype(np.int64)  # open at their lower end, as in the paper
+        bins = np.ceil(confidence * _BINS).astype(np.int64)  # bins are open at the lower end, as in the paper
         gaps = np.bincount(bins, confidence - (predicted == labels))
         found["ece"] = np.abs(gaps).sum() / len(labels)
     return tuple(float(found.get(name, np.nan)) for name in names)

@@ -31,14 +31,14 @@ def option(
     later: bool = False,
     **bounds: float,
 ) -> Any:
-    """Return a dataclass field. Types: bool, int, float, str, ``X | None`` and ``tuple[X, ...]`` of those.
+    """Return a dataclass field. Types: bool, int, float, str, ``X | None`` and ``tuple[X, ...]`` of these.
 
     Args:
-        default: Left out, the option is required.
-        help: One sentence: what it is, its unit, what its edge values mean.
+        default: Without a default, the option is required.
+        help: One sentence: what the option is, its unit, what its edge values mean.
         choices: The only values allowed.
-        later: It was added when there were results: at its default it is left out of records, so that run ids stay.
-        bounds: ge, gt, le, lt: of a number, or of each number in a tuple.
+        later: The option was added to an entry with results: at its default, records omit it, so run ids stay the same.
+        bounds: ge, gt, le, lt, for a number or for each number in a tuple.
     """
     if bounds.keys() - _BOUNDS:
         raise TypeError(f"option: bounds are {', '.join(_BOUNDS)}")
@@ -52,22 +52,22 @@ class OptionInfo:
 
     name: str
     type: str  # "int", "float", "str", "bool"
-    many: bool  # a tuple of them
-    optional: bool  # null is allowed
+    many: bool  # whether the value is a tuple of that type
+    optional: bool  # whether null is allowed
     required: bool
     default: Any
     help: str
     choices: tuple[Any, ...] | None
     bounds: dict[str, float]
-    later: bool = False  # left out of records at its default
+    later: bool = False  # whether records omit the option at its default
 
 
 def describe_options(cls: type) -> tuple[OptionInfo, ...]:
-    """Return the options of a dataclass in the order of their definition, its own before those of its bases."""
-    return _options_of(cls)  # which is apart, since mypy does not let a class be passed to a cached function
+    """Return the options of a dataclass in the order of definition; a class's own options precede inherited ones."""
+    return _options_of(cls)  # a function of its own, because mypy rejects a class as argument of a cached function
 
 
-@functools.cache  # Python compiles the texts that type hints are each time it is asked for them
+@functools.cache  # because Python compiles type hints, which are strings, at each call of get_type_hints
 def _options_of(cls: type) -> tuple[OptionInfo, ...]:
     hints, own = typing.get_type_hints(cls), inspect.get_annotations(cls)
     infos = []
@@ -79,7 +79,7 @@ def _options_of(cls: type) -> tuple[OptionInfo, ...]:
 
 
 def check_options(instance: Any) -> None:
-    """Check every option of a dataclass instance. Raises :class:`UserError` that names the option and the bound."""
+    """Check every option of a dataclass instance. Raises :class:`UserError` with option, value and bound."""
     for info in describe_options(type(instance)):
         value = getattr(instance, info.name)
         where = f"{getattr(instance, 'name', type(instance).__name__)}.{info.name}"
@@ -93,7 +93,7 @@ def check_options(instance: Any) -> None:
 
 
 def _misfit(value: Any, info: OptionInfo) -> str:
-    """Return what a value has to be and is not, or ""."""
+    """Return the condition that a value violates, or "" if it is valid."""
     if (isinstance(value, bool) and info.type != "bool") or not isinstance(value, _ACCEPTED[info.type]):
         return info.type
     if info.choices is not None and value not in info.choices:
@@ -102,7 +102,7 @@ def _misfit(value: Any, info: OptionInfo) -> str:
 
 
 def _parse(hint: Any, where: str) -> tuple[str, bool, bool]:
-    """Return the type of an option's values, whether they are many, and whether null is allowed."""
+    """Return the type of an option's values, whether the option is a tuple, and whether null is allowed."""
     union = typing.get_origin(hint) in (typing.Union, types.UnionType)
     arms = [arm for arm in typing.get_args(hint) if arm is not type(None)] if union else [hint]
     many = typing.get_origin(arms[0]) is tuple

@@ -1,29 +1,29 @@
 """Evaluation protocols: queries over the ``rounds/2`` table that turn counts per client and round into figures.
 
 Papers mean different things by "accuracy" and by "±", so a run stores counts only and each protocol is a query. All
-accuracies are in percent, of the personalised models of all clients, after aggregation, on test samples; means are
-unweighted and deviations those of a population.
+accuracies are in percent, of the personalised models of all clients, after aggregation, on test samples. Means are
+unweighted; standard deviations are population standard deviations.
 
-- ``last_rounds`` (FedTP, section IV-B): pooled over clients, at each round measured near the end of training; mean and
-  deviation over those rounds. The ± is the fluctuation within one run.
+- ``last_rounds`` (FedTP, section IV-B): pooled over clients, at each round measured in the window at the end of
+  training; mean and deviation over these rounds. The ± is the fluctuation within one run.
 - ``clients`` (FedPerfix, section 4.1): mean and deviation over clients after the last round.
 - ``final``: pooled after the last round, for papers that give no spread.
-- ``worst_tenth`` (Li et al., q-FFL, ICLR 2020, "worst 10%"): as ``clients``, of the tenth that fare worst, rounded up
-  to whole clients. Clients without test samples do not count.
-- ``last_position``: as ``last_rounds``, but of a text only the character after its last one counts. Nothing can leak
-  there from an attention without causal mask; of images it is the same as ``last_rounds``.
-- ``best_by_validation``: pooled at the measured round whose pooled accuracy on validation samples is best, the earliest
-  of several; for partitions that hold samples back. One round of one run has no ±.
-- ``validation``: as ``last_rounds``, on validation samples: what settings are chosen by. No table shows it.
+- ``worst_tenth`` (Li et al., q-FFL, ICLR 2020, "worst 10%"): like ``clients``, over the worst tenth of the clients,
+  rounded up to whole clients. Clients without test samples do not count.
+- ``last_position``: like ``last_rounds``, but of a text only the character after its last one counts. An attention
+  without causal mask cannot see that character. For images it equals ``last_rounds``.
+- ``best_by_validation``: pooled at the measured round with the best pooled accuracy on validation samples (the earliest
+  if several are best); only for partitions that hold samples back. One round of one run has no ±.
+- ``validation``: like ``last_rounds``, on validation samples, for choosing settings. No table shows it.
 
-Each but ``last_position`` and ``validation`` is also there of every metric that a run measured (:data:`METRICS`), as
-``<protocol>.<metric>``: `nll` is pooled, and of the others the mean over clients stands wherever accuracy is pooled; a
-client without the metric does not count. All but `nll`, which is in nats, are in percent. ``worst_tenth`` has the
-highest where lower is better, and rounds are always chosen by accuracy. A :class:`View` has figures of its own, all of
-the same kinds, over the clients that have it.
+Except for ``last_position`` and ``validation``, each protocol exists for every metric that a run measured
+(:data:`METRICS`), as ``<protocol>.<metric>``. `nll` is pooled; for other metrics the mean over clients replaces pooled
+accuracy, and a client without the metric does not count. `nll` is in nats, all others are in percent. ``worst_tenth``
+takes the highest values if lower is better. Rounds are always chosen by accuracy. Each :class:`View` has figures of
+the same kinds, over the clients that were measured in it.
 
-Of a detector a client's figure is its mean average precision, in the column `precision`, and the plain mean of the
-clients' stands wherever accuracy is pooled.
+For a detector, a client's figure is its mean average precision (column `precision`), and the unweighted mean over
+clients replaces pooled accuracy.
 """
 
 from __future__ import annotations
@@ -42,15 +42,14 @@ from pflcore.settings import LOWER, METRICS, USUAL, Evaluation, Training, View
 _PRECISION, _NLL = "precision", "nll"
 Floats = NDArray[np.float64]
 Figures = dict[str, dict[str, float]]
-"""Protocol -> ``{"mean": percent, "std": percentage points, "n": what the std is taken over}``, and ``round`` where one
-was chosen."""
+"""Protocol -> ``{"mean": percent, "std": percentage points, "n": number of values}``; ``best_by_validation`` has also
+``round``."""
 
 
 def summarise(rounds_table: pa.Table, evaluation: Evaluation, rounds: int, view: View = USUAL) -> Figures:
-    """Return the figures of a run under every protocol and metric that it was measured for; ``{}`` for one that
-    diverged, or has no such view.
+    """Return the figures of a run for every protocol and measured metric; ``{}`` if it diverged or lacks the view.
 
-    Raises :class:`UserError` where a round of the schedule was not measured; `rounds` are from :func:`rounds_trained`.
+    Raises :class:`UserError` if a round in the window was not measured; `rounds` is from :func:`rounds_trained`.
     """
     if _header(rounds_table).get("diverged") is not None:
         return {}
@@ -81,22 +80,22 @@ def summarise(rounds_table: pa.Table, evaluation: Evaluation, rounds: int, view:
         if len(held_back) and not metric:
             made["validation"] = _spread(by_validation[np.isin(held_back, steps)])
         if len(held_back):
-            best = int(held_back[by_validation.argmax()])  # the first of several
+            best = int(held_back[by_validation.argmax()])  # the earliest if several are best
             made["best_by_validation"] = {**_spread(values[measured == best]), "round": best}
         figures |= {f"{protocol}.{metric}".rstrip("."): figure for protocol, figure in made.items()}
     return figures
 
 
 def rounds_trained(rounds_table: pa.Table, training: Training) -> int:
-    """Return the last round of a run that has not diverged: one that may be stopped early was measured there."""
+    """Return the last round of a run that has not diverged; with `patience` that is the last measured round."""
     if training.patience is None:
         return training.rounds
     return int(pc.max(rounds_table["round"]).as_py() or 0)
 
 
 def worst_tenth(values: Floats, *, lower: bool = False) -> dict[str, float]:
-    """Return the figures of the protocol ``worst_tenth``, of accuracies in percent [clients] of one run, or of a metric
-    of which the `lower` may be the better."""
+    """Return the figures of ``worst_tenth`` for one value per client, accuracies in percent or a metric; with `lower`,
+    lower values are better."""
     ordered = np.sort(values)[:: -1 if lower else 1]
     return _spread(ordered[: -(-len(values) // 10)])
 
@@ -109,7 +108,7 @@ def _spread(values: Floats) -> dict[str, float]:
 
 
 def _final(rounds_table: pa.Table, metric: str, view: View) -> Floats:
-    """Return the accuracy or a metric of each client that has it after the last round, in its unit."""
+    """Return the accuracy, or a metric in its unit, of each client that has one after the last round."""
     rows = final_clients(rounds_table, view)
     if metric:
         last = _measured(rounds_table, "test", view)
@@ -123,8 +122,8 @@ def _scale(metric: str) -> float:
 
 
 def final_clients(rounds_table: pa.Table, view: View = USUAL) -> pa.Table:
-    """Return the ``evaluation/1`` rows, each client at the last measured round: client, correct, total, accuracy (0 to
-    1; NaN for a client without test samples; of a detector its mean average precision), loss; by client."""
+    """Return the ``evaluation/1`` rows of the last measured round, sorted by client: client, correct, total, accuracy
+    (0 to 1, NaN for a client without test samples; for a detector mean average precision), loss."""
     table = _measured(rounds_table, "test", view)
     last = table.filter(pc.equal(table["round"], pc.max(table["round"]))).sort_by("client")
     correct, total = last["correct"].to_numpy(), last["total"].to_numpy()
@@ -138,10 +137,11 @@ def final_clients(rounds_table: pa.Table, view: View = USUAL) -> pa.Table:
 def curve(
     rounds_table: pa.Table, population: str = "test", *, last: bool = False, metric: str = "", view: View = USUAL
 ) -> tuple[NDArray[np.int64], Floats, Floats]:
-    """Return measured rounds in ascending order, and at each the pooled accuracy in percent, with `last` that at last
-    positions, and the mean loss over all samples; of detectors the mean of the clients' mean average precisions, where
-    one without an object to find does not count; of a metric the pooled `nll`, or the mean of the clients who have it,
-    NaN where none does. All are empty where the population has none."""
+    """Return the measured rounds in ascending order, the accuracy in percent, and the mean loss per prediction.
+
+    Accuracy is pooled over clients, with `last` at last positions only. For detectors it is the mean over clients of
+    mean average precision, without clients that have no object to find. With `metric`, the metric replaces accuracy:
+    `nll` pooled, others as mean over clients that have it (NaN if none has). All are empty for an empty population."""
     table = _measured(rounds_table, population, view)
     table = table.filter(pc.greater(table["total"], 0))
     rounds, index = np.unique(table["round"].to_numpy().astype(np.int64), return_inverse=True)
@@ -166,7 +166,7 @@ def curve(
 
 
 def _measured(rounds_table: pa.Table, population: str, view: View) -> pa.Table:
-    """Return rows of a population and a view; a table of one model, or of one kind of samples, does not say so."""
+    """Return the rows of a population and a view; the table lacks a column of views if it has usual values only."""
     rows = pc.equal(rounds_table["population"].cast(pa.string()), population)
     for name, wanted in view._asdict().items():
         if name in rounds_table.column_names:

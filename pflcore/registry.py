@@ -1,8 +1,8 @@
-"""Strict, lazy registries: a module is an entry of its name, or holds several classes that say their names.
+"""Strict, lazy registries: a module is the entry of its name, or has several entries that state their names.
 
-``pflcore/methods/pfedgp.py`` holds the method ``pfedgp``, ``simple.py`` has several, each with a line such as ``name =
-"fedavg"``. Nothing else has to be edited to add one. Entries of a study and of installed packages join
-(:mod:`pflcore.extensions`).
+``pflcore/methods/pfedgp.py`` has the method ``pfedgp``; ``simple.py`` has several, each with a line such as ``name =
+"fedavg"``. To add an entry, no other file has to be edited. Registries also have the entries of a study and of
+installed packages (:mod:`pflcore.extensions`).
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ _NAMED = re.compile(r'^@[A-Z]+\.register\nclass(?:.*\n)*?    name = "(\w+)"$', r
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """Base of all that can be registered: a frozen dataclass of :func:`option` fields, whose doc a user reads."""
+    """Base of all entries: a frozen dataclass of :func:`option` fields; `pfl describe` shows its docstring."""
 
     name: ClassVar[str]
     citation: ClassVar[str] = ""
-    # Raised when the entry's numbers change, so that results of before are not taken for those of now.
+    # Raised when the entry's numbers change, so that earlier results no longer count.
     results_version: ClassVar[int] = 1
     # Option values that shrink this entry for the `smoke` profile, where a run must end in seconds on a CPU.
     smoke: ClassVar[dict[str, Any]] = {}
@@ -54,18 +54,18 @@ E_ = TypeVar("E_", bound=Entry)
 
 
 class Registry(Generic[E_]):
-    """The entries of one kind, e.g. "method", in one package's modules without an underscore, and those that join."""
+    """The entries of one kind, e.g. "method": in a package's modules without an underscore, in studies and packages."""
 
     def __init__(self, kind: str, package: str) -> None:
         self.kind, self.package = kind, package
         self._classes: dict[str, type[E_]] = {}
 
     def names(self) -> list[str]:
-        """Return all names, sorted, without importing any. Raises :class:`UserError` when one is taken twice."""
+        """Return all names, sorted, without importing entries. Raises :class:`UserError` if a name is used twice."""
         return sorted([*files_of(self.package), *joined(self.package)])
 
     def register(self, cls: type[E_]) -> type[E_]:
-        """Take in a class, as its decorator; raise :class:`TypeError` for one without a place or a name."""
+        """Register a class, as its decorator; raise :class:`TypeError` for a wrong module or an unclear name."""
         here = [name for name in self.names() if module_of(self.kind, name, self.package) == cls.__module__]
         name = here[0] if len(here) == 1 else vars(cls).get("name", "")
         if name not in here:
@@ -81,7 +81,7 @@ class Registry(Generic[E_]):
         return cls
 
     def get(self, name: str) -> type[E_]:
-        """Return a class by its name. Raises :class:`UserError` with near matches for an unknown one."""
+        """Return the class of an entry. Raises :class:`UserError` with near matches for an unknown name."""
         if name not in self._classes:
             if name not in (names := self.names()):
                 raise UserError(f"unknown {self.kind} {name!r}{did_you_mean(name, names)}")
@@ -94,12 +94,12 @@ class Registry(Generic[E_]):
         return self._classes[name]
 
     def forget(self, package: str) -> None:
-        """Forget classes that were imported from a package, as its modules are to be imported anew."""
+        """Forget the classes of a package, so that its modules can be imported again."""
         for name in [name for name, cls in self._classes.items() if cls.__module__.partition(".")[0] == package]:
             del self._classes[name]
 
     def create(self, name: str, /, **options: Any) -> E_:
-        """Return an instance of `name`. Raises :class:`UserError` for unknown or invalid options."""
+        """Return an instance of an entry. Raises :class:`UserError` for unknown, invalid or missing options."""
         cls = self.get(name)
         known = [field.name for field in dataclasses.fields(cls)]
         for option in options:
@@ -111,7 +111,7 @@ class Registry(Generic[E_]):
             raise UserError(f"{self.kind} {name!r}: {error}") from None
 
     def _load(self, name: str, one: Extension) -> None:
-        """Import an entry from elsewhere; whatever is wrong with it is a line that says where."""
+        """Import an entry of a study or a package. Raises :class:`UserError` with the place of any fault in it."""
         try:
             extensions.load(one, self.kind)
             if name not in self._classes:
@@ -119,7 +119,7 @@ class Registry(Generic[E_]):
                 why = f"put {decorator} before its class, or begin the file's name with '_' where it is none"
                 raise UserError(f"{one.origin}: registers no {self.kind}; {why}")
             cls = self._classes[name]
-            describe_options(cls)  # raises for an option of a type that there is not
+            describe_options(cls)  # raises for an option of an unsupported type
             if lacking := sorted(getattr(cls, "__abstractmethods__", ())):
                 raise TypeError(f"{cls.__qualname__} does not define {', '.join(lacking)}")
         except UserError:
@@ -132,14 +132,14 @@ class Registry(Generic[E_]):
 
 
 def did_you_mean(name: str, known: list[str]) -> str:
-    """Return the tail of an error message: the nearest known name, or the whole list when nothing is near."""
+    """Return the end of an error message: the nearest known name, or all known names if none is near."""
     if near := difflib.get_close_matches(str(name), known, n=1, cutoff=0.6):
         return f"; did you mean {near[0]!r}?"
     return f"; known: {', '.join(known)}" if known else ""
 
 
 def use_study(home: Path) -> None:
-    """Let the entries that lie beside the specs in `home` join, instead of those of any other study."""
+    """Make the entries of the study in `home` available, in place of those of any other study."""
     if extensions.enter(home):
         for module, attribute in KINDS.values():
             if module in sys.modules:
@@ -148,7 +148,7 @@ def use_study(home: Path) -> None:
 
 @cache
 def files_of(package: str) -> dict[str, str]:
-    """Return name → file without ``.py``, of the entries in a package."""
+    """Return name → file without ``.py`` for the entries in a package."""
     top, _, folder = package.partition(".")
     found = [_ROOT / folder] if top == _ROOT.name else map(Path, importlib.import_module(package).__path__)
     files = [path for one in found for path in sorted(one.glob("[!_]*.py"))]
@@ -156,13 +156,13 @@ def files_of(package: str) -> dict[str, str]:
 
 
 def joined(package: str) -> dict[str, Extension]:
-    """Return the entries that join those of a package, by their names. Raises as :func:`extensions.found`."""
+    """Return the entries of studies and packages for `package`, by name. Raises like :func:`extensions.found`."""
     root, _, folder = package.rpartition(".")
     return extensions.found(folder, _ROOT / folder, frozenset(files_of(package))) if root == _ROOT.name else {}
 
 
 def module_of(kind: str, name: str, package: str = "") -> str:
-    """Return the module of an entry, as a dotted name, without importing anything."""
+    """Return the dotted name of an entry's module without importing it."""
     package = package or KINDS[kind][0]
     own = joined(package).get(name)
     return own.module if own else f"{package}.{files_of(package).get(name, name)}"

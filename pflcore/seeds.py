@@ -1,7 +1,7 @@
-"""Derived randomness: every stream is a function of (seed, purpose, ids), never of what was drawn before.
+"""Derived randomness: every stream is a function of (seed, purpose, ids), never of earlier draws.
 
-So any round of any client can be replayed alone, a resumed run needs no generator state, and the partition, the initial
-weights, the sampling of clients and the order of batches are independent of one another.
+Thus any round of any client can be replayed alone, a resumed run needs no generator state, and the partition, the
+initial weights, the sampling of clients and the order of batches are independent of one another.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ def sequence(seed: int, purpose: str, *ids: int) -> np.random.SeedSequence:
 
 
 def generator(seed: int, purpose: str, *ids: int) -> np.random.Generator:
-    """Return a NumPy generator of its own for the stream."""
+    """Return a new NumPy generator for the stream."""
     return np.random.default_rng(sequence(seed, purpose, *ids))
 
 

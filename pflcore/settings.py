@@ -1,4 +1,4 @@
-"""Settings of a run that belong to no single method: how training is scheduled and when models are measured."""
+"""Settings of a run that do not depend on the method: training, and when and how models are measured."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pflcore.options import check_options, option
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """Rounds, sampling and the clients' optimiser. Defaults are FedTP's (section IV-A, "Implementation Details")."""
+    """Rounds, sampling and optimisers. Defaults are FedTP's (section IV-A, "Implementation Details")."""
 
     rounds: int = option(1500, ge=1, help="Communication rounds.")
     sample_rate: float = option(
@@ -111,12 +111,12 @@ class Training:
 
     @property
     def counts_rounds(self) -> bool:
-        """Whether steps depend on how many rounds there are, so that runs of other lengths train differently."""
+        """Whether the learning rate depends on the number of rounds, so that a longer run trains differently."""
         return self.schedule in ("cosine", "linear")
 
     @property
     def beyond_sgd(self) -> str:
-        """The setting that makes a round's local steps other than those of PyTorch's SGD at one learning rate."""
+        """A setting because of which local steps are not PyTorch's SGD with one learning rate per round; "" if none."""
         if self.optimizer != "sgd":
             return f"optimizer: {self.optimizer}"
         if self.nesterov:
@@ -124,12 +124,12 @@ class Training:
         return "schedule_by: step" if self.scheduled and self.schedule_by == "step" else ""
 
     def cohort_size(self, clients: int) -> int:
-        """Return clients sampled per round; exact decimal rates are not lost to binary ones (0.29 of 100 is 29)."""
+        """Return the number of clients sampled per round, without errors of binary fractions (0.29 of 100 is 29)."""
         return max(1, int(clients * self.sample_rate + 1e-9))
 
 
 class View(NamedTuple):
-    """Which model is measured, when, and on whose test samples; by default as everything else goes by."""
+    """Which model is measured, when, and on whose test samples; the default is the usual measurement."""
 
     model: str = "personal"
     moment: str = "after_aggregation"
@@ -137,13 +137,13 @@ class View(NamedTuple):
 
     @property
     def words(self) -> str:
-        """What is not as by default: ``global all``."""
+        """The values that differ from the default: ``global all``."""
         return " ".join(own for own, usual in zip(self, USUAL, strict=True) if own != usual)
 
 
 USUAL = View()
 VIEWS = {"models": ("personal", "global"), "moments": ("after_aggregation", "after_training"), "on": ("own", "all")}
-"""What the settings of :class:`Evaluation` with these names can list; the first is always measured."""
+"""The values that the settings of :class:`Evaluation` with these names can list; the first is always measured."""
 METRICS = {
     "balanced_accuracy": "balanced accuracy (%)",
     "macro_f1": "macro F1 (%)",
@@ -151,9 +151,9 @@ METRICS = {
     "ece": "ECE (%)",
     "nll": "NLL (nats)",
 }
-"""What can be measured beside accuracy (:mod:`pflcore.metrics`), and its heading in tables."""
+"""The metrics beside accuracy (:mod:`pflcore.metrics`), with their headings in tables."""
 LOWER = ("ece", "nll")
-"""Those of which the lower is the better."""
+"""The metrics for which lower is better."""
 
 
 def _views(name: str, help: str) -> Any:
@@ -162,7 +162,7 @@ def _views(name: str, help: str) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """When the personalised models of all clients are measured, and what more is."""
+    """When the personalised models of all clients are measured, and which further models, samples and metrics."""
 
     every: int = option(5, ge=1, help="Within the window, measure every that many rounds, counted back from the last.")
     window: int = option(200, ge=0, help="The last rounds that a `last_rounds` figure is taken over; 0: the last.")
@@ -181,13 +181,13 @@ class Evaluation:
             raise UserError(f"evaluation.metrics has {twice[0]} twice")
 
     def views(self, *, has_global: bool = True) -> list[View]:
-        """Return what is measured, in the order in which it is stored, of a method with or without a global model."""
+        """Return the measured views in the order of storage; `has_global`: whether the method has a global model."""
         kinds = [View(model) for model in self.models if has_global or model == "personal"]
         kinds += [View(moment=moment) for moment in self.moments[1:]]
         return [kind._replace(on=on) for kind in kinds for on in self.on]
 
     def in_window(self, round_: int, rounds: int) -> bool:
-        """Return whether a `last_rounds` figure includes a round: 1300, 1305, …, 1500 for FedTP's 41 measurements."""
+        """Return whether `last_rounds` includes a round: 1300, 1305, …, 1500 for FedTP's 41 measurements."""
         return round_ >= rounds - self.window and (rounds - round_) % self.every == 0
 
     def is_due(self, round_: int, rounds: int) -> bool:
@@ -200,7 +200,7 @@ class Evaluation:
 
 
 def why_not_measured(evaluation: Evaluation, *, text: bool, boxes: bool) -> str:
-    """Say why metrics cannot be measured as settings ask for; "" when they can."""
+    """Return the reason why the metrics cannot be measured for this kind of data; "" if they can."""
     refused = [name for name in evaluation.metrics if boxes or (text and name != "nll")]
     if not refused:
         return ""
@@ -209,9 +209,9 @@ def why_not_measured(evaluation: Evaluation, *, text: bool, boxes: bool) -> str:
 
 
 def why_not_stopped_early(training: Training, evaluation: Evaluation, validation: bool) -> str:
-    """Say why a run cannot be stopped early as its settings ask for; "" when it can, or does not ask.
+    """Return the reason why a run with `patience` cannot be stopped early; "" if it can, or has no `patience`.
 
-    `validation` is whether its partition holds samples back.
+    `validation` says whether the partition holds samples back.
     """
     if training.patience is None:
         return ""

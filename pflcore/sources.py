@@ -1,7 +1,7 @@
-"""What this process has imported, as it was read: the source of each module, whatever lies on disk by now.
+"""The source of each imported module as it was read, which may differ from the file on disk later.
 
-A long run outlives many edits. So packages of the project are imported by a loader that remembers the source, and takes
-bytecode only if it was made from these very bytes.
+Files are edited while a long run trains. The project's packages are therefore imported by a loader that remembers the
+source and uses bytecode only if it was compiled from exactly these bytes.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _packages: set[str] = set()
 
 
 def note(package: str) -> None:
-    """Remember the sources of a package from now on. To be called by the package itself, first of all."""
+    """Remember the sources of a package from now on. The package calls this function before its other imports."""
     _packages.add(package)
-    for name, module in list(sys.modules.items()):  # this one, and what came before it
+    for name, module in list(sys.modules.items()):  # modules of the package that are already imported
         if name.partition(".")[0] == package and name not in _contents and getattr(module, "__file__", None):
             _remember(name, str(module.__file__))
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
@@ -30,17 +30,17 @@ def note(package: str) -> None:
 
 
 def loaded() -> Mapping[str, bytes]:
-    """Return the content, as this process has it, of each module and each file that :func:`read` was given."""
+    """Return the content of each module, and of each file passed to :func:`read`, as this process read it."""
     return _contents
 
 
 def read(path: Path) -> str:
-    """Read a text file that belongs to the code, such as a template; it is remembered like a module's source."""
+    """Read a text file that belongs to the code, such as a template, and remember it like a module's source."""
     return _remember(path.relative_to(Path(__file__).parent.parent).as_posix(), str(path)).decode()
 
 
 def edited(package: str = "") -> str | None:
-    """Return a module, or file that :func:`read` was given, that is not on disk any more as it was read."""
+    """Return one remembered module or file that has changed on disk since it was read; None if there is none."""
     for name, path in _paths.items():
         if package in ("", name.partition(".")[0]):
             try:
@@ -52,7 +52,7 @@ def edited(package: str = "") -> str | None:
 
 
 def forget(package: str) -> None:
-    """Forget what is remembered of a package, as its modules are to be imported anew."""
+    """Forget the sources of a package, so that its modules can be imported again."""
     for name in [name for name in _contents if name.partition(".")[0] == package]:
         del _contents[name], _paths[name]
 
@@ -63,7 +63,7 @@ def _remember(name: str, path: str) -> bytes:
 
 
 class _Finder(MetaPathFinder):
-    """Finds modules where the other finders do, and gives them a loader that remembers."""
+    """Finds modules by the other finders, and gives them a loader that remembers sources."""
 
     def find_spec(self, fullname: str, path: Any, target: Any = None) -> ModuleSpec | None:
         if fullname.partition(".")[0] not in _packages:
@@ -77,7 +77,7 @@ class _Finder(MetaPathFinder):
 
 
 class _Loader(SourceFileLoader):
-    """Remembers a source as it reads it; bytecode bears the source's checksum in the place of its time of change."""
+    """Remembers sources that it reads; bytecode has the source's checksum in place of its modification time."""
 
     def path_stats(self, path: str) -> Mapping[str, int]:
         source = _remember(self.name, path)

@@ -1,4 +1,4 @@
-"""What a model is to predict: the loss of that, what is measured of a sample, and the figures of a client."""
+"""Tasks of a model: the loss, the numbers measured per sample, and the score of a client."""
 
 from __future__ import annotations
 
@@ -12,46 +12,46 @@ from torch.nn import functional as F
 from pflcore.metrics import score_metrics
 
 Measured = tuple[np.ndarray, ...]
-"""Of some samples: what a task measures of each, along the first dimension."""
+"""The arrays that a task measures; the first dimension is samples."""
 Score = tuple[float, ...]
-"""Of a client's samples: correct predictions, predictions, the sum of their losses, correct predictions at last
-positions; behind them what the task's `further` names."""
+"""Sums over a client's samples: correct predictions, predictions, losses, correct predictions at last positions; then
+the numbers that the task's `further` names."""
 
 
 class Task(Protocol):
-    """A kind of prediction. A model that does something else than to classify has its own in an attribute ``task``."""
+    """A kind of prediction. A model that does not classify has its task in an attribute ``task``."""
 
     @property
     def further(self) -> tuple[str, ...]:
-        """What it scores beside what every task does."""
+        """Names of the further numbers of a score, beside those that every task has."""
 
     def loss(self, outputs: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
-        """Return what is minimised on a batch, a scalar; with weights of classes, if there are any."""
+        """Return the loss of a batch, a scalar; `weights` are those of classes, if there are any."""
 
     def measure(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, ...]:
-        """Measure samples in any leading dimensions; none depends on the other samples."""
+        """Measure samples in any leading dimensions; the numbers of a sample do not depend on other samples."""
 
     def score(self, measured: Measured) -> Score:
-        """Score a client by what was measured of its samples."""
+        """Return the score of a client from the numbers measured on its samples."""
 
     def at_once(self, samples: int) -> int:
-        """Return the samples of a forward pass in a measurement, where a classifier has so many."""
+        """Return the number of samples per forward pass in measurements, if a classifier takes `samples`."""
 
 
 @dataclass(frozen=True)
 class Classification:
-    """One class for each image, or one character at each of the `positions` of a text, labels' last dimension."""
+    """One class per image, or one character per position of a text; labels of texts are (…, `positions`)."""
 
     positions: int = 1
     is_text: bool = False
-    further: tuple[str, ...] = ()  # of :mod:`pflcore.metrics`
+    further: tuple[str, ...] = ()  # names in :mod:`pflcore.metrics`
 
     def loss(self, outputs: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
         return cross_entropy(outputs, targets, weights)
 
     def measure(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, ...]:
-        """Return correct predictions, the sum of their losses as float64, whether the last prediction is right, of
-        logits (…, classes) for labels (…); for metrics of classes also probabilities as float64, and labels."""
+        """Return per sample the correct predictions, the sum of losses (float64), and whether the last prediction is
+        right, of logits (…, classes) and labels (…); for metrics of classes also probabilities (float64) and labels."""
         hits = outputs.argmax(dim=-1) == targets
         losses = F.cross_entropy(outputs.flatten(0, -2), targets.flatten(), reduction="none").double()
         losses = losses.view(targets.shape)
@@ -73,6 +73,6 @@ class Classification:
 def cross_entropy(logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
     """Return the mean over samples, and over positions of text: (…, classes) logits, (…) labels, (classes,) weights.
 
-    With weights, as PyTorch's: each counts by the weight of its class, divided by the sum of those in the batch.
+    With weights, the mean is weighted by the class of each label, as in PyTorch.
     """
     return F.cross_entropy(logits.flatten(0, -2), labels.flatten(), weights)
