@@ -178,7 +178,7 @@ class Method(Steps, Entry):
         return None
 
     def end_warmup(self, server: Server, roles: Roles, updates: Sequence[Update]) -> Server:
-        """Return the server after the :meth:`warmup`: by default it averages only entries exchanged beside the model."""
+        """Return the server after the :meth:`warmup`; by default only entries exchanged beside the model change."""
         beside = frozenset(name for name in roles.shared if name.startswith(COMMON))
         return replace(server, shared={**server.shared, **self.average(updates, beside)})
 

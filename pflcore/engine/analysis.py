@@ -1,4 +1,4 @@
-"""What the engine offers an analysis, and what it asks of one."""
+"""The interface between the engine and analyses: the base class, its input and its findings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pflcore.registry import Entry
 
 @dataclass(frozen=True, eq=False)
 class Finding:
-    """A series of numbers, float64 [n], about a client or, as -1, about nobody; `item` is what it is."""
+    """A series of numbers, float64 [n], called `item`; `client` is -1 if it is about no single client."""
 
     client: int
     item: str
@@ -26,27 +26,27 @@ class Finding:
 
     @classmethod
     def one(cls, client: int, item: str, value: float) -> Finding:
-        """Return a series of one number."""
+        """Return a finding with one number."""
         return cls(client, item, np.array([value], np.float64))
 
 
 Findings = Mapping[str, Sequence[Finding]]
-"""What each analysis found."""
+"""The findings of each analysis, by the analysis's name."""
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A run, before its first round or after its last. States are not to be modified."""
+    """A run before its first round or after its last, as input of an analysis. Do not modify its states."""
 
-    trainer: Trainer  # data, model, method and settings of training, and inference
+    trainer: Trainer  # data, model, method, settings of training, and inference
     groups: Groups
     round: int  # rounds done
     server: Server
-    state: Callable[[int], Tensors]  # client → its state, as its local training would begin with it
-    kinds: Sequence[int] | None = None  # for each client a number that colours it; None: its most frequent class
+    state: Callable[[int], Tensors]  # client → the state with which its local training would begin
+    kinds: Sequence[int] | None = None  # per client a number that selects its colour; None: its most frequent class
 
     def measured(self, client: int) -> Tensors:
-        """Return what a client is measured with, tuned after rounds of training where the method does so."""
+        """Return the state with which a client is measured, tuned if the method tunes and a round has been trained."""
         state, tuning = self.trainer.measured(self.state(client)), self.trainer.tuning
         return tuning.train(self.round, client, state).model if tuning and self.round else state
 
@@ -58,16 +58,16 @@ class Subject:
 
 @dataclass(frozen=True, kw_only=True)
 class Analysis(Entry, ABC):
-    """Base of the analyses: something to look at, once, when a run has been trained."""
+    """Base of the analyses, which compute findings once, after the last round of a run."""
 
-    title: ClassVar[str]  # the heading of what it found, in reports
-    # Options that are lists of clients: of a run that is shrunk to fewer clients, those that are left are kept.
+    title: ClassVar[str]  # the heading of the findings in reports
+    # Options that are lists of clients. If a run is shrunk to fewer clients, clients that are gone leave these lists.
     client_options: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
     def check(self, subject: Subject) -> None:
-        """Raise :class:`pflcore.errors.UserError`, before training, when the run cannot be analysed so."""
+        """Raise :class:`pflcore.errors.UserError`, before training, if the run cannot be analysed in this way."""
 
     @abstractmethod
     def findings(self, subject: Subject) -> Iterator[Finding]:
-        """Yield what there is to say after the last round. The same run gives the same findings."""
+        """Yield the findings after the last round. The same run gives the same findings."""

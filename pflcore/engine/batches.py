@@ -1,4 +1,4 @@
-"""Which of its samples a client trains on in each of its local steps."""
+"""Batches of local steps: the training samples that a client uses in each step."""
 
 from __future__ import annotations
 
@@ -16,45 +16,45 @@ from pflcore.settings import Training
 
 @dataclass(frozen=True)
 class LocalBatches:
-    """The batches of every client's local steps in a round, or in a part of it.
+    """The batches of every client's local steps in a round, or in a part of a round (a phase).
 
-    All raise :class:`UserError` for a client with nothing but batches of one sample, which batch norm cannot normalise.
+    Methods raise :class:`UserError` for a client with only batches of one sample, if the model has batch norm.
     """
 
-    rows: Sequence[Tensor]  # for each client those of its training samples, on the host
+    rows: Sequence[Tensor]  # per client the rows of its training samples, on the host
     training: Training
     seed: int
-    batch_norm: bool  # whether the model has any
-    stream: str = "batches"  # the random numbers that they are drawn from
-    share: float = 1.0  # of a client's samples, at least one, drawn anew in each round; there are none beside
-    before: float = 0.0  # passes of the round that come before the part, rounded down to whole steps
-    passes: float | None = None  # those of the part, rounded likewise; None for all that are left
-    # (round, client) → the share of the part's steps that a client takes, the first ones, rounded down to at least one
+    batch_norm: bool  # whether the model has batch norm
+    stream: str = "batches"  # name of the random stream
+    share: float = 1.0  # share of a client's samples that are used, at least one sample, drawn anew in each round
+    before: float = 0.0  # passes of the round before the part, rounded down to whole steps
+    passes: float | None = None  # passes of the part, rounded down likewise; None: all that are left in the round
+    # (round, client) → the share of the part's steps that a client takes (its first steps), rounded down, at least one
     pace: Callable[[int, int], float] | None = None
 
     def first(self, client: int) -> int:
-        """Return the steps of the round before those of the part."""
+        """Return the number of steps of the round before the part."""
         return self._step_at(self.before, client)
 
     def steps(self, round_: int, client: int) -> int:
-        """Return the steps that a client takes in the part."""
+        """Return the number of steps that a client takes in the part."""
         end = self.whole(client) if self.passes is None else self._step_at(self.before + self.passes, client)
         steps = end - self.first(client)
         return min(steps, max(1, math.floor(self.pace(round_, client) * steps + 1e-9))) if self.pace else steps
 
     def whole(self, client: int) -> int:
-        """Return the steps of the round, of a client that takes all."""
+        """Return the number of steps in a whole round of a client, regardless of `pace`."""
         return self.training.local_steps or self.training.local_epochs * self.epoch_steps(client)
 
     def epoch_steps(self, client: int) -> int:
-        """Return the steps in one pass over the samples of a client."""
+        """Return the number of steps in one pass over a client's samples."""
         return math.ceil(self._samples(client) / self.training.batch_size) - self._leaves_one_out(client)
 
     def batches(self, round_: int, client: int) -> list[Tensor]:
-        """Return the rows of each step: every epoch shuffled anew, its last batch as small as it turns out.
+        """Return the rows of each step. Every epoch is shuffled anew; its last batch may be smaller.
 
         With ``local_steps``, each batch is drawn anew from all samples of the client. A last batch of one sample is
-        left out when the model has batch norm.
+        left out if the model has batch norm.
         """
         rows, size = self.rows[client], self.training.batch_size
         order = generator(self.seed, self.stream, round_, client)
@@ -76,11 +76,11 @@ class LocalBatches:
         return max(1, math.floor(self.share * len(self.rows[client]) + 1e-9))
 
     def _step_at(self, passes: float, client: int) -> int:
-        # What rounding leaves below a whole number, as of 0.29 · 100, must not cost a step.
+        # Rounding errors must not cost a step: 0.29 · 100 is slightly below 29.
         return min(self.whole(client), math.floor(passes * self.epoch_steps(client) + 1e-9))
 
     def _leaves_one_out(self, client: int) -> bool:
-        """Return whether a client's last batch is left out, since batch norm cannot take its only sample."""
+        """Return whether a client's last batch is left out, because batch norm cannot normalise a single sample."""
         samples, size = self._samples(client), self.training.batch_size
         if not self.batch_norm or samples % size != (1 if size > 1 else 0):
             return False

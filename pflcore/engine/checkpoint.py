@@ -1,8 +1,8 @@
-"""Checkpoints: the whole state of a run in one file, written atomically, named by its round and its own hash.
+"""Checkpoints: the whole state of a run in one file, written atomically and named by its round and its hash.
 
-The hash tells a file that was cut or altered, the identity stored inside one of another run: either is skipped with one
-line, and the one before it is used. The last checkpoint of a run that has ended stays: runs of one lineage differ in
-their number of rounds only, so a longer one continues from there.
+The hash detects a file that was cut or altered, and the identity in the file one of another run. Such a file is skipped
+with one line, and the checkpoint before it is used. The last checkpoint of a finished run stays. Runs of one lineage
+differ in their number of rounds only, so a longer run continues from there.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from pflcore.files import digest_of, named, parse_json
 from pflcore.groups import Tensors
 
 _NAME = re.compile(r"round-(\d{6,})-([0-9a-f]{16})\.safetensors")
-_KEPT = 2  # the newest, and one to fall back to
-_PAUSE = 20  # times that the last write took: at most a twentieth of the time goes into writing
-_PART = ".new.part"  # one that is being written; what a process that was killed left is overwritten
-LOCK_SECONDS = 5.0  # in which a process that was killed has let go
+_KEPT = 2  # the newest checkpoint and one before it, in case the newest is damaged
+_PAUSE = 20  # pause in durations of the last write, so that writing takes at most a twentieth of the time
+_PART = ".new.part"  # the temporary file; one that a killed process left behind is overwritten
+LOCK_SECONDS = 5.0  # time to wait for the lock; within it, the system releases the lock of a killed process
 
-Misfit = Callable[[Tensors], str]  # why tensors cannot be a state of a run; empty when they can
+Misfit = Callable[[Tensors], str]  # returns the reason why tensors cannot be a state of a run; "" if they can
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The state after a round, and the hashes of the run and of the lineage that it belongs to."""
+    """The state after a round, with the hashes of its run and its lineage."""
 
     run: str
     lineage: str
@@ -44,12 +44,12 @@ class Checkpoint:
 
 
 class CheckpointFolder:
-    """The checkpoints of one run, held by one process at a time.
+    """The checkpoints of one run, locked by one process at a time.
 
     Args:
-        run: What the state depends on (specification, code, data). Checkpoints of another run are refused.
-        warn: Called with one line for each checkpoint that is skipped, and when the last one cannot be written.
-        lineage: What the state depends on but for the number of rounds; its runs leave their last ones in `states`.
+        run: Hash of everything that the state depends on (specification, code, data). Other checkpoints are skipped.
+        warn: Called with one line for each skipped checkpoint, and if the last checkpoint cannot be written.
+        lineage: Like `run`, without the number of rounds. Runs of a lineage leave their last checkpoint in `states`.
     """
 
     def __init__(
@@ -57,11 +57,11 @@ class CheckpointFolder:
     ) -> None:
         self.folder, self.run, self.warn, self.lineage, self.states = folder, run, warn, lineage, states
         self._lock = FileLock(folder / "lock")
-        self._good: list[Path] = []  # written or read by this process, oldest first
-        self._last, self._took = 0.0, 0.0  # when the last write ended, and its seconds
+        self._good: list[Path] = []  # checkpoints written or read by this process, oldest first
+        self._last, self._took = 0.0, 0.0  # end of the last write, and its duration in seconds
 
     def __enter__(self) -> CheckpointFolder:
-        """Take the folder. Raises :class:`UserError` when another process trains this run."""
+        """Lock the folder. Raises :class:`UserError` if another process trains this run."""
         self.folder.mkdir(parents=True, exist_ok=True)
         try:
             self._lock.acquire(timeout=LOCK_SECONDS)
@@ -74,12 +74,12 @@ class CheckpointFolder:
         self._lock.release()
 
     def is_due(self, every: float) -> bool:
-        """Return whether `every` seconds and twenty times the last write's have passed; with 0 it always is."""
+        """Return whether `every` seconds and twenty times the last write's duration have passed; true if it is 0."""
         pause = max(every, _PAUSE * self._took) if every > 0 else 0.0
         return time.monotonic() - self._last >= pause
 
     def save(self, round_: int, tensors: Mapping[str, Tensor]) -> None:
-        """Write the state after a round, then drop all but it and the good one before it, skipped files included."""
+        """Write the state after a round. Then delete all others, skipped ones too, except the good one before it."""
         started = time.monotonic()
         path = _write(self.folder, Checkpoint(self.run, self.lineage, round_, dict(tensors)))
         self._good = [*(one for one in self._good if one != path), path][-_KEPT:]
@@ -90,14 +90,14 @@ class CheckpointFolder:
         self._took = self._last - started
 
     def save_last(self, round_: int, tensors: Mapping[str, Tensor]) -> None:
-        """Write the state after the last round. When that fails, it costs a line and no result."""
+        """Write the state after the last round; if this fails, warn and go on, so that the result is not lost."""
         try:
             self.save(round_, tensors)
         except OSError as error:
             self.warn(f"{self.folder}: the state after round {round_} is not kept ({error})")
 
     def load(self, misfit: Misfit) -> Checkpoint | None:
-        """Read the newest good checkpoint."""
+        """Return the newest good checkpoint, or None if there is none."""
         for path in stored(self.folder):
             if found := _read(path, misfit, self.warn, run=self.run):
                 self._good = [path]
@@ -105,12 +105,12 @@ class CheckpointFolder:
         return None
 
     def earlier(self, misfit: Misfit, continues: Callable[[Checkpoint], bool]) -> Checkpoint | None:
-        """Read the state of the lineage with the most rounds from which this run continues."""
+        """Return the lineage's state with the most rounds for which `continues` is true, or None if there is none."""
         found = (_read(path, misfit, self.warn, lineage=self.lineage) for path in stored(self.states))
         return next((one for one in found if one and continues(one)), None)
 
     def archive(self) -> None:
-        """Leave the last checkpoint to longer runs, in place of those with fewer rounds, and remove the others."""
+        """Move the last checkpoint to `states`, where it replaces those without more rounds, and remove the others."""
         if self.states and self._good:
             try:
                 self.states.mkdir(parents=True, exist_ok=True)
@@ -123,30 +123,30 @@ class CheckpointFolder:
         self.clear()
 
     def clear(self) -> None:
-        """Remove all checkpoints: the run is complete."""
+        """Remove all checkpoints of the run."""
         for path in (*stored(self.folder), *self.folder.glob(_PART)):
             path.unlink()
 
 
 def stored(folder: Path | None) -> list[Path]:
-    """Return the files in a folder that are named as checkpoints are, newest first."""
+    """Return the files in a folder whose names are those of checkpoints, newest first."""
     named_so = (path for path in folder.glob("round-*") if _NAME.fullmatch(path.name)) if folder else ()
     return sorted((path for path in named_so if path.is_file()), reverse=True)
 
 
 def round_of(path: Path) -> int:
-    """Return the round in the name of a checkpoint."""
+    """Return the round in the name of a checkpoint file."""
     return int(path.name.split("-")[1])
 
 
 def _write(folder: Path, checkpoint: Checkpoint) -> Path:
-    """Write a checkpoint into a folder that exists, without copies of what is on the host. Raises ``OSError``."""
+    """Write a checkpoint into an existing folder, without copying tensors of the host. Raises ``OSError``."""
     temporary = folder / _PART
     flat = {name: tensor.detach().cpu().contiguous() for name, tensor in checkpoint.tensors.items()}
     header = {"run": checkpoint.run, "lineage": checkpoint.lineage, "round": checkpoint.round}
     try:
         with named(folder):
-            # One key: the order of several would vary from process to process.
+            # Only one key, because the order of several keys varies between processes, and so would the hash.
             save_file(flat, temporary, {"pfl": json.dumps(header)})
             path = folder / f"round-{checkpoint.round:06d}-{digest_of(temporary)[:16]}.safetensors"
             with temporary.open("rb") as file:
@@ -157,8 +157,8 @@ def _write(folder: Path, checkpoint: Checkpoint) -> Path:
 
 
 def _read(path: Path, misfit: Misfit, warn: Callable[[str], None], **identity: str) -> Checkpoint | None:
-    """Read a checkpoint that has this identity, its `run` or its `lineage`, and fits; its tensors are of a mapped file.
-    Anything else is None, and one line, unless another process has removed the file."""
+    """Read a checkpoint that has this identity (`run` or `lineage`) and fits; its tensors are mapped from the file.
+    For any other file warn with one line and return None; do not warn if another process has removed the file."""
     try:
         if digest_of(path)[:16] != path.stem.rpartition("-")[2]:
             raise ValueError("its content does not match its name")
@@ -181,7 +181,7 @@ def _read(path: Path, misfit: Misfit, warn: Callable[[str], None], **identity: s
 
 
 def compare(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> str:
-    """Return the first difference in name, shape or type; empty when there is none."""
+    """Return the first difference in name, shape or type; "" if there is none."""
     for name, tensor in expected.items():
         if name not in found:
             return f"{name} is missing"

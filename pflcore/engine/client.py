@@ -1,4 +1,4 @@
-"""What one client does in a round: the steps of its local training, which every executor carries out."""
+"""Local training and inference of one client, which every executor uses."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ from pflcore.seeds import torch_seed
 from pflcore.settings import Training
 from pflcore.task import Classification, Task
 
-# What is trained: the local steps of rounds, those before a measurement, those before the first round. Phases of rounds
-# have the numbers after it.
+# Parts of training: the local steps of rounds, the tuning before a measurement, the warm-up before the first round.
+# Phases of rounds have the numbers above.
 TRAINING, TUNING, WARMUP = range(3)
-Job = tuple[int, Tensors]  # a client and the model state that it receives, which is left as it is
+Job = tuple[int, Tensors]  # a client and the state that it receives, which is not modified
 Forward = Callable[[Tensors, Tensor], tuple[Tensor, Tensor]]  # (state, inputs) → (logits, features)
 
 
 class Diverged(Exception):
-    """Local training, or the models it left behind, produced a loss that is not finite."""
+    """A loss in local training or in a measurement is not finite."""
 
     def __init__(self, round_: int, client: int) -> None:
-        super().__init__(round_, client)  # all that there is, so that it can pass between processes
+        super().__init__(round_, client)  # all arguments, so that it can be pickled
         self.round, self.client = round_, client
 
     def __str__(self) -> str:
@@ -47,7 +47,7 @@ class Diverged(Exception):
 
 @dataclass(frozen=True)
 class Outcome:
-    """A client after its round: its model state and the mean loss over its local steps."""
+    """A client after local training: its state and the mean loss over its local steps."""
 
     client: int
     model: Tensors
@@ -56,23 +56,23 @@ class Outcome:
 
 @dataclass
 class Unfinished:
-    """A client between two of its local steps, with the losses of those before."""
+    """A client between two local steps, with the losses of the earlier steps."""
 
     state: LocalState
     losses: list[Tensor] = field(default_factory=list)
 
 
 class Trainer:
-    """Local training and inference of any client of a federation: one model object, one method, one data set.
+    """Local training and inference of any client of a federation: one model object, one method, one dataset.
 
     Attributes:
-        parameters: Names of the state entries that gradients train; `entries` are all of the model's.
+        parameters: Names of the state entries that gradients train; `entries` are the names of all model entries.
         other_statistics: Whether layers other than batch norm have running statistics.
-        resting: Buffers that its forward passes leave as they are.
-        mask_ids: What tells the dropout masks of a part from those of a round's steps.
-        parts: The trainers of what is not all of a round's local steps, :data:`TUNING`, phases and further views, by
-            part; `order` are the parts that a round consists of. Both are given by :mod:`pflcore.engine.phases`.
-        seen: Access to what the classifier gets.
+        resting: Buffers that forward passes must not change.
+        mask_ids: Further ids of the dropout masks, so that parts have other masks than a round's steps.
+        parts: The trainers of parts: :data:`TUNING`, :data:`WARMUP`, phases and further views. `order` are the parts
+            of a round. :mod:`pflcore.engine.phases` sets both, and :mod:`pflcore.engine.views` adds views.
+        seen: Captures the classifier's input.
     """
 
     def __init__(
@@ -99,41 +99,41 @@ class Trainer:
         self.other_statistics = any(name.rpartition(".")[0] not in norms for name in statistics)
         self.noise = DropoutBits(model, data.example())
         self.seen = Features(model, groups)
-        self.feature_layer = method.feature_layer  # of parts, too, whose method may be steps alone
+        self.feature_layer = method.feature_layer  # kept here, since the method of a part can be a plain `Steps`
         self.task: Task = getattr(model, "task", None) or Classification(data.positions, data.is_text)
         self.local = LocalBatches(data.train, training, seed, bool(norms), pace=pace)
         self.resting: frozenset[str] = frozenset()
         self.mask_ids: tuple[int, ...] = ()
         self.parts: dict[int, Trainer] = {}
         self.order: tuple[int, ...] = (TRAINING,)
-        self._class_counts: dict[int, Tensor] = {}  # of clients; they are wanted in every round
+        self._class_counts: dict[int, Tensor] = {}  # by client; cached, because every round uses them
 
     def part(self, part: int) -> Trainer:
-        """Return the trainer of rounds, of a phase of theirs, of what precedes a measurement, or of a view."""
+        """Return the trainer of a part: of rounds, a phase, the tuning, the warm-up, or a view."""
         return self if part == TRAINING else self.parts[part]
 
     @property
     def tuning(self) -> Trainer | None:
-        """What is done with a client before it is measured, if anything."""
+        """The trainer of the tuning before measurements; None if there is no tuning."""
         return self.parts.get(TUNING)
 
     # --- training ----------------------------------------------------------------------------------------------------
 
     def train(self, round_: int, client: int, received: Tensors) -> Outcome:
-        """Carry out all of a client's local training. Raises :class:`Diverged`."""
+        """Take all local steps of a client. Raises :class:`Diverged` if a loss is not finite."""
         with during(f"client {client}"):
             done = self.advance(round_, client, received, self.begin(received))
             return self.finish(round_, client, received, done)
 
     def begin(self, received: Tensors) -> Unfinished:
-        """Begin with copies: steps and buffers work in place."""
+        """Return a client before its first step, with copies, because steps and buffers work in place."""
         start = {name: tensor.clone() for name, tensor in received.items()}
         return Unfinished(self.method.begin(self.view(self.features, received), start))
 
     def advance(
         self, round_: int, client: int, received: Tensors, unfinished: Unfinished, stop: int | None = None
     ) -> Unfinished:
-        """Take the steps up to `stop`, by default all that are left."""
+        """Take the steps up to, but without, `stop`; by default all steps that are left."""
         self.model.train()
         state, losses = unfinished.state, list(unfinished.losses)
         batches = self.local.batches(round_, client)[len(losses) : stop]
@@ -148,7 +148,7 @@ class Trainer:
     def take_step(
         self, round_: int, client: int, received: Tensors, state: LocalState, batch: Batch, step: int
     ) -> tuple[LocalState, Tensor]:
-        """Return the state after one local step, and the loss before it; each forward pass has masks of its own."""
+        """Return the state after one local step, and the loss before it; each forward pass has different masks."""
         calls, samples = itertools.count(), len(batch.labels)
 
         def noisy(state: Tensors, inputs: Tensor) -> tuple[Tensor, Tensor]:
@@ -159,23 +159,23 @@ class Trainer:
         return self.step(self.view(features, received, self.learning_rate(round_, client, step)), state, batch)
 
     def step(self, local: ClientView, state: LocalState, batch: Batch) -> tuple[LocalState, Tensor]:
-        """Take the method's step. Raises :class:`UserError` where its loss passes over the run's class weights."""
+        """Take the method's step. Raises :class:`UserError` if its loss ignores the run's class weights."""
         made = self.method.step(local, state, batch)
         if CLASS_WEIGHTS in local.received and CLASS_WEIGHTS not in local.used:
             raise no_class_weights(self.method)
         return made
 
     def finish(self, round_: int, client: int, received: Tensors, unfinished: Unfinished) -> Outcome:
-        """End after the last step. Raises :class:`Diverged` when a loss was not finite."""
+        """Return the client after its last step. Raises :class:`Diverged` if a loss was not finite."""
         model = self.method.end(self.view(self.features, received), unfinished.state)["model"]
-        # One look at the device per client, not per step; a loss that is not finite stays so in the mean.
+        # Copied from the device once per client, not once per step; the mean is not finite if one loss is not.
         mean = float(torch.stack(unfinished.losses).mean()) if unfinished.losses else 0.0
         if not math.isfinite(mean):
             raise Diverged(round_, client)
         return Outcome(client, model, mean)
 
     def learning_rate(self, round_: int, client: int, step: int) -> float:
-        """Return that of a client's step, counted from 0."""
+        """Return the learning rate of a client's step; steps count from 0."""
         by_step = self.training.schedule_by == "step"
         within = (self.local.first(client) + step) / self.local.whole(client) if by_step else 0.0
         return learning_rate(self.training, max(0, round_ - 1) + within)
@@ -184,7 +184,7 @@ class Trainer:
     def sgd(
         self, params: Tensors, gradients: Tensors, state: Tensors, lr: float | None = None
     ) -> tuple[Tensors, Tensors]:
-        """Take one step of the run's optimiser, in place where that is faster; without `lr` at the full rate."""
+        """Take one step of the run's optimiser, in place if that is faster; without `lr` use `training.lr`."""
         return self.optimizer.apply_in_place(params, gradients, state, self.training.lr if lr is None else lr)
 
     def masks(self, samples: int, round_: int, client: int, step: int, one_pass: int) -> Tensor:
@@ -193,7 +193,7 @@ class Trainer:
         return self.noise.draw(samples, self.seed, *ids)
 
     def view(self, features: Forward, received: Tensors, lr: float | None = None) -> ClientView:
-        """Return what a method sees of a client that makes its forward passes by `features`."""
+        """Return a method's view of a client whose forward passes are calls of `features`."""
         return ClientView(
             features=features,
             differentiate=differentiate,
@@ -209,9 +209,9 @@ class Trainer:
     # --- inference ---------------------------------------------------------------------------------------------------
 
     def features(self, state: Tensors, inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Return logits of a model state and what the method sees of them, by default what the classifier gets.
+        """Return logits and features of inputs; features are by default the classifier's input.
 
-        Entries that are not the model's are ignored. The model's mode decides whether it is training.
+        Entries of the state that are not the model's are ignored. The mode (training or evaluation) is the model's.
         """
         state = pick(state, self.entries)
         state |= {name: state[name].clone() for name in self.resting if name in state}
@@ -221,17 +221,17 @@ class Trainer:
         return logits.float(), features.float()
 
     def measured(self, state: Tensors) -> Tensors:
-        """Return what of a client's state it is measured with; with its class weights where it is tuned."""
+        """Return the entries of a client's state for its measurement, with class weights if it is tuned first."""
         weights = pick(state, [CLASS_WEIGHTS]) if self.tuning else {}
         return {**self.method.eval_state(state), **weights}
 
     def predict(self, state: Tensors, inputs: Tensor) -> Tensor:
-        """Return the logits that a client is measured by; `state` is from :meth:`measured`."""
+        """Return the logits with which a client is measured; `state` is from :meth:`measured`."""
         return self.method.predict(self.view(self.features, state), state, inputs)
 
     def predictor(self, state: Tensors, client: int, size: int) -> Callable[[Tensor], Tensor]:
-        """Return what a client is measured by, inputs → logits; of a method that remembers made of all its samples,
-        `size` in a forward pass; `state` is from :meth:`measured`."""
+        """Return inputs → logits for a client's measurement; `state` is from :meth:`measured`. If the method remembers,
+        this reads all training samples of the client, `size` per forward pass."""
         if not self.method.remembers:
             return partial(self.predict, state)
 
@@ -245,10 +245,10 @@ class Trainer:
         with torch.no_grad():
             return self.method.predictor(self.view(self.features, state), state, samples)
 
-    # --- what a method is given --------------------------------------------------------------------------------------
+    # --- facts for the method ----------------------------------------------------------------------------------------
 
     def federation(self, initial: Tensors) -> Federation:
-        """Return what the server is given, by the initial model."""
+        """Return the facts about the federation and the initial model."""
         data, training, head = self.data, self.training, self.seen.head
         return Federation(
             clients=data.clients,
@@ -265,7 +265,7 @@ class Trainer:
         )
 
     def facts(self, client: int, round_: int) -> Tensors:
-        """Return the facts of a client and a round that the method asks for, under names that begin with ``data/``."""
+        """Return a client's facts in a round that the method declares, and class weights if any; names: ``data/…``."""
         made: dict[str, Callable[[], Tensor]] = {
             "class_counts": lambda: self.class_counts(client),
             "epoch_steps": lambda: torch.tensor(self.local.epoch_steps(client)),
@@ -280,14 +280,14 @@ class Trainer:
         return {name: tensor.to(self.data.device) for name, tensor in facts.items()}
 
     def class_counts(self, client: int) -> Tensor:
-        """Return how many training samples of each class a client has: (classes,), counted once."""
+        """Return the number of a client's training samples per class: (classes,)."""
         if client not in self._class_counts:
             self._class_counts[client] = self.data.class_counts(client)
         return self._class_counts[client]
 
 
 def no_class_weights(method: Method) -> UserError:
-    """Return the error of a method whose losses know nothing of class weights."""
+    """Return the error for a method whose loss ignores class weights."""
     why = "none of its losses is a local.cross_entropy"
     return UserError(f"method {name_of(method)} does not go with training.class_weights: {why}")
 
@@ -295,7 +295,7 @@ def no_class_weights(method: Method) -> UserError:
 def differentiate(
     loss: Callable[[Tensors], tuple[Tensor, Tensors]], params: Tensors
 ) -> tuple[Tensors, Tensor, Tensors]:
-    """Return the gradients of a loss function at `params`, by name, its value, and what it returns beside it."""
+    """Return the gradients of a loss function at `params`, by name, its value, and its further tensors."""
     leaves = {name: tensor.detach().requires_grad_() for name, tensor in params.items()}
     value, aside = loss(leaves)
     gradients = torch.autograd.grad(value, list(leaves.values()), materialize_grads=True)
@@ -303,8 +303,8 @@ def differentiate(
 
 
 def balanced(counts: Tensor) -> Tensor:
-    """Return the weight of each class from its samples: (classes,) of (classes,).
+    """Return the weight of each class, (classes,), from the number of samples per class, (classes,).
 
-    The samples of each class that occurs have the same total weight, and the mean weight of a sample is 1.
+    All classes that occur have the same total weight, and the mean weight of a sample is 1.
     """
     return torch.where(counts > 0, counts.sum() / counts.count_nonzero() / counts, 0.0)

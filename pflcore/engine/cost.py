@@ -1,4 +1,4 @@
-"""What a method costs: multiply-adds of a local step, bytes that travel, numbers that are stored."""
+"""The cost of a method: multiply-adds of a local step, bytes sent and received, numbers stored."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ _SAMPLES = 4  # batch norm needs two, and a method may split a batch
 
 @dataclass(frozen=True)
 class Cost:
-    """What one run costs, apart from time."""
+    """The cost of one run, except time."""
 
-    sent_up: int  # bytes that one client sends in a round, on average over all that took part
-    sent_down: int  # and receives
-    stored: int  # numbers that a client holds between its rounds: personal entries, and what is kept beside them
+    sent_up: int  # bytes that a client sends in a round, the mean over all participations
+    sent_down: int  # bytes that a client receives in a round, the mean over all participations
+    stored: int  # numbers that a client holds between its rounds: personal entries of the model and beside it
     received: int  # numbers that a client receives at the beginning of a round
-    server: int  # parameters that the server holds, those that it sends to clients included, without momenta
+    server: int  # numbers that the server holds, including those that it sends to clients, without momenta
     macs: int  # multiply-adds of a local step, forward and backward, per sample; matrix products and convolutions only
 
 
 def count(tensors: Tensors) -> int:
-    """Count the numbers in some tensors."""
+    """Return the total number of elements in tensors."""
     return sum(tensor.numel() for tensor in tensors.values())
 
 
 def step_macs(trainer: Trainer, received: Tensors) -> int:
-    """Count the multiply-adds per sample of a first local step, forward and backward, on four samples of client 0; in
-    phases, those of all of a round's steps for each step that the settings ask for."""
+    """Return the multiply-adds per sample of a local step, forward and backward, counted in a first step on four
+    samples of client 0. With phases: those of all steps of a round, divided by the number of steps in the settings."""
     rows = trainer.data.train[0][torch.arange(_SAMPLES) % len(trainer.data.train[0])]
     batch = trainer.data.batch(rows)
     trainer.model.train()
@@ -51,13 +51,13 @@ def step_macs(trainer: Trainer, received: Tensors) -> int:
 
 @contextmanager
 def operations() -> Iterator[Operations]:
-    """Count what is executed in the block. Attention is its two products, which count the same on every device."""
+    """Count operations in the block. Attention is computed as two products, so counts agree on all devices."""
     with sdpa_kernel(SDPBackend.MATH), Operations() as counted:
         yield counted
 
 
 class Operations(TorchDispatchMode):
-    """Adds up what PyTorch's formulas say of each operation, as its ``FlopCounterMode``, which loads the compiler."""
+    """Sums up PyTorch's formulas for operations, like ``FlopCounterMode``, but without loading the compiler."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""Where, and on how many threads, a run computes."""
+"""The device and the number of threads of a run."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import torch
 from pflcore.errors import UserError
 from pflcore.memory import whole_number
 
-# Pixels per image up to which a step is too short to be worth sharing between threads.
+# Pixels per image (or characters per text) up to which a step is too short to gain from several threads.
 _SMALL_IMAGE = 16 * 16
 
 
 def select_device(name: str = "auto") -> torch.device:
-    """Return a device that computes; ``auto`` is CUDA where there is one. Raises :class:`UserError` for any other.
+    """Return the device `name`; ``auto`` is CUDA or else the CPU. Raises :class:`UserError` if it cannot compute.
 
-    A CUDA device becomes the current one, as streams and recordings are of that, and its deterministic algorithms are
-    chosen, so that the same run gives the same bytes.
+    A CUDA device becomes the current device, because streams and recordings use that one, and deterministic
+    algorithms are selected, so that the same run gives the same bytes.
     """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
@@ -30,19 +30,19 @@ def select_device(name: str = "auto") -> torch.device:
             raise RuntimeError("it computes shapes and no numbers")
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0][:100]  # some list all devices that there are
+        reason = str(error).splitlines()[0][:100]  # some messages list all devices
         raise UserError(f"device {name[:100]!r} cannot be used ({reason}); use auto, cpu or cuda") from None
     if device.type == "cuda":
         torch.cuda.set_device(device)
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when cuBLAS is first used
         torch.use_deterministic_algorithms(True, warn_only=True)
-        # Else whatever is about to be written is filled with NaN first, which is for finding mistakes and not free.
+        # Otherwise PyTorch fills new tensors with NaN before they are written: a debugging aid that takes time.
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     return device
 
 
 def device_name(device: torch.device) -> str:
-    """Return the model of a GPU; of a CPU its vector instructions, as the last bits of sums depend on them."""
+    """Return the model of a GPU, or the vector instructions of a CPU, since the last bits of sums depend on them."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"{device.type} ({torch.backends.cpu.get_cpu_capability()})"
@@ -57,7 +57,7 @@ def use_threads(device: torch.device, shape: tuple[int, ...]) -> None:
 
 @contextmanager
 def one_thread(device: torch.device) -> Iterator[None]:
-    """Use one thread on a CPU, as clients do, so that sums do not depend on how many there are."""
+    """Use one thread on a CPU, like clients do, so that sums do not depend on the number of threads."""
     threads = torch.get_num_threads()
     if device.type == "cpu":
         torch.set_num_threads(1)

@@ -1,8 +1,8 @@
-"""Dropout whose randomness is an input: masks depend on (seed, round, client, step) and on nothing else.
+"""Dropout with randomness as an input: masks depend on (seed, round, client, step, pass) only.
 
 A model's dropout layers take their masks, in order, from one block of random numbers that the executor draws for a
-forward pass. So a client gets the same masks alone, in a worker, or stacked with others, and a recorded step needs no
-generator inside. A 16-bit number per element is also cheaper than a Bernoulli variable.
+forward pass. So a client gets the same masks alone, in a worker, or stacked with others, and a recorded step contains
+no generator. A 16-bit number per element is also cheaper than a Bernoulli variable.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ _LEVELS = 1 << 16
 
 
 class DropoutBits:
-    """The random numbers that the dropout layers of one model share, `per_sample` in a forward pass; `by_sample` is
-    whether all layers get their inputs sample by sample, in the first dimension. With `free` the layers are PyTorch's,
-    which draw by themselves."""
+    """The random numbers of all dropout layers of one model: `per_sample` numbers for a sample in a forward pass.
+    `by_sample` is true if samples are the first dimension of every layer's input. With `free`, layers draw by
+    themselves, like PyTorch's."""
 
     free = False
 
     def __init__(self, model: nn.Module, example: Tensor) -> None:
-        """Replace the ``nn.Dropout`` layers of `model` by layers that ask here; `example` is a batch of one input."""
+        """Replace the ``nn.Dropout`` layers of `model` by layers that use this block; `example` is a batch of one."""
         self.device = example.device
         self.bits = torch.empty(0, dtype=torch.int16, device=self.device)
         self.by_sample = True
-        self._layers: list[int] = []  # numbers per sample, in the order in which layers take them
+        self._layers: list[int] = []  # numbers per sample of each layer, in the order of use
         self._taken = 0
         if layers := _replace(model, self):
-            # In evaluation mode a layer passes on what it gets, and its size can be seen.
+            # In evaluation mode, a layer's output has the size of its input, which is the number of elements to drop.
             hooks = [layer.register_forward_hook(self._count) for layer in layers]
             with torch.no_grad():
                 model.eval()(example)
@@ -46,16 +46,16 @@ class DropoutBits:
             self.by_sample &= len(output) == 1
 
     def load(self, bits: Tensor) -> None:
-        """Use `bits` for the forward pass that follows."""
+        """Use `bits` in the next forward pass."""
         self.bits, self._taken = bits, 0
 
     def take(self, shape: torch.Size) -> Tensor:
-        """Return the next numbers, in the given shape."""
+        """Return the next numbers of the block, in the given shape."""
         start, self._taken = self._taken, self._taken + shape.numel()
         return self.bits[start : self._taken].view(shape)
 
     def fill(self, bits: Tensor, samples: int, size: int) -> Tensor:
-        """Return the numbers of a batch of `samples` as those of a batch of `size`, whose first samples have them."""
+        """Pad the numbers of a batch of `samples` samples to `size` samples; the first samples keep their numbers."""
         if samples == size:
             return bits
         layers = torch.split(bits, [samples * each for each in self._layers])
@@ -67,7 +67,7 @@ class DropoutBits:
         words = -(-self.per_sample * samples // 4)
         if not words:
             return torch.empty(0, dtype=torch.int16, device=self.device)
-        if self.device.type == "cpu":  # twice as fast as a generator of PyTorch's
+        if self.device.type == "cpu":  # twice as fast as a PyTorch generator
             drawn = np.random.SFC64(sequence(seed, "dropout", *ids)).random_raw(words).view(np.int64)
             return torch.from_numpy(drawn).view(torch.int16)[: self.per_sample * samples]
         generator = torch.Generator(self.device)
@@ -78,7 +78,7 @@ class DropoutBits:
 
 
 class Dropout(nn.Module):
-    """Zeroes elements with probability `p`, to one part in 65,536, and scales the others so that the mean stays."""
+    """Sets elements to 0 with probability `p`, rounded to 1/65,536, and scales the others so that the mean stays."""
 
     def __init__(self, p: float, noise: DropoutBits) -> None:
         super().__init__()
