@@ -1,4 +1,4 @@
-"""A frozen model as an encoder: what its classifier takes, for many samples."""
+"""A frozen model as an encoder: the inputs of its classifier for many samples."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _BATCH = 256
 
 
 class Encoder:
-    """A backbone in evaluation mode, with the weights that it begins with or with `trained` ones.
+    """A backbone in evaluation mode, with its initial weights or with `trained` ones.
 
-    Raises :class:`UserError` where it has no classifier, or does not go with the data.
+    Raises :class:`UserError` if it has no classifier or does not fit the data.
     """
 
     def __init__(self, backbone: Backbone, data: FederatedData, trained: Mapping[str, Tensor] | None = None) -> None:
@@ -49,7 +49,7 @@ class Encoder:
     def encode_all(self, rows: Rows) -> np.ndarray:
         """Return the features of all samples in `rows`, float32 (rows, features), mapped to a file if they are large.
 
-        On a CPU every core takes batches, one thread each, so the numbers do not depend on how many there are.
+        On a CPU, every core computes batches on one thread, so the numbers do not depend on the number of cores.
         """
         parts = torch.split(torch.from_numpy(rows), _BATCH)
         advance, start = track("encoding", len(rows)), 0
@@ -71,7 +71,7 @@ class Encoder:
             yield from pool.imap(_encode, [part.numpy() for part in parts])
 
 
-_inherited: list[Encoder] = []  # by the processes of a pool, which are forked
+_inherited: list[Encoder] = []  # one encoder, set in each forked process of a pool
 
 
 def _begin(encoder: Encoder) -> None:

@@ -1,6 +1,6 @@
-"""Measuring the personalised models of all clients on their own test samples, and on those held back for validation.
+"""Measurements of the clients' personalised models on their own test samples and their validation samples, if any.
 
-Both splits are measured in one pass, validation behind test; where nothing is held back it costs nothing.
+Both splits are measured in one pass, first test and then validation.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from pflcore.groups import Tensors
 from pflcore.task import Measured, Score
 
 COLUMNS = ("correct", "total", "loss", "last")
-"""The numbers with which a :data:`pflcore.task.Score` begins, as names."""
+"""Names of the first numbers of a :data:`pflcore.task.Score`."""
 SplitScores = tuple[Score, ...]
-"""The score of a client's test samples and, where there are any, that of its validation samples."""
+"""The scores of a client: on its test samples and, if the data has any, on its validation samples."""
 
 
 @dataclass(frozen=True, eq=False)
 class Scores:
     """The scores of several clients: float64 [splits, columns, clients], in which counts are exact up to 2^53.
 
-    The splits are test and, where samples are held back, validation, and the same of each further view; the columns are
-    :data:`COLUMNS` and what the task has further. All are NaN of a client that a view does not have.
+    Splits are test and, if the data has any, validation samples, and the same for each further view. Columns are
+    :data:`COLUMNS` and the task's further numbers. All numbers are NaN for a client that is not measured in a view.
     """
 
     values: NDArray[np.float64]
@@ -46,19 +46,19 @@ class Scores:
         return column
 
     def figure(self, clients: NDArray[np.bool_], split: int = 0, *, precise: bool = False) -> float:
-        """Return the pooled accuracy of some clients, 0 to 1; of detectors the plain mean of their precisions."""
+        """Return the pooled accuracy of some clients, 0 to 1; if `precise`, the mean of the clients' precisions."""
         if precise:
             return float(np.nanmean(self.values[split, len(COLUMNS)][clients]))
         return float(self.column("correct", split)[clients].sum() / self.column("total", split)[clients].sum())
 
 
 def batch_size(trainer: Trainer) -> int:
-    """Return the samples of a forward pass: enough to fill the device, few enough for the papers' models."""
+    """Return the number of samples per forward pass: enough to use the device well, few enough for its memory."""
     return trainer.task.at_once(4096 if trainer.data.device.type == "cuda" else 256)
 
 
 def score_client(trainer: Trainer, state: Tensors, client: int, size: int | None = None) -> SplitScores:
-    """Score a client's own model on its own test and validation samples, `size` at a time if it is given."""
+    """Score a client's model on its own test and validation samples; a forward pass has `size` samples, if given."""
     size = size or batch_size(trainer)
     with during(f"client {client}"):
         predict = trainer.predictor(state, client, size)
@@ -67,23 +67,23 @@ def score_client(trainer: Trainer, state: Tensors, client: int, size: int | None
 
 
 def score_shared_model(trainer: Trainer, state: Tensors, size: int | None = None) -> Scores:
-    """Score one model that all clients share in a pass over their samples, `size` at a time if it is given."""
+    """Score one model that all clients share in one pass over their samples; `size` as for :func:`score_client`."""
     return client_scores(trainer, measure_chunks(trainer, state, pooled_chunks(trainer, size)))
 
 
 def pooled_chunks(trainer: Trainer, size: int | None = None) -> tuple[Tensor, ...]:
-    """Return the rows that all clients are measured on, client after client, in pieces of one forward pass."""
+    """Return the rows on which all clients are measured, client after client, in chunks of one forward pass."""
     rows = torch.cat([trainer.data.measured(client) for client in range(trainer.data.clients)])
     return torch.split(rows, size or batch_size(trainer))
 
 
 def measure_chunks(trainer: Trainer, state: Tensors, chunks: Sequence[Tensor]) -> list[Measured]:
-    """Measure each row of each chunk with one model; losses are float64."""
+    """Return the measurements of one model on each row of each chunk; losses are float64."""
     return _measure(trainer, partial(trainer.predict, state), chunks)
 
 
 def client_scores(trainer: Trainer, parts: Iterable[Measured]) -> Scores:
-    """Score each client by what :func:`measure_chunks` returns for all pooled chunks."""
+    """Return the scores of all clients from the results of :func:`measure_chunks` for all pooled chunks."""
     data = trainer.data
     ends = np.cumsum([len(data.measured(client)) for client in range(data.clients)])[:-1]
     clients = zip(*(np.split(part, ends) for part in _joined(parts)), strict=True)
@@ -91,7 +91,7 @@ def client_scores(trainer: Trainer, parts: Iterable[Measured]) -> Scores:
 
 
 def by_split(trainer: Trainer, client: int, measured: Measured) -> SplitScores:
-    """Score a client by what was measured of its samples, those for test and then those for validation."""
+    """Return the scores of a client from measurements of its test samples followed by its validation samples."""
     tested = len(trainer.data.test[client])
     sides = [slice(tested), slice(tested, None)] if trainer.data.validation else [slice(None)]
     return tuple(trainer.task.score(tuple(part[side] for part in measured)) for side in sides)
@@ -101,7 +101,7 @@ def by_split(trainer: Trainer, client: int, measured: Measured) -> SplitScores:
 def _measure(trainer: Trainer, predict: Callable[[Tensor], Tensor], chunks: Sequence[Tensor]) -> list[Measured]:
     trainer.model.eval()
     made = [trainer.task.measure(predict(batch.inputs), batch.labels) for batch in trainer.data.batches(chunks)]
-    # One look at the device for all chunks.
+    # Copied to the host after all chunks, because the first copy waits for the device.
     return [tuple(part.cpu().numpy() for part in measured) for measured in made]
 
 

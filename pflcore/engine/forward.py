@@ -1,4 +1,4 @@
-"""What surrounds a model's forward pass: arithmetic, the form of attention, a look at its features.
+"""The context of a model's forward pass: precision, replacements of PyTorch functions, and captured features.
 
 Parameters, gradients and averages are always float32. Precisions of the passes:
 
@@ -22,13 +22,13 @@ from torch.overrides import TorchFunctionMode
 
 from pflcore.groups import Groups
 
-# Options of attention that change nothing.
+# Options of attention with values that change nothing.
 _PLAIN = {"attn_mask": None, "dropout_p": 0.0, "is_causal": False, "scale": None, "enable_gqa": False}
 
 
 @contextmanager
 def use_precision(precision: str) -> Iterator[None]:
-    """Set PyTorch's switches for float32 arithmetic on CUDA, and put them back."""
+    """Set PyTorch's switches for float32 arithmetic on CUDA in the block, and restore them afterwards."""
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     before = matmul.allow_tf32, cudnn.allow_tf32
     matmul.allow_tf32 = cudnn.allow_tf32 = precision == "tf32"
@@ -39,16 +39,16 @@ def use_precision(precision: str) -> Iterator[None]:
 
 
 class Features:
-    """Captures the input of the classifier, and of the module that memories are made of, while it is entered.
+    """Captures, while it is entered, the inputs of the classifier and of the module whose inputs memories store.
 
-    The classifier is the first module of the group ``head``, its entries are named in `head`; a model without such a
-    group, or with a task of its own, has no features, which is an empty tensor. Memories, and second classifiers
-    (FedRoD's), are made of its input too, unless the model names another module in an attribute ``memory``.
+    The classifier is the first module of the group ``head``; `head` has the names of its entries. A model without this
+    group, or with a task that is not classification, has no features: they are an empty tensor. Memories and second
+    classifiers (FedRoD) use the classifier's input too, unless the model's attribute ``memory`` names another module.
     """
 
     def __init__(self, model: nn.Module, groups: Groups) -> None:
         modules = dict(model.named_modules())
-        # The heads of a model with a task of its own see maps, not features of a sample.
+        # In a model with another task (a detector), the heads' inputs are maps and not features of a sample.
         plain = getattr(model, "task", None) is None
         names = [name for name, group in groups.of.items() if group == "head" and plain]
         path = names[0].rpartition(".")[0] if names else ""
@@ -67,15 +67,15 @@ class Features:
 
     def __exit__(self, *_: object) -> None:
         self._depth -= 1
-        if not self._depth:  # tensors of a vectorised pass must not outlive it
+        if not self._depth:  # because tensors of a vectorised pass must not outlive the pass
             self._captured.clear()
 
     def of_classifier(self) -> Tensor:
-        """Return the classifier's input in the forward pass that was made: (batch, …, features)."""
+        """Return the classifier's input in the last forward pass: (batch, …, features)."""
         return self._captured[self._classifier] if self._classifier else torch.empty(0)
 
     def of_memory(self) -> Tensor:
-        """Return what memories are made of, in the forward pass that was made: (batch, …, features)."""
+        """Return the features that memories store, from the last forward pass: (batch, …, features)."""
         return self._captured[self._memory] if self._memory else torch.empty(0)
 
     def _capture(self, module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
@@ -84,7 +84,7 @@ class Features:
 
 
 class Substitute(TorchFunctionMode):
-    """Has others called in the place of some of PyTorch's functions, while it is entered."""
+    """Replaces some PyTorch functions by `others` while it is entered."""
 
     def __init__(self, others: Mapping[Callable[..., Any], Callable[..., Any]]) -> None:
         super().__init__()
@@ -97,23 +97,23 @@ class Substitute(TorchFunctionMode):
 
 
 def is_plain(options: Mapping[str, Any]) -> bool:
-    """Return whether options of ``F.scaled_dot_product_attention`` leave it what it is without them."""
+    """Return whether these options of ``F.scaled_dot_product_attention`` do not change its result."""
     return all(name in _PLAIN and value == _PLAIN[name] for name, value in options.items())
 
 
 @contextmanager
 def autocast(precision: str, device: torch.device) -> Iterator[None]:
-    """Enter the context of a forward pass."""
+    """Enter the context of a forward pass in a precision."""
     if precision != "bf16":
         yield
         return
-    # Each parameter is used once in a pass, so there is nothing to gain from keeping what was cast.
+    # Each parameter is used once per pass, so a cache of cast parameters has no use.
     with torch.autocast(device.type, dtype=torch.bfloat16, cache_enabled=False), Substitute(_MIXED):
         yield
 
 
 def _attention(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
-    """Compute two products: on CPUs, the backward pass of the fused kernel is slow in bfloat16."""
+    """Compute attention as two products, because the fused kernel's backward pass is slow in bfloat16 on CPUs."""
     if not is_plain(options):
         return F.scaled_dot_product_attention(q, k, v, **options)
     scores = torch.matmul(q, k.transpose(-1, -2)).float() / math.sqrt(q.shape[-1])
@@ -124,7 +124,7 @@ def _in_float32(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return lambda x, *args, **kwargs: function(x.float(), *args, **kwargs)
 
 
-# What autocast leaves to kernels for mixed types, which not every device and transform has.
+# Functions for which autocast uses kernels for mixed types, which some devices and transforms lack.
 _MIXED: Mapping[Callable[..., Any], Callable[..., Any]] = {
     F.scaled_dot_product_attention: _attention,
     **{norm: _in_float32(norm) for norm in (F.layer_norm, F.batch_norm, F.group_norm)},

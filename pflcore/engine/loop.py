@@ -1,4 +1,4 @@
-"""The round loop: round after round, with a checkpoint now and then; at the end, analyses and the result."""
+"""The round loop: rounds, with checkpoints between them; at the end, analyses and the result."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from pflcore.settings import Evaluation, Training
 
 @dataclass(frozen=True)
 class Progress:
-    """What is known after a round, for a progress display."""
+    """The state of a run after a round, for a progress display."""
 
     round: int
-    rounds: int  # after the last round, also of a run that is stopped early, it is `round`
-    loss: float
+    rounds: int  # number of rounds of the run; equals `round` after the last one, even if the run is stopped early
+    loss: float  # mean over the participants of the round
     accuracy: float | None  # of the last measurement, 0 to 1
 
 
@@ -50,21 +50,21 @@ def train(
     kinds: Sequence[int] | None = None,
     condition: Condition | None = None,
 ) -> Result:
-    """Train one run from its last checkpoint, or from the beginning, to where it ends, and analyse it.
+    """Train one run from its last checkpoint, or from the beginning, to its end, and analyse it.
 
     Args:
-        seed: Of initial weights, sampling, batches and dropout; each has a stream of its own.
+        seed: Seed of initial weights, sampling, batches and dropout, which have separate streams.
         executor: One of :data:`pflcore.engine.executors.EXECUTORS`.
-        checkpoints: Where to keep state between rounds, already entered; None keeps none.
-        checkpoint_every: Seconds between checkpoints at least, and at least twenty times what the last one took to
-            write; 0 is one after every round. It never changes a result.
-        confirm: Called when all is computed. When it or an analysis raises, the last checkpoint has the trained state.
-        kinds: For each client a number that analyses tell clients apart by; None is its most frequent class.
-        condition: What clients and the server are exposed to meanwhile; None is nothing.
+        checkpoints: Folder of checkpoints, already entered; None writes no checkpoints.
+        checkpoint_every: Least number of seconds between checkpoints, which are also at least twenty times the duration
+            of the last write apart; 0 writes one after every round. It never changes a result.
+        confirm: Called after all computation. If it or an analysis raises, the last checkpoint has the trained state.
+        kinds: Per client a number by which analyses group clients; None: its most frequent class.
+        condition: Condition under which the run trains; None: no condition.
     """
     if data.device.type == "cpu":
         keep_freed_memory()
-    # Only the CPU's generator: nothing draws from a GPU's own, and asking for its state would start CUDA on all GPUs.
+    # Only the CPU's generator: nothing uses a GPU's generator, and reading its state would start CUDA on all GPUs.
     with torch.random.fork_rng(devices=[]), use_precision(training.precision):
         with during("before the first round"):
             scratch = checkpoints.folder if checkpoints else None

@@ -1,7 +1,7 @@
-"""Optimisers and schedules: steps of the clients and of the server, as functions of values.
+"""Optimisers of clients and of the server, and schedules of the learning rate, as functions of values.
 
-The state of a client's optimiser is one flat dict of tensors, so that it travels like its model: to another worker,
-stacked with those of others, into a recorded step. It is empty before the first step of a round.
+The state of a client's optimiser is one flat dict of tensors. So it can be handled like the model: sent to another
+worker, stacked with those of other clients, or read by a recorded step. It is empty before the first step of a round.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _FIRST, _SECOND, _STEPS = "first/", "second/", "steps"
 
 @dataclass(frozen=True)
 class Sgd:
-    """As ``torch.optim.SGD``; the state are momenta, by the parameters' names."""
+    """SGD as in ``torch.optim.SGD``; the state has the momenta, under the parameters' names."""
 
     training: Training
 
     def apply(self, params: Tensors, gradients: Tensors, state: Tensors, lr: Rate) -> tuple[Tensors, Tensors]:
-        """Return the next parameters and state, in tensors of their own; works under ``torch.func.vmap``."""
+        """Return the next parameters and state as new tensors; works under ``torch.func.vmap``."""
         training, slopes = self.training, clipped(gradients, self.training.clip)
         if training.weight_decay:
             slopes = _plus(slopes, params, training.weight_decay)
@@ -42,7 +42,7 @@ class Sgd:
         return _plus(params, slopes, -lr), state
 
     def apply_in_place(self, params: Tensors, gradients: Tensors, state: Tensors, lr: float) -> tuple[Tensors, Tensors]:
-        """Do as :meth:`apply`, in the storage of `params` and `state` where that is faster."""
+        """Take the step of :meth:`apply`, in the storage of `params` and `state` if that is faster."""
         training = self.training
         values, slopes = list(params.values()), list(clipped(gradients, training.clip).values())
         if training.weight_decay:
@@ -61,7 +61,7 @@ class Sgd:
 
 @dataclass(frozen=True)
 class Adam:
-    """As ``torch.optim.Adam`` and ``torch.optim.AdamW``; the state are two moments and the number of steps."""
+    """Adam as in ``torch.optim.Adam`` and ``torch.optim.AdamW``; the state has both moments and the number of steps."""
 
     training: Training
 
@@ -94,7 +94,7 @@ def make_optimizer(training: Training) -> Sgd | Adam:
 
 
 def clipped(gradients: Tensors, norm: float | None) -> Tensors:
-    """Cut all gradients together down to a norm, as PyTorch's ``clip_grad_norm_``; None leaves them."""
+    """Return gradients scaled down to a joint norm of at most `norm`, as in ``clip_grad_norm_``; None: unchanged."""
     if not norm:
         return gradients
     now = torch.stack([slope.square().sum() for slope in gradients.values()]).sum().sqrt()
@@ -107,11 +107,11 @@ def _plus(ones: Tensors, others: Tensors, weight: float) -> Tensors:
 
 
 def learning_rate(training: Training, done: float) -> float:
-    """Return the clients' rate of a step before which `done` rounds were done; with a fraction, within a round.
+    """Return the clients' learning rate of a step after `done` rounds; a fraction means a step within a round.
 
-    Schedules are PyTorch's of the same names, with rounds in the place of epochs: ``CosineAnnealingLR``, ``LinearLR``,
-    ``MultiStepLR`` or ``StepLR``, ``ExponentialLR``, after a ``LinearLR`` while the rate is warmed up: in a warm-up of
-    w rounds it grows from lr / (w + 1) by as much in each; the schedule counts from its end.
+    Schedules are those of PyTorch with rounds in place of epochs: ``CosineAnnealingLR``, ``LinearLR``, ``MultiStepLR``
+    or ``StepLR``, ``ExponentialLR``. A warm-up of w rounds is a ``LinearLR`` before the schedule: the rate begins at
+    lr / (w + 1) and grows by the same amount in each round. The schedule counts rounds from the end of the warm-up.
     """
     if done < training.warmup:
         return training.lr * (done + 1) / (training.warmup + 1)
@@ -132,13 +132,13 @@ def learning_rate(training: Training, done: float) -> float:
 
 
 class ServerOptimizer:
-    """A step of the server's own on the shared parameters; without one they stay as the method's server made them.
+    """The server's optimiser on the shared parameters; without one, the method's update is unchanged.
 
-    As in Reddi et al., "Adaptive Federated Optimization" (ICLR 2021), algorithm 2: what the method would go to, less
-    where it was, is a pseudo-gradient Δ. With x the shared `parameters`, m at first 0 and v at first τ²:
+    As in Reddi et al., "Adaptive Federated Optimization" (ICLR 2021), algorithm 2: the pseudo-gradient Δ is the change
+    that the method's update makes. With x the shared `parameters`, m initially 0 and v initially τ²:
 
     - adam, yogi, adagrad: m ← β1 · m + (1 − β1) · Δ, and x ← x + η · m / (√v + τ), where v becomes
-      β2 · v + (1 − β2) · Δ², v − (1 − β2) · Δ² · sign(v − Δ²), or v + Δ². Neither mean is corrected for its beginning.
+      β2 · v + (1 − β2) · Δ² (adam), v − (1 − β2) · Δ² · sign(v − Δ²) (yogi), v + Δ² (adagrad). No bias correction.
     - momentum, FedAvgM of Hsu et al. (arXiv 1909.06335): m ← β1 · m + Δ, and x ← x + η · m.
     """
 
@@ -148,18 +148,18 @@ class ServerOptimizer:
         if on and not parameters:
             why = f"so training.server_optimizer: {self.kind} has nothing to act on"
             raise UserError(f"method {method} shares no parameters of the model, {why}")
-        # Learning rates where the settings leave them open: that of an average, and one for steps of about its size.
+        # Default learning rates: 1 is plain averaging; for adaptive optimisers, about the size of a parameter's step.
         self.lr = training.server_lr or (1.0 if self.kind == "momentum" else 0.01)
         self.first: Tensors = {name: torch.zeros_like(tensor) for name, tensor in parameters.items()} if on else {}
         squared = self.first if self.kind != "momentum" else {}
         self.second: Tensors = {name: torch.full_like(zeros, training.server_tau**2) for name, zeros in squared.items()}
 
     def before(self, server: Server) -> Tensors:
-        """Copy what it acts on, as it is before the method's update, which may work in place."""
+        """Return copies of the parameters before the method's update, which may work in place."""
         return {name: server.shared[name].clone() for name in self.first}
 
     def step(self, before: Tensors, server: Server) -> Server:
-        """Return the server after a round; `server` is the method's, `before` from before it."""
+        """Return the server after the step; `server` is after the method's update, `before` from :meth:`before`."""
         if not before:
             return server
         moved = {name: self._moved(name, tensor, server.shared[name] - tensor) for name, tensor in before.items()}
@@ -182,9 +182,9 @@ class ServerOptimizer:
         return x + self.lr * m / (v.sqrt() + tau)
 
     def state(self) -> Tensors:
-        """Return the moments, by name of their parameters."""
+        """Return the moments, with prefixes before the parameters' names."""
         return add_prefix(_FIRST, self.first) | add_prefix(_SECOND, self.second)
 
     def restore(self, tensors: Tensors) -> None:
-        """Continue from a state."""
+        """Set the moments to those of :meth:`state`."""
         self.first, self.second = strip_prefix(_FIRST, tensors), strip_prefix(_SECOND, tensors)

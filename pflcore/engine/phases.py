@@ -1,5 +1,5 @@
-"""Who owns what of a model, which settings a method goes with, and what a client's training consists of: a round or its
-phases, a first pass, tuning."""
+"""Roles of parameters, checks of settings against the method and the data, and the trainers of a run: for whole rounds,
+phases, the warm-up and the tuning."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ _PLAIN_SGD: dict[str, Any] = {
 
 
 def roles_of(method: Method, groups: Groups) -> Roles:
-    """Return the method's roles, less what is fixed. Raises :class:`UserError` for a group that the backbone lacks."""
+    """Return the method's roles without fixed entries. Raises :class:`UserError` if the backbone lacks a group."""
     with _naming_groups(method):
         return method.roles(groups).without(groups.fixed)
 
 
 def groups_of(method: Method, groups: Groups) -> Groups:
-    """Return the model's groups as the method trains them. Raises as :func:`roles_of`, and where it trains nothing."""
+    """Return the groups with the parameters that the method trains. Raises like :func:`roles_of`, and if none are."""
     wanted = method.trained()
     with _naming_groups(method):
         trained = groups.training(wanted) if wanted else groups
@@ -54,7 +54,7 @@ def groups_of(method: Method, groups: Groups) -> Groups:
 
 @contextmanager
 def _naming_groups(method: Method) -> Iterator[None]:
-    """Say in an error which option or attribute of the method names the group."""
+    """Add to an error about an unknown group which option or attribute of the method names the group."""
     try:
         yield
     except UserError as error:
@@ -66,7 +66,7 @@ def _naming_groups(method: Method) -> Iterator[None]:
 
 
 def check_settings(method: Method, training: Training, data: FederatedData, detects: bool) -> None:
-    """Raise :class:`UserError` where settings do not go with the method or the data, or either with a detector."""
+    """Raise :class:`UserError` if the settings do not fit the method or the data, or if these do not fit a detector."""
     name = f"method {name_of(method)}:"
     augment = "training.augment_crop, _flip and _rotation"
     if training.augments and data.kind != IMAGES:
@@ -96,7 +96,7 @@ def make_trainer(
     seed: int,
     pace: Callable[[int, int], float] | None = None,
 ) -> Trainer:
-    """Make the trainer of a run, with those of all parts that its method has; `pace` as for its batches."""
+    """Return the trainer of a run, with those of its method's parts; `pace` is that of its batches."""
     trainer = Trainer(model, groups, roles_of(method, groups), data, method, training, seed, pace)
     if tuning := method.tuning():
         trainer.parts[TUNING] = _tuner(trainer, groups, tuning)
@@ -105,14 +105,14 @@ def make_trainer(
 
 
 def _tuner(trainer: Trainer, groups: Groups, tuning: Phase) -> Trainer:
-    """Make the trainer with the steps and batches of its method's tuning."""
+    """Return the trainer with the steps and batches of the method's tuning."""
     where = f"method {name_of(trainer.method)}: finetune_groups:"
     try:
         part = groups.select(tuning.groups or (ALL,))
     except UserError as error:
         raise UserError(f"{where} {error}") from None
     tuner = copy.copy(trainer)
-    # Of what is no method, a part takes the steps alone.
+    # A part only calls the functions of Steps, so its `method` can be a plain Steps.
     tuner.method = cast(Method, tuning.steps or FineTuning(host=trainer.method, moving=part - groups.parameters))
     tuner.parameters = groups.parameters & part
     if groups.parameters and not tuner.parameters:
@@ -120,7 +120,7 @@ def _tuner(trainer: Trainer, groups: Groups, tuning: Phase) -> Trainer:
     tuner.mask_ids, tuner.parts = (TUNING,), {}
     tuner.training = replace(
         trainer.training,
-        local_epochs=int(tuning.epochs or 1),  # of no account where steps are counted
+        local_epochs=int(tuning.epochs or 1),  # not used if `local_steps` is set
         local_steps=tuning.count,
         lr=tuning.lr or trainer.training.lr,
         **_PLAIN_SGD,
@@ -132,7 +132,7 @@ def _tuner(trainer: Trainer, groups: Groups, tuning: Phase) -> Trainer:
 
 
 def _phases(trainer: Trainer) -> Iterator[int]:
-    """Make the trainers of the method's phases; yield the parts that they are, in order."""
+    """Create the trainers of the warm-up and of the phases; yield the parts of a round in order."""
     passes = 0.0
     if warmup := trainer.method.warmup():
         trainer.parts[WARMUP] = _phase(trainer, WARMUP, replace(warmup, extra=True), 0.0)
@@ -147,7 +147,7 @@ def _phases(trainer: Trainer) -> Iterator[int]:
 
 
 def _phase(trainer: Trainer, part: int, phase: Phase, before: float) -> Trainer:
-    """Make the trainer with the steps and batches of a phase that begins after some passes of the round."""
+    """Return the trainer with the steps and batches of a phase that begins after `before` passes of the round."""
     one = copy.copy(trainer)
     one.method = cast(Method, phase.steps or trainer.method)
     if phase.extra:
@@ -170,10 +170,10 @@ def _phase(trainer: Trainer, part: int, phase: Phase, before: float) -> Trainer:
 
 @dataclass(frozen=True)
 class FineTuning(Steps):
-    """Steps on the cross-entropy of the predictions that clients of a method are measured by.
+    """Steps that tune a client: on the cross-entropy of the predictions with which the method `host` is measured.
 
-    They train the parameters that the trainer names, and second ones of the same names that a client keeps, like
-    FedRoD's classifier. Buffers in `moving` follow the batches; all others stay as they are.
+    They train the trainer's parameters, and personal entries with the prefix ``own/`` and the same names, like FedRoD's
+    second classifier. Buffers in `moving` are updated by the batches; all other entries do not change.
     """
 
     ignores_unlabelled = True

@@ -1,4 +1,4 @@
-"""What a run leaves behind: its measurements as columns, its weights by name, what it cost, what analyses found."""
+"""The result of a run: measurements as columns, weights by name, costs, findings of analyses."""
 
 from __future__ import annotations
 
@@ -19,40 +19,40 @@ from pflcore.settings import View
 
 @dataclass(frozen=True)
 class Result:
-    """What a run leaves behind.
+    """The result of a run.
 
-    The first columns have one entry per (measured round, view, client), of test samples, and one of validation samples
-    where there are any. A prediction is one per image, one per character for text.
+    The arrays have one entry per (measured round, view, client) for test samples, and one for validation samples if the
+    data has any. There is one prediction per image, and one per character for text.
     """
 
     round: np.ndarray
     client: np.ndarray
-    correct: np.ndarray  # predictions
-    total: np.ndarray
+    correct: np.ndarray  # number of correct predictions
+    total: np.ndarray  # number of predictions
     loss: np.ndarray  # the mean over predictions
-    last: np.ndarray  # correct predictions at the last positions of texts
-    further: dict[str, np.ndarray]  # metrics, by name; of detectors `precision`, the mean average precision, 0 to 1
-    validation: np.ndarray  # which entries are of validation samples
-    view: np.ndarray  # which of `views` entries are of
+    last: np.ndarray  # number of correct predictions at the last positions of texts
+    further: dict[str, np.ndarray]  # metrics by name; for detectors `precision`, the mean average precision, 0 to 1
+    validation: np.ndarray  # whether an entry is about validation samples
+    view: np.ndarray  # index into `views`
     views: tuple[View, ...]
     positions: int  # predictions per sample
-    rounds: int  # that were trained: all, unless it was stopped early or diverged
+    rounds: int  # rounds trained: all, unless the run was stopped early or diverged
     diverged: Diverged | None
-    parameters: int  # trained ones, of one client's model
+    parameters: int  # number of trained parameters of one client's model
     cost: Cost
-    resumed_from: int  # the round that this process continued from; 0 for none
-    inherited: bool  # whether it did so from the last checkpoint of an earlier run, and not from one of its own
-    # Parameters that were not trained, final shared entries, `server.…` what else the server keeps, and
-    # `client.<number>.…` the personal entries of clients that trained.
+    resumed_from: int  # the round from which this process continued; 0 if it began the run
+    inherited: bool  # whether it continued from the last checkpoint of an earlier run of the lineage
+    # Fixed parameters and final shared entries, the server's `extra` as `server.…`, and the personal entries of clients
+    # that trained as `client.<number>.…`.
     weights: Tensors
     findings: Findings
-    notes: tuple[str, ...] = ()  # of the backbone, about the weights that it began with
-    attackers: frozenset[int] = frozenset()  # clients whose entries are no part of what is measured
-    epsilon: float | None = None  # of differential privacy, where there is any
+    notes: tuple[str, ...] = ()  # from the backbone, about its initial weights
+    attackers: frozenset[int] = frozenset()  # clients whose measurements do not count
+    epsilon: float | None = None  # ε of differential privacy, if the run has any
 
 
 def columns(history: History) -> dict[str, Any]:
-    """Return the measurements under their names in a :class:`Result`: by round and view, test before validation."""
+    """Return the measurements as arrays of a :class:`Result`, ordered by round and view, test before validation."""
     clients, splits, count = len(history.members), history.splits, len(history.columns)
     parts = len(history.views) * splits
     values = np.array([scores.values for scores in history.scores.values()], np.float64)
@@ -74,8 +74,8 @@ def columns(history: History) -> dict[str, Any]:
 
 
 def write_findings(path: Path, findings: Findings, /, **meta: Any) -> None:
-    """Write the artifact ``analysis/1``, with facts about the run: a number per row, in the order of the findings."""
-    # Here, as training does without them.
+    """Write the artifact ``analysis/1``: a number per row, in the order of the findings; `meta`: facts of the run."""
+    # Imported here, because training does not need pyarrow.
     import pyarrow as pa
 
     from pflcore.artifacts import write_table

@@ -1,4 +1,4 @@
-"""The state of one run, and what a round does to it."""
+"""The state of one run, and the transition of a round."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ class RunState:
     """The state of one run and the transitions between its rounds: train a cohort, update the server, measure.
 
     Attributes:
-        initial: The model's state as it begins; `fixed` is what of it nobody trains, which is in no checkpoint.
-        kept: What a client keeps, as it begins: the personal part of its model, and what the method has it keep beside.
-        carried: A client's state as it begins, names, shapes and types of which stay.
-        roles: Who owns which entries, those among them that are exchanged beside the model.
-        traffic: Bytes that clients sent and received, and how often one took part, over all rounds so far.
+        initial: The model's initial state; `fixed` are its parameters that are never trained; no checkpoint has them.
+        kept: A client's initial personal entries, of the model and beside it.
+        carried: A client's complete initial state, whose names, shapes and types stay the same in all rounds.
+        roles: The roles of all entries, including those that are exchanged beside the model.
+        traffic: Over all rounds so far: bytes that clients sent, bytes that they received, number of updates.
     """
 
     def __init__(
@@ -103,12 +103,12 @@ class RunState:
 
     @property
     def over(self) -> bool:
-        """Whether it has come to its last round, diverged, or lost its patience."""
+        """Whether the run has reached its last round, has diverged, or is stopped early."""
         stopped = self.history.stops_after(self.training.patience)
         return self.round >= self.training.rounds or self.diverged is not None or stopped is not None
 
     def warmup(self, executor: Sequential) -> None:
-        """Let all clients that take part in training do what the method has them do before the first round, if any."""
+        """Run the method's warm-up, if it has one, with all clients that take part in training."""
         if WARMUP in self.trainer.parts and (done := self._train(executor, 0, self.draws.members, (WARMUP,))):
             updates, personal, _ = done
             sent = self.condition.sent(self.draws, 0, updates)
@@ -116,10 +116,10 @@ class RunState:
             self.personal.update(personal)
 
     def advance(self, executor: Sequential) -> float:
-        """Run one round; return the mean local loss of its participants, not a number where nobody takes part.
+        """Run one round; return the mean local loss of its participants, or NaN if it has none or the run diverges.
 
-        When local training diverges, the state before the round stays. A loss that is first seen not to be finite when
-        the models are measured is a divergence too, but leaves the state after the round.
+        If training, or a measurement before aggregation, diverges, the state is that before the round. A loss that is
+        not finite in the measurement after aggregation is a divergence too, but leaves the state after the round.
         """
         round_, members = self.round + 1, self.draws.members
         sampled = sample_cohort(members, self.training.cohort_size(len(members)), self.seed, round_)
@@ -146,7 +146,7 @@ class RunState:
         return float(np.mean(losses)) if losses and not self.diverged else float("nan")
 
     def _aggregate(self, round_: int, updates: Sequence[Update]) -> None:
-        """Let the server take in what clients send after their training."""
+        """Update the server with the updates of the clients, and count their bytes."""
         received = self.condition.sent(self.draws, round_, updates)
         for update in received:
             self.traffic += torch.tensor([*self.method.traffic(update), 1])
@@ -157,8 +157,8 @@ class RunState:
     def _train(
         self, executor: Sequential, round_: int, clients: Sequence[int], parts: Sequence[int]
     ) -> tuple[list[Update], dict[int, Tensors], list[float]] | None:
-        """Train clients in some parts, each of which begins with what the one before it ends with; return their
-        updates, what they keep, and losses, or None when one diverged."""
+        """Train clients in the given parts; each part begins with the state that the one before it ends with. Return
+        their updates, personal entries by client, and losses; or None if a client diverged."""
         exchanged = self.roles.shared | self.roles.generated
         changes = frozenset(name for name in exchanged if self.method.returns_changes and name.startswith(COMMON))
         updates: list[Update] = []
@@ -182,30 +182,30 @@ class RunState:
         return updates, personal, losses
 
     def _states(self, clients: Sequence[int], at_once: int = GENERATED) -> Iterator[Job]:
-        """Yield clients with the states that they begin with, of which generated entries are made for some at once."""
+        """Yield clients with the states with which they begin; entries are generated for `at_once` clients together."""
         for start in range(0, len(clients), max(1, at_once)):
             some = clients[start : start + at_once]
             for client, generated in zip(some, self.method.generate(self._server(self.round), some), strict=True):
                 yield client, self._assemble(client, generated)
 
     def _assemble(self, client: int, generated: Tensors) -> Tensors:
-        """Return the client's state: fixed, shared, generated and its kept entries, the model's in its order, facts."""
+        """Return a client's state in the order of `carried`: fixed, shared, generated and personal entries, facts."""
         parts = {**self.fixed, **self.server.shared, **generated, **self.trainer.facts(client, self.round + 1)}
         (kept,) = move([self.personal[client]], self.data.device)
         return {name: kept[name] if name in kept else parts[name] for name in self.carried}
 
     def _trained_state(self, round_: int, update: Update, kept: Tensors) -> Tensors:
-        """Return a client's state as its local training left it."""
+        """Return a client's state after its local training."""
         parts = {**self.fixed, **update.returned, **kept, **self.trainer.facts(update.client, round_)}
         return {name: parts[name] for name in self.carried}
 
     def _server(self, round_: int) -> Server:
-        """Return the server as a method is given it, when so many rounds are done."""
+        """Return the server that a method receives, with `federation` and `round`."""
         return replace(self.server, federation=self.federation, round=round_)
 
     @contextmanager
     def _measuring(self) -> Iterator[None]:
-        """Take note of a loss in tuning that is not finite."""
+        """Record a divergence that a measurement in the block raises, for example in tuning."""
         try:
             with during("measuring"):
                 yield
@@ -213,7 +213,7 @@ class RunState:
             self.diverged = diverged
 
     def _measure(self, executor: Sequential, trained: list[Scored]) -> None:
-        """Measure all clients after the round that has been done; `trained` was measured before it ended."""
+        """Measure all clients after the round; `trained` are the scores from before aggregation."""
         scores = list[Scored]()
         with self._measuring():
             states = partial(self._states, range(self.data.clients))
@@ -221,13 +221,13 @@ class RunState:
         if self.diverged:
             return
         lost = np.flatnonzero(~np.isfinite(scores[0][:, COLUMNS.index("loss")].sum(0)))
-        if len(lost):  # the last local step can lose a model whose loss before it was finite
+        if len(lost):  # the last local step can break a model whose loss before the step was finite
             self.diverged = Diverged(self.round, int(lost[0]))
         else:
             self.history.scores[self.round] = Scores(np.concatenate(scores))
 
     def subject(self, kinds: Sequence[int] | None) -> Subject:
-        """Return the run as an analysis sees it."""
+        """Return the run as the input of an analysis."""
 
         def state(client: int) -> Tensors:
             return next(self._states([client]))[1]
@@ -235,7 +235,7 @@ class RunState:
         return Subject(self.trainer, self.groups, self.round, self._server(self.round), state, kinds)
 
     def result(self, findings: Findings) -> Result:
-        """Return what the run leaves behind, with what analyses found."""
+        """Return the result of the run, with the findings of its analyses."""
         up, down, updates = self.traffic.tolist()
         held = {name: tensor for name, tensor in self.server.extra.items() if not name.startswith(MOMENTA)}
         cost = Cost(
@@ -266,7 +266,7 @@ class RunState:
         )
 
     def _epsilon(self) -> float | None:
-        """Return the ε of differential privacy that the condition promises, if any."""
+        """Return the ε of differential privacy that the condition guarantees, or None."""
         members = self.draws.members
         size = self.training.cohort_size(len(members))
         cohorts = (sample_cohort(members, size, self.seed, round_) for round_ in range(1, self.round + 1))
@@ -286,18 +286,18 @@ class RunState:
         }
 
     def resume(self, checkpoints: CheckpointFolder) -> None:
-        """Continue from the newest good checkpoint, or from where an earlier run of the lineage ended, if any."""
+        """Continue from the newest good checkpoint, or from the last state of an earlier run of the lineage, if any."""
         found = checkpoints.load(self.misfit)
         if not found and (found := checkpoints.earlier(self.misfit, self._continues)):
             self.inherited = True
         if found:
             self.restore(found)
             self.resumed_from = found.round
-            due = set(self.evaluation.due(self.training.rounds))  # an earlier run may have measured after others, too
+            due = set(self.evaluation.due(self.training.rounds))  # an earlier run may have measured other rounds too
             self.history.scores = {one: scores for one, scores in self.history.scores.items() if one in due}
 
     def misfit(self, tensors: Tensors) -> str:
-        """Say how tensors differ from a state of this run, but for clients and rounds; empty when they fit."""
+        """Return how tensors differ from a state of this run, except for clients and rounds; "" if they fit."""
         found, own = (
             {name: it for name, it in one.items() if not name.startswith(("personal/", "history/"))}
             for one in (tensors, self.state())
@@ -305,7 +305,7 @@ class RunState:
         return compare(found, own)
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Continue from copies of a state, which may be of a mapped file."""
+        """Set the run to copies of a checkpoint's tensors, which may be mapped from a file."""
         of_server = {name: tensor for name, tensor in checkpoint.tensors.items() if name.startswith("server")}
         here = {name: tensor.to(self.data.device, copy=True) for name, tensor in of_server.items()}
         self.server = Server(strip_prefix("server/shared/", here), strip_prefix("server/extra/", here))
@@ -316,7 +316,7 @@ class RunState:
         self.round = checkpoint.round
 
     def _continues(self, earlier: Checkpoint) -> bool:
-        """Return whether this run gets to that state, and all was measured there that it has to measure until then."""
+        """Return whether this run would reach an earlier run's state, which has all measurements due until then."""
         due = [str(one) for one in self.evaluation.due(self.training.rounds) if one <= earlier.round]
         measured = strip_prefix("history/", earlier.tensors)
         if earlier.round > self.training.rounds or not measured.keys() >= set(due):
@@ -327,6 +327,6 @@ class RunState:
 
 
 def sample_cohort(members: Sequence[int], size: int, seed: int, round_: int) -> list[int]:
-    """Draw clients that may train without replacement for a round of a run; ascending."""
+    """Return `size` of the `members`, drawn without replacement for a round, in ascending order."""
     chosen = generator(seed, "sampling", round_).choice(len(members), size=size, replace=False)
     return sorted(np.array(members)[chosen].tolist())

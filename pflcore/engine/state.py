@@ -1,4 +1,4 @@
-"""What a run carries from round to round beside its server: what clients keep, and what was measured."""
+"""The state of a run beside its server: personal entries of clients, and measurements."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from pflcore.groups import Tensors
 from pflcore.memory import memory_limit
 from pflcore.settings import USUAL, View
 
-_ALIGNMENT = 64  # bytes; what a freshly allocated tensor has
+_ALIGNMENT = 64  # bytes; the alignment of a newly allocated tensor
 
 
 class ClientStates:
     """The personal entries of the clients that have trained; the others still have the initial ones.
 
-    They lie on the host, those of a client in a row of bytes, since tensors of its own would take kilobytes more: in
-    memory, or, when those of all clients would take more than the limit, in a mapped temporary file, in `folder` or in
-    the system's place for such files. Rows that nobody has written take no memory.
+    Entries are on the host, one row of bytes per client, because separate tensors would take kilobytes more. The rows
+    are in memory; if the rows of all clients exceed the memory limit, they are in a mapped temporary file, in `folder`
+    or in the system's temporary folder. Rows that are not written take no memory.
     """
 
     def __init__(self, initial: Tensors, clients: int, folder: Path | None) -> None:
@@ -35,7 +35,7 @@ class ClientStates:
         shape = clients, packed_size(initial)
         size = shape[0] * shape[1]
         self.on_disk = size > memory_limit()
-        if self.on_disk:  # the file has no name, so it is gone with the process, however that ends
+        if self.on_disk:  # the file has no name, so it disappears when the process ends, even if it is killed
             with TemporaryFile(dir=folder) as file:
                 self._packed: NDArray[np.uint8] = np.memmap(file, np.uint8, "w+", shape=shape)
         else:
@@ -43,7 +43,7 @@ class ClientStates:
             self._packed = np.frombuffer(private, np.uint8, size).reshape(shape)
 
     def trained(self) -> list[int]:
-        """Return the clients that have entries of their own."""
+        """Return the clients that have trained, in ascending order."""
         return sorted(self._trained)
 
     def __getitem__(self, client: int) -> Tensors:
@@ -57,7 +57,7 @@ class ClientStates:
                 own[name].copy_(tensor)
 
     def update(self, states: Mapping[int, Tensors]) -> None:
-        """Set the entries of several clients, from the device in few copies."""
+        """Set the entries of several clients; few copies move them from the device."""
         for client, tensors in zip(states, move(list(states.values()), torch.device("cpu")), strict=True):
             self[client] = tensors
 
@@ -65,12 +65,12 @@ class ClientStates:
         return packed_views(torch.from_numpy(self._packed[client]), self.initial)
 
     def state(self) -> Tensors:
-        """Return the rows of clients that follow each other, named by the first: views of what there is, no copies."""
+        """Return the rows of each run of consecutive clients, named by its first client: views, no copies."""
         runs = (list(run) for _, run in groupby(enumerate(self.trained()), lambda pair: pair[1] - pair[0]))
         return {str(run[0][1]): torch.from_numpy(self._packed[run[0][1] : run[-1][1] + 1]) for run in runs}
 
     def restore(self, tensors: Tensors) -> None:
-        """Continue from copies of a state, which may be of a mapped file."""
+        """Set the entries to copies of those of :meth:`state`, which may be mapped from a file."""
         self._trained.clear()
         for name, rows in tensors.items():
             start, end = int(name), int(name) + len(rows)
@@ -79,12 +79,12 @@ class ClientStates:
 
 
 def packed_size(like: Mapping[str, Tensor]) -> int:
-    """Return the bytes that tensors of these shapes and types take in one buffer."""
+    """Return the number of bytes of a buffer for tensors with the shapes and types of `like`."""
     return sum(map(_padded, like.values()))
 
 
 def packed_views(buffer: Tensor, like: Mapping[str, Tensor]) -> Tensors:
-    """Return tensors of the names, shapes and types of `like`, one after the other in a uint8 buffer."""
+    """Return tensors with the names, shapes and types of `like` that are views of a uint8 buffer, one after another."""
     views = {}
     start = 0
     for name, tensor in like.items():
@@ -98,13 +98,13 @@ def _padded(tensor: Tensor) -> int:
 
 
 class History:
-    """The measurements so far: by round the scores of all clients after it.
+    """The measurements so far: the scores of all clients, by round.
 
     Args:
-        members: For each client whether it takes part in training.
-        splits: 2 where clients also hold samples back for validation, else 1.
-        further: What the task scores further.
-        views: What is measured, beginning with what training goes by.
+        members: For each client whether it takes part in training (no novel client, no attacker).
+        splits: 2 if clients hold samples back for validation, else 1.
+        further: Names of the task's further numbers.
+        views: The views that are measured; early stopping uses the first.
     """
 
     def __init__(
@@ -120,20 +120,20 @@ class History:
         self.scores: dict[int, Scores] = {}
 
     def last_figure(self) -> float | None:
-        """Return the figure (0..1) of the members in the last measurement, if there is any."""
+        """Return the figure (0 to 1) of the members in the last measurement, or None if there is none."""
         return self.scores[max(self.scores)].figure(self.members, precise=self.precise) if self.scores else None
 
     def stops_after(self, patience: int | None) -> int | None:
-        """Return the round after which training stops early, by the measurements so far; None as long as it goes on.
+        """Return the round after which training stops early according to the measurements so far, or None.
 
-        What ends it are `patience` measurements without a better figure on validation samples; None never does.
+        Training stops after `patience` measurements in a row without a better figure on validation samples.
         """
         if patience is None:
             return None
         best = -1.0
         waited = 0
         for round_ in sorted(self.scores):
-            figure = self.scores[round_].figure(self.members, 1, precise=self.precise)  # of the same samples
+            figure = self.scores[round_].figure(self.members, 1, precise=self.precise)  # 1: validation samples
             if figure > best:
                 best = figure
                 waited = 0
@@ -144,12 +144,12 @@ class History:
         return None
 
     def state(self) -> Tensors:
-        """Return the scores as float64 (views · splits · columns, clients), by round."""
+        """Return the scores by round, float64 (views · splits · columns, clients)."""
         rows = len(self.views) * self.splits * len(self.columns)
         return {str(round_): torch.from_numpy(one.values).reshape(rows, -1) for round_, one in self.scores.items()}
 
     def restore(self, tensors: Tensors) -> None:
-        """Continue from copies of a state."""
+        """Set the scores to copies of those of :meth:`state`."""
         shape = len(self.views) * self.splits, len(self.columns), len(self.members)
         numbered = {int(name): tensor.clone().numpy() for name, tensor in tensors.items()}
         self.scores = {round_: Scores(values.reshape(shape)) for round_, values in sorted(numbered.items())}

@@ -1,4 +1,4 @@
-"""Models of clients as modules, and a run taken up again from the weights that it saved."""
+"""Models of clients as modules, from the saved weights or the last checkpoint of a run."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ from pflcore.task import Score
 class ClientModel(nn.Module):
     """A client's model, ready to predict, in evaluation mode.
 
-    Calling it takes a network's inputs; :meth:`predict` takes samples as they are in the dataset. Both give logits as
-    the method measures its clients by: of memories, mixtures and Gaussians the logarithms of probabilities, of
-    prototypes negative distances. Gradients reach the weights, but for what was made of training samples once.
+    A call takes inputs of the network; :meth:`predict` takes samples as in the dataset. Both return the logits with
+    which the method is measured: for memories, mixtures and Gaussians the logarithms of probabilities, for prototypes
+    negative distances. Gradients reach the weights, but not what was computed from training samples at creation.
 
     Attributes:
-        net: The network, with all that the method adds to it, and with the client's weights.
+        net: The network, including modules that the method adds, with the client's weights.
         plain: Whether `net` alone predicts.
-        beside: What predictions take beside it, a buffer each: prototypes, a second classifier, the samples per class.
-            A dot in a name is written as a colon.
+        beside: Further state for predictions, as buffers: prototypes, a second classifier, the samples per class. A dot
+            in a name is written as a colon.
     """
 
     def __init__(self, trainer: Trainer, state: Tensors, client: int) -> None:
-        """Take over a trainer's network; `state` is what the client is measured with."""
+        """Take over a trainer's network; `state` is the one with which the client is measured."""
         super().__init__()
         method = trainer.method
         self.client, self._trainer, self.method = client, trainer, method
@@ -60,14 +60,14 @@ class ClientModel(nn.Module):
         self.eval()
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Return logits of normalised images (n, channels, height, width) or arrays (n, channels, …) → (n, classes), or
+        """Return logits: of normalised images (n, channels, height, width) or arrays (n, channels, …) → (n, classes),
         of characters (n, length) → (n, length, classes)."""
         return self._remembered(inputs) if self._remembered else self._trainer.predict(self.state(), inputs)
 
     def predict(self, samples: Tensor | NDArray[Any]) -> Tensor:
-        """Return logits of samples as the dataset has them: images in bytes (n, channels, height, width) and float32
-        arrays (n, channels, …), which are normalised and scaled here, or texts (n, length) of character numbers; to the
-        last bit those of measurements."""
+        """Return logits of samples as in the dataset: uint8 images (n, channels, height, width) or float32 arrays (n,
+        channels, …), which are normalised and scaled here, or texts (n, length) of character numbers. The logits equal
+        those of measurements to the last bit. Raises :class:`UserError` for other samples."""
         given = torch.as_tensor(samples)
         self._check(given)
         mode, device = self.training, self._trainer.data.device
@@ -79,7 +79,7 @@ class ClientModel(nn.Module):
             self.train(mode)
 
     def prepared(self, samples: Tensor) -> Tensor:
-        """Return the network's inputs of samples as :meth:`predict` takes them."""
+        """Return the network's inputs for samples as in :meth:`predict`."""
         data = self._trainer.data
         if data.is_text:
             return samples.to(data.device).long()
@@ -88,7 +88,7 @@ class ClientModel(nn.Module):
         return F.interpolate(images, (size, size), mode="bilinear", align_corners=False) if size else images
 
     def samples(self, split: str = "test") -> tuple[Tensor, Tensor]:
-        """Return the client's own samples of a split as :meth:`predict` takes them, and their labels."""
+        """Return inputs for :meth:`predict` and labels of a split; raise :class:`UserError` if the client lacks it."""
         data = self._trainer.data
         parts = {"train": data.train, "test": data.test, "validation": data.validation}
         held = {name: rows[self.client] for name, rows in parts.items() if len(rows)}
@@ -100,24 +100,24 @@ class ClientModel(nn.Module):
         return inputs, data.labels[held[split].to(data.device)]
 
     def measure(self) -> Score:
-        """Return what a measurement finds on the client's test samples."""
+        """Return the score of the client on its test samples, as in a measurement."""
         with use_precision(self._trainer.training.precision), one_thread(self._trainer.data.device):
             return score_client(self._trainer, self.state(), self.client)[0]
 
     def state(self) -> Tensors:
-        """Return all that predictions are made of, by the names that the method has for it."""
+        """Return the state that predictions use, with the method's names."""
         beside = {name.replace(":", "."): tensor for name, tensor in self.beside.named_buffers()}
         return {**self.net.state_dict(keep_vars=True), **beside}
 
     def _check(self, given: Tensor) -> None:
-        """Raise :class:`UserError` for samples that are not as those of the dataset."""
+        """Raise :class:`UserError` if samples do not have the shape, type and values of the dataset's samples."""
         data = self._trainer.data
         if data.is_text:
             fits = given.ndim == 2 and given.shape[1] <= data.positions and not given.is_floating_point()
             wanted = f"character numbers (n, up to {data.positions})"
         else:
             shape = data.inputs.shape[1:]
-            # Where images are scaled, only their channels have to be those of the dataset.
+            # If images are scaled, only the number of channels must be that of the dataset.
             same = given.shape[1:2] == shape[:1] if data.size else given.shape[1:] == shape
             kind = str(data.inputs.dtype).removeprefix("torch.")
             fits = given.dtype == data.inputs.dtype and given.ndim == data.inputs.ndim and same
@@ -132,29 +132,29 @@ class ClientModel(nn.Module):
 
 @dataclass(frozen=True)
 class Trained:
-    """What a run was trained with, and what it left."""
+    """A trained run: the objects with which it was trained, and its final weights."""
 
     data: FederatedData
     backbone: Backbone
     method: Method
     training: Training
     seed: int
-    rounds: int  # that were trained
-    # Final weights, the file of them, or the last checkpoint, without parameters that nobody trains.
+    rounds: int  # number of rounds trained
+    # Final weights, their file, or the last checkpoint, which lacks parameters that are never trained.
     weights: Path | Tensors | Checkpoint
     condition: Condition | None = None
 
     def client(self, client: int) -> ClientModel:
         """Return a client's model as it was measured after the last round.
 
-        It is tuned first where the method does so, and remembers the client's samples where that is what it predicts
-        by. A client that never trained has the entries of its own that all began with. Raises :class:`UserError` where
-        there is no such client, it has no model that gives logits, or the weights are of another run.
+        The model is tuned if the method tunes, and has the memory of the client's samples if the method remembers. A
+        client that never trained has the initial personal entries. Raises :class:`UserError` if there is no such
+        client, if the model is a detector, or if the weights belong to another run.
         """
         if not 0 <= client < self.data.clients:
             raise UserError(f"there is no client {client}: clients are 0 to {self.data.clients - 1}")
         with torch.random.fork_rng(devices=[]), use_precision(self.training.precision), one_thread(self.data.device):
-            training = replace(self.training, patience=None)  # how the run ended is known; nothing is measured here
+            training = replace(self.training, patience=None)  # nothing is measured here
             run = RunState(
                 self.data, self.backbone, self.method, training, Evaluation(), self.seed, None, self.condition
             )
@@ -166,7 +166,7 @@ class Trained:
                 return ClientModel(run.trainer, measured, client)
 
     def _restore(self, run: RunState, client: int) -> None:
-        """Set the run to what it was after its last round, as far as this client needs it."""
+        """Set the run to its state after the last round, as far as this client needs it."""
         if isinstance(self.weights, Checkpoint):
             reason = self._from_checkpoint(self.weights, run, client)
         else:
@@ -176,8 +176,8 @@ class Trained:
             raise UserError(f"{where}weights of another run ({reason})")
 
     def _from_checkpoint(self, checkpoint: Checkpoint, run: RunState, client: int) -> str:
-        """Set the run to a checkpoint's state, or say what does not fit."""
-        apart = "personal/", "history/"  # one client is wanted, and no measurements, whatever was measured
+        """Set the run to a checkpoint's state; return the reason if it does not fit, else ""."""
+        apart = "personal/", "history/"  # only one client and no measurements are needed
         tensors = {name: tensor for name, tensor in checkpoint.tensors.items() if not name.startswith(apart)}
         for first, rows in strip_prefix("personal/", checkpoint.tensors).items():
             row = client - int(first)
@@ -189,14 +189,14 @@ class Trained:
         return reason
 
     def _from_weights(self, run: RunState, client: int) -> str:
-        """Set the run to what saved weights have, or say what does not fit."""
+        """Set the run to saved weights; return the reason if they do not fit, else ""."""
         mine = f"client.{client}."
         found = self._read(mine)
         own = strip_prefix(mine, found)
         extra = strip_prefix("server.", found)
         model = {name: tensor for name, tensor in found.items() if not name.startswith((mine, "server."))}
         reason = compare(model, {**run.fixed, **run.server.shared}) or compare(extra, run.server.extra)
-        if own and not reason:  # a client that never trained has none
+        if own and not reason:  # a client that never trained has no entries
             reason = compare(own, run.kept)
         if reason:
             return reason
@@ -209,7 +209,7 @@ class Trained:
         return ""
 
     def _read(self, mine: str) -> Tensors:
-        """Return the entries of the weights that are this client's or no single client's."""
+        """Return the saved weights without the entries of other clients."""
 
         def is_wanted(name: str) -> bool:
             return name.startswith(mine) or not name.startswith("client.")

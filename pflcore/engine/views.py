@@ -1,7 +1,7 @@
-"""What is measured of a round: clients' models, and further models, at a further moment, on the samples of all clients.
+"""Views that are measured: clients' models after a round, further models, a further moment, samples of all clients.
 
-What is further is measured by a part of the trainer (:attr:`pflcore.engine.client.Trainer.parts`), a copy of it with
-other samples or with plain predictions, so executors need not know what they measure.
+Further views are measured by parts of the trainer (:attr:`pflcore.engine.client.Trainer.parts`): copies with other
+samples or with plain predictions. So executors do not depend on what they measure.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ from pflcore.method import Method
 from pflcore.settings import Evaluation
 from pflcore.task import Classification
 
-# Clients whose generated entries are made together when all are measured: a hypernetwork is read once for each few.
+# In measurements, entries are generated for that many clients together, so that a hypernetwork is read less often.
 GENERATED = 16
-# Parts, from below those of training: each client has the samples of all clients, or there is one client who has them;
-# the model predicts by itself, whatever the method does.
+# Parts, numbered below those of training. _ALL: each client has the samples of all clients. _ONE: one client has the
+# samples of all. _PLAIN and _PLAIN_ONE: the model predicts by itself, without the method's predictions.
 _ALL, _ONE, _PLAIN, _PLAIN_ONE = range(-4, 0)
-# By whose samples models are measured on: those of clients, one that all share, the global one.
+# Setting `evaluation.on` → part, for the models of clients, for one model that all clients share, for the global model.
 _EACH = {"own": TRAINING, "all": _ALL}
 _SHARED = {"own": TRAINING, "all": _ONE}
 _GLOBAL = {"own": _PLAIN, "all": _PLAIN_ONE}
 Scored = NDArray[np.float64]
-"""What :class:`pflcore.engine.evaluation.Scores` have of one view: [splits, columns, clients]."""
+"""The values of :class:`pflcore.engine.evaluation.Scores` in one view: [splits, columns, clients]."""
 
 
 class Views:
     """Measures a run's models, in the order of :meth:`pflcore.settings.Evaluation.views`.
 
     Args:
-        trainer: That of the run, which gets the parts and the metrics that are measured.
-        members: For each client whether what it holds back for validation counts.
-        differ: Whether clients predict by models of their own.
-        has_global: Whether the server's is a model.
+        trainer: The trainer of the run, which gets the parts and the metrics that are measured.
+        members: For each client whether its validation samples count.
+        differ: Whether the clients' models or predictions differ.
+        has_global: Whether the server has a complete model.
     """
 
     def __init__(
@@ -70,8 +70,8 @@ class Views:
             one.data = replace(data, train=data.train[:clients], test=test * clients, validation=validation * clients)
 
     def after_aggregation(self, executor: Sequential, round_: int, states: Callable[[], Iterator[Job]]) -> list[Scored]:
-        """Measure all clients, whose states `states` gives in order. Raises :class:`pflcore.engine.client.Diverged` for
-        a loss in tuning."""
+        """Return the scores of all clients; `states` yields their states in order. Raises
+        :class:`pflcore.engine.client.Diverged` if a loss in tuning is not finite."""
         if self.differ:
             found = self._score_each(executor, round_, states)
         else:
@@ -81,22 +81,22 @@ class Views:
         return found
 
     def after_training(self, executor: Sequential, round_: int, jobs: Sequence[Job]) -> list[Scored]:
-        """Measure clients with the states that their local training has left; NaN of all others. Raises as above."""
+        """Return scores of clients with their states after local training, else NaN. Raises like the method above."""
         data = self.trainer.data
         shape = 1 + bool(data.validation), len(COLUMNS) + len(self.trainer.task.further), data.clients
         made = [np.full(shape, np.nan) for _ in self.evaluation.on]
-        if jobs:  # else all were away
+        if jobs:  # empty if no client took part in the round
             for one, of_some in zip(made, self._score_each(executor, round_, lambda: iter(jobs)), strict=True):
                 one[..., [client for client, _ in jobs]] = of_some
         return made
 
     def _score_shared(self, executor: Sequential, state: Tensors, parts: Mapping[str, int]) -> list[Scored]:
-        """Measure one model of all clients by whose samples; on those of all, every client has the same scores."""
+        """Return the scores of one model, per kind of samples; on those of all clients, every client's are the same."""
         scores = [executor.score_shared(state, parts[on]).values for on in self.evaluation.on]
         return [np.broadcast_to(one, (*one.shape[:2], self.trainer.data.clients)) for one in scores]
 
     def _score_each(self, executor: Sequential, round_: int, states: Callable[[], Iterable[Job]]) -> list[Scored]:
-        """Measure models of several clients, tuned first where the method does so, by whose samples."""
+        """Return the scores of several clients' models, tuned first if the method tunes, per kind of samples."""
         trainer, parts = self.trainer, [_EACH[on] for on in self.evaluation.on]
 
         def jobs() -> Iterator[Job]:

@@ -1,4 +1,4 @@
-"""Executors: how a cohort's local training is carried out. All of them give the same result."""
+"""Executors, which decide how a cohort's local training is computed. All give the same result."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ EXECUTORS = ("auto", "sequential", "pooled", "stacked")
 
 
 def choose_executor(name: str, trainer: Trainer, like: Tensors) -> Sequential:
-    """Return the executor called `name`.
+    """Return the executor called `name`. Raises :class:`UserError` for one that is unknown or not for the device.
 
     ``auto`` is ``stacked`` on an accelerator, ``pooled`` on a CPU with several cores, and otherwise ``sequential``. All
-    agree within float tolerance; ``sequential`` on one thread and ``pooled`` to the byte, on any number of workers.
+    agree within float tolerance. ``pooled`` with any number of workers equals ``sequential`` on one thread to the byte.
     """
     if name not in EXECUTORS:
         raise UserError(f"unknown executor {name!r}{did_you_mean(name, list(EXECUTORS))}")

@@ -1,7 +1,7 @@
-"""Recording a step's CUDA kernels once, and replaying them with one launch.
+"""Recording of a step's CUDA kernels, and their replay with one launch.
 
-A vectorised step of a small Transformer is about a thousand kernels of a few microseconds; starting them one by one
-from Python takes many times as long as they run. Where there is no CUDA, functions are simply called.
+A vectorised step of a small Transformer is about a thousand kernels of a few microseconds; launching them one by one
+from Python takes many times as long as running them. On other devices, steps are called without recording.
 """
 
 from __future__ import annotations
@@ -17,31 +17,31 @@ from torch import Tensor
 
 from pflcore.memory import is_memory
 
-# A shape that occurs more often than this is recorded; recording costs about as much as several plain calls.
+# Plain calls of a shape before it is recorded, because recording costs about as much as several plain calls.
 CALLS_BEFORE = 2
 _MAX_RECORDINGS = 16
 WARM_UP = 3
 
 Step = Callable[..., tuple[Any, Tensor]]
-"""(state, further arguments …) → (next state, losses): nested dicts of tensors, which it does not modify or return."""
+"""(state, further arguments …) → (next state, losses): nested dicts of tensors. It does not modify or return inputs."""
 
 
 class Replay:
-    """Calls steps, and records those whose shapes come again. ``PFL_GRAPHS=0`` switches recording off."""
+    """Calls steps, and records those whose shapes occur again. ``PFL_GRAPHS=0`` switches recording off."""
 
     def __init__(self, device: torch.device) -> None:
         self.on = device.type == "cuda" and os.environ.get("PFL_GRAPHS") != "0"
         self._device = device
-        self._stream: torch.cuda.Stream | None = None  # one, as libraries keep a workspace for each
-        self._pool: Any = None  # of what a step makes and does not return: only one recording runs at a time
+        self._stream: torch.cuda.Stream | None = None  # only one, because libraries keep a workspace per stream
+        self._pool: Any = None  # memory for a step's temporary tensors; shared, since one recording runs at a time
         self._calls: Counter[Any] = Counter()
         self.recordings: dict[Any, tuple[torch.cuda.CUDAGraph, Any, Any]] = {}
 
     def __call__(self, key: object, step: Step, *arguments: Any) -> tuple[Any, Tensor]:
-        """Return ``step(*arguments)``. The next call may overwrite the state: clone it before keeping it.
+        """Return ``step(*arguments)``. The next call may overwrite the state: clone it to keep it.
 
         Args:
-            key: The same function of the arguments is recorded once.
+            key: Identifies the function: calls with the same key and the same shapes share a recording.
         """
         if not self.on:
             return step(*arguments)
@@ -54,7 +54,7 @@ class Replay:
                 self.recordings[shapes] = self._record(step, arguments)
             except RuntimeError as error:  # an operation that cannot be recorded
                 for one in (error, error.__context__):
-                    if one and is_memory(one):  # also when what it ends with is the end of the capture
+                    if one and is_memory(one):  # the capture's own error can hide it
                         raise one from None
                 warnings.warn(f"steps are not recorded ({str(error).splitlines()[0]}); slower", stacklevel=2)
                 self.on = False
@@ -65,46 +65,46 @@ class Replay:
         return state, losses.clone()
 
     def clear(self) -> None:
-        """Forget all recordings and give their memory back."""
+        """Drop all recordings and free their memory."""
         self.recordings.clear()
         self._calls.clear()
 
     def _record(self, step: Step, arguments: Any) -> tuple[torch.cuda.CUDAGraph, Any, Any]:
-        """Return the kernels of one call, the tensors that they read, and those that they write."""
+        """Record one call; return its kernels, the tensors that they read, and those that they write."""
         with torch.cuda.device(self._device):
             if self._stream is None:
                 self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
                 self._pool = torch.cuda.graph_pool_handle()
             stream, before, inputs = self._stream, torch.cuda.current_stream(), copy_tree(arguments)
             try:
-                # What libraries set up at their first use must not be recorded.
+                # Warm-up calls, because what libraries set up at their first use must not be recorded.
                 stream.wait_stream(before)
                 with torch.cuda.stream(stream):
                     for _ in range(WARM_UP):
                         state, losses = step(*inputs)
                 before.wait_stream(stream)
-                # A state comes out where it goes in, so that handing it on costs nothing.
+                # The next state is written into the input's tensors, so that the next replay needs no copy.
                 in_place = signature(state) == signature(inputs[0])
                 outputs = inputs[0] if in_place else _map(torch.empty_like, state), torch.empty_like(losses)
                 del state, losses
                 graph = torch.cuda.CUDAGraph()
-                # Another thread may pin memory meanwhile, which has nothing to do with this one's capture.
+                # thread_local, because another thread may pin memory during the capture.
                 with torch.cuda.graph(graph, pool=self._pool, stream=stream, capture_error_mode="thread_local"):
                     _fill(outputs, step(*inputs))
                 return graph, inputs, outputs
-            finally:  # a capture that fails leaves its stream behind
+            finally:  # because a failed capture leaves its stream as the current one
                 torch.cuda.set_stream(before)
 
 
 def copy_tree(tree: Any) -> Any:
-    """Return a copy of nested dicts and tuples of tensors, with one kernel for all of a type."""
+    """Return a copy of nested dicts and tuples of tensors; one kernel copies all tensors of a type."""
     copied = _map(torch.empty_like, tree)
     _fill(copied, tree)
     return copied
 
 
 def _fill(targets: Any, tree: Any) -> None:
-    """Copy the leaves that are not there already, those of a type with one kernel."""
+    """Copy the leaves of `tree` that are not themselves the targets; one kernel copies all tensors of a type."""
     groups: dict[torch.dtype, tuple[list[Tensor], list[Tensor]]] = {}
     for target, leaf in zip(_leaves(targets), _leaves(tree), strict=True):
         if leaf.numel() and target is not leaf:
@@ -115,7 +115,7 @@ def _fill(targets: Any, tree: Any) -> None:
         torch._foreach_copy_(into, out_of)
 
 
-# PyTorch's own functions for trees take ten times as long, which a step of small models would notice.
+# PyTorch's functions for trees take ten times as long, which matters in a step of small models.
 def _leaves(tree: Any) -> Iterator[Tensor]:
     if isinstance(tree, Tensor):
         yield tree
@@ -125,7 +125,7 @@ def _leaves(tree: Any) -> Iterator[Tensor]:
 
 
 def _map(function: Callable[[Tensor], Any], tree: Any) -> Any:
-    """Return `function` of every leaf, in a tree of the same form."""
+    """Return a tree of the same form with `function` applied to every leaf."""
     if isinstance(tree, Tensor):
         return function(tree)
     if isinstance(tree, dict):
@@ -134,7 +134,7 @@ def _map(function: Callable[[Tensor], Any], tree: Any) -> Any:
 
 
 def signature(tree: Any) -> Any:
-    """Return what two calls must have in common for one recording to serve both."""
+    """Return the names, shapes and types of arguments; calls can share a recording if these are equal."""
     if isinstance(tree, Tensor):
         return tree.shape, tree.dtype
     if isinstance(tree, dict):

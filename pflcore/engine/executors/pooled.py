@@ -1,8 +1,8 @@
-"""The executor for CPUs: a worker process per core, one thread each, which take clients as they fall idle.
+"""The executor for CPUs: a worker process with one thread per core; idle workers take the next client.
 
-One thread per client wastes none of its time at the barriers that several threads meet in every small operation, and
-makes results independent of the number of workers: they are those of the sequential executor on one thread. Workers
-are forked, so the dataset is shared; a model's state passes through shared memory, never through a pipe.
+With one thread per client, no time is lost in synchronising threads in every small operation, and results do not depend
+on the number of workers: they are those of the sequential executor on one thread. Workers are forked, so they share the
+dataset. States of models pass through shared memory, never through a pipe.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from pflcore.faults import during, portable
 from pflcore.groups import Tensors
 from pflcore.task import Measured
 
-# Other systems cannot fork a process that has loaded their mathematical libraries.
+# Other systems cannot fork a process after their mathematical libraries are loaded.
 _START = "fork" if sys.platform == "linux" else "spawn"
-# A gain below this share of the round is not worth handing a client over.
+# Least gain, as a share of the round, for which a client's steps are split between two workers.
 _MIN_GAIN = 0.05
 
-Message = tuple[Any, ...]  # a function, and its arguments behind the trainer and the state that is shared
+Message = tuple[Any, ...]  # a function, and its arguments after the trainer and the shared state
 Task = TypeVar("Task")
 _Packed = tuple[dict[str, dict[str, np.ndarray]], list[np.ndarray]]
 
 
 class Pooled(Sequential):
-    """Trains and measures clients in parallel on the CPU by processes, which are started when they are first needed and
-    end with the context; `like` is a model state, names, shapes and types of what is passed to and fro."""
+    """Trains and measures clients in parallel on the CPU, in processes that start at the first use and end with the
+    context. `like` is a state with the names, shapes and types of the states that clients receive and return."""
 
     def __init__(self, trainer: Trainer, like: Tensors, workers: int) -> None:
         super().__init__(trainer)
@@ -52,10 +52,10 @@ class Pooled(Sequential):
         self.workers: list[_Worker] = []
 
     def __exit__(self, *_: object) -> None:
-        """End all processes; new ones are started when there is work again."""
+        """Kill all workers; the next use starts new ones."""
         for worker in self.workers:
             worker.pipe.close()
-            worker.process.kill()  # they hold nothing that could be lost
+            worker.process.kill()  # workers have no state that could be lost
         for worker in self.workers:
             worker.process.join()
         self.workers = []
@@ -63,7 +63,7 @@ class Pooled(Sequential):
     def train(self, round_: int, jobs: Iterable[Job], part: int = TRAINING) -> Iterator[Outcome]:
         cohort = list(jobs)
         steps = [self.trainer.part(part).local.steps(round_, client) for client, _ in cohort]
-        begun: dict[int, _Packed] = {}  # jobs of which the first piece is done, and how it left them
+        begun: dict[int, _Packed] = {}  # by job: the state after its first piece
         done: dict[int, Outcome | Diverged] = {}
         turn = 0
 
@@ -117,12 +117,12 @@ class Pooled(Sequential):
         begin: Callable[[Task, _Worker], Message],
         ready: Callable[[Task], bool] = lambda _: True,
     ) -> Generator[tuple[Task, Any, _Worker], None, None]:
-        """Give tasks to idle workers in order, once they are `ready`; yield each with its answer and its worker when it
-        is done. What is under way when the iteration ends early is stopped."""
+        """Give tasks to idle workers in order, each as soon as it is `ready`; yield each finished task with its answer
+        and its worker. If the iteration ends early, stop the workers."""
         idle = list(self._started())
         running: dict[Connection, tuple[_Worker, Task]] = {}
         rest, waiting = iter(tasks), None
-        # Threads of this process would spin for a while after each use, on the cores that workers need.
+        # One thread, because idle threads of this process would spin for a while on cores that workers need.
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
         try:
@@ -144,7 +144,7 @@ class Pooled(Sequential):
                         raise answer
                     idle.append(worker)
                     yield task, answer, worker
-        except BaseException:  # an error, an interruption, or results that nobody waits for
+        except BaseException:  # an error, an interruption, or an iteration that ends early
             self.__exit__()
             raise
         finally:
@@ -155,12 +155,12 @@ class Pooled(Sequential):
         while len(self.workers) < self.count:
             ours, theirs = context.Pipe()
             buffer = _shared(packed_size(self.like))
-            # A worker must not hold the pipes of the others open, or these would outlive this process.
+            # A worker must close its copies of other workers' pipes, or these workers would outlive this process.
             inherited = [ours, *(worker.pipe for worker in self.workers)] if _START == "fork" else []
             arguments = (theirs, buffer, self.trainer, self.like, inherited)
             process = context.Process(target=_work, args=arguments, daemon=True)
             with warnings.catch_warnings():
-                # Newer Pythons warn of threads; a progress bar's is harmless, as workers print nothing.
+                # Newer Pythons warn about forks with threads; a progress bar's thread is harmless here.
                 warnings.simplefilter("ignore", DeprecationWarning)
                 process.start()
             theirs.close()
@@ -169,7 +169,7 @@ class Pooled(Sequential):
 
 
 class _Worker(NamedTuple):
-    """A process, our end of its pipe, and the model state that we share with it."""
+    """A worker process, the parent's end of its pipe, and the state in memory shared with it."""
 
     process: Any
     pipe: Connection
@@ -180,7 +180,7 @@ class _Worker(NamedTuple):
             self.state[name].copy_(tensor)
 
     def ask(self, message: Message | None = None) -> Any:
-        """Send a message, or wait for the answer to the last one."""
+        """Send a message, or wait for the answer to the last one. Raises :class:`UserError` if the worker has died."""
         try:
             return self.pipe.send(message) if message else self.pipe.recv()
         except (EOFError, OSError):
@@ -192,9 +192,9 @@ class _Worker(NamedTuple):
 
 
 def _shared(size: int) -> Tensor:
-    """Return a buffer that worker processes share.
+    """Return a buffer that this process shares with a worker.
 
-    Forked processes inherit anonymous memory. Memory with a name lies in /dev/shm, which is small in containers.
+    Forked processes inherit anonymous memory. Named memory would be in /dev/shm, which is small in containers.
     """
     if _START == "fork":
         return torch.frombuffer(mmap(-1, size), dtype=torch.uint8)
@@ -202,7 +202,7 @@ def _shared(size: int) -> Tensor:
 
 
 def _work(pipe: Connection, buffer: Tensor, trainer: Trainer, like: Tensors, inherited: list[Connection]) -> None:
-    """Answer messages, as a worker, until the pipe is closed."""
+    """Answer messages in a worker process until the pipe is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interruption means
     for other in inherited:
         other.close()
@@ -216,28 +216,28 @@ def _work(pipe: Connection, buffer: Tensor, trainer: Trainer, like: Tensors, inh
             except Exception as error:
                 answer = error if isinstance(error, Diverged) else portable(error)
             pipe.send(answer)
-        except (EOFError, OSError):  # nobody is there any more
+        except (EOFError, OSError):  # the parent has ended
             return
 
 
 def _train(
     trainer: Trainer, state: Tensors, part: int, round_: int, client: int, begun: _Packed | None, stop: int
 ) -> float | _Packed:
-    """Train up to the step `stop`; return the loss after the last one, before it what another worker goes on from."""
+    """Train up to the step `stop`; return the mean loss after the last step, else the state for the next worker."""
     trainer = trainer.part(part)
     with during(f"client {client}"):
-        if begun:  # copies are aligned as any tensor is, so that what continues from them rounds as it would have
+        if begun:  # copies, because they have the alignment of other tensors, on which rounding can depend
             parts = {key: {name: torch.tensor(one) for name, one in part.items()} for key, part in begun[0].items()}
             unfinished = Unfinished(parts, [torch.tensor(loss) for loss in begun[1]])
         else:
             unfinished = trainer.begin(state)
         unfinished = trainer.advance(round_, client, state, unfinished, stop)
         if stop < trainer.local.steps(round_, client):
-            # Unlike tensors, arrays are passed by value and not by a file of shared memory each.
+            # Arrays pass through a pipe by value; each tensor would need a file of shared memory.
             packed = {key: {name: one.numpy() for name, one in part.items()} for key, part in unfinished.state.items()}
             return packed, [loss.numpy() for loss in unfinished.losses]
         outcome = trainer.finish(round_, client, state, unfinished)
-    # Copies first, since a method may return what it received, which lies where this is written.
+    # Copies first, because a method may return tensors that it received, and these are in the memory written here.
     for name, tensor in {name: tensor.clone() for name, tensor in outcome.model.items()}.items():
         state[name].copy_(tensor)
     return outcome.loss
@@ -253,7 +253,7 @@ def _measure(trainer: Trainer, state: Tensors, part: int, chunk: int) -> Measure
 
 
 class Piece(NamedTuple):
-    """Consecutive local steps of one job: from `start` up to, but without, `stop`."""
+    """Consecutive local steps of one job, from `start` up to, but without, `stop`."""
 
     job: int
     start: int
@@ -263,10 +263,10 @@ class Piece(NamedTuple):
 def cut(steps: Sequence[int], workers: int) -> list[Piece]:
     """Return pieces of jobs in the order in which idle workers should take them.
 
-    Five equal clients take two workers two and a half times as long as one, not three times: a worker begins with half
-    of a client and the other one ends with its second half (the wrap-around rule of McNaughton, "Scheduling with
-    deadlines and loss functions", Management Science 1959). At most ``workers - 1`` jobs are cut, each once, and only
-    where it pays; workers are taken to be equally fast.
+    Two workers need for five equal clients the time of two and a half clients, not of three: one worker begins with the
+    first half of a client, and the other one ends with its second half (the wrap-around rule of McNaughton, "Scheduling
+    with deadlines and loss functions", Management Science 1959). At most ``workers - 1`` jobs are cut, each once, and
+    only if it shortens the round enough. Workers are assumed to be equally fast.
     """
     whole = [Piece(job, 0, count) for job, count in enumerate(steps)]
     if not steps:
@@ -277,7 +277,7 @@ def cut(steps: Sequence[int], workers: int) -> list[Piece]:
         if piece.stop <= left:
             middle.append(piece)
             left -= piece.stop
-        else:  # fills up one worker's share with its end, and opens the next one's with its beginning
+        else:  # its end completes one worker's share, and its beginning starts the next worker's
             first.append(piece._replace(stop=piece.stop - left))
             last.append(piece._replace(start=piece.stop - left))
             left = share - (piece.stop - left)
@@ -287,7 +287,7 @@ def cut(steps: Sequence[int], workers: int) -> list[Piece]:
 
 
 def _makespan(pieces: Sequence[Piece], workers: int) -> int:
-    """Count steps until all is done when idle workers take pieces in order, each after its job's earlier one."""
+    """Return the steps until all is done if idle workers take pieces in order, each after its job's earlier piece."""
     busy = [0] * workers
     ended: dict[int, int] = {}
     for piece in pieces:

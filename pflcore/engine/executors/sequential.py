@@ -1,4 +1,4 @@
-"""The reference executor, which the others derive from and are checked against."""
+"""The reference executor: the base class of the others, whose results must agree with it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pflcore.groups import Tensors
 class Sequential:
     """Trains and measures clients one after another on the device of the data.
 
-    An executor is entered before its first use and left after the last. Methods cannot tell which one it is.
+    An executor is entered before its first use and left after the last. Methods do not know which executor runs them.
     """
 
     def __init__(self, trainer: Trainer) -> None:
@@ -26,7 +26,7 @@ class Sequential:
         pass
 
     def train(self, round_: int, jobs: Iterable[Job], part: int = TRAINING) -> Iterator[Outcome]:
-        """Train each job's client, in order, in a part of what there is to train; jobs are drawn as they are needed.
+        """Train each job's client in a part of training, in order; jobs are taken from the iterable as needed.
 
         Raises :class:`Diverged` for the first client, in order, whose loss is not finite.
         """
@@ -34,10 +34,10 @@ class Sequential:
         return (trainer.train(round_, client, received) for client, received in jobs)
 
     def score_each(self, jobs: Iterable[Job], part: int = TRAINING) -> Scores:
-        """Score every job's own model on its client's samples, both as the trainer of a part has them."""
+        """Return the scores of each job's model on its client's samples, with a part's predictions and samples."""
         trainer = self.trainer.part(part)
         return Scores.join(score_client(trainer, state, client) for client, state in jobs)
 
     def score_shared(self, state: Tensors, part: int = TRAINING) -> Scores:
-        """Score one model that all clients share, by the trainer of a part."""
+        """Return the scores of all clients with one model that they share, with a part's predictions and samples."""
         return score_shared_model(self.trainer.part(part), state)

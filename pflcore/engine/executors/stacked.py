@@ -1,11 +1,11 @@
-"""The executor for GPUs: clients in stacks, as large as there is memory for.
+"""The executor for GPUs: clients in stacks that are as large as memory allows.
 
-A GPU that trains one small model at a time is idle for most of it. Here a client's step, written for one client, is
-vectorised over clients with ``torch.func.vmap``; on CUDA the resulting hundreds of kernels are recorded once and
-replayed (:mod:`~pflcore.engine.executors.graphs`).
+A GPU that trains one small model at a time is idle most of the time. Here a step, written for one client, is vectorised
+over clients with ``torch.func.vmap``; on CUDA the resulting hundreds of kernels are recorded once and replayed
+(:mod:`~pflcore.engine.executors.graphs`).
 
-All steps have one shape, (clients, batch): a batch that is smaller is filled up with samples of weight 0, and a client
-that is done takes its last steps for nothing.
+All steps have one shape, (clients, batch): a smaller batch is padded with samples of weight 0. A client that has
+finished still computes, but its state does not change.
 """
 
 from __future__ import annotations
@@ -33,22 +33,21 @@ from pflcore.groups import Tensors
 from pflcore.memory import TooLittleMemory, is_memory
 
 Done = TypeVar("Done")
-_NONE = torch.empty(0, dtype=torch.int64)  # the rows of a client that takes no step
+_NONE = torch.empty(0, dtype=torch.int64)  # rows of a client that takes no step
 
 
 class Stacked(Sequential):
     """Trains and measures up to `width` clients at once, on the device of the data.
 
-    When memory does not suffice, the width is halved and the clients at hand start again; what they receive is never
-    modified, so nothing is lost. Measuring first takes fewer samples at once. Either changes results within float
-    tolerance.
+    If memory runs out, the width is halved and the clients of the stack start again; their received states are never
+    modified, so nothing is lost. Measurements first halve the samples per pass. Results stay within float tolerance.
     """
 
     def __init__(self, trainer: Trainer, width: int) -> None:
         super().__init__(trainer)
-        self.width, self.samples = width, batch_size(trainer)  # the latter of all clients in one forward pass
+        self.width, self.samples = width, batch_size(trainer)  # samples of all clients in one forward pass
         self.replay = Replay(trainer.data.device)
-        self._passes = dict.fromkeys((TRAINING, *trainer.parts), 1)  # forward passes of a step of each part
+        self._passes = dict.fromkeys((TRAINING, *trainer.parts), 1)  # per part: forward passes in a step
 
     def __exit__(self, *_: object) -> None:
         self.replay.clear()
@@ -70,7 +69,7 @@ class Stacked(Sequential):
     def _in_stacks(
         self, jobs: Iterable[Job], run: Callable[[Sequence[Job]], list[Done]], *, measures: bool
     ) -> Iterator[Done]:
-        """Yield what `run` returns for the jobs, in stacks of at most the width for which there is memory."""
+        """Yield the results of `run` for the jobs, in stacks of at most `width` jobs, fewer if memory runs out."""
         rest, waiting = iter(jobs), list[Job]()
         while waiting := waiting + list(islice(rest, max(0, self.width - len(waiting)))):
             stack = waiting[: self.width]
@@ -80,13 +79,13 @@ class Stacked(Sequential):
                 done = run(stack)
             except Exception as error:
                 short = _shortage(error)
-            if short:  # outside of the handler, which holds on to the tensors that filled the memory
+            if short:  # outside of the handler, because the error refers to the tensors that filled the memory
                 self._use_less(len(stack), short, measures=measures)
             waiting = waiting[len(done) :]
             yield from done
 
     def _use_less(self, clients: int, short: str, *, measures: bool) -> None:
-        """Go on with half of what was too much for `clients`. Raises :class:`TooLittleMemory` when there is no half."""
+        """Halve samples or clients per pass after `clients` did not fit. Raises :class:`TooLittleMemory` if it is 1."""
         self.replay.clear()
         torch.cuda.empty_cache()
         if measures and self.samples > clients:
@@ -111,7 +110,7 @@ class Stacked(Sequential):
                 self._passes[part] *= 2
 
     def _side_by_side(self, trainer: Trainer, round_: int, jobs: Sequence[Job], key: int) -> list[Outcome]:
-        """Take all local steps of clients; return outcomes whose models are parts of the stacked ones, not copies."""
+        """Take all local steps of clients; return outcomes whose states are views of the stacked ones, not copies."""
         clients = [client for client, _ in jobs]
         pads = can_pad(trainer)
         cohort = [trainer.local.batches(round_, client) for client in clients]
@@ -150,10 +149,10 @@ class Stacked(Sequential):
 
     @torch.no_grad()
     def _score(self, jobs: Sequence[Job], part: int) -> list[SplitScores]:
-        """Measure clients on samples that are padded to the same number: in evaluation mode none affects another."""
+        """Return scores of clients; samples are padded to the same number, and do not interact in evaluation mode."""
         trainer = self.trainer.part(part)
         data = trainer.data
-        if trainer.method.remembers:  # what is made of samples is made for one client at a time
+        if trainer.method.remembers:  # such predictions are computed for one client at a time
             return [score_client(trainer, state, client, self.samples) for client, state in jobs]
         trainer.model.eval()
         rows = [data.measured(client) for client, _ in jobs]
@@ -171,14 +170,14 @@ class Stacked(Sequential):
         ]
 
 
-Turn = list[int | None]  # for each client the step that it takes, counted from 0; None where it takes none
+Turn = list[int | None]  # for each client the number of the step that it takes, from 0, or None if it takes none
 
 
 def take_turns(sizes: Sequence[Sequence[int]], pads: bool) -> Iterator[Turn]:
-    """Yield who takes which step when.
+    """Yield turns: in each, which clients take which of their steps together; `sizes` are the sizes of their batches.
 
-    Batches that may be filled up are taken step by step. Others go together by their size, the smallest first: a client
-    takes the rest at the end of its epoch while others wait, so that all full batches go together.
+    If `pads`, all clients take step after step. Otherwise only batches of equal size go together, the smallest first: a
+    client takes the small batch at the end of its epoch while others wait, so that all full batches go together.
     """
     at = [0] * len(sizes)
     while upcoming := {one: own[at[one]] for one, own in enumerate(sizes) if at[one] < len(own)}:
@@ -190,25 +189,25 @@ def take_turns(sizes: Sequence[Sequence[int]], pads: bool) -> Iterator[Turn]:
 
 
 def can_pad(trainer: Trainer) -> bool:
-    """Return whether a client's step on a batch that is filled up is its step on the batch.
+    """Return whether a client's step on a padded batch equals its step on the batch.
 
-    The method has to say so of its loss and step (:attr:`~pflcore.method.Method.ignores_unlabelled`), as most do, and
-    the model's layers must have no running statistics but those of batch norm, and take dropout sample by sample.
+    The method must state this about its loss and step (:attr:`~pflcore.method.Method.ignores_unlabelled`), and the
+    model must have no running statistics except those of batch norm, and dropout with samples as first dimension.
     """
     line = type(trainer.method).__mro__
 
     def place(name: str) -> int:
-        """Return how far up the line of classes the attribute was last defined."""
+        """Return the position, in the method resolution order, of the class that defines the attribute."""
         return next(index for index, kind in enumerate(line) if name in vars(kind))
 
-    # The attribute describes the loss and the step that its class has, not those of a class derived from it.
+    # The attribute describes the loss and the step of its class, not those that a derived class overrides.
     said = place("ignores_unlabelled") <= min(place("loss"), place("step"))
     plain = trainer.method.ignores_unlabelled and said
     return plain and not trainer.other_statistics and trainer.noise.by_sample
 
 
 def stack_states(states: Sequence[Tensors]) -> Tensors:
-    """Stack states along a new first dimension, not to be modified: an entry that all share is there once."""
+    """Return states stacked along a new first dimension. Do not modify it: an entry that all share is stored once."""
     stacked = {}
     for name, first in states[0].items():
         same = all(state[name] is first for state in states)
@@ -217,12 +216,12 @@ def stack_states(states: Sequence[Tensors]) -> Tensors:
 
 
 def _padded(lists: Sequence[Tensor], size: int) -> Tensor:
-    """Return lists of rows as (lists, size), with -1 behind the shorter ones."""
+    """Return lists of rows as (lists, size); shorter lists are padded with -1 at the end."""
     return torch.stack([F.pad(rows, (0, size - len(rows)), value=-1) for rows in lists])
 
 
 def _weights(rows: Tensor) -> Tensor:
-    """Return 1 for each sample and 0 where there is none; of no elements where there is one everywhere."""
+    """Return weights (clients, batch), 1 for samples and 0 for padding; (clients, 0) if there is no padding."""
     weights = (rows >= 0).float()
     return weights[:, :0] if weights.all() else weights
 
@@ -250,7 +249,7 @@ def _mean_losses(taken: Sequence[Tensor], turns: Sequence[Turn], clients: int) -
     if not taken:
         return [0.0] * clients
     stepped = np.array([[at is not None for at in turn] for turn in turns])
-    losses = torch.stack(list(taken)).cpu().numpy()  # one look at the device
+    losses = torch.stack(list(taken)).cpu().numpy()  # one copy to the host
     sums = np.where(stepped, losses, 0).sum(0, dtype=np.float64)
     return list(map(float, sums / np.maximum(stepped.sum(0), 1)))
 
@@ -261,7 +260,7 @@ def _noting(jobs: Sequence[Job]) -> AbstractContextManager[None]:
 
 
 def _shortage(error: Exception) -> str:
-    """Return what memory that did not suffice has to say; any other error is raised again."""
+    """Return the first line of an out-of-memory error; raise any other error again."""
     if not is_memory(error):
         raise error
     return str(error).splitlines()[0]

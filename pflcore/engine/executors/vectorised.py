@@ -1,4 +1,4 @@
-"""A client's local step as a function for :func:`torch.func.vmap`: everything that varies by client is an argument."""
+"""Local steps as functions for :func:`torch.func.vmap`: everything that differs between clients is an argument."""
 
 from __future__ import annotations
 
@@ -21,33 +21,33 @@ from pflcore.engine.forward import Substitute, is_plain
 from pflcore.groups import Tensors
 from pflcore.method import Batch, ClientView, LocalState
 
-# The label that PyTorch's cross_entropy passes over: it takes the mean over the others.
+# The label that PyTorch's cross_entropy ignores; the mean is over samples with other labels.
 _NO_LABEL = -100
 
 
 class MorePasses(Exception):
-    """A step made more forward passes than dropout masks were drawn for."""
+    """A step makes more forward passes than there are dropout masks for."""
 
 
 class Step:
-    """The steps of the clients of `trainer`; a client's state and data are arguments. With `pads`, batches are filled
-    up with samples that have weight 0."""
+    """Vectorised steps of `trainer`'s clients, whose states and data are arguments. With `pads`, batches are padded
+    with samples of weight 0."""
 
     def __init__(self, trainer: Trainer, pads: bool) -> None:
         self.trainer, self.pads = trainer, pads
         self._noise, self._pass = torch.empty(0), 0
         self._rate: Rate = trainer.training.lr
-        # Buffers that a forward pass below a gradient has changed: the client's own, and their new values.
+        # Buffers changed in a forward pass inside of a gradient: the buffers of the state, and their new values.
         self._changed: list[tuple[Tensor, Tensor]] | None = None
 
     def all(self, state: LocalState, received: Tensors, *data: Tensor) -> tuple[LocalState, Tensor]:
-        """Take a step of all clients; return their states after it, in tensors of their own, and their losses.
+        """Take a step of all clients; return their next states, as new tensors, and their losses.
 
         Args:
             data: Inputs and labels; random numbers of dropout, (clients, passes, numbers); learning rates, (clients,),
-                or (clients, 0) where they never vary; weights, (clients, batch): 1 for each sample that counts, 0 for
-                one that fills up, or (clients, 0) where all count. A client without any sample takes no step, and its
-                loss has no meaning.
+                or (clients, 0) if they never vary; weights, (clients, batch), 1 for samples and 0 for padding, or
+                (clients, 0) without padding. The state of a client without samples does not change, and its loss has no
+                meaning.
         """
         after, losses = vmap(self._one)(copy_tree(state), received, *data)
         if not data[-1].numel():
@@ -55,7 +55,7 @@ class Step:
         steps = data[-1].any(1)
 
         def kept(key: str, name: str, tensor: Tensor) -> Tensor:
-            before = state.get(key, {}).get(name)  # entries that are new, as momenta, begin as zeros
+            before = state.get(key, {}).get(name)  # new entries, such as momenta, are zero before
             taken = steps.view(-1, *[1] * (tensor.ndim - 1))
             return torch.where(taken, tensor, torch.zeros_like(tensor) if before is None else before)
 
@@ -66,7 +66,7 @@ class Step:
         return vmap(lambda one: self.trainer.method.begin(self._local(one), dict(one)))(copy_tree(received))
 
     def end(self, state: LocalState, received: Tensors) -> LocalState:
-        """Return the states of all clients after the last step, in tensors of their own."""
+        """Return the states of all clients after the last step, as new tensors."""
         return vmap(lambda own, one: self.trainer.method.end(self._local(one), own))(copy_tree(state), received)
 
     def _one(
@@ -92,7 +92,7 @@ class Step:
                 raise MorePasses
             trainer.noise.load(self._noise[self._pass])
             self._pass += 1
-        # A gradient must not see its inputs change, so buffers are copied and written back when it has been taken.
+        # The inputs of a gradient must not change, so buffers are copied, and written back after the gradient.
         own = {name: tensor for name, tensor in state.items() if name in trainer.entries - trainer.parameters}
         fresh = {name: tensor.clone() for name, tensor in own.items()}
         made = trainer.features({**state, **fresh}, inputs)
@@ -128,20 +128,20 @@ def _write_back(pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
         target.copy_(value)
 
 
-# --- functions of PyTorch's in forms that vmap knows, or of which it makes fewer passes over memory ------------------
+# --- PyTorch functions in forms that vmap supports, or that make fewer passes over memory under vmap -----------------
 
 
 @contextmanager
 def vectorisable() -> Iterator[None]:
-    """Enter the context in which models are vectorised, outside of ``vmap``."""
-    # PyTorch's own two products are for attention with options; fused kernels vmap does not know.
+    """Enter the context for vectorised models; enter it outside of ``vmap``."""
+    # SDPBackend.MATH is for attention with options, because vmap does not support fused kernels.
     with sdpa_kernel(SDPBackend.MATH), Substitute(REWRITTEN):
         yield
 
 
 def _attention(q: Tensor, k: Tensor, v: Tensor, *more: Any, **options: Any) -> Tensor:
-    """Compute softmax(q kᵀ / √width) v of (…, queries, width) and (…, keys, width) in fewer passes over memory than
-    PyTorch's form without fused kernels, which also scales keys and looks for rows that a mask leaves empty."""
+    """Compute softmax(q kᵀ / √width) v, (…, queries, width) and (…, keys, width), with fewer passes over memory than
+    PyTorch's form without fused kernels, which also scales keys and checks for rows that a mask leaves empty."""
     if more or not is_plain(options):
         return F.scaled_dot_product_attention(q, k, v, *more, **options)
     scores = (q * float(q.shape[-1] ** -0.5)) @ k.transpose(-1, -2)
@@ -151,14 +151,14 @@ def _attention(q: Tensor, k: Tensor, v: Tensor, *more: Any, **options: Any) -> T
 def _layer_norm(
     x: Tensor, shape: Sequence[int], weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
 ) -> Tensor:
-    """Keep weight and bias apart: the gradient of all in one, vectorised, computes anew what has been normalised."""
+    """Apply weight and bias separately, because the vectorised gradient of the fused form normalises again."""
     made = F.layer_norm(x, shape, eps=eps)
     made = made if weight is None else made * weight
     return made if bias is None else made + bias
 
 
 def _linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Keep the bias apart: else it is multiplied by 1 first."""
+    """Add the bias separately, because PyTorch's vectorised form multiplies it by 1 first."""
     made = F.linear(x, weight)
     return made if bias is None else made + bias.to(made.dtype)
 
@@ -181,7 +181,7 @@ def weighted_batch_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Tensor:
-    """Compute ``F.batch_norm``, in training with statistics over the samples for which `counts`, (batch,), is 1."""
+    """Compute ``F.batch_norm``, in training with statistics over the samples for which `counts` (batch,) is 1."""
     if not training:
         return F.batch_norm(x, running_mean, running_var, weight, bias, training, momentum, eps)
     over, shape = [0, *range(2, x.ndim)], [1, -1, *[1] * (x.ndim - 2)]
