@@ -247,7 +247,7 @@ class Method(Steps, Entry):
         return local.forward(state, inputs)
 
     def predictor(self, local: ClientView, state: Tensors, samples: OwnSamples) -> Callable[[Tensor], Tensor]:
-        """Return inputs → logits for a method that `remembers`, computed from the client's training samples anew in
+        """Return inputs → logits for a method that `remembers`, computed from the client's training samples again in
         each measurement, not under ``torch.func.vmap``: by default :meth:`predict` with votes of nearest neighbours."""
         return self.beside_neighbours(lambda inputs: self.predict(local, state, inputs), samples)
 

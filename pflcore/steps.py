@@ -58,11 +58,11 @@ class Phase:
     # None is all that are left. With `extra`, they are whole passes with further batches; None is one pass.
     epochs: float | None = None
     extra: bool = False
-    share: float = 1.0  # share of the client's samples in extra passes, drawn anew in each round
+    share: float = 1.0  # share of the client's samples in extra passes, drawn again in each round
     # The roles whose parameters are trained: "shared", "personal", "generated"; empty: all. Other parameters and their
     # running statistics do not change.
     roles: tuple[str, ...] = ()
-    # Only before measurements: number of steps in place of passes, on batches drawn anew; the learning rate of plain
+    # Only before measurements: number of steps in place of passes, each on a new batch; the learning rate of plain
     # SGD, by default that of training; the groups that are trained, by default all.
     count: int | None = None
     lr: float | None = None

@@ -26,7 +26,7 @@ class LocalBatches:
     seed: int
     batch_norm: bool  # whether the model has batch norm
     stream: str = "batches"  # name of the random stream
-    share: float = 1.0  # share of a client's samples that are used, at least one sample, drawn anew in each round
+    share: float = 1.0  # share of a client's samples that are used, at least one sample, drawn again in each round
     before: float = 0.0  # passes of the round before the part, rounded down to whole steps
     passes: float | None = None  # passes of the part, rounded down likewise; None: all that are left in the round
     # (round, client) → the share of the part's steps that a client takes (its first steps), rounded down, at least one
@@ -51,9 +51,9 @@ class LocalBatches:
         return math.ceil(self._samples(client) / self.training.batch_size) - self._leaves_one_out(client)
 
     def batches(self, round_: int, client: int) -> list[Tensor]:
-        """Return the rows of each step. Every epoch is shuffled anew; its last batch may be smaller.
+        """Return the rows of each step. Every epoch is shuffled again; its last batch may be smaller.
 
-        With ``local_steps``, each batch is drawn anew from all samples of the client. A last batch of one sample is
+        With ``local_steps``, each batch is a new draw from all samples of the client. A last batch of one sample is
         left out if the model has batch norm.
         """
         rows, size = self.rows[client], self.training.batch_size
