@@ -31,7 +31,7 @@ class Finding:
 
 
 Findings = Mapping[str, Sequence[Finding]]
-"""The findings of each analysis, by the analysis's name."""
+"""What each analysis found."""
 
 
 @dataclass(frozen=True)
