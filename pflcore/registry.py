@@ -37,7 +37,7 @@ _NAMED = re.compile(r'^@[A-Z]+\.register\nclass(?:.*\n)*?    name = "(\w+)"$', r
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """Base of all entries: a frozen dataclass of :func:`option` fields; `pfl describe` shows its docstring."""
+    """Base of all entries: frozen dataclasses of :func:`option` fields, whose docstrings `pfl describe` shows."""
 
     name: ClassVar[str]
     citation: ClassVar[str] = ""
