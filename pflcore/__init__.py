@@ -7,6 +7,6 @@ filelock, and pyarrow to read or write artifacts. Some datasets, backbones and a
 from pflcore.sources import note
 
 ENGINE_VERSION = 2
-"""Raised when the numbers of runs change by an edit of what all runs share. See CONTRIBUTING.md."""
+"""Version of the code that all runs share; raise it when an edit of that code changes numbers. See CONTRIBUTING.md."""
 
 note(__name__)

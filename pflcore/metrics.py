@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 _BINS = 15
 Labelled = tuple[NDArray[np.float64], NDArray[np.int64]]
-"""Of some samples: probabilities (samples, classes), labels (samples,)."""
+"""Probabilities (samples, classes) and labels (samples,) of the same samples."""
 
 
 def score_metrics(names: Sequence[str], loss: float, given: Labelled | None) -> tuple[float, ...]:

@@ -42,8 +42,8 @@ from pflcore.settings import LOWER, METRICS, USUAL, Evaluation, Training, View
 _PRECISION, _NLL = "precision", "nll"
 Floats = NDArray[np.float64]
 Figures = dict[str, dict[str, float]]
-"""Protocol -> ``{"mean": percent, "std": percentage points, "n": what the std is taken over}``, and ``round`` where one
-was chosen."""
+"""Protocol -> ``{"mean": percent, "std": percentage points, "n": number of values}``; ``best_by_validation`` has also
+``round``."""
 
 
 def summarise(rounds_table: pa.Table, evaluation: Evaluation, rounds: int, view: View = USUAL) -> Figures:

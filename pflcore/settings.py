@@ -143,7 +143,7 @@ class View(NamedTuple):
 
 USUAL = View()
 VIEWS = {"models": ("personal", "global"), "moments": ("after_aggregation", "after_training"), "on": ("own", "all")}
-"""What the settings of :class:`Evaluation` with these names can list; the first is always measured."""
+"""The values that the settings of :class:`Evaluation` with these names can list; the first is always measured."""
 METRICS = {
     "balanced_accuracy": "balanced accuracy (%)",
     "macro_f1": "macro F1 (%)",
@@ -151,9 +151,9 @@ METRICS = {
     "ece": "ECE (%)",
     "nll": "NLL (nats)",
 }
-"""What can be measured beside accuracy (:mod:`pflcore.metrics`), and its heading in tables."""
+"""The metrics beside accuracy (:mod:`pflcore.metrics`), with their headings in tables."""
 LOWER = ("ece", "nll")
-"""Those of which the lower is the better."""
+"""The metrics for which lower is better."""
 
 
 def _views(name: str, help: str) -> Any:

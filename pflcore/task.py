@@ -12,10 +12,10 @@ from torch.nn import functional as F
 from pflcore.metrics import score_metrics
 
 Measured = tuple[np.ndarray, ...]
-"""Of some samples: what a task measures of each, along the first dimension."""
+"""The arrays that a task measures; the first dimension is samples."""
 Score = tuple[float, ...]
-"""Of a client's samples: correct predictions, predictions, the sum of their losses, correct predictions at last
-positions; behind them what the task's `further` names."""
+"""Sums over a client's samples: correct predictions, predictions, losses, correct predictions at last positions; then
+the numbers that the task's `further` names."""
 
 
 class Task(Protocol):

@@ -31,7 +31,7 @@ class Finding:
 
 
 Findings = Mapping[str, Sequence[Finding]]
-"""What each analysis found."""
+"""The findings of each analysis, by the analysis's name."""
 
 
 @dataclass(frozen=True)

@@ -20,9 +20,9 @@ from pflcore.groups import Tensors
 from pflcore.task import Measured, Score
 
 COLUMNS = ("correct", "total", "loss", "last")
-"""The numbers with which a :data:`pflcore.task.Score` begins, as names."""
+"""Names of the first numbers of a :data:`pflcore.task.Score`."""
 SplitScores = tuple[Score, ...]
-"""The score of a client's test samples and, where there are any, that of its validation samples."""
+"""The scores of a client: on its test samples and, if the data has any, on its validation samples."""
 
 
 @dataclass(frozen=True, eq=False)

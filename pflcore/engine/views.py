@@ -33,7 +33,7 @@ _EACH = {"own": TRAINING, "all": _ALL}
 _SHARED = {"own": TRAINING, "all": _ONE}
 _GLOBAL = {"own": _PLAIN, "all": _PLAIN_ONE}
 Scored = NDArray[np.float64]
-"""What :class:`pflcore.engine.evaluation.Scores` have of one view: [splits, columns, clients]."""
+"""The values of :class:`pflcore.engine.evaluation.Scores` in one view: [splits, columns, clients]."""
 
 
 class Views:

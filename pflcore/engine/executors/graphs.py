@@ -23,7 +23,7 @@ _MAX_RECORDINGS = 16
 WARM_UP = 3
 
 Step = Callable[..., tuple[Any, Tensor]]
-"""(state, further arguments …) → (next state, losses): nested dicts of tensors, which it does not modify or return."""
+"""(state, further arguments …) → (next state, losses): nested dicts of tensors. It does not modify or return inputs."""
 
 
 class Replay:
