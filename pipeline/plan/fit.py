@@ -47,7 +47,9 @@ def misfits(workspace: Workspace, compilation: Compilation, runs: Iterable[str])
                     known[key] = " ".join(str(error).split())
                 show("checking what goes together", done, len(new))
         with contextlib.suppress(OSError):  # what cannot be written is asked again the next time
-            write_text(path, json.dumps({"code": fingerprint(), "answers": known}))
+            # A refusal is asked again: it may be of what is not installed.
+            fits = {key: why for key, why in known.items() if not why}
+            write_text(path, json.dumps({"code": fingerprint(), "answers": fits}))
     faults = {run: [(part, known[key]) for part, key, _ in some if known[key]] for run, some in asked.items()}
     return _lines(workspace, compilation, faults) if any(faults.values()) else []
 
@@ -125,6 +127,7 @@ def _lines(workspace: Workspace, compilation: Compilation, faults: Mapping[str, 
         for (part, why), (labels, *others) in cells.items():
             part = "backbone" if "backbone" in why.split()[:2] else part
             part = "dataset" if why.startswith("features: ") else part
+            part = "condition" if why.startswith("condition") else part
             axis = next((axis for axis in labels if axis.split(".")[0] == part), "")
             address: Address = ("grid", "axes", axis, labels[axis]) if axis else ("grid", "base", part)
             more = f" and {len(others)} more" if others else ""
