@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from pflcore.errors import UserError
 from pflcore.files import write_text
 from pipeline.compile.compilation import Compilation
@@ -112,7 +114,10 @@ def _draw(run: Run) -> None:
         counts = run.left_by_encoder(counts)
         federation = Run(run.federation)
         scheme = PARTITIONS.create(run.partition, **federation.options("partition"))
-        partition(scheme, stand_in(dataset, *counts, with_images=False), run.clients, federation.seed)
+        samples = stand_in(dataset, *counts, with_images=False)
+        if run.features:
+            samples = replace(samples, inputs=np.zeros((len(samples), 1), np.float32), mean=(), std=(), boxes=None)
+        partition(scheme, samples, run.clients, federation.seed)
 
 
 def _lines(workspace: Workspace, compilation: Compilation, faults: Mapping[str, list[tuple[str, str]]]) -> list[str]:

@@ -153,6 +153,11 @@ def test_executors_agree_and_a_run_that_was_stopped_leaves_the_same_bytes(name, 
     assert result_bytes(continued(made, tmp_path)) == whole != result_bytes(run(method("ditto"), NET, **settings))
 
 
+def test_a_robust_mean_leaves_the_same_bytes_after_a_stop(tmp_path):
+    made = partial(run, method("fedcp", averaging="median"), NET, federation(*SIZES), executor="sequential")
+    assert result_bytes(continued(made, tmp_path)) == result_bytes(made())
+
+
 def test_a_share_is_of_one_client_at_least():
     few = Draws(3, (1, 4))
     assert len(make("attack", share=0.2).attackers(few)) == 1 and not few.share(0.0, "stragglers")
