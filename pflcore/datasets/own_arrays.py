@@ -76,7 +76,7 @@ class ArrayTable(OwnArrays):
     A sample is a row: features, readings of sensors, an embedding. Its input are all `columns`, side by side; a
     column is of numbers, or of lists of equal length, as embeddings in Parquet. Without `columns` these are all that
     have numbers and no other purpose, but for an index that pandas wrote; columns of texts are left out, which the
-    report says. Labels that are texts are the classes in alphabetical order.
+    partition's page says. Labels that are texts are the classes in alphabetical order.
     """
 
     name = "array_table"

@@ -3,7 +3,6 @@
 import re
 from dataclasses import replace
 from functools import partial
-from hashlib import sha256
 
 import numpy as np
 import pytest
@@ -175,9 +174,10 @@ ABSENCES = {
 @pytest.mark.parametrize("text", ABSENCES)
 def test_a_file_of_absences_has_a_header_and_pairs(text, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "away.csv").write_text(text)
-    with pytest.raises(UserError, match=f"away.csv:{ABSENCES[text]}"):
-        make("availability", path="away.csv", content=f"sha256:{sha256(text.encode()).hexdigest()}").attends(DRAWS, 1, 0)
+    name = f"away{len(text)}.csv"  # what is in a file is read once
+    (tmp_path / name).write_text(text)
+    with pytest.raises(UserError, match=f"{name}:{ABSENCES[text]}"):
+        make("availability", path=name).attends(DRAWS, 1, 0)
 
 
 REFUSED = {
