@@ -223,8 +223,9 @@ class Method(Steps, Entry):
             made = krum(values, self.suspects)
         else:
             made = trimmed_mean(values, 0.5 if self.averaging == "median" else self.suspects)
+        # Copies, for where an entry lies in memory decides how sums over it are rounded, and a checkpoint moves it.
         parts = torch.split(made, [mean[name].numel() for name in summed])
-        return mean | {name: part.view_as(mean[name]) for name, part in zip(summed, parts, strict=True)}
+        return mean | {name: part.view_as(mean[name]).clone() for name, part in zip(summed, parts, strict=True)}
 
     def traffic(self, update: Update) -> tuple[int, int]:
         """Return the bytes that a client sent and those that it received in the round of its update."""

@@ -28,7 +28,7 @@ class Draws:
     members: tuple[int, ...]
 
     def share(self, share: float, purpose: str) -> frozenset[int]:
-        """Draw a share of the clients, rounded; the same ones whenever it is asked for."""
+        """Draw a share of the clients, rounded, of a share above 0 at least one; the same ones whenever asked for."""
         return _drawn(self, share, purpose)
 
     def happens(self, chance: float, purpose: str, round_: int, client: int) -> bool:
@@ -43,7 +43,8 @@ class Draws:
 @cache
 def _drawn(draws: Draws, share: float, purpose: str) -> frozenset[int]:
     order = generator(draws.seed, purpose).permutation(draws.members)
-    return frozenset(order[: round(share * len(order))].tolist())
+    count = max(round(share * len(order)), int(share > 0))
+    return frozenset(order[:count].tolist())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,6 +102,8 @@ def relabelled(data: FederatedData, clients: Collection[int], change: Callable[[
     if data.is_text or data.labels.ndim > 1:
         what = "texts" if data.is_text else "boxes"
         raise UserError(f"condition: wrong labels are of samples with one class each, and {what} have none")
+    if data.classes < 2:
+        raise UserError("condition: wrong labels need two classes, and the dataset has one")
     labels = data.labels.cpu().numpy().copy()
     for client in clients:
         rows = data.train[client].numpy()

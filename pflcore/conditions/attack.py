@@ -28,7 +28,7 @@ class Attack(Condition):
 
     citation = "Li et al., RSA, AAAI 2019; label_flip: Fang et al., USENIX Security 2020, section 5"
 
-    share: float = option(0.2, gt=0, le=0.5, help="Share of the clients that attack, rounded.")
+    share: float = option(0.2, gt=0, le=0.5, help="Share of the clients that attack, rounded, at least one.")
     kind: str = option("sign_flip", choices=(*_STRENGTHS, "label_flip"), help="What attackers do.")
     strength: float | None = option(None, gt=0, help="Strength s; null: 1, with scale 10.")
 
@@ -43,7 +43,10 @@ class Attack(Condition):
         return relabelled(data, self.attackers(draws), lambda client, labels: data.classes - 1 - labels)
 
     def attackers(self, draws: Draws) -> frozenset[int]:
-        return draws.share(self.share, "attackers")
+        found = draws.share(self.share, "attackers")
+        if len(found) == len(draws.members):
+            raise UserError("condition attack: needs two clients that train, as the others alone are measured")
+        return found
 
     def sent(self, draws: Draws, round_: int, updates: Sequence[Update]) -> list[Update]:
         attackers = self.attackers(draws) if self.kind != "label_flip" else frozenset()

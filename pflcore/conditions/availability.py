@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
-
-import numpy as np
 
 from pflcore.conditions import CONDITIONS, Condition, Draws
 from pflcore.errors import UserError
@@ -13,6 +12,8 @@ from pflcore.groups import Tensors
 from pflcore.method import Method, name_of
 from pflcore.options import option
 
+_LINE = re.compile(r"\s*([1-9]\d{0,8})\s*,\s*(\d{1,9})\s*")  # of a file of absences
+
 
 @CONDITIONS.register
 class Availability(Condition):
@@ -20,9 +21,9 @@ class Availability(Condition):
 
     A client that is away neither trains nor sends, and keeps what it has. In a round that all sampled clients miss the
     server keeps its state. Before the first round, and when they are measured, all are there. Who is away is drawn for
-    each client and round, or stands in a CSV file, a line ``round,client`` for each absence, rounds from 1 and clients
-    from 0. The file lies in ``specs/`` and is part of the run: another content is another run. A straggler stops early;
-    what a method does in passes of their own, beside the local steps of a round, it does in full.
+    each client and round, or stands in a CSV file: under ``round,client`` a line for each absence, rounds from 1 and
+    clients from 0. The file lies in ``specs/`` and is part of the run: another content is another run. A straggler
+    stops early; what a method does in passes of their own, beside the local steps of a round, it does in full.
     """
 
     citation = "stragglers: Li et al., FedProx, MLSys 2020, section 5.2"
@@ -59,8 +60,12 @@ class Availability(Condition):
 @cache
 def absences(path: str, content: str | None) -> frozenset[tuple[int, int]]:
     """Return the pairs (round, client) in a file of absences. Raises :class:`UserError` where it is none."""
-    try:
-        rows = np.loadtxt(find_unchanged(path, content), np.int64, delimiter=",", skiprows=1, ndmin=2)
-        return frozenset((round_, client) for round_, client in rows.tolist())
-    except ValueError as error:
-        raise UserError(f"{path}: its lines must be a round, from 1, and a client, from 0: {error}") from None
+    header, *lines = find_unchanged(path, content).read_text("utf-8-sig", "replace").splitlines() or [""]
+    if header.strip() != "round,client":
+        raise UserError(f"condition availability: {path}:1: must be round,client, above a line for each absence")
+    found = [_LINE.fullmatch(line) for line in lines]
+    if None in found:
+        at = found.index(None)
+        wanted = "must be a round, from 1, and a client, from 0"
+        raise UserError(f"condition availability: {path}:{at + 2}: {lines[at][:60]!r} {wanted}")
+    return frozenset((int(one[1]), int(one[2])) for one in found if one)

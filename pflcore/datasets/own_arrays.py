@@ -76,7 +76,7 @@ class ArrayTable(OwnArrays):
     A sample is a row: features, readings of sensors, an embedding. Its input are all `columns`, side by side; a
     column is of numbers, or of lists of equal length, as embeddings in Parquet. Without `columns` these are all that
     have numbers and no other purpose, but for an index that pandas wrote; columns of texts are left out, which the
-    report says. Labels that are texts are the classes in alphabetical order.
+    partition's page says. Labels that are texts are the classes in alphabetical order.
     """
 
     name = "array_table"
@@ -159,8 +159,8 @@ class ArrayFile(OwnArrays):
         for inputs, *others in parts:
             shape = arrays[inputs].shape
             if len(shape) not in (2, 3, 4) or 0 in shape or (self.sample_shape and shape[1:] != self.sample_shape):
-                expected = self.sample_shape or "one to three dimensions after the samples"
-                raise UserError(f"{path}: {inputs} is {shape}; a sample must have {expected}")
+                expected = self.sample_shape or "one to three dimensions"
+                raise UserError(f"{path}: {inputs} is {shape}; it must be samples, each of {expected}")
             if arrays[inputs].dtype.kind not in "fiub":
                 raise UserError(f"{path}: {inputs} is {arrays[inputs].dtype}; it must be numbers")
             for name in others:

@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from pflcore.errors import UserError
 from pflcore.files import write_text
 from pipeline.compile.compilation import Compilation
@@ -47,7 +49,9 @@ def misfits(workspace: Workspace, compilation: Compilation, runs: Iterable[str])
                     known[key] = " ".join(str(error).split())
                 show("checking what goes together", done, len(new))
         with contextlib.suppress(OSError):  # what cannot be written is asked again the next time
-            write_text(path, json.dumps({"code": fingerprint(), "answers": known}))
+            # A refusal is asked again: it may be of what is not installed.
+            fits = {key: why for key, why in known.items() if not why}
+            write_text(path, json.dumps({"code": fingerprint(), "answers": fits}))
     faults = {run: [(part, known[key]) for part, key, _ in some if known[key]] for run, some in asked.items()}
     return _lines(workspace, compilation, faults) if any(faults.values()) else []
 
@@ -110,7 +114,10 @@ def _draw(run: Run) -> None:
         counts = run.left_by_encoder(counts)
         federation = Run(run.federation)
         scheme = PARTITIONS.create(run.partition, **federation.options("partition"))
-        partition(scheme, stand_in(dataset, *counts, with_images=False), run.clients, federation.seed)
+        samples = stand_in(dataset, *counts, with_images=False)
+        if run.features:
+            samples = replace(samples, inputs=np.zeros((len(samples), 1), np.float32), mean=(), std=(), boxes=None)
+        partition(scheme, samples, run.clients, federation.seed)
 
 
 def _lines(workspace: Workspace, compilation: Compilation, faults: Mapping[str, list[tuple[str, str]]]) -> list[str]:
@@ -125,6 +132,7 @@ def _lines(workspace: Workspace, compilation: Compilation, faults: Mapping[str, 
         for (part, why), (labels, *others) in cells.items():
             part = "backbone" if "backbone" in why.split()[:2] else part
             part = "dataset" if why.startswith("features: ") else part
+            part = "condition" if why.startswith("condition") else part
             axis = next((axis for axis in labels if axis.split(".")[0] == part), "")
             address: Address = ("grid", "axes", axis, labels[axis]) if axis else ("grid", "base", part)
             more = f" and {len(others)} more" if others else ""

@@ -124,6 +124,8 @@ def legend(results: Results) -> str:
 def facts(results: Results) -> list[tuple[str, str]]:
     """Return the facts of a table and its runs, several values of one in ascending order."""
     table, metric, runs = results.table, results.table.metric, results.runs.values()
+    predicted = [cell.quantity for cell in results.cells if not (cell.quantity and cell.quantity.known)]
+    names = {quantity.key if quantity else metric for quantity in predicted}
     by_text = defaultdict[str, list[str]](list)  # of what is no accuracy
     for cell in results.cells:
         if not (quantity := cell.quantity):
@@ -152,7 +154,7 @@ def facts(results: Results) -> list[tuple[str, str]]:
     apart = (f"{found:,} of {count:,}{f' ({title})' if title else ''}" for title, found, count in titled)
     found = {
         "protocol": "" if counted else metric,
-        "n": _listed(value.n for run in runs if (value := run.values.get(metric)) and value.n),
+        "n": _listed(value.n for run in runs for name, value in run.values.items() if name in names and value.n),
         "measured": ", ".join(f"last {window} rounds, every {every}" for window, every in windows)
         if metric.split(".")[0] in ("last_rounds", "last_position")
         else "",

@@ -139,12 +139,13 @@ def test_what_does_not_go_together_is_a_line_and_plans_know_what_is_left(tmp_pat
         "text": encoded(small).replace("name: digits", "name: shakespeare"),
         "augmented": encoded(small, training=", augment_flip: 0.5"),
         "few": encoded(small.replace("0.5", "0.999"), partition="{name: dirichlet, min_samples: 10}"),
+        "noisy": encoded(small, partition="noise"),
         "right": encoded(small),
     }
     project = make_project(tmp_path, {f"specs/{name}.yaml": text for name, text in texts.items()}, [*texts])
     compilation = project.compiled()
     lines = dict(line.split(":", 1) for line in misfits(project.workspace(), compilation, compilation.runs))
-    assert {*lines} == {f"specs/{name}.yaml" for name in ("large", "text", "augmented", "few")}
+    assert {*lines} == {f"specs/{name}.yaml" for name in ("large", "text", "augmented", "few", "noisy")}
     assert "(there are 1 and 359 in all)" in lines["specs/few.yaml"]
     assert lines["specs/large.yaml"].startswith("4: FedAvg and 1 more: features: backbone convnet: kernel 5")
     assert lines["specs/text.yaml"].startswith("4: FedAvg and 1 more: features: a text has a label at every")

@@ -140,6 +140,34 @@ def test_executors_agree_and_a_run_that_was_stopped_leaves_the_same_bytes(name, 
     assert result_bytes(tiny.continued(made, tmp_path)) == whole != result_bytes(run(method("ditto"), NET, **settings))
 
 
+def test_a_robust_mean_leaves_the_same_bytes_after_a_stop(tmp_path):
+    made = partial(run, method("fedcp", averaging="median"), NET, federation(*SIZES), executor="sequential")
+    assert result_bytes(continued(made, tmp_path)) == result_bytes(made())
+
+
+def test_a_share_is_of_one_client_at_least():
+    few = Draws(3, (1, 4))
+    assert len(make("attack", share=0.2).attackers(few)) == 1 and not few.share(0.0, "stragglers")
+
+
+ABSENCES = {
+    "1,0\n": "1: must be round,client",
+    "": "1: must be round,client",
+    "client,round\n0,1\n": "1: must be round,client",
+    "round,client\n1,0\n0,1\n": "3: '0,1' must be a round, from 1",
+    "round,client\n1,0,2\n": "2: '1,0,2' must be",
+}
+
+
+@pytest.mark.parametrize("text", ABSENCES)
+def test_a_file_of_absences_has_a_header_and_pairs(text, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    name = f"away{len(text)}.csv"  # what is in a file is read once
+    (tmp_path / name).write_text(text)
+    with pytest.raises(UserError, match=f"{name}:{ABSENCES[text]}"):
+        make("availability", path=name).attends(DRAWS, 1, 0)
+
+
 REFUSED = {
     "condition privacy does not go with method local: its clients send nothing": ("local", "privacy", {}),
     "its clients send 'present', to which no noise": ("fedproto", "privacy", {"where": "client"}),
@@ -148,6 +176,7 @@ REFUSED = {
     "noise on the sum protects a mean, and its server sums control variates": ("scaffold", "privacy", {}),
     "slow does not go with method fedrep: its round is several phases": ("fedrep", "availability", {"slow": 0.3}),
     "nowhere.csv: no such file": ("fedavg", "availability", {"path": "nowhere.csv"}),
+    "attack: needs two clients that train": ("fedavg", "attack", {}),
     "attack.strength says nothing of": ("fedavg", "attack", {"share": 0.1, "kind": "label_flip", "strength": 2.0}),
 }
 
@@ -155,8 +184,9 @@ REFUSED = {
 @pytest.mark.parametrize("reason", REFUSED)
 def test_what_does_not_go_together_is_refused_in_one_line(reason):
     name, kind, options = REFUSED[reason]
+    data = federation((9,), (5,)) if "two clients" in reason else None
     with pytest.raises(UserError, match=re.escape(reason)):
-        run(method(name), NET, condition=make(kind, **options))
+        run(method(name), NET, data, condition=make(kind, **options))
 
 
 @pytest.mark.parametrize(("data", "word"), ((tiny.texts(*SIZES), "texts"), (tiny.boxed(*SIZES).with_boxes(), "boxes")))

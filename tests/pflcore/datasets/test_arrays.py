@@ -99,10 +99,10 @@ def test_a_file_of_arrays(tmp_path):
 
 WRONG_FILES = [
     ({"y": LABELS}, {}, "has no 'label', but x, y"),
-    ({"label": LABELS}, {"sample_shape": (3, 2)}, r"x is (4, 2, 3); a sample must have (3, 2)"),
+    ({"label": LABELS}, {"sample_shape": (3, 2)}, r"x is (4, 2, 3); it must be samples, each of (3, 2)"),
     ({"label": LABELS[:3]}, {}, "label is int64 (3,); it must be 4 integers or texts"),
     ({"label": LABELS / 2}, {}, "label is float64 (4,); it must be 4 integers or texts"),
-    ({"label": LABELS, "x": LABELS}, {}, "x is (4,); a sample must have one to three dimensions after the samples"),
+    ({"label": LABELS, "x": LABELS}, {}, "x is (4,); it must be samples, each of one to three dimensions"),
     ({"label": LABELS, "x": np.where(SIGNALS == 7, np.nan, SIGNALS)}, {}, "row 1 has a number that is missing"),
     ({"label": LABELS, "x": np.full((4, 2), "a")}, {}, "x is <U1; it must be numbers"),
     ({"x": np.array([None] * 4)}, {"label": "x"}, "write it with numpy.savez, without objects"),

@@ -198,3 +198,8 @@ def test_what_fits_is_built_once_until_something_else_does(tmp_path, monkeypatch
     assert not found(project) and len(built) == 5
     project.write(".pfl/fit.json", "{")
     assert not found(project) and len(built) == 6
+    # A refusal may be of what is installed meanwhile, so it is asked again.
+    project.write("specs/tiny.yaml", spec("[fedavg]", backbone=VIT.replace("patch: 4", "patch: 5")))
+    assert len(found(project)) == 1
+    monkeypatch.setattr(fit, "build", lambda run: None)
+    assert not found(project)

@@ -15,6 +15,7 @@ from pflcore.artifacts import write_table
 from pflcore.errors import UserError
 from pipeline.compile.compiler import compile_workspace
 from pipeline.report.frame import Value, joined_runs
+from pipeline.report.legend import facts
 from pipeline.report.printed import format_value, signed
 from pipeline.report.spec_report import SpecReport
 from pipeline.running.options import Request, RunOptions
@@ -292,7 +293,9 @@ def test_a_cell_of_participants_is_read_from_their_rows(tmp_path):
     settings = {"training": {"rounds": 3}, "evaluation": {"every": 1, "window": 1, "curve_every": 1}, "clients": 2}
     made = table(cells, [], ["shown"], metric="clients", quantities=["shown"])
     made = with_records(tmp_path, made, {"run": {**RECORD, **settings}})
-    assert [one.obtained.mean for one in results_of(made, tmp_path).cells] == [60.0, 70.0, 40.0]
+    results = results_of(made, tmp_path)
+    assert [one.obtained.mean for one in results.cells] == [60.0, 70.0, 40.0]
+    assert dict(facts(results))["n"] == "1, 2, 3"  # participants, clients, measurements
 
 
 # Mean over two seeds: by method and what a cell shows. FedPer has no global model; of Local nothing is there.
