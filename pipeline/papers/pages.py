@@ -36,7 +36,7 @@ from pipeline.spec.specs import find_specs
 from pipeline.workspace import INDEX, PAPERS, Workspace
 
 MOST_TABLES = 4
-"""On one HTML page."""
+"""The largest number of tables on one HTML page."""
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from pipeline.report.statistics import BEYOND, FEWEST_SEEDS, NO_VERDICT, WITHIN
 from pipeline.report.table import Results
 
 WITHIN_POINTS = (1.0, 2.5, 5.0)
-"""Distances from a published value, in percentage points, within which obtained ones are counted."""
+"""Distances in percentage points; the report counts obtained values within each distance of the published one."""
 AGREEMENT_LEGEND = (
     f"Against the published values: distances are in percentage points; verdicts are on cells with {FEWEST_SEEDS} "
     "seeds of ours or more; order of rows: rank correlations of the obtained with the published values of a column, "

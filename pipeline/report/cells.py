@@ -14,18 +14,18 @@ from pipeline.spec.metrics import BACKBONE, PERCENT, SCORED, Quantity, QuantityK
 from pipeline.spec.table import ResolvedTable, TableCell
 
 Key = tuple[str, ...]
-"""Labels on the axes of a side of a table."""
+"""Labels on the row axes or on the column axes of a table."""
 ACCURACY, PRECISION = "accuracy (%)", "mAP (%)"
-"""What heads a column of accuracies, or stands at their axis; the same of detectors."""
+"""Headings of columns and labels of axes: for accuracies, and for mean average precisions."""
 MATCH, DIFFERS = "match", "differs"
-"""Of a quantity: obtained and published value differ by less than one in the last printed digit, which may be rounded
-or cut off; or they do not."""
+"""Verdicts on a quantity: obtained and published value differ by less than one in the last printed digit, which may be
+rounded or cut off; or by more."""
 TRIAL, MISSING, DIVERGED, ABSENT, UNPUBLISHED = "trial", "missing", "diverged", "absent", "no published value"
 MISPRINTED, NO_GLOBAL = "misprint", "no global model"
 _OF_RUNS = TRIAL, MISSING, DIVERGED, ABSENT, UNPUBLISHED, MISPRINTED, NO_GLOBAL
 VERDICTS = (WITHIN, BEYOND, NO_VERDICT, MATCH, DIFFERS, *_OF_RUNS)
 SMOKE = "smoke"
-"""The profile whose numbers mean nothing, so that none of them is called the best one."""
+"""The profile whose numbers mean nothing, so no obtained value is marked as the best."""
 
 
 @dataclass

@@ -35,7 +35,7 @@ from pipeline.spec.table import TableClaim
 
 HOLDS, FAILS, ONE_SEED, NOT_YET = "holds", "fails", "one seed: undecided", "not yet"
 CLAIM_VERDICTS = (HOLDS, FAILS, WITHIN, ONE_SEED, NOT_YET, NO_VERDICT)
-"""What may be said of a claim; pages, the index and counts all go by this order."""
+"""All verdicts on a claim; pages, the index and counts use this order."""
 CLAIM_LEGEND = (
     "Difference: how much better or narrower the first side is; of a range how wide it is. Interval and p: paired t "
     "test over the seeds; of published values the interval is their combined ±. p (Holm): against the claim, corrected "

@@ -25,7 +25,7 @@ from pipeline.spec.table import ResolvedTable
 ALL = -1
 """In the column `client`: all clients of a run together."""
 LAST_TEN, LAST = "last_ten", 10
-"""The protocol of papers that name no round: the mean over so many measurements at the end of a run."""
+"""The protocol for papers that name no round, a mean over a run's last measurements, and the number of these."""
 
 _TEXT, _INT, _FLOAT = pa.string(), pa.int64(), pa.float64()
 AS_JSON = ("diverged", "chosen", "noise")

@@ -11,7 +11,7 @@ from pipeline.report.statistics import NO_VERDICT
 from pipeline.spec.metrics import BYTES, COUNT, PERCENT
 
 MINUS, NO_VALUE, MISPRINT, UNPLANNED, TIED, BESIDE = "\N{MINUS SIGN}", "—", "§", "†", "‡", "/"
-"""Marks of tables, which their legend explains."""
+"""Marks in tables; the legend explains them."""
 
 
 def headed(axis: str, label: str) -> str:

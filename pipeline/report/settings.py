@@ -10,7 +10,7 @@ from pipeline.spec.run import COMPONENTS, LISTS, OPTIONAL, RUN_FIELDS, SETTINGS,
 from pipeline.spec.table import ResolvedTable
 
 _LEFT_OUT = ("seed", *LISTS, "training.save_weights", "evaluation.curve_every")
-"""What no number of a table depends on, and the seed."""
+"""Settings that no number of a table depends on, and the seed."""
 Texts = tuple[str, ...]
 
 

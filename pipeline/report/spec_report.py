@@ -31,10 +31,10 @@ STATES = {
     "quoted": "quoted",
     "unplanned": "not planned",
 }
-"""States of a cell, in their order, and their names in print. ``partly``: some of its runs are done; ``quoted``: no run
-is planned, and the paper has the value from an earlier one."""
+"""States of a cell, in order, and their names in print. ``partly``: some of its runs are done; ``quoted``: no run is
+planned, and the paper quotes the value from an earlier one."""
 CLAIM_STATES = (*CLAIM_VERDICTS, "contradicted")
-"""Verdicts on obtained values, and ``contradicted``, how many of all claims the paper's own table contradicts."""
+"""Verdicts on obtained values, and ``contradicted``: claims that the paper's own table contradicts."""
 Facts = list[tuple[str, str]]
 
 

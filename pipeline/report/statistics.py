@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 BySeed = Mapping[int, float]
-"""A value under each of its seeds."""
+"""Values by seed."""
 LEVEL = 0.05
-"""The error that is allowed: how often chance alone is called a difference."""
+"""The significance level: how often chance alone may be called a difference."""
 POWER = 0.8
 FEWEST_SEEDS = 3
-"""Of our own, below which no verdict is given beside a published value."""
+"""The fewest seeds of ours for a verdict against a published value."""
 
 WITHIN, BEYOND, NO_VERDICT = "within noise", "beyond noise", "no verdict"
 NOISE_LEGEND = (

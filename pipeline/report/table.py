@@ -31,7 +31,7 @@ _COLUMNS = {
     "by_seed": pa.list_(pa.struct([("seed", pa.int64()), ("value", pa.float64())])),
 }
 _LAST = "last_round"
-"""A column of tables that show the mean over the last measurements."""
+"""A further column of tables that show the mean over the last measurements: the value after the last round."""
 
 
 class Span(NamedTuple):

@@ -19,7 +19,7 @@ from pipeline.report.table import Results
 from pipeline.spec.figures import BUILT_IN, figure_module, figure_names, figure_title
 
 Draw = Callable[[TableData], Section]
-"""What draws a figure. Raises :class:`UserError` when an artifact that it needs is damaged."""
+"""A function that draws a figure. Raises :class:`UserError` if an artifact that it needs is damaged."""
 
 MAX_LINES = 40
 

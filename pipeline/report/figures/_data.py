@@ -26,10 +26,10 @@ COSTS = {
     "macs": "macs",
     "server": "server",
 }
-"""Costs of a run, in numbers but for the bytes, and the columns that the frame has for them."""
+"""Costs of a run (counts of numbers, except the bytes), and their columns in the frame."""
 
 OF_QUANTITIES = Section("Its cells are of different quantities, which one scale does not show.")
-"""What figures of one quantity say of a table with several."""
+"""The section of a figure that shows one metric, if the table has several quantities."""
 
 
 class TableData:

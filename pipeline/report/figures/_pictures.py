@@ -41,7 +41,7 @@ _DETECTIONS = (
     "if its score reaches the analysis's `least`. A colour is a class; difficult objects are dashed."
 )
 Kinds = dict[str, NDArray[np.float64]]
-"""What is known of an image, by kind."""
+"""The data of an image (pixels, attention or boxes), by kind."""
 
 
 def draw_embeddings(data: TableData) -> Section:
