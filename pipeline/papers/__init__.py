@@ -1,1 +1,1 @@
-"""The pages over several specs: a page per paper and the index, written again when what they show has changed."""
+"""Pages over several specs: a page per paper and the index, written again when their inputs have changed."""

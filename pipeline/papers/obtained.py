@@ -1,4 +1,4 @@
-"""Published accuracies, each with what was obtained for it."""
+"""Published accuracies with the accuracies that were obtained for them."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from pipeline.report.table import Results
 
 @dataclass(frozen=True)
 class Obtained:
-    """A published accuracy and what was obtained for it, in percent and percentage points.
+    """A published accuracy and the obtained one, in percent; their difference is in percentage points.
 
     Attributes:
-        labels: Of the cell, in the order in which ``--cell`` takes them.
-        last: What was obtained after the last round, where `obtained` is the mean over the last measurements; else "".
-        comparison: The difference with its sign, and the verdict where there is one: ``+1.53 beyond noise (0.90)``.
-        runs: How many there are, of how many that are planned.
-        quoted: The paper has the value from an earlier one.
-        elsewhere: The number under other protocols, by their names.
-        explained: Why they differ; "" where nobody knows, or where they do not.
-        reached: The mean over runs of the first round at the published number or above; None where one never is.
+        labels: Labels of the cell, in the order in which ``--cell`` takes them.
+        last: The accuracy after the last round, if `obtained` is the mean over the last measurements; else "".
+        comparison: The difference with its sign, and the verdict if there is one: ``+1.53 beyond noise (0.90)``.
+        runs: The number of runs with a value, and the number of planned runs.
+        quoted: Whether the paper quotes the value from an earlier one.
+        elsewhere: The accuracy under other protocols, by their names.
+        explained: Why the two differ; "" if that is not known, or if they do not.
+        reached: The first round at the published accuracy or above, the mean over runs; None if a run never reaches it.
     """
 
     labels: tuple[str, ...]
@@ -42,7 +42,7 @@ class Obtained:
 
 
 def collect_obtained(results: Results) -> list[Obtained]:
-    """Return the cells of a table that have both values, in its order; quantities other than accuracy are left out."""
+    """Return the published accuracies of a table that are also obtained, in its order; other cells are left out."""
     return [_obtained(cell, results) for cell in compared_cells(results)]
 
 
@@ -68,10 +68,10 @@ def _obtained(cell: Cell, results: Results) -> Obtained:
 
 
 def _elsewhere(runs: list[Measured], client: int | None, metric: str) -> dict[str, float]:
-    """Return the mean over runs under protocols that the table does not show, of a client or, for None, of all."""
+    """Return the mean over runs under protocols that the table does not show, for a client or, for None, for all."""
     shown = {metric, "last_position", *(["final"] if metric == LAST_TEN else [])}
     if not any(run.resolved.evaluation.window for run in runs):
-        shown.add("last_rounds")  # which is the last round
+        shown.add("last_rounds")  # the window is then the last round
     found = []
     for run in runs:
         curve = run.curve(client)

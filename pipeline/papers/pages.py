@@ -1,7 +1,7 @@
-"""``pfl report``: the pages of papers and the index over all of them, written again when what they show has changed.
+"""``pfl report``: the pages of papers and the index over all of them, written again when their inputs have changed.
 
-A paper has a section per spec, each with what the spec's own report has. In HTML a paper of many specs is a page with
-an overview, and a page per spec.
+A paper has a section per spec, with the content of the spec's report. In HTML a paper of many specs has a page with an
+overview, and a page per spec.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from pipeline.spec.specs import find_specs
 from pipeline.workspace import INDEX, PAPERS, Workspace
 
 MOST_TABLES = 4
-"""On one HTML page."""
+"""The largest number of tables on one HTML page."""
 
 
 @dataclass(frozen=True)
 class Known:
-    """What is remembered of a paper: a hash of what its page depends on, and whether the page shows that."""
+    """The remembered state of a paper: a hash of its page's inputs, whether a page shows these, and its index entry."""
 
     state: str
     page: bool
@@ -53,7 +53,8 @@ _REMEMBERED = TypeAdapter(dict[str, Known])
 
 @dataclass
 class Papers:
-    """The papers of a workspace, as compiled; if `partial` there are more, of which the index says what was known."""
+    """The papers of a workspace, as compiled. If `partial`, there are more papers; the index shows their remembered
+    state."""
 
     workspace: Workspace
     compilation: Compilation
@@ -61,9 +62,8 @@ class Papers:
 
     @classmethod
     def compiled(cls, workspace: Workspace, only: Collection[str] = (), compiled: Compilation | None = None) -> Papers:
-        """Return all papers of a workspace, or `only` some of them, compiled in memory but for specs that are invalid.
-        Raises :class:`UserError`: a kept result is damaged; then what is `compiled` already is taken, if there is any.
-        """
+        """Return all papers of a workspace, or `only` some of them, compiled in memory without invalid specs. If a kept
+        result is damaged, take the existing compilation `compiled`, or raise :class:`UserError` if there is none."""
         names = [name for name in find_specs(workspace.specs, {}) if not only or name.split("/")[0] in only]
         try:
             compiled = compile_workspace(workspace, names, wanted=())
@@ -82,8 +82,8 @@ class Papers:
         return papers
 
     def chosen(self, names: Iterable[str]) -> list[str]:
-        """Return the papers that are meant by their names or by specs of theirs; all for no names. Raises
-        :class:`UserError`: there is no such paper or spec."""
+        """Return the papers with these names or with specs of these names; all papers for no names. Raises
+        :class:`UserError` if there is no such paper or spec."""
         words = [name.removeprefix("specs/").removesuffix(".yaml").rstrip("/") for name in names]
         known = list(dict.fromkeys([*self.papers, *(spec for paper in self.papers.values() for spec in paper.tables)]))
         if unknown := [name for name in words if name not in known]:
@@ -91,7 +91,7 @@ class Papers:
         return list(dict.fromkeys(name.split("/")[0] for name in words)) or list(self.papers)
 
     def page(self, name: str) -> Path:
-        """Return the HTML page of a paper."""
+        """Return the path of the HTML page of a paper."""
         return self.workspace.root / PAPERS / f"{name}.html"
 
     @property
@@ -99,13 +99,12 @@ class Papers:
         return self.workspace.root / INDEX
 
     def write(self, names: Iterable[str]) -> list[str]:
-        """Bring the pages of some papers and the index, which tells of all, up to date; return the papers of which an
-        input is another file than last time, so that their pages were made anew. Raises :class:`UserError`: an artifact
-        is damaged."""
+        """Update the pages of some papers and the index over all papers. Return the papers whose pages were written,
+        because an input had changed or a page was missing. Raises :class:`UserError` if an artifact is damaged."""
         path, wanted, written = self.workspace.private / "papers.json", set(names), list[str]()
         try:
             known = _REMEMBERED.validate_json(path.read_bytes())
-        except (OSError, ValidationError):  # which costs no more than time
+        except (OSError, ValidationError):  # the summaries are then made again
             known = {}
         now = dict(known) if self.partial else {}
         ledger = Ledger(self.workspace.root)
@@ -142,7 +141,7 @@ class Papers:
         put(self.index, text)
 
     def _state(self, paper: Paper, kept: list[str]) -> str:
-        """Return what the page of a paper depends on, as a hash: specs, code, kept results, and files."""
+        """Return a hash of the inputs of a paper's page: specs, code, kept results, and files."""
         files = set[str]()
         for spec, table in paper.tables.items():
             files |= {f"{at.report_path(spec)}/report.html", *map(at.selection_path, table.tuned.values())}
@@ -157,7 +156,7 @@ class Papers:
 
 
 def stamp(path: Path) -> str:
-    """Return which file there is, by when it was written, its size and its number; a dash where there is none."""
+    """Return the modification time, size and inode number of a file; a dash if it does not exist."""
     try:
         stat = path.stat()
     except OSError:  # DVC removes outputs before it makes them again
@@ -166,8 +165,8 @@ def stamp(path: Path) -> str:
 
 
 def reports_of(paper: Paper, root: Path, kept: Mapping[str, Entry] | None = None) -> list[SpecReport]:
-    """Return the specs of a paper with their results in the workspace `root`, where what is `kept` stands by run id for
-    artifacts that are not there. Raises :class:`UserError`: an artifact is damaged."""
+    """Return the reports of a paper's specs from artifacts in the workspace `root`. `kept` maps run ids to ledger
+    entries that replace missing artifacts. Raises :class:`UserError` if an artifact is damaged."""
     reports = []
     for number, (spec, table) in enumerate(paper.tables.items(), start=1):
         folder, own = paper.folder(spec), f"{at.report_path(spec)}/report.html"
@@ -187,7 +186,7 @@ def reports_of(paper: Paper, root: Path, kept: Mapping[str, Entry] | None = None
 
 def write_paper(paper: Paper, reports: list[SpecReport], root: Path) -> None:
     """Write ``reports/papers/<name>.md .tex .html``, ``<name>/<spec>.html`` if there are more than :data:`MOST_TABLES`,
-    and the pictures they need; a file that would not change is left."""
+    and their pictures. Unchanged files are not written, and old pages of specs are removed."""
     out = root / PAPERS
     notes = [note for note in reports[0].notes if all(note in report.notes for report in reports[1:])]
     whole = Document(

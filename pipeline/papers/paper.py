@@ -1,4 +1,4 @@
-"""Papers: the specs of one folder together, what the paper holds, and what an index says of it.
+"""Papers: the specs of one folder together, the contents of the paper, and its entry in the index.
 
 A paper's folder of specs may have a file ``contents.csv`` with the columns place, holds, specs (names separated by
 blanks) and reason, which says why there is no spec.
@@ -31,7 +31,7 @@ PLACES = {"done": "done", "partly": "partly done", "missing": "not run yet", "un
 
 @dataclass(frozen=True)
 class Place:
-    """A table, a figure or a statement of a paper, what it holds, the specs that are about it, or why none is."""
+    """A table, a figure or a statement of a paper: its content, and the specs about it or why there are none."""
 
     where: str
     holds: str
@@ -44,13 +44,13 @@ class Place:
 
     @property
     def words(self) -> str:
-        """``Table 6, detection mAP: there is no detector``."""
+        """The place as text, ``Table 6, detection mAP: there is no detector``."""
         return f"{self.where}, {self.holds}: {self.reason}"
 
 
 def read_contents(folder: Path, paper: str, known: Collection[str]) -> list[Place]:
-    """Return what the paper of a folder of specs holds, by the names of its specs, as ``table1``; [] where no file says
-    it. Raises :class:`UserError`: a line is not whole, or names no spec of the paper."""
+    """Return the places in a paper's ``contents.csv``; [] without this file. `known` has the names of the paper's
+    specs, such as ``table1``. Raises :class:`UserError` if a line is incomplete or names no spec of the paper."""
     path, label = folder / paper / "contents.csv", f"specs/{paper}/contents.csv"
     if not path.is_file():
         return []
@@ -72,9 +72,9 @@ def read_contents(folder: Path, paper: str, known: Collection[str]) -> list[Plac
 
 @dataclass(frozen=True)
 class Paper:
-    """A folder of specs, or a spec that lies in no folder: its tables in the order of :func:`_reading`, the runs of
-    these and maybe others, and the places that a file lists. Of one's own the citation is "", and the title that of its
-    only spec, else the name."""
+    """A folder of specs, or a spec outside of folders: its tables in the order of :func:`_reading`, their runs and
+    maybe others, and the places of ``contents.csv``. If the specs are not all about one publication, `citation` is ""
+    and `title` is the one that all specs share, else the name."""
 
     name: str
     title: str
@@ -84,13 +84,13 @@ class Paper:
     places: tuple[Place, ...] = ()
 
     def folder(self, spec: str) -> str:
-        """Return where the pictures of one of its specs lie, relative to its page."""
+        """Return the folder of the pictures of one of its specs, relative to its page."""
         return f"{self.name}/{spec.removeprefix(f'{self.name}/')}"
 
 
 @dataclass(frozen=True)
 class Brief:
-    """What an index says about one spec: its cells and claims by state, and how many accuracies are published of it."""
+    """The entry of a spec in the index: its cells and claims by state, and how many accuracies are published of it."""
 
     spec: str
     heading: str
@@ -102,7 +102,7 @@ class Brief:
 
     @classmethod
     def of(cls, report: SpecReport) -> Brief:
-        """Return what an index says about a spec, of which this is the report."""
+        """Return the entry of a spec from its report."""
         table, obtained = report.table, tuple(collect_obtained(report.results))
         counts = report.coverage, report.verdicts, table.published_accuracies
         return cls(table.spec, report.heading, *counts, obtained, report.agreement)
@@ -110,7 +110,7 @@ class Brief:
 
 @dataclass(frozen=True)
 class Summary:
-    """What an index says about one paper."""
+    """The entry of a paper in the index."""
 
     name: str
     title: str
@@ -120,8 +120,8 @@ class Summary:
 
     @property
     def of_paper(self) -> Counter[str]:
-        """Its tables and figures by state; of one's own, and where nothing lists them, those that have a spec. Of specs
-        that a profile leaves out nothing is known, so they are not run yet."""
+        """The paper's tables and figures by state; without a list of places, one table per spec. Specs that a profile
+        leaves out count as not run yet."""
         by_spec = {brief.spec.removeprefix(f"{self.name}/"): brief.coverage for brief in self.briefs}
         found = Counter[str]()
         for place in self.places or [Place("Table", "", (spec,)) for spec in by_spec]:
@@ -144,7 +144,7 @@ class Summary:
 
     @property
     def published(self) -> int:
-        """How many accuracies the paper prints; of specs about the same table the first one's count."""
+        """How many accuracies the paper prints; of several specs about one table only the first one counts."""
         first = {place.specs[0] for place in self.places if place.specs}
         return sum(brief.published for brief in self.briefs if not first or brief.spec.partition("/")[2] in first)
 
@@ -164,8 +164,8 @@ def _state(place: Place, by_spec: Mapping[str, Counter[str]]) -> str:
 
 
 def papers_of(tables: Mapping[str, ResolvedTable], runs: Mapping[str, Run]) -> dict[str, Paper]:
-    """Group resolved tables and their runs by paper: those that are published first, then one's own, by name. Raises
-    :class:`UserError`: a folder has the name of something else that lies in ``reports/``."""
+    """Return papers by name from resolved tables and runs: publications first, then own specs, both sorted by name.
+    Raises :class:`UserError` if the name of a paper is used for something else in ``reports/``."""
     groups = dict[str, dict[str, ResolvedTable]]()
     for spec in sorted(tables, key=_reading):
         groups.setdefault(spec.split("/")[0], {})[spec] = tables[spec]
@@ -174,7 +174,7 @@ def papers_of(tables: Mapping[str, ResolvedTable], runs: Mapping[str, Run]) -> d
 
 
 def in_order(paper: Paper | Summary) -> Any:
-    """Return a key that sorts what is published before one's own, and then by name."""
+    """Return a sort key: publications before own specs, then by name."""
     return not paper.citation, _natural(paper.name)
 
 
@@ -185,16 +185,16 @@ def _paper(name: str, tables: dict[str, ResolvedTable], runs: Mapping[str, Run])
     papers = [table.paper for table in tables.values() if table.paper]
     if len(papers) == len(tables) and len({paper.name for paper in papers}) == 1:
         return Paper(name, papers[0].name, papers[0].citation, tables, runs)
-    titles = {table.title for table in tables.values()}  # one's own, of which some may be about a paper
+    titles = {table.title for table in tables.values()}  # own specs, some of which may be about a paper
     return Paper(name, titles.pop() if len(titles) == 1 else name, "", tables, runs)
 
 
 def _reading(spec: str) -> Any:
-    """Return a key that sorts what is named like a table or a figure of the paper before what is about it."""
+    """Return a sort key: specs named like a table first, then those named like a figure, then all others."""
     name = spec.partition("/")[2]
     return 0 if name.startswith("table") else 1 if name.startswith("fig") else 2, _natural(spec)
 
 
 def _natural(spec: str) -> Any:
-    """Return a key that sorts table10 after table2."""
+    """Return a sort key that puts table10 after table2."""
     return [(part.isdigit(), int(part) if part.isdigit() else 0, part) for part in re.split(r"(\d+)", spec)]

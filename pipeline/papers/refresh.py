@@ -1,4 +1,4 @@
-"""The pages of papers after a ``pfl run``. What renders them is imported when there is something to render."""
+"""The pages of papers after a ``pfl run``. Modules that render pages are imported only if there is a page to render."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pipeline.workspace import INDEX, PAPERS, Workspace
 
 
 def refresh(workspace: Workspace, compilation: Compilation, specs: Iterable[str], *, idle: bool = False) -> str:
-    """Bring the pages of the papers that some specs belong to up to date; return a line that says where they are, or
-    what went wrong. When `idle`, nothing has been run, so pages that exist are taken as they are."""
+    """Update the pages of the papers of some specs; return a line with their paths, or with the error. If `idle`,
+    nothing has been run, so the pages are not updated if all of them exist."""
     names = list(dict.fromkeys(spec.split("/")[0] for spec in specs))
     pages = [workspace.root / PAPERS / f"{name}.html" for name in names]
     if not (idle and all(page.is_file() for page in pages)):

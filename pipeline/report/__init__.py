@@ -1,1 +1,1 @@
-"""Reports: a resolved table and the artifacts of its runs become Markdown, LaTeX, HTML, CSV, Parquet and SVG."""
+"""Reports: a resolved table and the artifacts of its runs become Markdown, LaTeX, HTML, CSV, Parquet, SVG and PNG."""

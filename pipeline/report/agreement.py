@@ -1,4 +1,4 @@
-"""How well what is obtained of a table, or of several, agrees with what their papers print."""
+"""How well obtained values agree with the published ones, for one table or several."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pipeline.report.statistics import BEYOND, FEWEST_SEEDS, NO_VERDICT, WITHIN
 from pipeline.report.table import Results
 
 WITHIN_POINTS = (1.0, 2.5, 5.0)
-"""Distances from a published value, in percentage points, within which obtained ones are counted."""
+"""Distances in percentage points; the report counts obtained values within each distance of the published one."""
 AGREEMENT_LEGEND = (
     f"Against the published values: distances are in percentage points; verdicts are on cells with {FEWEST_SEEDS} "
     "seeds of ours or more; order of rows: rank correlations of the obtained with the published values of a column, "
@@ -24,7 +24,7 @@ AGREEMENT_LEGEND = (
 
 
 class Order(NamedTuple):
-    """How well the obtained order of a column's rows agrees with the published one, by rank correlations (τ-b)."""
+    """Rank correlations of the obtained with the published values of a column: Spearman's, and Kendall's τ-b."""
 
     table: str
     column: str
@@ -35,14 +35,14 @@ class Order(NamedTuple):
 
 @dataclass(frozen=True)
 class Agreement:
-    """What is obtained of a table, or of several, beside what their papers print.
+    """The agreement of obtained with published values, for one table or several.
 
     Attributes:
         published: How many accuracies are published.
-        differences: Obtained minus published accuracy of each cell that has both, in points; and verdicts on them.
-        claims: ``stated``; ``compared``: those with obtained values to compare; ``agree``: those of which every such
-            comparison comes out as the claim says, whatever chance explains; ``comparisons``, and ``agreeing`` of them.
-        decided: Verdicts of claims with three seeds of ours or more in every comparison.
+        differences: Obtained minus published accuracy per cell with both, in points; `verdicts` counts their verdicts.
+        claims: Counts: ``stated`` claims; ``compared``: claims with obtained values to compare; ``agree``: claims that
+            all such comparisons agree with, ignoring chance; ``comparisons``; ``agreeing``: comparisons that agree.
+        decided: Verdicts on claims with at least three of our seeds in every comparison.
     """
 
     published: int = 0
@@ -54,7 +54,7 @@ class Agreement:
 
     @classmethod
     def of(cls, results: Results, judgements: Sequence[Judgement]) -> Agreement:
-        """Return that of one table."""
+        """Return the agreement of one table."""
         cells, claims = compared_cells(results), Counter(stated=len(judgements))
         for agree, pairs in (judgement.so_far for judgement in judgements):
             claims.update(compared=pairs > 0, agree=agree == pairs > 0, comparisons=pairs, agreeing=agree)
@@ -69,7 +69,7 @@ class Agreement:
 
     @classmethod
     def total(cls, several: Iterable[Agreement], published: int) -> Agreement:
-        """Return that of several tables, of which so many different accuracies are published."""
+        """Return the agreement of several tables; `published` is how many different accuracies they publish."""
         total = cls(published)
         for one in several:
             total.differences.extend(one.differences)
@@ -79,7 +79,7 @@ class Agreement:
         return total
 
     def numbers(self) -> list[tuple[str, str]]:
-        """Return name and value of what there is to say: distances, verdicts, orders and claims."""
+        """Return names and values to print: distances, verdicts, rank correlations and claims, as far as they exist."""
         found, claims = dict[str, str](), self.claims
         if self.published:
             found = {"published accuracies": f"{self.published:,}", "obtained": f"{len(self.differences)}"}
@@ -108,19 +108,19 @@ class Agreement:
 
 
 def compared_cells(results: Results) -> list[Cell]:
-    """Return the cells of a table whose accuracy is published and obtained, in its order; none of a trial."""
+    """Return the cells with a published and an obtained accuracy, in the table's order; none of a trial."""
     cells = results.cells if results.table.of_accuracies else []
     return [cell for cell in cells if cell.is_compared and cell.quantity is None]
 
 
 def count_within(differences: Iterable[float]) -> list[int]:
-    """Count the differences within each of :data:`WITHIN_POINTS`; the last digit of a float decides nothing."""
+    """Count the differences within each of :data:`WITHIN_POINTS`, without counting float errors."""
     distances = [round(abs(difference), 9) for difference in differences]
     return [sum(distance <= points for distance in distances) for points in WITHIN_POINTS]
 
 
 def _orders(results: Results, cells: Iterable[Cell]) -> list[Order]:
-    """Return the order of each column of which three rows or more have both values, and neither side one value only."""
+    """Return the correlations of each column with three compared rows or more and several values on both sides."""
     columns, table = defaultdict[Key, list[tuple[float, float]]](list), results.table
     for cell in cells:
         assert cell.published and cell.obtained
@@ -128,7 +128,7 @@ def _orders(results: Results, cells: Iterable[Cell]) -> list[Order]:
     orders, name = list[Order](), (table.paper.table if table.paper else "") or table.spec
     for column, pairs in columns.items():
         if len(pairs) >= 3 and all(len(set(side)) > 1 for side in zip(*pairs, strict=True)):
-            from scipy import stats  # takes longer to import than most reports to write
+            from scipy import stats  # importing it takes longer than writing most reports
 
             spearman, kendall = (test(*zip(*pairs, strict=True)) for test in (stats.spearmanr, stats.kendalltau))
             numbers = float(spearman.statistic), float(kendall.statistic)

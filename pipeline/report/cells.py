@@ -1,4 +1,4 @@
-"""The cells of a table, computed from the frame of its runs: values, verdicts, what is best of its column, and ties."""
+"""The cells of a table, computed from the frame of its runs: values, verdicts, the best of each column, and ties."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ from pipeline.spec.metrics import BACKBONE, PERCENT, SCORED, Quantity, QuantityK
 from pipeline.spec.table import ResolvedTable, TableCell
 
 Key = tuple[str, ...]
-"""Labels on the axes of a side of a table."""
+"""Labels on the row axes or on the column axes of a table."""
 ACCURACY, PRECISION = "accuracy (%)", "mAP (%)"
-"""What heads a column of accuracies, or stands at their axis; the same of detectors."""
+"""Headings of columns and labels of axes: for accuracies, and for mean average precisions."""
 MATCH, DIFFERS = "match", "differs"
-"""Of a quantity: obtained and published value differ by less than one in the last printed digit, which may be rounded
-or cut off; or they do not."""
+"""Verdicts on a quantity: obtained and published value differ by less than one in the last printed digit, which may be
+rounded or cut off; or by more."""
 TRIAL, MISSING, DIVERGED, ABSENT, UNPUBLISHED = "trial", "missing", "diverged", "absent", "no published value"
 MISPRINTED, NO_GLOBAL = "misprint", "no global model"
 _OF_RUNS = TRIAL, MISSING, DIVERGED, ABSENT, UNPUBLISHED, MISPRINTED, NO_GLOBAL
 VERDICTS = (WITHIN, BEYOND, NO_VERDICT, MATCH, DIFFERS, *_OF_RUNS)
 SMOKE = "smoke"
-"""The profile whose numbers mean nothing, so that none of them is called the best one."""
+"""The profile whose numbers mean nothing, so no obtained value is marked as the best."""
 
 
 @dataclass
 class Cell:
-    """One cell, of all clients or one, showing an accuracy or a quantity.
+    """A cell of the table, for all clients or for one; it shows an accuracy or a quantity.
 
     Attributes:
-        runs: Ids, one per combination of the averaged axes; empty: none is planned. `n` of them have a value.
-        noise: By how much obtained and published value may differ by chance; None where there is no verdict on that.
-        last: The obtained value after the last round, where it is the mean of the last ten measurements.
-        tied: Whether seeds cannot distinguish it from the best of its column; None: it is that, or shares no two seeds.
-        misprint: What is printed in the paper though it cannot be so; there is no published value then.
-        explained: Why what is obtained differs from what is published, as far as that is known.
+        runs: Ids, one per combination of the averaged axes; empty if no run is planned. `n` of these runs have a value.
+        noise: How far obtained and published value may differ by chance; None if no verdict depends on it.
+        last: The value after the last round, if `obtained` is the mean of the last ten measurements; else None.
+        tied: Whether seeds cannot distinguish it from the best of its column; None for the best, and for too few seeds.
+        misprint: The printed text, if the paper's value is a misprint; `published` is None then.
+        explained: Why obtained and published value differ, if that is known; else "".
     """
 
     labels: dict[str, str]
@@ -63,22 +63,22 @@ class Cell:
 
     @property
     def known(self) -> QuantityKind | None:
-        """What it is a number of, where it is neither an accuracy nor another metric of predictions."""
+        """The kind of quantity; None for an accuracy or another metric of predictions."""
         return self.quantity.known if self.quantity else None
 
     @property
     def difference(self) -> float | None:
-        """Obtained minus published mean, in percentage points or in the unit of its quantity."""
+        """Obtained minus published mean, in percentage points or the quantity's unit; None if either is missing."""
         return self.obtained.mean - self.published.mean if self.obtained and self.published else None
 
     @property
     def is_compared(self) -> bool:
-        """Whether it says something how far it is from its published value."""
+        """Whether the cell can be compared with its published value: both exist and it is no trial."""
         return self.difference is not None and self.verdict != TRIAL
 
     @property
     def complete(self) -> bool:
-        """Whether all planned runs are in the obtained value."""
+        """Whether the obtained value includes all planned runs."""
         return self.n > 0 and self.n == len(self.runs)
 
     def key(self, axes: Iterable[str]) -> Key:
@@ -87,8 +87,8 @@ class Cell:
 
 
 def collect_cells(table: ResolvedTable, frame: Frame) -> list[Cell]:
-    """Return the cells of a table in its order. A run without a figure leaves its cell missing or made of fewer runs;
-    one that diverged makes it diverged, because a mean over the survivors alone would flatter the method."""
+    """Return the cells of a table in the table's order. A cell's value leaves out runs without a figure. One diverged
+    run makes the cell diverged, because a mean over the other runs alone would be too good."""
     cells = [_cell(table, planned, [frame.measured[run] for run in planned.runs]) for planned in table.cells]
     found = {frozenset(cell.labels.items()): cell.obtained for cell in cells}
     for cell, planned in zip(cells, table.cells, strict=True):
@@ -102,7 +102,7 @@ def collect_cells(table: ResolvedTable, frame: Frame) -> list[Cell]:
 def _reference(
     cell: Cell, quantity: Quantity, found: Mapping[frozenset[tuple[str, str]], Value | None], frame: Frame
 ) -> Value | None:
-    """Return what a quantity is shown in percent of: another row of the table, or the backbone without the method."""
+    """Return the base value of a percentage: another row of the table, or the backbone without the method."""
     if quantity.row:
         return found.get(frozenset({**cell.labels, **quantity.row}.items()))
     backbones = (frame.measured[run].values.get(BACKBONE) for run in cell.runs)
@@ -110,7 +110,7 @@ def _reference(
 
 
 def _to_percent(cell: Cell, quantity: Quantity, whole: Value | None) -> None:
-    """Put what is obtained in percent of a whole, or by how many percent it is more."""
+    """Replace the obtained value by its percentage of `whole`, or by how many percent it exceeds `whole`."""
     cell.by_seed = {}
     if not cell.obtained or not whole:
         cell.obtained = None
@@ -120,7 +120,7 @@ def _to_percent(cell: Cell, quantity: Quantity, whole: Value | None) -> None:
 
 
 def _judge(cell: Cell, planned: TableCell, profile: str) -> None:
-    """Give a cell its verdict, and its noise where chance has a part in it."""
+    """Set the verdict of a cell, and its noise if the values depend on chance."""
     if cell.verdict in (DIVERGED, NO_GLOBAL):
         return
     if not cell.runs:
@@ -133,7 +133,7 @@ def _judge(cell: Cell, planned: TableCell, profile: str) -> None:
         cell.verdict = MISPRINTED if cell.misprint else UNPUBLISHED
     elif cell.known and _matches(cell.difference, planned.published.step if planned.published else 0.0):
         cell.verdict = MATCH
-    elif _is_counted(cell):  # chance has no part in it
+    elif _is_counted(cell):  # counts do not depend on chance
         cell.verdict = DIFFERS
     else:
         seeds = list(cell.by_seed.values())
@@ -141,12 +141,12 @@ def _judge(cell: Cell, planned: TableCell, profile: str) -> None:
 
 
 def _matches(difference: float, step: float) -> bool:
-    """Return whether a difference is less than one in the last printed digit, which is worth `step`."""
+    """Return whether a difference is 0 or less than `step`, which is one unit of the last printed digit."""
     return difference == 0 or round(abs(difference), 9) < step
 
 
 def _cell(table: ResolvedTable, planned: TableCell, runs: list[Measured]) -> Cell:
-    """Return a cell whose verdict says no more than whether it diverged."""
+    """Return a cell whose verdict is still "", except if a run diverged or the runs have no global model."""
     quantity, printed = planned.quantity, planned.published
     unit, metric = (quantity.unit, quantity.key) if quantity else (PERCENT, table.metric)
     diverged = any(run.diverged for run in runs)
@@ -173,7 +173,7 @@ def _cell(table: ResolvedTable, planned: TableCell, runs: list[Measured]) -> Cel
         quantity=quantity,
         figure=PRECISION if any("figure" in run.facts for run in runs) else heading,
     )
-    if known and _is_counted(cell):  # the same for any seed
+    if known and _is_counted(cell):  # a count is the same for every seed
         cell.obtained = replace(known[0][1][metric], unit=unit)
     if printed:
         text = printed.printed
@@ -184,13 +184,13 @@ def _cell(table: ResolvedTable, planned: TableCell, runs: list[Measured]) -> Cel
 
 
 def _lacks(runs: list[Measured], quantity: Quantity) -> bool:
-    """Return whether runs have been measured, and none has the model of a quantity."""
+    """Return whether all runs are measured and none has the model of a quantity."""
     measured = bool(runs) and all(run.values for run in runs)
     return measured and not any(f"final {quantity.view.words}" in run.values for run in runs)
 
 
 def _average(values: list[Value], planned: int, unit: str) -> Value | None:
-    """Return the mean of runs; ± is what one of them says of itself only where one is all there is to be."""
+    """Return mean and population std over runs; a run's own ± counts only if a single run is planned."""
     means = [value.mean for value in values]
     if len(means) < 2:
         return Value(means[0], values[0].std if planned == 1 else None, unit=unit) if means else None
@@ -202,7 +202,7 @@ def _is_counted(cell: Cell) -> bool:
 
 
 def _mark_best(table: ResolvedTable, cells: list[Cell]) -> None:
-    """Mark the best of each column and metric, equal as printed is equal, and what ties with the best obtained one."""
+    """Mark the best of each column and metric, all that are equal as printed, and those tied with the best obtained."""
     columns = defaultdict[tuple[Key, str], list[Cell]](list)
     for cell in cells:
         if not cell.known:
@@ -228,6 +228,6 @@ def _least(scores: dict[int, float], decimals: int) -> list[int]:
 
 
 def tied_with(one: Cell, others: list[Cell]) -> list[bool | None]:
-    """Return of each of the others whether seeds cannot distinguish it from one; None: they do not share two seeds."""
+    """Return for each other cell whether seeds cannot distinguish it from `one`; None without two shared seeds."""
     found = significant([(one.by_seed, other.by_seed) for other in others])
     return [None if differs is None else not differs for differs in found]

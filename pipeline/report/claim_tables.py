@@ -1,4 +1,4 @@
-"""Claims in tables: of each the pair that speaks most against it, and all pairs."""
+"""Tables of claims: the most adverse pair of each claim, and all pairs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pipeline.report.printed import format_value, signed
 
 
 def weakest_pairs(judgements: Sequence[Judgement], decimals: int) -> PlainTable:
-    """Return a table of the pair that speaks most against each claim, of either kind of values; claims by number."""
+    """Return a table of the most adverse pair of each numbered claim, for obtained and for published values."""
     numbers = ("first", "second", "difference", "95 % interval", "p", "p (Holm)", "seeds", "margin")
     header = ("claim", "values", "verdict", "pairs", "compared", "at", *numbers)
     rows = []
@@ -35,10 +35,10 @@ def weakest_pairs(judgements: Sequence[Judgement], decimals: int) -> PlainTable:
 
 
 def all_pairs(judgements: Iterable[Judgement]) -> pd.DataFrame:
-    """Return a row per pair of each claim, those first that speak most against it; one row without any.
+    """Return a row per pair of each claim, the most adverse pairs first; a claim without pairs has one row.
 
-    What is not known or not finite is empty; of published values `low` and `high` are how far their ± reaches. From
-    three seeds on there are `p_sign_flip` and `detectable`: see :class:`~pipeline.report.statistics.Effect`.
+    Unknown and infinite values are empty; for published values `low` and `high` are how far their ± reaches. With three
+    seeds or more there are `p_sign_flip` and `detectable`: see :class:`~pipeline.report.statistics.Effect`.
     """
     rows = list[dict[str, Any]]()
     for judgement in judgements:

@@ -1,9 +1,9 @@
-"""A paper's claims as checks: do they hold on the obtained values, and do they hold on the published ones?
+"""Checks of a paper's claims: does a claim hold on the obtained values, and does it hold on the published ones?
 
 Randomness is derived from the seed, so two methods under one seed have the same partition, the same initial weights and
-the same order of batches; most of what a seed does to one it does to the other, and their difference is free of it.
-What is counted are seeds, whatever the table averages over: the runs of a cell under one seed are one number, and so is
-what a claim takes together `over` some axes. Of published values all that is known is their ±; one without is exact.
+the same order of batches. Most of a seed's effect is the same on both, and their difference is free of it. The sample
+is the seeds, whatever the table averages over: the runs of a cell under one seed give one number, and so do cells that
+a claim combines `over` axes. Of published values only their ± is known; a value without one is exact.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from pipeline.spec.table import TableClaim
 
 HOLDS, FAILS, ONE_SEED, NOT_YET = "holds", "fails", "one seed: undecided", "not yet"
 CLAIM_VERDICTS = (HOLDS, FAILS, WITHIN, ONE_SEED, NOT_YET, NO_VERDICT)
-"""What may be said of a claim; pages, the index and counts all go by this order."""
+"""All verdicts on a claim; pages, the index and counts use this order."""
 CLAIM_LEGEND = (
     "Difference: how much better or narrower the first side is; of a range how wide it is. Interval and p: paired t "
     "test over the seeds; of published values the interval is their combined ±. p (Holm): against the claim, corrected "
@@ -51,11 +51,11 @@ Sides = tuple[list[Cell], list[Cell]]
 
 @dataclass(frozen=True)
 class Pair:
-    """What a claim compares once: two cells, the means or ranges of two groups, or the ends of one range.
+    """One comparison of a claim: two cells, the means or ranges of two groups, or the ends of one range.
 
-    The labels of either side are `better` and `than`, those shared `labels`. `values` are how wide ranges are, or the
-    spreads, where those are compared; the effect is how much better or narrower the first is, of one range how wide it
-    is, and `surplus` how much more than the claim asks for; `corrected` is p against the claim by Holm over its pairs.
+    The labels of the sides are `better` and `than`, their common ones `labels`. `values` are those of the sides: means,
+    widths of ranges, spreads or ends. The effect is how much better or narrower the first side is, or how wide the one
+    range is; `surplus` is by how much it meets the claim; `corrected` is p against the claim by Holm over its pairs.
     """
 
     better: Labels
@@ -76,10 +76,10 @@ class Pair:
 
     @property
     def verdict(self) -> str:
-        """It holds or fails where chance is no explanation.
+        """The verdict: the pair holds or fails only if chance does not explain it.
 
-        A claim holds when all its pairs do, so each has to hold by itself, and more of them make that no likelier. One
-        that fails is enough against it, and of many one will do so by chance, so there the corrected p counts.
+        A claim holds if all its pairs hold; each has to do so by itself, and more pairs make this no likelier. One
+        failing pair is enough against a claim, and of many pairs one fails by chance, so the corrected p counts there.
         """
         if self.effect.n == 1:
             return ONE_SEED
@@ -90,7 +90,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class Evidence:
-    """The verdict over so many pairs; `judged` are those of which no value is missing, the most adverse first."""
+    """The verdict over a number of `pairs`; `judged` are the pairs with all values, the most adverse first."""
 
     verdict: str
     pairs: int
@@ -99,9 +99,9 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Judgement:
-    """One claim with its evidence; `published` is None where the paper prints nothing that it compares.
+    """One claim with its evidence; `published` is None if the paper prints none of the values that it compares.
 
-    `so_far`: how many pairs come out as it says, whatever chance may explain, of how many with obtained values of any
+    `so_far` is how many pairs agree with the claim, ignoring chance, and how many pairs have obtained values, of any
     number of seeds.
     """
 
@@ -112,7 +112,7 @@ class Judgement:
 
     @property
     def decided(self) -> bool:
-        """Whether it has a verdict on obtained values, with three seeds of ours or more in every pair."""
+        """Whether there is a verdict on obtained values, with at least three of our seeds in every pair."""
         seeds = [pair.effect.n for pair in self.obtained.judged]
         return self.obtained.verdict in (HOLDS, FAILS, WITHIN) and all(n is None or n >= FEWEST_SEEDS for n in seeds)
 
@@ -122,13 +122,13 @@ class Judgement:
 
     @property
     def kinds(self) -> dict[str, Evidence]:
-        """The evidence by which values it is on."""
+        """The evidence by the kind of its values."""
         return {"obtained": self.obtained, **({"published": self.published} if self.published else {})}
 
 
 @dataclass(frozen=True)
 class _Values:
-    """The values that cells are judged on, `paired` seed by seed; else all that is known is their ±, and those of
+    """The values of cells that claims compare, seed by seed if `paired`; otherwise only their ± is known, and values of
     several cells count as independent."""
 
     pick: Callable[[Cell], Value | None]
@@ -141,7 +141,7 @@ class _Values:
         return value
 
     def total(self, terms: Terms) -> Value:
-        """Return a weighted sum, with a deviation where it is known."""
+        """Return a weighted sum of cells, with its standard deviation if that is known."""
         if len(terms) == 1:
             return self.of(terms[0][0])
         mean = math.fsum(weight * self.of(cell).mean for cell, weight in terms)
@@ -153,15 +153,15 @@ class _Values:
         return Value(mean, math.hypot(*(weight * (std or 0.0) for std, weight in stds)) if known else None)
 
     def effect(self, terms: Terms, margin: float) -> Effect:
-        """Return a weighted sum, judged against the margin of the claim."""
+        """Return a weighted sum of cells, judged against the margin of the claim."""
         if not self.paired:
             total = self.total(terms)
             return compare_printed(total.mean, margin, total.std or 0.0)
         seeds = _by_seed(terms)
-        return compare(seeds, margin) if len(seeds) else Effect(self.total(terms).mean, n=0)  # where nothing pairs
+        return compare(seeds, margin) if len(seeds) else Effect(self.total(terms).mean, n=0)  # no seed is shared
 
     def spreads(self, one: Cell, other: Cell, margin: float) -> Effect:
-        """Return the ± of a cell less that of another, judged against the margin of the claim."""
+        """Return the ± of `one` minus the ± of `other`, judged against the margin of the claim."""
         difference = (self.of(one).std or 0.0) - (self.of(other).std or 0.0)
         if not self.paired:
             return compare_printed(difference, margin, 0.0)
@@ -171,16 +171,16 @@ class _Values:
 
 
 def _by_seed(terms: Terms) -> Array:
-    """Return a weighted sum under each of the seeds that all cells have, in their order."""
+    """Return a weighted sum of cells for each seed that all of them have, in ascending order of seeds."""
     seeds = sorted(set.intersection(*(set(cell.by_seed) for cell, _ in terms)))
     return np.array([math.fsum(weight * cell.by_seed[seed] for cell, weight in terms) for seed in seeds])
 
 
 def judge_claims(results: Results) -> list[Judgement]:
-    """Judge all claims of a table, each on obtained and on published values.
+    """Return the judgement of each claim of a table, on obtained and on published values.
 
-    A claim fails with its first failing pair; short of that it is not yet decided while obtained values are missing,
-    then undecided if any pair is, and else it holds. Trials on generated data have no verdict.
+    A claim fails if one of its pairs fails. Otherwise it is not yet decided while values are missing, undecided if a
+    pair has one seed, and else has the worst verdict of its pairs. Trials have no verdict on obtained values.
     """
     paired = not results.table.counted
     obtained = _Values(lambda cell: cell.obtained if cell.complete else None, paired)
@@ -198,7 +198,7 @@ def judge_claims(results: Results) -> list[Judgement]:
 
 
 def _weigh(results: Results, claim: TableClaim, cells: Sequence[Cell], values: _Values) -> Evidence:
-    """Judge a claim on some values of some cells."""
+    """Return the evidence on a claim from one kind of values of some cells."""
     pairs = _matches(claim, results.table.axes, cells)
     judged = [
         _measure(claim, *sides, values, lower=results.table.lower(sides[0][0].quantity))
@@ -213,13 +213,13 @@ def _weigh(results: Results, claim: TableClaim, cells: Sequence[Cell], values: _
 
 
 def _has_spread(claim: TableClaim, value: Value) -> bool:
-    """Return whether a value has what the claim is about, which may be its ±."""
+    """Return whether a value has what the claim compares, which is the ± in claims on spreads of cells."""
     return claim.form != "steadier" or bool(claim.over) or value.std is not None
 
 
 def _matches(claim: TableClaim, axes: list[str], cells: Sequence[Cell]) -> list[Sides]:
-    """Return all that a claim compares among cells of a table with these axes: two groups, cut to what both have, in
-    which cells at the same place differ only in what is compared; the second is empty if it is about each by itself."""
+    """Return the pairs of groups that a claim compares among cells of a table with these axes. Both have the same
+    places, and cells at one place differ only in what is compared. The second is empty for claims on single groups."""
     least = 1 if claim.form == "better" or (claim.form == "steadier" and not claim.over) else 2
     compared = [axis for axis in axes if axis in claim.side]
     shared = [axis for axis in axes if axis not in compared and axis not in claim.over]
@@ -243,7 +243,7 @@ def _matches(claim: TableClaim, axes: list[str], cells: Sequence[Cell]) -> list[
 
 
 def _measure(claim: TableClaim, one: list[Cell], other: list[Cell], values: _Values, *, lower: bool) -> Pair:
-    """Compare what a claim compares once, all cells having a value."""
+    """Return one comparison of a claim; all of its cells have a value."""
     better, than = (
         {axis: label for axis, label in side[0].labels.items() if axis in claim.side} if side else {}
         for side in (one, other)
@@ -259,7 +259,7 @@ def _measure(claim: TableClaim, one: list[Cell], other: list[Cell], values: _Val
         high, low = _ends(one, values)
         sides, effect = _one_range(one, high, low, values, claim.margin)
         better, than = ({axis: cell.labels[axis] for axis in claim.over} for cell in (high, low))
-    surplus = round((effect.difference - claim.margin) * (-1.0 if claim.form == "within" else 1.0), 9)  # of a float
+    surplus = round((effect.difference - claim.margin) * (-1.0 if claim.form == "within" else 1.0), 9)  # float errors
     return Pair(better, than, labels, sides, effect, surplus)
 
 
@@ -277,15 +277,15 @@ def _compare_ranges(
 ) -> tuple[tuple[Value, Value], Effect]:
     """Return the ranges of two groups, and by how much the first is narrower.
 
-    Which cells are the ends of a range is itself seen from noisy values. The difference of two ranges is hardly moved
-    by that, and is judged as that of four cells that were known beforehand.
+    The ends of a range are chosen by noisy values. This hardly affects the difference of two ranges, so it is judged
+    like a difference of four cells that were known beforehand.
     """
     first, second = (_range(*_ends(side, values)) for side in (one, other))
     return (values.total(first), values.total(second)), values.effect(_difference(second, first), margin)
 
 
 def _compare_spreads(one: Cell, other: Cell, values: _Values, margin: float) -> tuple[tuple[Value, Value], Effect]:
-    """Return the ± of two cells, and by how much the first is less."""
+    """Return the ± of two cells, and by how much the first is smaller."""
     first, second = (Value(values.of(cell).std or 0.0) for cell in (one, other))
     return (first, second), values.spreads(other, one, margin)
 
@@ -295,9 +295,8 @@ def _one_range(
 ) -> tuple[tuple[Value, Value], Effect]:
     """Return the values at the ends of the range of some cells, and how wide it is.
 
-    It is narrow when any two cells are close, so of all pairs of cells the least certain counts; it is wider when any
-    two are farther apart, of which the widest apart are picked after the fact, so their p is multiplied by the number
-    of pairs.
+    A range is narrow if every two of its cells are close, so the largest p of all pairs counts. It is wide if any two
+    cells are far apart. The two at its ends are chosen after the fact, so their p is multiplied by the number of pairs.
     """
     effect = values.effect(_range(high, low), margin)
     pairs = list(itertools.permutations(cells, 2))

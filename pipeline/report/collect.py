@@ -1,4 +1,4 @@
-"""What runs have left, collected into the frame of a table: the work of the evaluate stage."""
+"""The work of the evaluate stage: collect artifacts of a table's runs into the frame of the table."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ Shown = Mapping[str, Quantity]
 
 
 def write_frame(table: ResolvedTable, root: Path, folder: Path) -> None:
-    """Write the frame of a table's runs into a folder, a Parquet file per attribute of :class:`Frame`, and what
-    :func:`tidy` makes of them as ``results.parquet``. Raises :class:`UserError`: a record or an artifact, which lie in
-    the workspace `root`, is damaged."""
+    """Write the frame of a table's runs into a folder, one Parquet file per attribute of :class:`Frame`, and the rows
+    of :func:`tidy` for all these runs as ``results.parquet``. Raises :class:`UserError` if a record or an artifact in
+    the workspace `root` is damaged."""
     runs = read_runs(table, root)
     for name, rows in _collect(table, runs, root, {}).items():
         write_table(folder / f"{name}.parquet", rows, f"frame.{name}/1", spec=table.spec)
@@ -51,9 +51,9 @@ def write_frame(table: ResolvedTable, root: Path, folder: Path) -> None:
 def collect_frame(
     table: ResolvedTable, runs: Mapping[str, Run], root: Path, kept: Mapping[str, Entry] | None = None
 ) -> Frame:
-    """Return the frame of a table's runs as far as they have been made in the workspace `root`.
+    """Return the frame of a table's runs from their artifacts in the workspace `root`.
 
-    `kept` has by run id what stands for artifacts that are not there. Raises :class:`UserError`: one is damaged.
+    `kept` maps run ids to ledger entries that replace missing artifacts. Raises :class:`UserError` if one is damaged.
     """
     return Frame.of(_collect(table, runs, root, kept or {}))
 
@@ -75,7 +75,7 @@ def _collect(
 def _of_run(
     table: ResolvedTable, shown: Shown, id_: str, run: Run, root: Path, kept: Entry | None
 ) -> dict[str, list[Row]]:
-    """Return the rows that are about one run."""
+    """Return the rows of one run for each attribute of :class:`Frame`."""
     path, measured, facts = root / run_path(id_, "rounds.parquet"), None, dict[str, Any]()
     findings = pd.DataFrame(columns=[*FINDING])
     if path.is_file() and not table.counted:
@@ -83,7 +83,7 @@ def _of_run(
         findings = _read_findings(table, root / run_path(id_, "analysis.parquet"))
     elif kept and not table.counted:
         facts = {**kept.facts, "kept": kept.obtained}
-        measured = kept.rounds().replace_schema_metadata({b"pfl": json.dumps(facts).encode()})  # for protocols
+        measured = kept.rounds().replace_schema_metadata({b"pfl": json.dumps(facts).encode()})  # read by protocols
     if measured is None:
         state = "missing"
     elif facts.get("diverged") is None:
@@ -117,8 +117,8 @@ def _of_run(
 
 
 def _read_findings(table: ResolvedTable, path: Path) -> pd.DataFrame:
-    """Return what analyses found of a run, as far as the table shows any of it. Raises :class:`UserError`: the file is
-    damaged."""
+    """Return the findings of a run's analyses; no rows without a file, or if the table shows none. Raises
+    :class:`UserError` if the file is damaged."""
     shown = table.analyses.keys() & set(table.drawn) or any(cell.quantity for cell in table.cells)
     if not shown or not path.is_file():
         return pd.DataFrame(columns=[*FINDING])
@@ -131,13 +131,13 @@ def _read_findings(table: ResolvedTable, path: Path) -> pd.DataFrame:
 def _of_client(
     table: ResolvedTable, shown: Shown, run: Run, measured: pa.Table | None, state: str, client: int
 ) -> tuple[pd.DataFrame, Figures]:
-    """Return the curve of a client (or :data:`ALL`) and its figures by protocol, those of further views as
-    :attr:`Quantity.key` has them; both are empty where nothing is measured, and a run that diverged has no figures."""
+    """Return the curve of a client (or :data:`ALL`) and its figures by protocol. A figure of a further view has the
+    name :attr:`Quantity.key`. Both are empty if nothing is measured; a diverged run has a curve but no figures."""
     points, figures = pd.DataFrame(columns=["round", *SCORES]), Figures()
     if measured is None:
         return points, figures
     own = measured
-    if client != ALL:  # and the validation samples of all, by which rounds are chosen
+    if client != ALL:  # keep the validation samples of all clients, which choose rounds
         held_back = pc.equal(measured["population"].cast(pa.string()), "validation")
         own = measured.filter(pc.or_(pc.equal(measured["client"], client), held_back))
     points = pd.DataFrame(dict(zip(points.columns, curve(own), strict=True)))
@@ -146,7 +146,7 @@ def _of_client(
         for view in dict.fromkeys((USUAL, *(quantity.view for quantity in asked))):
             made = summarise(own, run.evaluation, rounds_trained(measured, run.training), view)
             last = curve(own, view=view)[1][-LAST:]
-            # No other table needs it.
+            # Only tables that name this protocol need it.
             if made and LAST_TEN in (table.metric, *(quantity.metric for quantity in asked)):
                 made[LAST_TEN] = {"mean": float(last.mean()), "std": float(last.std()), "n": len(last)}
             figures |= {f"{protocol} {view.words}".rstrip(): figure for protocol, figure in made.items()}
@@ -154,7 +154,7 @@ def _of_client(
 
 
 def _noise(run: Run, root: Path) -> list[float] | None:
-    """Return the standard deviation of the noise of each client; None where the partition has none, or is not here."""
+    """Return the standard deviation of each client's noise; None if the partition has no noise or is not here."""
     path = root / partition_path(run.federation_id)
     noise = read_meta(path, PARTITION_SCHEMA).get("noise") if path.is_file() else None
     return None if noise is None else [float(std) for std in noise["std"]]
@@ -168,8 +168,8 @@ def _quantities(
     points: pd.DataFrame,
     mixing: pd.DataFrame,
 ) -> dict[str, float]:
-    """Return a run's value of every quantity that is shown, under its key: counted before it is
-    trained, one of its facts, or found in points of its curve or rows of the analysis ``mixing``."""
+    """Return a run's value of each shown quantity that has one, by the quantity's key. A value is counted before
+    training, is a fact of the run, or follows from points of its curve or from rows of the analysis ``mixing``."""
     values: dict[str, float | None] = {}
     for key, quantity in shown.items():
         match quantity.known and quantity.known.source:
@@ -186,8 +186,8 @@ def _quantities(
 
 
 def _count(shown: Shown, run: Run, root: Path) -> dict[str, float]:
-    """Return what is counted of a run by name, from the file that remembers it as long as pflcore is the same; nothing
-    where nothing is shown that is counted."""
+    """Return a run's counts by name; empty if the table shows no counted quantity. A file caches the counts until
+    pflcore changes."""
     if not any(quantity.known and quantity.known.source == "plan" for quantity in shown.values()):
         return {}
     flops = any((quantity.metric or "").endswith("flops") for quantity in shown.values())
@@ -200,7 +200,7 @@ def _count(shown: Shown, run: Run, root: Path) -> dict[str, float]:
 
 
 def _weight(mixing: pd.DataFrame, quantity: Quantity, run: Run) -> float | None:
-    """Return the mean weight of a kind of attention at one position of the network, or over all of them."""
+    """Return the mean weight of a kind of attention, at one position of the network or over all positions."""
     names = mixing["item"].str.rpartition(".")
     at = list(dict.fromkeys(names[0]))
     if quantity.position is not None:

@@ -1,6 +1,6 @@
-"""What a run costs as far as that is known before it is trained: counted on its model, method and settings.
+"""The costs of a run that are known before training, counted on its model, method and settings.
 
-Nothing is read or trained. This imports torch, so whatever needs a count loads it by name, and only then.
+Nothing is read or trained. This module imports torch, so others load it by name, and only when they need a count.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from pipeline.spec.run import Run, canonical_json
 
 
 def count_run(run: Run, *, flops: bool) -> dict[str, float]:
-    """Return by name every quantity whose source is the ``plan``, and ``backbone``: parameters without the method.
+    """Return each quantity with the source ``plan`` by name, and ``backbone``: parameters without the method.
 
-    Operations take seconds with a large model, so only with `flops`; ``sent`` is left out where it is decided in
-    training, and all where nobody knows classes or size before the data are read. Raises :class:`UserError`: the method
-    does not go with the backbone.
+    Operations are counted only with `flops`, as this takes seconds for a large model. ``sent`` is left out if it is
+    decided in training. There are no counts if classes or size are unknown before data are read. Raises
+    :class:`UserError` if the method does not fit the backbone.
     """
     data = blank(run)
     if data is None:
@@ -65,7 +65,7 @@ def count_run(run: Run, *, flops: bool) -> dict[str, float]:
 
 
 def blank(run: Run, device: torch.device | None = None) -> FederatedData | None:
-    """Return two clients with five samples of zeros, as large as the run's; None where only the data tell."""
+    """Return two clients with five zero samples of the run's size; None if only the data tell classes or size."""
     device, chosen = device or torch.device("cpu"), run.options("dataset")
     stand_in = chosen.pop("stand_in", None)
     dataset = DATASETS.create(run.dataset, **chosen)
@@ -85,12 +85,12 @@ def blank(run: Run, device: torch.device | None = None) -> FederatedData | None:
 
 @cache  # one encoder serves many methods
 def _width(record: str) -> int:
-    """Return how many features the encoder in the record of a dataset gives. Raises :class:`UserError` for none."""
+    """Return how many features an encoder in a dataset's record gives. Raises :class:`UserError` if it does not fit."""
     run = Run(parse_json(record))
     name, options = run.encoder
     try:
         data = blank(run.unencoded)
-        assert data  # as it is known how large samples are
+        assert data  # the size of samples is known here
         return int(Encoder(BACKBONES.create(name, **options), data).encode(data.train[0][:1]).shape[1])
     except UserError as error:
         raise UserError(f"features: {error}") from None

@@ -1,4 +1,4 @@
-"""Text in the formats of pages and files, in which no label is read as markup: CSV, Markdown, LaTeX, SVG in HTML."""
+"""Text for pages and files, escaped so that no label is read as markup: CSV, Markdown, LaTeX, SVG in HTML."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from markupsafe import Markup
 if TYPE_CHECKING:
     import pandas as pd
 
-# What a spreadsheet executes; a number is none.
+# Text that a spreadsheet executes; a number is not one.
 _FORMULA = re.compile(r"\s*[=@]|\t|[+-](?![\d.]+$)")
-_GREEK = "αβγδεζηθικλμνξπρςστυφχψωΓΔΘΛΞΠΣΥΦΨΩ"  # without what looks like a Latin letter
+_GREEK = "αβγδεζηθικλμνξπρςστυφχψωΓΔΘΛΞΠΣΥΦΨΩ"  # without letters that look like Latin ones
 _GREEK_NAMES = (
     *("alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta", "iota", "kappa", "lambda", "mu", "nu"),
     *("xi", "pi", "rho", "varsigma", "sigma", "tau", "upsilon", "phi", "chi", "psi", "omega"),
@@ -73,7 +73,7 @@ _ACCENTS = dict(
 
 
 def escape_latex(text: object) -> str:
-    """Return text in which nothing is a command, in characters that a stock pdflatex prints; others are ``U+XXXX``."""
+    """Return text without commands, in characters that a stock pdflatex prints; other characters become ``U+XXXX``."""
     return "".join(map(_latex_char, unicodedata.normalize("NFC", str(text))))
 
 
@@ -93,32 +93,32 @@ def _latex_char(char: str) -> str:
 
 
 def signs_without_latex(text: str) -> list[str]:
-    """Return the characters that :func:`escape_latex` has spelled as numbers in a file."""
+    """Return the characters that :func:`escape_latex` wrote as ``U+XXXX`` into a file."""
     return [chr(int(code, 16)) for code in sorted(set(re.findall(r"\\texttt\{U\+([0-9A-F]{4,6})\}", text)))]
 
 
 def inline_svg(svg: str, name: str = "") -> Markup:
-    """Return an SVG document of our own as an element of an HTML page; `name` goes before the ids in it, which must not
-    be those of another drawing on the page."""
+    """Return an SVG document of our own as an element of an HTML page. `name` is put before its ids, which must differ
+    from those of other drawings on the page."""
     element = svg[svg.index("<svg") :]
     return Markup(re.sub(r'(\bid="|\bhref="#|\burl\(#)', rf"\g<1>{name}-", element) if name else element)
 
 
 def sized_svg(svg: str, name: str) -> Markup:
-    """Return a drawing as an element that is neither blown up on a wide screen nor illegible on a narrow one."""
+    """Return a drawing as an element that is neither too large on a wide screen nor illegible on a narrow one."""
     width = float(re.findall(r'<svg [^>]*viewBox="0 0 ([\d.]+) ', svg)[0])
     style = f'style="min-width: {0.85 * width:.0f}px; max-width: {1.5 * width:.0f}px" '
     return Markup(str(inline_svg(svg, name)).replace("<svg ", f"<svg {style}", 1))
 
 
 def legible(name: str) -> str:
-    """Return a name that can be seen: the characters of a text are classes too, blanks and line ends among them."""
+    """Return a visible name of a class; classes of texts are characters, including blanks and line ends."""
     return name if name.isprintable() and name.strip() else repr(name)
 
 
 def csv_text(frame: pd.DataFrame) -> str:
-    """Return a table as CSV, the same bytes for the same table. A text that a spreadsheet would execute has an
-    apostrophe before it."""
+    """Return a table as CSV, the same bytes for the same table. A text that a spreadsheet would execute gets an
+    apostrophe in front."""
     shown = frame.rename(columns=_inert)
     for place, kind in enumerate(shown.dtypes):
         if kind.kind not in "biuf":
@@ -129,12 +129,12 @@ def csv_text(frame: pd.DataFrame) -> str:
 def _inert(value: Any) -> Any:
     if not isinstance(value, str):
         return value
-    text = value.replace("\r", " ")  # which would begin a line of the file
+    text = value.replace("\r", " ")  # a carriage return would begin a line of the file
     return f"'{text}" if _FORMULA.match(text) else text
 
 
 def aligned(rows: Sequence[Sequence[str]], left: int) -> str:
-    """Return a Markdown table, its columns padded; the first `left` ones are left-aligned. The first row heads it."""
+    """Return a Markdown table with padded columns, the first `left` ones left-aligned. The first row is the header."""
     widths = [max(3, *map(len, column)) for column in zip(*rows, strict=True)]
     marks = [":" + "-" * (w - 1) if i < left else "-" * (w - 1) + ":" for i, w in enumerate(widths)]
     padded = [
@@ -145,7 +145,7 @@ def aligned(rows: Sequence[Sequence[str]], left: int) -> str:
 
 
 def without_repeats(labels: Sequence[Sequence[str]]) -> list[tuple[str, ...]]:
-    """Return the labels of rows, outer ones blank where they repeat the row above."""
+    """Return the labels of rows; outer labels that repeat the row above are blank."""
     rows = []
     for above, own in zip([(), *labels], labels, strict=False):
         same = len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], zip(above, own, strict=False))))

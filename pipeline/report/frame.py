@@ -1,6 +1,6 @@
 """The tidy frame of a table's runs: all that a report needs of them, as DataFrames, in Parquet files of one folder.
 
-The evaluate stage writes it from what training left, and everything that a report shows is a query over it.
+The evaluate stage writes it from the artifacts of training. Everything that a report shows is a query over it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pipeline.spec.table import ResolvedTable
 ALL = -1
 """In the column `client`: all clients of a run together."""
 LAST_TEN, LAST = "last_ten", 10
-"""The protocol of papers that name no round: the mean over so many measurements at the end of a run."""
+"""The protocol for papers that name no round, a mean over a run's last measurements, and the number of these."""
 
 _TEXT, _INT, _FLOAT = pa.string(), pa.int64(), pa.float64()
 AS_JSON = ("diverged", "chosen", "noise")
@@ -52,8 +52,8 @@ TIDY = ["client", "round", "population", "accuracy", "loss", "correct", "total"]
 
 @dataclass(frozen=True)
 class Value:
-    """A mean and, where one is defined, a standard deviation, in percent or another unit of `pipeline.spec.metrics`; of
-    a run over `n` measurements or clients, of a published quantity as it is `printed`."""
+    """A mean and its standard deviation, None if undefined, in percent or another unit of `pipeline.spec.metrics`. A
+    run's value is taken over `n` measurements or clients; `printed` is the paper's text of a published quantity."""
 
     mean: float
     std: float | None = None
@@ -64,8 +64,8 @@ class Value:
 
 @dataclass(frozen=True)
 class Measured:
-    """One run of a frame: what was asked for, its state and facts, and by client (or :data:`ALL`) its values by metric
-    and its curve, the accuracy in percent by measured round. A run that is missing has no facts."""
+    """One run of a frame: settings, state, and facts (none if the run is missing). `by_client` has the values by metric
+    and `curves` the accuracy in percent by measured round, both by client (or :data:`ALL`)."""
 
     id: str
     resolved: Run
@@ -84,7 +84,7 @@ class Measured:
 
     @property
     def kept(self) -> str:
-        """The day on which it was obtained, if it comes from the ledger; else ""."""
+        """The day on which the run was obtained, if it comes from the ledger; else ""."""
         return str(self.facts.get("kept") or "")
 
     @property
@@ -92,7 +92,7 @@ class Measured:
         return self.values_of(None)
 
     def values_of(self, client: int | None) -> dict[str, Value]:
-        """Return values by metric, of one client or of all; no accuracy where it is missing or diverged."""
+        """Return the values of one client (None: of all) by metric; a missing or diverged run has no accuracies."""
         return self.by_client.get(ALL if client is None else client, {})
 
     def curve(self, client: int | None) -> pd.Series[float]:
@@ -101,17 +101,17 @@ class Measured:
 
 @dataclass(frozen=True)
 class Frame:
-    """What there is of a table's runs. Accuracies are in percent.
+    """The tidy data of a table's runs. Accuracies are in percent.
 
     Attributes:
         runs: A row per run: state (``measured``, ``diverged`` or ``missing``), settings (the resolved run as JSON) and
             facts, among them kept (the day, if it is from the ledger) and bytes communicated per client and round.
-        values: By run, client (:data:`ALL`, or one that the table shows) and metric (a protocol or a quantity's key)
-            the mean, std, and the n that these are taken over; no std where n is 1.
+        values: A row per run, client (:data:`ALL`, or one that the table shows) and metric (a protocol or a quantity's
+            key): mean, std, and the n that these are taken over; no std if n is 1.
         rounds: The pooled test accuracy and loss per run, client and measured round.
         clients: Test samples per run and client after the last round.
-        findings: What analyses found; client -1 for none.
-        selections: What was tried and chosen, as JSON, per selection.
+        findings: The numbers that analyses found; client is -1 for a number of no client.
+        selections: The tried and the chosen settings of each selection, as JSON.
     """
 
     runs: pd.DataFrame
@@ -149,22 +149,22 @@ class Frame:
 
 
 def read_frame(folder: Path) -> Frame:
-    """Read what `collect.write_frame` wrote. Raises :class:`UserError` if a file is missing or damaged."""
+    """Return the frame that `collect.write_frame` wrote. Raises :class:`UserError` if a file is missing or damaged."""
     names = [field.name for field in fields(Frame)]
     return Frame.of({name: read_table(folder / f"{name}.parquet", f"frame.{name}/1")[0] for name in names})
 
 
 def _nullable(kind: pa.DataType) -> pd.Int64Dtype | None:
-    """Return the type of a column in which whole numbers stay what they are, though some facts of runs are missing."""
+    """Return the nullable type for columns of integers, so that missing facts do not turn whole numbers into floats."""
     return pd.Int64Dtype() if kind == pa.int64() else None
 
 
 def tidy(table: ResolvedTable, run: str, seed: int, rounds: pa.Table, facts: Mapping[str, Any]) -> pd.DataFrame:
-    """Return what was measured of a run, a row per place in the table, round, client and population."""
+    """Return a run's measurements, one row per place in the table, round, client, population and view."""
     frame = pd.DataFrame(rounds.to_pandas())
     frame["population"] = frame["population"].astype(str)
     frame["accuracy"] = frame["correct"] / frame["total"].where(frame["total"] > 0)
-    if facts.get("kept"):  # which has the mean over all clients in the place of theirs
+    if facts.get("kept"):  # the ledger has only the mean loss over all clients
         frame["loss"] = math.nan
     columns = [*TIDY, *(["last_correct"] if facts.get("positions", 1) != 1 else [])]
     views = {name: frame[name].astype(str) for name in View._fields if name in frame}
@@ -182,8 +182,8 @@ def tidy(table: ResolvedTable, run: str, seed: int, rounds: pa.Table, facts: Map
 
 
 def joined_runs(parts: Iterable[pd.DataFrame]) -> pd.DataFrame:
-    """Return what :func:`tidy` makes of several runs as one; what a run was not asked about models, moments and samples
-    is as usual."""
+    """Join the frames that :func:`tidy` made of several runs. A run without a column for models, moments or samples has
+    the usual value there (:data:`USUAL`)."""
     return pd.concat(parts, ignore_index=True).fillna(USUAL._asdict())
 
 

@@ -1,4 +1,4 @@
-"""What stands under a table: fixed sentences on its marks and its protocol, and facts of its runs as name and value."""
+"""The text under a table: fixed sentences on its marks and protocol, and facts of its runs as name and value."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ _COUNTED = (
 
 
 def metric_words(metric: str) -> str:
-    """Return what a metric of predictions is, with its protocol."""
+    """Return a description of a metric of predictions, with its protocol."""
     if metric in PROTOCOLS:
         return PROTOCOLS[metric]
     protocol, score = metric.split(".")
@@ -97,7 +97,7 @@ def metric_words(metric: str) -> str:
 
 
 def legend(results: Results) -> str:
-    """Return the sentences under a table: on its protocol, and on marks."""
+    """Return the sentences under a table, on its protocol and its marks."""
     shown, metric = [cell.quantity for cell in results.cells], results.table.metric
     counted = any(cell.known for cell in results.cells)
     metrics = dict.fromkeys(map(results.table.metric_of, shown)) or [metric]
@@ -122,11 +122,11 @@ def legend(results: Results) -> str:
 
 
 def facts(results: Results) -> list[tuple[str, str]]:
-    """Return the facts of a table and its runs, several values of one in ascending order."""
+    """Return the facts of a table and its runs; several values of a fact are in ascending order."""
     table, metric, runs = results.table, results.table.metric, results.runs.values()
     predicted = [cell.quantity for cell in results.cells if not (cell.quantity and cell.quantity.known)]
     names = {quantity.key if quantity else metric for quantity in predicted}
-    by_text = defaultdict[str, list[str]](list)  # of what is no accuracy
+    by_text = defaultdict[str, list[str]](list)  # labels by description of their quantity
     for cell in results.cells:
         if not (quantity := cell.quantity):
             continue

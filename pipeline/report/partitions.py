@@ -1,4 +1,4 @@
-"""The page of a partition: what non-IID means here, as Markdown, HTML, SVG and CSV."""
+"""The page of a partition, which shows how clients' data differ, as Markdown, HTML, SVG and CSV."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from pipeline.spec.run import describe_component
 from pipeline.workspace import PAPER
 
 MAX_CLIENTS = 100
-_MAX_NAMES = 24  # values of an attribute that are worth a panel, and classes that are worth their names
+_MAX_NAMES = 24  # most values of an attribute with a panel, and most classes with names at the axis
 _SPLITS = {"train": "#0072B2", "test": "#E69F00", "validation": "#009E73"}
 _NOTE = (
     "Samples per split; classes that a client trains on; entropy of its training labels in bits; their distance to all "
@@ -68,7 +68,7 @@ def write_partition_page(record: dict[str, Any], samples: Samples, assignment: A
 
 
 def client_frame(measures: Heterogeneity, assignment: Assignment) -> pd.DataFrame:
-    """Return a line per client: its samples, classes, and how far its labels are from those of others."""
+    """Return a line per client: samples, classes, how its labels differ from those of others, noise, and novelty."""
     counts = {split: own.sum(axis=1) for split in _SPLITS if (own := getattr(measures, split)) is not None}
     clients = pd.DataFrame({"client": np.arange(measures.clients), **counts})
     clients["classes"] = (measures.train > 0).sum(axis=1)
@@ -83,19 +83,19 @@ def client_frame(measures: Heterogeneity, assignment: Assignment) -> pd.DataFram
 
 
 def summarise(clients: pd.DataFrame) -> list[tuple[str, ...]]:
-    """Return for each measure of the clients its smallest, median, mean and largest value, as text."""
+    """Return the smallest, median, mean and largest value of each measure of the clients, as text."""
     measures = clients.drop(columns=["client", "novel"], errors="ignore").agg(["min", "median", "mean", "max"])
     return [(str(name), *map(_number, values)) for name, values in measures.items()]
 
 
 def _number(value: float) -> str:
-    """Print a count as it is, anything else to three decimal places."""
+    """Return a whole number as it is, any other with three decimal places."""
     return f"{int(value):,}" if float(value).is_integer() else f"{value:,.3f}"
 
 
 def _draw(samples: Samples, assignment: Assignment, measures: Heterogeneity) -> Figure:
     """Draw clients as rows, evenly chosen if there are many: a heat map over classes, one over each attribute with few
-    values, and bars of their sizes and noise. Maps show shares, so that a large client does not bleach the others."""
+    values, and bars of sizes and noise. Maps show shares, as counts of a large client would make others pale."""
     count = measures.clients
     shown = np.unique(np.linspace(0, count - 1, min(count, MAX_CLIENTS)).round().astype(np.int64))
     maps = [("class", measures.train, samples.class_names)]

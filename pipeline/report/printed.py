@@ -1,4 +1,4 @@
-"""How labels, numbers and cells are printed."""
+"""The text of labels, numbers and cells in reports."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pipeline.report.statistics import NO_VERDICT
 from pipeline.spec.metrics import BYTES, COUNT, PERCENT
 
 MINUS, NO_VALUE, MISPRINT, UNPLANNED, TIED, BESIDE = "\N{MINUS SIGN}", "—", "§", "†", "‡", "/"
-"""Marks of tables, which their legend explains."""
+"""Marks in tables; the legend explains them."""
 
 
 def headed(axis: str, label: str) -> str:
-    """Return a label where its axis is not in sight: a bare number is printed as ``clients = 50``."""
+    """Return a label for a place that does not show its axis: a number becomes ``clients = 50``."""
     try:
         float(label)
     except ValueError:
@@ -29,14 +29,14 @@ def titled(axes: Iterable[str], labels: Iterable[str]) -> str:
 
 
 def short(axis: str) -> str:
-    """``backbone.mlp_dim`` as ``mlp dim``; ``partition.seed`` is not the seed of runs."""
+    """Return ``mlp dim`` for ``backbone.mlp_dim``; ``partition.seed`` keeps its prefix: runs have a seed too."""
     if axis == "partition.seed":
         return "partition seed"
     return axis.rpartition(".")[2].replace("_", " ")
 
 
 def format_value(value: Value | None, decimals: int) -> str:
-    """Return ``90.31±0.26``, ``90.31`` without a deviation; of a quantity ``45.18 K`` or ``45.60 MB``; "" for None."""
+    """Return ``90.31±0.26``, ``90.31`` without a deviation; for quantities ``45.18 K`` or ``45.60 MB``; "" for None."""
     if value is None or value.printed:
         return value.printed if value else ""
     mean = _scaled(value.mean, decimals, value.unit)
@@ -44,17 +44,17 @@ def format_value(value: Value | None, decimals: int) -> str:
 
 
 def signed(difference: float, decimals: int, unit: str = PERCENT) -> str:
-    """Return ``+0.80`` or ``−0.80``; of a quantity ``+0.26 K``."""
+    """Return ``+0.80`` or ``−0.80``; for a quantity ``+0.26 K``."""
     return (MINUS if difference < 0 else "+") + _scaled(abs(difference), decimals, unit)
 
 
 def printed_rank(rank: float) -> str:
-    """Return ``2`` or ``2.5``; a mean of ranks with at most two decimals."""
+    """Return a rank as ``2`` or ``2.5``; a mean of ranks has at most two decimals."""
     return f"{rank:.2f}".rstrip("0").rstrip(".")
 
 
 def _scaled(number: float, decimals: int, unit: str) -> str:
-    """Return it in thousands, millions, … where the unit is of that kind; below a thousand such a number is whole."""
+    """Return a number as text: counts and bytes in thousands, millions, …, and without decimals below a thousand."""
     if unit not in (COUNT, BYTES):
         return f"{number:.{decimals}f}"
     scale = next((power for power in (12, 9, 6, 3) if round(number / 10**power, decimals) >= 1), 0)
@@ -65,14 +65,14 @@ def _scaled(number: float, decimals: int, unit: str) -> str:
 
 @dataclass(frozen=True)
 class PrintedCell:
-    """A cell as it is printed; "" for what there is not.
+    """A cell as it is printed; a part that the cell lacks is "".
 
     Attributes:
         tied, dagger: The marks :data:`TIED` and :data:`UNPLANNED`.
-        partial: ``2/3`` where 2 of 3 runs are done.
-        last: What was obtained after the last round, where `obtained` is the mean of the last measurements.
-        comparison: ``+1.53 beyond noise (0.90)``; in parentheses is by how much the two may differ by chance.
-        sort: The obtained mean, the published one and the difference, as numbers to sort by.
+        partial: ``2/3`` if 2 of 3 runs are done.
+        last: The value after the last round, if `obtained` is the mean of the last measurements.
+        comparison: ``+1.53 beyond noise (0.90)``: difference, verdict, and how far the two may differ by chance.
+        sort: The obtained mean, the published one and the difference, to sort by; numbers as text.
     """
 
     obtained: str = ""
@@ -90,7 +90,7 @@ class PrintedCell:
 
 
 def print_cell(cell: Cell | None, decimals: int) -> PrintedCell:
-    """Return a cell as it is printed; None is a hole in the grid."""
+    """Return a cell as it is printed; None stands for a place of the table without a cell."""
     if cell is None:
         return PrintedCell()
     difference = cell.difference if cell.is_compared else None
@@ -126,7 +126,7 @@ def _comparison(cell: Cell, difference: float | None, decimals: int) -> str:
 
 
 def _placeholder(cell: Cell) -> str:
-    """Return what stands where nothing is obtained."""
+    """Return the text for a cell without an obtained value."""
     if not cell.runs:
         return ""
     return cell.verdict if cell.verdict in (DIVERGED, NO_GLOBAL) else NO_VALUE

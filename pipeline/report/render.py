@@ -1,4 +1,4 @@
-"""Pages in their formats: what a page holds, its templates, and how they print tables and cells."""
+"""Pages in Markdown, LaTeX and HTML: their content, their templates, and how these print tables and cells."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from pipeline.report.spec_report import CLAIM_STATES, STATES, Part, SpecReport, 
 from pipeline.spec.table import train_stage
 from pipeline.workspace import KEPT_STAGES, PAPER, shard_path
 
-# Read with the code and not when they are needed: a stage answers for both alike.
+# Read with the code, not when they are needed: a stage checks that code and templates did not change in between.
 _TEMPLATES = {path.name: sources.read(path) for path in sorted(Path(__file__).parent.glob("templates/*.j2"))}
-_ANGLED = {  # for LaTeX, where braces mean something
+_ANGLED = {  # for LaTeX, which uses braces itself
     "block_start_string": "<%",
     "block_end_string": "%>",
     "variable_start_string": "<<",
@@ -57,7 +57,7 @@ _DETAILS = {
 
 @dataclass(frozen=True)
 class Overview:
-    """What an overview says of one table: its heading, its page, and cells and claims by state."""
+    """A row of an overview: a table's heading, its page, and its cells and claims by state."""
 
     heading: str
     href: str
@@ -67,13 +67,13 @@ class Overview:
 
 @dataclass(frozen=True)
 class Document:
-    """Everything that a template prints, of one spec, of a paper, or in parts of its `own`.
+    """The content of a page on one spec, on a paper, or with parts of its `own`.
 
     Attributes:
-        tables: Of a paper an overview of all its tables; without any the document is the report of one spec.
-        uncovered: What of the paper no spec is about, and why, a line each.
-        up: What leads from the HTML page to ``reports/papers/``; home is the page of the paper, and its title.
-        here: On the page of one of several tables, which it is; the title is its heading.
+        tables: The overview of a paper's tables; empty for other pages.
+        uncovered: A line for each part of the paper without a spec, with the reason.
+        up: The path from the HTML page to ``reports/papers/``; home: address and title of the paper's page.
+        here: Index of the table, on a page for one of several tables; the title is the table's heading.
     """
 
     title: str
@@ -100,14 +100,14 @@ class Document:
 
     @property
     def parts(self) -> list[Part]:
-        """What stands before the reports of specs."""
+        """The parts before the reports of specs."""
         lists = {"Not covered": self.uncovered, "Notes on all tables": self.notes}
         found = [Part(title, items=[(line, "") for line in lines]) for title, lines in lists.items() if lines]
         return [*found, *self.own]
 
     @property
     def provenance(self) -> Part:
-        """A row of facts per run that is there, and what is the same for all of them; hashes are cut to 12 digits."""
+        """A row of facts per run with results, and the facts that all of these share; hashes are cut to 12 digits."""
         runs = {run.id: run for report in self.reports for run in report.results.runs.values() if run.made}
         labels = {**_LABELS, **({"kept since": "kept"} if any(run.kept for run in runs.values()) else {})}
         shown = (*labels.values(), *_NUMBERS.values())
@@ -119,7 +119,7 @@ class Document:
 
     @property
     def overview(self) -> PlainTable:
-        """A row per table, and one for all, with numbers of cells by state, and claims."""
+        """A row per table, and one for all tables, with numbers of cells and of claims by state."""
         sums = [sum((getattr(row, name) for row in self.tables), Counter[str]()) for name in ("coverage", "claims")]
         rows = [*self.tables, *([Overview("all", "", *sums)] if len(self.tables) > 1 else [])]
         printed = [
@@ -144,13 +144,13 @@ def mark_of(profile: str) -> str:
 
 
 def markdown(template: str, **context: Any) -> str:
-    """Return a template in Markdown, with tables that also read well as plain text."""
+    """Return a rendered template in Markdown, with tables that are also legible as plain text."""
     text = _rendered(template, {"md": escape_markdown, "results": _results, "numbers": _numbers}, context)
     return re.sub(r"\n{3,}", "\n\n", text).strip("\n") + "\n"
 
 
 def latex(template: str, **context: Any) -> str:
-    """Return a template with angled delimiters, in LaTeX for plain pdflatex; what its fonts lack is spelled U+XXXX."""
+    """Return a rendered LaTeX template (angled delimiters) for plain pdflatex; signs that it lacks are U+XXXX."""
     filters = {"tex": escape_latex, "breakable": lambda text: re.sub(r"([-/.])", r"\1\\allowbreak{}", text)}
     filters |= {"results": _latex_results, "row": _latex_row}
     text = _rendered(template, filters, {"without_repeats": without_repeats, **context}, **_ANGLED)
@@ -158,7 +158,7 @@ def latex(template: str, **context: Any) -> str:
 
 
 def html(template: str, **context: Any) -> str:
-    """Return a template in HTML. Drawings go through the filters `inline` or `sized`; they are ours, and trusted."""
+    """Return a rendered HTML template. The filters `inline` and `sized` do not escape drawings, which are ours."""
     names = {"name": lambda verdict: verdict.replace(":", "").replace(" ", "-")}
     shared = {"states": STATES, "claim_states": CLAIM_STATES, "agreement_legend": AGREEMENT_LEGEND, "data": details}
     filters = {"inline": inline_svg, "sized": sized_svg, **names}
@@ -173,7 +173,7 @@ def _rendered(template: str, filters: dict[str, Any], context: dict[str, Any], *
 
 
 def _results(report: SpecReport) -> str:
-    """Return the header's levels as rows, then the rows of values with ranks, in Markdown."""
+    """Return the table of results in Markdown: a row per level of headers, then the rows of values with ranks."""
     lines, headers = [], report.results.headers
     for level, spans in enumerate(headers):
         cells = [""] * len(headers[-1])
@@ -211,9 +211,9 @@ def _latex_row(labels: Sequence[str], cells: Sequence[str] = ()) -> str:
 
 
 def _latex_results(report: SpecReport) -> str:
-    """Return the rows of a table in LaTeX: its headers, then for each row one of obtained and one of published values.
+    """Return the rows of a table in LaTeX: headers, then a line of obtained and a line of published values per row.
 
-    Long headers of one column are in several lines, since what makes a table wide makes its print small.
+    A long header of a single column is split into lines, because a wide table is printed small.
     """
     lines, axes, blank = list[str](), report.row_axes, [""] * len(report.row_axes)
     for level, spans in enumerate(report.results.headers):
@@ -263,9 +263,9 @@ def _latex_published(cell: PrintedCell) -> str:
 
 
 def details(reports: Iterable[SpecReport]) -> Markup:
-    """Return what a click on a cell opens, as an expression for a script, in which nothing can end the script.
+    """Return the data that a click on a cell shows, as an expression for a script that nothing in it can end.
 
-    These are ``runs``, facts by id, and ``tables`` by the report's key: the command that makes it, its cells in rows.
+    ``runs`` has facts by run id; ``tables`` has, by the report's key, the table's command and its cells in rows.
     """
     runs, tables = dict[str, list[tuple[str, str]]](), {}
     for report in reports:
@@ -274,7 +274,7 @@ def details(reports: Iterable[SpecReport]) -> Markup:
             known = [("run", run.id)]
             known += [(name, text_of(run.facts[fact])) for name, fact in _DETAILS.items() if fact in run.facts]
             known += [(f"metric {name}", format_value(value, table.decimals)) for name, value in run.values.items()]
-            if table.profile == PAPER:  # others have a workspace where nobody works
+            if table.profile == PAPER:  # other profiles have a workspace of their own
                 stage = f"{shard_path(run.resolved.federation_id)}:{train_stage(run.resolved)}"
                 known.append(("command", f"dvc repro {KEPT_STAGES if run.kept else stage}"))
             runs[run.id] = [*known, *settings_of(run.resolved).items()]

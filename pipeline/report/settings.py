@@ -1,4 +1,4 @@
-"""Settings of runs as text, and those that a comparison does not hold equal."""
+"""Settings of runs as text, and settings that are not held equal along an axis."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from pipeline.spec.run import COMPONENTS, LISTS, OPTIONAL, RUN_FIELDS, SETTINGS,
 from pipeline.spec.table import ResolvedTable
 
 _LEFT_OUT = ("seed", *LISTS, "training.save_weights", "evaluation.curve_every")
-"""What no number of a table depends on, and the seed."""
+"""Settings that no number of a table depends on, and the seed."""
 Texts = tuple[str, ...]
 
 
 def confounded_settings(table: ResolvedTable, runs: Mapping[str, Run]) -> list[Texts]:
-    """Return the settings in which labels of an axis differ though it is about something else, such as a learning rate
-    of one method: the axis, the setting, its value for most labels, and other values with their labels.
+    """Return the settings that differ between labels of an axis that is about something else, such as a learning rate
+    of one method. A row is the axis, the setting, its value for most labels, and other values with their labels.
 
-    Cells are compared that differ on this axis only. An axis over a field or an option of a run is about that, any
-    other about components and lists, whatever they are. An option that came later is in no record at its default.
+    Only cells that differ on no other axis are compared. An axis over a field or an option of a run is about that, any
+    other axis about components and lists. Records lack options that were added later, at their default.
     """
     settings = {run: settings_of(runs[run]) for run in table.runs}
     names, rows = sorted({name for own in settings.values() for name in own}), list[Texts]()
@@ -33,7 +33,7 @@ def confounded_settings(table: ResolvedTable, runs: Mapping[str, Run]) -> list[T
         for labels, values in lines:
             groups[tuple(label for other, label in labels.items() if other != axis)].append((labels[axis], values))
         for name in names:
-            field = name.partition(".")[0]  # unlike entries come before their options, which say no more than these
+            field = name.partition(".")[0]  # options come after their entries and are skipped if these differ
             if _is_about(axis, name):
                 continue
             at = [key for key, group in groups.items() if len({frozenset(own[name]) for _, own in group}) > 1]
@@ -51,8 +51,8 @@ def confounded_settings(table: ResolvedTable, runs: Mapping[str, Run]) -> list[T
 
 
 def _is_about(axis: str, setting: str) -> bool:
-    """Return whether an axis is there to vary a setting: one over a field or an option of a run its own, any other
-    those of components and lists."""
+    """Return whether an axis is meant to vary a setting: an axis over a field or an option of a run varies that, any
+    other axis varies components and lists."""
     field = setting.partition(".")[0]
     if axis in RUN_FIELDS or "." in axis:
         return axis in (setting, field)
@@ -64,8 +64,8 @@ def _distinct(values: Iterable[str]) -> Texts:
 
 
 def settings_of(run: Run) -> dict[str, str]:
-    """Return every setting of a run as text, but for those that no number depends on, and the seed: components by their
-    name, and each option."""
+    """Return the settings of a run as text, components by name and each option. The seed is left out, and so are
+    settings that no number depends on."""
     settings: dict[str, str] = {}
     for field in RUN_FIELDS:
         part = vars(getattr(run, field)) if field in SETTINGS else run.record.get(field, OPTIONAL.get(field))
@@ -75,7 +75,7 @@ def settings_of(run: Run) -> dict[str, str]:
 
 
 def text_of(value: Any) -> str:
-    """Return the value of a setting or a fact in print."""
+    """Return the value of a setting or a fact as text."""
     if isinstance(value, dict):
         return ", ".join(f"{name} {text_of(own)}" for name, own in value.items())
     if isinstance(value, list | tuple):

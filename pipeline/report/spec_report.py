@@ -1,4 +1,4 @@
-"""One spec with all that is known of it, in the parts that pages print of it."""
+"""One spec with its results, split into the parts of a page."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ STATES = {
     "quoted": "quoted",
     "unplanned": "not planned",
 }
-"""States of a cell, in their order, and their names in print. ``partly``: some of its runs are done; ``quoted``: no run
-is planned, and the paper has the value from an earlier one."""
+"""States of a cell, in order, and their names in print. ``partly``: some of its runs are done; ``quoted``: no run is
+planned, and the paper quotes the value from an earlier one."""
 CLAIM_STATES = (*CLAIM_VERDICTS, "contradicted")
-"""Verdicts on obtained values, and ``contradicted``, how many of all claims the paper's own table contradicts."""
+"""Verdicts on obtained values, and ``contradicted``: claims that the paper's own table contradicts."""
 Facts = list[tuple[str, str]]
 
 
 @dataclass(frozen=True)
 class Part:
-    """A part of a page; every format prints what there is of it, in this order.
+    """A part of a page; every format prints the fields that it has, in this order.
 
-    It may begin with the table of `results`; `items` are lines with the address of a page without suffix, or "";
-    `folded` opens the table where it is not to be seen at once.
+    With `results` it begins with the table of results. `items` are lines with the address of a page without suffix, or
+    "". `folded` is the text that opens a table which is not shown at once.
     """
 
     title: str = ""
@@ -60,7 +60,7 @@ class Part:
 
 
 class PrintedRow(NamedTuple):
-    """A row as it is printed: its labels, its cells, and its ranks, each also as a number to sort by."""
+    """A row as it is printed: labels, cells, and ranks as text and as a number to sort by."""
 
     labels: Key
     cells: list[PrintedCell]
@@ -72,10 +72,10 @@ class SpecReport:
     """One spec with its results.
 
     Attributes:
-        key: Its name in the page's scripts and drawings.
-        folder: Where its pictures lie, relative to the page, with a slash; own: its own report, or "".
-        pages: Federation → the page of its partition without suffix, relative to the page; "" for none.
-        href: Where it is on the pages of its paper, relative to the first of these: ``#table2``, ``fedtp/table2.html``.
+        key: Name of the report in the page's scripts and drawings.
+        folder: Folder of its pictures, relative to the page, with a slash; own: address of its own report, or "".
+        pages: Federation → address of its partition's page without suffix, relative to the page, if it has one.
+        href: Address on the pages of its paper, relative to the first of these: ``#table2``, ``fedtp/table2.html``.
     """
 
     results: Results
@@ -95,7 +95,7 @@ class SpecReport:
 
     @property
     def anchor(self) -> str:
-        """Its name in addresses."""
+        """The name of the report in addresses."""
         return self.href.rpartition("/")[2].removeprefix("#").removesuffix(".html")
 
     @cached_property
@@ -108,7 +108,7 @@ class SpecReport:
 
     @cached_property
     def coverage(self) -> Counter[str]:
-        """Cells by state. One that nobody expects anything of (a hole in the grid) is not counted."""
+        """Number of cells by state, without cells that have neither runs nor a published value."""
         counts = Counter[str]()
         for cell in self.results.cells:
             if cell.verdict in (MISSING, DIVERGED):
@@ -121,7 +121,7 @@ class SpecReport:
 
     @property
     def verdicts(self) -> Counter[str]:
-        """Claims by :data:`CLAIM_STATES`."""
+        """Number of claims by :data:`CLAIM_STATES`."""
         against = ["contradicted" for one in self.judgements if one.contradicted_by_paper]
         return Counter([*(one.obtained.verdict for one in self.judgements), *against])
 
@@ -149,7 +149,7 @@ class SpecReport:
 
     @cached_property
     def notes(self) -> list[str]:
-        """Those of the spec, of published values, and what is known of differences."""
+        """Notes of the spec, notes on published values, and known reasons for differences."""
         by_note = defaultdict[str, list[Cell]](list)
         for cell in self.results.cells:
             if cell.note:
@@ -160,7 +160,7 @@ class SpecReport:
         return [*self.table.notes, *(f"{where(cells)}: {note}" for note, cells in by_note.items())]
 
     def parts(self, elsewhere: Sequence[str] = ()) -> Iterator[Part]:
-        """Yield what a page says of it, but for notes that stand `elsewhere` on the page."""
+        """Yield the parts of a page about the spec, without notes that are `elsewhere` on the page."""
         results, cells = self.results, self.results.cells
         unplanned = results.layout.whereabouts(cell for cell in cells if cell.published and not cell.runs)
         about = [*facts(results), *([("no run is planned", unplanned)] if unplanned else [])]
@@ -192,7 +192,7 @@ class SpecReport:
         yield Part("Partitions", items=partitions)
 
     def _warning(self) -> str:
-        """Say that runs which ask for the same data were not given the same, as may happen with files of one's own."""
+        """Return a warning if runs with one dataset or partition had different data (own files may cause it), or ""."""
         hashes = defaultdict[str, set[str]](set)
         for run in self.results.runs.values():
             hashes[run.resolved.data_id].add(run.facts.get("dataset_hash", ""))
@@ -208,7 +208,7 @@ def heading(table: ResolvedTable) -> str:
 
 
 def banner(profile: str) -> str:
-    """Return what stands over every page of a profile other than ``paper``."""
+    """Return the warning on top of every page of a profile other than ``paper``; "" for ``paper``."""
     trial = (
         "a trial of the machinery with shrunk models, a few rounds and stand-in data. These numbers say nothing about"
     )

@@ -1,4 +1,4 @@
-"""How much of a spread is the split's, where runs are crossed over seeds of the partition and seeds of training."""
+"""The split's part of the spread of results, for runs crossed over seeds of the partition and seeds of training."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _HEADER = ("", "splits", "seeds", "± between splits", "± within a split", "sha
 
 
 def spread_table(results: Results) -> PlainTable | None:
-    """Return a row per cell, seeds aside, that has two splits and two seeds of training at least; None without any."""
+    """Return a row per cell, ignoring seeds, with at least two splits and two seeds of training; None without any."""
     frame, decimals, rows = _crossed(results), results.table.decimals, []
     for cell, lines in frame.groupby("cell", sort=False):
         values = lines.pivot_table("value", "split", "seed").dropna(axis="columns")
@@ -36,9 +36,9 @@ def spread_table(results: Results) -> PlainTable | None:
 
 
 def _crossed(results: Results) -> pd.DataFrame:
-    """Return a line per run with a seed for its split: cell, split (its seed), seed, value; cells that differ in
-    nothing but seeds are one, whatever the axes are called on which they do."""
-    found, layout = [], results.of_runs.layout  # which has of several quantities one cell
+    """Return a line per run whose split has a seed: cell, split (its seed), seed, value. Cells that differ only in
+    seeds are one, whatever the axes are called on which they differ."""
+    found, layout = [], results.of_runs.layout  # one cell for several quantities
     shown = any(cell.quantity is None for cell in results.cells)
     labels_of = defaultdict[str, list[dict[str, str]]](list)
     for cell in layout.cells if shown else ():

@@ -1,8 +1,8 @@
-"""Statistics over seeds: intervals and tests of paired differences, the one rule for noise, ranks over data sets.
+"""Statistics over seeds: intervals and tests of paired differences, the rule for noise, ranks over data sets.
 
-The clients of a run share one training, so the seed is what is counted: each gives one number, and one decides nothing.
-It is the t test, as three seeds cannot reach 5 % by flipping signs; it asks that differences of seeds, which are means
-over clients and test samples, are about normal. SciPy is imported by functions: it takes longer than most reports.
+The clients of a run share one training, so the sample is the seeds: each gives one number, and a single seed decides
+nothing. Tests are t tests, because sign-flip tests of three seeds cannot reach 5 %. They assume that differences of
+seeds, means over clients and samples, are about normal. Functions import SciPy, which takes longer than most reports.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 BySeed = Mapping[int, float]
-"""A value under each of its seeds."""
+"""Values by seed."""
 LEVEL = 0.05
-"""The error that is allowed: how often chance alone is called a difference."""
+"""The significance level: how often chance alone may be called a difference."""
 POWER = 0.8
 FEWEST_SEEDS = 3
-"""Of our own, below which no verdict is given beside a published value."""
+"""The fewest seeds of ours for a verdict against a published value."""
 
 WITHIN, BEYOND, NO_VERDICT = "within noise", "beyond noise", "no verdict"
 NOISE_LEGEND = (
@@ -34,13 +34,13 @@ NOISE_LEGEND = (
 
 @dataclass(frozen=True)
 class Effect:
-    """A difference with its 95 % interval and p-value, in the unit of the values; NaN where no seed has both values.
+    """A difference with its 95 % interval and p-value, in the unit of the values; it is NaN if no seed has both values.
 
     Attributes:
-        low, high: Infinite where the spread between seeds is not known.
-        p: Two-sided; 1 where the spread is not known. Of printed values 0 where the interval excludes the margin.
-        n: Seeds; None of printed values.
-        seeds: What the t test is of: the difference of each seed less the margin.
+        low, high: Infinite if the spread between seeds is not known.
+        p: Two-sided; 1 if the spread is not known. For printed values 0 if the interval excludes the margin, else 1.
+        n: Number of seeds; None for printed values.
+        seeds: The sample of the t test: the difference of each seed minus the margin.
     """
 
     difference: float
@@ -52,17 +52,17 @@ class Effect:
 
     @property
     def flipped(self) -> float | None:
-        """The p of the test that flips signs of seeds, which assumes no normality; None for fewer than three."""
+        """The p of a sign-flip test over seeds, which assumes no normality; None for fewer than three seeds."""
         if len(self.seeds) < FEWEST_SEEDS:
             return None
         from scipy import stats
 
-        random = np.random.default_rng(0)  # which more than 13 seeds need
+        random = np.random.default_rng(0)  # for more than 13 seeds
         return float(stats.permutation_test((self.seeds,), np.mean, permutation_type="samples", rng=random).pvalue)
 
     @property
     def detectable(self) -> float | None:
-        """The true difference that so many seeds of that spread find with :data:`POWER`; None for fewer than three."""
+        """The true difference that so many seeds of this spread find with :data:`POWER`; None for fewer than three."""
         if len(self.seeds) < FEWEST_SEEDS:
             return None
         from scipy import optimize, stats
@@ -74,16 +74,16 @@ class Effect:
 
 
 def half_interval(seeds: Sequence[float], deviation: float = 0.0) -> float:
-    """Return half the width of the 95 % interval of a difference; infinite where the spread of seeds is not known.
+    """Return half the width of the 95 % interval of a difference; infinite if the spread between seeds is not known.
 
-    There are no seeds where both values are printed; `deviation` is the ± of printed ones, which counts as the standard
-    deviation of the printed value. Half widths of both sides are added in squares (MOVER, Zou and Donner 2008): with
-    three seeds it errs in at most 5 of 100 cases, where Welch's degrees of freedom err in up to 8.
+    `seeds` is empty if both values are printed. `deviation` is the ± of printed values and counts as the standard
+    deviation of the printed value. The half widths of both sides are added in squares (MOVER, Zou and Donner 2008):
+    with three seeds this errs in at most 5 of 100 cases, where Welch's degrees of freedom err in up to 8.
     """
     printed = NormalDist().inv_cdf(1 - LEVEL / 2) * deviation
     if not len(seeds):
         return printed
-    # Seeds that differ by the same to the last digit differ by rounding and not by chance.
+    # Values of seeds that are equal up to the last digit differ by rounding, so their spread is unknown.
     if len(seeds) < 2 or max(seeds) - min(seeds) <= 1e-9 * max(map(abs, seeds)):
         return math.inf
     from scipy import stats
@@ -92,7 +92,7 @@ def half_interval(seeds: Sequence[float], deviation: float = 0.0) -> float:
 
 
 def beside_published(seeds: Sequence[float], published: float, deviation: float | None) -> tuple[str, float | None]:
-    """Return the verdict on values per seed beside a published one, and by how much the two may differ by chance."""
+    """Return the verdict on a value per seed against a published one, and how far the two may differ by chance."""
     differences = [value - published for value in seeds]
     bound = half_interval(differences, deviation or 0.0) if len(seeds) >= FEWEST_SEEDS else math.inf
     if math.isinf(bound):
@@ -114,18 +114,18 @@ def compare(differences: Array, margin: float = 0.0) -> Effect:
 
 
 def compare_printed(difference: float, margin: float, deviation: float) -> Effect:
-    """Return the effect of printed values, of which their ± is all that is known, against a margin."""
+    """Return the effect of printed values, of which only the ± is known, against a margin."""
     size = half_interval((), deviation)
     p = 0.0 if round(abs(difference - margin), 9) > size else 1.0
     return Effect(difference, difference - size, difference + size, p)
 
 
 def compare_spreads(first: Array, second: Array, margin: float = 0.0) -> Effect:
-    """Return by how much the first of two paired samples [seeds] spreads more, by the test of Pitman and Morgan.
+    """Return how much more the first of two paired samples [seeds] spreads, by the test of Pitman and Morgan.
 
-    Sum and difference of two normal sides are correlated exactly if one varies more, which is what is tested; other
-    ratios are tested after scaling. A ratio of deviations is turned into a difference at their geometric mean, so that
-    of no difference p is exact. p is about a difference of `margin`. Fewer than three seeds say nothing.
+    Sum and difference of two normal samples are correlated exactly if one varies more. This is tested, for other ratios
+    after scaling. The interval of the ratio of deviations becomes one of their difference at their geometric mean, so p
+    is exact for no difference. p tests a difference of `margin`. Fewer than three seeds say nothing.
     """
     n = len(first)
     ours, theirs = (float(side.std()) if n else 0.0 for side in (first, second))
@@ -135,9 +135,9 @@ def compare_spreads(first: Array, second: Array, margin: float = 0.0) -> Effect:
 
     correlation = float(stats.pearsonr(first, second).statistic)
     half = 2 * (1 - correlation**2) * float(stats.t.ppf(1 - LEVEL / 2, n - 2)) ** 2 / (n - 2)
-    # By this the deviations may be off, one to either side, at the end of the interval of their ratio.
+    # At the ends of the interval of their ratio, one deviation is multiplied and the other divided by this factor.
     factor = (1 + half + math.sqrt(half * (half + 2))) ** 0.25
-    # And by this where they differ by just the margin.
+    # And by this factor if their difference is just the margin.
     shift = (math.sqrt(margin**2 + 4 * ours * theirs) - margin) / (2 * theirs)
     scaled = first * theirs * shift**2 / ours
     p = float(stats.pearsonr(scaled + second, scaled - second).pvalue)
@@ -152,15 +152,15 @@ def variance_components(values: Array) -> tuple[float, float]:
 
 
 def holm(ps: Sequence[float]) -> list[float]:
-    """Return the p of several comparisons, so that any false one is as likely as a single one alone."""
+    """Return p-values corrected by Holm: one false among them is at most as likely as for a single comparison."""
     order, adjusted = np.argsort(ps, kind="stable"), np.zeros(len(ps))
     adjusted[order] = np.maximum.accumulate(np.minimum(1.0, np.sort(ps) * np.arange(len(ps), 0, -1)))
     return [float(p) for p in adjusted]
 
 
 def significant(pairs: Sequence[tuple[BySeed, BySeed]]) -> list[bool | None]:
-    """Return of each pair of values whether the two differ, by moderated paired t tests over the seeds that both have
-    (at 5 % over all pairs together, Holm); None where they do not share two seeds."""
+    """Return for each pair of values whether they differ, by moderated paired t tests over the seeds that both have (at
+    5 % over all pairs together, Holm); None if they do not share two seeds."""
     shared = [sorted(one.keys() & other.keys()) for one, other in pairs]
     judged = [at for at, seeds in enumerate(shared) if len(seeds) > 1]
     effects = [compare(np.array([pairs[at][0][seed] - pairs[at][1][seed] for seed in shared[at]])) for at in judged]
@@ -169,11 +169,11 @@ def significant(pairs: Sequence[tuple[BySeed, BySeed]]) -> list[bool | None]:
 
 
 def moderated_ps(effects: Sequence[Effect]) -> list[float]:
-    """Return the two-sided p of each comparison, where those with a known spread share what they know of it.
+    """Return the two-sided p of each comparison; comparisons with a known spread share their estimates of it.
 
-    Moderated t tests (Smyth, 2004): three seeds tell a spread badly, but the variances of a table's comparisons scatter
-    about something that all together tell well, and each is drawn towards it. One above it is left as it is, since one
-    method may be less steady than all others. Fewer than three comparisons are judged each by itself.
+    Moderated t tests (Smyth, 2004): three seeds estimate a variance badly, but the variances of a table's comparisons
+    scatter around a value that they estimate well together, and each is moved towards it. A larger one stays as it is,
+    because one method may vary more than all others. Fewer than three comparisons are judged separately.
     """
     known = [at for at, one in enumerate(effects) if math.isfinite(one.low)]
     ps = [one.p for one in effects]
@@ -192,11 +192,11 @@ def moderated_ps(effects: Sequence[Effect]) -> list[float]:
 
 
 def moderated(variances: Array, degrees: Array) -> tuple[Array, Array]:
-    """Return variances [comparisons] drawn towards a common one, and the degrees of freedom that they have then.
+    """Return variances [comparisons] moved towards a common one, and their new degrees of freedom.
 
-    True variances are taken for draws from a scaled inverse χ², whose scale s² and degrees d are found by the mean and
-    variance of the logarithms; what is observed with its own degrees and s² with d are averaged (Smyth, 2004, section
-    6). Where they scatter no more than chance explains, all are the same. There are never more degrees than all have.
+    True variances are modelled as draws from a scaled inverse χ². Its scale s² and degrees d follow from the mean and
+    variance of the logarithms. The result averages the observed variance, by its degrees, and s², by d (Smyth, 2004,
+    section 6). If variances scatter no more than by chance, all become equal. Degrees never exceed their sum over all.
     """
     from scipy import optimize, special
 
@@ -208,7 +208,7 @@ def moderated(variances: Array, degrees: Array) -> tuple[Array, Array]:
     def excess(log: float) -> float:
         return float(np.log(special.polygamma(1, np.exp(log)) / beyond))
 
-    # The trigamma function falls from infinity to 0; beyond these bounds it makes no difference.
+    # The trigamma function falls from infinity to 0; outside these bounds the result does not change.
     low, high = np.log(1e-4), np.log(1e8)
     inside = excess(low) > 0 > excess(high)
     half = float(np.exp(optimize.brentq(excess, low, high) if inside else high if beyond < 1 else low))
@@ -219,8 +219,8 @@ def moderated(variances: Array, degrees: Array) -> tuple[Array, Array]:
 
 @dataclass(frozen=True)
 class Ranking:
-    """Methods by their mean ranks, 1 the best: p of the Friedman test that all have the same; the difference beyond
-    which two of them differ (Nemenyi); and the largest sets of methods that do not, all where p is above 5 %."""
+    """Methods by mean ranks, 1 the best: p of the Friedman test that all are equal; two methods differ if their ranks
+    are more than `critical` apart (Nemenyi); `groups`: the largest sets that do not differ, all if p > 5 %."""
 
     mean_ranks: Array
     p: float
@@ -229,15 +229,15 @@ class Ranking:
 
 
 def rank_methods(scores: Array) -> Ranking:
-    """Rank methods by scores [data sets, methods], two methods at least and the highest the best, and compare the mean
-    ranks (Demšar, 2006); equal scores share their mean rank, and data sets count as independent."""
+    """Rank two methods or more by scores [data sets, methods], where the highest is the best, and compare mean ranks
+    (Demšar, 2006). Equal scores share their mean rank; data sets count as independent."""
     from scipy import stats
 
     count, methods = scores.shape
     ranks = stats.rankdata(-scores, axis=1)
     mean_ranks = ranks.mean(axis=0)
-    # Friedman's test as SciPy has it, which wants three methods: the variance of ranks within data sets, ties included,
-    # is what chance alone gives the sums (Conover, 1999).
+    # Friedman's test as in SciPy, which needs three methods: the variance of ranks within data sets, ties included, is
+    # the variance that chance alone gives the sums (Conover, 1999).
     chance = float(((ranks - (methods + 1) / 2) ** 2).sum()) / (methods - 1)
     spread = float(((ranks.sum(axis=0) - count * (methods + 1) / 2) ** 2).sum())
     p = float(stats.chi2.sf(spread / chance, methods - 1)) if chance else 1.0

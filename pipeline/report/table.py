@@ -1,4 +1,4 @@
-"""A table filled in: its cells in rows and columns, ranks, headers, and tidy rows for files."""
+"""A table with its results: cells in rows and columns, ranks, headers, and tidy rows for files."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _COLUMNS = {
     "by_seed": pa.list_(pa.struct([("seed", pa.int64()), ("value", pa.float64())])),
 }
 _LAST = "last_round"
-"""A column of tables that show the mean over the last measurements."""
+"""A further column of tables that show the mean over the last measurements: the value after the last round."""
 
 
 class Span(NamedTuple):
@@ -43,8 +43,8 @@ class Span(NamedTuple):
 
 
 class Layout:
-    """Rows and columns of a resolved table, label tuples in the order of its labels, ``[()]`` for a side without axes.
-    Combinations that no cell has are left out."""
+    """Rows and columns of a resolved table: tuples of labels in the table's order; ``[()]`` for a side without axes.
+    Rows and columns without a cell are left out."""
 
     def __init__(self, table: ResolvedTable, cells: list[Cell]) -> None:
         self.row_axes, self.column_axes, self._table = table.rows, table.columns, table
@@ -58,19 +58,19 @@ class Layout:
 
     @property
     def figure(self) -> str:
-        """What is measured of clients, as it heads a column or stands at an axis."""
+        """The metric as it heads a column or stands at an axis; ``value`` for several metrics."""
         shown = {cell.figure for cell in self._cells.values() if cell.runs} or {ACCURACY}
         if PRECISION in shown:
             return PRECISION
         return shown.pop() if len(shown) == 1 else "value"
 
     def cell(self, row: Key, column: Key) -> Cell | None:
-        """Return the cell at a row and a column; None where the table has none."""
+        """Return the cell at a row and a column; None if there is none."""
         return self._cells.get((row, column))
 
     @property
     def places(self) -> list[tuple[Key, Key]]:
-        """Row and column of every combination, row by row, whether there is a cell or not."""
+        """Every pair of a row and a column, row by row, with or without a cell."""
         return list(itertools.product(self.rows, self.columns))
 
     @property
@@ -79,9 +79,9 @@ class Layout:
         return [self._cells[place] for place in self.places if place in self._cells]
 
     def of_runs(self) -> Layout:
-        """Return the same for what is said of a run once: without the cells that are about one client. Where there are
-        no others, their axis is taken away, and cells that differ in nothing else become one; so is an axis that
-        chooses quantities."""
+        """Return the layout for statements about whole runs, without the cells of single clients. If no other cell has
+        runs, or if axes choose quantities, the axes of clients and of quantities are removed, and cells that then have
+        the same labels become one."""
         table, dropped = self._table, {*self._table.clients, *self._table.quantities}
         whole = [cell for cell in self._cells.values() if cell.client is None]
         if not table.quantities and (not dropped or any(cell.runs for cell in whole)):
@@ -100,7 +100,7 @@ class Layout:
         return titled(self.column_axes, column)
 
     def whereabouts(self, cells: Iterable[Cell]) -> str:
-        """Name some cells: by their rows, and by their columns where not all cells of a row are meant."""
+        """Return a text that names cells: their rows, and their columns if not all cells of a row are meant."""
         chosen, by_columns = [id(cell) for cell in cells], defaultdict[str, list[str]](list)
         for row in self.rows:
             own = [(column, cell) for column in self.columns if (cell := self.cell(row, column))]
@@ -111,9 +111,9 @@ class Layout:
 
 
 class RankColumns(NamedTuple):
-    """The columns of one entry of ``table.derived``: their name in files and heading, for each its own heading and the
-    columns of the table that it is the mean over, and values by row and place of the group; a row is left out that
-    lacks a number in one of the columns."""
+    """The rank columns of one entry of ``table.derived``: their `name` in files and their heading `title`; `groups` has
+    the heading of each rank column and the columns of the table that it is the mean over; `values` maps a row and the
+    index of a group to a mean rank. A row without a rank in one of the columns is left out."""
 
     name: str
     title: str
@@ -123,7 +123,7 @@ class RankColumns(NamedTuple):
 
 @dataclass(frozen=True)
 class Results:
-    """A resolved table filled in, with its cells in the table's order."""
+    """A resolved table with its results; the cells are in the table's order."""
 
     table: ResolvedTable
     frame: Frame
@@ -143,22 +143,22 @@ class Results:
 
     @cached_property
     def of_runs(self) -> Results:
-        """The same, laid out for what is said of a run once: see :meth:`Layout.of_runs`."""
+        """The same results in the layout for statements about whole runs: see :meth:`Layout.of_runs`."""
         return replace(self, layout=self.layout.of_runs())
 
     def under(self, protocol: str) -> Results:
-        """Return the same runs with another protocol as the metric; it may be one that no spec can name."""
+        """Return the results of the same runs under another protocol, which may be one that no spec can name."""
         return Results.of(self.table.model_copy(update={"metric": protocol}), self.frame)
 
     @property
     def selections(self) -> dict[str, str]:
-        """What select stages wrote, by id."""
+        """The contents of the selections, as select stages wrote them, by id."""
         return dict(zip(self.frame.selections["selection"], self.frame.selections["content"], strict=True))
 
     def ranks(self, column: Key) -> dict[Key, float]:
-        """Return the ranks of rows that are complete within a column, 1 the best: from the best downwards as many as
-        do not differ significantly from it or are equal as printed share the mean of their ranks, then anew from the
-        next."""
+        """Return the ranks of a column's complete rows; 1 is the best. Rows share the mean of their ranks with the best
+        one, down to the first row that neither ties with it nor is equal to it as printed. That row starts the next
+        group."""
         cells = {row: cell for row in self.layout.rows if (cell := self.layout.cell(row, column)) and cell.complete}
         sign = 1.0 if any(self.table.lower(cell.quantity) for cell in cells.values()) else -1.0
         scores = {row: sign * cell.obtained.mean for row, cell in cells.items() if cell.obtained}
@@ -174,7 +174,7 @@ class Results:
         return {row: ranks[row] for row in scores}
 
     def told_apart(self, column: Key) -> tuple[int, int]:
-        """Return how many pairs of rows that are complete within a column differ significantly, and of how many."""
+        """Return how many pairs of a column's complete rows differ significantly, and how many pairs there are."""
         cells = [cell for row in self.layout.rows if (cell := self.layout.cell(row, column)) and cell.complete]
         values = [cell.by_seed for cell in cells if cell.obtained]
         found = significant(list(itertools.combinations(values, 2)))
@@ -203,7 +203,7 @@ class Results:
 
     @property
     def headers(self) -> list[list[Span]]:
-        """The levels over cells and ranks, outer to inner; the last has a span for every column."""
+        """The levels of headers over cells and ranks, outer to inner; the last level has a span for every column."""
         heads: list[Key] = [tuple(map(headed, self.layout.column_axes, column)) for column in self.layout.columns]
         if not self.layout.column_axes:
             quantity = self.table.cells[0].quantity if self.table.cells else None
@@ -221,9 +221,9 @@ class Results:
         return levels
 
     def to_arrow(self) -> pa.Table:
-        """Return tidy rows, one per cell, as the columns of a ``table/2`` artifact, among them run ids joined by spaces
-        and the last day on which a kept run of the cell was obtained; what is unknown is null. Raises
-        :class:`UserError`: an axis has the name of one of the other columns."""
+        """Return one row per cell as the columns of a ``table/2`` artifact. ``runs`` has run ids joined by spaces,
+        ``kept_since`` the last day on which a kept run of the cell was obtained. Unknown values are null. Raises
+        :class:`UserError` if an axis has the name of another column."""
         more = {_LAST: pa.float64()} if self.table.metric == LAST_TEN else {}
         more |= {one.name: pa.float64() for one in self.derived}
         if taken := [axis for axis in self.table.axes if axis in ("spec", _LAST, *_COLUMNS, *more)]:

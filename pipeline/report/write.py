@@ -1,4 +1,4 @@
-"""The report stage: a resolved table and the frame of its runs in, a folder of files out."""
+"""The report stage: write a folder of files from a resolved table and the frame of its runs."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ _META = {"spec", "title", "profile", "rows", "columns", "metric", "better", "dec
 
 def build_report(table: ResolvedTable, root: Path, out: Path) -> None:
     """Write ``report.md .tex .html``, ``table.tex .csv .parquet``, ``results.csv .parquet`` (as ``study.results()``)
-    and the folders ``figures`` and ``metrics`` into `out`; durations, which do not repeat, go to ``.pfl/timings/``.
+    and folders ``figures`` and ``metrics`` into `out`; durations, which vary, go to ``.pfl/timings/``.
 
-    The same frame, which lies in the workspace `root`, gives the same bytes. Raises :class:`UserError`: it is missing,
-    damaged, or an axis has the name of one of the report's own columns.
+    The same frame in the workspace `root` gives the same bytes. Raises :class:`UserError` if the frame is missing or
+    damaged, or if an axis has the name of one of the report's own columns.
     """
     folder, address = root / frame_path(table.spec), report_path(table.spec)
     results, paper = Results.of(table, read_frame(folder)), table.paper
@@ -59,7 +59,7 @@ def build_report(table: ResolvedTable, root: Path, out: Path) -> None:
 
 
 def put(path: Path, content: str | bytes) -> bool:
-    """Write a file as a whole, unless it has that content already; return whether it was written."""
+    """Write a file atomically, unless it has that content already; return whether it was written."""
     raw = content.encode() if isinstance(content, str) else content
     if path.is_file() and path.read_bytes() == raw:
         return False
@@ -69,8 +69,8 @@ def put(path: Path, content: str | bytes) -> bool:
 
 
 def write_pictures(report: SpecReport, out: Path, *, tidy: bool = False) -> None:
-    """Write ``claims.csv`` where there are claims, and ``<figure>.svg .png .csv`` of the curves and of every figure, as
-    far as it has a picture and numbers; `tidy` removes pictures that the report no longer has."""
+    """Write ``claims.csv`` if there are claims, and ``<figure>.svg .png .csv`` for the curves and each figure, as far
+    as it has a picture and numbers; `tidy` removes such files that the report no longer has."""
     files: dict[str, str | bytes] = {"claims.csv": csv_text(all_pairs(report.judgements))} if report.judgements else {}
     out.mkdir(parents=True, exist_ok=True)
     for section in report.sections:
@@ -86,8 +86,8 @@ def write_pictures(report: SpecReport, out: Path, *, tidy: bool = False) -> None
 
 
 def write_metrics(results: Results, out: Path) -> None:
-    """Write the obtained values as ``dvc metrics`` shows them into the folder `out`, which has nothing else then:
-    ``<row>.json`` for every row that has any, nested as the columns are; without columns one entry of the metric."""
+    """Write the obtained values for ``dvc metrics`` into the folder `out`, which is emptied first: ``<row>.json`` for
+    each row with values, nested like the columns; without columns one entry with the name of the metric."""
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
     metric, by_row = results.table.metric, dict[Key, dict[str, Any]]()
@@ -103,7 +103,7 @@ def write_metrics(results: Results, out: Path) -> None:
     }
     counts = Counter(names.values())
     for row, values in by_row.items():
-        # A number would belong to another row as soon as one is added above.
+        # Not a number: that would belong to another row as soon as a row is added above.
         unclear = not names[row] or counts[names[row]] > 1
         name = f"{names[row] or 'row'}_{short_hash(row)}" if unclear else names[row]
         write_text(out / f"{name}.json", json.dumps(values, indent=1) + "\n")

@@ -1,4 +1,4 @@
-"""Panels of series: one for each column of a table, a style for each of its rows, and one legend."""
+"""Panels of series: a panel for each column of a table, a style for each row, and one legend."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAX_PANELS = 8
 Style = dict[str, Any]
 K = TypeVar("K")
 
-# Okabe and Ito's colours, which colour-blind readers can distinguish; line styles and markers carry the same in grey.
+# Okabe and Ito's colours, which colour-blind readers can distinguish; in grey, line styles and markers do the same.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#E69F00", "#56B4E9")
 _STYLES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
@@ -33,15 +33,15 @@ def draw_panels(
     legend: Style | None = None,
     more: Sequence[tuple[str, Style]] = (),
 ) -> Figure:
-    """Draw a panel for each ``panel`` and within it each ``series``, both categoricals, and a legend.
+    """Return a figure with a panel for each ``panel``, in it each ``series`` (both categoricals), and a legend.
 
-    The style of a series goes by its place among all categories: a row looks the same in every figure. Panels beyond
-    :data:`MAX_PANELS` are left out. Elements of a series have ids by which the page finds them: :func:`mark_series`.
+    The style of a series depends on its place among all categories, so a row looks the same in every figure. Panels
+    beyond :data:`MAX_PANELS` are left out. The page finds a series by the ids of its elements: :func:`mark_series`.
 
     Args:
-        draw: Called with a panel's axes, the lines of `data` of a series, and its style.
-        legend: What is different from these styles in the legend.
-        more: Labels and styles that the legend has beside series.
+        draw: Called with a panel's axes, the lines of `data` of one series, and the style of the series.
+        legend: Changes of these styles in the legend.
+        more: Labels and styles of further entries of the legend.
     """
     titles = [str(panel) for panel in data["panel"].cat.categories if (data["panel"] == panel).any()][:MAX_PANELS]
     styles = styles_of(map(str, data["series"].cat.categories))
@@ -58,21 +58,21 @@ def draw_panels(
 
 
 def left_out(data: pd.DataFrame, name: str) -> str:
-    """Return a sentence on the panels of a figure that are not drawn, or ""; its CSV file has them all."""
+    """Return a sentence on panels of a figure that are not drawn, or "" if all are; the CSV file has all of them."""
     more = data["panel"].nunique() - MAX_PANELS
     return f" Columns without a panel: {more}; see {name}.csv." if more > 0 else ""
 
 
 @contextmanager
 def mark_series(axes: Axes, name: str) -> Iterator[None]:
-    """Give what is drawn within the ``with`` an id: ``line,<number>,<series>`` to lines, which have values to read off,
-    ``part,…`` to the rest. The name is percent-encoded."""
+    """Give ids to what is drawn within the ``with``: ``line,<number>,<series>`` to lines, which have values to read
+    off, ``part,…`` to the rest. The series is percent-encoded; the number is unique in the figure."""
     before = set(axes.get_children())
     yield
     panel = axes.get_figure().axes.index(axes)  # type: ignore[union-attr]
     for number, artist in enumerate(axes.get_children()):
         if artist not in before:
-            line = isinstance(artist, Line2D) and artist.get_marker() not in ("_", "|")  # those of error bars
+            line = isinstance(artist, Line2D) and artist.get_marker() not in ("_", "|")  # markers of error bars
             artist.set_gid(f"{'line' if line else 'part'},{panel}-{number},{quote(name, safe='')}")
 
 
@@ -83,13 +83,13 @@ def styles_of(keys: Iterable[K]) -> dict[K, Style]:
 
 
 def grid_shape(panels: int) -> tuple[int, int]:
-    """Return how many panels lie beside one another, and how many below: two lines if there are more than three."""
+    """Return the number of panels per line and the number of lines, which is two for more than three panels."""
     across = max(1, panels if panels <= 3 else math.ceil(panels / 2))
     return across, math.ceil(panels / across) or 1
 
 
 def panel_grid(titles: Sequence[str], xlabel: str, ylabel: str, *, height: float = 2.5) -> tuple[Figure, list[Axes]]:
-    """Make a figure with a panel of `height` inches per title."""
+    """Return a figure and its panels, one of `height` inches per title."""
     across, down = grid_shape(len(titles))
     width = max(5.6, (2.9 if across > 2 else 3.6) * across)
     figure = Figure(figsize=(width, height * down + 0.7), layout="constrained")
@@ -109,7 +109,7 @@ def add_legend(figure: Figure, entries: Sequence[tuple[str, Style]], title: str 
     # Labels are set afterwards: matplotlib drops those that begin with an underscore and reads $ as mathematics.
     blank = ["x" * len(label) for label, _ in entries]
     ncols = max(1, int(12 * figure.get_figwidth() / (7 + max(map(len, blank)))))  # at about 12 characters per inch
-    more = max(0, math.ceil(len(entries) / ncols) - 3)  # make the figure higher than for three lines, not panels lower
+    more = max(0, math.ceil(len(entries) / ncols) - 3)  # a higher figure, not lower panels, from the fourth line on
     figure.set_figheight(figure.get_figheight() + 0.2 * more)
     legend = figure.legend(handles, blank, loc="outside lower center", ncols=ncols, frameon=False, title=title or None)
     for text, (label, _) in zip(legend.get_texts(), entries, strict=True):

@@ -31,7 +31,7 @@ _NO_DATES = {"Date": None, "Creator": None, "Format": None, "Type": None}
 
 @contextmanager
 def figure_style() -> Iterator[None]:
-    """Draw figures in the style of reports, whatever a user's own settings are."""
+    """Draw figures in the style of reports, independent of the user's own settings."""
     with matplotlib.style.context(["default", _STYLE]), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing")
         yield
@@ -42,8 +42,8 @@ class Picture:
     """A matplotlib figure in the two formats that reports use, the same bytes for the same figure.
 
     Attributes:
-        alt: The picture in a sentence, for those who do not see it.
-        photos: It shows images, which are not inverted on a dark page and have no values to read off.
+        alt: The picture in a sentence, for people who cannot see it.
+        photos: Whether it shows images, which are not inverted on a dark page and have no values to read off.
     """
 
     figure: Figure
@@ -52,8 +52,8 @@ class Picture:
 
     @cached_property
     def svg(self) -> str:
-        """The document. A panel's id says what it spans: ``panel,<number>,<x scale>,<y scale>,x0,x1,y0,y1,<x label>``,
-        in units of the scale: exponents of ten on a logarithmic axis. An axis without ticks has the scale ``none``."""
+        """The SVG document. A panel's id has its ranges: ``panel,<number>,<x scale>,<y scale>,x0,x1,y0,y1,<x label>``,
+        in units of the scale: exponents of ten if logarithmic. The y scale of an axis without ticks is ``none``."""
         label = quote(next((axes.get_xlabel() for axes in self.figure.axes if axes.get_xlabel()), ""), safe="")
         for number, axes in enumerate([] if self.photos else self.figure.axes):
             ends = [axes.transScale.transform((x, y)) for x, y in zip(axes.get_xlim(), axes.get_ylim(), strict=True)]
@@ -67,7 +67,7 @@ class Picture:
 
     @cached_property
     def png(self) -> bytes:
-        """The file, for LaTeX."""
+        """The PNG file, for LaTeX."""
         buffer = io.BytesIO()
         with figure_style():
             self.figure.savefig(buffer, format="png", dpi=200, metadata={"Software": None})
@@ -76,7 +76,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class PlainTable:
-    """Printed numbers: a header and rows of the same width, the first `labels` columns of which are labels."""
+    """A table of printed numbers: a header and rows of the same width, whose first `labels` columns are labels."""
 
     header: tuple[str, ...]
     rows: list[tuple[str, ...]]
@@ -84,8 +84,8 @@ class PlainTable:
 
     @classmethod
     def of(cls, frame: pd.DataFrame, axes: Sequence[str], *more: str) -> PlainTable:
-        """Print a frame: labels on the axes, which are categoricals, without those of one category; the labels `more`;
-        then its other columns. Axes are headed by the last part of their dotted names."""
+        """Return a printed frame: labels on the axes (categoricals) that have several categories, the labels `more`,
+        then the other columns. An axis is headed by the last part of its dotted name."""
         several = [axis for axis in axes if len(frame[axis].cat.categories) > 1]
         several = several or [axis for axis in axes[:1] if axis != "series"]
         shown = frame[[*several, *more, *(name for name in frame if name not in (*axes, *more))]]
@@ -94,19 +94,19 @@ class PlainTable:
         return cls(tuple(heads), lines, labels=len(several) + len(more))
 
     def select(self, keep: Sequence[int]) -> PlainTable:
-        """Return the columns of these numbers alone."""
+        """Return the table with the columns at these positions only."""
         rows = [tuple(row[at] for at in keep) for row in self.rows]
         return PlainTable(tuple(self.header[at] for at in keep), rows, sum(at < self.labels for at in keep))
 
 
 @dataclass(frozen=True)
 class Section:
-    """What one figure puts into a report.
+    """The section of one figure in a report.
 
     Attributes:
-        text: What is shown, in sentences; all there is when there is nothing to show.
+        text: Sentences on what is shown, and the only content if there is nothing to show.
         data: The numbers unrounded, for ``<name>.csv``.
-        name: Of its files and in the spec; like its heading it is put in when a report is built.
+        name: Name of its files and in the spec; building a report sets name and title.
     """
 
     text: str
@@ -118,8 +118,8 @@ class Section:
 
 
 def drop_constant_columns(table: PlainTable, keep: int = 1) -> tuple[PlainTable, str]:
-    """Return a table of several rows without the columns in which all are equal, and these as ``device cpu``; the first
-    `keep` columns stay."""
+    """Return a table without the columns in which several rows are all equal, and these columns as ``device cpu``; the
+    first `keep` columns stay."""
     several = len(table.rows) > 1
     out = [at for at in range(keep, len(table.header)) if several and len({row[at] for row in table.rows}) == 1]
     words = ", ".join(f"{table.header[at]} {table.rows[0][at]}" for at in out)
@@ -127,7 +127,7 @@ def drop_constant_columns(table: PlainTable, keep: int = 1) -> tuple[PlainTable,
 
 
 def without_empty(table: PlainTable) -> PlainTable:
-    """Return a table without the columns in which no row has anything."""
+    """Return a table without the columns that are empty in all rows."""
     return table.select([at for at in range(len(table.header)) if any(row[at] for row in table.rows)])
 
 

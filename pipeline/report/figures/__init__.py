@@ -1,7 +1,7 @@
-"""Figures beside the table: :data:`pipeline.spec.figures.BUILT_IN`, and those of studies and packages, a file each.
+"""Figures of reports: :data:`pipeline.spec.figures.BUILT_IN`, and those of studies and packages, one file each.
 
-Such a file has a ``TITLE``, unless it draws what the analysis of its name found, whose title it then has; what the
-figure ``NEEDS`` beside the rounds of runs, if anything; and :data:`Draw`, called ``draw``.
+The file of a figure has a function ``draw``, which is a :data:`Draw`, and a ``TITLE``. A figure with the name of an
+analysis needs no title; it has the analysis's. ``NEEDS`` is what a figure reads besides rounds of runs, if anything.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from pipeline.report.table import Results
 from pipeline.spec.figures import BUILT_IN, figure_module, figure_names, figure_title
 
 Draw = Callable[[TableData], Section]
-"""What draws a figure. Raises :class:`UserError` when an artifact that it needs is damaged."""
+"""A function that draws a figure. Raises :class:`UserError` if an artifact that it needs is damaged."""
 
 MAX_LINES = 40
 
 
 def build_sections(results: Results) -> list[Section]:
-    """Return the convergence curves, if there are any, and the figures that a table's spec lists, or else the analyses
-    that its runs made. Raises :class:`UserError` if an artifact that a figure needs is damaged."""
+    """Return the convergence curves, if there are any, and the figures that a table's spec lists or, without a list,
+    the analyses that its runs made. Raises :class:`UserError` if an artifact that a figure needs is damaged."""
     data, analyses = TableData(results), results.table.analyses
     names = results.table.drawn
     if results.table.figures is None:
@@ -37,7 +37,7 @@ def build_sections(results: Results) -> list[Section]:
 
 
 def curves_of(results: Results) -> Picture | None:
-    """Return the convergence curves alone; None where there are none."""
+    """Return the picture of the convergence curves; None if there are none."""
     with figure_style():
         return draw_curves(TableData(results)).picture
 
@@ -56,7 +56,7 @@ def _section(name: str, data: TableData) -> Section:
 
 
 def _numbers(name: str, data: TableData) -> Section:
-    """Print what an analysis found that has no figure of its own: a line per cell and item."""
+    """Return the numbers of an analysis that has no figure of its own: a line per cell and item."""
     found = data.findings(name)
     axes = data.axes(found)
     values = found.groupby([*axes, "item"], observed=True, sort=False)["value"]

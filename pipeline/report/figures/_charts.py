@@ -1,6 +1,6 @@
-"""Curves over rounds and epochs, and the cells of a table as a chart, published values beside.
+"""Curves over rounds and epochs, and charts of a table's cells with published values beside them.
 
-Bars there are none: they have to begin at 0, where a point or two between methods cannot be seen.
+There are no bars: a bar has to begin at 0, where a point or two between methods cannot be seen.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from pipeline.report.drawing.sections import Picture, PlainTable, Section, count
 from pipeline.report.figures._data import OF_QUANTITIES, TableData, joined
 from pipeline.report.printed import NO_VALUE, headed, short
 
-_UNEQUAL = 5  # times as many rounds: on an even axis the shorter curve could not be seen
-_CLOSE = 95.0  # percent that most curves reach: on an even axis their differences could not be seen
-_FULL = 100.1  # percent; a little more than all, so that 100 has a place on an axis of errors
+_UNEQUAL = 5  # times as many rounds: on a linear axis the shorter curve could not be seen
+_CLOSE = 95.0  # percent that most curves reach: on a linear axis their differences could not be seen
+_FULL = 100.1  # percent; above 100, so that 100 has a place on an axis of errors
 _TICKS = (0, 50, 80, 90, 95, 98, 99, 99.5, 99.9, 100)
 _ADAPTATION = (
     "Accuracy on the novel clients' test samples while one part of the model is tuned on their training samples and "
     "the rest stays as it was trained; epoch 0 is before. Of several runs the mean is shown."
 )
-FEWEST_RUNS = 5  # that a box needs: the five numbers that it shows are then those of the runs
+FEWEST_RUNS = 5  # of a box: with five runs its five numbers are those of the runs
 _HOLLOW: Style = {"linestyle": "none", "markerfacecolor": "none", "alpha": 0.8}
-_LETTER, _MARK, _WIDEST = 0.075, 0.2, 9.0  # inches: of a tick's label, of a mark with its neighbour, of panels
-_SLANT = 35.0  # degrees, of labels that are too long to lie side by side
+_LETTER, _MARK, _WIDEST = 0.075, 0.2, 9.0  # inches: a letter of a label, a mark with its gap, the widest panel
+_SLANT = 35.0  # degrees, of labels that are too long to be side by side
 _NOTHING = Section("No number of this table has been obtained yet.")
 _BOXES = (
     "A box shows the runs of a cell: their median and quartiles, and with its whiskers the least and the greatest of "
@@ -44,7 +44,7 @@ _NAMES = {"min": "least", "25%": "first quartile", "50%": "median", "75%": "thir
 
 
 def draw_values(data: TableData) -> Section:
-    """Draw the cells. CSV: both means and deviations, and of how many runs."""
+    """Draw the cells. CSV: obtained and published means and deviations, and the number of runs."""
     cells = data.cells.dropna(subset=["mean", "published_mean"], how="all")
     cells = cells.rename(columns={"mean": "obtained_mean", "std": "obtained_std"})
     columns = ["obtained_mean", "obtained_std", "published_mean", "published_std", "n"]
@@ -54,7 +54,7 @@ def draw_values(data: TableData) -> Section:
 
 
 def draw_boxes(data: TableData) -> Section:
-    """Draw how the runs of each cell spread, as box plots beside their means. CSV: a line per run."""
+    """Draw the spread of each cell's runs as box plots, with their means. CSV: a line per run."""
     values = data.results.frame.values
     runs = data.place(values[values["metric"] == data.table.metric], single=True).rename(columns={"mean": "accuracy"})
     if data.table.quantities:
@@ -70,7 +70,7 @@ def draw_boxes(data: TableData) -> Section:
             numbers, line = spreads.get(tuple(key), np.empty(0)), {"color": style["color"], "linewidth": 0.9}
             parts: Style = {f"{part}props": line for part in ("box", "whisker", "cap")}
             parts |= {"medianprops": {**line, "linewidth": 1.8}, "whis": (0, 100), "manage_ticks": False}
-            if len(numbers) >= FEWEST_RUNS:  # beside the box is space for the published value
+            if len(numbers) >= FEWEST_RUNS:  # the published value is beside the box
                 panel.boxplot([numbers], positions=[at], widths=0.55 * slot, **parts)
             elif len(numbers):
                 panel.plot([at] * len(numbers), numbers, ".", color=style["color"], markersize=3.0)
@@ -88,7 +88,7 @@ def draw_boxes(data: TableData) -> Section:
 
 
 def _marks(axes: Axes, cells: pd.DataFrame, style: Style, side: str = "") -> None:
-    """Draw means with their deviations; the line, if the style has one, breaks where a mean is missing."""
+    """Draw means with their deviations; a line, if the style has one, breaks where a mean is missing."""
     marks = {"linewidth": 1.3, "elinewidth": 0.9, "capsize": 2.0, "markersize": 4.5, **style}
     axes.errorbar(cells["at"], cells[f"{side}mean"], yerr=cells[f"{side}std"], **marks)
 
@@ -96,9 +96,9 @@ def _marks(axes: Axes, cells: pd.DataFrame, style: Style, side: str = "") -> Non
 def _chart(
     data: TableData, section: Section, draw: Callable[[Axes, pd.DataFrame, Style, float], None], boxed: bool = False
 ) -> Section:
-    """Return a section with a picture of the table, by what draws the cells of a series ``at`` their positions, with
-    the width that each has, and with what has to be said of it; one line where nothing is obtained. What is `boxed` is
-    wide, so that series must not lie over one another."""
+    """Return a section with a chart of the table and sentences that explain it; only a sentence if nothing is obtained.
+    `draw` draws the cells of a series at their positions (``at``), in the width of each. If `boxed`, series lie side by
+    side, because boxes are wide."""
     axis, cells = _laid_out(data)
     if cells.empty:
         return _NOTHING
@@ -106,7 +106,7 @@ def _chart(
     numeric, ticks = _are_numbers(labels), [float(at) for at in range(len(labels))]
     if numeric:
         labels.sort(key=float)
-        numbers = list(map(float, labels))  # on a true scale, if all can be read there
+        numbers = list(map(float, labels))  # at true distances, if all can be read there
         ticks = numbers if min(np.diff(numbers)) >= (0.1 - 1e-9) * (numbers[-1] - numbers[0]) else ticks
     positions = dict(zip(labels, ticks, strict=True))
     present = [str(one) for one in cells["series"].cat.categories if (cells["series"] == one).any()]
@@ -139,11 +139,11 @@ def _chart(
 
 
 def _laid_out(data: TableData) -> tuple[str, pd.DataFrame]:
-    """Return the axis that runs to the right, and the cells by series and panels, without empty ones.
+    """Return the horizontal axis, and the cells with series and panels, without empty ones.
 
-    It is the innermost column axis of numbers, else such a row axis, else the innermost axis that has several labels.
-    The other rows are series and the other columns panels; where that would be a single series in panels by several
-    axes, the innermost of these are series as well.
+    The axis is the innermost column axis of numbers, else the innermost such row axis, else the innermost axis with
+    several labels. The other row axes form series, the other column axes panels. If this gives one series and panels
+    over several axes, the innermost of these forms series as well.
     """
     cells, inward = data.cells, [*reversed(data.columns), *reversed(data.rows)]
     several = [axis for axis in inward if cells[axis].nunique() > 1]
@@ -157,13 +157,13 @@ def _laid_out(data: TableData) -> tuple[str, pd.DataFrame]:
 
 
 def _are_numbers(labels: Sequence[str]) -> bool:
-    """Return whether these are two or more different numbers."""
+    """Return whether labels are two or more different numbers."""
     numbers = pd.to_numeric(pd.Series(labels, dtype=object), errors="coerce")
     return len(labels) > 1 and bool(np.isfinite(numbers).all()) and numbers.is_unique
 
 
 def _set_ticks(figure: Figure, ticks: list[float], labels: list[str], series: int, slot: float) -> None:
-    """Label positions, slanted where they are long; series lie beside one another if they have a `slot`."""
+    """Set ticks with labels, slanted if they are long; with a `slot`, series lie side by side in wider panels."""
     across, down = grid_shape(len(figure.axes))
     if slot:
         figure.set_figwidth(max(figure.get_figwidth(), min(_WIDEST, _MARK * series * len(ticks)) * across))
@@ -175,7 +175,7 @@ def _set_ticks(figure: Figure, ticks: list[float], labels: list[str], series: in
     for axes in figure.axes:
         axes.margins(y=0.1)
         axes.set_xlim(ticks[0] - edge, ticks[-1] + edge)
-        if slot and series > 1:  # lines between ticks show what belongs to which
+        if slot and series > 1:  # lines between ticks show which marks belong together
             axes.grid(visible=False, axis="x")
             for one, other in itertools.pairwise(ticks):
                 axes.axvline((one + other) / 2, color="#dddddd", linewidth=0.6)
@@ -183,7 +183,7 @@ def _set_ticks(figure: Figure, ticks: list[float], labels: list[str], series: in
 
 
 def draw_curves(data: TableData) -> Section:
-    """Draw a curve per cell over the rounds that all of its runs measured; as CSV a column per cell."""
+    """Draw a curve per cell over the rounds that all of its runs measured. CSV: a column per cell."""
     frame = data.place(data.results.frame.rounds, single=True, diverged=True)
     axes = data.axes(frame)
     place = list(dict.fromkeys([*axes, "series", "panel", "made", "round"]))
@@ -193,7 +193,7 @@ def draw_curves(data: TableData) -> Section:
         return OF_QUANTITIES
     if curves.empty:
         return Section("No run has been measured yet.")
-    measure = PRECISION if data.measure == PRECISION else ACCURACY  # whatever else the table shows
+    measure = PRECISION if data.measure == PRECISION else ACCURACY  # even if the table has another metric
     figure = draw_panels(curves, "round", measure, _line)
     last = curves.groupby(["series", "panel"], observed=True).tail(1)
     close = measure == ACCURACY and float(last["accuracy"].median()) >= _CLOSE
@@ -239,18 +239,18 @@ def _choose_scales(panel: Axes, close: bool) -> None:
 
 
 def _log_error(accuracy: ArrayLike) -> NDArray[np.float64]:
-    """Return where accuracies stand on an axis that is logarithmic in the error."""
+    """Return the positions of accuracies on an axis that is logarithmic in the error."""
     return -np.log10(np.maximum(_FULL - np.asarray(accuracy), 1e-3))
 
 
 def _accuracy_at(place: ArrayLike) -> NDArray[np.float64]:
-    """Return what :func:`_log_error` was given."""
+    """Return the accuracies at positions, the inverse of :func:`_log_error`."""
     return _FULL - 10.0 ** -np.asarray(place)
 
 
 def draw_adaptation(data: TableData) -> Section:
-    """Draw a curve per method and tuned part, pooled over clients, the mean over runs, of items ``<part>.correct`` and
-    ``<part>.total`` by epoch. CSV: tuned, epoch, accuracy."""
+    """Draw a curve per method and tuned part over epochs, pooled over clients, the mean over runs. Items are
+    ``<part>.correct`` and ``<part>.total``. CSV: tuned, epoch, accuracy."""
     found = data.findings("adaptation").rename(columns={"index": "epoch"})
     axes, names = data.axes(found), found["item"].str.rpartition(".")
     found = found.assign(tuned=pd.Categorical(names[0], names[0].unique(), ordered=True), count=names[2])

@@ -1,4 +1,4 @@
-"""Methods against one another: gains over training alone, accuracy under noise, other protocols, mean ranks."""
+"""Comparisons of methods: gains over local training, accuracy under noise, other protocols, mean ranks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from pipeline.report.legend import PROTOCOL_NAMES
 from pipeline.report.printed import NO_VALUE, TIED, format_value, printed_rank, short, signed
 from pipeline.report.statistics import Ranking, rank_methods
 
-FEWEST_COLUMNS = 5  # for ranks: of fewer, next to no ranks differ by more than the critical difference
+FEWEST_COLUMNS = 5  # for ranks: with fewer, almost none differ by more than the critical difference
 _GAIN = (
     "Accuracy of a method on a client less that of Local on the same client, after the last round, in percentage "
     "points: the same partition, seed and backbone. Gaussian kernel densities over the clients of all runs of a cell."
@@ -43,8 +43,8 @@ _PROTOCOLS = (
 
 
 def draw_gain(data: TableData) -> Section:
-    """Draw densities of the clients' gain over Local; one line where there is none. CSV: run, local (the run that it is
-    compared with), client, gain."""
+    """Draw densities of the clients' gain over Local; only a sentence if there is none. CSV: run, local (the run that
+    it is compared with), client, gain."""
     alone = data.runs["method"] == "local"
     others, accuracies = data.runs[~alone], data.accuracies
     local = closest(others, data.runs[alone], "federation")["run"].rename("local")
@@ -72,9 +72,9 @@ def draw_gain(data: TableData) -> Section:
 
 
 def density(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
-    """Return positions up to three bandwidths beyond the outermost values, and a Gaussian kernel density with Scott's
-    bandwidth there. None when all values are the same."""
-    from scipy.stats import gaussian_kde  # takes longer to import than most reports to write
+    """Return positions up to three bandwidths beyond the outermost values, and a Gaussian kernel density there, with
+    Scott's bandwidth. None if all values are the same."""
+    from scipy.stats import gaussian_kde  # importing it takes longer than writing most reports
 
     if np.ptp(values) < 1e-9 * max(1.0, float(np.abs(values).max())):
         return None
@@ -93,7 +93,7 @@ def _density(axes: Axes, gains: pd.DataFrame, style: Style) -> None:
 
 
 def draw_noise(data: TableData) -> Section:
-    """Draw a point per client; one line when no partition has noise. CSV: run, client, noise, accuracy."""
+    """Draw a point per client; only a sentence if no partition has noise. CSV: run, client, noise, accuracy."""
     noisy = data.runs.dropna(subset="noise")
     noise = {run: pd.Series(json.loads(of)) for run, of in zip(noisy["run"], noisy["noise"], strict=True)}
     clients = noisy.drop(columns="noise").merge(data.accuracies, on="run")
@@ -116,17 +116,17 @@ def draw_noise(data: TableData) -> Section:
 
 def _cloud(axes: Axes, clients: pd.DataFrame, style: Style) -> None:
     style = {**style, "markersize": 4.0}
-    hollow = {"markerfacecolor": "none", "linestyle": "none"}  # so that points over one another can be seen
+    hollow = {"markerfacecolor": "none", "linestyle": "none"}  # so that overlapping points can be seen
     axes.plot(clients["noise"], clients["accuracy"], **{**style, **hollow})
     ends, mean = [clients["noise"].min(), clients["noise"].max()], clients["accuracy"].mean()
     axes.plot(ends, [mean] * 2, **{**style, "linestyle": ":", "linewidth": 1.3})
 
 
 def draw_protocols(data: TableData) -> Section:
-    """Draw ranks under each protocol; one line when nothing has been measured. CSV: protocol, mean, std, rank, tied."""
+    """Draw ranks under each protocol; only a sentence if nothing is measured. CSV: protocol, mean, std, rank, tied."""
     if data.table.quantities:
         return OF_QUANTITIES
-    of = data.table.metric.partition(".")[2]  # all protocols are of one score, and of the usual view
+    of = data.table.metric.partition(".")[2]  # protocols of the table's score alone, and of the usual view
     known = {name for run in data.results.runs.values() for name in run.values} - {"validation"}
     measured = {name for name in known if name.partition(".")[2] == of and " " not in name}
     protocols = [f"{name}.{of}".rstrip(".") for name in PROTOCOL_NAMES]
@@ -136,7 +136,7 @@ def draw_protocols(data: TableData) -> Section:
     for name, results in under.items():
         cells = TableData(results).cells
         cells = cells[cells["complete"] & cells["mean"].notna()].assign(protocol=name)
-        # Of images the last position is the whole, so there it is left out.
+        # For images the protocol is the same as last_rounds, so it is left out.
         whole = frames.get("last_rounds") if name == "last_position" else None
         if len(cells) and (whole is None or not cells["mean"].equals(whole["mean"])):
             frames[name] = cells
@@ -166,8 +166,8 @@ def _ranks(axes: Axes, cells: pd.DataFrame, style: Style) -> None:
 
 
 def _by_protocol(data: TableData, frame: pd.DataFrame, names: list[str]) -> PlainTable:
-    """Print a line per cell, column by column, with marks where a rank differs from that under the first protocol, and
-    where there are several columns the rows' mean ranks below."""
+    """Return a line per cell, column by column, with a mark if its rank differs from that under the first protocol. If
+    there are several columns, the rows' mean ranks follow."""
 
     def printed(ranks: pd.DataFrame) -> pd.DataFrame:
         first = ranks.iloc[:, 0]
@@ -193,7 +193,7 @@ def _by_protocol(data: TableData, frame: pd.DataFrame, names: list[str]) -> Plai
 
 
 def _claims(verdicts: pd.DataFrame) -> list[str]:
-    """Return a sentence per claim (a column) whose verdict depends on the protocol (a row), or one on all of them."""
+    """Return a sentence per claim (a column) whose verdict depends on the protocol (a row), or one if none does."""
     words = {claim: [f"{verdict} under {', '.join(same.index)}" for verdict, same in own.groupby(own, sort=False)]
              for claim, own in verdicts.items()}  # fmt: skip
     sentences = [f"Claim “{claim}”: {'; '.join(several)}." for claim, several in words.items() if len(several) > 1]
@@ -202,7 +202,7 @@ def _claims(verdicts: pd.DataFrame) -> list[str]:
 
 def draw_ranks(data: TableData) -> Section:
     """Draw mean ranks of rows that have a number in every column, and join those that do not differ by Nemenyi's test
-    (Demšar, 2006, figure 1); one line when there are too few. CSV: mean_rank."""
+    (Demšar, 2006, figure 1); only a sentence if there are too few. CSV: mean_rank."""
     cells = data.cells
     scores = data.sign * cells["mean"].where(cells["complete"]).round(data.table.decimals)
     every = cells.assign(score=scores).pivot(index="series", columns="panel", values="score")

@@ -1,4 +1,4 @@
-"""What the runs of a table cost: resources of each method, and what was tried before the runs were trained."""
+"""Costs of a table's runs: resources of each method, and trials before the runs were trained."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ _TUNING = (
 
 
 def draw_resources(data: TableData) -> Section:
-    """Print a line per row and, where they differ, the columns that have the same costs; without a table while no run
-    has been made. Costs are means over the runs of a cell; no times, which do not repeat."""
+    """Print a line per row and, if columns differ, per group of columns with the same costs; no table before a run is
+    made. Costs are means over the runs of a cell. Durations are left out, because they are not reproducible."""
     runs = data.runs.astype(dict.fromkeys(COSTS, float))
     if runs.empty:
         return Section("No run has been made yet.")
@@ -55,7 +55,7 @@ def draw_resources(data: TableData) -> Section:
 
 
 def _merged(printed: pd.DataFrame, data: TableData) -> PlainTable:
-    """Make one line of the columns of a row that have the same costs."""
+    """Return one line for the columns of a row that have the same costs."""
     rows, every = [axis for axis in data.rows if axis in printed], len(printed["panel"].cat.categories)
     same = printed.groupby([*rows, *_HEADS, "server"], observed=True, sort=False)["panel"].agg(list).reset_index()
     head, panels = " · ".join(map(short, data.columns)), same.pop("panel")
@@ -67,7 +67,7 @@ def _merged(printed: pd.DataFrame, data: TableData) -> PlainTable:
 
 
 def draw_tuning(data: TableData) -> Section:
-    """Print the selection of each cell; no table while nothing has been chosen. CSV: a line per trial and seed."""
+    """Print the selection of each cell; no table before anything is chosen. CSV: a line per trial and seed."""
     cells = data.selections
     if cells.empty:
         return Section("Nothing has been chosen yet.")
@@ -107,7 +107,7 @@ def _cost(selection: dict[str, Any], rounds: int) -> dict[str, str]:
 
 
 def _chosen(selection: dict[str, Any], option: str, differs: bool) -> str:
-    """Print the chosen value; with what there was to choose from, where that is not the same in all cells."""
+    """Return the chosen value as text, with the values to choose from if these differ between cells."""
     if option not in selection["space"]:
         return ""
     value, values = selection["chosen"][option], selection["space"][option]
@@ -116,7 +116,7 @@ def _chosen(selection: dict[str, Any], option: str, differs: bool) -> str:
 
 
 def at_edge(value: Any, values: list[Any]) -> bool:
-    """Return whether a number is the smallest or largest of those that there were to choose from."""
+    """Return whether a value is the smallest or largest of several numbers to choose from."""
     numbers = [one for one in values if isinstance(one, int | float) and not isinstance(one, bool)]
     return len(numbers) == len(values) > 1 and value in (min(numbers), max(numbers))
 

@@ -1,4 +1,4 @@
-"""What figures are drawn from: a table's cells, and rows of the tidy frame, each in its place in the table."""
+"""The data of figures: a table's cells, and rows of the tidy frame, with their places in the table."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ COSTS = {
     "macs": "macs",
     "server": "server",
 }
-"""Costs of a run, in numbers but for the bytes, and the columns that the frame has for them."""
+"""Costs of a run (counts of numbers, except the bytes), and their columns in the frame."""
 
 OF_QUANTITIES = Section("Its cells are of different quantities, which one scale does not show.")
-"""What figures of one quantity say of a table with several."""
+"""The section of a figure that shows one metric, if the table has several quantities."""
 
 
 class TableData:
-    """A table as figures see it.
+    """The data of a table for figures.
 
     A frame has a column ``axis.<name>`` per axis of the table; ``series``, the labels of a row in one; and ``panel``,
-    those of a column. They are ordered categoricals whose categories are the labels of the whole table, so that lines
-    are sorted as the table is and are grouped in its order. Accuracies are in percent.
+    the labels of a column in one. They are ordered categoricals whose categories are the labels of the whole table, so
+    sorting and grouping follow the order of the table. Accuracies are in percent.
 
     Attributes:
-        table: The table as its spec says.
-        rows, columns: The axes of its rows and columns, as frames have them.
-        sign: 1, or -1 where the lower number is the better one.
-        measure: What is measured, as it stands at an axis: ``accuracy (%)`` or ``mAP (%)``.
+        table: The resolved table.
+        rows, columns: The row axes and the column axes, as columns of the frames.
+        sign: 1, or -1 if lower numbers are better.
+        measure: The label of an axis for the values, such as ``accuracy (%)`` or ``mAP (%)``.
     """
 
     def __init__(self, results: Results) -> None:
@@ -52,13 +52,13 @@ class TableData:
         self.sign = -1.0 if self.table.lower() else 1.0
 
     def axes(self, frame: pd.DataFrame) -> list[str]:
-        """Return the axes that a frame has, or ``series``; frames of runs lack what chooses a client or quantity."""
+        """Return the axes that a frame has, or ``series``; frames of runs lack axes over clients or quantities."""
         return [axis for axis in (*self.rows, *self.columns) if axis in frame] or ["series"]
 
     @cached_property
     def cells(self) -> pd.DataFrame:
-        """A line per cell: mean, std, n (runs), complete (all that are planned), tied (with the best of its column by
-        seeds), published_mean, published_std."""
+        """A line per cell: mean, std, n (runs), complete (whether these are all planned ones), tied (with the best of
+        its column by seeds), published_mean, published_std."""
         axes, numbers = self.table.axes, ("mean", "std", "published_mean", "published_std")
         lines = []
         for cell in self.results.layout.cells:
@@ -68,12 +68,12 @@ class TableData:
         return self._in_order(frame.astype(dict.fromkeys(numbers, float) | {"complete": bool}), self.results.layout)
 
     def place(self, rows: pd.DataFrame, *, single: bool = False, diverged: bool = False) -> pd.DataFrame:
-        """Return rows, which have a column ``run``, once for each cell of the run; ``made``: how many runs that has.
+        """Return rows, which have a column ``run``, once per cell of the run; ``made`` counts the cell's made runs.
 
         Args:
-            single: Whether they have a column ``client``, which is that of the cell or :data:`ALL`; else cells that
-                differ in their client or quantity are one.
-            diverged: Include cells of which a run diverged; those left would flatter it.
+            single: Whether rows have a column ``client``, which is the cell's or :data:`ALL`; otherwise cells that
+                differ only in client or quantity are one.
+            diverged: Include cells with a diverged run; the mean of their other runs would be too good.
         """
         layout, runs = (self.results if single else self.results.of_runs).layout, self.results.runs
         axes = [*layout.row_axes, *layout.column_axes]
@@ -90,7 +90,7 @@ class TableData:
 
     @cached_property
     def runs(self) -> pd.DataFrame:
-        """A line per cell and run of those cells of which no run diverged: run, method, federation (data, partition,
+        """A line per measured run of each cell without a diverged run: run, method, federation (data, partition,
         clients and seeds), backbone, options (of the backbone), training, noise (JSON), and :data:`COSTS`."""
         frame = self.results.frame
         runs = frame.runs[(frame.runs["state"] == "measured") & frame.runs["run"].isin(frame.values["run"])]
@@ -115,14 +115,14 @@ class TableData:
         return frame[frame["run"].isin(self.runs["run"])].dropna(subset="accuracy")[["run", "client", "accuracy"]]
 
     def findings(self, analysis: str) -> pd.DataFrame:
-        """A line for each number that an analysis found in :attr:`runs`: run, client (-1 where it is about none), item,
-        index, value."""
+        """Return a line per number that an analysis found in :attr:`runs`: run, client (-1 if about none), item, index,
+        value."""
         found = self.results.frame.findings
         return self.place(found[found["analysis"] == analysis].drop(columns="analysis"))
 
     @cached_property
     def selections(self) -> pd.DataFrame:
-        """A line per cell whose settings were chosen: selection, as the select stage writes it, and rounds of a run."""
+        """A line per cell with tuned settings: selection, as the select stage writes it, and rounds of a run."""
         runs = pd.DataFrame(self.table.tuned.items(), columns=["run", "id"])
         rounds = {run.id: run.resolved.training.rounds for run in self.results.runs.values()}
         cells = self.place(runs[runs["id"].isin(self.results.selections)], diverged=True)
@@ -131,7 +131,7 @@ class TableData:
         return cells.assign(selection=chosen, rounds=cells["run"].map(rounds)).drop(columns=["run", "id"])
 
     def _in_order(self, frame: pd.DataFrame, layout: Layout) -> pd.DataFrame:
-        """Return a frame with its axes as ordered categoricals, and with series and panels."""
+        """Return a frame with its axes as ordered categoricals, and with ``series`` and ``panel``."""
         sides = {"series": (layout.row_axes, layout.rows), "panel": (layout.column_axes, layout.columns)}
         for name, (axes, keys) in sides.items():
             for at, axis in enumerate(axes):
@@ -143,11 +143,11 @@ class TableData:
 
 
 def closest(runs: pd.DataFrame, others: pd.DataFrame, on: str) -> pd.DataFrame:
-    """Return of each run, by its index, the one among `others` that its numbers may be compared with.
+    """Return for each run, by its index, the run among `others` that it can be compared with.
 
-    Both are as :attr:`TableData.runs`, and so are the columns of what is returned. The other run has the same value in
-    the column `on` and a backbone of the same name. Of several the one is taken whose backbone has the same options,
-    then whose training has the same settings.
+    Both frames and the result have the columns of :attr:`TableData.runs`. The other run has the same value in the
+    column `on` and a backbone of the same name. Of several the one is taken whose backbone has the same options,
+    then the one whose training has the same settings.
     """
     pairs = runs.reset_index().merge(others, on=[on, "backbone"], suffixes=("_own", ""))
     unlike = {name: pairs[name] != pairs[f"{name}_own"] for name in ("options", "training")}
@@ -155,7 +155,7 @@ def closest(runs: pd.DataFrame, others: pd.DataFrame, on: str) -> pd.DataFrame:
 
 
 def joined(frame: pd.DataFrame, axes: Sequence[str], keys: Iterable[Key] | None = None) -> pd.Categorical[Any]:
-    """Return the labels of some axes as one text per line, ordered as `keys`, all that there may be, or sorted."""
+    """Return the labels on some axes as one text per line, ordered as `keys` (all possible ones), or else sorted."""
     own = list(zip(*(frame[axis] for axis in axes), strict=True)) if axes else [()] * len(frame)
     if keys is None:
         keys = frame.sort_values([*axes])[[*axes]].itertuples(index=False, name=None) if axes else [()]

@@ -1,4 +1,4 @@
-"""What analyses found of models: maps of embeddings, weights of attention, test images with what is seen there."""
+"""Figures of analyses of models: maps of embeddings, weights of attention, test images with attention or detections."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from pipeline.report.drawing.sections import Picture, PlainTable, Section, count
 from pipeline.report.figures._data import TableData
 from pipeline.report.printed import NO_VALUE
 
-_MAX_NAMED = 40  # groups that a legend is made for
-_LUMA = np.array([0.299, 0.587, 0.114])  # of red, green and blue in the lightness of a pixel (ITU-R BT.601)
+_MAX_NAMED = 40  # most groups with a legend
+_LUMA = np.array([0.299, 0.587, 0.114])  # weights of red, green and blue in the lightness of a pixel (ITU-R BT.601)
 _EMBEDDINGS = (
     "What the server has learned about each client, in two dimensions (t-SNE): a point is a client, its colour and "
     "marker the class that most of its training samples are of. Only who is near whom means anything. Same group: the "
@@ -41,11 +41,11 @@ _DETECTIONS = (
     "if its score reaches the analysis's `least`. A colour is a class; difficult objects are dashed."
 )
 Kinds = dict[str, NDArray[np.float64]]
-"""What is known of an image, by kind."""
+"""The data of an image (pixels, attention or boxes), by kind."""
 
 
 def draw_embeddings(data: TableData) -> Section:
-    """Draw a map of the clients per cell. CSV: client, x, y (of no unit), group (whole number)."""
+    """Draw a map of the clients per cell. CSV: client, x, y (without unit), group (whole number)."""
     found = data.findings("embeddings")
     axes = data.axes(found)
     first = found[found["run"] == found.groupby(axes, observed=True)["run"].transform("first")]
@@ -75,8 +75,8 @@ def draw_embeddings(data: TableData) -> Section:
 
 
 def _neighbours(points: pd.DataFrame) -> pd.Series[str]:
-    """Return how many clients and groups there are, the share of clients in percent whose nearest neighbour is of their
-    group, and what that is on average when positions are permuted."""
+    """Return the numbers of clients and groups, the percentage of clients whose nearest neighbour is of the same group,
+    and its mean over all permutations of positions."""
     at, group, count = points[["x", "y"]].to_numpy(), points["group"].to_numpy(), len(points)
     sizes, same, chance = np.unique(group, return_counts=True)[1], NO_VALUE, NO_VALUE
     if count > 1:
@@ -88,7 +88,7 @@ def _neighbours(points: pd.DataFrame) -> pd.Series[str]:
 
 
 def draw_mixing(data: TableData) -> Section:
-    """Print a line per cell and position and a column per kind of attention, of items ``<position>.<kind>``. CSV:
+    """Print a line per cell and position with a column per kind of attention. Items are ``<position>.<kind>``. CSV:
     position, kind, mean, std, clients."""
     found = data.findings("mixing")
     axes, names = data.axes(found), found["item"].str.rpartition(".")
@@ -102,8 +102,8 @@ def draw_mixing(data: TableData) -> Section:
 
 
 def draw_rollout(data: TableData) -> Section:
-    """Draw test images once, then a line of what each method's models attend to: ``image.<row>`` holds the pixels
-    0..255 of an image, channels first, ``mask.<row>`` the attention of its patches, 0 to 1, rows first."""
+    """Draw test images, then a line per method with its models' attention: ``image.<row>`` has the pixels 0..255 of an
+    image, channels first, ``mask.<row>`` the attention of its patches, 0 to 1, rows first."""
 
     def show(panel: Axes, kinds: Kinds, first: bool) -> None:
         image, side = pixels(kinds["image"]), math.isqrt(len(kinds.get("mask", ())))
@@ -113,7 +113,7 @@ def draw_rollout(data: TableData) -> Section:
 
 
 def overlaid(image: NDArray[np.uint8], mask: NDArray[np.float64]) -> NDArray[np.uint8]:
-    """Return half the image [H, W, 3] in grey and half the mask [h, w], 0 to 1, as heat, smoothed between patches."""
+    """Return the mean of an image [H, W, 3] in grey and a mask [h, w], 0 to 1, as heat, interpolated."""
     for axis, size in enumerate(image.shape[:2]):
         centres = (np.arange(mask.shape[axis]) + 0.5) * size / mask.shape[axis]
         at = np.arange(size) + 0.5
@@ -123,8 +123,8 @@ def overlaid(image: NDArray[np.uint8], mask: NDArray[np.float64]) -> NDArray[np.
 
 
 def draw_detections(data: TableData) -> Section:
-    """Draw test images with their objects once, then a line of what each method's detectors find: ``found.<row>`` and
-    ``there.<row>`` hold six numbers per box, class, left, top, right, bottom, and score or whether it is difficult."""
+    """Draw test images with objects, then a line per method with its detections: ``found.<row>`` and ``there.<row>``
+    have six numbers per box: class, left, top, right, bottom, and score or whether it is difficult."""
 
     def show(panel: Axes, kinds: Kinds, first: bool) -> None:
         image = pixels(kinds["image"])
@@ -143,9 +143,9 @@ def draw_detections(data: TableData) -> Section:
 def _draw_images(
     found: pd.DataFrame, text: str, first: str, show: Callable[[Axes, Kinds, bool], None], *, most: int, inches: float
 ) -> Section:
-    """Draw at most `most` images, evenly chosen: a line called `first` of the images, then a line per row of the table,
-    of its first column; `show` also gets whether a panel is in the first line. Items are called ``<kind>.<row>``, the
-    row of the image in the dataset."""
+    """Draw at most `most` images, evenly chosen, for the first column of the table: a line of images called `first`,
+    then a line per row. `show` also gets whether a panel is in the first line. Items are called ``<kind>.<row>``, with
+    the row of the image in the dataset."""
     panels = found["panel"].unique()
     own = found[found["panel"] == panels[0]].sort_values(["series", "client", "item", "index"])
     lines: dict[str, dict[tuple[int, int], Kinds]] = {}  # by series, client and row
@@ -155,7 +155,7 @@ def _draw_images(
             kind, _, row = str(item).partition(".")
             kinds = lines.setdefault(str(name), {}).setdefault((int(client), int(row)), {})
             kinds[kind] = values.to_numpy(np.float64)
-    # Methods on one partition share their images; where one lacks them, another has them.
+    # Methods on one partition have the same images; if one lacks an image, another has it.
     every = {place: kinds for items in reversed(lines.values()) for place, kinds in items.items()}
     places = sorted(every)
     shown = [places[at] for at in np.linspace(0, len(places) - 1, min(len(places), most)).round().astype(int)]
@@ -184,7 +184,7 @@ def _draw_images(
 
 
 def pixels(values: NDArray[np.float64]) -> NDArray[np.uint8]:
-    """Return a square image [H, W, 3] of numbers 0..255, channels first: three, or one where they are a square."""
+    """Return a square image [H, W, 3] of numbers 0..255, channels first: one if their count is a square, else three."""
     channels = 1 if math.isqrt(len(values)) ** 2 == len(values) else 3
     planes = values.reshape(channels, math.isqrt(len(values) // channels), -1)
     return np.repeat(np.moveaxis(planes, 0, -1), 3 // channels, axis=-1).clip(0, 255).round().astype(np.uint8)
