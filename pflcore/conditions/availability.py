@@ -1,4 +1,4 @@
-"""Clients that are away, and clients that are slow."""
+"""Clients that are absent, and clients that are slow."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from pflcore.options import option
 
 @CONDITIONS.register
 class Availability(Condition):
-    """Sampled clients are away by chance, and stragglers do only a part of their local steps.
+    """Sampled clients are absent by chance, and stragglers take only a part of their local steps.
 
-    A client that is away neither trains nor sends, and keeps what it has. In a round that all sampled clients miss the
-    server keeps its state. Before the first round, and when they are measured, all are there. Who is away is drawn for
-    each client and round, or stands in a CSV file, a line ``round,client`` for each absence, rounds from 1 and clients
-    from 0. The file lies in ``specs/`` and is part of the run: another content is another run. A straggler stops early;
-    what a method does in passes of their own, beside the local steps of a round, it does in full.
+    An absent client neither trains nor sends, and its state does not change. In a round without any client the server
+    keeps its state. In the warm-up before the first round and in measurements all clients are present. Absences are
+    drawn for each client and round, or listed in a CSV file with a line ``round,client`` per absence, rounds from 1 and
+    clients from 0. The file lies in ``specs/`` and its content is part of the run's identity. A straggler stops early;
+    extra passes of a method, beside the local steps of a round, it takes in full.
     """
 
     citation = "stragglers: Li et al., FedProx, MLSys 2020, section 5.2"
@@ -58,7 +58,7 @@ class Availability(Condition):
 
 @cache
 def absences(path: str, content: str | None) -> frozenset[tuple[int, int]]:
-    """Return the pairs (round, client) in a file of absences. Raises :class:`UserError` where it is none."""
+    """Return the pairs (round, client) of a file of absences. Raises :class:`UserError` if it is not such a file."""
     try:
         rows = np.loadtxt(find_unchanged(path, content), np.int64, delimiter=",", skiprows=1, ndmin=2)
         return frozenset((round_, client) for round_, client in rows.tolist())

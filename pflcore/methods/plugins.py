@@ -104,8 +104,7 @@ class Prompts(Method):
     """Learned tokens join the sequence before each block and leave it after it.
 
     Prompts and classifier stay on the client. Prompts begin uniformly in ± √(6 / (3 · p² + d)) for patches of p × p
-    pixels and tokens of width d; the 3 also holds for grey images. On ViT-S, 10 prompts in 12 blocks are 46,080
-    parameters.
+    pixels and tokens of width d, with 3 also for grey images. On ViT-S, 10 prompts in 12 blocks are 46,080 parameters.
     """
 
     name = "prompts"
