@@ -18,11 +18,11 @@ from pflcore.options import option
 class Availability(Condition):
     """Sampled clients are absent by chance, and stragglers take only a part of their local steps.
 
-    An absent client neither trains nor sends, and its state does not change. In a round without any client the server
-    keeps its state. In the warm-up before the first round and in measurements all clients are present. Absences are
-    drawn for each client and round, or listed in a CSV file with a line ``round,client`` per absence, rounds from 1 and
-    clients from 0. The file lies in ``specs/`` and its content is part of the run's identity. A straggler stops early;
-    extra passes of a method, beside the local steps of a round, it takes in full.
+    An absent client neither trains nor sends, and its state does not change. If all sampled clients are absent, the
+    server keeps its state. In the warm-up before the first round and in measurements all clients are present. Absences
+    are drawn for each client and round, or listed in a CSV file with a line ``round,client`` per absence, rounds from 1
+    and clients from 0. The file lies in ``specs/`` and its content is part of the run's identity. A straggler stops
+    early; extra passes of a method, beside the local steps of a round, are taken in full.
     """
 
     citation = "stragglers: Li et al., FedProx, MLSys 2020, section 5.2"

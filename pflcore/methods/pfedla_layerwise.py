@@ -125,7 +125,7 @@ def _linear(params: Tensors, name: str, inputs: Tensor) -> Tensor:
 
 @METHODS.register
 class HeurpFedLA(PFedLALayerwise):
-    """pFedLA whose clients keep the k layers in which the weight of their own model is largest.
+    """Layer-wise mixtures as in pFedLA, except for the k layers where a client's own weight is largest.
 
     In the k layers with the largest α_i^{l,i} a client continues with its own parameters. It returns them, but does not
     receive them; no gradient reaches the hypernetwork's outputs for them. With k = 0 this is pfedla_layerwise.
