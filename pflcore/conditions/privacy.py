@@ -28,7 +28,7 @@ class Privacy(Condition):
     The difference between all floating-point entries that a client sends and those that it received is clipped, as one
     vector, to an L2 norm C. Noise is normal with multiplier z: its standard deviation is z · C on the sum of a round's
     differences (central; each of m gets z · C / √m, so a single one is not private), or on each (client). ε at δ is
-    that of a client with all its samples, by RDP. Counters are sent as they are.
+    computed by RDP, for a client with all its samples. Counters are sent as they are.
     """
 
     citation = "McMahan et al., Learning Differentially Private Recurrent Language Models, ICLR 2018; Mironov, CSF 2017"
