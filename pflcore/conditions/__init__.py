@@ -1,4 +1,4 @@
-"""Conditions that federations train under, found by name through :data:`CONDITIONS`."""
+"""Registry of the conditions under which federations train: :data:`CONDITIONS`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a condition is: what it changes of clients' presence, their steps, their labels, or what they send."""
+"""Base of the conditions, which change clients' attendance, local steps, labels, or what they send."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from pflcore.settings import Training
 
 @dataclass(frozen=True)
 class Draws:
-    """What a condition draws from: the seed of a run, and the clients that take part in its training."""
+    """Random draws of a condition, from the run's seed, among the clients that take part in its training."""
 
     seed: int
     members: tuple[int, ...]
 
     def share(self, share: float, purpose: str) -> frozenset[int]:
-        """Draw a share of the clients, rounded, of a share above 0 at least one; the same ones whenever asked for."""
+        """Return a random share of the clients, rounded, at least one if the share is above 0; the same in all calls."""
         return _drawn(self, share, purpose)
 
     def happens(self, chance: float, purpose: str, round_: int, client: int) -> bool:
-        """Draw for a client in a round whether something of this probability happens."""
+        """Return whether an event of probability `chance` happens to a client in a round."""
         return chance > 0 and generator(self.seed, purpose, round_, client).random() < chance
 
     def stream(self, purpose: str, round_: int, client: int) -> torch.Generator:
@@ -49,21 +49,21 @@ def _drawn(draws: Draws, share: float, purpose: str) -> frozenset[int]:
 
 @dataclass(frozen=True, kw_only=True)
 class Condition(Entry):
-    """Base of the conditions; it changes nothing."""
+    """Base class of conditions; it changes nothing."""
 
     def check(self, method: Method, sent: Tensors) -> None:
-        """Raise :class:`UserError` where it does not go with the method, whose clients send entries such as `sent`."""
+        """Raise :class:`UserError` if it does not support the method, whose clients send entries like `sent`."""
 
     def data(self, draws: Draws, data: FederatedData) -> FederatedData:
-        """Return the data that clients train on. Raises :class:`UserError` where it does not go with the data."""
+        """Return the data that clients train on. Raises :class:`UserError` if it does not support `data`."""
         return data
 
     def attackers(self, draws: Draws) -> frozenset[int]:
-        """Return the clients that are no part of what is measured."""
+        """Return the clients that attack; they are not measured like the others."""
         return frozenset()
 
     def attends(self, draws: Draws, round_: int, client: int) -> bool:
-        """Return whether a client that was chosen for a round takes part in it."""
+        """Return whether a client that was sampled for a round takes part in it."""
         return True
 
     def share_of_steps(self, draws: Draws, round_: int, client: int) -> float:
@@ -71,33 +71,33 @@ class Condition(Entry):
         return 1.0
 
     def sent(self, draws: Draws, round_: int, updates: Sequence[Update]) -> list[Update]:
-        """Return what the server gets in place of what clients have trained; round 0 is before the first."""
+        """Return the updates that the server receives in place of the trained ones; round 0 is the warm-up."""
         return list(updates)
 
     def epsilon(self, training: Training, clients: int, cohorts: Iterable[Sequence[int]]) -> float | None:
-        """Return the ε of differential privacy after rounds with these of so many clients; None: none is promised."""
+        """Return the ε of differential privacy after rounds with these `cohorts`; None if none is promised."""
         return None
 
 
 def normal(like: Tensor, stream: torch.Generator) -> Tensor:
-    """Draw standard normal numbers of the shape of a tensor, the same ones on every device."""
+    """Return standard normal numbers in the shape of a tensor, the same ones on every device."""
     return torch.randn(like.shape, generator=stream, dtype=like.dtype).to(like.device)
 
 
 def changed(update: Update, change: Callable[[Tensor, Tensor], Tensor]) -> Update:
-    """Return an update whose entries of floating point are what `change` makes of (before, returned), in order of their
+    """Return an update whose floating-point entries are `change`(before, returned), computed in the order of their
     names; counters and masks stay."""
     made = {name: change(update.before(name), update.returned[name]) for name in floating(update.returned)}
     return replace(update, returned={**update.returned, **made})
 
 
 def floating(tensors: Mapping[str, Tensor]) -> list[str]:
-    """Return the names of entries of floating point, sorted, as a checkpoint does not keep their order."""
+    """Return the sorted names of floating-point entries; a checkpoint does not keep their order."""
     return sorted(name for name, tensor in tensors.items() if tensor.is_floating_point())
 
 
 def relabelled(data: FederatedData, clients: Collection[int], change: Callable[[int, Rows], Rows]) -> FederatedData:
-    """Return the data with the training labels of some clients as `change` makes them of (client, its labels); raise
+    """Return the data with the training labels of some clients replaced by `change`(client, labels). Raises
     :class:`UserError` for samples that have no single class."""
     if data.is_text or data.labels.ndim > 1:
         what = "texts" if data.is_text else "boxes"

@@ -1,4 +1,4 @@
-"""Clients that send what harms the others."""
+"""Clients that attack the others by what they send."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _STRENGTHS = {"sign_flip": 1.0, "scale": 10.0, "gaussian": 1.0}
 
 @CONDITIONS.register
 class Attack(Condition):
-    """A share of the clients, the same in all rounds, attacks; the others alone are measured.
+    """A share of the clients, the same in all rounds, attacks; only the others are measured.
 
-    With g what an attacker received and w what it has trained, of every entry of floating point that its method sends,
-    running statistics among them, it sends g − s · (w − g) (sign_flip), g + s · (w − g) (scale), or g plus normal noise
-    of standard deviation s (gaussian). With label_flip it sends what it has trained, on labels C − 1 − y in place of y
-    of C classes. Counters and masks are sent as they are, and so is what an attacker keeps.
+    An attacker received g and trained w. For every floating-point entry that its method sends, including running
+    statistics, it sends g − s · (w − g) (sign_flip), g + s · (w − g) (scale), or g plus normal noise of standard
+    deviation s (gaussian). With label_flip it sends w, trained on labels C − 1 − y in place of y of C classes. Counters
+    and masks are sent as they are, and entries that an attacker keeps do not change.
     """
 
     citation = "Li et al., RSA, AAAI 2019; label_flip: Fang et al., USENIX Security 2020, section 5"

@@ -1,4 +1,4 @@
-"""Clients that are away, and clients that are slow."""
+"""Clients that are absent, and clients that are slow."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LINE = re.compile(r"\s*([1-9]\d{0,8})\s*,\s*(\d{1,9})\s*")  # of a file of abse
 
 @CONDITIONS.register
 class Availability(Condition):
-    """Sampled clients are away by chance, and stragglers do only a part of their local steps.
+    """Sampled clients are absent by chance, and stragglers take only a part of their local steps.
 
     A client that is away neither trains nor sends, and keeps what it has. In a round that all sampled clients miss the
     server keeps its state. Before the first round, and when they are measured, all are there. Who is away is drawn for
@@ -59,7 +59,7 @@ class Availability(Condition):
 
 @cache
 def absences(path: str, content: str | None) -> frozenset[tuple[int, int]]:
-    """Return the pairs (round, client) in a file of absences. Raises :class:`UserError` where it is none."""
+    """Return the pairs (round, client) of a file of absences. Raises :class:`UserError` if it is not such a file."""
     header, *lines = find_unchanged(path, content).read_text("utf-8-sig", "replace").splitlines() or [""]
     if header.strip() != "round,client":
         raise UserError(f"condition availability: {path}:1: must be round,client, above a line for each absence")

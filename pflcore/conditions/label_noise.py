@@ -14,11 +14,11 @@ from pflcore.seeds import generator
 
 @CONDITIONS.register
 class LabelNoise(Condition):
-    """Each training label of some clients is wrong by chance, once and for all.
+    """Each training label of some clients is wrong by chance, in all rounds in the same way.
 
-    A wrong label is any of the other classes (symmetric), or the next class, after the last one the first (pair).
-    Labels for validation and for test stay as they are. All that a client makes of its labels, such as class counts or
-    a memory, it makes of the wrong ones.
+    A wrong label is any of the other classes (symmetric), or the next class, the first after the last (pair). Labels
+    for validation and test do not change. Whatever a client computes from its labels, such as class counts or a memory,
+    comes from the wrong ones.
     """
 
     citation = "Han et al., Co-teaching, NeurIPS 2018, appendix A"

@@ -1,4 +1,4 @@
-"""No condition."""
+"""The default condition, which changes nothing."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ from pflcore.conditions import CONDITIONS, Condition
 
 @CONDITIONS.register
 class Nothing(Condition):
-    """All clients that are sampled train as they should, on the data that they hold."""
+    """No condition: all sampled clients train, on their own data, and send what they trained."""
 
     citation = "what runs are trained under by default"

@@ -23,12 +23,12 @@ from pflcore.settings import Training
 
 @CONDITIONS.register
 class Privacy(Condition):
-    """What a client sends is cut down and noisy, so that it tells little of the client: DP-FedAvg.
+    """Clients' updates are clipped and noisy, so that they reveal little about a client: DP-FedAvg.
 
-    The difference of all entries of floating point that a client sends to what it received is cut down, all together,
-    to an L2 norm C. Noise is normal: with z its multiplier, of standard deviation z · C on the sum of a round's
-    differences (central; each of m gets z · C / √m, so that no single one is private), or on each (client). ε at δ is
-    that of a client with all its samples, by RDP. Counters are sent as they are.
+    The difference between all floating-point entries that a client sends and those that it received is clipped, as one
+    vector, to an L2 norm C. Noise is normal with multiplier z: its standard deviation is z · C on the sum of a round's
+    differences (central; each of m gets z · C / √m, so a single one is not private), or on each (client). ε at δ is
+    computed by RDP, for a client with all its samples. Counters are sent as they are.
     """
 
     citation = "McMahan et al., Learning Differentially Private Recurrent Language Models, ICLR 2018; Mironov, CSF 2017"
@@ -83,14 +83,14 @@ class Privacy(Condition):
         import dp_accounting  # optional, and slow to import
         from dp_accounting.rdp import RdpAccountant
 
-        accountant = RdpAccountant(range(2, 513))  # of fractional orders it warns that sums do not converge
+        accountant = RdpAccountant(range(2, 513))  # for fractional orders it warns that sums do not converge
         rounds = list(cohorts)
         if self.where == "central":
             rate = training.cohort_size(clients) / clients
             one = dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(self.noise))
             accountant.compose(one, len(rounds))
         else:
-            # Whatever its samples, its difference is within C of what was received, so two may be 2 C apart.
+            # With any samples, a client's difference has a norm of C at most, so two may be 2 C apart.
             most = max(Counter(chain.from_iterable(rounds)).values())
             accountant.compose(dp_accounting.GaussianDpEvent(self.noise / 2), most)
         return float(accountant.get_epsilon(self.delta))

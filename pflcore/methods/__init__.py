@@ -1,4 +1,4 @@
-"""Federated learning methods, found by name; families share a file."""
+"""Registry of the federated learning methods; a file has one method or a family of methods."""
 
 from pflcore.method import Method
 from pflcore.registry import Registry

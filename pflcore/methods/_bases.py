@@ -1,4 +1,4 @@
-"""What several methods share: what they need of a backbone, class means, models of all clients at the server."""
+"""Helpers that several methods share: checks of the backbone, class means, a server that stores all clients' models."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pflcore.method import Batch, ClientView, Federation, LocalState, Method, Se
 
 
 def need_classifier(method: Method, federation: Federation, initial: Tensors | None = None) -> None:
-    """Raise :class:`UserError` for a backbone without a classifier, or whose classifier in `initial` is not linear."""
+    """Raise :class:`UserError` if the backbone has no classifier, or if its classifier in `initial` is not linear."""
     if not federation.head:
         raise UserError(f"method {name_of(method)} needs a backbone with a classifier, a group 'head'")
     if initial and initial[federation.head[0]].ndim != 2:
@@ -23,13 +23,13 @@ def need_classifier(method: Method, federation: Federation, initial: Tensors | N
 
 
 def need_exchanged(method: Method, names: Collection[str]) -> None:
-    """Raise :class:`UserError` where no parameters are exchanged, by the names of those that are."""
+    """Raise :class:`UserError` if no parameters are exchanged; `names` are the exchanged ones."""
     if not names:
         raise UserError(f"method {name_of(method)}: all that it works on of the model is personal")
 
 
 class OwnTuning(Method):
-    """The base of methods whose clients do something of their own before they are measured; `finetune_*` is refused."""
+    """Base of methods with their own preparation of clients for a measurement; the options `finetune_*` are refused."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -38,32 +38,32 @@ class OwnTuning(Method):
 
 
 def class_mask(labels: Tensor, classes: int) -> Tensor:
-    """Return which samples are of which class: (classes, samples) of labels (samples,)."""
+    """Return a boolean mask (classes, samples): whether a sample has the class; `labels` has shape (samples,)."""
     return labels == torch.arange(classes, device=labels.device).unsqueeze(1)
 
 
 def no_sums(like: Tensor) -> Tensors:
-    """Return sums over no samples, of classes and features as of `like`, (classes, features)."""
+    """Return sums and counts of zero for as many classes and features as in `like`, (classes, features)."""
     return {"sums": torch.zeros_like(like), "counts": torch.zeros_like(like[:, 0])}
 
 
 def add_sums(seen: Tensors, features: Tensor, labels: Tensor) -> Tensors:
-    """Return sums and counts of each class with further samples: features (samples, features), labels (samples,)."""
+    """Return sums and counts per class with more samples added: features (samples, features), labels (samples,)."""
     mask = class_mask(labels, len(seen["counts"])).to(features.dtype)
     return {"sums": seen["sums"] + mask @ features, "counts": seen["counts"] + mask.sum(1)}
 
 
 def class_means(seen: Tensors) -> Tensor:
-    """Return the mean features of each class, zero of classes without samples: (classes, features)."""
+    """Return the mean features of each class, (classes, features); zeros for a class without samples."""
     return seen["sums"] / seen["counts"].clamp_min(1).unsqueeze(1)
 
 
 @dataclass(frozen=True)
 class ClassSums(Steps):
-    """Steps that train nothing, and note what sums, counts and summed squares of features say; statistics rest."""
+    """Steps that sum up features per class and train nothing; running statistics do not change."""
 
-    like: str  # an entry of the client's state that is (classes, features)
-    note: Callable[[Tensors], Tensors]  # of these sums, the entries with which the client's state ends
+    like: str  # name of an entry of the client's state, (classes, features)
+    note: Callable[[Tensors], Tensors]  # sums, counts and squares of features → entries that the model gets at the end
 
     def begin(self, local: ClientView, start: Tensors) -> LocalState:
         like = start[self.like]
@@ -83,12 +83,12 @@ class ClassSums(Steps):
 
 
 class PerClientModels(Method):
-    """The server stores all clients' generated entries, stacked; a client is sent its row, or their :meth:`mix`."""
+    """Base of methods whose server stores clients' generated entries, stacked; clients receive rows, or :meth:`mix`."""
 
     generated = (ALL,)
     beyond_mean = "its server keeps and mixes what single clients return"
-    stored: ClassVar[str] = "models/"  # what the names of stored entries begin with
-    buffers: ClassVar[str] = "personal"  # who owns what no gradient trains: or "shared", or "generated" as the rest
+    stored: ClassVar[str] = "models/"  # prefix of the names of stored entries
+    buffers: ClassVar[str] = "personal"  # role of buffers: "personal", "shared", or "generated" like the rest
 
     def roles(self, groups: Groups) -> Roles:
         roles = super().roles(groups)
@@ -108,7 +108,7 @@ class PerClientModels(Method):
         return strip_prefix(self.stored, server.extra)
 
     def mix(self, server: Server, clients: Sequence[int]) -> Tensors:
-        """Return what some clients are sent: name → (clients, …)."""
+        """Return the entries that some clients receive: name → (clients, …)."""
         return {name: stored[list(clients)] for name, stored in self.models(server).items()}
 
     def generate(self, server: Server, clients: Sequence[int]) -> list[Tensors]:
@@ -116,6 +116,6 @@ class PerClientModels(Method):
         return [{name: tensor[row] for name, tensor in mixed.items()} for row in range(len(clients))]
 
     def store(self, server: Server, updates: Sequence[Update]) -> None:
-        """Store what clients returned, in place."""
+        """Store the entries that clients returned, in place."""
         for name, stored in self.models(server).items():
             stored[[update.client for update in updates]] = torch.stack([update.returned[name] for update in updates])

@@ -1,7 +1,7 @@
-"""Blocks of a Transformer, in which methods put modules of their own; self-attention that such modules change.
+"""Transformer blocks to which methods add modules, and self-attention that such a module changes.
 
-Modules are added in place to a freshly built model and drawn from PyTorch's global generator; entries that the model
-had keep their names. Blocks are those of ``tiny_vit``, ``vit`` and timm's plain ViTs: self-attention with one
+Methods add modules in place to a freshly built model; PyTorch's global generator draws their values. The model's own
+entries keep their names. The blocks are those of ``tiny_vit``, ``vit`` and timm's plain ViTs: self-attention with one
 projection to queries, keys and values, then an MLP.
 """
 
@@ -25,12 +25,12 @@ Join = Callable[[list[Tensor], Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Te
 
 @dataclass(frozen=True)
 class Block:
-    """A block with self-attention, which is its module `place`, and an MLP."""
+    """A block with self-attention, the submodule named `place`, and an MLP."""
 
     module: nn.Module
     place: str
     dim: int  # width of a token
-    inner: int  # width of the queries of all heads together, and so of keys and of values
+    inner: int  # width of the queries of all heads together; keys and values have the same width
 
     def change_attention(self, name: str, source: nn.Module, join: Join, parts: int) -> None:
         """Replace the attention; arguments as in :class:`ChangedAttention`."""
@@ -39,13 +39,13 @@ class Block:
 
 
 def blocks(model: nn.Module, plugin: str) -> list[Block]:
-    """Return the blocks of a model, in its order; raise :class:`UserError`, for `plugin`, where there are none."""
+    """Return the blocks of a model in order; raise :class:`UserError`, which names `plugin`, if there are none."""
     found = []
     for module in model.modules():
         if not hasattr(module, "mlp"):
             continue
         for place, child in module.named_children():
-            # By name: timm takes seconds to import, and a subclass may compute something else.
+            # Compared by name: timm takes seconds to import, and a subclass may compute something else.
             if f"{type(child).__module__}.{type(child).__qualname__}" in _ATTENTION:
                 qkv = cast(nn.Linear, child.get_submodule("qkv"))
                 found.append(Block(module, place, qkv.in_features, qkv.out_features // 3))
@@ -58,16 +58,16 @@ def blocks(model: nn.Module, plugin: str) -> list[Block]:
 
 
 def pattern(name: str) -> str:
-    """Return a pattern for the state names of all modules that are called `name`, wherever they are."""
+    """Return a pattern that matches the state names of every module called `name`, at any depth."""
     return rf"(.+\.)?{name}\."
 
 
 class ChangedAttention(nn.Module):
-    """Attention whose queries, keys and values something is added to or joined with; state names stay as they are.
+    """Attention with a module `source` that changes queries, keys and values; the original's state names stay.
 
-    `source`, called `name`, maps (batch, length, dim) tokens, as they enter the attention, to (batch, rows, parts ·
-    inner); `join` makes of these parts, q, k and v, each (batch, heads, rows, width of a head), the q, k and v that are
-    used.
+    `source`, registered under `name`, maps the attention's input tokens (batch, length, dim) to (batch, rows, parts ·
+    inner). `join` maps the list of these parts, q, k and v, each (batch, heads, rows, width of a head), to the q, k and
+    v that are used.
     """
 
     def __init__(self, plain: nn.Module, name: str, source: nn.Module, join: Join, parts: int) -> None:
@@ -79,25 +79,25 @@ class ChangedAttention(nn.Module):
         self.source, self.join, self.parts = name, join, parts
 
     def forward(self, tokens: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
-        if attn_mask is not None or is_causal:  # timm's models have these arguments and, as classifiers, no use of them
+        if attn_mask is not None or is_causal:  # timm declares these arguments; its classifiers do not use them
             raise NotImplementedError("attention that a plugin changes takes no mask")
-        own: Any = self  # with the modules of the attention that it replaced
+        own: Any = self  # has the modules of the attention that it replaces
         if self.timm:
             q, k, v = own.qkv(tokens).view(*tokens.shape[:2], 3, self.heads, -1).permute(2, 0, 3, 1, 4).unbind(0)
             q, k = own.q_norm(q), own.k_norm(k)
-        else:  # three products instead of one: the gradient of a joint one would have to be put together from three
+        else:  # three products: the gradient of a single one would have to be assembled from three parts
             q, k, v = (self._split(F.linear(tokens, weight)) for weight in own.qkv.weight.chunk(3))
         more = self.get_submodule(self.source)(tokens).chunk(self.parts, dim=-1)
         q, k, v = self.join([self._split(part) for part in more], q, k, v)
         mixed = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
         if not self.timm:
             return cast(Tensor, own.dropout(own.out(mixed)))
-        # A norm of the mixed values and a gate: in few models, and not in all versions of timm.
+        # Few models have a norm of the mixed values or a gate; in some versions of timm the attributes do not exist.
         norm, gate = getattr(self, "norm", None), getattr(self, "gate", None)
         mixed = mixed if norm is None else norm(mixed)
         mixed = mixed if gate is None else mixed * gate(tokens).sigmoid()
         return cast(Tensor, own.proj_drop(own.proj(mixed)))
 
     def _split(self, joint: Tensor) -> Tensor:
-        """(batch, length, inner) → (batch, heads, length, width of a head)."""
+        """Reshape (batch, length, inner) to (batch, heads, length, width of a head)."""
         return joint.view(*joint.shape[:2], self.heads, -1).transpose(1, 2)

@@ -18,11 +18,11 @@ from pflcore.options import option
 
 @METHODS.register
 class PerFedAvg(OwnTuning):
-    """FedAvg of a model that is good after one gradient step: MAML across clients, to first order.
+    """FedAvg of a model that is good after one gradient step: first-order MAML across clients.
 
-    On the first half of a batch w' = w − α · gradient(w); the gradient at w' on the second half is that of the step of
-    w, by the run's SGD. Before each measurement a client takes one step of α on one batch of its own training samples,
-    which is not kept. The reported loss is that of w'.
+    The first half of a batch gives w' = w − α · gradient(w). The run's SGD then updates w with the gradient at w' on
+    the second half. Before each measurement a client takes one step of size α on one batch of its own training samples,
+    which is discarded afterwards. The reported loss is the loss at w'.
     """
 
     name = "per_fedavg"
@@ -42,7 +42,7 @@ class PerFedAvg(OwnTuning):
 
         halves: tuple[Batch, ...] = (batch, batch)
         half = len(batch.labels) // 2
-        if half >= (2 if any(name.endswith("running_mean") for name in rest) else 1):  # else both are all of it
+        if half >= (2 if any(name.endswith("running_mean") for name in rest) else 1):  # else both are the whole batch
             halves = tuple(Batch(batch.inputs[part], batch.labels[part]) for part in (slice(half), slice(half, None)))
         first, second = halves
         grads, _ = local.gradient(loss_on(first), w)
@@ -60,10 +60,10 @@ _BEFORE, _WEIGHTS = "own/before/", "own/weights/"
 class FedALA(OwnTuning):
     """FedAvg whose clients begin a round with a learned mixture of the global model and their last one.
 
-    It is θ + (w − θ) ⊙ W in the layers that are mixed, and the global model w below; θ is what the client ended its
-    last round with. W begins as ones and learns before the client trains, in a pass over a share of its samples: W ←
-    clip(W − η · gradient of the mixture ⊙ (w − θ), 0, 1). W and θ stay on the client, the trained mixture is averaged.
-    A client is measured with one that it learns likewise, over all its samples.
+    The mixture is θ + (w − θ) ⊙ W in the mixed layers and the global model w below them; θ is the client's model at the
+    end of its last round. W begins as ones and is learned before the client trains, in a pass over a share of its
+    samples: W ← clip(W − η · gradient of the mixture ⊙ (w − θ), 0, 1). W and θ stay on the client, the trained mixture
+    is averaged. A client is measured with a mixture that it learns in the same way, over all its samples.
     """
 
     name = "fedala"
@@ -95,14 +95,14 @@ class FedALA(OwnTuning):
 
 @dataclass(frozen=True)
 class Mixing(Steps):
-    """Steps that train the weights of the mixture, and leave the model as the mixture with which they end."""
+    """Steps that train the weights W of the mixture; at their end the model is the mixture."""
 
     ignores_unlabelled = True
     eta: float
 
     def step(self, local: ClientView, state: LocalState, batch: Batch) -> tuple[LocalState, Tensor]:
         model, weights = state["model"], strip_prefix(_WEIGHTS, state["model"])
-        rest = local.frozen(model)  # running statistics are those of the global model
+        rest = local.frozen(model)  # running statistics stay those of the global model
         mixed = mixture(local.received, weights)
         grads, loss = local.gradient(lambda params: self.loss(local, {**rest, **params}, batch), mixed)
         away = {name: local.received[name] - before for name, before in strip_prefix(_BEFORE, model).items()}
@@ -115,5 +115,5 @@ class Mixing(Steps):
 
 
 def mixture(received: Mapping[str, Tensor], weights: Tensors) -> Tensors:
-    """Return θ + (w − θ) ⊙ W of the mixed entries, w and θ from what a client received."""
+    """Return θ + (w − θ) ⊙ W for the entries of `weights` (W); `received` has w and θ."""
     return {name: torch.lerp(received[f"{_BEFORE}{name}"], received[name], weight) for name, weight in weights.items()}

@@ -1,4 +1,4 @@
-"""Global and personal features under their classifiers: FedRoD, FedCP, GPFL, FedDBE."""
+"""Methods with global and personal classifiers or features: FedRoD, FedCP, GPFL, FedDBE."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from pflcore.seeds import generator
 from pflcore.task import cross_entropy
 
 _COUNTS = "data/class_counts"
-_NEVER = -1e9  # in place of log 0: e to it is 0, and unlike an infinity it leaves every sum a number
+_NEVER = -1e9  # in place of log 0: its exponential is 0, and unlike −∞ it makes no sum NaN
 
 
 @METHODS.register
 class FedRoD(Method):
     """FedAvg with balanced softmax, and on each client a second classifier that corrects the first.
 
-    Body and generic classifier are trained with the cross-entropy of logits + log n, n the client's training samples of
-    each class, and averaged. The personal classifier is a linear layer on the same features, in tiny_vit on the class
-    token before the last LayerNorm; it begins as a copy of the generic one and is trained with the cross-entropy of
-    generic logits + its own, through which nothing reaches the rest. A client is measured with the sum of both logits.
+    Body and generic classifier minimise the cross-entropy of logits + log n, n the client's training samples of each
+    class, and are averaged. The personal classifier is a linear layer on the same features, in tiny_vit on the class
+    token before the last LayerNorm. It begins as a copy of the generic one and minimises the cross-entropy of generic
+    logits + its own, whose gradients do not reach the rest. A client is measured with the sum of both logits.
     """
 
     name = "fedrod"
@@ -55,7 +55,7 @@ class FedRoD(Method):
             corrected = logits.detach() + local.classify(strip_prefix(OWN, params), features.detach())
             return cross_entropy(logits + prior, batch.labels) + cross_entropy(corrected, batch.labels)
 
-        # Neither loss depends on what the other trains, so the gradients of their sum are those of each.
+        # Neither loss depends on parameters that the other one trains, so their sum has the gradients of each.
         shared, _ = split(model, local.parameters)
         own = {name: tensor for name, tensor in model.items() if name.startswith(OWN)}
         grads, value = local.gradient(loss, {**shared, **own})
@@ -72,19 +72,19 @@ class FedRoD(Method):
 
 _HEAD, _POLICY = "common/head/", "common/policy/"
 _EMBEDDINGS, _VALVE, _COUNTS = "common/embeddings/", "common/valve/", "data/class_counts"
-# Of the kernels exp(−d² / 2b) that the discrepancy is summed over.
+# Bandwidths b of the kernels exp(−d² / 2b) that the discrepancy sums.
 _BANDWIDTHS = (10.0, 15.0, 20.0, 50.0)
 
 
 @METHODS.register
 class FedCP(Method):
-    """FedPer with a second, global classifier; a policy shares out each sample's features.
+    """FedPer with a second, global classifier; a policy network divides each sample's features.
 
-    A shared policy network makes of features f the shares r + s = 1: a softmax between the two halves of
-    relu(LayerNorm(linear layer of f · v)), v the sum of the personal classifier's rows as received, at length 1. Logits
-    are those of the personal classifier on r · f plus those of the global one on s · f. The loss is the cross-entropy
-    plus λ times the squared maximum mean discrepancy of features from those of the received body. A client returns
-    body, policy, and the mean of the received global classifier and its own.
+    The shared policy network computes shares r + s = 1 of features f: a softmax between the two halves of
+    relu(LayerNorm(linear layer of f · v)), where v is the sum of the rows of the received personal classifier, scaled
+    to length 1. Logits are those of the personal classifier on r · f plus those of the global one on s · f. The loss is
+    the cross-entropy plus λ times the squared maximum mean discrepancy between features and those of the received body.
+    A client returns body, policy, and the mean of the received global classifier and its personal one.
     """
 
     name = "fedcp"
@@ -112,9 +112,9 @@ class FedCP(Method):
         return local.cross_entropy(logits, batch.labels) + self.lam * away
 
     def divided(self, local: ClientView, state: Tensors, features: Tensor, given: Mapping[str, Tensor]) -> Tensor:
-        """Return the logits (…, classes) of both classifiers, each on its shares of features (…, features).
+        """Return the summed logits (…, classes) of both classifiers, each on its share of features (…, features).
 
-        The personal classifier in `given` is what the policy knows of the client.
+        The policy network reads the personal classifier in `given`.
         """
         v = F.normalize(given[local.head[0]].sum(0), dim=0)
         policy = strip_prefix(_POLICY, state)
@@ -134,9 +134,9 @@ class FedCP(Method):
 
 
 def discrepancy(ones: Tensor, others: Tensor) -> Tensor:
-    """Return the squared maximum mean discrepancy of samples, (count, features) each, by a sum of Gaussian kernels."""
+    """Return the squared maximum mean discrepancy of two sets, (count, features) each, by a sum of Gaussian kernels."""
     points, count = torch.cat([ones, others]), len(ones)
-    points = points - points.mean(0)  # distances are differences of what is then smaller
+    points = points - points.mean(0)  # centred: distances are then differences of smaller numbers
     squares = points.square().sum(1)
     distances = squares + squares.unsqueeze(1) - 2 * points @ points.T
     kernels = torch.stack([torch.exp(-0.5 * distances / width) for width in _BANDWIDTHS]).sum(0)
@@ -147,11 +147,11 @@ def discrepancy(ones: Tensor, others: Tensor) -> Tensor:
 class GPFL(Method):
     """FedPer whose features pass a valve, once for the personal classifier and once for global guidance.
 
-    Clients share embeddings e_k of the classes and a valve, which under a condition c makes of features f relu((γ + 1)
-    · f + β), γ and β each LayerNorm(relu(linear layer of c)). The global condition is the mean of received e_k, the own
-    their mean by class counts. The loss is the cross-entropy of the personal classifier under the own condition, plus,
-    of features f_G under the global one, that of cos(f_G, e_k) and λ · |f_G − received e_y|, plus μ/2 · squares of
-    embeddings and valve.
+    Clients share class embeddings e_k and a valve, which under a condition c maps features f to relu((γ + 1) · f + β),
+    with γ and β each LayerNorm(relu(linear layer of c)). The global condition is the mean of the received e_k, the
+    personal one their mean by class counts. The loss is the cross-entropy of the personal classifier under the personal
+    condition, plus, for features f_G under the global condition, the cross-entropy of cos(f_G, e_k) and λ · |f_G −
+    received e_y|, plus μ/2 · squares of embeddings and valve.
     """
 
     name = "gpfl"
@@ -193,12 +193,12 @@ class GPFL(Method):
 
 
 def condition(embeddings: Tensor, counts: Tensor) -> Tensor:
-    """Return a client's own condition: the mean of embeddings (classes, features) by its class counts."""
+    """Return a client's personal condition: the mean of embeddings (classes, features) by its class counts."""
     return ((counts / counts.sum()).unsqueeze(1) * embeddings).sum(0)
 
 
 def valve(state: Tensors, features: Tensor, given: Tensor) -> Tensor:
-    """Return features (…, features) under a condition (features,)."""
+    """Return the valve's output for features (…, features) under a condition (features,)."""
 
     def scale(part: str) -> Tensor:
         one = strip_prefix(f"{_VALVE}{part}.", state)
@@ -209,7 +209,7 @@ def valve(state: Tensors, features: Tensor, given: Tensor) -> Tensor:
 
 
 def normed_layer(inputs: int, outputs: int, seed: int, purpose: str) -> Tensors:
-    """Return a linear layer and a LayerNorm behind it, drawn as PyTorch's are, from a stream of their own."""
+    """Return a linear layer and the LayerNorm after it, initialised as in PyTorch, from their own random stream."""
     drawn, most = generator(seed, purpose), inputs**-0.5
     weight, bias = (drawn.uniform(-most, most, shape) for shape in ((outputs, inputs), (outputs,)))
     layer = {"weight": torch.from_numpy(weight).float(), "bias": torch.from_numpy(bias).float()}
@@ -221,13 +221,13 @@ _SHIFT, _MEAN = "own/shift/", "common/mean"
 
 @METHODS.register
 class FedDBE(Method):
-    """FedAvg with a personal shift of features, whose mean is held near that of all clients.
+    """FedAvg with a personal shift of features; the loss keeps their mean near the global mean.
 
-    A client adds a vector of its own, zero at first, to the features before the classifier. The loss is the cross-
-    entropy plus κ · mean over features of ½ (m − g)². m is a moving mean of features without the shift, from zeros in
-    each round: (1 − μ) · m + μ · the batch's mean, through which alone gradients pass. g is the mean of the m with
-    which all clients end a pass before the first round, of which nothing else is left. ``also_personal: [head]`` makes
-    it FedPer with DBE.
+    A client adds a personal vector, zero at first, to the features before the classifier. The loss is the cross-entropy
+    plus κ · mean over features of ½ (m − g)². m is a moving mean of features without the shift, zero when a round
+    begins: (1 − μ) · m + μ · the batch's mean; gradients pass only through the latter. g is the mean of all clients' m
+    after a pass before the first round, of which nothing else is kept. ``also_personal: [head]`` makes it FedPer with
+    DBE.
     """
 
     name = "feddbe"
@@ -256,7 +256,7 @@ class FedDBE(Method):
     def drawn(
         self, local: ClientView, state: LocalState, batch: Batch, kappa: float, trained: frozenset[str]
     ) -> tuple[LocalState, Tensor]:
-        """Take a step on the entries in `trained`, and of the moving mean, which with a `kappa` of 0 has no effect."""
+        """Take a step that trains the entries in `trained` and updates the moving mean, without effect at `kappa` 0."""
         moving, rest = split(state["model"], trained)
 
         def loss(params: Tensors) -> tuple[Tensor, Tensors]:
@@ -280,13 +280,13 @@ class FedDBE(Method):
         return Server({**after.shared, _MEAN: server.shared[_MEAN]}, after.extra)
 
     def traffic(self, update: Update) -> tuple[int, int]:
-        """Return bytes without the global mean: it stays as it is, so it need not be sent in rounds."""
+        """Return bytes without the global mean: it does not change, so it need not be sent in rounds."""
         sent, received = super().traffic(update)
         beside = update.sent[_MEAN].nbytes
         return sent - beside, received - beside
 
 
-class FirstMeans(FedDBE):  # steps on the cross-entropy that leave nothing but a client's moving mean
+class FirstMeans(FedDBE):  # steps on the cross-entropy of which only the client's moving mean is kept
     def step(self, local: ClientView, state: LocalState, batch: Batch) -> tuple[LocalState, Tensor]:
         return self.drawn(local, state, batch, 0.0, local.parameters)
 

@@ -21,11 +21,11 @@ _CLUSTER, _SIMILARITY = "cluster", "likeness"
 
 @METHODS.register
 class CFL(PerClientModels):
-    """FedAvg in clusters; where a cluster has come to rest and its clients have not, it is split in two.
+    """FedAvg in clusters; a cluster is split in two if its mean update is small but a client's is large.
 
-    All begin in one cluster. Where ‖mean Δ_i‖ < ε₁ and max ‖Δ_i‖ > ε₂ of its updates Δ_i, a cluster of three or more is
-    divided by their cosine similarities; each half goes on from its model, with its own updates. Norms grow with model,
-    learning rate and steps, so ε₁ and ε₂ need tuning. Buffers go with their model. Clients are weighted equally.
+    All begin in one cluster. A cluster of three or more is split by the cosine similarities of its updates Δ_i if ‖mean
+    Δ_i‖ < ε₁ and max ‖Δ_i‖ > ε₂; each half continues from the same model, with its own updates. Norms grow with model,
+    learning rate and steps, so ε₁ and ε₂ need tuning. Buffers belong to the model. Clients are weighted equally.
     """
 
     name = "cfl"
@@ -33,7 +33,7 @@ class CFL(PerClientModels):
     buffers = "generated"
     own_averaging = "uniform"
     beyond_mean = ""
-    smoke: ClassVar[dict[str, Any]] = {"eps1": 10.0, "eps2": 0.0, "after": 0}  # so that something is split
+    smoke: ClassVar[dict[str, Any]] = {"eps1": 10.0, "eps2": 0.0, "after": 0}  # so that a cluster is split
     eps1: float = option(0.4, ge=0, help="A cluster is at rest where its mean update's norm is below ε₁; 0 is FedAvg.")
     eps2: float = option(1.6, ge=0, help="Its clients are not where the largest norm of their updates is above ε₂.")
     after: int = option(20, ge=0, help="Rounds in which no cluster is split, from the first.")
@@ -58,7 +58,7 @@ class CFL(PerClientModels):
 
         extra = server.extra
         present = [update.client for update in updates]
-        # Sorted, for a checkpoint does not keep the order of entries, and sums are rounded in order.
+        # Sorted: a checkpoint does not keep the order of entries, and the rounding of sums depends on it.
         names = sorted(server.federation.parameters & updates[0].returned.keys())
         moved = torch.stack([torch.cat([(one.returned[n] - one.sent[n]).flatten() for n in names]) for one in updates])
         norms = moved.norm(dim=1)
@@ -93,12 +93,12 @@ _FIRST, _CHOICE = "first/", "common/choice"
 
 @METHODS.register
 class IFCA(OwnTuning):
-    """Several models, of which a client trains and uses the one of least loss on its own samples.
+    """Several models; each client trains and uses the one with the least loss on its own samples.
 
-    A client receives all k, passes over its samples once with each, trains the one of the least mean loss and returns
-    it with the number of its choice; before a measurement it chooses anew. The server averages each model, buffers too,
-    over the clients that chose it, weighted equally. The first model begins as the backbone does, the others as its
-    parameters with the entries of each in another order.
+    A client receives all k models, passes over its samples once with each, trains the one with the least mean loss and
+    returns it with its number; before a measurement it chooses again. The server averages each model, with buffers,
+    over the clients that chose it, weighted equally. The first model is the initial model at first, the others are
+    copies of it with the entries of each parameter permuted.
     """
 
     name = "ifca"
@@ -156,7 +156,7 @@ class IFCA(OwnTuning):
 
 @dataclass(frozen=True)
 class Choosing(Steps):
-    """Steps that train nothing, and leave the client with the model of least loss in the place of its model."""
+    """Steps that train nothing; at their end the model with the least loss takes the place of the client's model."""
 
     clusters: int
 
@@ -169,7 +169,7 @@ class Choosing(Steps):
         with torch.no_grad():
             candidates = [{**model, **strip_prefix(f"common/{cluster}/", model)} for cluster in range(self.clusters)]
             losses = torch.stack([self.loss(local, local.frozen(one), batch) for one in candidates])
-        # A batch counts by its samples.
+        # Weighted by samples, because batches differ in size.
         sums = state["losses"]["sums"] + len(batch.labels) * losses
         return {**state, "losses": {"sums": sums}}, losses.min()
 

@@ -1,4 +1,4 @@
-"""Global models whose clients or server correct the drift of clients: FedProx, MOON, FedNova, FedDyn, SCAFFOLD."""
+"""Methods that train a global model and correct the drift of clients: FedProx, MOON, FedNova, FedDyn, SCAFFOLD."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from pflcore.options import option
 
 @METHODS.register
 class FedProx(Method):
-    """FedAvg whose clients are held near the model they received: loss + μ/2 · ‖w − w_received‖².
+    """FedAvg whose clients stay near the model they received: loss + μ/2 · ‖w − w_received‖².
 
-    Entries that stay on the client are free.
+    The proximal term leaves out entries that stay on the client.
     """
 
     name = "fedprox"
@@ -38,12 +38,12 @@ class FedProx(Method):
 
 @METHODS.register
 class Moon(Method):
-    """FedAvg whose clients keep features near the global model's, away from their last own model's.
+    """FedAvg whose clients keep features near the global model's, away from their previous model's.
 
-    The loss is the cross-entropy plus μ · mean of −log(e^(s(z, z_g) / τ) / (e^(s(z, z_g) / τ) + e^(s(z, z_p) / τ))), s
-    the cosine similarity, z features of the model in training, z_g of the received one, z_p of the one with which the
-    client ended its last round. Features are the classifier's input; in paper and authors' code the 256 outputs of a
-    projection of two linear layers with ReLU between them: ``projection: 256``, a group of that name.
+    The loss is the cross-entropy plus μ · mean of −log(e^(s(z, z_g) / τ) / (e^(s(z, z_g) / τ) + e^(s(z, z_p) / τ))). s
+    is the cosine similarity; z are features of the model in training, z_g of the received model, z_p of the model with
+    which the client ended its last round. Features are the classifier's input. In paper and authors' code they are the
+    256 outputs of two linear layers with ReLU between them: ``projection: 256`` adds these as the group ``projection``.
     """
 
     name = "moon"
@@ -70,7 +70,7 @@ class Moon(Method):
             model.add_module("projection", projection)
             model.add_module(name, classifier)
         else:
-            # What looks at the classifier's input is registered after this, so that it sees what the projection gives.
+            # Hooks that read the classifier's input are registered later, so they see the projection's output.
             classifier.register_forward_pre_hook(partial(_through, projection))
             setattr(model.get_submodule(parent), child, classifier)
             model.add_module("projection", projection)
@@ -89,7 +89,7 @@ class Moon(Method):
         logits, z = local.features(params, batch.inputs)
         others = (local.frozen(model) for model in (local.received, strip_prefix(OWN, params)))
         towards, away = (F.cosine_similarity(z, local.features(one, batch.inputs)[1], dim=-1) for one in others)
-        contrast = F.softplus((away - towards) / self.tau).mean()  # the negative logarithm above, without overflow
+        contrast = F.softplus((away - towards) / self.tau).mean()  # the −log of the docstring, without overflow
         return local.cross_entropy(logits, batch.labels) + self.mu * contrast
 
     def end(self, local: ClientView, state: LocalState) -> LocalState:
@@ -102,11 +102,11 @@ def _through(projection: nn.Module, classifier: nn.Module, inputs: tuple[Tensor]
 
 @METHODS.register
 class FedNova(Method):
-    """FedAvg in which clients that take more steps do not pull the model their way.
+    """FedAvg with normalised updates, so that clients with more steps do not pull the model their way.
 
-    A client's update D = w_received − w is divided by a, the number of steps, or with momentum ρ the sum over steps of
-    (1 − ρ^j) / (1 − ρ). The server takes w − τ · Σ p · D / a with τ = Σ p · a, p the clients' weights in averages.
-    Running statistics are averaged likewise.
+    A client's update D = w_received − w is divided by a, its number of steps, or with momentum ρ the sum over steps j
+    of (1 − ρ^j) / (1 − ρ). The server sets w to w − τ · Σ p · D / a with τ = Σ p · a, p the clients' weights in
+    averages. Running statistics are updated in the same way.
     """
 
     name = "fednova"
@@ -127,7 +127,7 @@ class FedNova(Method):
         return Server(shared, server.extra)
 
 
-class _Corrected(Method):  # the base of methods whose clients keep a tensor beside each shared parameter, zero at first
+class _Corrected(Method):  # base of methods whose clients keep a tensor per shared parameter, zero at first
     own_averaging = "uniform"
 
     def init_client(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
@@ -143,8 +143,8 @@ class _Corrected(Method):  # the base of methods whose clients keep a tensor bes
 class FedDyn(_Corrected):
     """FedAvg whose clients minimise loss − ⟨g_i, w⟩ + α/2 · ‖w − w_received‖², g_i their correction.
 
-    At the end of a round g_i, zero at first, becomes g_i − α · (w_i − w_received). The server has h, the mean of g_i
-    over all N clients: h ← h − α · P/N · (w̄ − w), w̄ the plain mean of what P clients returned, and then w ← w̄ − h/α.
+    g_i is zero at first; at the end of a round it becomes g_i − α · (w_i − w_received). The server keeps h, the mean of
+    g_i over all N clients. After a round with plain mean w̄ of P clients, h ← h − α · P/N · (w̄ − w), w ← w̄ − h/α.
     """
 
     name = "feddyn"
@@ -185,12 +185,12 @@ class FedDyn(_Corrected):
 
 @METHODS.register
 class Scaffold(_Corrected):
-    """FedAvg whose local steps are corrected by how the client's gradients differ from all clients'.
+    """FedAvg whose local steps are corrected by how a client's gradients differ from the global ones.
 
-    A client has a control variate c_i, the server c, both zero at first. A local step descends on gradient − c_i + c.
-    After K steps at learning rate η from x to y, c_i becomes c_i − c + (x − y) / (K η), the paper's second option. The
-    server takes x ← x + η_g · mean (y − x), clients weighted equally, and c ← c + Σ change of c_i / N. Momentum and
-    decay act on the corrected gradient, and so on c_i.
+    A client has a control variate c_i, the server c, both zero at first. A local step uses gradient − c_i + c. After K
+    steps with learning rate η from x to y, c_i becomes c_i − c + (x − y) / (K η), the paper's second option. The server
+    sets x ← x + η_g · mean (y − x), clients weighted equally, and c ← c + Σ change of c_i / N. Momentum and decay act
+    on the corrected gradient, and through it on c_i.
     """
 
     name = "scaffold"

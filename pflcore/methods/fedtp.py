@@ -14,7 +14,7 @@ from pflcore.methods.hypernetworks import HypernetworkMethod
 from pflcore.options import option
 
 _QKV = "attention.qkv"
-# What may be generated, and the group of it; of all but the projections, what lies in a Transformer's blocks.
+# Choices of `generated_part` and their groups; except for the projections, only entries in Transformer blocks.
 _PARTS = {_QKV: _QKV, "mlp": "mlp", "norm": "norm", "encoder": ALL}
 _IN_BLOCK = re.compile(r"(.+\.)?blocks\.\d+\.")
 
@@ -23,7 +23,7 @@ _IN_BLOCK = re.compile(r"(.+\.)?blocks\.\d+\.")
 class FedTP(HypernetworkMethod):
     """Attention projections are generated per client from a learned embedding; the rest is averaged.
 
-    A client trains the shared part ξ and W_i = h(z_i; φ) jointly and is measured with the new ones. Embeddings of
+    A client trains the shared part ξ and W_i = h(z_i; φ) jointly and is measured with the new ξ and W_i. Embeddings of
     clients that were not sampled still move through momentum and decay, as in the code. ``also_personal: [head]`` is
     FedTP+FedPer, ``knn: 0.6`` FedTP+KNN; ``generated_part`` is the paper's ablation.
     """
@@ -54,7 +54,7 @@ class FedTP(HypernetworkMethod):
 class FedTPFedRoD(FedRoD, FedTP):
     """Attention projections are generated as in FedTP; clients have a second classifier as in FedRoD.
 
-    It reads the class token before the last LayerNorm. A client is measured with the sum of both logits.
+    This classifier reads the class token before the last LayerNorm. A client is measured with the sum of both logits.
     """
 
     name = "fedtp_fedrod"

@@ -1,4 +1,4 @@
-"""Hypernetworks on the server that generate models of clients, or parts: pFedHN, FedOFA; FedTP is in ``fedtp``."""
+"""Methods whose server generates clients' models by a hypernetwork: pFedHN, FedOFA; FedTP is in ``fedtp``."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _HYPER = "hyper/"
 
 @dataclass(frozen=True, kw_only=True)
 class HypernetworkMethod(Method):
-    """A hypernetwork h on the server generates entries W_i = h(z_i; φ) from an embedding z_i per client.
+    """Base of methods whose server generates W_i = h(z_i; φ) from an embedding z_i per client.
 
-    The server averages what is shared and takes one step of SGD along the gradient of Σ p_i · ⟨h(z_i; φ), before_i −
-    after_i⟩ with respect to φ and all embeddings, p_i the clients' weights in averages. ``Server.extra`` holds
-    parameters ``hyper/…`` and momenta ``momentum/…``.
+    The server averages shared entries. It takes one SGD step with the gradient of Σ p_i · ⟨h(z_i; φ), before_i −
+    after_i⟩ with respect to φ and all embeddings; p_i are the clients' weights in averages. ``Server.extra`` has the
+    parameters of the hypernetwork h as ``hyper/…`` and their momenta as ``momentum/…``.
     """
 
     beyond_mean: ClassVar[str] = "its server trains a hypernetwork by the sum of changes"
@@ -49,7 +49,7 @@ class HypernetworkMethod(Method):
         return server
 
     def make(self, server: Server, clients: Sequence[int]) -> Tensors:
-        """Return generated entry → its values for some clients, (clients, \\*shape), as a function with gradients."""
+        """Return the generated entries of some clients, with gradients: name → (clients, \\*shape)."""
         hyper, params = self.hypernetwork(server)
         return hyper(params, clients)
 
@@ -68,7 +68,7 @@ class HypernetworkMethod(Method):
 
     def hypernetwork(self, server: Server) -> tuple[HyperNetwork, Tensors]:
         """Return the hypernetwork and its parameters."""
-        # Sorted, for a checkpoint does not keep the order of entries, and sums are rounded in order.
+        # Sorted: a checkpoint does not keep the order of entries, and the rounding of sums depends on it.
         params = dict(sorted(strip_prefix(_HYPER, server.extra).items()))
         targets = dict(sorted(server.federation.generated.items()))
         clients, width = params["embedding"].shape
@@ -79,15 +79,15 @@ class HypernetworkMethod(Method):
     ) -> None:
         r"""Take one step of the server's SGD, in place.
 
-        `upstream` has gradients of generated entries, (clients, \*shape), `beside` those of further entries of
-        ``server.extra``, whose momenta are below ``momentum/``.
+        `upstream` has the gradients of generated entries, (clients, \*shape), `beside` those of other entries of
+        ``server.extra``, whose momenta have names that begin with ``momentum/``.
         """
         hyper, params = self.hypernetwork(server)
         grads = dict(sorted((beside or {}).items()))
         if self.server_clip is not None:
             squares = [grad.square().sum() for grad in grads.values()]
             norm = torch.stack([hyper.squared_norm(params, clients, upstream), *squares]).sum().sqrt()
-            factor = (self.server_clip / (norm + 1e-6)).clamp(max=1)  # as PyTorch's clip_grad_norm_
+            factor = (self.server_clip / (norm + 1e-6)).clamp(max=1)  # as in PyTorch's clip_grad_norm_
             grads, upstream = ({name: one * factor for name, one in part.items()} for part in (grads, upstream))
         lr, rho, decay = self.server_lr, self.server_momentum, self.server_weight_decay
         momenta = strip_prefix(MOMENTA, server.extra)
@@ -102,10 +102,10 @@ class HypernetworkMethod(Method):
 class PFedHN(HypernetworkMethod):
     """Whole models are generated per client from a learned embedding; clients keep nothing.
 
-    A client trains θ_i = h(z_i; φ); h, an MLP and a linear head per tensor, and the embeddings take one SGD step along
-    its change. Everyone is measured with h(z_i). Buffers are averaged. The paper trains one client per round, for 5000
-    rounds of 50 batches, with gradients clipped at 50 on both sides; FedTP's comparison has ``hidden: 150, server_clip:
-    null``. pFedHN-PC is ``also_personal: [head]``.
+    A client trains θ_i = h(z_i; φ). h, an MLP with a linear head per tensor, and the embeddings take one SGD step along
+    the client's change. All clients are measured with h(z_i). Buffers are averaged. The paper trains one client per
+    round, for 5000 rounds of 50 batches, with gradients clipped at 50 on both sides; FedTP's comparison has ``hidden:
+    150, server_clip: null``. pFedHN-PC is ``also_personal: [head]``.
     """
 
     name = "pfedhn"
@@ -121,17 +121,16 @@ _ATTENTION = "attention/"
 class FedOFA(HypernetworkMethod):
     """Whole models are generated as in pFedHN, then their filters are recalibrated by attention.
 
-    After attention, pruning (AGPS) sets the smallest weights of convolutions to zero, which clients do not grow again.
-    The server steps along the gradient of Σ p_i · (⟨θ_i, before_i − after_i⟩ + λ · ‖O·Oᵀ − I‖²), θ_i the recalibrated
-    model and the last term the mean over convolutions, whose filters are the rows of O; ``lam: 0`` is FedOFA*. Everyone
-    is measured with the pruned model. The paper uses 8 heads for CIFAR-10 (intra alone: 2), and for CIFAR-100 2 (intra:
-    8).
+    After attention, pruning (AGPS) sets the smallest weights of convolutions to zero; clients do not train these. The
+    server's step uses the gradient of Σ p_i · (⟨θ_i, before_i − after_i⟩ + λ · ‖O·Oᵀ − I‖²). θ_i is the recalibrated
+    model, the last term the mean over convolutions, with filters as the rows of O; ``lam: 0`` is FedOFA*. Clients are
+    measured with the pruned model. The paper uses 8 heads for CIFAR-10 (intra alone: 2) and 2 for CIFAR-100 (intra: 8).
     """
 
     name = "fedofa"
     citation = "Yang et al., FedOFA, arXiv 2311.12049, 2023, section 3"
     ignores_unlabelled = True
-    # Without convolutions there is nothing to recalibrate: a backbone that lacks them is refused.
+    # Names 'conv', so that a backbone without convolutions is refused: it has nothing to recalibrate.
     generated = ("conv", ALL)
     smoke: ClassVar[dict[str, Any]] = {"embedding": 8, "hidden": 16, "heads": 2}
     kind: str = option("tfa", choices=KINDS, help="Attention by filter (intra), by layer (inter), or both (tfa).")
@@ -161,7 +160,7 @@ class FedOFA(HypernetworkMethod):
         return masked(made, masks(made, self.percent, self.parts)) if self.percent else made
 
     def loss(self, local: ClientView, params: Tensors, batch: Batch) -> Tensor:
-        """Return the loss as without pruning; what was zero when it was received has no gradient."""
+        """Return the loss as without pruning; weights that the client received as zeros have no gradient."""
         if self.percent:
             names = [name for name in params if name in local.roles.generated and self._prunes(params[name])]
             params = masked(params, {name: local.received[name] != 0 for name in names})
@@ -193,11 +192,11 @@ class FedOFA(HypernetworkMethod):
         return replace(server, shared=self.average(updates, roles.shared))
 
     def traffic(self, update: Update) -> tuple[int, int]:
-        """Return bytes: of a pruned layer the weights that are left, and downwards a bit per weight that says which."""
+        """Return bytes: of a pruned tensor the remaining weights, and downwards a bit per weight that marks them."""
         sent, received = super().traffic(update)
         for tensor in update.sent.values():
             left = int(tensor.count_nonzero())
-            # Something is left of every pruned tensor; running statistics that begin as zeros are none.
+            # Every pruned tensor has weights left; one of zeros only is not pruned: running statistics begin so.
             if self.percent and self._prunes(tensor) and 0 < left < tensor.numel():
                 sent += 4 * left - tensor.nbytes
                 received += 4 * left + -(-tensor.numel() // 8) - tensor.nbytes

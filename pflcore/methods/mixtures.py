@@ -1,4 +1,4 @@
-"""Models of clients' own, mixed by who is like whom: FedAMP, FedU, FedCAC."""
+"""Personal models that the server mixes with those of related clients: FedAMP, FedU, FedCAC."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from pflcore.options import option
 
 @METHODS.register
 class FedAMP(PerClientModels):
-    """Clients have models w_i of their own; the server sends each a mixture u_i of them to stay near.
+    """Clients have their own models w_i and stay near mixtures u_i of these, which the server sends.
 
-    A client minimises loss + λ/(2α) · ‖w − u_i‖² and is measured with the w_i that it ends with; u_i = Σ_j ξ_ij · w_j
-    of the last models of all. By distance ξ_ij = α/σ · exp(−‖w_i − w_j‖²/σ) for j ≠ i, and ξ_ii is what is left to 1;
-    by cosine, the paper's HeurFedAMP, ξ_ij is in proportion to exp(σ · cos(w_i, w_j)), and ξ_ii is set. Buffers stay on
-    the client.
+    A client minimises loss + λ/(2α) · ‖w − u_i‖² and is measured with its w_i at the end. u_i = Σ_j ξ_ij · w_j, over
+    the latest models of all clients. With attention by distance ξ_ij = α/σ · exp(−‖w_i − w_j‖²/σ) for j ≠ i, and ξ_ii
+    makes the sum 1. With attention by cosine, the paper's HeurFedAMP, ξ_ij is proportional to exp(σ · cos(w_i, w_j)),
+    and ξ_ii is set. Buffers stay on the client.
     """
 
     name = "fedamp"
@@ -99,9 +99,9 @@ class FedAMP(PerClientModels):
 
 @METHODS.register
 class FedU(PerClientModels):
-    """Clients have models of their own; after a round the sampled ones move towards each other.
+    """Clients have their own models; after a round the server moves the sampled ones towards each other.
 
-    The server takes w_k ← w_k − strength · Σ_l coupling · (w_k − w_l) over the sampled clients l. ``strength`` stands
+    The server sets w_k ← w_k − strength · Σ_l coupling · (w_k − w_l) over the sampled clients l. ``strength`` stands
     for 0.5 · η · L · β · K of the authors' code. Buffers stay on the client.
     """
 
@@ -124,11 +124,11 @@ _CRITICAL, _GLOBAL, _NEIGHBOURS = "critical/", "global/", "friends"
 
 @METHODS.register
 class FedCAC(PerClientModels):
-    """What is critical to a client is averaged over clients like it until round β, all else over all.
+    """Critical parameters are averaged over similar clients until round β, all others over all clients.
 
-    Of |Δw · w| the share τ of largest in each tensor is critical. With masks m of these, two clients overlap by O_ij =
-    1 − |m_i − m_j|₁ / (2 |m_i|₁); after round t clients j with O_ij ≥ mean + t/β · (max − mean) of all are neighbours
-    of i. A client receives the plain mean of its own and its neighbours' latest models where it is critical, elsewhere
+    The share τ of entries with the largest |Δw · w| in each tensor is critical; m masks it. Two clients overlap by O_ij
+    = 1 − |m_i − m_j|₁ / (2 |m_i|₁). After round t all j with O_ij ≥ mean + t/β · (max − mean) of all overlaps are
+    neighbours of i. Critical entries of a client are the plain mean of its and its neighbours' latest models, others
     FedAvg's. Buffers stay on the client. The defaults are the authors' for CIFAR-10; for CIFAR-100 τ = 0.4 and β = 170.
     """
 
@@ -144,7 +144,7 @@ class FedCAC(PerClientModels):
         for name, stored in self.models(server).items():
             server.extra[f"{_CRITICAL}{name}"] = torch.zeros_like(stored, dtype=torch.bool)
             server.extra[f"{_GLOBAL}{name}"] = initial[name].clone()
-        # Who has trained is a neighbour of its own.
+        # [i, j]: whether j is a neighbour of i; a client that has trained is its own neighbour.
         server.extra[_NEIGHBOURS] = next(iter(initial.values())).new_zeros(clients, clients).bool()
         return server
 
@@ -179,16 +179,16 @@ class FedCAC(PerClientModels):
 
 
 def critical(sent: Tensor, returned: Tensor, tau: float) -> Tensor:
-    """Return which entries are among the share `tau` of largest sensitivity, above zero: booleans of their shape."""
+    """Return a mask of the share `tau` of entries with the largest sensitivity |Δw · w|, if that is above zero."""
     sensitivity = ((returned - sent) * returned).abs()
     largest = sensitivity.flatten().topk(int(tau * sensitivity.numel())).values
     return (sensitivity >= largest[-1]) & (sensitivity > 0) if len(largest) else torch.zeros_like(sensitivity).bool()
 
 
 def neighbours(masks: Sequence[Tensor], passed: float) -> Tensor:
-    """Return whose masks (clients, …), of each tensor, are enough like whose: (clients, clients), of at least two.
+    """Return a mask (clients, clients) of neighbours from masks (clients, …) of each tensor, for at least two clients.
 
-    `passed` is how much of the way from the mean of all overlaps to the largest one the threshold has gone.
+    The threshold lies a share `passed` of the way from the mean of all overlaps to the largest one.
     """
     flat = (mask.flatten(1).float() for mask in masks)
     both = sum((one @ one.t() for one in flat), torch.zeros(())).double()

@@ -1,4 +1,4 @@
-"""Parts of a model that train in turn: FedRep, FedBABU, FedSelect."""
+"""Methods that train parts of a model in turn: FedRep, FedBABU, FedSelect."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from pflcore.options import option
 class FedRep(Method):
     """The last linear layer is personal and trained first, then the shared body under it.
 
-    The first `head_epochs` epochs of a round train the classifier, with the body as received, the others the body, each
-    part from zero momentum; what is not being trained keeps its values to the bit. An epoch is as many steps as a pass
-    over the client's samples takes, also under `training.local_steps`. Clients are weighted equally.
+    The first `head_epochs` epochs of a round train the classifier on the received body, the others train the body, each
+    from zero momentum; the other part keeps its values to the bit. An epoch has as many steps as a pass over the
+    client's samples, also under `training.local_steps`. Clients are weighted equally.
     """
 
     name = "fedrep"
@@ -55,7 +55,7 @@ class FedRep(Method):
 
 
 class PersonalPart(Steps):
-    """Steps that train what is personal and nothing else; running statistics of the rest stay as they are."""
+    """Steps that train personal parameters only; running statistics of all other layers do not change."""
 
     ignores_unlabelled = True
 
@@ -68,10 +68,10 @@ class PersonalPart(Steps):
 
 @METHODS.register
 class FedBabu(Method):
-    """Rounds train and average the body alone; clients tune a copy of the model before they are measured.
+    """Rounds train and average only the body; clients tune a copy of the model before they are measured.
 
-    The classifier is that of the initial model in all rounds, neither trained nor sent. The tuning, on a client's own
-    training samples by SGD without momentum or decay, is forgotten. `finetune_groups` takes the place of
+    In all rounds the classifier is that of the initial model, neither trained nor sent. The tuning uses a client's own
+    training samples and SGD without momentum or decay, and is discarded afterwards. `finetune_groups` replaces
     `finetune_parts`. Clients are weighted equally.
     """
 
@@ -103,13 +103,13 @@ _VALUES, _MASK, _ROUNDS, _USED = "own/values/", "own/mask/", "own/rounds", "comm
 
 @METHODS.register
 class FedSelect(Method):
-    """FedAvg of what is not personal; what a client moves most becomes so, more from time to time.
+    """FedAvg in which the parameters that a client moves most become personal, more of them over time.
 
-    A round begins with the client's own values of the parameters in its mask, empty at first, and the server's of all
-    others. It trains the former alone for a pass of its own, then the latter alone (LocalAlt). Every few rounds of the
-    client the mask grows, in each weight tensor of which at most a share α is personal, by a share p of what is not:
-    what moved most. The server takes the plain mean of each parameter over those to which it was not personal. Buffers
-    are averaged.
+    A round begins with the client's values of the parameters in its mask, which is empty at first, and the server's
+    values of all others. The client trains only the former in an extra pass, then only the latter (LocalAlt). Every few
+    rounds of the client its mask grows: in each weight tensor a share p of the shared entries, those that moved most,
+    becomes personal, up to a share α of the tensor. The server takes the plain mean of each parameter over the clients
+    that shared it. Buffers are averaged.
     """
 
     name = "fedselect"
@@ -162,25 +162,25 @@ class FedSelect(Method):
         return Server(shared)
 
     def traffic(self, update: Update) -> tuple[int, int]:
-        """Return the bytes of what is not personal, and upwards a bit for each entry of the masks."""
+        """Return the bytes of shared entries, and upwards also one bit for each entry of the masks."""
         masks = strip_prefix(_USED, update.returned)
-        counts = torch.stack([mask.sum() for mask in masks.values()]).tolist()  # one wait for a device
+        counts = torch.stack([mask.sum() for mask in masks.values()]).tolist()  # one device synchronisation
         whole = sum(tensor.nbytes for name, tensor in update.returned.items() if not name.startswith(_USED))
         down = whole - sum(update.returned[name].itemsize * own for name, own in zip(masks, counts, strict=True))
         return down + sum(-(-mask.numel() // 8) for mask in masks.values()), down
 
 
 @dataclass(frozen=True)
-class Part(Steps):  # steps that train the personal parameters, or all others
+class Part(Steps):  # steps that train only the personal or only the shared parameters
     ignores_unlabelled = True
     trains: str  # "personal" or "shared"
-    opens: bool = False  # whether it is the first part of a round, which puts the client's values into the model
-    grows: FedSelect | None = None  # in the last part of a round: the method by whose options the mask grows
+    opens: bool = False  # whether it is the first phase of a round, which puts the client's values into the model
+    grows: FedSelect | None = None  # in the last phase of a round: the method, whose options say how the mask grows
 
     def begin(self, local: ClientView, start: Tensors) -> LocalState:
         if self.opens:
             begun = _merged(start)
-            # The end of the round compares with them, to see how far it has moved what is not personal yet.
+            # The end of the round compares with these values to see how far it has moved the shared entries.
             values = {name: tensor.clone() for name, tensor in begun.items()}
             start = {**start, **begun, **add_prefix(_VALUES, values)}
         return super().begin(local, start)
@@ -189,7 +189,7 @@ class Part(Steps):  # steps that train the personal parameters, or all others
         masks = strip_prefix(_MASK, state["model"])
         trained = masks.keys() if self.trains == "personal" else local.parameters
         after, loss = sgd_step(local, state, lambda params: self.loss(local, params, batch), trained)
-        for name, mask in masks.items():  # not the gradients: there is decay and momentum
+        for name, mask in masks.items():  # masked gradients would not do: decay and momentum also move entries
             rests = ~mask if self.trains == "personal" else mask
             after["model"][name] = torch.where(rests, local.received[name], after["model"][name])
         return after, loss
@@ -207,12 +207,12 @@ class Part(Steps):  # steps that train the personal parameters, or all others
             moved = (model[name] - model[f"{_VALUES}{name}"]).abs()
             grown[name] = torch.where(due, grow(mask, moved, self.grows.rate, self.grows.limit), mask)
         kept = {**add_prefix(_VALUES, values), **add_prefix(_MASK, grown), _ROUNDS: rounds}
-        # What is averaged is what was shared in this round.
+        # The server averages what was shared in this round, so it receives the mask before it grew.
         return {**state, "model": {**model, **kept, **add_prefix(_USED, masks)}}
 
 
 def grow(mask: Tensor, moved: Tensor, rate: float, limit: float) -> Tensor:
-    """Return the mask and a share `rate` of what is not in it, the largest of `moved`, up to a share `limit` of all."""
+    """Return the mask and a share `rate` of its free entries, those with most `moved`, up to a share `limit` of all."""
     free = torch.where(mask, -1.0, moved)
     inside = mask.sum()
     wanted = torch.round(rate * (mask.numel() - inside)).to(torch.int64)

@@ -1,4 +1,4 @@
-"""Classes as Gaussians in the space of features: each client's are a mixture of its own and the global ones."""
+"""pFedFDA: a client's classes are Gaussians in feature space, mixtures of its own and the global ones."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _MEANS, _COVARIANCE, _COUNTS = "common/means", "common/covariance", "data/class_
 
 @METHODS.register
 class PFedFDA(OwnTuning):
-    """A shared body under Gaussian classifiers, which clients mix of their own and the global one.
+    """A shared body with Gaussian classifiers, which each client mixes from its own and the global one.
 
-    Beside the body a mean of features per class and one covariance travel; logits are log p(class) + log p(features |
-    class), p(class) the client's shares of classes plus 0.0001. A client trains the body under the global Gaussians,
-    then estimates its own, classes that it lacks as the global ones, and adds the identity to the covariance. It
-    returns β times its own plus 1 − β times the global ones, averaged by samples, and is measured with such a mixture
-    made anew. β is that of a grid with the least cross-entropy on its training samples, each left out of the client's
-    own Gaussians.
+    Besides the body, the mean features of each class and one covariance are exchanged. Logits are log p(class) + log
+    p(features | class); p(class) is the client's share of the class plus 0.0001. A client trains the body under the
+    global Gaussians, then estimates its own, with global means for classes that it lacks and the identity added to the
+    covariance. It returns β times its own plus 1 − β times the global ones, which are averaged by samples, and is
+    measured with such a mixture made anew. β is the value of a grid with the least cross-entropy on its training
+    samples, each left out of the client's own Gaussians.
     """
 
     citation = "McLaughlin and Su, pFedFDA, NeurIPS 2024, algorithm 1"
@@ -88,7 +88,7 @@ class PFedFDA(OwnTuning):
         return super().predictor(local, {**state, _MEANS: best.means, _COVARIANCE: best.covariance}, samples)
 
 
-class Estimate(Steps):  # steps that train nothing; at their end a client has estimates of its own Gaussians
+class Estimate(Steps):  # steps that train nothing; they end with estimates of the client's own Gaussians
     def begin(self, local: ClientView, start: Tensors) -> LocalState:
         return {**super().begin(local, start), "seen": vars(Moments.none(gaussians(start))).copy()}
 
@@ -104,7 +104,7 @@ class Estimate(Steps):  # steps that train nothing; at their end a client has es
 
 @dataclass(frozen=True)
 class Interpolate(Steps):
-    """Steps that train nothing; at their end a client has the best mixture of its own Gaussians and the global ones."""
+    """Steps that train nothing; they end with the best mixture of the client's own and the global Gaussians."""
 
     grid: int
 
@@ -135,12 +135,12 @@ def gaussians(state: Mapping[str, Tensor]) -> Gaussians:
 
 
 def log_priors(state: Mapping[str, Tensor]) -> Tensor:
-    """Return log priors (classes,) by the client's training samples, up to a number that is the same for all."""
+    """Return log priors (classes,) from the client's class counts, up to a constant that all classes share."""
     return (state[_COUNTS] / state[_COUNTS].sum() + 1e-4).log()
 
 
 def features_of(local: ClientView, state: LocalState, batch: Batch) -> Tensor:
-    """Return the features of a batch, (samples, features), with running statistics at rest."""
-    local.used.add(CLASS_WEIGHTS)  # which classes count how much is no matter of estimates
+    """Return the features of a batch, (samples, features); running statistics do not change."""
+    local.used.add(CLASS_WEIGHTS)  # class weights are not refused: estimates do not depend on them
     with torch.no_grad():
         return local.features(local.frozen(state["model"]), batch.inputs)[1].flatten(0, -2)

@@ -1,4 +1,4 @@
-"""A shared network, and on each client a tree of Gaussian processes that tells its classes apart by their features."""
+"""pFedGP: a shared network, and on each client a tree of Gaussian processes that classifies by its features."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from pflcore.options import option
 from pflcore.seeds import torch_seed
 
 _MEANS, _COUNTS = "own/means", "own/counts"
-_MIN_PROBABILITY = 1e-12  # what the authors add to probabilities before their logarithm
+_MIN_PROBABILITY = 1e-12  # added to probabilities before their logarithm, as in the authors' code
 
 
 @METHODS.register
 class PFedGP(OwnTuning):
-    """A shared network under classifiers that are Gaussian processes of a client's own samples.
+    """A shared network with classifiers that are Gaussian processes of a client's own samples.
 
-    A round begins with a tree of the client's classes by the means of their features. In a step, at each node, one half
-    of the batch's samples of either side tells a Gaussian process which side the other half is of; the loss is the sum
-    over nodes of the mean cross-entropy on these. Only the network learns; the kernel is 8 · exp(−d²/2) of features on
-    the unit sphere. For a measurement tree and processes are made of all training samples; a class has the product
-    along its path. Clients are weighted equally. Time grows with the cube of a batch and of a client's samples, memory
-    with the square: 240 MB a matrix for 1,000 samples and 30 chains.
+    A round begins with a tree of the client's classes, built from the means of their features. In a step, each node
+    fits a Gaussian process to half of the batch's samples of each side and predicts the sides of the other half; the
+    loss is the sum over nodes of the mean cross-entropy of these predictions. Only the network learns; the kernel is 8
+    · exp(−d²/2) of features on the unit sphere. In a measurement tree and processes use all training samples; the
+    probability of a class is the product along its path. Clients are weighted equally. Time grows with the cube of a
+    batch and of a client's samples, memory with the square: 240 MB per matrix for 1,000 samples and 30 chains.
     """
 
     citation = "Achituve et al., Personalized Federated Learning with Gaussian Processes, NeurIPS 2021"
@@ -71,7 +71,7 @@ class PFedGP(OwnTuning):
 
         def loss(params: Tensors) -> Tensor:
             features = local.features(params, batch.inputs)[1].flatten(0, -2)
-            total = features.sum() * 0  # a client of one class has nothing to learn
+            total = features.sum() * 0  # the loss of a client with one class, whose tree has no node
             for sides in tree["nodes"][:, labels]:
                 given, held = halved(sides, draws)
                 if len(held):
@@ -113,7 +113,7 @@ class PFedGP(OwnTuning):
 
 
 def halved(sides: Tensor, draws: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Return places of samples not of side 0, by their sides (samples,): one part, and a half of each side."""
+    """Return two random index sets that halve each side, ±1, of `sides` (samples,); the first gets an odd sample."""
     parts = []
     for side in (1, -1):
         places = (sides == side).nonzero().flatten()
@@ -124,5 +124,5 @@ def halved(sides: Tensor, draws: torch.Generator) -> tuple[Tensor, Tensor]:
 
 
 def stream(local: ClientView, purpose: str, *ids: int) -> torch.Generator:
-    """Return the random numbers of a client in a round, for one of its purposes; on the CPU."""
+    """Return a random generator on the CPU for one purpose of the client in this round."""
     return torch.Generator().manual_seed(torch_seed(int(local.received["data/draws"]), f"pfedgp {purpose}", *ids))

@@ -19,18 +19,18 @@ from pflcore.options import option
 from pflcore.seeds import torch_seed
 
 _HYPER, _LAYER, _KEPT = "hyper/", "layers.", "common/kept/"
-_LINEARS = 3  # below the layers' outputs
+_LINEARS = 3  # linear layers below the output layers
 
 
 @METHODS.register
 class PFedLALayerwise(PerClientModels):
     """A client's model is, layer by layer, a learned mixture of all clients' models.
 
-    The server stores every client's latest model θ_j and a hypernetwork: an embedding, three linear layers with ReLU,
-    then for each layer l of the model one with ReLU to N outputs, which, divided by their sum, are the weights α_i^l.
-    The client receives Σ_j α_i^{l,j} · θ_j^l; its hypernetwork takes a step of plain SGD along before − after. Everyone
-    is measured with the new mixture. Buffers are averaged. All clients should take part in each round, or stale models
-    are mixed. This is not the method of local attention with the same short name.
+    The server stores each client's latest model θ_j and a hypernetwork: an embedding, three linear layers with ReLU,
+    then for each layer l of the model a linear layer with ReLU and N outputs. Divided by their sum, these are the
+    weights α_i^l. The client receives Σ_j α_i^{l,j} · θ_j^l; its hypernetwork takes a step of plain SGD along before −
+    after. All clients are measured with the new mixture. Buffers are averaged. All clients should take part in each
+    round, or stale models are mixed. The method of local attention with the same short name is another one.
     """
 
     name = "pfedla_layerwise"
@@ -48,7 +48,7 @@ class PFedLALayerwise(PerClientModels):
         params = {"embedding": torch.randn(clients, self.embedding, generator=stream)}
         for index in range(_LINEARS):
             width = self.hidden if index else self.embedding
-            for part, shape in (("weight", (self.hidden, width)), ("bias", (self.hidden,))):  # as PyTorch begins them
+            for part, shape in (("weight", (self.hidden, width)), ("bias", (self.hidden,))):  # as in PyTorch
                 drawn = torch.rand(clients, *shape, generator=stream)
                 params[f"mlp.{index}.{part}"] = (2 * drawn - 1) * width**-0.5
         for layer in self.layers(server):
@@ -59,9 +59,9 @@ class PFedLALayerwise(PerClientModels):
         return server
 
     def layers(self, server: Server) -> dict[str, list[str]]:
-        """Return the parameters of each layer, by its name; a parameter of the model itself is a layer."""
+        """Return layer → names of its parameters; a parameter of the model itself is a layer."""
         layers: dict[str, list[str]] = {}
-        # Sorted, for a checkpoint does not keep the order of entries, and sums are rounded in order.
+        # Sorted: a checkpoint does not keep the order of entries, and the rounding of sums depends on it.
         for name in sorted(self.models(server)):
             layers.setdefault(layer_of(name), []).append(name)
         return layers
@@ -75,7 +75,7 @@ class PFedLALayerwise(PerClientModels):
 
     @torch.no_grad()
     def weights_of(self, server: Server, clients: Sequence[int]) -> Tensors:
-        """Return the weights α of some clients as the server has them now: layer → (clients, all clients)."""
+        """Return the current weights α of some clients: layer → (clients, all clients)."""
         index = list(clients)
         params = {name: tensor[index] for name, tensor in strip_prefix(_HYPER, server.extra).items()}
         return self.mixtures(params, index, list(self.layers(server)))
@@ -91,7 +91,7 @@ class PFedLALayerwise(PerClientModels):
         for layer, names in layers.items():
             for name in names:
                 change = torch.stack([update.sent[name] - update.returned[name] for update in updates]).flatten(1)
-                # ⟨Σ_j α_j · θ_j, change⟩ for every client; a step of one does not touch another's parameters.
+                # ⟨Σ_j α_j · θ_j, change⟩ for every client; its gradient does not reach other clients' parameters.
                 terms.append((weights[layer] * (change @ models[name].flatten(1).t())).sum())
         grads = torch.autograd.grad(torch.stack(terms).sum(), list(params.values()))
         with torch.no_grad():
@@ -101,7 +101,7 @@ class PFedLALayerwise(PerClientModels):
         return Server(self.average(updates, roles.shared), server.extra)
 
     def mixtures(self, params: Tensors, clients: Sequence[int], layers: Sequence[str]) -> Tensors:
-        """Return the weights α of some clients by their stacked `params`: layer → (clients, all clients)."""
+        """Return the weights α of some clients from their stacked `params`: layer → (clients, all clients)."""
         hidden = params["embedding"]
         for index in range(_LINEARS):
             hidden = F.relu(_linear(params, f"mlp.{index}", hidden))
@@ -110,7 +110,7 @@ class PFedLALayerwise(PerClientModels):
             outputs = F.relu(_linear(params, f"{_LAYER}{layer}", hidden))
             total = outputs.sum(1, keepdim=True)
             own = F.one_hot(torch.tensor(clients, device=outputs.device), outputs.shape[1]).to(outputs.dtype)
-            # The inner choice keeps a division by zero out of the gradient.
+            # The inner `where` keeps a division by zero out of the gradient.
             mixtures[layer] = torch.where(total > 0, outputs / torch.where(total > 0, total, 1.0), own)
         return mixtures
 
@@ -125,10 +125,10 @@ def _linear(params: Tensors, name: str, inputs: Tensor) -> Tensor:
 
 @METHODS.register
 class HeurpFedLA(PFedLALayerwise):
-    """Layer-wise mixtures as pFedLA's, but for the k layers in which a client counts most on itself.
+    """Layer-wise mixtures as in pFedLA, except for the k layers where a client's own weight is largest.
 
-    In the k layers in which α_i^{l,i} is largest the client goes on with its own parameters, which are returned, but
-    not sent to it; no gradient reaches their outputs. With k = 0 this is pfedla_layerwise.
+    In the k layers with the largest α_i^{l,i} a client continues with its own parameters. It returns them, but does not
+    receive them; no gradient reaches the hypernetwork's outputs for them. With k = 0 this is pfedla_layerwise.
     """
 
     name = "heurpfedla"
@@ -150,7 +150,7 @@ class HeurpFedLA(PFedLALayerwise):
         return self._with_kept(super().update_server(server, roles, updates), server.federation)
 
     def _with_kept(self, server: Server, federation: Federation) -> Server:
-        """Return the server with what clients keep in the round to come: for each entry that is mixed, (clients)."""
+        """Return the server with a mask for each mixed entry, (clients,): who keeps it in the next round."""
         weights = self.weights_of(server, range(federation.clients))
         alone = {layer: one.diagonal() == 1 for layer, one in weights.items()}
         tables = {name: alone[layer_of(name)].clone() for name in strip_prefix(_KEPT, server.shared)}
@@ -166,10 +166,10 @@ class HeurpFedLA(PFedLALayerwise):
         return {layer: torch.where(kept[:, [place]], alone, weights[layer]) for place, layer in enumerate(layers)}
 
     def traffic(self, update: Update) -> tuple[int, int]:
-        """Return bytes, without kept layers on the way down."""
+        """Return bytes; the client does not receive kept layers."""
         sent = {name: tensor for name, tensor in update.sent.items() if not name.startswith(_KEPT)}
         tables = strip_prefix(_KEPT, update.sent)
-        kept = torch.stack([clients[update.client] for clients in tables.values()]).tolist()  # one wait for a device
+        kept = torch.stack([clients[update.client] for clients in tables.values()]).tolist()  # one device sync
         own = sum(sent[name].nbytes for name, alone in zip(tables, kept, strict=True) if alone)
         up = sum(tensor.nbytes for tensor in sent.values())
         return up, up - own

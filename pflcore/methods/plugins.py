@@ -1,4 +1,4 @@
-"""Modules that methods put into the blocks of a Transformer: FedPerfix, what its paper compares it with, LoRA."""
+"""Methods that add modules to the blocks of a Transformer: FedPerfix, the plugins that its paper compares, LoRA."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from pflcore.options import option
 def prefixed(
     more: list[Tensor], q: Tensor, k: Tensor, v: Tensor, *, scale: float, concat: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Add prefixes of keys and values, times `scale`, to the tokens' own, or (`concat`) put them before these."""
-    # In mixed precision, parameters that no matrix product has touched are still float32.
+    """Return q, k and v with prefixes times `scale` added to keys and values, or (`concat`) put before them."""
+    # In mixed precision, parameters are float32 until they enter a matrix product.
     more_k, more_v = ((scale * part).to(k.dtype) for part in more)
     if concat:
         return q, torch.cat([more_k, k], dim=2), torch.cat([more_v, v], dim=2)
@@ -31,19 +31,19 @@ def prefixed(
 
 
 def bottleneck(inputs: int, width: int, outputs: int) -> nn.Sequential:
-    """Return tanh(x · W_down) · W_up with biases: (…, inputs) → (…, outputs); begun as PyTorch's linear layers."""
+    """Return tanh(x · W_down) · W_up with biases as a module, (…, inputs) → (…, outputs), initialised as in PyTorch."""
     layers = {"down": nn.Linear(inputs, width), "tanh": nn.Tanh(), "up": nn.Linear(width, outputs)}
     return nn.Sequential(OrderedDict(layers))
 
 
 @METHODS.register
 class FedPerfix(Method):
-    """Personal prefixes, made from a block's input, join keys and values of every attention.
+    """Personal prefixes, computed from a block's input, join keys and values of every attention.
 
-    They and the classifier stay on the client. Beside each attention a small net P = up(tanh(down(x))) reads the
-    block's normed input x. Its two halves are added, k + s · P_k and v + s · P_v, as the released code does, or
-    appended as the paper writes (``mode: concat``). ViT-S has 3,551,232 numbers in its prefixes. On CIFAR-100 the
-    released configuration also has ``also_personal: [blocks.-1]``.
+    Prefixes and classifier stay on the client. In each block a small network P = up(tanh(down(x))) reads the normed
+    input x. Its two halves are added, k + s · P_k and v + s · P_v, as the released code does, or appended as the paper
+    writes (``mode: concat``). On ViT-S the prefixes have 3,551,232 parameters. On CIFAR-100 the released configuration
+    also has ``also_personal: [blocks.-1]``.
     """
 
     name = "fedperfix"
@@ -63,11 +63,11 @@ class FedPerfix(Method):
 
 @METHODS.register
 class Prefix(Method):
-    """Plain prefix tuning as FedPerfix's comparison: Prefix-Z begins at zero, Prefix-R at random.
+    """Plain prefix tuning as in FedPerfix's comparison: Prefix-Z begins at zero, Prefix-R at random.
 
     Prefixes and classifier stay on the client. Learned tokens are appended to keys and values (``kind: tokens``), as
     the paper describes; the released code adds one linear map of the block's input (``kind: linear``). A linear prefix
-    of zeros leaves the model as it is; zero tokens take a share of the attention.
+    of zeros does not change the model; tokens of zeros take a share of the attention.
     """
 
     name = "prefix"
@@ -90,7 +90,7 @@ class Prefix(Method):
         return {"prefix": pattern("prefix")}
 
 
-class _Free(nn.Module):  # prefixes that depend on nothing: the same rows for every image
+class _Free(nn.Module):  # prefixes that do not depend on the input: the same rows for every image
     def __init__(self, count: int, width: int) -> None:
         super().__init__()
         self.tokens = nn.Parameter(torch.randn(count, width))
@@ -103,8 +103,8 @@ class _Free(nn.Module):  # prefixes that depend on nothing: the same rows for ev
 class Prompts(Method):
     """Learned tokens join the sequence before each block and leave it after it.
 
-    They and the classifier stay on the client. They begin uniformly in ± √(6 / (3 · p² + d)) for patches of p × p
-    pixels and tokens of width d, the 3 also for grey images. On ViT-S, 10 prompts in 12 blocks are 46,080 parameters.
+    Prompts and classifier stay on the client. Prompts begin uniformly in ± √(6 / (3 · p² + d)) for patches of p × p
+    pixels and tokens of width d, with 3 also for grey images. On ViT-S, 10 prompts in 12 blocks are 46,080 parameters.
     """
 
     name = "prompts"
@@ -130,7 +130,7 @@ class _Prompt(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def append(self, block: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        # Expanded first: every image has a dropout mask of its own.
+        # Expanded before dropout, so that each image has its own mask.
         prompts = self.dropout(self.tokens.to(inputs[0].dtype).expand(len(inputs[0]), -1, -1))
         return (torch.cat([inputs[0], prompts], dim=1), *inputs[1:])
 
@@ -139,8 +139,8 @@ class _Prompt(nn.Module):
 
 
 def _patch_area(model: nn.Module) -> int:
-    """Return the pixels of a patch."""
-    # In timm the embedding knows it, (height, width); in tiny_vit the model, one side of a square.
+    """Return the number of pixels in a patch."""
+    # timm's embedding has (height, width); the model of tiny_vit has the side of a square.
     size = getattr(getattr(model, "patch_embed", None), "patch_size", getattr(model, "patch", None))
     if size is None:
         raise UserError(
@@ -155,9 +155,9 @@ def _patch_area(model: nn.Module) -> int:
 class Adapters(Method):
     """A personal bottleneck x + up(tanh(down(x))) after each MLP, before its output is added.
 
-    It and the classifier stay on the client. With ``form: corrected`` each block has an adapter, its first map random
-    and its second zero, which leaves the model as it is at first. ``form: literal`` is FedPerfix's released code: one
-    adapter, begun with zeros, for all blocks, of which one bias is all that can learn.
+    Adapters and classifier stay on the client. With ``form: corrected`` each block has an adapter whose first map is
+    random and whose second is zero, so that the model is unchanged at first. ``form: literal`` is FedPerfix's released
+    code: all blocks share one adapter, begun with zeros, in which only one bias can learn.
     """
 
     name = "adapters"
@@ -176,14 +176,14 @@ class Adapters(Method):
                 widths = ", ".join(map(str, sorted(dims)))
                 raise UserError(f"one adapter cannot be shared by blocks of widths {widths}; use the form corrected")
             shared = bottleneck(dims.pop(), self.width, found[0].dim)
-            model.add_module("adapter", shared)  # in one place, so that its entries are in the state once
+            model.add_module("adapter", shared)  # registered once, so that its entries are in the state once
         for block in found:
             adapter = shared or bottleneck(block.dim, self.width, block.dim)
-            if shared is None:  # beside the MLP, not in it: what is in it belongs to a group of the backbone
+            if shared is None:  # beside the MLP: entries inside it belong to a group of the backbone
                 block.module.add_module("adapter", adapter)
             for parameter in (adapter if shared else adapter.get_submodule("up")).parameters():
                 nn.init.zeros_(parameter)
-            # A function of partial arguments is copied and pickled together with the model.
+            # A `partial` is copied and pickled together with the model; a closure is not.
             block.module.get_submodule("mlp").register_forward_hook(partial(_adapted, adapter))
         return {"adapter": pattern("adapter")}
 
@@ -194,11 +194,11 @@ def _adapted(adapter: nn.Module, mlp: nn.Module, inputs: tuple[Tensor, ...], out
 
 @METHODS.register
 class Lora(Method):
-    """LoRA by federated averaging: W + (α / r) · B · A, where W stays as it begins.
+    """LoRA with federated averaging: W + (α / r) · B · A, where W keeps its initial values.
 
-    Trained and sent are A, which begins at random, B, which begins as zeros, and the classifier. With ``averaged:
-    both`` A and B are averaged apart, as FedIT does; FFA-LoRA is ``train_a: false``, FedSA-LoRA ``averaged: a``.
-    ``train_only: [all]`` trains W as well. It is meant for a backbone with pretrained weights. On ViT-S it is 73,728
+    Clients train and send A, random at first, B, zero at first, and the classifier. With ``averaged: both`` A and B are
+    averaged separately, as FedIT does; FFA-LoRA is ``train_a: false``, FedSA-LoRA ``averaged: a``. ``train_only:
+    [all]`` trains W as well. The method is meant for backbones with pretrained weights. On ViT-S it has 73,728
     parameters.
     """
 

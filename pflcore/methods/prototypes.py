@@ -1,4 +1,4 @@
-"""Bodies trained towards mean features of the classes: FedProto, FedAS, FedPAC."""
+"""Methods that train features towards the mean features of classes: FedProto, FedAS, FedPAC."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from pflcore.methods._bases import (
 from pflcore.options import option
 
 _PROTOTYPES, _PRESENT, _EPOCH = "common/prototypes", "common/present", "data/epoch_steps"
-_FARTHER = 100.0  # than the farthest prototype is a class without one
+_FARTHER = 100.0  # how much farther than any prototype a class without one is, at least
 
 
 @METHODS.register
 class FedProto(Method):
-    """Clients keep their models and exchange the mean features of each class, towards which they train.
+    """Clients keep their models, exchange the mean features of each class and train towards them.
 
     The loss is the cross-entropy plus λ times the mean squared difference between features and the global prototype of
-    their class, if there is one. A client returns, of each class, the mean of the features that it saw in the last
-    epoch of its round, in training mode; the server takes the plain mean over the clients that have the class. Logits
-    are minus the mean squared distance from global prototypes; a class without one cannot be predicted.
+    their class, if there is one. A client returns for each class the mean of the features that it saw in the last epoch
+    of the round, in training mode; the server takes the plain mean over the clients that have the class. Logits are
+    minus the mean squared distance to global prototypes; a class without a prototype cannot be predicted.
     """
 
     name = "fedproto"
@@ -87,21 +87,21 @@ class FedProto(Method):
     def predict(self, local: ClientView, state: Tensors, inputs: Tensor) -> Tensor:
         features = local.features(state, inputs)[1]
         prototypes, present = state[_PROTOTYPES], state[_PRESENT]
-        # One class after the other: all differences at once would take memory for each of them.
+        # Class by class: all differences at once would take as much memory as features times classes.
         distances = torch.stack([(features - one).square().mean(-1) for one in prototypes.unbind()], -1)
         farthest = torch.where(present, distances, 0.0).amax(-1, keepdim=True)
         return -torch.where(present, distances, 2 * farthest + _FARTHER)
 
     def update_server(self, server: Server, roles: Roles, updates: Sequence[Update]) -> Server:
         prototypes, present = server.shared[_PROTOTYPES], server.shared[_PRESENT]
-        total = sum(one.returned[_PROTOTYPES] for one in updates)  # zeros of a class that a client lacks
+        total = sum(one.returned[_PROTOTYPES] for one in updates)  # zeros for a class that a client lacks
         holders = torch.stack([one.returned[_PRESENT] for one in updates]).sum(0)
         found = holders > 0
         means = torch.where(found.unsqueeze(1), total / holders.clamp_min(1).unsqueeze(1), prototypes)
         return Server({_PROTOTYPES: means, _PRESENT: present | found}, server.extra)
 
     def traffic(self, update: Update) -> tuple[int, int]:
-        """Return the bytes of the prototypes that there are, and of a bit per class that says which."""
+        """Return the bytes of the existing prototypes, and of one bit per class that marks them."""
         parts = ((part[_PROTOTYPES], part[_PRESENT]) for part in (update.returned, update.sent))
         sent, received = (prototypes[present].nbytes + -(-len(present) // 8) for prototypes, present in parts)
         return sent, received
@@ -112,13 +112,13 @@ _BODY, _MEMORY, _HELD, _TRACE = "own/body/", "own/prototypes", "own/present", "c
 
 @METHODS.register
 class FedAS(Method):
-    """FedPer whose clients align the received body with their prototypes, and count by Fisher traces.
+    """FedPer whose clients align the received body with prototypes and are weighted by Fisher traces.
 
-    A client's prototypes are the mean features of its classes under the model with which it ended its last round, and
-    is measured. A round begins by training the received body on them, by plain SGD in passes of their own: a batch's
-    loss is the sum over its classes of the mean squared difference between features and prototype. Then body and head
-    train. One more pass gives new prototypes and the Fisher trace, the sum over batches of |∇ loss|²; bodies are
-    averaged in its shares.
+    A client's prototypes are the mean features of its classes under its model at the end of its last round, with which
+    it is also measured. A round begins with extra passes that train the received body on the prototypes by plain SGD: a
+    batch's loss is the sum over its classes of the mean squared difference between features and prototype. Then body
+    and head train. One more pass computes new prototypes and the Fisher trace, the sum over batches of |∇ loss|².
+    Bodies are averaged with weights in proportion to the traces.
     """
 
     name = "fedas"
@@ -149,21 +149,21 @@ class FedAS(Method):
 
     def shares(self, updates: Sequence[Update]) -> list[float]:
         traces = [float(update.returned[_TRACE]) for update in updates]
-        # All are zero where no loss has a gradient that float32 can hold.
+        # All traces are zero if the gradients are too small for float32.
         return [trace / sum(traces) for trace in traces] if sum(traces) else weights(updates)
 
 
 @dataclass(frozen=True)
-class Alignment(Steps):  # steps that draw features of the shared body to the client's prototypes
+class Alignment(Steps):  # steps that train features of the shared body towards the client's prototypes
     lr: float
 
     def step(self, local: ClientView, state: LocalState, batch: Batch) -> tuple[LocalState, Tensor]:
         model, labels = state["model"], batch.labels.flatten()
         moving, rest = split(local.frozen(model), local.parameters)
         mask = class_mask(labels, len(model[_HELD]))
-        # A sample counts by one over the batch's samples of its class, which makes sums of these means of classes.
+        # A sample's weight is one over the batch's samples of its class, so weighted sums are class means.
         counts = torch.where(model[_HELD], 1 / mask.sum(1).clamp_min(1), 0.0)[labels]
-        local.used.add(CLASS_WEIGHTS)  # classes are weighted equally whatever their weights in the loss
+        local.used.add(CLASS_WEIGHTS)  # not refused: the alignment weights classes equally in any case
 
         def loss(params: Tensors) -> Tensor:
             features = local.features({**rest, **params}, batch.inputs)[1].flatten(0, -2)
@@ -175,7 +175,7 @@ class Alignment(Steps):  # steps that draw features of the shared body to the cl
 
 
 class Summary(ClassSums):
-    """Steps that train nothing; at their end a client keeps its body, and has its prototypes and its trace."""
+    """Steps that train nothing; they end with the client's prototypes, its Fisher trace and a copy of its body."""
 
     def begin(self, local: ClientView, start: Tensors) -> LocalState:
         return {**super().begin(local, start), "fisher": {"trace": torch.zeros_like(start[_TRACE])}}
@@ -199,25 +199,25 @@ class Summary(ClassSums):
 
 
 def own_prototypes(seen: Tensors) -> Tensors:
-    """Return a client's prototypes, of its classes alone."""
+    """Return a client's prototypes and a mask of the classes that have one."""
     return {_MEMORY: class_means(seen), _HELD: seen["counts"] > 0}
 
 
 _CENTROIDS, _KNOWN = "common/centroids", "common/known"
 _COUNTS, _MEANS, _VARIANCE = "common/counts", "common/means", "common/variance"
-_UP = (_COUNTS, _MEANS, _VARIANCE)  # which only clients send
-_MIN_WEIGHT = 1e-3  # in a combination
+_UP = (_COUNTS, _MEANS, _VARIANCE)  # sent by clients only
+_MIN_WEIGHT = 1e-3  # smaller weights of a combination are dropped
 
 
 @METHODS.register
 class FedPAC(PerClientModels):
     """A shared body aligned with class centroids; each client gets its own mixture of classifiers.
 
-    A client notes h, whose row k is the share of class k among its n samples times the mean features of that class, and
-    V = (mean |features|² − |h|²) / n; it trains its classifier alone, then the body alone, by the cross-entropy plus λ
-    times the mean squared difference between features and the global centroid of their class. Bodies are averaged by
-    samples, centroids by samples of their class. A client of the round receives Σ_j α_j w_j of its classifiers, α ≥ 0
-    with sum 1 of least Σ_j α_j² V_j + |h_i − Σ_j α_j h_j|², those below 0.001 dropped.
+    A client computes h, whose row k is the share of class k among its n samples times the mean features of that class,
+    and V = (mean |features|² − |h|²) / n. It trains only its classifier, then only the body, with the cross-entropy
+    plus λ times the mean squared difference between features and the global centroid of their class. Bodies are
+    averaged by samples, centroids by samples of their class. A client of the round receives Σ_j α_j w_j of the round's
+    classifiers; α ≥ 0 has sum 1 and minimises Σ_j α_j² V_j + |h_i − Σ_j α_j h_j|², and weights below 0.001 are dropped.
     """
 
     name = "fedpac"
@@ -273,21 +273,21 @@ class FedPAC(PerClientModels):
 
 
 def moments(seen: Tensors) -> Tensors:
-    """Return h and V, of which combinations are made."""
+    """Return h and V of a client, from which the server computes combinations."""
     samples = seen["counts"].sum()
     means = seen["sums"] / samples
     return {_MEANS: means, _VARIANCE: (seen["squares"] / samples - means.square().sum()).clamp_min(0) / samples}
 
 
 def centroids(seen: Tensors) -> Tensors:
-    """Return the mean features of a client's classes, and their samples."""
+    """Return the mean features of each class of a client, and its number of samples of each class."""
     return {_CENTROIDS: class_means(seen), _COUNTS: seen["counts"]}
 
 
 def combinations(means: Tensor, variances: Tensor) -> Tensor:
-    """Return the weights α of clients' combinations, in rows, from all h (clients, classes, features) and V (clients,).
+    """Return the weights α, a row per client, from all h (clients, classes, features) and V (clients,).
 
-    A client keeps its own classifier where its form is zero or not finite.
+    A client keeps its own classifier if its quadratic form is zero or not finite.
     """
     # Only needed here, and slow to import.
     from scipy.optimize import nnls
@@ -304,7 +304,7 @@ def combinations(means: Tensor, variances: Tensor) -> Tensor:
             continue
         values, vectors = np.linalg.eigh(form / scale)
         root = np.sqrt(values.clip(0))[:, None] * vectors.T
-        # x ≥ 0 of least |root · x|² + (Σ x − 1)² has the conditions of optimality of α but for its sum.
+        # The x ≥ 0 of least |root · x|² + (Σ x − 1)² has α's conditions of optimality, except for its sum.
         found, _ = nnls(np.vstack([root, np.ones(clients)]), np.eye(clients + 1)[-1], maxiter=100 * clients)
         found /= found.sum()
         found[found < _MIN_WEIGHT] = 0

@@ -1,4 +1,4 @@
-"""A second model on each client: Ditto, pFedMe, APFL, FedKD."""
+"""Methods with a second model on each client: Ditto, pFedMe, APFL, FedKD."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from pflcore.options import option
 class Ditto(Method):
     """FedAvg, and on each client a second model v that minimises its loss + λ/2 · ‖v − w_received‖².
 
-    For every batch w takes its step and v one on the same batch, as in the authors' code. v stays on the client, which
-    is measured with it; it begins as the initial model, and has batch norm statistics of its own.
+    For every batch w takes its step and v takes one on the same batch, as in the authors' code. v stays on the client,
+    begins as the initial model and has its own batch norm statistics. A client is measured with v.
     """
 
     name = "ditto"
@@ -49,7 +49,7 @@ class Ditto(Method):
 class PFedMe(Method):
     """Each client seeks θ = argmin loss(θ) + λ/2 · ‖θ − w‖², and moves w towards it.
 
-    For every batch θ, in a round begun as what was received, takes ``inner_steps`` gradient steps of that objective,
+    θ begins a round as the received model. For every batch it takes ``inner_steps`` gradient steps on that objective,
     then w ← w − lr · λ · (w − θ). A client is measured with its last θ. Groups in `also_personal` are not pulled and
     are the same in both models. Both steps use the run's learning rate, without momentum.
     """
@@ -85,9 +85,9 @@ class PFedMe(Method):
             theta, _ = local.sgd(theta, grads, {})
         back = {name: self.lam * (model[name] - theta[name]) for name in theta if name in local.roles.shared}
         moved, _ = local.sgd({name: model[name] for name in back}, back, {})
-        # What is the client's alone has nothing to be near to: it is the same in both models.
+        # Personal parameters have no global value to stay near: they are the same in both models.
         moved |= {name: tensor.clone() for name, tensor in theta.items() if name not in back}
-        # The statistics of batch norm are those of the model that saw the batches.
+        # The statistics of batch norm are those of θ, the model that saw the batches.
         return {**state, "model": {**model, **add_prefix(OWN, theta), **moved, **buffers}}, losses[0]
 
     def update_server(self, server: Server, roles: Roles, updates: Sequence[Update]) -> Server:
@@ -101,10 +101,10 @@ class PFedMe(Method):
 
 @METHODS.register
 class Apfl(Method):
-    """Clients predict with α · v + (1 − α) · w: a model v of their own mixed with the global one.
+    """Clients predict with α · v + (1 − α) · w, a mixture of a personal model v and the global model w.
 
-    As written, w takes its step of FedAvg on each batch, v one on the loss of the mixture, and α one on ⟨v − w,
-    gradient of the mixture⟩ + 0.02 · α, clipped to 0..1. As released with FedPerfix (and PFLlib), v is trained on its
+    As written: on each batch w takes its step of FedAvg, v takes one on the loss of the mixture, and α one on ⟨v − w,
+    gradient of the mixture⟩ + 0.02 · α, clipped to 0..1. As released with FedPerfix (and PFLlib): v is trained on its
     own loss, α's step uses α · g_v + (1 − α) · g_w and v − w after their steps, and at the end of a round v becomes the
     mixture, with which the client is measured. Buffers are those of v.
     """
@@ -139,7 +139,7 @@ class Apfl(Method):
             toward = {name: alpha * grads[name] + (1 - alpha) * of_w[name] for name in v}
         else:
             toward, _ = local.gradient(loss_of, mix(alpha, v, before))
-            grads = {name: alpha * grad for name, grad in toward.items()}  # of v, by the chain rule
+            grads = {name: alpha * grad for name, grad in toward.items()}  # gradients of v, by the chain rule
         difference = {name: tensor - before[name] for name, tensor in v.items()}
         state, loss = super().step(local, state, batch)
         v, opt_state = local.sgd(v, grads, state.get("own_opt_state", {}))
@@ -166,28 +166,28 @@ def _own(state: Tensors) -> tuple[Tensors, Tensor]:
 
 
 def mix(alpha: Tensor, v: Tensors, w: Tensors) -> Tensors:
-    """Return α · v + (1 − α) · w for the entries of `v`; integers are those of `v`."""
+    """Return α · v + (1 − α) · w for the entries of `v`; integer entries are those of `v`."""
     mixed = {name: alpha * tensor + (1 - alpha) * w[name] for name, tensor in v.items() if tensor.is_floating_point()}
     return {**v, **mixed}
 
 
 _PROJECTION = "own/projection"
-# Numbers that travelled. From the server, [1] is how many it has broadcast since the beginning, the first whole student
-# included; a client keeps what it had of them, and returns how many it [0] sent and [1] received in the round.
+# Counts of exchanged numbers. From the server, [1] counts all that it has broadcast so far, the first whole student
+# included. A client keeps the last such count that it saw and returns how many numbers it [0] sent and [1] received.
 _NUMBERS, _HAD = "common/numbers", "own/numbers"
-_MIN_LOSS = 1e-6  # of the sum of losses that divides, which can be 0 in float32
+_MIN_LOSS = 1e-6  # least divisor: the sum of losses can be 0 in float32
 
 
 @METHODS.register
 class FedKD(Method):
-    """A personal teacher and a shared student learn from each other; only the student travels.
+    """A personal teacher and a shared student learn from each other; only the student is exchanged.
 
-    With cross-entropies L_t and L_s, D = L_t + L_s, classifier inputs h and a personal map P, the identity at first, a
-    step descends on L_t + KL(student ‖ teacher) / D + MSE(h_t, P h_s) / D for the teacher and L_s + KL(teacher ‖
-    student) / D + MSE(h_t, P h_s) / D for student and P, all else constant; ``training.clip`` applies to both apart.
-    Clients cut their updates of the student, the server the plain mean of these: every tensor of two or more axes, as a
-    matrix of its first axis and the rest, to the smallest rank that keeps a share T of its squared singular values, T
-    rising linearly from ``tmin`` to ``tmax``. Traffic is 4 bytes for each number of what is left.
+    L_t and L_s are the cross-entropies, D = L_t + L_s, h classifier inputs, and P is a personal map, the identity at
+    first. The teacher's loss is L_t + KL(student ‖ teacher) / D + MSE(h_t, P h_s) / D, that of student and P is L_s +
+    KL(teacher ‖ student) / D + MSE(h_t, P h_s) / D; all else is constant in each. ``training.clip`` applies to the two
+    separately. Clients compress their updates of the student, the server compresses their plain mean: every tensor of
+    two or more axes, as a matrix of its first axis and the rest, is cut to the smallest rank that keeps a share T of
+    its squared singular values. T rises linearly from ``tmin`` to ``tmax``. Traffic is 4 bytes per number left.
     """
 
     name = "fedkd"
@@ -228,7 +228,7 @@ class FedKD(Method):
             scale = (of_teacher + of_student).detach().clamp_min(_MIN_LOSS)
             return of_teacher + of_student + (to_teacher + to_student) / scale
 
-        # What one of the losses trains is a constant in the other, so the gradients of their sum are those of each.
+        # Each loss treats what the other one trains as constant, so their sum has the gradients of each.
         grads, value = local.gradient(loss, {**teacher, **student})
         of_teacher, of_student = ({name: grads[name] for name in part} for part in (teacher, student))
         teacher, opt_state = local.sgd(teacher, of_teacher, state["opt_state"])
@@ -267,7 +267,7 @@ class FedKD(Method):
             numbers: int | Tensor = before.numel()
             if name == _NUMBERS:
                 continue
-            student[name] = updates[0].returned[name].clone()  # of a counter
+            student[name] = updates[0].returned[name].clone()  # for a counter
             if before.is_floating_point():
                 changes = [share * (one.returned[name] - before) for share, one in zip(shares, updates, strict=True)]
                 change = torch.stack(changes).sum(0)
@@ -283,22 +283,22 @@ class FedKD(Method):
 
 
 def divergence(target: Tensor, logits: Tensor) -> Tensor:
-    """Return KL(target ‖ logits) of the softmax over the last axis, the mean over all others."""
+    """Return KL(target ‖ logits) of the softmax over the last axis, averaged over all other axes."""
     p, q = target.log_softmax(-1).flatten(0, -2), logits.log_softmax(-1).flatten(0, -2)
     return F.kl_div(q, p, reduction="batchmean", log_target=True)
 
 
 def compressed(change: Tensor, energy: Tensor) -> tuple[Tensor, Tensor]:
-    """Return a change at the smallest rank that keeps a share `energy`, and how many numbers it takes, or all.
+    """Return a change at the smallest rank that keeps a share `energy`, and how many numbers it takes to send.
 
-    Singular values that are dropped become zeros and are not cut off, so that shapes do not depend on the data. What is
-    not finite is left as it is.
+    Dropped singular values become zeros and are not cut off, so that shapes do not depend on the data. A change that is
+    not finite stays as it is. The count is at most the size of the change.
     """
     matrix = change.flatten(1)
     finite = matrix.isfinite().all()
     left, values, right = torch.linalg.svd(torch.where(finite, matrix, 0.0), full_matrices=False)
     squares = values.double().square()
-    # Sums of all that come before, as a product: on CUDA, cumulative sums are not the same each time.
+    # Sums of all earlier squares, as a product: cumulative sums are not deterministic on CUDA.
     earlier = torch.ones(2 * squares.shape[-1:], dtype=squares.dtype, device=squares.device).triu(1)
     kept = (squares.unsqueeze(-2) @ earlier).squeeze(-2) < energy * squares.sum(-1, keepdim=True)
     short = (left * (values * kept).unsqueeze(-2)) @ right

@@ -1,4 +1,4 @@
-"""Methods that only say which parts of the model are personal, who trains, or how clients are measured."""
+"""Methods that only declare which groups are personal, which clients train, or how clients are measured."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class PersonalGroups(Method):
     """The named groups of the model stay on the client, the rest is averaged.
 
     With ``[head]`` it is FedPer, with ``[norm]`` and ``averaging: uniform`` FedBN. `pfl describe` names the groups of a
-    backbone; a group stands for all groups below it, so ``attention`` is the whole of the attention.
+    backbone; a group includes all groups below it, so ``attention`` is the whole of the attention.
     """
 
     name = "personal_groups"
@@ -92,8 +92,7 @@ class PersonalGroups(Method):
 class LgFedAvg(Method):
     """The upper layers are averaged, everything below them stays on the client; both are trained jointly.
 
-    The authors share the last two layers: for the ConvNet ``[fc2, head]``, while ``[fc, head]`` is all three linear
-    ones.
+    The authors share the last two layers: ``[fc2, head]`` of the ConvNet; ``[fc, head]`` is all three linear layers.
     """
 
     name = "lg_fedavg"
@@ -109,11 +108,11 @@ class LgFedAvg(Method):
 
 @METHODS.register
 class KNNPer(Method):
-    """FedAvg whose predictions are mixed with those of a client's nearest training samples.
+    """FedAvg whose predictions are mixed with the votes of a client's nearest training samples.
 
-    The probability of a class is λ · share of the k nearest neighbours + (1 − λ) · softmax; a neighbour weighs exp(−d²
-    / number of features). With ``knn_grid: [0, 0.25, 0.5, 0.75, 1]`` each client takes the λ that is right most often
-    on its training samples, each voted on by all others. In text the samples are characters.
+    The probability of a class is λ · share of the k nearest neighbours + (1 − λ) · softmax. A neighbour at distance d
+    has weight exp(−d² / number of features). With ``knn_grid: [0, 0.25, 0.5, 0.75, 1]`` each client takes the λ with
+    the most correct predictions on its training samples, each voted on by all others. In text, samples are characters.
     """
 
     name = "knn_per"

@@ -1,1 +1,1 @@
-"""Pure functions on tensors that methods are made of."""
+"""Pure functions on tensors for methods."""

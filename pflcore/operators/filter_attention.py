@@ -1,4 +1,4 @@
-"""FedOFA on generated convolutions, as pure functions over named tensors: attention, orthogonality, pruning."""
+"""FedOFA's attention, orthogonality and pruning of generated convolutions: pure functions over named tensors."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ _ROLES = ("query", "key", "value")
 
 @dataclass(frozen=True)
 class FilterAttention:
-    """Recalibrates generated convolutions on the server; clients do not notice (FedOFA, section 3.2).
+    """Attention that recalibrates generated convolutions on the server, not on clients (FedOFA, section 3.2).
 
     A convolution of n filters with d = channels · height · width numbers each is embedded three times, as query, key
-    and value, by a number per layer and role, or with `dense` a matrix of d × d. A stream lifts each to `heads` copies,
-    lets the heads attend to one another (a map of heads × heads), and adds a combination of them to the weights:
-    ``intra`` each filter for itself, with projections of its own; ``inter`` the layer as one vector of n·d numbers;
-    ``tfa`` is ``mix`` · intra + (1 − ``mix``) · inter, queries and keys separate, the value heads those of inter, cut
-    into filters; ``none`` nothing, without parameters. Biases stay as they are.
+    and value, by a number per layer and role, or with `dense` by a d × d matrix. A stream lifts each embedding to
+    `heads` copies, lets the heads attend to one another (a map of heads × heads), and adds a combination of them to the
+    weights. ``intra`` treats each filter separately, with its own projections; ``inter`` treats the layer as one vector
+    of n·d numbers. ``tfa`` is ``mix`` · intra + (1 − ``mix``) · inter with separate queries and keys; its value heads
+    are those of inter, cut into filters. ``none`` does nothing and has no parameters. Biases do not change.
     """
 
     kind: str
     heads: int  # of both streams; with one head the attention is constant, and queries and keys learn nothing
     mix: float  # share of ``intra`` in ``tfa``, 0..1
-    scale: bool  # divide scores by the root of the vectors' length, as Transformers do; the paper does not write it
+    scale: bool  # divide scores by the root of the vectors' length, as Transformers do; the paper does not
     targets: Mapping[str, tuple[int, ...]]  # shapes of all generated tensors; those with four axes are convolutions
-    bias: bool = True  # one is added to all numbers of a filter or layer; runs tend to diverge
+    bias: bool = True  # one per filter or layer, added to all its numbers; with them runs tend to diverge
     dense: bool = False
 
     def __post_init__(self) -> None:
@@ -46,9 +46,9 @@ class FilterAttention:
             raise UserError(f"{what} and there is none; use a backbone with convolutions, or kind 'none'")
 
     def init(self, seed: int) -> Tensors:
-        """Return parameters: weights as PyTorch draws those of a linear layer of their size, biases zero.
+        """Return initial parameters: weights as in PyTorch's linear layers of the same size, biases zero.
 
-        Each tensor has a stream of its own, so kinds begin alike in what they have in common.
+        Each tensor has its own random stream, so kinds begin with equal values in the tensors that they have in common.
         """
         params: Tensors = {}
 
@@ -73,20 +73,20 @@ class FilterAttention:
         return params
 
     def __call__(self, params: Mapping[str, Tensor], generated: Mapping[str, Tensor]) -> Tensors:
-        """Return recalibrated tensors of the same names and shapes (clients, \\*target shape)."""
+        """Return the tensors with recalibrated convolutions, under the same names, (clients, \\*target shape)."""
         return {**generated, **{name: self._recalibrate(params, name, generated[name]) for name in self._layers()}}
 
     def _layers(self) -> tuple[str, ...]:
         return tuple(name for name, shape in self.targets.items() if len(shape) == _CONV and self.kind != "none")
 
     def _recalibrate(self, params: Mapping[str, Tensor], layer: str, weights: Tensor) -> Tensor:
-        """Recalibrate one convolution, (clients, filters, channels, height, width)."""
+        """Return one recalibrated convolution, (clients, filters, channels, height, width)."""
         filters = weights.flatten(-_CONV + 1)
         scales, shifts = params[f"{layer}.embedding.weight"], params.get(f"{layer}.embedding.bias")
         embedded = [filters @ each.mT if self.dense else filters * each for each in scales.unbind()]
         if shifts is not None:
             embedded = [tensor + shift for tensor, shift in zip(embedded, shifts.unbind(), strict=True)]
-        whole = [tensor.flatten(-2).unsqueeze(-2) for tensor in embedded]  # to inter, a layer is one vector
+        whole = [tensor.flatten(-2).unsqueeze(-2) for tensor in embedded]  # for inter, a layer is one vector
         if self.kind == "intra":
             values = _lift(params, f"{layer}.intra.value", embedded[2])
             added = self._stream(params, f"{layer}.intra", embedded, values)
@@ -99,9 +99,9 @@ class FilterAttention:
         return weights + added.reshape(weights.shape)
 
     def _stream(self, params: Mapping[str, Tensor], name: str, embedded: list[Tensor], values: Tensor) -> Tensor:
-        """Return what a stream adds to each of its vectors, as each of `embedded`: (clients, vectors, length).
+        """Return what a stream adds to each of its vectors, as in `embedded`: (clients, vectors, length).
 
-        `values` are the heads of the values, (clients, vectors, heads, length).
+        `values` are the value heads, (clients, vectors, heads, length).
         """
         queries, keys = (_lift(params, f"{name}.{role}", embedded[index]) for index, role in enumerate(_ROLES[:2]))
         scores = queries @ keys.transpose(-2, -1)
@@ -113,7 +113,7 @@ class FilterAttention:
 
 
 def orthogonality(generated: Mapping[str, Tensor]) -> Tensor:
-    """Return ‖O·Oᵀ − I‖², the mean over convolutions, whose filters are rows of O, summed over clients.
+    """Return ‖O·Oᵀ − I‖², averaged over convolutions, whose filters are rows of O, and summed over clients.
 
     The paper writes ‖Oᵀ·O − I‖² (equation 8), which is larger by a constant and has the same gradient.
     """
@@ -129,7 +129,7 @@ def orthogonality(generated: Mapping[str, Tensor]) -> Tensor:
 
 
 def _lift(params: Mapping[str, Tensor], name: str, vectors: Tensor) -> Tensor:
-    """Return scaled and shifted copies of each vector for the heads: (clients, vectors, heads, length)."""
+    """Return a scaled and shifted copy of each vector for each head: (clients, vectors, heads, length)."""
     return _shifted(vectors.unsqueeze(-2) * params[f"{name}.weight"].unsqueeze(-1), params.get(f"{name}.bias"))
 
 
@@ -138,10 +138,10 @@ def _shifted(vectors: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def masks(generated: Mapping[str, Tensor], percent: float, parts: str = "conv") -> Tensors:
-    """Return which weights each client keeps, those of the largest absolute values, by layer (FedOFA, equation 9).
+    """Return masks of the weights that a client keeps, those of largest absolute value by layer (FedOFA, equation 9).
 
-    Of each tensor (clients, …), or with ``conv`` of weights of convolutions alone, floor(n · `percent` / 100) of a
-    client's n numbers are dropped, of equal ones the earlier. Raises :class:`UserError` where there is none.
+    In each tensor (clients, …), with ``conv`` only in convolutions, the floor(n · `percent` / 100) smallest of a
+    client's n numbers are dropped, of equal ones the earlier. Raises :class:`UserError` if there is no such tensor.
     """
     chosen = {name: tensor for name, tensor in generated.items() if parts == "all" or tensor.ndim == 1 + _CONV}
     if not chosen:
@@ -149,12 +149,12 @@ def masks(generated: Mapping[str, Tensor], percent: float, parts: str = "conv") 
     kept = {}
     for name, tensor in chosen.items():
         sizes = tensor.detach().abs().flatten(1)
-        # In exact arithmetic on the decimal as it was written: as floats, 64.1 % of 1000 are less than 641.
+        # Exact arithmetic on the decimal as it is written: with floats, 64.1 % of 1000 are less than 641.
         dropped = math.floor(sizes.shape[1] * Fraction(str(percent)) / 100)
         kept[name] = (sizes.argsort(dim=1, stable=True).argsort(dim=1) >= dropped).view(tensor.shape)
     return kept
 
 
 def masked(tensors: Mapping[str, Tensor], kept: Mapping[str, Tensor]) -> Tensors:
-    """Return `tensors` with zeros where their mask in `kept` is false; those without a mask pass as they are."""
+    """Return `tensors` with zeros where their mask in `kept` is false; tensors without a mask do not change."""
     return {name: tensor.masked_fill(~kept[name], 0) if name in kept else tensor for name, tensor in tensors.items()}

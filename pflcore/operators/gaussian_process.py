@@ -1,9 +1,9 @@
-"""Binary classification by Gaussian processes, with Pólya-Gamma variables and Gibbs sampling; a tree of classes for it.
+"""Binary classification by Gaussian processes, with Pólya-Gamma variables and Gibbs sampling; a tree for more classes.
 
-A latent function f has the prior N(0, K), K an exponential kernel of features on the unit sphere, and a sample is of
-the first of two sides with probability sigmoid(f). Given one Pólya-Gamma variable ω for each sample, f is Gaussian;
-given f, the ω are independent (Polson et al., 2013). All is computed in float64, by factors of I + √Ω K √Ω, whose
-eigenvalues are 1 and more.
+A latent function f has the prior N(0, K), K an exponential kernel of features on the unit sphere. A sample is on the
+first of two sides with probability sigmoid(f). Given one Pólya-Gamma variable ω per sample, f is Gaussian; given f, the
+ω are independent (Polson et al., 2013). All computations are in float64 and use factors of I + √Ω K √Ω, whose
+eigenvalues are at least 1.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-# Of the prior: k(x, x') = 8 · exp(−|x − x'|² / 2), with 0.001 more between a sample and itself.
+# The prior's kernel: k(x, x') = 8 · exp(−|x − x'|² / 2), plus 0.001 between a sample and itself.
 SCALE, JITTER = 8.0, 1e-3
 _TERMS = 32
 _POINTS, _WEIGHTS = (torch.from_numpy(part) for part in np.polynomial.hermite.hermgauss(20))
@@ -24,21 +24,21 @@ _POINTS, _WEIGHTS = (torch.from_numpy(part) for part in np.polynomial.hermite.he
 
 @dataclass(frozen=True)
 class BinaryClassifier:
-    """A Gaussian process given samples of two sides, for each of several chains of Gibbs sampling."""
+    """A Gaussian process fitted to samples of two sides, once for each chain of Gibbs sampling."""
 
     features: Tensor  # of the samples, on the unit sphere: (samples, features)
     root: Tensor  # √ω: (chains, samples)
-    factor: Tensor  # the lower factor of I + √Ω K √Ω: (chains, samples, samples)
-    targets: Tensor  # what f is in the place of the samples, as a solution with the factor: (chains, samples, 1)
+    factor: Tensor  # the lower Cholesky factor of I + √Ω K √Ω: (chains, samples, samples)
+    targets: Tensor  # targets of f at the samples, solved with the factor: (chains, samples, 1)
 
     @classmethod
     def fitted(
         cls, features: Tensor, first: Tensor, steps: int, chains: int, generator: torch.Generator
     ) -> BinaryClassifier:
-        """Return the process given features (samples, features) and who is of the first side (samples,).
+        """Return the process for features (samples, features); `first` (samples,) marks samples of the first side.
 
-        Gradients of what it predicts reach the features through the kernel; the ω are taken as they were drawn, by a
-        `generator` on the CPU, so that they are the same on every device.
+        Gradients of predictions reach the features through the kernel; the ω are constants. A `generator` on the CPU
+        draws them, so that they are the same on every device.
         """
         features = F.normalize(features.double())
         covariance = kernel(features, features)
@@ -49,7 +49,7 @@ class BinaryClassifier:
         return cls(features, root, factor, _solved(factor, (signs / root).unsqueeze(-1)))
 
     def probability(self, features: Tensor) -> Tensor:
-        """Return that of the first side (others,) for features (others, features): the mean of the chains."""
+        """Return probabilities of the first side, (others,), for features (others, features): the mean of chains."""
         across = kernel(self.features, F.normalize(features.double()))
         reduced = _solved(self.factor, self.root.unsqueeze(-1) * across)
         mean = (reduced * self.targets).sum(1)
@@ -60,14 +60,14 @@ class BinaryClassifier:
 
 
 def kernel(one: Tensor, other: Tensor) -> Tensor:
-    """Return covariances of the prior, without jitter: (m, n) of (m, features) and (n, features)."""
+    """Return the prior's covariances without jitter, (m, n), for features (m, features) and (n, features)."""
     squared = one.square().sum(1, keepdim=True) + other.square().sum(1) - 2 * one @ other.T
     return SCALE * torch.exp(-squared / 2)
 
 
 @torch.no_grad()
 def gibbs(covariance: Tensor, signs: Tensor, steps: int, chains: int, generator: torch.Generator) -> Tensor:
-    """Draw Pólya-Gamma variables (chains, samples), given K with jitter, and `signs`: ½ of the first side, else −½."""
+    """Draw Pólya-Gamma variables (chains, samples), given K with jitter; `signs` is ½ for the first side, else −½."""
     prior = _lower(covariance)
 
     def normal() -> Tensor:
@@ -77,8 +77,8 @@ def gibbs(covariance: Tensor, signs: Tensor, steps: int, chains: int, generator:
     function = normal() @ prior.T
     for _ in range(steps):
         root = polya_gamma(function, generator).sqrt()
-        # A draw of the prior, corrected by how far it is, with noise, from what the samples say: no covariance of the
-        # posterior has to be formed, nor factored.
+        # A draw from the prior, corrected by its noisy distance from the samples' targets: so the covariance of the
+        # posterior is neither formed nor factorised.
         function = normal() @ prior.T
         away = signs / root - root * function - normal()
         moved = torch.cholesky_solve(away.unsqueeze(-1), _factor(covariance, root)).squeeze(-1)
@@ -89,8 +89,8 @@ def gibbs(covariance: Tensor, signs: Tensor, steps: int, chains: int, generator:
 def polya_gamma(tilt: Tensor, generator: torch.Generator) -> Tensor:
     """Draw from the Pólya-Gamma distribution PG(1, c) for each c of `tilt`, in float64.
 
-    It is 32 terms of the series that defines it and the mean of those left out: so the mean is exact, and the variance
-    less by a hundred-thousandth at most.
+    A draw sums 32 terms of the defining series and the mean of the remaining terms, so the mean is exact, and the
+    variance is smaller by a hundred-thousandth at most.
     """
     tilt = tilt.double()
     places = torch.arange(_TERMS, device=tilt.device, dtype=tilt.dtype) + 0.5
@@ -107,7 +107,7 @@ def _factor(covariance: Tensor, root: Tensor) -> Tensor:
 
 
 def _lower(matrix: Tensor) -> Tensor:
-    # Nothing here can fail to be positive, unless it is not finite: then the loss is not either, and that is reported.
+    # The matrix is positive definite unless it is not finite; then the loss is not finite either, which is reported.
     lower: Tensor = torch.linalg.cholesky_ex(matrix).L
     return lower
 
@@ -117,13 +117,13 @@ def _solved(factor: Tensor, right: Tensor) -> Tensor:
     return solution
 
 
-_MAX_STEPS = 100  # of Lloyd's algorithm, which ends when nothing moves, but ties of rounded distances could go round
+_MAX_STEPS = 100  # of Lloyd's algorithm: it ends when nothing moves, but ties of rounded distances could alternate
 
 
 def class_tree(means: Tensor, present: Tensor) -> Tensor:
-    """Return the inner nodes, from the root down: (nodes, classes), 1 on a node's first side, −1 on its other, else 0.
+    """Return the inner nodes from the root down, (nodes, classes): 1 on a node's first side, −1 on its other, else 0.
 
-    Of means (classes, features), and which classes are present (classes,); n of them make n − 1 nodes.
+    `means` is (classes, features); `present` (classes,) marks the client's classes, of which n make n − 1 nodes.
     """
     nodes: list[Tensor] = []
     waiting = [present.nonzero().flatten()]
@@ -140,10 +140,10 @@ def class_tree(means: Tensor, present: Tensor) -> Tensor:
 
 
 def kmeans2(points: Tensor) -> Tensor:
-    """Return which of at least two points (points, features) are on the side of the first: two clusters by k-means.
+    """Return a mask of the points (points, features), two or more, in the first one's cluster: k-means with k = 2.
 
-    It begins once with each point and the one furthest from it; the best end is taken. Points that are equal, or not
-    finite, are divided in the middle of their order.
+    k-means starts once from each point and the point furthest from it; the best result is taken. Points that are all
+    equal, or not finite, are split in the middle of their order.
     """
     points = points.double()
     away = (points.unsqueeze(1) - points).square().sum(-1)

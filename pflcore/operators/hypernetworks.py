@@ -19,7 +19,7 @@ _ROWS = 512
 
 @dataclass(frozen=True)
 class HyperNetwork:
-    """Sizes of a hypernetwork. Its parameters live in a dict of tensors that the functions take and return."""
+    """Sizes of a hypernetwork. Its parameters are a dict of tensors that the functions take and return."""
 
     clients: int  # rows of the embedding table
     embedding: int  # width of a client's embedding
@@ -28,7 +28,7 @@ class HyperNetwork:
     targets: Mapping[str, tuple[int, ...]]  # shapes of the tensors to generate, by name
 
     def init(self, seed: int) -> Tensors:
-        """Return parameters as PyTorch initialises embeddings and linear layers, from a stream of their own."""
+        """Return initial parameters, as of PyTorch's embeddings and linear layers, from their own random stream."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(torch_seed(seed, "hypernetwork"))
             params = {"embedding": nn.Embedding(self.clients, self.embedding).weight.detach()}
@@ -51,12 +51,12 @@ class HyperNetwork:
     def sgd_step(
         self, params: Tensors, momenta: Tensors, clients: Sequence[int], upstream: Tensors, **rates: float
     ) -> None:
-        r"""Take one step of SGD as PyTorch's, in place, along `upstream`, gradients of generated tensors.
+        r"""Take one step of SGD as PyTorch does, in place; `upstream` has the gradients of generated tensors.
 
         `upstream` is target name → (clients, \*target shape); `momenta` begin as zeros. Nearly all parameters are in
-        the heads, and a head's gradient, a sum of outer products, one per client, is as large as the head. So it is
-        never formed: rows of a head, of its momentum and of what is passed on to the layers below are updated together
-        while they are in the processor's cache.
+        the heads, and a head's gradient, a sum of one outer product per client, is as large as the head. So it is never
+        formed: rows of a head and of its momentum are updated, and their share of the gradient for the layers below is
+        added up, while they are in the processor's cache.
         """
         lr, momentum, weight_decay = rates["lr"], rates["momentum"], rates["weight_decay"]
         below, hidden = self._traced(params, clients)
@@ -85,9 +85,9 @@ class HyperNetwork:
                 step(params[name], momenta[name].mul_(momentum).add_(gradient))
 
     def squared_norm(self, params: Tensors, clients: Sequence[int], upstream: Mapping[str, Tensor]) -> Tensor:
-        """Return the squared norm of the gradient along which :meth:`sgd_step` would step, without decay.
+        """Return the squared norm of the gradient that :meth:`sgd_step` uses, without decay.
 
-        It is not formed here either: for a head's Σ sᵢ·hᵢᵀ over clients it is Σᵢⱼ (sᵢ·sⱼ)(hᵢ·hⱼ).
+        The gradient is not formed: that of a head, Σ sᵢ·hᵢᵀ over clients, has the squared norm Σᵢⱼ (sᵢ·sⱼ)(hᵢ·hⱼ).
         """
         below, hidden = self._traced(params, clients)
         inner = hidden.detach()
@@ -103,7 +103,7 @@ class HyperNetwork:
         return (square + sum(gradient.square().sum() for gradient in gradients)).clamp(min=0)
 
     def _traced(self, params: Tensors, clients: Sequence[int]) -> tuple[Tensors, Tensor]:
-        """Return the parameters below the heads as leaves of a graph, and what the heads read."""
+        """Return the parameters below the heads as leaves of a graph, and the heads' input."""
         below = {name: tensor.detach().requires_grad_() for name, tensor in params.items() if "heads." not in name}
         return below, self._hidden(below, clients)
 

@@ -1,4 +1,4 @@
-"""A client's memory: features and labels of its training samples, which vote on what a test sample is."""
+"""A client's memory: features and labels of its training samples, which vote on the class of a test sample."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ Piece = tuple[Tensor, Tensor, Tensor]
 class Neighbours:
     """Nearest neighbours of kNN-Per (Marfoq et al., ICML 2022), mixed with a model's own probabilities.
 
-    The probability of a class is the share of the k nearest training samples that have it, each with the weight exp(−d²
-    / D), d its Euclidean distance and D the number of features. λ of the neighbours and 1 − λ of the model are mixed.
+    A class has as its probability the share of the k nearest training samples with this class, weighted by exp(−d² /
+    D), d the Euclidean distance and D the number of features. The mixture is λ · neighbours + (1 − λ) · model.
     """
 
     index: Any  # a fitted sklearn.neighbors.NearestNeighbors
@@ -30,10 +30,10 @@ class Neighbours:
     def remember(
         cls, samples: Iterable[Piece], classes: int, neighbours: int, weight: float, grid: Sequence[float] = ()
     ) -> Neighbours | None:
-        """Return the memory of a client's training samples; None where its features are not finite.
+        """Return the memory of a client's training samples, or None if their features are not finite.
 
-        They come in pieces: logits (batch, …, classes), features (batch, …, features), labels (batch, …). k is
-        `neighbours`, or all samples where they are fewer; λ is `weight`, or the :meth:`best` of a grid.
+        `samples` are batches: logits (batch, …, classes), features (batch, …, features), labels (batch, …). k is
+        `neighbours`, or the number of samples if that is smaller; λ is `weight`, or the :meth:`best` of `grid`.
         """
         # Imported late: only few runs use it, and it takes a second.
         from sklearn.neighbors import NearestNeighbors
@@ -49,8 +49,8 @@ class Neighbours:
     def best(self, grid: Sequence[float], own: np.ndarray) -> float:
         """Return the weight whose mixture is right on most of the memory's samples, each left out of its own vote.
 
-        `own` has the model's probabilities of these, (samples, classes). Of equal weights it is that with the lower
-        loss. A memory of one sample, which nobody can vote on, has the lowest.
+        `own` has the model's probabilities for these samples, (samples, classes). Of equal weights the one with the
+        lower loss is taken. In a memory of one sample, which no other can vote on, it is the lowest weight.
         """
         if len(self.labels) == 1:
             return min(grid)
@@ -68,7 +68,7 @@ class Neighbours:
         most = len(self.labels) - (features is None)
         distances, nearest = self.index.kneighbors(features, min(self.index.n_neighbors, most))
         squares = distances.astype(np.float64) ** 2 / self.index.n_features_in_
-        # Relative to the nearest one, which changes no share and keeps far samples from vanishing.
+        # Relative to the nearest sample: no share changes, and weights of far samples do not vanish.
         weights = np.exp(squares[:, :1] - squares)
         votes = np.zeros((len(nearest), self.classes))
         np.add.at(votes, (np.arange(len(nearest))[:, None], self.labels[nearest]), weights)
@@ -76,11 +76,11 @@ class Neighbours:
         return shares
 
     def mix(self, logits: Tensor, features: Tensor) -> Tensor:
-        """Return log mixed probabilities, (batch, …, classes), for logits and features of the same samples."""
+        """Return the log of mixed probabilities, (batch, …, classes), for logits and features of the same samples."""
         if not features.isfinite().all():
             return logits.log_softmax(-1)
         votes = torch.from_numpy(self.vote(features.flatten(0, -2).cpu().numpy()))
         votes = votes.to(logits.device, torch.float32).view(logits.shape)
         mixed = self.weight * votes + (1 - self.weight) * logits.softmax(-1)
-        # A class that neither has is impossible, but not infinitely so: losses stay finite.
+        # A probability of 0 becomes the least float32, so that losses stay finite.
         return mixed.clamp_min(torch.finfo(torch.float32).tiny).log()
