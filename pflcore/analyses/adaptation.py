@@ -123,7 +123,7 @@ class NovelClient:
         return Start(tuned, lambda moved: {**self.state, **self._generate(moved)})
 
     def _start_of_model(self, part: str) -> Start | None:
-        """Return the start of tuning a part's entries, in the model or its copies, that affect predictions; else None."""
+        """Return the start for those entries of a part, in the model or its copies, that affect predictions, if any."""
         trainer, data, groups = self.trainer, self.trainer.data, self.subject.groups
         chosen = trainer.entries if part == "all" else trainer.roles.personal
         if part == "head":

@@ -16,7 +16,7 @@ from pflcore.options import option
 
 @BACKBONES.register
 class LSTM(Backbone):
-    """A stacked LSTM that predicts the next character at each position of a text from those so far.
+    """A stacked LSTM that predicts each next character of a text from the characters before it.
 
     It has an embedding, LSTM layers, whose state is zero at the beginning of each text, and a linear layer that all
     positions share. With its defaults and 100 characters it has 825,220 parameters, whatever the length.

@@ -1,4 +1,4 @@
-"""Which client holds which samples."""
+"""The assignment of samples to clients."""
 
 from __future__ import annotations
 

@@ -52,9 +52,9 @@ def rotated(images: Tensor, degrees: Tensor) -> Tensor:
 
 
 def moved(images: Tensor, down: Tensor, right: Tensor, mirrored: Tensor) -> Tensor:
-    """Return images (batch, C, H, W) shifted by `down` and `right` pixels and mirrored where `mirrored`; each (batch,).
+    """Return windows of images (batch, C, H, W), `mirrored` or not, that begin `down` and `right` pixels into them.
 
-    The window of a shifted image begins `down` and `right` pixels into the image. Pixels outside the image are 0.
+    The other arguments are (batch,). Pixels outside the image are 0.
     """
     count, channels, height, width = images.shape
     device = images.device

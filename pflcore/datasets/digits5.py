@@ -239,7 +239,7 @@ class Digits5(Dataset):
         )
 
     def _composed(self, root: Path) -> Iterator[Part]:
-        for part in self.domains.values():  # before a download, check the files that a person has to get
+        for part in self.domains.values():  # before any download, require the files that a person has to get
             if not all(file.here or file.needed for file in part.data_files(root / part.name)):
                 part.load(root / part.name)  # raises the error that says so
         for domain, part in self.domains.items():
