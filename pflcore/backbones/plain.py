@@ -50,7 +50,7 @@ class Linear(Backbone):
 
 @BACKBONES.register
 class ConvNet1d(Backbone):
-    """Convolutions along time with ReLU and max pooling, then linear layers, for signals [channels, time].
+    """Convolutions along time, ReLU and max pooling, then linear layers, for signals [channels, time].
 
     With its defaults it has 235,014 parameters for 6 classes of 9×128 signals; with ``hidden: [1024, 512]`` it is the
     CNN that PFLlib trains on human activities, with 2,253,958.

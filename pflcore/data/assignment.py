@@ -77,7 +77,7 @@ class Assignment:
     def check(self, count: int, train: Mask) -> None:
         """Check the rows against a dataset of `count` samples, whose training samples are `train`, bool [count].
 
-        Raises :class:`UserError` for a row outside it, held twice or, unless :attr:`own_split`, on its other side.
+        Raises :class:`UserError` for a row outside it, held twice or, unless :attr:`own_split`, on the wrong side.
         """
         where = f"partition {self.scheme!r}"
         if len(train) != count:

@@ -189,7 +189,7 @@ class FederatedData:
         """Return the samples in `rows`, a tensor of any shape, on the host or the device. The batch has that shape.
 
         Args:
-            round_: The round that trains on the samples; 0 for a measurement. Noise depends on it.
+            round_: The round that trains on the samples; 0 for a measurement. Noise and augmentation depend on it.
             steps: The local steps that train on them, broadcast to `rows`. None means no augmentation.
         """
         here = rows.to(self.device)
