@@ -13,7 +13,7 @@ from pflcore.data.noise import Noise
 from pflcore.data.samples import SPLITS, Mask, Rows
 from pflcore.errors import UserError
 
-VALIDATION = "validation"  # a third side, which only a partition makes; a dataset has two
+VALIDATION = "validation"  # a third side, which only partitions have
 
 
 @dataclass(frozen=True, eq=False)

@@ -44,7 +44,7 @@ Windows = tuple[Bytes, Bytes]
 
 @DATASETS.register
 class Shakespeare(Dataset):
-    """Shakespeare's plays, the next of 100 characters, by speaking role.
+    """Shakespeare's plays by speaking role; the task is to predict the next of 100 characters.
 
     A sample is a window of `chunk_len` characters and the next one; its role, in one play, is the attribute ``role``.
     The default is the complete works of 1994, without a published hash, by the preprocessing that FedTP took from
@@ -185,7 +185,7 @@ _PLAIN |= {"Æ": "AE", "æ": "ae", "Œ": "OE", "œ": "oe", "Ø": "O", "ø": "o",
 
 
 def read_text(data: bytes, where: str) -> str:
-    """Return a text file's content in the 100 characters.
+    """Return a text file's content, reduced to the 100 printable ASCII characters.
 
     Typographic quotes and dashes, ligatures and accented letters become their nearest ASCII counterparts, as in the
     editions that papers used. Other characters are left out; more than one in 1,000 raises :class:`UserError`.

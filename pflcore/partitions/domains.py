@@ -70,7 +70,7 @@ class DomainDirichlet(Drawn, Domains):
 
 @PARTITIONS.register
 class Natural(Partition):
-    """One value of an attribute per client: a role of a play, a user of a device.
+    """One value of an attribute per client, such as a role in a play or a user of a device.
 
     If there are more values than clients, one value per client is drawn at random among those with enough samples.
     """
