@@ -1,4 +1,4 @@
-"""What can be looked at after the last round: analyses, found by name; families share a file."""
+"""The registry of analyses, which a run computes after its last round, by name; related ones share a file."""
 
 from pflcore.engine.analysis import Analysis
 from pflcore.registry import Registry

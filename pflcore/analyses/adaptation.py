@@ -1,4 +1,4 @@
-"""Clients that join when training is over."""
+"""The analysis of clients that join after training."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from pflcore.methods.hypernetworks import HypernetworkMethod
 from pflcore.options import option
 from pflcore.seeds import generator
 
-PARTS = ("embedding", "hypernetwork", "head", "personal", "all")  # what a novel client can tune
+PARTS = ("embedding", "hypernetwork", "head", "personal", "all")  # parts that a novel client can tune
 _EMBEDDING = "hyper/embedding"
 _STREAM = "adaptation"
-_DROPOUT = 2  # tells its masks from those of rounds, which have no such number, and of tuning, which have a 1
+_DROPOUT = 2  # in the id of dropout masks here; masks of rounds have no such number, masks of a method's tuning have 1
 
 
 @ANALYSES.register
 class Adaptation(Analysis):
     """How well clients that took no part in training can join, by tuning on their own samples.
 
-    What is shared stays as training left it; a client tunes one part alone by plain SGD and is measured after every
-    epoch. Needs novel clients. The paper gives neither epochs nor learning rate.
+    The shared state stays as training left it. A client tunes one part alone, in its own copy, by plain SGD, and is
+    measured before tuning and after every epoch. Needs novel clients. The paper gives neither epochs nor learning rate.
     """
 
     citation = "Li et al., FedTP, TNNLS 2023, study of novel clients"
@@ -56,7 +56,7 @@ class Adaptation(Analysis):
         if not self.parts:
             raise UserError("adaptation.parts: nothing is to be tuned; name a part, or leave the analysis out")
         for client in sorted(novel):
-            subject.trainer.local.epoch_steps(client)  # says so if it cannot train
+            subject.trainer.local.epoch_steps(client)  # raises an error if the client cannot train
         novel_client = NovelClient(subject, min(novel))
         for part in self.parts:
             if novel_client.start(part) is None:
@@ -67,7 +67,7 @@ class Adaptation(Analysis):
     def findings(self, subject: Subject) -> Iterator[Finding]:
         """Yield, for each novel client and part, ``<part>.correct`` and ``<part>.total`` after 0, 1, … epochs.
 
-        A model whose loss is no longer finite is right in none of them.
+        A model whose loss is no longer finite counts as wrong in all predictions.
         """
         for client in sorted(subject.trainer.data.novel):
             novel_client = NovelClient(subject, client)
@@ -78,9 +78,9 @@ class Adaptation(Analysis):
 
 
 class Start(NamedTuple):
-    """Where tuning begins: what SGD moves, and what makes the client's state of such tensors.
+    """The start of tuning: the tensors that SGD changes, and a function from such tensors to the client's state.
 
-    Running statistics in that state are updated in place, those in `moving`, which belong to the part; all others stay.
+    Running statistics in `moving`, which belong to the part, are updated in place in that state; all others stay.
     """
 
     tuned: Tensors
@@ -91,9 +91,9 @@ class Start(NamedTuple):
 class NovelClient:
     """A client that took no part in training.
 
-    It receives what training made of the shared part. The personal part of its model is as all clients' was at the
-    beginning; copies of the model that a method keeps beside it (Ditto, pFedMe, APFL, FedRoD's second classifier)
-    are copies of what it received. A hypernetwork generates for it from a fresh embedding, normally distributed.
+    It receives the trained shared part. The personal part of its model has the initial values of all clients. Copies of
+    the model that a method keeps on clients (Ditto, pFedMe, APFL, FedRoD's second classifier) start as copies of what
+    it received. A hypernetwork generates its parameters from a new, normally distributed embedding.
     """
 
     def __init__(self, subject: Subject, client: int) -> None:
@@ -113,7 +113,7 @@ class NovelClient:
         self.state = {name: state.get(name.removeprefix(OWN), tensor) for name, tensor in state.items()}
 
     def start(self, part: str) -> Start | None:
-        """Return where the tuning of a part, one of :data:`PARTS`, begins; None when there is none."""
+        """Return the start of tuning a part, one of :data:`PARTS`; None if the client has no such part."""
         if part not in ("embedding", "hypernetwork"):
             return self._start_of_model(part)
         if not self.generated:
@@ -123,8 +123,7 @@ class NovelClient:
         return Start(tuned, lambda moved: {**self.state, **self._generate(moved)})
 
     def _start_of_model(self, part: str) -> Start | None:
-        """Return where tuning begins of those entries of a part, of the model itself or of copies that are kept beside
-        it, that its predictions depend on."""
+        """Return the start for those entries of a part, in the model or its copies, that affect predictions, if any."""
         trainer, data, groups = self.trainer, self.trainer.data, self.subject.groups
         chosen = trainer.entries if part == "all" else trainer.roles.personal
         if part == "head":
@@ -146,22 +145,22 @@ class NovelClient:
         return Start(used, lambda tuned: {**state, **tuned}, moving)
 
     def adapt(self, part: str, epochs: int, lr: float) -> Iterator[tuple[int, int]]:
-        """Yield correct predictions and predictions on its test samples, before the first epoch and after each."""
+        """Yield the correct and all predictions on its test samples, before the first epoch and after each epoch."""
         start, trainer = self.start(part), self.trainer
         assert start is not None  # checked before training
         tuned = start.tuned
         yield self._score(start.build(tuned))
         for epoch in range(1, epochs + 1):
-            # Noise that is drawn anew each round is not that of any round of training.
+            # Noise and dropout get rounds after those of training, so that they differ from all of its draws.
             round_ = self.subject.round + epoch
             for step, batch in enumerate(trainer.data.batches(trainer.local.batches(epoch, self.client), round_)):
                 slopes = self._slopes(start, tuned, batch, (round_, self.client, step))
-                # A gradient is let go when it has been used: those of a hypernetwork take as much memory as it does.
+                # Gradients are freed after use, because those of a hypernetwork are as large as the hypernetwork.
                 tuned = {name: torch.sub(tensor, slopes.pop(name), alpha=lr) for name, tensor in tuned.items()}
             yield self._score(start.build(tuned))
 
     def _slopes(self, start: Start, tuned: Tensors, batch: Batch, ids: tuple[int, int, int]) -> Tensors:
-        """Return the gradient of the mean cross-entropy of its predictions with respect to the tuned tensors."""
+        """Return the gradient of the mean loss of its predictions with respect to the tuned tensors."""
         self.trainer.model.train()
 
         def loss(moved: Tensors) -> tuple[Tensor, Tensors]:
@@ -174,7 +173,7 @@ class NovelClient:
         return differentiate(loss, tuned)[0]
 
     def _predict(self, state: Tensors, inputs: Tensor, ids: tuple[int, int, int] | None = None) -> Tensor:
-        """Return the logits that it is measured by; with `ids` (round, client, step) under dropout's masks for them."""
+        """Return the measured logits; if `ids` (round, client, step) are given, with the dropout masks for them."""
         trainer = self.trainer
         passes = itertools.count()
 
@@ -187,19 +186,19 @@ class NovelClient:
         return self.method.predict(trainer.view(features, own), own, inputs)
 
     def _score(self, state: Tensors) -> tuple[int, int]:
-        """Return correct predictions, none of them when the loss is not finite, and predictions."""
+        """Return the numbers of correct and of all predictions; none is correct if the loss is not finite."""
         with torch.no_grad():
             correct, total, loss = score_client(self.trainer, self.method.eval_state(state), self.client)[0][:3]
         return int(correct) if math.isfinite(loss) else 0, int(total)
 
     def _generate(self, moved: Tensors) -> Tensors:
-        """Return what the server's hypernetwork generates, for this client alone, with some of its entries replaced."""
+        """Return what the server's hypernetwork, with some entries replaced by `moved`, generates for this client."""
         assert isinstance(self.method, HypernetworkMethod)
         server = self.subject.server
         made = self.method.make(replace(server, extra={**server.extra, **self.generated, **moved}), [0])
         return {name: tensor[0] for name, tensor in made.items()}
 
     def _is_statistic(self, name: str) -> bool:
-        """Return whether an entry is a buffer of the model or of a copy of it."""
+        """Return whether an entry is a buffer of the model or of one of its copies."""
         plain = name.removeprefix(OWN)
         return plain in self.trainer.entries and plain not in self.trainer.parameters

@@ -1,4 +1,4 @@
-"""What has been learned of clients: embeddings of them, mixtures of attentions and of their models layer by layer."""
+"""Analyses of what methods learn about clients: embeddings, mixtures of attention, layer-wise mixtures of models."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from pflcore.seeds import sequence
 
 KINDS = ("se", "eca", "ca")  # in the order of a hybrid's logits
 _EMBEDDING = "hyper/embedding"
-_PERPLEXITY = 8.0  # neighbours that t-SNE looks at: of the paper's 100 clients, five are of a kind
+_PERPLEXITY = 8.0  # of t-SNE, about the number of neighbours; the paper's 100 clients come in groups of five
 _FEWEST = 4
 
 
 @ANALYSES.register
 class Embeddings(Analysis):
-    """Whether a hypernetwork finds out which clients are alike: their embeddings on a plane.
+    """Client embeddings on a plane, which show whether a hypernetwork finds similar clients.
 
-    They are placed by t-SNE, for which the paper gives no perplexity. Needs a method with embeddings of clients.
+    t-SNE computes the positions; the paper gives no perplexity. Needs a method with embeddings of clients.
     """
 
     name = "embeddings"
@@ -43,7 +43,7 @@ class Embeddings(Analysis):
             raise UserError(f"analyses: 'embeddings' needs {needs}, not {clients}")
 
     def findings(self, subject: Subject) -> Iterator[Finding]:
-        """A place on the plane, items ``x`` and ``y``, and the ``group`` of every client that took part in training."""
+        """Yield the position, items ``x`` and ``y``, and the ``group`` of each client that takes part in training."""
         members, data = subject.members(), subject.trainer.data
         table = subject.server.extra[_EMBEDDING].detach().cpu().double().numpy()[members]
         seed = sequence(subject.trainer.seed, "t-SNE").generate_state(1)[0]
@@ -55,9 +55,9 @@ class Embeddings(Analysis):
 
 
 def plane(points: NDArray[np.float64], seed: int) -> NDArray[np.float64]:
-    """Place points (n, d) in two dimensions by t-SNE: (n, 2).
+    """Return positions (n, 2) of points (n, d) by t-SNE.
 
-    The exact algorithm on one thread: the faster one adds in an order that differs from run to run.
+    It uses the exact algorithm on one thread, as the faster one adds in an order that differs between runs.
     """
     from sklearn.manifold import TSNE
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
@@ -72,9 +72,9 @@ def plane(points: NDArray[np.float64], seed: int) -> NDArray[np.float64]:
 
 @ANALYSES.register
 class Mixing(Analysis):
-    """Which kind of local attention clients learned to rely on.
+    """The weights that clients learned for the kinds of local attention.
 
-    The weights of a hybrid, position by position. Needs a backbone with ``attention: hybrid``.
+    There is one weight per kind for each hybrid in the model. Needs a backbone with ``attention: hybrid``.
     """
 
     name = "mixing"
@@ -89,7 +89,7 @@ class Mixing(Analysis):
     def findings(self, subject: Subject) -> Iterator[Finding]:
         """Yield the softmax of each hybrid's logits, for every client that takes part in training.
 
-        Items are ``<position>.<kind>``, say ``conv1_attention.se``; those of a position sum to 1.
+        Items are ``<position>.<kind>``, such as ``conv1_attention.se``. The values of a position sum to 1.
         """
         for client in subject.members():
             state = subject.measured(client)
@@ -100,16 +100,16 @@ class Mixing(Analysis):
 
 
 def _positions(model: nn.Module) -> list[str]:
-    """Return names of the hybrids in a model, from the first to the last."""
+    """Return the names of the hybrids in a model, from the first to the last."""
     return [name for name, module in model.named_modules() if isinstance(module, Hybrid)]
 
 
 @ANALYSES.register
 class LayerWeights(Analysis):
-    """How far layer-wise mixtures have moved, and how much of its own each client has in them.
+    """The change of layer-wise mixing weights in training, and each client's weight of its own model.
 
     Needs method pfedla_layerwise. Its mixtures begin near the plain mean, in which each of N clients has the weight
-    1/N; where they have hardly moved, the method is in effect FedAvg.
+    1/N. Where they hardly change, the method is in effect FedAvg.
     """
 
     name = "layer_weights"
@@ -123,10 +123,10 @@ class LayerWeights(Analysis):
             raise UserError(f"analyses: 'layer_weights' needs {needs}")
 
     def findings(self, subject: Subject) -> Iterator[Finding]:
-        """Of every client that takes part in training, for each layer, with weights from 0 to 1:
+        """Yield two numbers, from 0 to 1, for every client that takes part in training and each layer.
 
-        ``<layer>.own`` is the weight of the client's own model, ``<layer>.moved`` half the sum of the absolute changes
-        of all weights since before the first round.
+        ``<layer>.own`` is the weight of the client's own model. ``<layer>.moved`` is half the sum of the absolute
+        changes of all weights since before the first round.
         """
         method, members = subject.trainer.method, subject.members()
         assert isinstance(method, PFedLALayerwise)

@@ -1,4 +1,4 @@
-"""Test images of some clients: where Transformers look, and what detectors find."""
+"""Analyses of some clients' test images: the attention of Transformers, and the boxes of detectors."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from pflcore.errors import UserError
 from pflcore.groups import Tensors
 from pflcore.options import option
 
-DISCARD = 0.3  # share of the connections of a block, the weakest ones, that count as none
+DISCARD = 0.3  # share of a block's connections, the weakest ones, that are dropped
 
 
 class _Pictures(Analysis):
-    """Base of those that look at test images of some clients."""
+    """Base of the analyses of some clients' test images."""
 
     smoke: ClassVar[dict[str, Any]] = {"images": 1}
     client_options = ("clients",)
@@ -43,7 +43,7 @@ class _Pictures(Analysis):
             raise UserError(f"{self.name}.clients: there is no client {largest}; clients are 0..{count - 1}")
 
     def chosen(self, data: FederatedData) -> Iterator[tuple[int, Tensor]]:
-        """Yield clients and so many of their test rows, or all, spread evenly."""
+        """Yield each chosen client and `images` of its test rows, spread evenly; all rows if it has fewer."""
         for client in dict.fromkeys(self.clients):
             held = data.test[client]
             count = min(self.images, len(held))
@@ -56,11 +56,11 @@ def _pixels(client: int, row: int, data: FederatedData) -> Finding:
 
 @ANALYSES.register
 class Rollout(_Pictures):
-    """Where personalised Transformers look: attention rolled out over all of their blocks.
+    """The patches that personalised Transformers attend to: attention rolled out over all blocks.
 
-    Heads are fused by their maximum and the weakest connections dropped, as is usual for images and was done for FedTP
-    (Li et al., TNNLS 2023). The code that is usually taken for it divides by row sums along the wrong axis; here rows
-    sum to 1. Needs a Transformer over patches with a class token.
+    Heads are fused by their maximum and the weakest connections are dropped, as is usual for images and was done for
+    FedTP (Li et al., TNNLS 2023). The code that is usually used divides by row sums along the wrong axis; here rows sum
+    to 1. Needs a Transformer over patches with a class token.
     """
 
     name = "rollout"
@@ -80,10 +80,10 @@ class Rollout(_Pictures):
         grid(attention(subject.trainer, subject.measured(0), data.example()), data.shape[1:])
 
     def findings(self, subject: Subject) -> Iterator[Finding]:
-        """For the chosen clients and some of their test images, in the samples' numbering:
+        """Yield two findings for each chosen test image; ``<sample>`` is its row in the dataset.
 
-        ``mask.<sample>``: how much the class token takes from each patch, row after row, the largest number being 1.
-        ``image.<sample>``: its pixels 0..255, channel after channel and row after row, in the dataset's own size.
+        ``mask.<sample>``: the class token's attention to each patch, row by row, scaled so that the largest is 1.
+        ``image.<sample>``: the pixels 0..255, by channel and row, in the size that the dataset stores.
         """
         data = subject.trainer.data
         for client, rows in self.chosen(data):
@@ -104,11 +104,11 @@ def attention(trainer: Trainer, state: Tensors, inputs: Tensor) -> list[Tensor]:
 
 
 def rollout(maps: Sequence[Tensor], discard: float = DISCARD) -> Tensor:
-    """Return what the class token takes from each patch through all blocks: (batch, patches), the largest being 1.
+    """Return the class token's attention to each patch through all blocks: (batch, patches), the largest being 1.
 
-    In each block the heads' maximum is taken, the weakest connections are dropped, but never that of the class token
-    to itself, the residual stream counts as much as attention, and rows are made to sum to 1. Maps are those of
-    :func:`attention`.
+    `maps` are those of :func:`attention`. In each block the heads' maximum is taken, and the weakest connections are
+    dropped, except that of the class token to itself. The residual stream has the same weight as attention. Rows are
+    scaled to sum to 1.
     """
     length = maps[0].shape[-1]
     unit = torch.eye(length, dtype=maps[0].dtype)
@@ -121,12 +121,12 @@ def rollout(maps: Sequence[Tensor], discard: float = DISCARD) -> Tensor:
         mixed = (fused.masked_fill(dropped, 0.0).view(-1, length, length) + unit) / 2
         through = mixed / mixed.sum(-1, keepdim=True) @ through
     taken = through[:, 0, 1:]
-    # All is zero when every connection of the class token has been dropped.
+    # All values are zero if every connection of the class token to patches is dropped.
     return taken / taken.amax(1, keepdim=True).clamp_min(torch.finfo(taken.dtype).tiny)
 
 
 def grid(maps: Sequence[Tensor], size: Sequence[int]) -> tuple[int, int]:
-    """Return rows and columns of the patches that attention maps are about, of images of a height and a width."""
+    """Return the numbers of rows and columns of patches in attention maps, given the images' height and width."""
     height, width = size
     lengths = {length for one in maps for length in one.shape[-2:]}
     patches = lengths.pop() - 1 if len(lengths) == 1 else 0
@@ -138,9 +138,9 @@ def grid(maps: Sequence[Tensor], size: Sequence[int]) -> tuple[int, int]:
 
 
 class _Attentions(TorchFunctionMode):
-    """Computes the attention that PyTorch's fused function keeps to itself, for every call while it is entered.
+    """A mode that computes the attention of every call of PyTorch's fused function, which does not return it.
 
-    Models of this project and of timm, with prefixes or without, all end up in that function.
+    Vision Transformers of this project and of timm, with or without prefixes, all call that function.
     """
 
     def __init__(self) -> None:
@@ -165,7 +165,7 @@ class _Attentions(TorchFunctionMode):
 
 @ANALYSES.register
 class Detections(_Pictures):
-    """What personalised detectors find on some test images, beside the objects that are there.
+    """The detections of personalised detectors on some test images, and the annotated objects.
 
     Needs a detector, such as ``mobilenetv2_ssd``.
     """
@@ -185,11 +185,11 @@ class Detections(_Pictures):
 
     @torch.no_grad()
     def findings(self, subject: Subject) -> Iterator[Finding]:
-        """For some test images of the chosen clients, in the samples' numbering:
+        """Yield three findings for each chosen test image; ``<sample>`` is its row in the dataset.
 
-        ``image.<sample>``: its pixels 0..255, channel after channel and row after row, before any scaling up.
-        ``found.<sample>``: the detections, six numbers each: class, left, top, right, bottom as shares, score.
-        ``there.<sample>``: the objects: class, left, top, right, bottom, and 1 if it is difficult.
+        ``image.<sample>``: the pixels 0..255, by channel and row, before any scaling up.
+        ``found.<sample>``: the detections, six numbers each: class, left, top, right, bottom as fractions, score.
+        ``there.<sample>``: the objects, six numbers each: class, left, top, right, bottom, and 1 if difficult.
         """
         trainer = subject.trainer
         data, task = trainer.data, trainer.task

@@ -1,4 +1,4 @@
-"""Model architectures, found by name; families share a file."""
+"""The registry of model architectures by name; related ones share a file."""
 
 from pflcore.backbones._base import Backbone, Backbones
 from pflcore.backbones._pretrained import read_weights

@@ -1,4 +1,4 @@
-"""Backbones: a module for given sizes, and names for the groups of its parameters; plain modules as backbones."""
+"""The base class of backbones, which build a module and name the groups of its entries; plain modules as backbones."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from pflcore.seeds import torch_seed
 Class = TypeVar("Class", bound=type)
 Extend = Callable[[nn.Module], Mapping[str, str]]
 _KINDS = {1: TEXT, 2: ARRAYS, 3: IMAGES}
-_FACTS = ("citation", "smoke", "groups", "takes", "predicts")  # that the module may state as attributes of its class
+_FACTS = ("citation", "smoke", "groups", "takes", "predicts")  # attributes that a plain module's class can state
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,9 +34,9 @@ class Backbone(Entry):
 
     groups: ClassVar[dict[str, str]] = {}  # group → pattern over state names
     # "images", floats (batch, channels, height, width); "text", character numbers (batch, length); "arrays", floats
-    # (batch, channels, …); or several, as "images or arrays".
+    # (batch, channels, …); or several, such as "images or arrays".
     takes: ClassVar[str] = "images"
-    predicts: ClassVar[str] = "classes"  # or "boxes", of a detector
+    predicts: ClassVar[str] = "classes"  # or "boxes" for a detector
     pretrained: str | None = option(
         None,
         later=True,
@@ -47,21 +47,21 @@ class Backbone(Entry):
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         """Return a freshly initialised module that maps a batch of inputs to logits.
 
-        `shape` is that of one input: (channels, height, width) of an image, (length,) of a text, (channels, …) of an
-        array. Logits are (batch, classes); of texts, whose classes are characters, (batch, length, classes), the next
-        one at every position. A detector's module has an attribute ``task``, a
-        :class:`pflcore.detection.task.Detection`, and gives what that takes.
+        `shape` is the shape of one input: (channels, height, width) of an image, (length,) of a text, (channels, …) of
+        an array. Logits are (batch, classes). For text, whose classes are characters, they predict the next character
+        at every position: (batch, length, classes). A detector's module has an attribute ``task``, a
+        :class:`pflcore.detection.task.Detection`, and returns the predictions that this task expects.
         """
         raise TypeError(f"backbone {type(self).__name__} does not define build()")
 
     def create(
         self, shape: tuple[int, ...], classes: int, seed: int, extend: Extend | None = None, kind: str = ""
     ) -> tuple[nn.Module, Groups]:
-        """Build under the seed's own stream of randomness, with pretrained weights; return it and its groups.
+        """Return a model, initialised from `seed` or from pretrained weights, and the groups of its entries.
 
-        What there is to say about pretrained weights is the module's attribute ``notes``. `extend` adds modules to the
-        model and gives the patterns of their groups; it has a stream of its own, so the rest begins as without it.
-        `kind` is that of the samples; without it one dimension is of text, two are of arrays, three of images.
+        Notes on pretrained weights are the module's attribute ``notes``. `extend` adds modules to the model and returns
+        the patterns of their groups; its own random stream leaves other initial weights unchanged. By default `kind` is
+        text, arrays or images for one, two or three dimensions; :class:`UserError` if the backbone does not take it.
         """
         given = kind or _KINDS[len(shape)]
         if given not in self.takes:
@@ -86,15 +86,15 @@ class Backbone(Entry):
         return model, Groups.assign(model, {**patterns, **added})
 
     def patterns(self, model: nn.Module) -> Mapping[str, str]:
-        """Return group → pattern over state names, of a module that :meth:`build` made."""
+        """Return group → pattern over state names, for a module from :meth:`build`."""
         return self.groups
 
 
 class Backbones(Registry[Backbone]):
-    """The registry of backbones, which also takes plain modules."""
+    """The registry of backbones, which also accepts plain modules."""
 
     def register(self, cls: Class) -> Class:
-        """Register a :class:`Backbone`, or a module as :func:`of_module` takes it, which stays a module."""
+        """Register a :class:`Backbone`, or a module through :func:`of_module`; a module is returned unchanged."""
         if issubclass(cls, nn.Module):
             super().register(of_module(cls))
             return cls
@@ -103,11 +103,11 @@ class Backbones(Registry[Backbone]):
 
 
 def of_module(module: type[nn.Module]) -> type[Backbone]:
-    """Return a backbone that builds a module, by ``Module(shape, classes, **options)``.
+    """Return a backbone that builds a module by ``Module(shape, classes, **options)``.
 
-    The module's further arguments, each with its type, are the backbone's options; a default may be an
-    :func:`pflcore.options.option`. The attribute ``groups`` of its class says by patterns over state names what belongs
-    together; without it every part that the module has directly is a group of its name.
+    The module's further arguments, each with its type, are the backbone's options; a default can be an
+    :func:`pflcore.options.option`. The attribute ``groups`` of its class maps groups to patterns over state names.
+    Without it, every direct part of the module is a group with its name.
     """
     arguments = list(inspect.signature(module).parameters.values())
     if [one.name for one in arguments[:2]] != ["shape", "classes"]:

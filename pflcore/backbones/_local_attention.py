@@ -1,9 +1,9 @@
-"""Channel and coordinate attention after convolutions, which pFedLA-Att keeps on the client, and the options for it.
+"""Local attention: channel and coordinate attention after convolutions, which pFedLA-Att keeps on the client.
 
 Each kind multiplies features (batch, channels, height, width) by a mask between 0 and 1 that is computed from them.
 Sources: Liang et al., Personalized Federated Learning with Local Attention (placement, hybrid); Hu et al.,
 Squeeze-and-Excitation Networks, CVPR 2018; Wang et al., ECA-Net, CVPR 2020; Hou et al., Coordinate Attention,
-CVPR 2021. Sizes that the first paper leaves open are those that give its printed parameter counts.
+CVPR 2021. Sizes that the first paper does not state are chosen to give its printed parameter counts.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ REDUCTION = "Channels per hidden unit of SE, which has at least one unit; of no 
 
 @dataclass(frozen=True, kw_only=True)
 class AttentiveBackbone(Backbone):
-    """A convolutional backbone that takes local attention after each stage of convolutions.
+    """A convolutional backbone with optional local attention after each stage of convolutions.
 
-    The base layers draw their initial weights first, so they begin the same with and without attention. All that
-    attention adds, its own norm included, is the group ``local_attention``.
+    The base layers draw their initial weights first, so these are the same with and without attention. All entries of
+    attention, including its norm, are the group ``local_attention``.
     """
 
     attention: str = option(NONE, choices=(NONE, "se", "eca", "ca", "hybrid"), help="Attention after each stage.")
@@ -41,7 +41,7 @@ class AttentiveBackbone(Backbone):
         return {**super().patterns(model), **own}
 
     def make_attention(self, channels: int) -> LocalAttention:
-        """Return the chosen attention, freshly initialised, for features of so many channels."""
+        """Return the chosen attention, freshly initialised, for features with `channels` channels."""
         reduction, kernel = self.attention_reduction, self.attention_kernel or adaptive_kernel(channels)
         if self.attention == "se":
             return SE(channels, reduction)
@@ -52,7 +52,7 @@ class AttentiveBackbone(Backbone):
     def assemble(self, layers: Mapping[str, nn.Module], stages: Mapping[str, int]) -> nn.Sequential:
         """Return the layers, with the chosen attention at the end of each stage as ``<stage>_attention``.
 
-        `stages` are the last layer of each, named ``<stage>_<layer>``, and the channels that it gives.
+        `stages` maps the last layer of each stage, named ``<stage>_<layer>``, to its number of output channels.
         """
         made = stages.items() if self.attention != NONE else ()
         own = {last: self.make_attention(channels) for last, channels in made}
@@ -65,7 +65,7 @@ class AttentiveBackbone(Backbone):
 
 
 class LocalAttention(nn.Module):
-    """Multiplies features by a mask that is computed from them."""
+    """Base of the kinds of attention, which multiply features by a mask that is computed from them."""
 
     def mask(self, features: Tensor) -> Tensor:
         """Return numbers between 0 and 1 that broadcast to the features (batch, channels, height, width)."""
@@ -76,7 +76,7 @@ class LocalAttention(nn.Module):
 
 
 class SE(LocalAttention):
-    """Squeeze-and-excitation: a mask over channels by two linear layers without bias from the channels' means."""
+    """Squeeze-and-excitation: two linear layers without bias compute a mask over channels from the channels' means."""
 
     def __init__(self, channels: int, reduction: int) -> None:
         super().__init__()
@@ -90,7 +90,7 @@ class SE(LocalAttention):
 
 
 class ECA(LocalAttention):
-    """Efficient channel attention: a mask over channels by a convolution without bias along the channels' means."""
+    """Efficient channel attention: a convolution without bias over the channels' means gives a mask over channels."""
 
     def __init__(self, kernel: int) -> None:
         super().__init__()
@@ -102,10 +102,10 @@ class ECA(LocalAttention):
 
 
 class CA(LocalAttention):
-    """Coordinate attention: a mask over channels and rows times one over channels and columns.
+    """Coordinate attention: a mask over channels and rows, multiplied by a mask over channels and columns.
 
     Means over each row and each column pass through one linear map to max(8, channels/32) numbers, batch norm over the
-    batch and all positions, and h-swish; a further map each makes the two masks of them. The maps have biases.
+    batch and all positions, and h-swish. Two further maps compute the two masks. All maps have biases.
     """
 
     def __init__(self, channels: int) -> None:
@@ -124,7 +124,7 @@ class CA(LocalAttention):
 
 
 class Hybrid(LocalAttention):
-    """A combination of the masks of SE, ECA and CA by the softmax of ``logits``; it begins as their mean."""
+    """A weighted mean of the masks of SE, ECA and CA; weights are the softmax of ``logits``, equal at the start."""
 
     def __init__(self, channels: int, reduction: int, kernel: int) -> None:
         super().__init__()
@@ -137,6 +137,6 @@ class Hybrid(LocalAttention):
 
 
 def adaptive_kernel(channels: int) -> int:
-    """Return ECA's odd kernel for C channels: t = (log2(C) + 1)/2 rounded down, and one more if that is even."""
+    """Return ECA's odd kernel for C channels: t = (log2(C) + 1)/2 rounded down, or t + 1 if t is even."""
     rounded = int((math.log2(channels) + 1) / 2)
     return rounded + 1 - rounded % 2

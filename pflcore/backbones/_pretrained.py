@@ -1,4 +1,4 @@
-"""Weights that a model begins with, from a file: read without running anything in it, and held against the model."""
+"""Pretrained weights from a file, which are read without executing code and checked against the model."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from pflcore.files import is_lfs_pointer
 from pflcore.groups import Tensors
 
 SUFFIXES = (".safetensors", ".pth", ".pt", ".bin")
-LIMIT = 16 << 30  # bytes that a file may have, and what is in it unpacked
-_WRAPPERS = ("state_dict", "model")  # what released files keep a state dict under, beside the state of their training
+LIMIT = 16 << 30  # most bytes of a file, and of its unpacked content
+_WRAPPERS = ("state_dict", "model")  # keys of the state dict in released files that also have the state of training
 
 
 def read_weights(path: Path) -> Tensors:
-    """Return the tensors in a file of weights by name: safetensors, or a state dict as ``torch.save`` writes it.
+    """Return the tensors in a file of weights by name: safetensors, or a state dict written by ``torch.save``.
 
-    The latter is unpickled by PyTorch's restricted reader, which makes tensors and plain containers and nothing else.
+    PyTorch's restricted reader unpickles the latter; it creates only tensors and plain containers.
     """
     if path.suffix not in SUFFIXES:
         raise UserError(f"{path}: not a file of weights by its name, which ends in {', '.join(SUFFIXES)}")
@@ -37,16 +37,16 @@ def read_weights(path: Path) -> Tensors:
         tensors = load_file(path) if path.suffix == ".safetensors" else _read_state_dict(path)
     except (SafetensorError, OSError, ValueError) as error:
         raise UserError(f"{path}: truncated, or no safetensors ({_reason(error)})") from None
-    # A view may be far larger than what lies in the file.
+    # A view can be much larger than its data in the file.
     _check_size(path, sum(tensor.numel() * tensor.element_size() for tensor in tensors.values()))
     return {name: tensor.detach().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()}
 
 
 def fit(model: nn.Module, weights: Mapping[str, Tensor], head: Collection[str], where: str) -> str:
-    """Put weights into a model, in place; they have to be the model's, and messages begin with `where`.
+    """Copy weights into a model, in place; raise :class:`UserError`, beginning with `where`, if they do not fit it.
 
-    A classifier, the entries in `head`, stays as it is where the file lacks it or has it for another number of classes.
-    Returns what there is to say about that, or "".
+    The classifier, the entries in `head`, is not changed if the file lacks it or has it for another number of classes.
+    Return a note that says so, or "".
     """
     own = model.state_dict()
     if anew := _other_head({name: own[name] for name in own if name in head}, weights):
@@ -77,10 +77,10 @@ def _read_state_dict(path: Path) -> Tensors:
             content = torch.load(path, map_location="cpu", weights_only=True)
     except UserError:
         raise
-    except pickle.UnpicklingError:  # PyTorch's own message says how to read it all the same
+    except pickle.UnpicklingError:  # PyTorch's own message tells how to read the file unsafely
         more = "has more in it than tensors, which is not read since that could run code"
         raise UserError(f"{path}: {more}; save its state dict as safetensors") from None
-    except Exception as error:  # neither zipfile nor pickle promises particular ones for damaged input
+    except Exception as error:  # zipfile and pickle raise many kinds of exceptions for damaged input
         raise UserError(f"{path}: damaged ({_reason(error)})") from None
     for wrapper in _WRAPPERS:
         if isinstance(content, dict) and isinstance(content.get(wrapper), dict):
@@ -92,7 +92,7 @@ def _read_state_dict(path: Path) -> Tensors:
 
 
 def _is_dense(value: object) -> bool:
-    """Return whether a value is a tensor that is strided, not quantised and not meta."""
+    """Return whether a value is a tensor that is strided, not quantised and not on the meta device."""
     if not isinstance(value, Tensor):
         return False
     return value.layout == torch.strided and not value.is_quantized and not value.is_meta
@@ -104,7 +104,7 @@ def _check_size(path: Path, size: int) -> None:
 
 
 def _other_head(own: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> str:
-    """Return why the classifier cannot be taken from the file, when it is absent there or of other classes; else ""."""
+    """Return a note if the file lacks the classifier or has it for another number of classes; else ""."""
     shapes = [(own[name].shape, given[name].shape) for name in own if name in given]
     if own and not shapes:
         return "the classifier begins anew, since the file has none"

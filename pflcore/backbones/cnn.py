@@ -1,4 +1,4 @@
-"""Convolutional networks: the small ConvNet of FedTP, pFedHN, pFedGP and FedOFA, LeNets, FedBN's AlexNet."""
+"""Convolutional networks: the small ConvNet of FedTP, pFedHN, pFedGP and FedOFA, LeNets, and FedBN's AlexNet."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pflcore.options import option
 
 
 def need_positions(entry: ConvNet | AlexNetBN, sides: Sequence[int], shape: tuple[int, ...], index: int) -> None:
-    """Raise :class:`UserError` where a convolution leaves nothing of the images."""
+    """Raise :class:`UserError` if no position is left after convolution `index`, given the sides of its output."""
     if min(sides) < 1:
         what = f"kernel {entry.kernel} with padding {entry.padding} leaves nothing of {shape[1]}×{shape[2]} images"
         raise UserError(f"backbone {entry.name}: {what} after convolution {index}; use a smaller one or more padding")
@@ -25,7 +25,7 @@ def need_positions(entry: ConvNet | AlexNetBN, sides: Sequence[int], shape: tupl
 class ConvNet(AttentiveBackbone):
     """Two convolutions with max pooling, then three linear layers.
 
-    With its defaults on 3×32×32 images it has 121,182 parameters for 10 classes and 128,832 for 100. 8×8 digits take
+    With its defaults on 3×32×32 images it has 121,182 parameters for 10 classes and 128,832 for 100. 8×8 digits need
     ``kernel: 3, padding: 1``.
     """
 
@@ -43,7 +43,7 @@ class ConvNet(AttentiveBackbone):
         layers: dict[str, nn.Module] = {"layout": _ChannelsLast()}
         for index, channels in enumerate(self.channels, 1):
             layers[f"conv{index}"] = nn.Conv2d(width, channels, self.kernel, padding=self.padding)
-            # The order of these two does not matter to values or gradients; after pooling there is less to do.
+            # ReLU before pooling would give the same values and gradients, but more work.
             layers |= {f"conv{index}_pool": nn.MaxPool2d(2), f"conv{index}_relu": nn.ReLU()}
             width, sides = channels, [(side + 2 * self.padding - self.kernel + 1) // 2 for side in sides]
             need_positions(self, sides, shape, index)
@@ -61,7 +61,7 @@ class LeNet(ConvNet):
     """LeNet-5 with ReLU and max pooling: two convolutions, three linear layers.
 
     On 3×32×32 images it has 62,006 parameters for 10 classes and 69,656 for 100; on the 3×28×28 digits of pFedLA-Att
-    44,726 for 10. Smaller images take ``kernel: 3, padding: 1``.
+    44,726 for 10. Smaller images need ``kernel: 3, padding: 1``.
     """
 
     name = "lenet"
@@ -74,8 +74,8 @@ class LeNetBN(LeNet):
     """LeNet-5 with batch norm after each convolution and hidden linear layer.
 
     On the 3×28×28 digits of pFedLA-Att it has 45,178 parameters for 10 classes; on 3×32×32 images 62,458 for 10 and
-    70,108 for 100. The paper prints a padding of 1; its count needs the default of 0. With local attention the 45,178
-    become 45,318 (se), 45,184 (eca), 45,798 (ca; the paper prints 45.54 K) and 45,950 (hybrid).
+    70,108 for 100. The paper prints a padding of 1, but its count needs the default of 0. With local attention the
+    45,178 become 45,318 (se), 45,184 (eca), 45,798 (ca; the paper prints 45.54 K) and 45,950 (hybrid).
     """
 
     name = "lenet_bn"
@@ -86,7 +86,7 @@ class LeNetBN(LeNet):
         model = nn.Sequential()
         for name, layer in super().build(shape, classes).named_children():
             model.add_module(name, layer)
-            if isinstance(layer, nn.Conv2d):  # pooling lies between norm and ReLU, whose order with it does not matter
+            if isinstance(layer, nn.Conv2d):  # pooling is between norm and ReLU; after ReLU it would give the same
                 model.add_module(f"{name}_norm", nn.BatchNorm2d(layer.out_channels))
             elif isinstance(layer, nn.Linear) and name != "head":
                 model.add_module(f"{name}_norm", nn.BatchNorm1d(layer.out_features))
@@ -94,30 +94,30 @@ class LeNetBN(LeNet):
 
 
 class _ChannelsLast(nn.Module):
-    """Lays images out pixel by pixel, in which pooling on a CPU is several times faster; the values are the same."""
+    """A layer that stores images with channels last, where pooling on a CPU is several times faster; same values."""
 
     def forward(self, images: Tensor) -> Tensor:
         if images.device.type != "cpu":
             return images
-        # By permutations, since vectorised execution knows no memory formats.
+        # By permutations, because vectorised execution does not support memory formats.
         return images.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
 
 
-_FACTORS = (1, 3, 6, 4, 4)  # channels of AlexNet's convolutions, in multiples of the first's
-_KERNELS = (5, 3, 3, 3)  # of all but the first
-_POOLED = (1, 2, 5)
+_FACTORS = (1, 3, 6, 4, 4)  # channels of AlexNet's convolutions, as multiples of the first one's
+_KERNELS = (5, 3, 3, 3)  # of the convolutions after the first
+_POOLED = (1, 2, 5)  # convolutions with pooling
 
 
 @BACKBONES.register
 class AlexNetBN(AttentiveBackbone):
     """AlexNet with batch norm after each convolution and hidden linear layer.
 
-    On 3×224×224 images it has 57,063,498 parameters for 10 classes, 57,149,535 for 31, 57,288,833 for 65 and 57,432,228
-    for 100, whatever the image size. With pFedLA-Att's local attention after each convolution's pooling, or ReLU where
-    there is none, it has for 31 classes 57,189,471 (se), 57,149,550 (eca), 57,184,227 (ca) and 57,224,193 (hybrid). The
-    paper's table has a stray third row, conv(64, 128, 5×5), which fits neither neighbour; without it the table is
-    FedBN's net. Images of 16 to 62 pixels take ``kernel: 3, stride: 1, padding: 1``, 8×8 digits also
-    ``pool_padding: 1``.
+    With three input channels and any image size it has 57,063,498 parameters for 10 classes, 57,149,535 for 31,
+    57,288,833 for 65 and 57,432,228 for 100. pFedLA-Att's local attention comes after each convolution's pooling, or
+    after its ReLU if it has no pooling; then it has for 31 classes 57,189,471 (se), 57,149,550 (eca), 57,184,227 (ca)
+    and 57,224,193 (hybrid). The paper's table has a stray third row, conv(64, 128, 5×5), which fits neither neighbour;
+    without it the table is FedBN's net. Images of 16 to 62 pixels need ``kernel: 3, stride: 1, padding: 1``, 8×8 digits
+    also ``pool_padding: 1``.
     """
 
     name = "alexnet_bn"
@@ -156,7 +156,7 @@ class AlexNetBN(AttentiveBackbone):
 
 
 class _Grid(nn.Module):
-    """Averages over a grid of windows, as ``nn.AdaptiveAvgPool2d``, whose gradient on CUDA is not deterministic."""
+    """Means over a grid of windows, as ``nn.AdaptiveAvgPool2d``, whose gradient on CUDA is not deterministic."""
 
     def __init__(self, side: int) -> None:
         super().__init__()
@@ -165,7 +165,7 @@ class _Grid(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         for axis in (-2, -1):
             if (length := images.shape[axis]) != self.side:
-                # First position and the one behind the last; windows may overlap.
+                # The first position of each window and the one after its last; windows can overlap.
                 ends = [(at * length // self.side, -(-(at + 1) * length // self.side)) for at in range(self.side)]
                 means = [images.narrow(axis, start, stop - start).mean(axis) for start, stop in ends]
                 images = torch.stack(means, axis)

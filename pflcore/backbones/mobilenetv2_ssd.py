@@ -1,4 +1,4 @@
-"""A detector: SSDLite on timm's MobileNetV2, with local attention in its bottlenecks."""
+"""A detector: SSDLite on timm's MobileNetV2, with optional local attention in its bottlenecks."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from pflcore.detection.task import Detection
 from pflcore.errors import UserError
 from pflcore.options import option
 
-_EXTRA = (512, 256, 256, 128)  # channels of the maps after the last features, at full width
-_STD = 0.03  # of the initial weights of heads and extra maps, as in SSDLite
-_STRIDED = 5  # the stage of bottlenecks whose first makes the map of stride 32 out of that of stride 16
+_EXTRA = (512, 256, 256, 128)  # channels of the extra maps after the last features, at full width
+_STD = 0.03  # standard deviation of the initial weights of heads and extra maps, as in SSDLite
+_STRIDED = 5  # index of the stage whose first bottleneck reduces the map of stride 16 to stride 32
 
 
 @BACKBONES.register
 class MobileNetV2SSD(AttentiveBackbone):
     """MobileNetV2 with SSDLite's heads, which detects objects; from scratch.
 
-    Heads look at the expansion of stride 16, at the last features of stride 32, and at up to four maps of half the size
-    each, down to one position, with six default boxes each: 3,000 for 300 pixels. What pFedLA leaves open about the
-    heads is as in SSDLite; timm's batch norm and initial weights stay. Local attention is in all 17 bottlenecks,
-    between the depthwise and the last convolution. Every batch norm is ``norm``; the other layers of heads are
-    ``head``, those of the maps between ``extra``.
+    The inputs of the heads are the expansion of stride 16, the last features of stride 32, and up to four extra maps,
+    each of half the size, down to one position. Each position has six default boxes: 3,000 in all for 300 pixels. Where
+    pFedLA does not describe the heads, they are as in SSDLite; timm's batch norm and initial weights stay. Local
+    attention is in all 17 bottlenecks, between the depthwise and the last convolution. Batch norms outside attention
+    are ``norm``, the other layers of heads are ``head``, and those of the extra maps are ``extra``.
     """
 
     citation = "Sandler et al., MobileNetV2, CVPR 2018 (section 6.2), as in timm; Liu et al., SSD, ECCV 2016"
@@ -67,7 +67,7 @@ class MobileNetV2SSD(AttentiveBackbone):
 
 
 class _Detector(nn.Module):
-    """(images, 3, height, width) → (images, boxes, 4 + 1 + classes): what :class:`Detection` takes."""
+    """The model: (images, 3, height, width) → (images, boxes, 4 + 1 + classes), as :class:`Detection` expects."""
 
     defaults: Tensor
 
@@ -91,14 +91,14 @@ class _Detector(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         def rows(numbers: Tensor) -> Tensor:
-            """(images, 6 · numbers, height, width) → (images, boxes, numbers), in the order of the default boxes."""
+            """Return (images, 6 · numbers, height, width) as (images, boxes, numbers), ordered as the default boxes."""
             return numbers.permute(0, 2, 3, 1).reshape(len(numbers), -1, numbers.shape[1] // PER_POSITION)
 
         pairs = zip(self._maps(images), self.heads, strict=True)
         return torch.cat([torch.cat([rows(head(maps)) for head in heads.values()], -1) for maps, heads in pairs], 1)  # type: ignore[operator]
 
     def _maps(self, images: Tensor) -> Iterator[Tensor]:
-        """Return the feature maps, from the finest."""
+        """Yield the feature maps, the finest first."""
         body = self.body
         x = body.blocks[:_STRIDED](body.bn1(body.conv_stem(images)))
         first, *rest = body.blocks[_STRIDED]
@@ -114,12 +114,12 @@ class _Detector(nn.Module):
             yield x
 
     def extra_repr(self) -> str:
-        """With the default boxes, as what is not the same model must not look the same."""
+        """Return the first and last default box, so that models with different boxes have different texts."""
         return f"default boxes from {self.defaults[0].tolist()} to {self.defaults[-1].tolist()}"
 
 
 def _grids(height: int, width: int) -> Iterator[tuple[int, int]]:
-    """Height and width of each map: of stride 16, of stride 32, and smaller ones down to one position."""
+    """Yield height and width of each map: of stride 16, of stride 32, and of the extra ones down to one position."""
     for _ in range(4):
         height, width = -(-height // 2), -(-width // 2)
     for number in range(2 + len(_EXTRA)):
@@ -137,7 +137,7 @@ def _smaller(before: int, after: int) -> nn.Sequential:
 
 
 def _head(channels: int, numbers: int) -> nn.Sequential:
-    """So many numbers for each default box at each position."""
+    """Return a head that predicts `numbers` numbers for each default box at each position."""
     separate = nn.Conv2d(channels, channels, 3, padding=1, groups=channels, bias=False)
     return nn.Sequential(*_layer(separate), nn.Conv2d(channels, PER_POSITION * numbers, 1))
 

@@ -1,4 +1,4 @@
-"""Small networks of float arrays: logistic regression, a multilayer perceptron, convolutions along time."""
+"""Small networks for float arrays: logistic regression, a multilayer perceptron, convolutions along time."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from pflcore.options import option
 
 @BACKBONES.register
 class MLP(Backbone):
-    """A multilayer perceptron with ReLU, of all numbers of an array or image.
+    """A multilayer perceptron with ReLU, on all numbers of an array or image.
 
-    With its defaults it is the 2NN of FedAvg: 199,210 parameters for 10 classes of 1×28×28 images.
+    With its defaults it is the 2NN of FedAvg, with 199,210 parameters for 10 classes of 1×28×28 images.
     """
 
     name = "mlp"
@@ -35,7 +35,7 @@ class MLP(Backbone):
 class Linear(Backbone):
     """Multinomial logistic regression, on all numbers of an array or image.
 
-    It has 7,850 parameters for 10 classes of 1×28×28 images. All of it is the group ``head``, so methods with a
+    It has 7,850 parameters for 10 classes of 1×28×28 images. The whole model is the group ``head``, so methods with a
     personal classifier share nothing.
     """
 
@@ -50,7 +50,7 @@ class Linear(Backbone):
 
 @BACKBONES.register
 class ConvNet1d(Backbone):
-    """Convolutions along time with ReLU and max pooling, then linear layers, of sensors [channels, time].
+    """Convolutions along time, ReLU and max pooling, then linear layers, for signals [channels, time].
 
     With its defaults it has 235,014 parameters for 6 classes of 9×128 signals; with ``hidden: [1024, 512]`` it is the
     CNN that PFLlib trains on human activities, with 2,253,958.
@@ -85,7 +85,7 @@ class ConvNet1d(Backbone):
 
 
 def _classify(model: nn.Sequential, shape: tuple[int, ...], hidden: tuple[int, ...], classes: int) -> nn.Module:
-    """Add hidden linear layers with ReLU, and a classifier, to a model that gives features of the given shape."""
+    """Add hidden linear layers with ReLU, and a classifier, to a model whose output has the given shape."""
     model.add_module("flatten", nn.Flatten())
     width = math.prod(shape)
     for index, wider in enumerate(hidden, 1):

@@ -1,4 +1,4 @@
-"""Networks that read text character by character: the stacked LSTM, FedTP's Transformer."""
+"""Networks that read text character by character: a stacked LSTM and FedTP's Transformer."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from pflcore.options import option
 
 @BACKBONES.register
 class LSTM(Backbone):
-    """A stacked LSTM that predicts the next character at every position of a text, from those up to it.
+    """A stacked LSTM that predicts each next character of a text from the characters before it.
 
-    An embedding, LSTM layers, whose state is zero at the beginning of each text, and a linear layer that all positions
-    share. With its defaults and 100 characters it has 825,220 parameters, whatever the length.
+    It has an embedding, LSTM layers, whose state is zero at the beginning of each text, and a linear layer that all
+    positions share. With its defaults and 100 characters it has 825,220 parameters, whatever the length.
     """
 
     name = "lstm"
@@ -48,10 +48,10 @@ class _NextCharacter(nn.Module):
 
 
 class _StackedLSTM(nn.Module):
-    """``nn.LSTM(width, hidden, layers, batch_first=True)`` from plain operations, its state under the same names.
+    """``nn.LSTM(width, hidden, layers, batch_first=True)`` from plain operations, with the same state names.
 
-    The operator behind ``nn.LSTM`` cannot be vectorised over clients. What the inputs contribute is one product per
-    layer, only the recurrent products go step by step.
+    The operator of ``nn.LSTM`` cannot be vectorised over clients. The contribution of the inputs is one product per
+    layer; only the recurrent products are computed step by step.
     """
 
     def __init__(self, width: int, hidden: int, layers: int) -> None:
@@ -65,7 +65,7 @@ class _StackedLSTM(nn.Module):
             shapes["weight_ih"] = (4 * hidden, hidden)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Return (batch, length, width) → the last layer's outputs, (batch, length, hidden)."""
+        """Return the last layer's outputs, (batch, length, hidden), for inputs (batch, length, width)."""
         for layer in range(self.layers):
             names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
             inputs = self._run(inputs, *(getattr(self, f"{name}_l{layer}") for name in names))
@@ -88,13 +88,13 @@ class _StackedLSTM(nn.Module):
 class LanguageTransformer(Backbone):
     """A post-norm Transformer encoder that predicts the next character at every position of a text.
 
-    Sinusoidal positions are added to embeddings; each block has a norm after its attention, without biases, and after
-    its MLP; the logits of the bias-free head are divided by the square root of the width. All matrices begin Xavier
-    uniform. With its defaults and 100 characters it has 683,008 parameters, of which FedTP generates 393,216. The
-    released code has no attention mask, so every position but the last attends to its own target, and accuracy over all
-    positions measures copying: ``causal`` hides later positions, of ``none`` only the last position tells how well it
-    predicts. The paper's "inner hidden dimension" of 256 is, as in the code, the MLP's; ``dim: 256`` is the other
-    reading.
+    Sinusoidal positions are added to embeddings. Each block has a norm after its attention, which has no biases, and a
+    norm after its MLP. The logits of the bias-free head are divided by the square root of the width. All matrices begin
+    Xavier uniform. With its defaults and 100 characters it has 683,008 parameters, of which FedTP generates 393,216.
+    The released code has no attention mask, so every position but the last attends to its own target, and accuracy over
+    all positions measures copying. ``causal`` hides later positions; with ``none`` only the last position is a real
+    prediction. The paper's "inner hidden dimension" of 256 is the MLP's, as in the code; ``dim: 256`` is the other way
+    to read it.
     """
 
     name = "language_transformer"
@@ -131,7 +131,7 @@ class _Transformer(nn.Module):
     def __init__(self, options: LanguageTransformer, classes: int) -> None:
         super().__init__()
         self.embedding = nn.Embedding(classes, options.dim)
-        # Not part of the state: it is never trained, and methods would average and send it.
+        # Not part of the state, because it is never trained and methods would average and send it.
         index = torch.arange(options.dim)
         angle = torch.arange(options.positions).double()[:, None] / 10_000 ** (2 * (index // 2) / options.dim)
         self.register_buffer(
@@ -183,7 +183,7 @@ class _Attention(nn.Module):
         batch, length, _ = tokens.shape
         qkv = (project(tokens) for project in (self.q, self.k, self.v))
         q, k, v = (part.view(batch, length, self.heads, -1).transpose(1, 2) for part in qkv)
-        # Not F.scaled_dot_product_attention: its dropout draws numbers of its own.
+        # Not F.scaled_dot_product_attention, because its dropout draws its own random numbers.
         scores = (q * self.scale) @ k.transpose(2, 3)
         if self.causal:
             later = torch.ones(length, length, dtype=torch.bool, device=tokens.device).triu(1)

@@ -1,4 +1,4 @@
-"""Models of timm, made fit for the engine: ResNet-50, ViTs, and any classifier, its groups found by rule."""
+"""Models of timm, adapted to the engine: ResNet-50, ViTs, and any other classifier, with groups found by rules."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from pflcore.options import option
 
 
 def create(model: str, shape: tuple[int, ...], classes: int, **changes: Any) -> nn.Module:
-    """Return a freshly initialised model of timm by its name, which must exist; `changes` are its further arguments.
+    """Return a freshly initialised model of timm by its name, which must exist; `changes` are further arguments.
 
-    Nothing in it works in place, which vectorised execution does not always allow, and nothing draws random numbers of
-    its own: the randomness of a run is the engine's, which knows ``nn.Dropout`` only.
+    No module works in place, because vectorised execution does not always allow that. All dropout rates are 0, because
+    the engine draws all random numbers and supports only ``nn.Dropout``.
     """
-    import timm  # which takes seconds
+    import timm  # here, because it takes seconds
 
     net: nn.Module = timm.create_model(model, pretrained=False, in_chans=shape[0], num_classes=classes, **changes)
     for module in net.modules():
@@ -40,9 +40,9 @@ def create(model: str, shape: tuple[int, ...], classes: int, **changes: Any) -> 
 class ResNet50(AttentiveBackbone):
     """ResNet-50 of timm, from scratch.
 
-    It has 23,528,522 parameters for 10 classes, 23,712,932 for 100 and 25,557,032 for 1000, whatever the image size; of
-    32×32 pixels one position is left. The last norm of each block begins with weight zero. Local attention comes after
-    each of the four stages, of which no paper has figures.
+    It has 23,528,522 parameters for 10 classes, 23,712,932 for 100 and 25,557,032 for 1000, whatever the image size.
+    Images of 32×32 pixels are reduced to one position. The last norm of each block begins with weight zero. Local
+    attention comes after each of the four stages; no paper has figures for it.
     """
 
     name = "resnet50"
@@ -61,7 +61,7 @@ class ResNet50(AttentiveBackbone):
         channels = tuple(factor * self.width for factor in (1, 2, 4, 8))
         model = create("resnet50", shape, classes, layers=layers, channels=channels)
         if self.attention != NONE:
-            for index, inner in enumerate(channels, 1):  # a block gives four times its inner width
+            for index, inner in enumerate(channels, 1):  # a block's output has four times its inner width
                 model.get_submodule(f"layer{index}").add_module("attention", self.make_attention(4 * inner))
         return model
 
@@ -71,8 +71,8 @@ class ViT(Backbone):
     """A vision Transformer (ViT-T, ViT-S, ViT-B) of timm, from scratch.
 
     On 3×224×224 images with 100 classes ViT-T has 5,543,716 parameters, ViT-S 21,704,164 and ViT-B 85,875,556. The
-    table of positions follows the size of the images: on 3×32×32, ViT-T has 5,489,482 for 10 classes and 5,506,852 for
-    100.
+    number of position embeddings depends on the image size: on 3×32×32, ViT-T has 5,489,482 parameters for 10 classes
+    and 5,506,852 for 100.
     """
 
     name = "vit"
@@ -99,7 +99,7 @@ class ViT(Backbone):
 
 
 def need_divisor(what: str, shape: tuple[int, ...], height: int, width: int) -> None:
-    """Raise :class:`UserError` where patches do not fill the images, beginning with `what`."""
+    """Raise :class:`UserError`, beginning with `what`, if a patch's height and width do not divide the images'."""
     if shape[1] % height or shape[2] % width:
         raise UserError(f"{what} not divide images of {shape[1]}×{shape[2]} pixels")
 
@@ -117,24 +117,24 @@ _OUT = re.compile(r"(proj|proj_out|out|out_proj|to_out|output)$")
 class TimmModel(Backbone):
     """Any image classifier of timm by its name, from scratch.
 
-    Groups by the first rule that holds for a state entry: what timm calls the classifier is ``head``; a module whose
-    type is a norm is ``norm``; tokens and positions by their names; what lies in a part named attention or MLP is
-    ``attention.qkv``, ``attention.out``, ``attention.other`` or ``mlp``; then ``patch_embed``, convolutions ``conv``,
-    linear layers ``fc``; the rest is ``other``. A model of fixed image size is made for the size of the data; rates of
-    dropout are zero.
+    The first rule that applies to a state entry gives its group: timm's classifier is ``head``; a module whose type is
+    a norm is ``norm``; tokens and positions are found by their names; entries in a part named attention or MLP are
+    ``attention.qkv``, ``attention.out``, ``attention.other`` or ``mlp``; then follow ``patch_embed``, convolutions as
+    ``conv`` and linear layers as ``fc``; the rest is ``other``. A model of fixed image size is built for the size of
+    the data. Dropout rates are zero.
     """
 
     name = "timm_model"
     citation = "Wightman, PyTorch Image Models, 2019; each model's own paper is named in timm"
     smoke: ClassVar[dict[str, Any]] = {"model": "test_resnet"}
-    # What the rules can find; which entries belong to a group is found in :meth:`patterns`.
+    # The groups that the rules can find; :meth:`patterns` finds their entries.
     groups: ClassVar[dict[str, str]] = dict.fromkeys(_FOUND, "by rule")
     model: str = option("resnet18", help="timm's name of the architecture, without a tag of pretrained weights.")
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         import timm
 
-        # Names of hubs and folders, which timm would read from, are not in this list.
+        # The list has no names of hubs and folders, from which timm would read.
         names = timm.list_models()
         if self.model not in names:
             near = difflib.get_close_matches(self.model, names, n=1)
@@ -156,7 +156,7 @@ class TimmModel(Backbone):
         return {group: f"({'|'.join(names)})$" for group, names in members.items()}
 
     def _check(self, shape: tuple[int, ...], classes: int, changes: dict[str, Any]) -> None:
-        """Send two images through the model without memory or arithmetic, to say in one line what it refuses."""
+        """Raise :class:`UserError` if the model does not classify such images; two are tried on the meta device."""
         size = "×".join(map(str, shape))
         try:
             with torch.device("meta"):
@@ -166,7 +166,7 @@ class TimmModel(Backbone):
             reason = (str(error) or type(error).__name__).splitlines()[0].rstrip(".")
             what = f"{self.model!r} does not take images of {size} ({reason})"
             raise UserError(f"backbone {self.name}: {what}; use another model or image size") from None
-        # timm cuts off what a last patch does not fill.
+        # timm would ignore the pixels of incomplete patches.
         if patch := getattr(getattr(model, "patch_embed", None), "patch_size", None):
             what = f"backbone {self.name}: patches of {patch[0]}×{patch[1]} of {self.model!r} do"
             need_divisor(what, shape, *patch)
@@ -176,13 +176,13 @@ class TimmModel(Backbone):
 
 
 def _classifiers(model: nn.Module) -> tuple[str, ...]:
-    """Return names of the modules that give the logits; several in a distilled model."""
+    """Return the names of the modules that compute the logits; a distilled model has several."""
     found = getattr(model, "default_cfg", {}).get("classifier") or ()
     names = (found,) if isinstance(found, str) else tuple(found)
     modules = dict(model.named_modules())
     if names and all(name in modules for name in names):
         return names
-    own: Any = getattr(model, "get_classifier", lambda: None)()  # no name in the model's facts
+    own: Any = getattr(model, "get_classifier", lambda: None)()  # the model's configuration does not name it
     return tuple(name for name, module in modules.items() if name and module is own)
 
 
@@ -193,7 +193,7 @@ def _group(name: str, modules: Mapping[str, nn.Module], classifiers: tuple[str, 
     if any(name.startswith(f"{one}.") for one in classifiers):
         return "head"
     known = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm)
-    # Norms of timm have no base of their own but are named so.
+    # timm's norms have no common base class, but their class names contain "norm".
     if isinstance(owner, known) or (not list(owner.children()) and "norm" in type(owner).__name__.lower()):
         return "norm"
     if leaf in ("cls_token", "dist_token", "reg_token", "class_token"):

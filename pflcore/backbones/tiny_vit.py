@@ -20,8 +20,8 @@ class TinyViT(Backbone):
 
     Heads are wide: 8 heads of 64 make an inner width of 512 for tokens of 128, as in the official code. With its
     defaults on 3×32×32 images it has 2,645,898 parameters for 10 classes and 2,657,508 for 100, of which FedTP
-    generates 1,572,864. The paper's "8 blocks with 8 self-attention layers in each block" is read as 8 blocks with one
-    self-attention of 8 heads each. The official code's depth defaults to 6.
+    generates 1,572,864. The paper's "8 blocks with 8 self-attention layers in each block" is read as 8 blocks, each
+    with one self-attention of 8 heads. The official code's depth defaults to 6.
     """
 
     citation = "Li et al., FedTP, TNNLS 2023, section IV-A; after Dosovitskiy et al., ICLR 2021"
@@ -52,7 +52,7 @@ class TinyViT(Backbone):
 
 
 class _VisionTransformer(nn.Module):
-    memory = "norm"  # its input, the class token, is what FedTP+KNN and the second classifier of FedTP+FedRoD read
+    memory = "norm"  # FedTP+KNN and FedTP+FedRoD's second classifier read this module's input, which is the class token
 
     def __init__(self, options: TinyViT, channels: int, patches: int, classes: int) -> None:
         super().__init__()
@@ -103,7 +103,7 @@ class _Attention(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         batch, length, _ = tokens.shape
-        # Three products instead of one: the gradient of a joint one would have to be put together from three.
+        # Three products instead of one, because the gradient of a joint one would be assembled from three.
         qkv = (F.linear(tokens, weight) for weight in self.qkv.weight.chunk(3))
         q, k, v = (part.view(batch, length, self.heads, -1).transpose(1, 2) for part in qkv)
         mixed = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(batch, length, -1)

@@ -28,7 +28,7 @@ class Draws:
     members: tuple[int, ...]
 
     def share(self, share: float, purpose: str) -> frozenset[int]:
-        """Return a random share of the clients, rounded, at least one if the share is above 0; the same in all calls."""
+        """Return a random share of the clients, at least one if the share is above 0; the same in all calls."""
         return _drawn(self, share, purpose)
 
     def happens(self, chance: float, purpose: str, round_: int, client: int) -> bool:

@@ -1,1 +1,1 @@
-"""Data: samples as arrays and as files, who holds which of them, and what a client trains on."""
+"""Data: samples as arrays and as files, their assignment to clients, and the training data of a client."""

@@ -1,4 +1,4 @@
-"""Which client holds which samples."""
+"""The assignment of samples to clients."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pflcore.data.noise import Noise
 from pflcore.data.samples import SPLITS, Mask, Rows
 from pflcore.errors import UserError
 
-VALIDATION = "validation"  # what a sample can be held for, beside a dataset's own two sides
+VALIDATION = "validation"  # a third side, which only partitions have
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,12 +22,12 @@ class Assignment:
 
     train: list[Rows]  # one int64 array per client: ascending rows of the dataset
     test: list[Rows]
-    scheme: str  # name of the partition that made it
+    scheme: str  # name of the partition
     seed: int
-    own_split: bool = False  # training and test samples were chosen by the partition, whatever the dataset says
+    own_split: bool = False  # whether the partition, not the dataset, chose training and test samples
     novel: tuple[int, ...] = ()  # clients that take no part in training, ascending
-    noise: Noise | None = None  # what is added to the images
-    validation: list[Rows] = field(default_factory=list)  # rows held back for it; an empty list where none are
+    noise: Noise | None = None  # noise on the images
+    validation: list[Rows] = field(default_factory=list)  # rows for validation, as `train`; empty if there are none
 
     def __post_init__(self) -> None:
         sizes = {split: len(parts) for split, parts in self.sides().items()}
@@ -49,25 +49,25 @@ class Assignment:
     def from_owners(
         cls, owners: Rows, sides: Sequence[Mask], clients: int, scheme: str, seed: int, **more: Any
     ) -> Assignment:
-        """Return the assignment in which each sample has an owner, int64 [n]; those of -1 are not used.
+        """Return the assignment given by the client of each sample, `owners` int64 [n]; -1 leaves the sample out.
 
-        Sides are bool [n]: which samples are for training, for test and, maybe, for validation. `more` are the other
-        fields.
+        `sides` are two or three masks, bool [n]: the samples for training, for test and, optionally, for validation.
+        `more` are further fields of the class.
         """
         parts = [np.flatnonzero(side & (owners >= 0)) for side in sides]
         train, test, *held_back = (by_client(owners[rows], rows, clients) for rows in parts)
         return cls(train, test, scheme, seed, validation=held_back[0] if held_back else [], **more)
 
     def sides(self) -> dict[str, list[Rows]]:
-        """Return what is held for training, for test and, where anything is, for validation."""
+        """Return the clients' rows by side: ``train``, ``test`` and, if any rows are held back, ``validation``."""
         held_back = {VALIDATION: self.validation} if self.validation else {}
         return dict(zip(SPLITS, (self.train, self.test), strict=True)) | held_back
 
     def rows(self) -> list[Rows]:
-        """Return for each client its training rows, then its test rows.
+        """Return the training rows of each client, followed by its test rows.
 
-        What is held back for validation stands where it would as training samples, so that what depends on a sample's
-        place is the same with and without.
+        Rows for validation are sorted in among the training rows, so results that depend on a sample's position, such
+        as noise, are the same with and without validation.
         """
         train = self.train
         if self.validation:
@@ -75,16 +75,16 @@ class Assignment:
         return [np.concatenate(pair) for pair in zip(train, self.test, strict=True)]
 
     def check(self, count: int, train: Mask) -> None:
-        """Compare with the dataset of `count` samples that it refers to, some of which are for training: bool [count].
+        """Check the rows against a dataset of `count` samples, whose training samples are `train`, bool [count].
 
-        No row may lie outside of it, be held twice or, unless the split is the partition's own, on the wrong side.
+        Raises :class:`UserError` for a row outside it, held twice or, unless :attr:`own_split`, on the wrong side.
         """
         where = f"partition {self.scheme!r}"
         if len(train) != count:
             raise UserError(f"{where}: the mask has {len(train)} entries for {count} samples")
         for split, parts in self.sides().items():
             rows, owners = flat(parts), owners_of(parts)
-            # Of the dataset's own sides validation is on that of training.
+            # Validation rows come from the dataset's training samples.
             side, word = (~train, "test") if split == "test" else (train, "train")
             outside = (rows < 0) | (rows >= count)
             strange = np.zeros(len(rows), bool) if self.own_split or not count else ~side[np.where(outside, 0, rows)]
@@ -105,13 +105,13 @@ class Assignment:
 
 
 def by_client(owners: npt.NDArray[np.integer], rows: Rows, clients: int) -> list[Rows]:
-    """Return for each client its rows in ascending order. `owners` and `rows` are of one length."""
+    """Return the rows of each client in ascending order; ``owners[i]`` is the client of ``rows[i]``."""
     order = np.lexsort((rows, owners))
     return np.split(rows[order], np.cumsum(np.bincount(owners, minlength=clients))[:-1])
 
 
 def flat(parts: list[Rows]) -> Rows:
-    """Return the rows of all clients in one int64 array, client after client."""
+    """Return the rows of all clients as one int64 array, ordered by client."""
     return np.concatenate([np.empty(0, np.int64), *parts]).astype(np.int64, casting="safe", copy=False)
 
 

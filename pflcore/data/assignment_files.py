@@ -1,4 +1,4 @@
-"""Which client holds which samples, as files: the artifact ``partition/2``, and CSV that people and tools read."""
+"""Assignments of samples to clients as files: the artifact ``partition/2``, and CSV for people and other tools."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pflcore.files import check_plain, write_text
 SCHEMA = "partition/2"
 HEADER = ("sample", "client", "split")
 _WORDS = (*SPLITS, VALIDATION)
-MAX_SPLIT_BYTES = 1 << 30  # a row of ten million samples takes 20
+MAX_SPLIT_BYTES = 1 << 30  # with ten million samples, a line has about 20 bytes
 
 
 def write_assignment(path: Path, assignment: Assignment) -> None:
@@ -70,7 +70,7 @@ def read_assignment(path: Path) -> Assignment:
 
 
 def write_split(path: Path, assignment: Assignment) -> None:
-    """Write an assignment as CSV, a line per sample held, in the order of samples; it says nothing of noise."""
+    """Write an assignment as CSV, a line per assigned sample, in their order. Novel clients and noise are refused."""
     for name, what in (("novel", "novel clients"), ("noise", "noise on images")):
         if getattr(assignment, name):
             raise UserError(f"partition {assignment.scheme!r} has {what}, of which a split says nothing")
@@ -80,7 +80,7 @@ def write_split(path: Path, assignment: Assignment) -> None:
 
 
 def read_split(path: Path, scheme: str, seed: int) -> Assignment:
-    """Return the assignment in a CSV file, whatever the order of its lines; what is wrong is named by its line."""
+    """Return the assignment in a CSV file, whose lines can be in any order. An error names the malformed line."""
     check_plain(path)
     if path.stat().st_size > MAX_SPLIT_BYTES:
         raise UserError(f"{path}: larger than any split ({MAX_SPLIT_BYTES:,} bytes)")
@@ -91,7 +91,7 @@ def read_split(path: Path, scheme: str, seed: int) -> Assignment:
     if (counts > 1).any():
         raise UserError(f"{path}: sample {first[counts > 1][0]} is held more than once")
     clients = int(owners.max()) + 1
-    if clients > len(rows):  # a number may be huge: this is said before each client gets a list
+    if clients > len(rows):  # checked before a list is made for each client, as a number may be huge
         raise UserError(
             f"{path}: client {np.setdiff1d(np.arange(len(rows)), owners)[0]} of 0 to {clients - 1} has no samples"
         )
@@ -106,7 +106,7 @@ def read_split(path: Path, scheme: str, seed: int) -> Assignment:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, int, int]]:
-    """Yield sample, client and the number of the split, of each line."""
+    """Yield the sample, the client and the index in `_WORDS` of the split of each line."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.reader(file)

@@ -1,6 +1,6 @@
-"""What is drawn anew for images in every round: rotation, crops, flips, and noise.
+"""Random changes of images, drawn anew in every round: rotations, crops, flips and noise.
 
-Each is a hash of (seed, round, local step, row of the dataset): the same on every device and for every executor.
+Numbers are hashes of (seed, round, row) and, except for noise, the local step: equal on all devices and executors.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from pflcore.seeds import torch_seed
 
 @dataclass(frozen=True)
 class Augmentation:
-    """What is done to a training image, in this order."""
+    """Random changes of a training image, applied in the order of the fields."""
 
     seed: int  # of the run
-    rotation: float = 0.0  # degrees that it is turned by at most, either way; bilinear, black where nothing was
-    crop: int = 0  # width of a black border, in pixels; a place of the image's own size within it is cut out
-    flip: float = 0.0  # probability of being mirrored left to right
+    rotation: float = 0.0  # largest angle in degrees, in either direction; bilinear, with black corners
+    crop: int = 0  # width in pixels of a black border; a window of the image's size is cut out of the result
+    flip: float = 0.0  # probability of mirroring left to right
 
     def __call__(self, images: Tensor, rows: Tensor, steps: Tensor, round_: int) -> Tensor:
-        """Return the images [..., C, H, W] of a batch, uint8, changed; they stay bytes unless they are rotated.
+        """Return the changed images [..., C, H, W] of a batch, given as uint8; rotated ones are float32.
 
-        Their rows in the dataset are int64 [...], the local steps that they are used in of a shape that goes with them.
+        `rows` are their rows in the dataset, int64 [...]; `steps`, the local steps that use them, broadcast to `rows`.
         """
         drawn = _hashed(_mix(rows) + steps, 4, torch_seed(self.seed, "augmentation", round_)).flatten(0, -2)
         uniform = (drawn & 0xFFFFFF).float() / 2**24  # [0, 1)
@@ -41,20 +41,20 @@ class Augmentation:
 
 
 def rotated(images: Tensor, degrees: Tensor) -> Tensor:
-    """Turn images (batch, C, H, W) counter-clockwise about their centres by as many degrees each, (batch,)."""
+    """Rotate images (batch, C, H, W) counter-clockwise about their centres by an angle each, `degrees` (batch,)."""
     height, width = images.shape[-2:]
     angle = degrees * (math.pi / 180)
     cos, sin, none = angle.cos(), angle.sin(), torch.zeros_like(angle)
-    # Where each pixel comes from, in coordinates of -1 to 1 along either side.
+    # The source of each pixel, in coordinates from -1 to 1 along each side.
     rows = torch.stack([cos, -sin * height / width, none]), torch.stack([sin * width / height, cos, none])
     grid = F.affine_grid(torch.stack(rows).permute(2, 0, 1), list(images.shape), align_corners=False)
     return F.grid_sample(images, grid, align_corners=False)
 
 
 def moved(images: Tensor, down: Tensor, right: Tensor, mirrored: Tensor) -> Tensor:
-    """Return windows of images (batch, C, H, W) that begin so many pixels down and right, then mirrored; each (batch,).
+    """Return windows of images (batch, C, H, W), `mirrored` or not, that begin `down` and `right` pixels into them.
 
-    What lies outside of the image is 0.
+    The other arguments are (batch,). Pixels outside the image are 0.
     """
     count, channels, height, width = images.shape
     device = images.device
@@ -68,30 +68,30 @@ def moved(images: Tensor, down: Tensor, right: Tensor, mirrored: Tensor) -> Tens
 
 
 def add_noise(images: Tensor, std: Tensor, rows: Tensor, key: int) -> Tensor:
-    """Return normalised images [..., C, H, W] with noise of their std [...], clamped to 0..255 as FedTP's code does.
+    """Add Gaussian noise of `std` [...] to normalised images [..., C, H, W]; clamp to 0..255 as FedTP's code does.
 
-    With the same key a row of the dataset always gets the same noise.
+    With the same key, a row of the dataset always gets the same noise.
     """
     noise = normals(rows, images.shape[-3:].numel(), key).view_as(images)
     return (images + noise * std[..., None, None, None]).clamp_(0, 255)
 
 
 def normals(rows: Tensor, count: int, key: int) -> Tensor:
-    """Return standard normal numbers, float32 [..., count], each a hash of (key, row, position) and of nothing else."""
+    """Return standard normal numbers, float32 [..., count], each a function of (key, row, position) only."""
     bits = _hashed(rows, count, key)
-    # Box and Muller's method on two numbers of 24 bits; the first is never 0.
+    # The Box-Muller transform of two 24-bit numbers; the first is never 0.
     first, second = ((bits & 0xFFFFFF).float() + 1) / 2**24, ((bits >> 24) & 0xFFFFFF).float() / 2**24
     return (-2 * first.log()).sqrt_() * (2 * math.pi * second).cos_()
 
 
 def _hashed(ids: Tensor, count: int, key: int) -> Tensor:
-    """Return `count` numbers of 64 bits for each id, int64 [..., count]: hashes of (key, id, position)."""
+    """Return `count` 64-bit hashes of (key, id, position) for each id: int64 [..., count]."""
     position = torch.arange(count, device=ids.device)
     return _mix(_mix(ids[..., None] + _mix(torch.tensor(key, device=ids.device))) + position)
 
 
 def _mix(bits: Tensor) -> Tensor:
-    """Apply SplitMix64's finaliser: every bit of the result depends on all of the argument's (Steele et al., 2014)."""
+    """Apply SplitMix64's finaliser (Steele et al., 2014): each bit of the result depends on all bits of the input."""
     bits = bits + -0x61C8864680B583EB
     bits = (bits ^ ((bits >> 30) & 0x3FFFFFFFF)) * -0x40A7B892E31B1A47
     bits = (bits ^ ((bits >> 27) & 0x1FFFFFFFFF)) * -0x6B2FB644ECCEEE15

@@ -21,49 +21,49 @@ from pflcore.data.upload import upload
 from pflcore.errors import UserError
 from pflcore.seeds import torch_seed
 
-_SHARE = 0.4  # of an accelerator's free memory that the images may take; above it they stay on the host
-_AHEAD = 3  # batches that are fetched before they are needed
+_SHARE = 0.4  # largest part of a GPU's free memory for the samples; larger datasets stay on the host
+_AHEAD = 3  # batches that are prefetched
 
 
 @dataclass(frozen=True)
 class Batch:
     """Samples of one client."""
 
-    # Images (batch, channels, height, width), normalised; characters (batch, length), int64; or arrays (batch, …).
+    # Normalised images (batch, channels, height, width); characters (batch, length), int64; or arrays (batch, …).
     inputs: Tensor
-    # (batch,) for images and arrays; for text the next characters, (batch, length); for a detector boxes, (batch, most
-    # objects of an image, 6), as :meth:`pflcore.data.samples.Boxes.padded` has them.
+    # (batch,) for images and arrays; the next characters (batch, length) for text; boxes (batch, most objects of an
+    # image, 6) for a detector, in the form of :meth:`pflcore.data.samples.Boxes.padded`.
     labels: Tensor
 
 
 @dataclass(frozen=True)
 class FederatedData:
-    """Samples stay as they are; they are normalised batch by batch on the device, so a batch costs one gather.
+    """The samples of all clients, stored once as they were read, and the rows of each client.
 
-    Samples that do not fit on the device stay on the host, memory-mapped or not, and batches are fetched ahead of their
-    use by a thread, through pinned memory.
+    Batches are normalised on the device, so a batch costs one gather. Samples that do not fit on the device stay on
+    the host, memory-mapped or not; a thread then prefetches batches through pinned memory.
     """
 
     # Images (samples, channels, height, width), or texts (samples, length + 1) whose last character is only predicted,
     # both uint8; or float32 arrays (samples, channels, …); on the device or on the host.
     inputs: Tensor
     labels: Tensor  # (samples,) int64, or boxes as targets, (samples, objects, 6) float32; on the device
-    train: Sequence[Tensor]  # for each client its rows, int64, on the host
+    train: Sequence[Tensor]  # rows of each client, int64, on the host
     test: Sequence[Tensor]
-    mean: Tensor  # per channel, of images of pixels scaled to 0..1; on the device
+    mean: Tensor  # per channel; of images, for pixels scaled to 0..1; on the device
     std: Tensor
-    classes: int  # for texts of characters
-    size: int | None = None  # height and width that images are scaled up to (bilinear)
+    classes: int  # number of classes; of text, number of characters
+    size: int | None = None  # height and width to which images are scaled (bilinear)
     novel: frozenset[int] = frozenset()  # clients that take no part in training
-    noise: Tensor | None = None  # std of what is drawn anew each round for every row, (samples,)
+    noise: Tensor | None = None  # std of each row's noise, (samples,), if noise is drawn anew each round
     noise_seed: int = 0
-    validation: Sequence[Tensor] = ()  # as `train`; empty where nothing is held back
-    augmentation: Augmentation | None = None  # of images of local steps
+    validation: Sequence[Tensor] = ()  # as `train`; empty if there is no validation
+    augmentation: Augmentation | None = None  # of the images of local steps
     boxes: Tensor | None = None  # targets of a detector, (samples, objects, 6) float32
 
     @classmethod
     def from_samples(cls, samples: Samples, assignment: Assignment, device: torch.device) -> FederatedData:
-        """Return the data for training on `device`. Noise that is fixed per sample is added to `samples`."""
+        """Return the data for training on `device`. Noise that is fixed per sample changes `samples` in place."""
         assignment.check(len(samples), samples.train)
         if noise := assignment.noise:
             noise.on_pixels(samples.inputs, assignment.rows())
@@ -105,9 +105,9 @@ class FederatedData:
         classes: int,
         device: torch.device,
     ) -> FederatedData:
-        """Hold arrays for training on `device`; on a CPU they are not copied.
+        """Return data from arrays for training on `device`; on a CPU the inputs are not copied.
 
-        Without `mean` and `std`, float32 arrays are trained on as they are.
+        If `mean` and `std` are empty, float32 inputs are not normalised.
         """
         _check_none_empty("training", train)
         _check_none_empty("test", test)
@@ -128,7 +128,7 @@ class FederatedData:
         )
 
     def with_boxes(self) -> FederatedData:
-        """Return the same samples with their boxes as labels."""
+        """Return the same data with boxes as labels. Raises :class:`UserError` if the dataset has no boxes."""
         if self.boxes is None:
             sets = "voc_detection, detection_folder, voc2007 or voc2012"
             raise UserError(f"the backbone is a detector, and the dataset has no boxes; use {sets}")
@@ -139,35 +139,35 @@ class FederatedData:
         return len(self.train)
 
     def measured(self, client: int) -> Tensor:
-        """Return the rows that a client's model is measured on: those for test, then those for validation."""
+        """Return the rows on which a client's model is measured: its test rows, then its validation rows."""
         return torch.cat([self.test[client], self.validation[client]]) if self.validation else self.test[client]
 
     @property
     def kind(self) -> str:
-        """Return what samples are: "images", "text" or "arrays"."""
+        """Return the kind of samples: "images", "text" or "arrays"."""
         return kind_of(self.inputs.is_floating_point(), self.inputs.ndim)
 
     @property
     def is_text(self) -> bool:
-        """Return whether samples are texts, of which every next character is predicted."""
+        """Return whether samples are texts, where every next character is predicted."""
         return self.kind == TEXT
 
     @property
     def positions(self) -> int:
-        """Return predictions per sample."""
+        """Return the number of predictions per sample."""
         return self.shape[0] if self.is_text else 1
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Return that of a model's input: channels, height, width of images; the length of a text."""
+        """Return the shape of one model input: (channels, height, width), (length,) of a text or (channels, …)."""
         return input_shape(self.kind, tuple(self.inputs.shape[1:]), self.size)
 
     def example(self) -> Tensor:
-        """Return an input of a model, of zeros, as a batch of one on the device."""
+        """Return a model input of zeros, a batch of one on the device."""
         return torch.zeros(1, *self.shape, dtype=torch.int64 if self.is_text else torch.float32, device=self.device)
 
     def class_counts(self, client: int) -> Tensor:
-        """Count each class, object or character to predict in the client's training samples: (classes,)."""
+        """Return the class counts, (classes,), of labels, objects or next characters in a client's training samples."""
         labels = (
             self.batch(self.train[client]).labels if self.is_text else self.labels[self.train[client].to(self.device)]
         )
@@ -177,7 +177,7 @@ class FederatedData:
 
     @property
     def device(self) -> torch.device:
-        """Return where models are trained."""
+        """Return the device on which models are trained."""
         return self.labels.device
 
     @property
@@ -186,12 +186,11 @@ class FederatedData:
         return self.inputs.device == self.device
 
     def batch(self, rows: Tensor, round_: int = 0, steps: Tensor | None = None) -> Batch:
-        """Return the samples in `rows`, a tensor of any shape on the host or the device, in that shape.
+        """Return the samples in `rows`, a tensor of any shape, on the host or the device. The batch has that shape.
 
         Args:
-            round_: The round that they are trained in, 0 for a measurement; decides the noise, where there is any.
-            steps: The local steps that they are trained in, of a shape that goes with `rows`; None leaves images as
-                they are.
+            round_: The round that trains on the samples; 0 for a measurement. Noise and augmentation depend on it.
+            steps: The local steps that train on them, broadcast to `rows`. None means no augmentation.
         """
         here = rows.to(self.device)
         inputs = self.inputs[here] if self.resident else self.inputs[rows.cpu()].to(self.device)
@@ -200,7 +199,7 @@ class FederatedData:
     def batches(
         self, parts: Sequence[Tensor], round_: int = 0, steps: Sequence[Tensor] | None = None
     ) -> Iterator[Batch]:
-        """Yield the samples of one list of rows on the host after the other, with steps for each; as :meth:`batch`."""
+        """Yield a batch for each tensor of rows on the host, with its `steps`, as :meth:`batch` returns it."""
         here = upload(parts, self.device)
         moved = upload(steps, self.device) if steps and self.augmentation else []
         taken: Sequence[Tensor | None] = moved or [None] * len(parts)
@@ -219,7 +218,7 @@ class FederatedData:
                 yield self._finish(inputs.result().to(self.device, non_blocking=True), rows, round_, step)
 
     def normalise(self, images: Tensor) -> Tensor:
-        """Return (pixel / 255 − mean) / std, of images on the device with pixels of 0 to 255; of arrays without 255."""
+        """Return (pixel / 255 − mean) / std of images with pixels 0..255, (value − mean) / std of arrays."""
         if self.kind == ARRAYS:
             return (images - self.mean) / self.std
         return images.float().div_(255).sub_(self.mean).div_(self.std)
@@ -243,9 +242,9 @@ class FederatedData:
 
 
 def standardisation(inputs: np.ndarray, rows: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return mean and std per channel, the first dimension after the rows, over some rows of arrays.
+    """Return mean and std per channel, the first dimension after the rows, over the given rows of arrays.
 
-    A channel that float32 cannot tell from a constant has a std of 1.
+    The std is 1 if float32 cannot distinguish a channel from a constant.
     """
     others = (0, *range(2, inputs.ndim))
     ordered = np.sort(rows)
@@ -259,7 +258,7 @@ def standardisation(inputs: np.ndarray, rows: np.ndarray) -> tuple[tuple[float, 
 
 
 def _check_none_empty(what: str, parts: Sequence[np.ndarray]) -> None:
-    """Raise :class:`UserError` for the first client that holds no samples."""
+    """Raise :class:`UserError` with the first client that has no samples."""
     empty = [client for client, rows in enumerate(parts) if not len(rows)]
     if empty:
         raise UserError(f"client {empty[0]} has no {what} samples; raise the partition's minimum")

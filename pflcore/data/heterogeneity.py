@@ -16,19 +16,19 @@ Numbers = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Heterogeneity:
-    """Per client, over N clients and K classes."""
+    """Measures of how the clients' data differ, for N clients and K classes."""
 
     train: Rows  # int64 [N, K], samples of each class
     test: Rows
     validation: Rows | None
-    attributes: dict[str, Rows]  # for each of the dataset's, int64 [N, values], samples of each value
-    entropy: Numbers  # float64 [N], of the training labels, in bits; 0 is one class, log2(K) all of them equally
-    # float64 [N], total variation between the client's training labels and those of all clients: the share of its
-    # samples that would have to be of another class; and the same between its training and its test labels.
+    attributes: dict[str, Rows]  # by attribute of the dataset: int64 [N, values], samples with each value
+    entropy: Numbers  # float64 [N], of the training labels, in bits; 0 for one class, log2(K) for equal parts of all
+    # float64 [N], total variation distance of a client's training labels from the training labels of all clients: the
+    # share of its samples that would need another class. `split_distance` is from its training to its test labels.
     distance: Numbers
     split_distance: Numbers
     holders: Rows  # int64 [K], clients that train on the class
-    used: int  # samples that any client holds
+    used: int  # number of assigned samples
 
     @property
     def clients(self) -> int:
@@ -36,7 +36,7 @@ class Heterogeneity:
 
 
 def heterogeneity(samples: Samples, assignment: Assignment) -> Heterogeneity:
-    """Count. The inputs of `samples` do not matter."""
+    """Return the measures of an assignment. The inputs of `samples` are not used."""
     held = {side: _counts(parts, samples.labels, samples.classes) for side, parts in assignment.sides().items()}
     train = held["train"]
     rows = assignment.rows()

@@ -1,4 +1,4 @@
-"""Gaussian noise on the images of a client, feature skew of a known strength (FedTP, figure 10)."""
+"""Gaussian noise on the images of each client: feature skew of a known strength (FedTP, figure 10)."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import numpy as np
 from pflcore.data.samples import Inputs, Rows
 from pflcore.seeds import generator
 
-_CHUNK = 2**24  # pixels that noise is drawn for at a time
+_CHUNK = 2**24  # pixels for which noise is drawn at a time
 
 
 @dataclass(frozen=True)
 class Noise:
-    """How strong the noise of each client is: a standard deviation, as written, on the scale of pixels, 0..255.
+    """The standard deviation of each client's noise, in the paper's form on the scale of pixels, 0..255.
 
-    `released`, as FedTP's released code does, it is added to *normalised* images, in units of their own standard
-    deviation, drawn anew whenever a sample is used, and the sum is clamped to 0..255, which sets everything darker than
-    the mean to zero, also for clients without noise.
+    With `released`, as in FedTP's released code, noise is added to *normalised* images and `std` is in their units. It
+    is drawn anew in every round. The sum is clamped to 0..255, which sets everything darker than the mean to zero, also
+    for clients without noise.
     """
 
     std: tuple[float, ...]
@@ -26,9 +26,9 @@ class Noise:
     seed: int
 
     def on_pixels(self, inputs: Inputs, parts: list[Rows]) -> None:
-        """Add the noise to uint8 images [n, C, H, W] in place, once and for all; nothing when :attr:`released`.
+        """Add fixed noise to uint8 images [n, C, H, W] in place; do nothing if :attr:`released`.
 
-        A sample's noise is a function of the seed, its client and its place among the rows of the client in `parts`.
+        A sample's noise depends on the seed, its client and its position among the client's rows in `parts`.
         """
         if self.released:
             return
@@ -43,7 +43,7 @@ class Noise:
                 inputs[some] = np.clip(np.rint(noisy), 0, 255)
 
     def per_row(self, count: int, parts: list[Rows]) -> np.ndarray:
-        """Return the standard deviation of each of `count` rows of a dataset, float32; 0 where nobody holds it."""
+        """Return the standard deviation of each of `count` rows of a dataset, float32; 0 for rows of no client."""
         stds = np.zeros(count, np.float32)
         for rows, std in zip(parts, self.std, strict=True):
             stds[rows] = std

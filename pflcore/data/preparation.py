@@ -1,6 +1,6 @@
-"""How a dataset is prepared on this machine: who sees how far it is, and where large arrays go meanwhile.
+"""Settings for preparing a dataset on this machine: the listener for progress, and the folder for large arrays.
 
-Without :func:`preparing` nothing is shown and everything is in memory.
+Outside a :func:`preparing` block no progress is reported and all arrays are in memory.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _current: ContextVar[tuple[Listener, Path | None]] = ContextVar("preparation", d
 
 @contextmanager
 def preparing(show: Listener, scratch: Path | None) -> Iterator[None]:
-    """Within the block, progress goes to `show`, and arrays beyond the memory limit to files in `scratch`."""
+    """Report progress to `show` within the block, and map arrays above the memory limit to files in `scratch`."""
     token = _current.set((show, scratch))
     try:
         yield
@@ -33,7 +33,7 @@ def preparing(show: Listener, scratch: Path | None) -> Iterator[None]:
 
 
 def track(what: str, total: int) -> Callable[[int], None]:
-    """Return what to call with the number of steps done since the last call, from one thread at a time."""
+    """Return a function that takes the number of steps done since its last call; one thread at a time may call it."""
     show, done = _current.get()[0], 0
 
     def advance(steps: int) -> None:
@@ -46,7 +46,7 @@ def track(what: str, total: int) -> Callable[[int], None]:
 
 
 def allocate(shape: tuple[int, ...]) -> Bytes:
-    """Return a uint8 array to fill: in memory, or mapped to a file without a name, which is gone with the process."""
+    """Return an uninitialised uint8 array: in memory, or mapped to an unnamed file that disappears with the process."""
     scratch = _current.get()[1]
     if scratch is None or int(np.prod(shape)) <= memory_limit():
         return np.empty(shape, np.uint8)

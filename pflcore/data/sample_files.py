@@ -19,14 +19,14 @@ from pflcore.files import atomic_path, digest_of
 from pflcore.memory import memory_limit
 
 SCHEMA = "dataset/2"
-GROUP = 64 * 2**20  # bytes of inputs per row group: in memory at a time when a large artifact is written or mapped
-_PROBE = 4 * 2**20  # bytes of inputs that tell whether they compress
+GROUP = 64 * 2**20  # bytes of inputs per row group, which are in memory while a large artifact is written or mapped
+_PROBE = 4 * 2**20  # bytes of inputs on which compression is tried
 _SIDES = ("left", "top", "right", "bottom")
 _BOX = pa.struct([("label", pa.int64()), *((side, pa.float32()) for side in _SIDES), ("difficult", pa.bool_())])
 
 
 def write_samples(path: Path, samples: Samples) -> None:
-    """Write the artifact ``dataset/2``, piece by piece. The bytes depend on nothing but `samples`."""
+    """Write the artifact ``dataset/2`` in row groups. Its bytes depend only on `samples`."""
     width = samples.inputs.dtype.itemsize * int(np.prod(samples.inputs.shape[1:]))
     meta = {
         "name": samples.name,
@@ -53,13 +53,13 @@ def write_samples(path: Path, samples: Samples) -> None:
         facts["boxes"] = pa.ListArray.from_arrays(pa.array(ends), items)
     table = pa.table(facts)
     schema = pa.schema([pa.field("input", pa.binary(width)), *table.schema])
-    # Where compression saves a tenth or more, judged by the first rows; photographs of 32x32 pixels save a 90th.
+    # Compress if that saves a tenth of the first rows; photographs of 32x32 pixels would save a 90th.
     first = np.ascontiguousarray(samples.inputs[: max(1, _PROBE // max(width, 1))])
     worth = not first.nbytes or len(pa.compress(first, codec="zstd", asbytes=True)) < 0.9 * first.nbytes
     rows = max(1, GROUP // max(width, 1))
     with table_writer(path, schema, SCHEMA, plain=() if worth else ("input",), **meta) as writer:
         for start in range(0, max(len(samples), 1), rows):
-            # Without a copy where rows lie one behind the other: a row is one run of `width` bytes.
+            # No copy if the rows are contiguous.
             part = np.ascontiguousarray(samples.inputs[start : start + rows])
             inputs = pa.FixedSizeBinaryArray.from_buffers(pa.binary(width), len(part), [None, pa.py_buffer(part)])
             whole = table.slice(start, rows).add_column(0, "input", inputs)
@@ -67,22 +67,22 @@ def write_samples(path: Path, samples: Samples) -> None:
 
 
 def read_samples(path: Path, scratch: Path | None = None) -> Samples:
-    """Read the artifact ``dataset/2``; the arrays are writable and belong to the caller.
+    """Return the samples in the artifact ``dataset/2``; the caller may write into the arrays.
 
-    Inputs that would take more than :func:`pflcore.memory.memory_limit` are decoded into a file in `scratch`, once, and
-    mapped into memory; None reads everything.
+    Inputs above :func:`pflcore.memory.memory_limit` are decoded once into a file in `scratch` and mapped into memory.
+    If `scratch` is None, they are read into memory.
     """
     return _read(path, scratch, with_inputs=True)
 
 
 def read_facts(path: Path) -> Samples:
-    """Read them with zeros for the inputs, which take no memory: what a partition depends on."""
+    """Return the samples with zeros as inputs, which take no memory; partitions need no inputs."""
     return _read(path, None, with_inputs=False)
 
 
 @contextmanager
 def checking(path: Path) -> Iterator[None]:
-    """Raise what is wrong with an artifact's content as a :class:`UserError` that names the file."""
+    """Raise errors of the block, which reads an artifact, as one :class:`UserError` that names the file."""
     try:
         yield
     except (KeyError, TypeError, ValueError, AttributeError, pa.ArrowException, UserError) as error:
@@ -91,7 +91,7 @@ def checking(path: Path) -> Iterator[None]:
 
 
 def positions(table: pa.Table, name: str, words: Sequence[str]) -> Rows:
-    """Return the place of each of a column's words among the given ones. Raise ``ValueError`` for others."""
+    """Return the index in `words` of each value of a column, int64. Raise ``ValueError`` for any other value."""
     index = pc.index_in(table[name].cast(pa.string()), value_set=pa.array(words, pa.string()))
     if index.null_count:
         raise ValueError(f"column {name!r} must hold {' or '.join(words[:9])} in every row")
@@ -99,7 +99,7 @@ def positions(table: pa.Table, name: str, words: Sequence[str]) -> Rows:
 
 
 def column(table: pa.Table, name: str, kind: pa.DataType) -> pa.ChunkedArray:
-    """Return a column of the given type, without nulls. Raise ``ValueError`` for any other."""
+    """Return a column. Raise ``ValueError`` if it has another type or nulls."""
     cells = table[name]
     if cells.type != kind or cells.null_count:
         raise ValueError(f"column {name!r} must be {kind} without nulls, is {cells.type} with {cells.null_count}")
@@ -149,7 +149,7 @@ def _boxes(table: pa.Table) -> Boxes:
 
 
 def _mapped_inputs(path: Path, scratch: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Inputs:
-    """Return the inputs as a file that is mapped into memory, named by the hash of the artifact that it came from."""
+    """Return the inputs mapped into memory from a decoded file, which is named by the artifact's hash."""
     decoded = scratch / f"{digest_of(path)[:16]}.npy"
     if not decoded.is_file():
         with atomic_path(decoded) as temporary:
@@ -159,13 +159,13 @@ def _mapped_inputs(path: Path, scratch: Path, dtype: np.dtype[Any], shape: tuple
                 _decode(pa.Table.from_batches([part]), inputs[start : start + len(part)])
                 start += len(part)
             inputs.flush()
-    # Copy on write: nothing is written, but PyTorch warns of memory that must not be.
+    # Copy on write, because PyTorch warns about read-only memory.
     mapped: Inputs = np.load(decoded, mmap_mode="c")
     return mapped
 
 
 def _decode(table: pa.Table, out: Inputs) -> None:
-    """Write the inputs of a table into `out`, which has as many rows."""
+    """Copy the inputs of a table into `out`, which has the same number of rows."""
     size = int(np.prod(out.shape[1:]))
     width = size * out.itemsize
     start = 0

@@ -19,12 +19,12 @@ Inputs = npt.NDArray[Any]  # uint8 or float32
 
 SPLITS = ("train", "test")  # the sides of a dataset
 IMAGES, TEXT, ARRAYS = "images", "text", "arrays"  # the kinds of samples
-_CHUNK = 2**22  # numbers that are looked at in one go
+_CHUNK = 2**22  # numbers per piece of :func:`chunks`
 
 
 @dataclass(frozen=True, eq=False)
 class Attribute:
-    """A further fact about every sample, as its domain: int64 [n], places in the names of what the values stand for."""
+    """A further property of every sample, such as its domain: int64 [n], indices into the names of its values."""
 
     values: Rows
     names: tuple[str, ...]
@@ -36,13 +36,13 @@ class Boxes:
 
     counts: Rows  # int64 [n], objects of each sample
     labels: Rows  # int64 [m], classes of the objects
-    corners: npt.NDArray[np.float32]  # [m, 4]: left, top, right, bottom as shares (0..1) of the image's sides
+    corners: npt.NDArray[np.float32]  # [m, 4]: left, top, right, bottom as fractions of the image's sides, 0..1
     difficult: Mask  # bool [m], objects that evaluation ignores
 
     def padded(self) -> npt.NDArray[np.float32]:
-        """Return all samples as targets of one shape: float32 [n, objects of the sample that has most, 6].
+        """Return targets of one shape for all samples: float32 [n, most objects of a sample, 6].
 
-        An object is its class, its corners and 1 if it is difficult; where a sample has no more, the class is -1.
+        The six numbers are the class, the four corners, and 1 if the object is difficult. Padding has class -1.
         """
         most = max(1, int(self.counts.max(initial=0)))
         targets = np.zeros((len(self.counts), most, 6), np.float32)
@@ -56,22 +56,22 @@ class Boxes:
 class Samples:
     """All samples of a dataset, training and test, in one row order that partitions refer to."""
 
-    # uint8: images [n, C, H, W] with pixels 0..255, or texts [n, L + 1] of character numbers, whose first L are the
-    # input of a model and whose last L are what it is to predict. float32: arrays of one to three dimensions after n,
-    # of which the first are the channels: features [n, d], sensors [n, channels, time].
+    # uint8: images [n, C, H, W] with pixels 0..255, or texts [n, L + 1] of character numbers, where the first L are the
+    # input of a model and the last L are its targets. float32: arrays with one to three dimensions after n, the first
+    # of which is the channels: features [n, d], sensors [n, channels, time].
     inputs: Inputs
-    labels: Rows  # int64 [n], 0..classes-1; of a text its last character
-    train: Mask  # bool [n], true for training samples: everywhere in a dataset without a test set of its own
-    name: str  # the dataset's, e.g. "cifar10"
+    labels: Rows  # int64 [n], 0..classes-1; the label of a text is its last character
+    train: Mask  # bool [n], true for training samples; all true if the dataset has no test set
+    name: str  # of the dataset, e.g. "cifar10"
     class_names: tuple[str, ...]  # of texts one per character
-    # Per channel, of pixel values scaled to 0..1, to normalise a model's input; empty where these are no images.
+    # Per channel, of pixels scaled to 0..1, for normalising a model's input; empty for text and arrays.
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    source: str  # where the samples came from, for the reader of a report; no path of a machine
-    size: int | None = None  # height and width that images are scaled up to, batch by batch
+    source: str  # origin of the samples, shown in reports; contains no local path
+    size: int | None = None  # height and width to which images are scaled, batch by batch
     attributes: Mapping[str, Attribute] = field(default_factory=lambda: MappingProxyType({}))
     boxes: Boxes | None = None
-    # Whether arrays are brought to mean 0 and std 1 per channel, over the training rows of clients that train.
+    # Whether arrays are scaled to mean 0 and std 1 per channel, over the training rows of clients that train.
     standardise: bool = False
 
     def __post_init__(self) -> None:
@@ -105,7 +105,7 @@ class Samples:
 
     @property
     def kind(self) -> str:
-        """Return what they are: "images", "text" or "arrays"."""
+        """Return the kind of samples: "images", "text" or "arrays"."""
         return kind_of(self.is_arrays, self.inputs.ndim)
 
     @property
@@ -118,7 +118,7 @@ class Samples:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Return that of a model's input."""
+        """Return the shape of one model input."""
         return input_shape(self.kind, self.inputs.shape[1:], self.size)
 
     @property
@@ -127,28 +127,28 @@ class Samples:
 
 
 def kind_of(floats: bool, dimensions: int) -> str:
-    """Return the kind of samples, by whether they are floats and by their dimensions, rows included."""
+    """Return the kind of samples, given whether they are floats and their number of dimensions, rows included."""
     if floats:
         return ARRAYS
     return IMAGES if dimensions == 4 else TEXT
 
 
 def input_shape(kind: str, stored: tuple[int, ...], size: int | None) -> tuple[int, ...]:
-    """Return the shape of a model's input, of samples as they are stored: of a text all characters but the last."""
+    """Return the shape of one model input, given the shape of a stored sample; a text loses its last character."""
     if kind == TEXT:
         return (stored[0] - 1,)
     return (stored[0], size, size) if size else stored
 
 
 def chunks(rows: Rows, inputs: Inputs) -> Iterator[Inputs]:
-    """Yield the inputs of some rows, piece by piece, so that memory-mapped ones need not fit into memory."""
+    """Yield the inputs of the given rows in pieces, so that memory-mapped inputs need not fit into memory."""
     step = max(1, _CHUNK // max(1, int(np.prod(inputs.shape[1:]))))
     for start in range(0, len(rows), step):
         yield inputs[rows[start : start + step]]
 
 
 def check_finite(inputs: Inputs, where: str) -> None:
-    """Raise :class:`UserError` with the first row that has a number that is not finite; rows count from 0."""
+    """Raise :class:`UserError` with the first row, counted from 0, that contains a number that is not finite."""
     first = 0
     for part in chunks(np.arange(len(inputs)), inputs):
         finite = np.isfinite(part).all(axis=tuple(range(1, part.ndim)))

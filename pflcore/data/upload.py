@@ -1,4 +1,4 @@
-"""Many tensors to a device, or from it, in few copies."""
+"""Copies of many tensors to a device, or from it, in few transfers."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from torch import Tensor
 
 
 def upload(parts: Sequence[Tensor], device: torch.device) -> list[Tensor]:
-    """Return the tensors, which are of one type and on the host, on `device`.
+    """Return host tensors of one type on `device`.
 
-    They go as one, from memory that a GPU reads by itself: each copy from elsewhere would wait until it is idle.
+    They are copied as one tensor in pinned memory, because each copy from pageable memory waits until the GPU is idle.
     """
     if not parts:
         return []
@@ -20,7 +20,7 @@ def upload(parts: Sequence[Tensor], device: torch.device) -> list[Tensor]:
 
 
 def move(states: Sequence[Mapping[str, Tensor]], device: torch.device) -> list[dict[str, Tensor]]:
-    """Named tensors on `device`, with one copy for all of a type; those that are there already are left as they are."""
+    """Return the named tensors on `device`, with one copy per type; tensors already there are not copied."""
     moved = [dict(state) for state in states]
     of_type: dict[torch.dtype, list[tuple[dict[str, Tensor], str]]] = {}
     for state in moved:

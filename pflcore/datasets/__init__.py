@@ -1,4 +1,4 @@
-"""Datasets, found by name through :data:`DATASETS`; families share a file."""
+"""The registry of datasets, :data:`DATASETS`, by name; related datasets share a file."""
 
 from __future__ import annotations
 

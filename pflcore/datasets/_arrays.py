@@ -1,4 +1,4 @@
-"""What datasets of float arrays have in common."""
+"""The base class of datasets of float arrays."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pflcore.options import option
 class ArrayDataset(Dataset):
     """Base of the datasets of features [n, d], signals [n, channels, time] and other arrays of floats.
 
-    A subclass says in ``original`` the shape of one sample, with 0 where only the data tell.
+    A subclass states the shape of one sample in ``original``; 0 stands for a size that is known only after loading.
     """
 
     standardise: bool = option(  # type: ignore[misc]
@@ -29,7 +29,7 @@ class ArrayDataset(Dataset):
 
 
 def as_floats(values: np.ndarray, where: str) -> Inputs:
-    """Return numbers [n, …] as float32. Raises :class:`UserError` for the first row with one that is not finite."""
+    """Return numbers [n, …] as float32. Raises :class:`UserError` with the first row that is not finite."""
     with np.errstate(over="ignore"):
         floats = values.astype(np.float32)
     check_finite(floats, where)

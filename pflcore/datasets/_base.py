@@ -1,4 +1,4 @@
-"""What a dataset is: facts that are known before it is loaded, and a loader."""
+"""The base class of datasets: facts that are known before loading, and a loader."""
 
 from __future__ import annotations
 
@@ -28,35 +28,35 @@ Names = tuple[str, ...]
 class Dataset(Entry, ABC):
     """Base of the datasets: images of one size, texts of one length, or arrays of one shape, with one label each.
 
-    What an option of a dataset can change is a property here, so that a subclass may compute it. Whatever is absent,
-    incomplete or damaged is a :class:`UserError` of one line with its path.
+    Facts that depend on options are properties, so that a subclass can compute them. Absent, incomplete or damaged data
+    raises a :class:`UserError` of one line with its path.
     """
 
-    # Channels, height, width as distributed, (3, 0, 0) for images of various sizes; the length of a text; or the shape
-    # of an array, 0 where only the data tell.
+    # (channels, height, width) as distributed, (3, 0, 0) for images of various sizes; (length,) of a text; or the shape
+    # of an array, where 0 is a size that is known only after loading.
     original: ClassVar[tuple[int, ...]]
-    # Empty when only the data tell, as `attributes` (name → names of its values).
+    # Both are empty if known only after loading; `attributes` maps names to the names of their values.
     class_names: ClassVar[Names] = ()
     attributes: ClassVar[dict[str, Names]] = {}
-    # Training and test samples of the complete dataset, or, for planning, `about` how many, where only the data tell.
+    # Numbers of training and test samples; if they are known only after loading, `about` has estimates for planning.
     counts: ClassVar[tuple[int, int] | None] = None
     about: ClassVar[tuple[int, int] | None] = None
-    # Per channel, of pixel values scaled to 0..1.
+    # Per channel, of pixels scaled to 0..1.
     mean: ClassVar[tuple[float, ...]] = ()
     std: ClassVar[tuple[float, ...]] = ()
-    standardise: ClassVar[bool] = False  # whether arrays are brought to mean 0 and std 1 per channel, in training
+    standardise: ClassVar[bool] = False  # whether training scales arrays to mean 0 and std 1 per channel
     detects: ClassVar[bool] = False  # whether its samples have boxes, which a detector is trained on
     licence: ClassVar[str] = "not stated"
-    homepage: ClassVar[str] = ""  # where a person gets it
+    homepage: ClassVar[str] = ""  # page from which a person downloads it
     # "included" with an installed library, by "download", or in a "folder" that the user fills
     access: ClassVar[str] = FOLDER
     download_size: ClassVar[str] = ""  # in words, e.g. "170 MB"
-    # Patterns of what may lie in its folder, of which one is enough; a folder's ends with a slash.
+    # Alternative patterns of files in its folder; one match is enough. A pattern of a folder ends with a slash.
     files: ClassVar[Names] = ()
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Return that of a model's input, under the options ``size`` and ``channels`` where a dataset has them."""
+        """Return the shape of one model input, under the options ``size`` and ``channels`` if the dataset has them."""
         if self.kind != IMAGES:
             return self.original
         channels, height, width = self.original
@@ -65,30 +65,30 @@ class Dataset(Entry, ABC):
 
     @property
     def kind(self) -> str:
-        """Return what its samples are: "images", "text" or "arrays"."""
+        """Return the kind of its samples: "images", "text" or "arrays"."""
         return TEXT if len(self.original) == 1 else IMAGES
 
     @property
     def expected(self) -> tuple[int, int] | None:
-        """Return the number of training and test samples with the present options; None when only the data tell."""
+        """Return the numbers of training and test samples under the options; None if known only after loading."""
         return self.counts
 
     @property
     def classes(self) -> int:
-        """Return the number of classes; 0 when only the data tell."""
+        """Return the number of classes; 0 if known only after loading."""
         return len(self.class_names)
 
     @property
     def normalisation(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Return mean and std with the present options."""
+        """Return mean and std under the options."""
         return self.mean, self.std
 
     def found(self, folder: Path) -> bool:
-        """Return whether what is read with the present options is here."""
+        """Return whether all files that are read under the options are on this machine."""
         return all(part.here for part in self.data_files(folder))
 
     def data_files(self, folder: Path) -> list[DataFile]:
-        """Return what is read with the present options; nothing for what is included."""
+        """Return the files that are read under the options; none for an included dataset."""
         if self.access == INCLUDED:
             return []
         by_hand = self.access == FOLDER and self.homepage and self.files
@@ -97,17 +97,17 @@ class Dataset(Entry, ABC):
 
     @abstractmethod
     def load(self, folder: Path) -> Samples:
-        """Read the complete dataset from the user's folder for it, which is created only to download.
+        """Return the complete dataset, read from its `folder` among the user's data.
 
-        The folders of other datasets lie beside it.
+        The folder is created only for a download. The folders of other datasets are beside it.
         """
 
     def imitate(self, labels: Rows, rng: np.random.Generator) -> dict[str, Attribute]:
-        """Return attributes for generated samples with the given labels: by default independent of them."""
+        """Return attributes for generated samples with the given labels; by default independent of the labels."""
         imitated = {}
         for name, words in self.attributes.items():
             words = words or tuple(f"{name} {number}" for number in range(8))
-            # Every value occurs about equally often, however few the samples are.
+            # Values occur equally often, up to one sample.
             imitated[name] = Attribute(rng.permutation(np.arange(len(labels)) % len(words)), words)
         return imitated
 
@@ -122,9 +122,9 @@ class Dataset(Entry, ABC):
         class_names: Names = (),
         **more: Any,
     ) -> Samples:
-        """Return the arrays as :class:`Samples`, of the :attr:`expected` number; an entry's class names come first.
+        """Return the arrays as :class:`Samples`; `class_names` are ignored if the dataset's class states its own.
 
-        More are `size`, `attributes` and `boxes`.
+        `more` are further fields. Raises :class:`UserError` for another number than :attr:`expected`, or bad labels.
         """
         found = int(train.sum()), int((~train).sum())
         if self.expected not in (None, found):
@@ -143,17 +143,17 @@ class Dataset(Entry, ABC):
         return Samples(inputs, labels, train, self.name, names, *self.normalisation, source, **more)
 
     def join(self, parts: Sequence[tuple[Bytes, Rows]], where: Path, source: str, **more: Any) -> Samples:
-        """Return inputs and labels part after part, of which the last is the test set, as :meth:`complete` does."""
+        """Concatenate parts, pairs of inputs and labels, and :meth:`complete` them; the last part is the test set."""
         inputs, labels = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
         train = np.arange(len(labels)) < len(labels) - len(parts[-1][1])
         return self.complete(inputs, labels, train, where=str(where), source=source, **more)
 
     @contextmanager
     def open(self, folder: Path, archives: Sequence[Source], inside: str, parts: Names) -> Iterator[tuple[Files, str]]:
-        """Open `parts` of the folder `inside` of archives, or of what they unpack to where none of them is here.
+        """Open the folder `inside` of archives, or the unpacked folder if no archive is present; read only `parts`.
 
-        That may lie in such a folder, in its last one, or in the dataset's own. An archive is downloaded where it can
-        be. Yield the files, by their names below that folder, and what a report calls them.
+        The unpacked folder is `inside`, its last component, or `folder` itself. Missing archives are downloaded if
+        possible. Yield the files, by their names below the folder `inside`, and their source for reports.
         """
         if not any((folder / source.name).is_file() for source in archives):
             for place in (inside, inside.rpartition("/")[2], "."):
@@ -171,13 +171,13 @@ class Dataset(Entry, ABC):
 
 
 def encode(words: Sequence[str], names: Sequence[str]) -> Rows:
-    """Return the position of every word among the names: int64 [n]."""
+    """Return the index in `names` of each word: int64 [n]."""
     numbers = {name: number for number, name in enumerate(names)}
     return np.fromiter((numbers[word] for word in words), np.int64, len(words))
 
 
 def _check_look(names: Names, where: str) -> None:
-    """Raise :class:`UserError` for names that no reader of a report can distinguish."""
+    """Raise :class:`UserError` for names that look the same to the reader of a report."""
     first: dict[str, str] = {}
     for name in names:
         other = first.setdefault(" ".join(unicodedata.normalize("NFC", name).split()), name)
@@ -186,14 +186,14 @@ def _check_look(names: Names, where: str) -> None:
 
 
 def check_distinct(entry: Entry, option: str, least: int = 1) -> None:
-    """Raise :class:`UserError` unless the names in an option are distinct and at least so many."""
+    """Raise :class:`UserError` unless the names in an option are distinct and at least `least` in number."""
     names: Names = getattr(entry, option)
     if len(names) < least or len(set(names)) < len(names):
         raise UserError(f"{entry.name}.{option} = {list(names)} must be distinct names{', one at least' * least}")
 
 
 def check_file_name(entry: Entry, option: str, what: str) -> None:
-    """Raise :class:`UserError` unless an option is the name of a file in a folder."""
+    """Raise :class:`UserError` unless an option is a plain file name; `what` describes the file in the message."""
     name: str = getattr(entry, option)
     if not name.isprintable() or name in ("", ".", "..") or set(name) & set("/\\"):
         raise UserError(f"{entry.name}.{option} = {name!r} must be the name of {what}")

@@ -1,4 +1,4 @@
-"""Official files of datasets: where they are published, whether they are here, and downloads checked by hash."""
+"""Official files of datasets: their addresses, their state on this machine, and downloads checked by hash."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from pflcore.errors import UserError
 from pflcore.files import digest_of
 
 TRIES = 5
-PAUSE_SECONDS = 2.0  # longer after every try
+PAUSE_SECONDS = 2.0  # times the number of tries so far
 TIMEOUT_SECONDS = 60
 
 
 @dataclass(frozen=True)
 class Source:
-    """A published file: at its address, or on the page that leads to it, and then with the name of the `file`.
+    """A published file. `url` is its address, or, if `file` is its name, a page that leads to it.
 
-    The algorithm of its hash is ``sha256`` or ``md5``; without a digest in hexadecimal it is unverified.
+    The hash has the algorithm ``sha256`` or ``md5``; without a hexadecimal `digest` the file is unverified.
     """
 
     url: str
@@ -36,7 +36,7 @@ class Source:
 
     @property
     def direct(self) -> bool:
-        """Return whether it can be downloaded: the URL is that of the file itself, and its hash is known."""
+        """Return whether it can be downloaded: the URL leads to the file itself, and its hash is known."""
         return bool(self.digest) and not self.file
 
     @property
@@ -45,10 +45,10 @@ class Source:
         return self.file or self.url.rpartition("/")[2]
 
     def obtain(self, folder: Path, alternatives: str = "") -> Path:
-        """Return its path in `folder`, downloaded when it is not there, and checked by its hash.
+        """Return its path in `folder`; download it if it is absent, and check its hash if that is known.
 
-        A download that breaks off leaves ``<name>.part`` for the next call; `alternatives` are what else a person may
-        put there.
+        An interrupted download leaves ``<name>.part``, which the next call continues. `alternatives` are named in the
+        :class:`UserError` if the file cannot be obtained.
         """
         path = folder / self.name
         part = folder / f"{self.name}.part"
@@ -73,7 +73,7 @@ class Source:
             return path
         except (OSError, HTTPException, ValueError) as error:
             if not existed:
-                with suppress(OSError):  # of a folder that holds a part, or what another process put there
+                with suppress(OSError):  # the folder is not empty: it has a part, or files of another process
                     folder.rmdir()
             reason = "what it sent has a wrong hash" if isinstance(error, ValueError) else type(error).__name__
             again = f"try again, which goes on at the end of {part.name}, or " if part.is_file() else ""
@@ -83,13 +83,13 @@ class Source:
             ) from None
 
     def hash_of(self, path: Path) -> str:
-        """Return a file's hash by the algorithm, in hexadecimal."""
+        """Return a file's hexadecimal hash by the algorithm."""
         return digest_of(path, self.algorithm)
 
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Keep other processes from downloading into `folder`, as far as its file system can."""
+    """Keep other processes from downloading into `folder`, if its file system supports locks."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         with suppress(OSError):
@@ -100,13 +100,13 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def fetch(url: str, part: Path) -> None:
-    """Append to `part`, in this call or the next one, until it is complete."""
+    """Download `url` into `part`. A repeated try, or the next call, continues at the end of the file."""
     for attempt in range(1, TRIES + 1):
         try:
             return _append(url, part)
         except (OSError, HTTPException) as error:
             code = error.code if isinstance(error, HTTPError) else 500
-            if code == 416 and part.is_file():  # nothing is left behind its end
+            if code == 416 and part.is_file():  # the file is complete
                 return
             if code < 500 or attempt == TRIES:
                 raise
@@ -128,9 +128,9 @@ def _append(url: str, part: Path) -> None:
 
 @dataclass(frozen=True)
 class DataFile:
-    """Something that a dataset is read from: any match of its patterns below the folder will do.
+    """A file or folder that a dataset reads: the first match of `patterns` in `folder`.
 
-    A folder's pattern ends with a slash. The size is in words, empty when it is said elsewhere.
+    A pattern of a folder ends with a slash. `size` is in words, and empty if it is stated elsewhere.
     """
 
     what: str
@@ -138,16 +138,16 @@ class DataFile:
     patterns: tuple[str, ...]
     source: Source | None = None
     size: str = ""
-    needed: bool = False  # whether a run downloads it when it is not here
+    needed: bool = False  # whether a run downloads it if it is absent
 
     @property
     def here(self) -> Path | None:
-        """Return the first match of its patterns, without looking into it."""
+        """Return the path of the first match, without reading it; None if there is no match."""
         found = ((pattern, path) for pattern in self.patterns for path in sorted(self.folder.glob(pattern)))
         return next((path for pattern, path in found if path.is_dir() or not pattern.endswith("/")), None)
 
     def state(self) -> str:
-        """Say in a line where it is and how far it is checked, or what to do to have it."""
+        """Return a line with its path and how it is checked, or, if it is missing, how to get it."""
         path, source = self.here, self.source
         if path is not None:
             if path.is_dir():

@@ -1,4 +1,4 @@
-"""Reading files that others made: errors as one line, folders and archives as one, pickles of arrays alone."""
+"""Readers of untrusted files: one-line errors, one interface to folders and archives, pickles of arrays only."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ GET_AGAIN = "delete it and get it again, with `pfl fetch` where it can be downlo
 
 @contextmanager
 def reading(path: Path | str, advice: str = GET_AGAIN) -> Iterator[None]:
-    """Raise whatever a library raises in the block as one :class:`UserError` that names the file."""
+    """Raise any exception of the block as one :class:`UserError` that names the file; `advice` says what to do."""
     try:
         if Path(path).exists() and not Path(path).is_dir():
             check_plain(Path(path))
         yield
     except UserError:
         raise
-    except Exception as error:  # readers of damaged files raise almost anything
+    except Exception as error:  # libraries raise many kinds of exceptions for damaged files
         raise UserError(f"{path}: {describe(error, Path(path))}; {advice}") from None
 
 
 def describe(error: Exception, file: Path | bytes) -> str:
-    """Say in a few words why a file, or its content, could not be read."""
+    """Return in a few words why a file, or its content, could not be read."""
     if is_lfs_pointer(file):
         return "a pointer of git LFS; `git lfs pull` gets the content"
     if isinstance(error, FileNotFoundError):
@@ -50,13 +50,13 @@ def describe(error: Exception, file: Path | bytes) -> str:
 
 
 def read_file(path: Path) -> bytes:
-    """Return the content of a file of one image, list or batch."""
+    """Return the content of a file of at most :data:`MAX_FILE_BYTES`, such as an image, a list or a batch."""
     return read_bytes(path, MAX_FILE_BYTES)
 
 
 @dataclass(frozen=True)
 class Files:
-    """The files of a folder or an archive by their names within, and what messages call the whole."""
+    """The files of a folder or an archive by name, and the path of the folder or archive for messages."""
 
     where: str
     readers: dict[str, Read]
@@ -67,17 +67,17 @@ class Files:
         return self.readers[name]()
 
     def named(self, name: str) -> tuple[str, Read]:
-        """Return what messages call a file, and what gives its content."""
+        """Return the path of a file for messages, and a function that reads it."""
         return f"{self.where}/{name}", partial(self.read, name)
 
 
 @contextmanager
 def open_files(place: Path, wanted: str | tuple[str, ...] = "", inside: str = "") -> Iterator[Files]:
-    """Open a folder, a zip or a tar, for one thread: the files whose names begin as `wanted`.
+    """Open the files of a folder, a zip or a tar whose names start with `wanted`, for use by one thread.
 
-    Names are those below the folder, of an archive those below the folder `inside` of it. Nothing is unpacked to the
-    disk, and an archive with a member whose name leaves it is refused. The files of a compressed tar, which can be read
-    only from its start, stay in memory.
+    Names are relative to the folder, or to the folder `inside` of an archive. Nothing is unpacked to disk. An archive
+    with a member name that points outside of it is refused. The files of a compressed tar stay in memory, because it
+    can be read only from its start.
     """
     if place.is_dir():
         walked = ((root, name) for root, _, names in os.walk(place, followlinks=True) for name in names)
@@ -110,7 +110,7 @@ def _read_member(place: Path, opener: Any, member: Any) -> bytes:
 
 
 class _ArrayUnpickler(pickle.Unpickler):
-    """Unpickle containers, texts, numbers and NumPy arrays, and refuse whatever else a pickle asks for."""
+    """An unpickler of containers, texts, numbers and NumPy arrays that refuses all other classes and functions."""
 
     allowed = frozenset(
         {("numpy", "dtype"), ("numpy", "ndarray")}
@@ -125,6 +125,6 @@ class _ArrayUnpickler(pickle.Unpickler):
 
 
 def load_pickle(data: bytes, where: str) -> Any:
-    """Return what a pickle of arrays holds; texts of Python 2 become str."""
+    """Return the content of a pickle of arrays; texts of Python 2 become str. `where` is the path for messages."""
     with reading(where):
         return _ArrayUnpickler(BytesIO(data), encoding="latin1").load()

@@ -1,4 +1,4 @@
-"""Encoded images to one array of pixels, on all cores, and Parquet files that hold some."""
+"""Decoding of images into one array of pixels, on all cores, and reading of Parquet files with encoded images."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from pflcore.files import parse_json
 FORMATS = ("PNG", "JPEG", "BMP", "WEBP", "PPM", "TIFF", "GIF")
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
 CHUNK = 64  # images per task
-MIN_PARALLEL = 2_000  # images that are decoded sooner than processes are started
-MAX_PIXELS = 100_000_000  # of a file
+MIN_PARALLEL = 2_000  # fewer images are decoded in one process, which is faster than starting others
+MAX_PIXELS = 100_000_000  # per image
 
 
 class Decoded(NamedTuple):
-    """Images as uint8 [n, C, H, W], encodings as ``"PNG"``, width and height [n, 2] before scaling."""
+    """Images as uint8 [n, C, H, W], the formats met, such as ``"PNG"``, and width and height [n, 2] before scaling."""
 
     pixels: Bytes
     formats: set[str]
@@ -45,10 +45,10 @@ class Decoded(NamedTuple):
 
 
 class Form(NamedTuple):
-    """What images are decoded to: channels (1 or 3), height and width.
+    """The form in which images are decoded: channels (1 or 3), height and width.
 
-    Those of another size are scaled (`resize`: bilinear with antialiasing, each side by itself) or refused. `as_shown`:
-    as a viewer shows them, turned by EXIF's orientation, transparent ones on white, 16 bits or floats scaled to bytes.
+    Images of another size are scaled (`resize`: bilinear with antialiasing, each side by itself) or refused. `as_shown`
+    decodes as a viewer does: rotated by EXIF's orientation, transparent images on white, 16 bits or floats as bytes.
     """
 
     shape: tuple[int, ...]
@@ -58,9 +58,9 @@ class Form(NamedTuple):
 
 
 def decode_images(images: Sequence[tuple[str, Read]], form: Form, what: str) -> Decoded:
-    """Decode images: what messages call each, and what gives its bytes. They are read here, and decoded on each core.
+    """Decode images, each given as its name for messages and a function that returns its bytes, on all cores.
 
-    `what` is how a progress display calls the work.
+    This process calls the functions. `what` is the name of the work in the display of progress.
     """
     pixels = allocate((len(images), *form.shape))
     sizes = np.empty((len(images), 2), np.int64)
@@ -80,15 +80,15 @@ Chunk = list[tuple[str, bytes]]
 
 
 def _decoded(images: Sequence[tuple[str, Read]], decode: Callable[[Chunk], Decoded]) -> Iterator[Decoded]:
-    """Yield the decoded chunks in order. Many are spread over processes: threads would wait for Python's lock."""
+    """Yield the decoded chunks in order. Many are decoded in processes, as threads would wait for Python's lock."""
     starts = range(0, len(images), CHUNK)
     chunks = ([(where, read()) for where, read in images[start : start + CHUNK]] for start in starts)
     workers = os.cpu_count() or 1
     if len(images) < MIN_PARALLEL or workers == 1:
         yield from map(decode, chunks)
         return
-    ahead = 2 * workers  # chunks read ahead of the one that is awaited
-    # Forked, since other ways to start a process would run a caller's script again.
+    ahead = 2 * workers  # chunks that are read ahead
+    # Forked, because other ways to start a process would run the caller's script again.
     with ProcessPoolExecutor(workers, get_context("fork"), _end_with_parent) as pool:
         pending: deque[Future[Decoded]] = deque()
         try:
@@ -105,7 +105,7 @@ def _decoded(images: Sequence[tuple[str, Read]], decode: Callable[[Chunk], Decod
 
 
 def _end_with_parent() -> None:
-    """Have Linux end this process with the one that forked it, however that ends."""
+    """Make Linux kill this process when its parent ends for any reason."""
     if prctl := getattr(ctypes.CDLL(None), "prctl", None):
         prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
@@ -117,8 +117,8 @@ def _decode_chunk(images: Chunk, form: Form) -> Decoded:
     for number, (where, data) in enumerate(images):
         try:
             pixels[number], kind, sizes[number] = decode_image(data, form)
-        except Exception as error:  # decoders of damaged images raise far more than OSError
-            if isinstance(error, UnidentifiedImageError):  # which names an address, another one each time
+        except Exception as error:  # decoders raise many kinds of exceptions for damaged images
+            if isinstance(error, UnidentifiedImageError):  # its message has a memory address, which varies
                 error = ValueError(f"not {' or '.join(form.formats)}")
             problem = describe(error, data).replace("cannot be read", "not a readable image")
             raise UserError(f"{where}: {problem}") from None
@@ -127,7 +127,7 @@ def _decode_chunk(images: Chunk, form: Form) -> Decoded:
 
 
 def decode_image(data: bytes, form: Form) -> tuple[Bytes, str, tuple[int, int]]:
-    """Decode one image to uint8 [C, H, W], its encoding and its size. Raise whatever the decoder does."""
+    """Return an image as uint8 [C, H, W], its format and its size before scaling. The decoder's exceptions pass."""
     channels, height, width = form.shape
     with Image.open(io.BytesIO(data), formats=form.formats) as image:
         if image.width * image.height > MAX_PIXELS:
@@ -144,7 +144,7 @@ def decode_image(data: bytes, form: Form) -> tuple[Bytes, str, tuple[int, int]]:
 
 
 def _with_bytes(image: Image.Image) -> Image.Image:
-    """Scale 16 bits, and floats from 0 to 1, to bytes, and lay a transparent image on white."""
+    """Scale 16 bits, and floats from 0 to 1, to bytes, and put a transparent image on white."""
     if image.mode == "F" or image.mode.startswith("I"):
         values = np.asarray(image, np.float64)
         largest = 1 if image.mode == "F" else 2**16 - 1
@@ -157,15 +157,15 @@ def _with_bytes(image: Image.Image) -> Image.Image:
 
 
 def is_image(file: str) -> bool:
-    """Return whether a file is an image by its name; hidden files, such as a system's notes on one, are not."""
+    """Return whether a file name is that of an image; hidden files, which some systems put beside images, are not."""
     return not file.startswith(".") and file.lower().endswith(SUFFIXES)
 
 
 @dataclass(frozen=True, eq=False)
 class ImageTable:
-    """A table of encoded images, and columns of integers or texts by their names.
+    """A table of encoded images, and columns of integers or texts by name.
 
-    `class_names` are those of the integers of the first column, where the file has them.
+    `class_names` are the names of the integers in the first column; empty if the file does not state them.
     """
 
     path: Path
@@ -174,14 +174,14 @@ class ImageTable:
     class_names: tuple[str, ...]
 
     def readers(self) -> list[tuple[str, Read]]:
-        """Return what messages call each image, and what gives its bytes."""
+        """Return for each image its name for messages and a function that returns its bytes."""
         return [(f"{self.path}: row {row}", image.as_py) for row, image in enumerate(self.images)]
 
 
 def read_tables(
     folder: Path, image: str, columns: Sequence[str], test: Sequence[str] = SPLITS[1:]
 ) -> tuple[list[ImageTable], Mask]:
-    """Read ``train*.parquet``, then those of `test`, as :func:`read_table`; say which rows are for training."""
+    """Read ``train*.parquet``, then files with a prefix in `test`; return the tables and the mask of training rows."""
     paths = [path for split in ("train", *test) for path in sorted(folder.glob(f"{split}*.parquet"))]
     _check_shards(folder, {path.name for path in paths})
     tables = [read_table(path, image, columns) for path in paths]
@@ -190,7 +190,7 @@ def read_tables(
 
 
 def _check_shards(folder: Path, names: set[str]) -> None:
-    """Raise :class:`UserError` for a part that is missing of ``train-00000-of-00003.parquet`` and its kin."""
+    """Raise :class:`UserError` if a file of a series such as ``train-00000-of-00003.parquet`` is missing."""
     parts = [part for name in sorted(names) if (part := re.match(r"(.*)-(\d+)-of-(\d+)", name))]
     groups: dict[tuple[str, int], dict[int, re.Match[str]]] = {}
     for part in parts:
@@ -205,12 +205,10 @@ def _check_shards(folder: Path, names: set[str]) -> None:
 
 
 def read_table(path: Path, image: str, columns: Sequence[str]) -> ImageTable:
-    """Read a Parquet file with a column of encoded images, and others of integers or texts, the labels first.
+    """Read a Parquet file with a column `image` of encoded images and `columns` of integers or texts, the labels first.
 
-    Booleans are read as the texts ``false`` and ``true``.
-
-    Images are binary, or structs with a binary field ``bytes``. Names of integer labels are in the metadata of exports
-    of the Hugging Face library ``datasets``.
+    Images are binary, or structs with a binary field ``bytes``. Booleans are read as the texts ``false`` and ``true``.
+    Names of integer labels are taken from the metadata that the Hugging Face library ``datasets`` exports.
     """
     cells: dict[str, pa.ChunkedArray] = {}
     with reading(path):
@@ -239,7 +237,7 @@ def read_table(path: Path, image: str, columns: Sequence[str]) -> ImageTable:
 
 
 def _class_names(path: Path, metadata: dict[bytes, bytes], label: str) -> tuple[str, ...]:
-    """Return the names of the integers of a column that an export notes; nothing where it notes none."""
+    """Return the class names of an integer column from an export's metadata; an empty tuple if it has none."""
     try:
         names = parse_json(metadata[b"huggingface"])["info"]["features"][label]["names"]
     except (KeyError, TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""What datasets of a user's own files have in common: where they lie, and the names of their classes."""
+"""The base of datasets of a user's own files: their folder, and the names of their classes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pflcore.options import option
 
 @dataclass(frozen=True, kw_only=True)
 class OwnFiles(Dataset):
-    """Base of the datasets of a user's own files, in a folder below that of the data."""
+    """Base of the datasets of a user's own files, in a folder below the data folder."""
 
     licence = "the user's own"
     download_size = "the user's own"
@@ -37,22 +37,22 @@ class OwnFiles(Dataset):
         return [DataFile(self.name, self.root(folder), self.files)]
 
     def root(self, folder: Path) -> Path:
-        """Return the chosen folder, given the dataset's own."""
+        """Return the folder that `path` selects, by default `folder`, which has the dataset's name."""
         return folder.parent / self.path if self.path else folder
 
 
 def name_classes(
     values: Sequence[int | str], train: Mask, where: str, what: str, names: Names = ()
 ) -> tuple[Names, Rows]:
-    """Return names and numbers of the classes, of labels that are integers, or texts, which are sorted.
+    """Return the class names, and the labels as class numbers; labels that are texts become sorted classes.
 
-    Integers without `names` are 0, 1, 2 and so on without a gap. A class needs a training sample; `what` is a sample.
+    Integers without `names` must have no gaps, and a class needs a training sample. Messages call a sample `what`.
     """
     if isinstance(values[0], str):
         words, labels = np.unique(np.array(values, object), return_inverse=True)
         names = tuple(map(str, words))
     else:
-        # Labels beyond 64 bits exist only in damaged files: they are as wrong as any other number out of range.
+        # Labels beyond 64 bits occur only in damaged files; clipped, they are refused like others out of range.
         labels = np.array([min(int(value), 2**62) for value in values], np.int64)
         if not names:
             names = tuple(map(str, range(min(int(labels.max()), len(values)) + 1)))

@@ -1,4 +1,4 @@
-"""Generated samples with the dimensions of a real dataset, for runs that only have to work."""
+"""Generated samples with the dimensions of a real dataset, for runs that test whether everything works."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from pflcore.data.samples import ARRAYS, TEXT, Boxes, Bytes, Inputs, Rows, Sampl
 from pflcore.datasets._base import Dataset
 from pflcore.seeds import generator
 
-_GRID = 4  # a class is a pattern of this many blocks along each side
+_GRID = 4  # blocks along each side of a class's pattern
 _OVERLAP = 3.5  # distance of class centres in units of the spread within a class, over sqrt(2)
-_UNKNOWN = 16  # numbers along a side that only the data tell
-_CHUNK = 2**22  # pixels that are drawn at a time
-_FOLLOWERS = 3  # characters that may follow a character
+_UNKNOWN = 16  # a size that the dataset states as 0, because it is known only after loading
+_CHUNK = 2**22  # pixels drawn at a time
+_FOLLOWERS = 3  # characters that can follow a character
 
 
 def stand_in_counts(train: int) -> tuple[int, int]:
-    """Return the number of training and test samples of a stand-in: a quarter as many are for testing."""
+    """Return the numbers of training and test samples of a stand-in: a quarter as many for testing, at least one."""
     return train, max(train // 4, 1)
 
 
 def stand_in(dataset: Dataset, train: int, test: int, seed: int = 0, with_images: bool = True) -> Samples:
     """Generate random samples of a dataset's shape and classes: learnable, but not perfectly; training rows come first.
 
-    An image is a coarse pattern of its class plus a coarse pattern of its own, so that classes overlap however large
-    the image is; independent pixel noise is added on top. An array mixes such patterns of 16 numbers, and noise. A text
-    is a random walk in which every character has a few possible followers. Labels of images and arrays are balanced
-    within the training and the test rows. Images with boxes show shapes, of which the largest is of the image's label.
-    `with_images` False leaves images black and arrays 0, which takes no memory.
+    An image is the sum of a coarse pattern of its class, a coarse pattern of its own, so that classes overlap at any
+    size, and independent pixel noise. An array mixes such patterns of 16 numbers, plus noise. A text is a random walk
+    in which every character has a few possible followers. Labels of images and arrays are balanced within the training
+    and the test rows. Images with boxes show shapes; the class of the largest is the image's label. With `with_images`
+    False, images are black and arrays are 0, which takes no memory.
     """
     rng = generator(seed, f"stand-in {dataset.name}")
     names = dataset.class_names or tuple(f"class {number}" for number in range(10))
@@ -75,7 +75,7 @@ def _images(labels: Rows, classes: int, shape: tuple[int, ...], rng: np.random.G
 
 
 def _arrays(labels: Rows, classes: int, shape: tuple[int, ...], rng: np.random.Generator) -> Inputs:
-    """Draw float32 [n, ...]: mixtures of a few hidden numbers, whose means are those of the class, and noise."""
+    """Draw float32 [n, ...]: linear mixtures of 16 hidden numbers, whose means depend on the class, plus noise."""
     hidden = _GRID**2
     centres = rng.standard_normal((classes, hidden), np.float32)
     drawn = centres[labels] + hidden**0.5 / _OVERLAP * rng.standard_normal((len(labels), hidden), np.float32)
@@ -94,7 +94,7 @@ def _texts(count: int, length: int, characters: int, rng: np.random.Generator) -
 
 
 def _random_boxes(labels: Rows, classes: int, rng: np.random.Generator) -> Boxes:
-    """Draw one to three objects for each image, the first the largest and of the image's label; none difficult."""
+    """Draw one to three objects for each image, none difficult; the first is the largest and has the image's label."""
     counts = rng.integers(1, 4, len(labels))
     first = np.concatenate([[0], np.cumsum(counts)[:-1]]).astype(np.int64)
     owned = rng.integers(0, classes, int(counts.sum()))
@@ -106,7 +106,7 @@ def _random_boxes(labels: Rows, classes: int, rng: np.random.Generator) -> Boxes
 
 
 def _draw_shapes(boxes: Boxes, shape: tuple[int, ...], rng: np.random.Generator) -> Bytes:
-    """Draw uint8 [n, channels, height, width]: the class tells the colour, and which of three forms it is."""
+    """Draw objects as uint8 [n, channels, height, width]; the class determines the colour and one of three shapes."""
     channels, height, width = shape
     images = allocate((len(boxes.counts), *shape))
     rows, columns = (np.arange(height)[:, None] + 0.5) / height, (np.arange(width)[None] + 0.5) / width

@@ -22,11 +22,11 @@ _HOST = "https://www.cs.toronto.edu/~kriz"
 
 @dataclass(frozen=True, kw_only=True)
 class Cifar(Dataset):
-    """Base of CIFAR-10 and CIFAR-100; the packed archive is taken before what it unpacks to."""
+    """Base of CIFAR-10 and CIFAR-100; the archive is read rather than the unpacked folder if both are present."""
 
     archive: ClassVar[Source]
-    batches: ClassVar[tuple[str, ...]]  # the pickles: those for training in order, then the one for testing
-    # Of the labels of every image the key in a batch and the column in an export; classes come last.
+    batches: ClassVar[tuple[str, ...]]  # names of the pickles: the training batches in order, then the test batch
+    # The kinds of labels, the classes last: for each, its key in a batch and its column in an export.
     kinds: ClassVar[tuple[tuple[str, str], ...]]
     citation = "A. Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009"
     licence = "none stated by the authors; cite the report"
@@ -70,12 +70,12 @@ class Cifar(Dataset):
         return self.complete(pixels, labels[:, -1], train, where=where, source=source, **self.more(labels, where))
 
     def _labels(self, values: list[Any], where: str) -> Rows:
-        """Return labels of all kinds, int64 [n, kinds]."""
+        """Return the labels of all kinds, int64 [n, kinds]."""
         with reading(where):
             return np.stack([np.array(own) for own in values], 1).astype(np.int64, casting="safe")
 
     def more(self, labels: Rows, where: str) -> dict[str, Any]:
-        """Return what else the samples hold, by labels of all kinds; raise :class:`UserError` where these disagree."""
+        """Return further fields of the samples from labels of all kinds; raise :class:`UserError` if these disagree."""
         return {}
 
 
@@ -83,7 +83,7 @@ class Cifar(Dataset):
 class Cifar10(Cifar):
     """CIFAR-10, 50,000 + 10,000 colour images of 32x32 in 10 classes.
 
-    A Parquet export has columns ``img`` and ``label``. Mean and std are the field's customary ones.
+    A Parquet export has columns ``img`` and ``label``. Mean and std are those that papers commonly use.
     """
 
     name = "cifar10"
@@ -135,7 +135,7 @@ class Cifar100(Cifar):
     name = "cifar100"
     download_size = "169 MB"
     files = ("cifar-100-python.tar.gz", "cifar-100-python/", "train*.parquet")
-    # The official order of the fine classes is the alphabetic one.
+    # The official order of the fine classes is alphabetical.
     class_names = tuple(sorted(_COARSE_OF))
     attributes: ClassVar[dict[str, tuple[str, ...]]] = {"coarse": tuple(_COARSE)}
     mean = (0.5071, 0.4865, 0.4409)

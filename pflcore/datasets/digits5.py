@@ -1,4 +1,4 @@
-"""MNIST-M, and Digits-Five: one classification task in five domains, as FedBN put it together."""
+"""MNIST-M, and FedBN's Digits-Five: one classification task in five domains."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class MnistM(Dataset):
 
     ``official``: 59,001 + 9,001 images of 32x32. ``built``: 60,000 + 10,000 of 28x28 by the recipe of Ganin et al.,
     section 5.2.4: the absolute difference, for each colour, of an MNIST image and a random patch of a random photograph
-    of BSDS500. Training digits get patches of training photographs, test digits those of test photographs; the paper
-    does not say which it took.
+    of BSDS500. Training digits get patches of training photographs, test digits patches of test photographs; the paper
+    does not say which photographs it used.
     """
 
     name = "mnistm"
@@ -116,8 +116,8 @@ class MnistM(Dataset):
 def blend(digits: Bytes, rows: Rows, photos: Sequence[Bytes], out: Bytes, rng: np.random.Generator) -> None:
     """Write the absolute difference, for each colour, of grey digits and random patches of random photographs.
 
-    Of the digits, uint8 [n, 1, H, W], the `rows` count, which are filled in `out` [n, 3, H, W]. Photographs are
-    uint8 [3, height, width] each, at least as large as a digit.
+    Only `rows` of the digits, uint8 [n, 1, H, W], are blended, into the same rows of `out` [n, 3, H, W]. Each
+    photograph is uint8 [3, height, width], at least as large as a digit.
     """
     height, width = digits.shape[2:]
     chosen = rng.integers(0, len(photos), len(rows))
@@ -129,16 +129,16 @@ def blend(digits: Bytes, rows: Rows, photos: Sequence[Bytes], out: Bytes, rng: n
         out[row] = np.abs(digits[row].astype(np.int16) - patch)
 
 
-# FedBN's repository links to this file; the hash is the one that its host shows for this revision, as a public project
-# that checked it says.
+# FedBN's repository links to this file. The hash is the one that its host shows for this revision, according to a
+# public project that checked it.
 ARCHIVE = Source(
     "https://huggingface.co/datasets/Jemary/FedBN_Dataset/resolve/0b6cd64d780662b683a373ddb23aa25d1d968cf8"
     "/digit_dataset.zip",
     "sha256",
     "6c006e41ce16404aab520895a5c510166453c8b58ed2e7eb7e23e133e1fa4221",
 )
-PART_SIZE = 743.8  # images of one of FedBN's ten training files of a domain, before rounding: a tenth of USPS
-# A domain's folder in FedBN's archive, the shape of an image there, and the images of its test set.
+PART_SIZE = 743.8  # images in each of FedBN's ten training files of a domain, before rounding: a tenth of USPS
+# For each domain its folder in FedBN's archive, the shape of an image there, and the number of test images.
 PUBLISHED: dict[str, tuple[str, tuple[int, ...], int]] = {
     "MNIST": ("MNIST", (28, 28, 1), 14_000),
     "SVHN": ("SVHN", (32, 32, 3), 19_858),
@@ -156,10 +156,10 @@ Part = tuple[str, Bytes, Rows, Mask, str]
 class Digits5(Dataset):
     """Digits of five domains: MNIST, SVHN, USPS, SynthDigits and MNIST-M, in colour.
 
-    The five are read from their own folders, scaled to 28x28 (bilinear) in three channels as in FedBN's code. With
-    `pooled` a fifth of all images of a domain, by class, is drawn as the test set, always the same ones. The domain is
-    the attribute ``domain``. With ``source: fedbn`` images and splits are those that FedBN's authors publish: test sets
-    of the sizes of `pooled`, but other images, and a MNIST-M of its own.
+    The five datasets are read from their own folders and scaled to 28x28 (bilinear) in three channels, as in FedBN's
+    code. With `pooled`, a fifth of all images of a domain is drawn by class as the test set; the images are always the
+    same. The domain is the attribute ``domain``. With ``source: fedbn``, images and splits are those that FedBN's
+    authors publish: the test sets have the sizes of `pooled` but other images, and MNIST-M is the authors' own.
     """
 
     name = "digits5"
@@ -191,7 +191,7 @@ class Digits5(Dataset):
 
     @property
     def domains(self) -> dict[str, Dataset]:
-        """Return the datasets by domain, those of `domain_list`."""
+        """Return the dataset of each domain in `domain_list`."""
         five = dict(zip(_DOMAINS, (Mnist(), Svhn(), Usps(), SynthDigits(), MnistM(source=self.mnistm)), strict=True))
         return {domain: five[domain] for domain in self.domain_list}
 
@@ -239,21 +239,21 @@ class Digits5(Dataset):
         )
 
     def _composed(self, root: Path) -> Iterator[Part]:
-        for part in self.domains.values():  # what a person has to get, before anything is downloaded in vain
+        for part in self.domains.values():  # before any download, require the files that a person has to get
             if not all(file.here or file.needed for file in part.data_files(root / part.name)):
-                part.load(root / part.name)  # says so
+                part.load(root / part.name)  # raises the error that says so
         for domain, part in self.domains.items():
             samples = part.load(root / part.name)
             train = samples.train if self.split == "official" else draw_train(samples.labels, domain)
             yield domain, samples.inputs, samples.labels, train, samples.source
 
     def _published(self, archive: Path) -> Iterator[Part]:
-        """Yield FedBN's pickled pairs of images and labels."""
+        """Yield the parts of FedBN's archive, which has pickled pairs of images and labels."""
         with open_files(archive) as files:
             for domain in self.domain_list:
                 inside, shape, _ = PUBLISHED[domain]
                 for pickled in (*(f"partitions/train_part{part}.pkl" for part in range(self.parts_used)), "test.pkl"):
-                    # Whatever folder the archive puts them into.
+                    # The archive may have any folder around them.
                     end = f"/{inside}/{pickled}"
                     where, read = files.named(next((n for n in files.readers if f"/{n}".endswith(end)), end[1:]))
                     with reading(where):
@@ -266,12 +266,12 @@ class Digits5(Dataset):
 
 
 def _fifth(count: int) -> int:
-    """Return a fifth, rounded up, as FedBN's sizes are."""
+    """Return a fifth, rounded up as in FedBN's sizes."""
     return -(-count // 5)
 
 
 def draw_train(labels: Rows, domain: str) -> Mask:
-    """Draw which samples train: all but a fifth, drawn by class in proportion to the classes' sizes."""
+    """Return the mask of training samples: all but a fifth, drawn by class in proportion to the classes' sizes."""
     rng = generator(0, f"digits5 {domain} test set")
     sizes = np.bincount(labels, minlength=len(DIGITS))
     quotas, rests = sizes // 5, sizes % 5

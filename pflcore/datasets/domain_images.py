@@ -1,4 +1,4 @@
-"""Images in folders by domain and class, unpacked or in their archives: Office-31 and Office-Home."""
+"""Images in folders by domain and class, unpacked or in archives: Office-31 and Office-Home."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pflcore.options import option
 
 
 class Archive(NamedTuple):
-    """A published file, the domains in it, and its size in words."""
+    """A published archive, the domains in it, and its size in words."""
 
     source: Source
     domains: tuple[str, ...]
@@ -32,13 +32,13 @@ class Archive(NamedTuple):
 class DomainImages(Dataset):
     """Base of the datasets whose official files are ``<domain>/<class>/<image>``, in archives or unpacked.
 
-    An archive is taken before an unpacked folder of the same domains, and its hash is checked. Other files and classes
-    than the official ones are ignored. All samples are training samples, as the sets have no test set.
+    An archive is preferred to unpacked folders of its domains, and its hash is checked. Files that are no images, and
+    other classes than the official ones, are ignored. All samples are for training, as there is no official test set.
     """
 
     domains: ClassVar[tuple[str, ...]]
     archives: ClassVar[tuple[Archive, ...]]
-    unpacked: ClassVar[str] = "."  # a folder that an archive unpacks to; its content may also lie in the dataset's own
+    unpacked: ClassVar[str] = "."  # the folder in an archive; its content may also be directly in the dataset's folder
     access = FOLDER
     original = (3, 0, 0)
     mean = std = HALF
@@ -80,11 +80,11 @@ class DomainImages(Dataset):
         )
 
     def select(self, folder: Path, paths: list[str]) -> tuple[dict[str, bool], list[str]]:
-        """Return which images ``<domain>/<class>/<file>`` are used, and whether for training; and what says so."""
+        """Return the images ``<domain>/<class>/<file>`` in use, true if for training, and the sources of the choice."""
         return dict.fromkeys(paths, True), []
 
     def _collect(self, folder: Path, stack: ExitStack) -> tuple[dict[str, tuple[str, Read]], list[str]]:
-        """Return all images by ``<domain>/<class>/<file>``, and their sources; archives stay open as `stack` does."""
+        """Return readers of all images by ``<domain>/<class>/<file>``, and their sources; `stack` closes archives."""
         images: dict[str, tuple[str, Read]] = {}
         sources = []
         for part in DomainImages.data_files(self, folder):
@@ -93,7 +93,7 @@ class DomainImages(Dataset):
                 raise UserError(f"{folder}: has no {' or '.join(part.patterns)}; put the complete data there")
             archive = part.source if place.is_file() else None
             if archive:
-                archive.obtain(folder)  # checks it
+                archive.obtain(folder)  # checks its hash
             files = stack.enter_context(open_files(place))
             for name in files.readers:
                 path = self._path(name if archive else f"{place.name}/{name}", part.what.split(", "))
@@ -103,7 +103,7 @@ class DomainImages(Dataset):
         return images, sources
 
     def _path(self, name: str, domains: Sequence[str]) -> str:
-        """Return ``<domain>/<class>/<file>`` of an official image's name; nothing for any other."""
+        """Return ``<domain>/<class>/<file>`` for the name of an official image, else an empty text."""
         *folders, label, file = ["", *name.split("/")]
         domain = next((one for one in folders if one in domains), "")
         return f"{domain}/{label}/{file}" if domain and label in self.class_names and is_image(file) else ""
@@ -122,7 +122,7 @@ class Office31(DomainImages):
     """Office-31, 4,110 colour images of office objects in 31 classes and 3 domains.
 
     The domains are amazon (2,817 images), dslr (498) and webcam (795), in the attribute ``domain``. There is no test
-    set. The authors publish no hash; the one that is checked is what several public projects found.
+    set. The authors publish no hash; the archive is checked against the hash that several public projects found.
     """
 
     name = "office31"
@@ -155,7 +155,7 @@ class OfficeHome(DomainImages):
     """Office-Home, 15,588 colour images of everyday objects in 65 classes and 4 domains.
 
     The domains are Art (2,427 images), Clipart (4,365), Product (4,439) and Real World (4,357), in the attribute
-    ``domain``. There is no test set. The hash that is checked is what several public projects found.
+    ``domain``. There is no test set. The archive is checked against the hash that several public projects found.
     """
 
     name = "officehome"

@@ -1,4 +1,4 @@
-"""DomainNet: photographs, drawings and paintings of the same things, from its official archives and lists."""
+"""DomainNet: photographs, drawings and paintings of the same classes, from its official archives and lists."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from pflcore.options import option
 
 _HOST = "http://csr.bu.edu/ftp/visda/2019/multi-source"
 _DOMAINS = ("clipart", "infograph", "painting", "quickdraw", "real", "sketch")
-# FedBN's lists, linked from the authors' repository. No hash of them is public.
+# FedBN's lists, linked from the authors' repository. No hash is published.
 FEDBN_LISTS = Source("https://huggingface.co/datasets/Jemary/FedBN_Dataset/resolve/main/domainnet_dataset.zip")
 _TOP_TEN = (
     *("bird", "feather", "headphones", "ice_cream", "teapot"),
     *("tiger", "whale", "windmill", "wine_glass", "zebra"),
 )
-_ABOUT, _TESTS = 22_900, 526 + 657 + 619 + 1_000 + 1_217 + 554  # images of these ten classes; FedBN's for test
+_ABOUT, _TESTS = 22_900, 526 + 657 + 619 + 1_000 + 1_217 + 554  # images of the ten classes; FedBN's test images
 _CLASSES = """
 The_Eiffel_Tower The_Great_Wall_of_China The_Mona_Lisa aircraft_carrier airplane alarm_clock ambulance angel
 animal_migration ant anvil apple arm asparagus axe backpack banana bandage barn baseball baseball_bat basket basketball
@@ -56,12 +56,12 @@ washing_machine watermelon waterslide whale wheel windmill wine_bottle wine_glas
 class DomainNet(DomainImages):
     """DomainNet, colour images of 345 classes in 6 domains, by default of FedBN's ten classes.
 
-    Clipart and painting are those of the cleaned version, to which FedBN's page led when its lists were published. The
-    hashes that are checked are what several public projects found. The domain is the attribute ``domain``.
+    Clipart and painting are from the cleaned version, to which FedBN's page led when its lists were published. Archives
+    are checked against hashes that several public projects found. The domain is the attribute ``domain``.
 
-    The official lists ``<domain>_train.txt`` and ``<domain>_test.txt`` of all domains, beside the images, say what is
-    used and for what (of all classes 586,575 images), or with ``lists: fedbn`` FedBN's, in ``domainnet_dataset.zip``.
-    Without lists all images are training samples.
+    The official lists ``<domain>_train.txt`` and ``<domain>_test.txt`` of all domains, beside the images, determine the
+    training and test images (586,575 for all classes). ``lists: fedbn`` uses FedBN's lists in
+    ``domainnet_dataset.zip``. Without lists, all images are training samples.
     """
 
     citation = "X. Peng et al., Moment Matching for Multi-Source Domain Adaptation, ICCV 2019"
@@ -119,7 +119,7 @@ class DomainNet(DomainImages):
             if fedbn:
                 advice = f"get FedBN's lists from {FEDBN_LISTS.url}"
                 files = stack.enter_context(open_files(folder / FEDBN_LISTS.name))
-            else:  # the images are in the folder, too, which are many
+            else:  # listing the whole folder would be slow, as it may contain the images
                 advice = "put the lists of all domains there, or none"
                 here = [name for name in names if (folder / name).is_file()]
                 files = Files(str(folder), {name: partial(read_file, folder / name) for name in here})
@@ -143,12 +143,12 @@ class DomainNet(DomainImages):
 
 
 def _read_text(data: bytes) -> list[str]:
-    """Return an official list's images; the numbers of their classes are not used."""
+    """Return the images of an official list; its class numbers are not used."""
     return [line.strip().rpartition(" ")[0] for line in data.decode().splitlines() if line.strip()]
 
 
 def _read_pickle(data: bytes, where: str) -> list[str]:
-    """Return the images of one of FedBN's lists, pairs of paths and the names of their classes."""
+    """Return the images of one of FedBN's lists, which is a pair: paths, and the names of their classes."""
     paths, labels = load_pickle(data, where)
     listed = ["/".join(str(path).split("/")[-3:]) for path in paths]
     if [path.split("/")[1] for path in listed] != [str(label) for label in labels]:

@@ -29,10 +29,10 @@ class Har(ArrayDataset):
     """Six activities of 30 persons, from the sensors of a smartphone at the waist (UCI HAR).
 
     A sample is 2.56 seconds of nine signals at 50 Hz, [9, 128]: acceleration without gravity (g), angular velocity
-    (rad/s) and total acceleration (g), each along three axes; or the 561 features that the authors computed of them.
-    The person is the attribute ``person``. UCI's training and test files are of different persons, 21 and 9, and are
-    joined here: with the partition ``natural`` each person is a client, and its ``test_share`` says what is tested on.
-    UCI's download holds the archive that is read; no hash of it is published.
+    (rad/s) and total acceleration (g), each along three axes; or the 561 features that the authors computed from them.
+    The person is the attribute ``person``. UCI's training and test files have different persons, 21 and 9, and are
+    joined here: with the partition ``natural`` each person is a client, and its ``test_share`` sets the test samples.
+    UCI's download contains the archive that is read; no hash of it is published.
     """
 
     name = "har"
@@ -83,7 +83,7 @@ class Har(ArrayDataset):
 
 
 def _read(files: Files, name: str, width: int) -> Inputs:
-    """Return the numbers of a text, float32 [lines, width]."""
+    """Return the numbers in a text file, float32 [lines, width]."""
     where, read = files.named(name)
     with reading(where):
         numbers = np.loadtxt(BytesIO(read()), dtype=np.float64, ndmin=2)

@@ -1,4 +1,4 @@
-"""The user's own numbers: a table of features, or arrays of any shape in a file of NumPy's."""
+"""A user's own numbers: a table of features, or arrays of any shape in a NumPy file."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from pflcore.datasets._own import OwnFiles, name_classes
 from pflcore.errors import UserError
 from pflcore.options import option
 
-_TAKEN = ("input", "label", "split", "boxes")  # columns of prepared samples, which no attribute can be called
-_INDEX = ("", "__index_level_0__")  # columns in which pandas puts the numbers of rows, in CSV and in Parquet
+_TAKEN = ("input", "label", "split", "boxes")  # columns of the dataset artifact; attributes need other names
+_INDEX = ("", "__index_level_0__")  # names of the index column that pandas writes, in CSV and in Parquet
 _MISSING = ("", "NA", "N/A", "NaN", "nan", "null", "NULL")
 
 
 @dataclass(frozen=True, kw_only=True)
 class OwnArrays(ArrayDataset, OwnFiles):
-    """Base of the datasets that hold a user's own numbers; only the data tell their classes and their number."""
+    """Base of the datasets of a user's own numbers; classes and counts are known only after loading."""
 
     citation = "none: the user's own numbers"
     original = (0,)
@@ -50,7 +50,7 @@ class OwnArrays(ArrayDataset, OwnFiles):
         object.__setattr__(self, "attributes", dict.fromkeys(self.attribute_columns, ()))
 
     def find(self, folder: Path) -> Path:
-        """Return the path of the file. Raises :class:`UserError` where there is none, or one of several."""
+        """Return the path of the file. Raises :class:`UserError` if there is none, or more than one."""
         root = self.root(folder)
         found = sorted({path for pattern in self.files for path in root.glob(pattern)})
         if not found:
@@ -60,7 +60,7 @@ class OwnArrays(ArrayDataset, OwnFiles):
         return found[0]
 
     def assemble(self, path: Path, inputs: Inputs, train: Mask, columns: Mapping[str, pa.Array], note: str) -> Samples:
-        """Return what was read; `columns` are labels and attributes by their names, and a note of it is for reports."""
+        """Return the samples. `columns` are labels and attributes by name; reports append `note` to the file name."""
         names, labels = name_classes(columns[self.label].to_pylist(), train, str(path), "sample")
         attributes = {name: _attribute(columns[name]) for name in self.attribute_columns}
         source, where = f"{path.name}{note}", str(path)
@@ -73,10 +73,10 @@ class OwnArrays(ArrayDataset, OwnFiles):
 class ArrayTable(OwnArrays):
     """Your own table of numbers, in a CSV or Parquet file; no code needed.
 
-    A sample is a row: features, readings of sensors, an embedding. Its input are all `columns`, side by side; a
-    column is of numbers, or of lists of equal length, as embeddings in Parquet. Without `columns` these are all that
-    have numbers and no other purpose, but for an index that pandas wrote; columns of texts are left out, which the
-    partition's page says. Labels that are texts are the classes in alphabetical order.
+    A sample is a row: features, sensor readings or an embedding. Its input is all `columns`, concatenated. A column has
+    numbers, or lists of equal length, such as embeddings in Parquet. Without `columns`, the input is all columns with
+    numbers and no other purpose, except an index that pandas wrote; columns of texts are left out, and the
+    partition's page names them. Labels that are texts become classes in alphabetical order.
     """
 
     name = "array_table"
@@ -128,11 +128,11 @@ class ArrayTable(OwnArrays):
 
 @DATASETS.register
 class ArrayFile(OwnArrays):
-    """Your own arrays of any shape, in an .npz file of NumPy's; no code needed.
+    """Your own arrays of any shape, in a NumPy file (.npz); no code needed.
 
-    Inputs have the samples first and one to three dimensions after them, of which the first are the channels: signals
-    are [n, channels, time]. By the default names the file has ``x`` and ``label``; or ``x_train``, ``label_train``,
-    ``x_test`` and ``label_test``. An attribute is an array as the labels are.
+    The first dimension of the inputs is the samples, and one to three dimensions follow. The first of these is the
+    channels: signals are [n, channels, time]. With the default names, the file has ``x`` and ``label``, or ``x_train``,
+    ``label_train``, ``x_test`` and ``label_test``. An attribute is an array like the labels.
     """
 
     name = "array_file"
@@ -185,13 +185,13 @@ def _is_list(kind: pa.DataType) -> bool:
 
 
 def _has_numbers(kind: pa.DataType) -> bool:
-    """Return whether a column has numbers, truth values, or lists of them."""
+    """Return whether a column has numbers, booleans, or lists of them."""
     single = kind.value_type if _is_list(kind) else kind
     return bool(pa.types.is_integer(single) or pa.types.is_floating(single) or pa.types.is_boolean(single))
 
 
 def _numbers(column: pa.ChunkedArray, name: str, path: Path) -> Inputs:
-    """Return a column of numbers, or of lists, as float32 [n, numbers in a row]."""
+    """Return a column of numbers or lists as float32 [n, numbers per row]."""
     where = f"{path}: column {name!r}"
     if not _has_numbers(column.type):
         raise UserError(f"{where} is {column.type}, not numbers; leave it out of 'columns'")
@@ -211,7 +211,7 @@ def _numbers(column: pa.ChunkedArray, name: str, path: Path) -> Inputs:
 
 
 def _check_text(column: pa.ChunkedArray, name: str, path: Path) -> None:
-    """Raise :class:`UserError` for a column that would be numbers but for some cells, which are left out as a text."""
+    """Raise :class:`UserError` for a column of texts, about to be left out, of which more than half are numbers."""
     if not pa.types.is_string(column.type):
         return
     numbers = pc.match_substring_regex(column, r"^\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*$")
@@ -222,7 +222,7 @@ def _check_text(column: pa.ChunkedArray, name: str, path: Path) -> None:
 
 
 def _plain(column: pa.ChunkedArray, name: str, path: Path) -> pa.Array:
-    """Return a column of integers or texts; truth values and categories become texts."""
+    """Return a column of integers or texts; booleans and categories become texts."""
     if pa.types.is_dictionary(column.type) or pa.types.is_boolean(column.type):
         column = column.cast(pa.string())
     if not (
@@ -233,7 +233,7 @@ def _plain(column: pa.ChunkedArray, name: str, path: Path) -> pa.Array:
 
 
 def _attribute(column: pa.Array) -> Attribute:
-    """Return the values of a column in their order: of integers by size, of texts alphabetical."""
+    """Return a column as an attribute with sorted values: integers by size, texts alphabetically."""
     values = column.unique().sort()
     places = pc.index_in(column, value_set=values)
     return Attribute(np.asarray(places).astype(np.int64), tuple(map(str, values.to_pylist())))

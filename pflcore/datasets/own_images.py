@@ -1,4 +1,4 @@
-"""The user's own images: in folders by class, in Parquet files, or with boxes in the layout of PASCAL VOC."""
+"""A user's own images: in folders by class, in Parquet files, or with boxes in the layout of PASCAL VOC."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from pflcore.datasets.voc import LARGEST, PARTS, RULE_HELP, RULES, read_splits
 from pflcore.errors import UserError
 from pflcore.options import option
 
-_JUNK = ("Thumbs.db", "desktop.ini")  # what file managers leave behind, beside hidden files
+_JUNK = ("Thumbs.db", "desktop.ini")  # files that file managers create, besides hidden ones
 
 
 @dataclass(frozen=True, kw_only=True)
 class OwnImages(OwnFiles):
-    """Base of the datasets that hold a user's own images; only the data tell their classes and their number.
+    """Base of the datasets of a user's own images; classes and counts are known only after loading.
 
-    Images come in as a viewer shows them: turned as EXIF says, transparent ones on white, and pixels of 16 bits, or
-    floats from 0 to 1, scaled to 0..255.
+    Images are decoded as a viewer shows them: rotated by EXIF's orientation, transparent ones on white, and pixels of
+    16 bits, or floats from 0 to 1, scaled to 0..255.
     """
 
     citation = "none: the user's own images"
@@ -40,7 +40,7 @@ class OwnImages(OwnFiles):
 
     size: int = option(64, ge=8, le=1024, help="Height and width in pixels that every image is scaled to.")
     channels: int = option(3, help="3 for colours, 1 for grey; images are converted to it.", choices=(1, 3))
-    # The base class holds what is known of a published dataset; of one's own images the user knows it.
+    # Options here, where the base class has constants of published datasets.
     mean: tuple[float, ...] = option((0.5,), ge=0, le=1, help="Of pixels from 0 to 1: one, or one a channel.")  # type: ignore[misc]
     std: tuple[float, ...] = option((0.5,), gt=0, le=1, help="As the mean: one, or one a channel.")  # type: ignore[misc]
 
@@ -54,11 +54,11 @@ class OwnImages(OwnFiles):
             object.__setattr__(self, key, values * (self.channels // len(values)))
 
     def decode(self, images: Sequence[tuple[str, Read]]) -> Decoded:
-        """Decode images as a viewer shows them."""
+        """Decode images as a viewer shows them, scaled to `size`."""
         return decode_images(images, Form(self.shape, resize=True, as_shown=True), f"decoding {self.name}")
 
     def by_domain(self, domains: list[str]) -> dict[str, Attribute]:
-        """Return the attribute ``domain``, or nothing where there are no domains."""
+        """Return the attribute ``domain`` from the domain of each sample, or no attribute if there are none."""
         names = tuple(sorted({*domains}))
         return {"domain": Attribute(encode(domains, names), names)} if domains else {}
 
@@ -67,10 +67,10 @@ class OwnImages(OwnFiles):
 class ImageFolder(OwnImages):
     """Your own images, sorted into folders by class; no code needed.
 
-    The names of the innermost folders are the classes, in alphabetical order. The folders around them are by the option
-    `layout` nothing, the split, or the domain, which becomes the attribute ``domain``; only ``split/class`` has a test
-    set, with the same classes. Everything in the folder has to be an image in its place, so that none is left out
-    unnoticed; hidden files are ignored.
+    The names of the innermost folders are the classes, in alphabetical order. The option `layout` tells whether the
+    folders around them are absent, the split, or the domain, which becomes the attribute ``domain``. Only
+    ``split/class`` has a test set, which needs the same classes. Every file in the folder must be an image in its
+    place, so that none is left out unnoticed; hidden files are ignored.
     """
 
     name = "image_folder"
@@ -95,7 +95,7 @@ class ImageFolder(OwnImages):
                 raise UserError(f"{path}: not in its place, as the layout is {form}; move it, or set 'layout'")
             if not is_image(path.name):
                 raise UserError(f"{path}: not an image by its name; move it away, or use {', '.join(SUFFIXES)}")
-            if not "".join(parts[:-1]).isprintable():  # would break files and tables
+            if not "".join(parts[:-1]).isprintable():  # it would break files and tables
                 raise UserError(f"{root}: the folder name {path.parent.name!r} cannot be printed; rename it")
         if not paths:
             raise UserError(f"{root}: has no images; put them there as {form}")
@@ -127,7 +127,7 @@ class ImageFolder(OwnImages):
 
 
 def _in_both(pixels: Bytes, train: Mask) -> str:
-    """Return how many test images equal a training image after scaling, or nothing where none does."""
+    """Return a note of how many test images equal a training image after scaling; an empty text if none does."""
     if train.all():
         return ""
     digests = [hashlib.sha256(image.tobytes()).digest() for image in pixels]
@@ -138,9 +138,9 @@ def _in_both(pixels: Bytes, train: Mask) -> str:
 
 
 def _files_below(root: Path) -> list[Path]:
-    """Return all files that are not hidden, nor left by file managers, in the order of folders and names.
+    """Return all files except hidden ones and those of file managers, sorted by folder and name.
 
-    Raises :class:`UserError` for a folder below with nothing in it, which may be a class that has lost its images.
+    Raises :class:`UserError` for an empty folder below `root`, which may be a class that has lost its images.
     """
 
     def fail(error: OSError) -> None:
@@ -160,9 +160,9 @@ def _files_below(root: Path) -> list[Path]:
 class OwnImageTable(OwnImages):
     """Your own images in Parquet files, as Hugging Face exports them; no code needed.
 
-    Read are ``train*.parquet``, and ``test*.parquet`` when there are any. An image is in a binary column, or in the
+    The files are ``train*.parquet`` and, if there are any, ``test*.parquet``. An image is in a binary column, or in the
     field ``bytes`` of a struct. A label is an integer, named by an export's metadata or else 0, 1, 2 and so on without
-    a gap; or a text or a boolean, and then the distinct texts are the classes, in alphabetical order.
+    a gap; or it is a text or a boolean, and the distinct texts are the classes, in alphabetical order.
     """
 
     name = "image_table"
@@ -201,7 +201,7 @@ class OwnImageTable(OwnImages):
 
 
 def _classes(root: Path, tables: list[ImageTable], label: str, train: Mask) -> tuple[tuple[str, ...], Rows]:
-    """Return names and numbers of the classes of all tables."""
+    """Return the class names, and the labels of all tables as class numbers."""
     first = tables[0]
     for table in tables:
         if type(table.columns[label][0]) is not type(first.columns[label][0]) or table.class_names != first.class_names:
@@ -215,8 +215,8 @@ class DetectionFolder(OwnImages):
     """Your own images with boxes around objects, in the layout of PASCAL VOC; no code needed.
 
     The folder has ``Annotations/<image>.xml``, ``JPEGImages/<image>.jpg`` and the lists of images
-    ``ImageSets/Main/<list>.txt``. A class that is not named, a box that is not within its image and an image without an
-    object are errors. In partitions an image counts for one class, by `counts_as`.
+    ``ImageSets/Main/<list>.txt``. A class that is missing in a given `class_list`, a box outside its image and an image
+    without an object are errors. In partitions an image counts for one class, by `counts_as`.
     """
 
     name = "detection_folder"

@@ -1,4 +1,4 @@
-"""Shakespeare: the next character of what a role says, from the complete works, LEAF's shards or lists of speeches."""
+"""Shakespeare: the next character in a role's speech, from the complete works, LEAF's shards or a text of speeches."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TINY = Source(
     "sha256",
     "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed",
 )
-# The complete works as LEAF and FedTP took them; no hash of them is public.
+# The edition that LEAF and FedTP used; no hash is published.
 _WORKS = Source(f"https://www.gutenberg.org/files/100/old/old/{ARCHIVE}")
 _LEAF = "https://github.com/TalwalkarLab/leaf"
 LEAF_LENGTH = 80  # characters of a text in LEAF's shards
@@ -44,13 +44,13 @@ Windows = tuple[Bytes, Bytes]
 
 @DATASETS.register
 class Shakespeare(Dataset):
-    """Shakespeare's plays, the next of 100 characters, by speaking role.
+    """Shakespeare's plays by speaking role; the task is to predict the next of 100 characters.
 
-    A sample is a window of `chunk_len` characters with the one after it, its role, of one play, the attribute ``role``.
-    By default it is from the complete works of 1994, of which no hash is published, by the preprocessing that FedTP
-    took from knn-per: the last ``max(1, int((1 - train_share) * lines))`` of a role's lines test, which is one of ten,
-    as ``1 - 0.8`` is a little less than 0.2. LEAF counts 1,129 roles and FedTP 683 clients, without saying which; about
-    60 % of the roles (`role_share`) would explain it.
+    A sample is a window of `chunk_len` characters and the next one; its role, in one play, is the attribute ``role``.
+    The default is the complete works of 1994, without a published hash, by the preprocessing that FedTP took from
+    knn-per: a role's last ``max(1, int((1 - train_share) * lines))`` lines are for testing; of ten lines this is one,
+    because ``1 - 0.8`` is a little less than 0.2. LEAF counts 1,129 roles and FedTP 683 clients, without saying which;
+    about 60 % of the roles (`role_share`) would explain it.
     """
 
     citation = "Complete Works (Project Gutenberg 100); Caldas et al., LEAF: A Benchmark for Federated Settings, 2018"
@@ -59,7 +59,7 @@ class Shakespeare(Dataset):
     homepage = "https://www.gutenberg.org/ebooks/100"
     access = FOLDER
     original = (80,)
-    class_names = tuple(string.printable)  # what a character's number stands for
+    class_names = tuple(string.printable)  # in the order of the characters' numbers
     about = (2_062_679, 515_670)  # FedTP counts 2,578,349 and splits them 80/20
     attributes: ClassVar[dict[str, tuple[str, ...]]] = {"role": ()}
     files = (ARCHIVE, TEXT, "train/*.json", TINY.name)
@@ -118,7 +118,7 @@ class Shakespeare(Dataset):
         return self.from_lines(read_plays(read_text(data, where), where), where, source)
 
     def from_lines(self, lines: Mapping[str, Sequence[str]], where: str, source: str) -> Samples:
-        """Return the samples of what the roles say, line by line, in the characters of :attr:`class_names`."""
+        """Return the samples of the roles' lines, which consist of the characters in :attr:`class_names`."""
         windows = {}
         for name in self._draw([name for name, own in lines.items() if len(own) >= self.min_lines]):
             own = [re.sub("  +", " ", line) for line in lines[name]]
@@ -127,20 +127,20 @@ class Shakespeare(Dataset):
         return self._from_windows(windows, where, source)
 
     def _draw(self, names: Sequence[str]) -> list[str]:
-        """Return the roles that stay, in the given order; as in released code, before short ones are dropped."""
+        """Return the drawn roles in the given order. As in released code, roles without samples are dropped later."""
         drawn = generator(self.role_seed, f"{self.name} roles").permutation(len(names))
         return [names[number] for number in sorted(drawn[: max(1, int(self.role_share * len(names)))])]
 
     def _slide(self, text: str) -> Bytes:
-        """Return all windows of a text: views of its characters, which take no memory of their own."""
+        """Return all windows of a text, as views of its characters that take no further memory."""
         width = self.chunk_len + 1
         windows: Bytes = np.empty((0, width), np.uint8)
         return sliding_window_view(encode_text(text), width) if len(text) >= width else windows
 
     def _from_windows(self, windows: Mapping[str, Windows], where: str, source: str) -> Samples:
-        """Return the samples in the order of the roles, each role's training before its test samples.
+        """Return the samples in the order of the roles, a role's training samples before its test samples.
 
-        Roles without either are dropped, as nothing could be learned or measured there.
+        Roles that lack training or test samples are dropped, as nothing could be learned or measured there.
         """
         both = {name: pair for name, pair in windows.items() if all(map(len, pair))}
         if not both:
@@ -175,20 +175,20 @@ class Shakespeare(Dataset):
 
 
 _PRINTABLE = frozenset(string.printable)
-UNKNOWN = 255  # the number of a character that is not printable ASCII; no sample holds it
+UNKNOWN = 255  # the number of a character that is not printable ASCII; no sample contains it
 _CODES = np.full(129, UNKNOWN, np.uint8)
 _CODES[[ord(character) for character in string.printable]] = np.arange(100)
-# What Unicode's own decompositions leave as it is.
+# Replacements that Unicode's decompositions do not provide.
 _PLAIN = {"‘": "'", "’": "'", "‚": "'", "‛": "'", "“": '"', "”": '"', "„": '"', "«": '"', "»": '"', "′": "'", "″": '"'}
 _PLAIN |= {"‐": "-", "‑": "-", "‒": "-", "–": "-", "—": "--", "―": "--", "−": "-"}
 _PLAIN |= {"Æ": "AE", "æ": "ae", "Œ": "OE", "œ": "oe", "Ø": "O", "ø": "o", "ß": "ss"}
 
 
 def read_text(data: bytes, where: str) -> str:
-    """Return a text file's content in the 100 characters.
+    """Return a text file's content, reduced to the 100 printable ASCII characters.
 
-    Typographic quotes and dashes, ligatures and accented letters become their nearest plain counterparts, as in the
-    editions that papers used; what has none is left out, or refused where it is more than one in 1,000.
+    Typographic quotes and dashes, ligatures and accented letters become their nearest ASCII counterparts, as in the
+    editions that papers used. Other characters are left out; more than one in 1,000 raises :class:`UserError`.
     """
     try:
         text = data.decode("utf-8-sig")
@@ -198,7 +198,7 @@ def read_text(data: bytes, where: str) -> str:
     table = {character: _plain(character) for character in counts.keys() - _PRINTABLE}
     strange = {character: counts[character] for character, plain in table.items() if plain is None}
     lost = sum(strange.values())
-    if lost * 1000 > len(text):  # another alphabet
+    if lost * 1000 > len(text):  # probably another alphabet
         most = max(strange, key=lambda character: (strange[character], character))
         raise UserError(
             f"{where}: {lost:,} of {len(text):,} characters, most often {most!r}, are outside of the 100 printable "
@@ -208,7 +208,7 @@ def read_text(data: bytes, where: str) -> str:
 
 
 def _plain(character: str) -> str | None:
-    """Return its counterpart in printable ASCII; "" for a mark that shows nothing, None when there is none."""
+    """Return a character's counterpart in printable ASCII; "" for an invisible mark, None if there is none."""
     if character in _PLAIN:
         return _PLAIN[character]
     if character.isspace():
@@ -219,7 +219,7 @@ def _plain(character: str) -> str | None:
 
 
 def encode_text(text: str) -> Bytes:
-    """Return places in ``string.printable``, :data:`UNKNOWN` for others: uint8 [n]."""
+    """Return the indices of characters in ``string.printable``, :data:`UNKNOWN` for others: uint8 [n]."""
     points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
     codes: Bytes = _CODES[np.minimum(points, len(_CODES) - 1)]
     return codes
@@ -227,8 +227,8 @@ def encode_text(text: str) -> Bytes:
 
 _AUTHOR = "by William Shakespeare"
 _END = re.compile(r"End of this Etext|(?:\*\*\* ?)?END OF (?:THE |THIS )?PROJECT GUTENBERG", re.IGNORECASE)
-# How a speech begins, at two spaces, and goes on, at four. One of the plays is not indented, so that whatever follows a
-# role's name is taken for its lines.
+# The first line of a speech is indented by two spaces, the next ones by four. One play is not indented; there, all that
+# follows a role's name counts as its lines.
 _INDENTED = re.compile(r"  ([a-zA-Z][a-zA-Z ]*)\. (.*)"), re.compile(r"    (.*)")
 _FLAT = re.compile(r"([a-zA-Z][a-zA-Z ]*)\. (.*)"), re.compile(r"(.*)")
 
@@ -236,24 +236,24 @@ _FLAT = re.compile(r"([a-zA-Z][a-zA-Z ]*)\. (.*)"), re.compile(r"(.*)")
 def read_plays(text: str, where: str) -> dict[str, list[str]]:
     """Return the lines of every role of every play in the complete works of 1994, by ``PLAY_ROLE``.
 
-    The rules are those of LEAF's and knn-per's preprocessing, oddities included: stage directions that are indented
-    like speech are speech, and so is nearly everything in The Comedy of Errors.
+    The rules are those of LEAF's and knn-per's preprocessing, including its errors: stage directions that are indented
+    like speech count as speech, as does nearly everything in The Comedy of Errors.
     """
     lines = text.splitlines()
-    # Its first work are the sonnets. The first line may name the author of the whole file.
+    # The first work, the sonnets, is left out. The first line of the file may also name the author.
     authors = [number for number, line in enumerate(lines) if number and _AUTHOR in line]
     starts = authors[1:] or authors
     end = next((n for n in range(starts[0], len(lines)) if _END.search(lines[n])), len(lines)) if starts else 0
     roles: dict[str, list[str]] = {}
     for start, stop in zip(starts, [*starts, end][1:], strict=True):
-        # The line next to the author's is ignored, as it is in the released code.
+        # The line just above the author's is ignored, as in the released code.
         above = [lines[n].strip() for n in range(start - 2, max(start - 8, -1), -1)]
         title = next(filter(None, above), "")
         cast = _read_cast(lines[start + 1 : stop], title == "THE COMEDY OF ERRORS")
         if len(cast) < 2:
             continue
         for role, own in cast.items():
-            # A space and a comma are two underscores, as in the released names.
+            # A comma and a space become two underscores, as in the released names.
             roles.setdefault(re.sub(r"\W+", "_", f"{title}_{role}".replace(" ", "_")), []).extend(own)
     if not roles:
         raise UserError(
@@ -268,7 +268,7 @@ def _read_cast(lines: Sequence[str], flat: bool) -> dict[str, list[str]]:
     current = None
     for line in lines:
         if match := cue.match(line):
-            current = match[1].upper()  # casing varies within a play
+            current = match[1].upper()  # the case of names varies within a play
             if flat and current.startswith("ACT "):
                 current = None
             else:
@@ -282,7 +282,7 @@ def _read_cast(lines: Sequence[str], flat: bool) -> dict[str, list[str]]:
 
 
 def read_speakers(text: str, where: str) -> dict[str, list[str]]:
-    """Return the lines of every speaker of a text of speeches: a line ``NAME:``, lines of text, and a blank line."""
+    """Return the lines of each speaker in a text of speeches: each is a line ``NAME:``, lines of text, a blank line."""
     roles: dict[str, list[str]] = {}
     current = None
     for number, line in enumerate(text.splitlines(), 1):
@@ -300,7 +300,7 @@ def read_speakers(text: str, where: str) -> dict[str, list[str]]:
 
 
 def read_shards(paths: Sequence[Path], length: int) -> dict[str, Bytes]:
-    """Return the samples of each user in LEAF's shards, uint8 [n, length + 1]; of longer texts the last characters."""
+    """Return the samples of each user in LEAF's shards, the last `length` + 1 characters: uint8 [n, length + 1]."""
     found: dict[str, Bytes] = {}
     for path in paths:
         with reading(path, "use shards made by LEAF's preprocessing of shakespeare"):
@@ -314,6 +314,6 @@ def read_shards(paths: Sequence[Path], length: int) -> dict[str, Bytes]:
                     raise ValueError(f"user {name!r} must have {wanted}")
                 if name in found:
                     raise ValueError(f"user {name!r} is there already")
-                # Copied, as otherwise all characters of the text would stay in memory.
+                # Copied, because a view would keep all characters in memory.
                 found[str(name)] = rows.reshape(-1, LEAF_LENGTH + 1)[:, -length - 1 :].copy()
     return found

@@ -1,4 +1,4 @@
-"""Small images in a few files of arrays: digits, MNIST, SVHN, synthetic digits, USPS and OrganAMNIST."""
+"""Small images, published in a few files of arrays: digits, MNIST, SVHN, synthetic digits, USPS and OrganAMNIST."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from pflcore.seeds import generator
 class Digits(Dataset):
     """Handwritten digits, 1,797 grey images of 8x8, installed with scikit-learn.
 
-    The source knows no test set: a fifth of every class is drawn for it, always the same one. Meant for a first run
-    without a download, not for conclusions.
+    scikit-learn has no test set; a fifth of every class, always the same, is drawn for it. The dataset is meant for a
+    first run without a download, not for conclusions.
     """
 
     name = "digits"
@@ -60,7 +60,7 @@ _PLACES = ("", "raw/", "MNIST/raw/")
 class Mnist(Dataset):
     """MNIST, 60,000 + 10,000 handwritten digits, grey images of 28x28.
 
-    The four idx files, packed or not, are looked for in the dataset's folder, in ``raw/`` and in ``MNIST/raw/``.
+    The four idx files, gzipped or not, can be in the dataset's folder, in ``raw/`` or in ``MNIST/raw/``.
     """
 
     name = "mnist"
@@ -102,7 +102,7 @@ def _read_idx(path: Path, shape: tuple[int, ...]) -> Bytes:
     with reading(path):
         data = read_file(path)
         data = gzip.decompress(data) if path.suffix == ".gz" else data
-        # The header's third number is that of the dimensions; each has its size in four bytes, the first how many.
+        # Byte 3 is the number of dimensions. Their sizes follow in four bytes each; the first is the number of samples.
         count = int.from_bytes(data[4:8], "big")
         header = 4 + 4 * data[3]
         return np.frombuffer(data, np.uint8, offset=header).reshape(count, *shape)
@@ -148,7 +148,7 @@ class Svhn(Dataset):
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """Return the splits in use, of which the last is the test set."""
+        """Return the splits in use; the last is the test set."""
         return ("train", "extra", "test") if self.extra else ("train", "test")
 
     def data_files(self, folder: Path) -> list[DataFile]:
@@ -167,7 +167,7 @@ class Svhn(Dataset):
 class SynthDigits(Dataset):
     """Synthetic digits, 479,400 + 9,553 colour images of 32x32, rendered from fonts.
 
-    The authors' page leads to ``SynthDigits.zip`` on a file sharing service, with both files in it. No hash is
+    The authors' page leads to ``SynthDigits.zip`` on a file sharing service, which contains both files. No hash is
     published.
     """
 
@@ -192,7 +192,7 @@ class SynthDigits(Dataset):
 
 
 def _read_matlab(paths: Sequence[Path]) -> list[tuple[Bytes, Rows]]:
-    """Read MATLAB files up to version 7 with ``X`` [H, W, C, n] and ``y`` [n, 1]: [n, C, H, W] and [n] of each."""
+    """Return images [n, C, H, W] and labels [n] of MATLAB files (version 7 or older) with ``X`` [H, W, C, n], ``y``."""
     import scipy.io
 
     parts = []
@@ -210,7 +210,7 @@ _LIBSVM = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/multiclass"
 class Usps(Dataset):
     """USPS, 7,291 + 2,007 handwritten digits from envelopes, grey images of 16x16.
 
-    LIBSVM's text files, with values -1..1 and the digits plus one, are taken before ``usps.h5`` (groups ``train`` and
+    LIBSVM's text files, with values -1..1 and digits plus one, are preferred to ``usps.h5`` (groups ``train`` and
     ``test`` with ``data`` 0..1 and ``target``). Mean and std are those of the training images.
     """
 
@@ -245,14 +245,14 @@ class Usps(Dataset):
         else:
             paths = [source.obtain(folder, path.name) for source in self.sources]
             for path in paths:
-                with reading(path):  # what is left out of a line is 0
+                with reading(path):  # values that a line omits are 0
                     values, labels = load_svmlight_file(str(path), n_features=16 * 16, zero_based=False)
                     parts.append((_as_bytes((values.toarray() + 1) / 2), labels.astype(np.int64) - 1))
         return self.join(parts, folder, ", ".join(path.name for path in paths))
 
 
 def _as_bytes(values: npt.NDArray[Any]) -> Bytes:
-    """Return values 0..1 as images. Raise ``ValueError`` for others."""
+    """Return values 0..1 as uint8 images [n, 1, 16, 16]. Raise ``ValueError`` for other values."""
     if not ((values >= 0) & (values <= 1)).all():  # also NaN
         raise ValueError("a pixel is outside of its range")
     return np.rint(values.astype(np.float64) * 255).astype(np.uint8).reshape(-1, 1, 16, 16)
@@ -266,8 +266,8 @@ _ORGANS = "files/organamnist.npz"
 class OrganAMnist(Dataset):
     """OrganAMNIST, 41,072 + 17,778 axial CT slices of 11 organs, grey images of 28x28.
 
-    Its training and validation images are the training images here. Release v2 (58,850 images) is the one of medmnist
-    2, v3 (58,830) that of medmnist 3.
+    The published training and validation images are the training images here. Release v2 (58,850 images) is the one in
+    medmnist 2, v3 (58,830 images) the one in medmnist 3.
     """
 
     name = "organamnist"
@@ -285,7 +285,7 @@ class OrganAMnist(Dataset):
     counts = (34_581 + 6_491, 17_778)
     mean = std = (0.5,)
     smoke: ClassVar[dict[str, Any]] = {"size": 32}  # a multiple of the ViTs' patches
-    # The published file, and its numbers of training and test images.
+    # For each release its file, and the numbers of training and test images.
     releases: ClassVar[dict[str, tuple[Source, tuple[int, int]]]] = {
         "v2": (Source(f"{_ZENODO}/6496656/{_ORGANS}", "md5", "866b832ed4eeba67bfb9edee1d5544e6"), counts),
         "v3": (Source(f"{_ZENODO}/10519652/{_ORGANS}", "md5", "68e3f8846a6bd62f0c9bf841c0d9eacc"), (41_052, 17_778)),

@@ -1,4 +1,4 @@
-"""PASCAL VOC 2007 and 2012, and how images with boxes in their layout are read: an XML file and lists of the splits."""
+"""PASCAL VOC 2007 and 2012, and the reader of their layout: an XML file of boxes per image, and a list per split."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ Split = tuple[Files, str, str]
 
 
 def read_splits(dataset: Dataset, splits: Sequence[Split], rule: str, as_shown: bool = False) -> Samples:
-    """Read the images of some lists, of which the last is the test set, and their boxes.
+    """Return the images of some lists, the last of which is the test set, with their boxes.
 
-    An image is labelled by the one of its objects that the rule says, one of :data:`RULES`.
+    The label of an image is the class of one of its objects, chosen by `rule`, one of :data:`RULES`.
     """
     where = ", ".join(dict.fromkeys(files.where for files, *_ in splits))
     source = ", ".join(dict.fromkeys(called for _, called, _ in splits))
@@ -86,17 +86,17 @@ class _Object(NamedTuple):
 
 
 def _read_objects(where: str, read: Read, classes: tuple[str, ...]) -> list[_Object]:
-    """Read an image's objects, of the given classes or, where there are none, of any."""
+    """Return an image's objects; their classes must be in `classes` unless that is empty."""
     from defusedxml.ElementTree import fromstring
 
     objects = []
     with reading(where, "put the official annotation there"):
         root = fromstring(read(), forbid_dtd=True)
-        for number, element in enumerate(root.findall("object")):  # parts of an object have boxes too, further inside
+        for number, element in enumerate(root.findall("object")):  # deeper levels have the boxes of an object's parts
             label = (element.findtext("name") or "").strip()
             if not label or (classes and label not in classes):
                 raise UserError(f"{where}: object {number}: its class {label!r} is unknown; put it into class_list")
-            # The official annotations have fractions here and there.
+            # Some official annotations have fractions.
             corners = [float(element.findtext(f"bndbox/{key}") or "") for key in ("xmin", "ymin", "xmax", "ymax")]
             objects.append(_Object(label, tuple(corners), float(element.findtext("difficult") or 0) != 0))
     if not objects:
@@ -105,9 +105,9 @@ def _read_objects(where: str, read: Read, classes: tuple[str, ...]) -> list[_Obj
 
 
 def _shares(objects: list[_Object], size: Rows, where: str) -> npt.NDArray[np.float64]:
-    """Return corners as shares of the image's size: in the files, pixels count from 1, and both ends belong to the box.
+    """Return corners as fractions of the image's size. In the files, pixels count from 1, and boxes include both ends.
 
-    A box may stand out of its image by one pixel, as happens where a program counted from 0; it is cut off.
+    A box that exceeds its image by at most one pixel, as from a program that counts from 0, is clipped.
     """
     corners = np.array([one.corners for one in objects]) - (1, 1, 0, 0)
     limit = np.tile(size, 2).astype(np.float64)
@@ -122,7 +122,7 @@ def _shares(objects: list[_Object], size: Rows, where: str) -> npt.NDArray[np.fl
 
 
 def main_classes(boxes: Boxes, rule: str) -> Rows:
-    """Return a class for each image by one of :data:`RULES`, int64 [n]; of equals the first, or lowest, counts."""
+    """Return the class of each image by one of :data:`RULES`, int64 [n]; the first object or lowest class wins ties."""
     left, top, right, bottom = boxes.corners.astype(np.float64).T
     areas = (right - left) * (bottom - top)
     overall = np.bincount(boxes.labels)
@@ -144,7 +144,7 @@ def main_classes(boxes: Boxes, rule: str) -> Rows:
 
 @dataclass(frozen=True, kw_only=True)
 class Voc(Dataset):
-    """Base of the VOC datasets of one year each."""
+    """Base of the VOC datasets."""
 
     archives: ClassVar[tuple[Source, ...]]
     year_folder: ClassVar[str]
@@ -176,7 +176,7 @@ class Voc(Dataset):
 
     @contextmanager
     def opened(self, folder: Path, archives: Sequence[Source]) -> Iterator[tuple[Files, str]]:
-        """Open the files of the year in `folder`, and say what a report calls them."""
+        """Open the files of the year in `folder`; yield them and their source for reports."""
         with self.open(folder, archives, f"VOCdevkit/{self.year_folder}", PARTS) as (files, source):
             yield files, "a folder of VOC's layout" if source == "." else source
 
@@ -185,9 +185,9 @@ class Voc(Dataset):
 class Voc2007(Voc):
     """PASCAL VOC 2007, 5,011 + 4,952 photographs with 24,640 boxes of 20 classes.
 
-    The list trainval is the training set and test the test set. The label of an image is the class of its largest
-    object that is not marked difficult, or of its largest object when all are. Boxes in pixels count from 1 and include
-    both ends; shares of the width and height are stored. With `class_list` data of one's own in this layout is read.
+    The list trainval is the training set, and test is the test set. The label of an image is the class of its largest
+    object that is not marked difficult, or of its largest object if all are. Boxes in pixels count from 1 and include
+    both ends; fractions of width and height are stored. With `class_list`, your own data in this layout can be read.
     """
 
     name = "voc2007"
@@ -226,7 +226,7 @@ class VocDetection(Voc):
 
     Training images are trainval of 2007 and train of 2012, test images are val of 2012, read from the folders of
     ``voc2007`` and ``voc2012``. pFedLA's "2007 and 2012, tested on 2012" has its test images in training; here no image
-    is in both. In partitions an image counts for one class, by `counts_as`.
+    is in both sets. In partitions an image counts for one class, by `counts_as`.
     """
 
     name = "voc_detection"

@@ -1,4 +1,4 @@
-"""Partitions of a dataset over clients, found by name through :data:`PARTITIONS`; families share a file."""
+"""The registry of partitions of a dataset over clients, :data:`PARTITIONS`, by name; related ones share a file."""
 
 from __future__ import annotations
 

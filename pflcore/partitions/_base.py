@@ -1,4 +1,4 @@
-"""What a partition is, and what is common to all schemes, which choose an owner for every sample."""
+"""The base class of partition schemes, which choose a client for every sample, and what all schemes share."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pflcore.options import option
 from pflcore.registry import Entry
 from pflcore.seeds import generator
 
-# Rows that are dealt separately and in the same proportions: training and test samples, or all samples in one.
+# Rows that are dealt separately with the same shares: training and test samples, or all samples as one.
 Sides = Sequence[Rows]
 
 
@@ -25,7 +25,7 @@ Sides = Sequence[Rows]
 class Partition(Entry, ABC):
     """Base of the partition schemes."""
 
-    # A dataset and a number of clients that ``pfl describe`` shows it with.
+    # The dataset and the number of clients for the example that ``pfl describe`` shows.
     example: ClassVar[tuple[str, int]] = ("digits", 10)
 
     test_share: float | None = option(
@@ -45,23 +45,23 @@ class Partition(Entry, ABC):
 
     @abstractmethod
     def split(self, samples: Samples, sides: Sides, clients: int, rng: np.random.Generator) -> Rows:
-        """Return the client that holds each sample, or -1 to leave it out: int64 [n].
+        """Return the client of each sample, or -1 to leave it out: int64 [n].
 
-        `sides` are dealt with the same shares, `rng` is the only source of randomness. Raises :class:`UserError` where
-        the scheme cannot serve this number of clients.
+        All `sides` are dealt with the same shares. `rng` is the only source of randomness. Raises :class:`UserError` if
+        the scheme does not support this number of clients.
         """
 
     def dealt(self, samples: Samples, clients: int, seed: int) -> Assignment | None:
-        """Return the whole assignment, of a scheme that draws nothing; else None: :meth:`split` chooses owners."""
+        """Return the assignment of a scheme that draws nothing; else None, and :meth:`split` chooses the clients."""
         return None
 
     def noise(self, clients: int, seed: int) -> Noise | None:
-        """Return what is added to the clients' images; by default nothing."""
+        """Return the noise on the clients' images; by default none."""
         return None
 
 
 def partition(scheme: Partition, samples: Samples, clients: int, seed: int) -> Assignment:
-    """Split `samples` over `clients` by `scheme`; raise :class:`UserError` where one is left without, on any side."""
+    """Return the assignment of `samples` by `scheme`. Raises :class:`UserError` if a client gets none on some side."""
     if clients < 1:
         raise UserError(f"partition {scheme.name!r}: clients = {clients} must be at least 1")
     if (dealt := scheme.dealt(samples, clients, seed)) is not None:
@@ -102,7 +102,7 @@ def partition(scheme: Partition, samples: Samples, clients: int, seed: int) -> A
 
 
 def draw_share(strata: Rows, among: Mask, share: float, rng: np.random.Generator) -> Mask:
-    """Draw a share of each stratum [n] of the rows in `among`; where there are several, some and not all."""
+    """Return the mask of a share drawn from each stratum of the rows in `among`; of several rows, some but not all."""
     rows = np.flatnonzero(among)
     keys, position, counts = np.unique(strata[rows], return_inverse=True, return_counts=True)
     drawn = np.zeros(len(strata), np.bool_)
@@ -111,11 +111,11 @@ def draw_share(strata: Rows, among: Mask, share: float, rng: np.random.Generator
 
 
 def stratified_sample(owners: Rows, labels: Rows, among: Mask, share: float, rng: np.random.Generator) -> Mask:
-    """Draw a share of each owner's samples with its classes in proportion.
+    """Return the mask of a share drawn from each owner's samples in `among`, with its classes in proportion.
 
-    Of ``n`` samples ``n * share``, rounded, but where n > 1 at least one and not all; of each class as many as its part
-    of them, rounded down or up. Every sample of an owner is drawn with the same probability. This is systematic
-    sampling: in a random order by class every n/m-th sample is taken, from a random one on.
+    Of an owner's n samples, m = ``n * share`` rounded are drawn, but for n > 1 at least one and not all. Of each class
+    its proportion of m is drawn, rounded down or up. All samples of an owner have the same probability. The method is
+    systematic sampling: in a random order by class, every n/m-th sample from a random start.
     """
     rows = rng.permutation(np.flatnonzero(among))
     rows = rows[np.lexsort((labels[rows], owners[rows]))]
@@ -130,13 +130,13 @@ def stratified_sample(owners: Rows, labels: Rows, among: Mask, share: float, rng
 
 
 def _sizes(counts: Rows, share: float) -> Rows:
-    """Return the share of each count, rounded, but at least one and not all where there are more."""
+    """Return the share of each count, rounded; for counts above 1 it is at least 1 and less than the count."""
     sizes: Rows = np.floor(counts * share + 0.5).astype(np.int64)
     return np.clip(sizes, np.minimum(1, counts - 1), counts - 1)
 
 
 def _limit(scheme: Partition, owners: Rows, train: Mask, clients: int, rng: np.random.Generator) -> Rows:
-    """Take training samples away from clients, beginning with the same ones however many are to go."""
+    """Return `owners` without training samples above the limit or share; a smaller limit keeps part of a larger one."""
     rows = np.flatnonzero(train & (owners >= 0))
     held = np.bincount(owners[rows], minlength=clients)
     most = np.maximum(np.minimum(held, 1), np.floor(held * scheme.train_share + 0.5).astype(np.int64))
@@ -148,7 +148,7 @@ def _limit(scheme: Partition, owners: Rows, train: Mask, clients: int, rng: np.r
 
 
 def _rank(groups: Rows, count: int, rng: np.random.Generator) -> Rows:
-    """Return the place of every element in a random order of its group, int64 from 0."""
+    """Return the rank of every element in a random order of its group, int64 from 0."""
     order = rng.permutation(len(groups))
     order = order[np.argsort(groups[order], kind="stable")]
     sizes = np.bincount(groups, minlength=count)

@@ -1,7 +1,7 @@
-"""Dealing samples to clients: by shares of classes, by mixes of classes, by attributes, by draws that are repeated.
+"""Dealing samples to clients: by shares of classes, by mixes of classes, by attributes, by repeated draws.
 
-Parts end at rounded cumulative shares, which loses no sample. Released code of the papers truncates the size of each
-part; schemes with a variant ``as_released`` do, too.
+Parts end at rounded cumulative shares, so no sample is lost. The papers' released code truncates the size of each part;
+schemes with a variant ``as_released`` do so, too.
 """
 
 from __future__ import annotations
@@ -18,38 +18,38 @@ from pflcore.options import option
 from pflcore.partitions._base import Partition, Sides
 
 Shares = npt.NDArray[np.float64]
-WORK = 100_000_000  # shares that are drawn in all before a scheme gives up
+WORK = 100_000_000  # shares to draw in total before a scheme gives up
 
 
 def part_sizes(count: int, shares: Shares, truncate: bool = False) -> Rows:
-    """Return sizes in proportion to `shares` [clients], with the sum `count` or each truncated: int64 [clients]."""
+    """Return sizes in proportion to `shares` [clients]: int64 [clients], with the sum `count`, or each truncated."""
     total = np.cumsum(shares)
     sizes: Rows = np.diff(np.floor(total / total[-1] * count + 0.5).astype(np.int64), prepend=0)
     if truncate:
-        # A share of exactly one third may be stored a little below it; the tolerance is far from half a sample.
+        # The tolerance corrects shares that rounding stores slightly too small, such as one third.
         sizes = np.floor(shares / shares.sum() * count + 1e-9).astype(np.int64)
     return sizes
 
 
 def deal(rows: Rows, sizes: Rows, owners: Rows, rng: np.random.Generator) -> None:
-    """Shuffle `rows` and give ``sizes[i]`` of them to client ``i``, in `owners`; what is left over stays as it is."""
+    """Shuffle `rows` and assign ``sizes[i]`` of them to client ``i``, in `owners` in place; the rest is unchanged."""
     owners[rng.permutation(rows)[: sizes.sum()]] = np.repeat(np.arange(len(sizes)), sizes)
 
 
 def rows_by_class(samples: Samples, rows: Rows) -> list[Rows]:
-    """Return `rows` by class, in their order."""
+    """Return the rows of each class, in the given order."""
     return np.split(rows[np.argsort(samples.labels[rows], kind="stable")], np.cumsum(class_counts(samples, rows))[:-1])
 
 
 def class_counts(samples: Samples, rows: Rows) -> Rows:
-    """Return how many of `rows` are of each class: int64 [classes]."""
+    """Return the number of `rows` in each class: int64 [classes]."""
     return np.bincount(samples.labels[rows], minlength=samples.classes)
 
 
 def deal_classes(
     samples: Samples, sides: Sides, shares: Shares, rng: np.random.Generator, truncate: bool = False
 ) -> Rows:
-    """Give every client its share [classes, clients] of every class, the same on all sides: owners int64 [n]."""
+    """Return owners, int64 [n], with `shares` [classes, clients] of every class, the same on all sides."""
     owners = np.full(len(samples), -1)
     for side in sides:
         for rows, share in zip(rows_by_class(samples, side), shares, strict=True):
@@ -58,7 +58,7 @@ def deal_classes(
 
 
 def deal_parts(samples: Samples, sides: Sides, shares: Shares, rng: np.random.Generator) -> Rows:
-    """Give every client its share [clients] of each side, at random, whatever the classes: owners int64 [n]."""
+    """Return owners, int64 [n], with `shares` [clients] of each side, drawn at random without regard to classes."""
     owners = np.full(len(samples), -1)
     for rows in sides:
         deal(rows, part_sizes(len(rows), shares), owners, rng)
@@ -66,7 +66,7 @@ def deal_parts(samples: Samples, sides: Sides, shares: Shares, rng: np.random.Ge
 
 
 class Drawn(Partition):
-    """Base of schemes whose shares are drawn again until every client has enough samples."""
+    """Base of the schemes that draw shares until every client has enough samples."""
 
     smoke: ClassVar[dict[str, Any]] = {"min_samples": 1}
 
@@ -84,19 +84,19 @@ class Drawn(Partition):
     def redraw(
         self, samples: Samples, counts: Sequence[Rows], clients: int, draw: Callable[[], Shares | None]
     ) -> Shares:
-        """Draw shares until every client has `min_samples` on every side; raise :class:`UserError` in the end.
+        """Return shares that give every client `min_samples` on every side; raise :class:`UserError` if no draw does.
 
-        Most settings need a few draws; the hardest published one (CIFAR-10, 100 clients, alpha 0.1) 200 to 8,000.
+        Most settings need a few draws; the hardest published one (CIFAR-10, 100 clients, alpha 0.1) needs 200 to 8,000.
 
         Args:
-            counts: For each side the samples of every class, int64 [classes].
-            draw: Makes shares float64 [classes, clients], or None for a draw that cannot be used.
+            counts: For each side the number of samples of every class, int64 [classes].
+            draw: Returns shares, float64 [classes, clients], or None for a draw that cannot be used.
         """
         problem = (
             f"{self.name}: cannot give each of {clients:,} clients min_samples = {self.min_samples} training and test "
             f"samples of {samples.name} ({len(counts[0])} classes) at alpha = {self.alpha:g}"
         )
-        if min(side.sum() for side in counts) < clients * self.min_samples:  # no draw can do
+        if min(side.sum() for side in counts) < clients * self.min_samples:  # no draw can succeed
             have = " and ".join(f"{side.sum():,}" for side in counts)
             raise UserError(f"{problem} (there are {have} in all); lower min_samples or clients")
         best = 0
@@ -116,7 +116,7 @@ class Drawn(Partition):
 
 
 def attribute_of(samples: Samples, name: str, scheme: str) -> Attribute:
-    """Return an attribute that a scheme deals by. Raises :class:`UserError` when the dataset does not have it."""
+    """Return an attribute of the samples. Raises :class:`UserError` if the dataset does not have it."""
     if name not in samples.attributes:
         has = f"it has {', '.join(samples.attributes) or 'none'}"
         raise UserError(f"partition {scheme!r}: {samples.name} has no attribute {name!r} ({has}); use another one")
@@ -124,14 +124,14 @@ def attribute_of(samples: Samples, name: str, scheme: str) -> Attribute:
 
 
 def deal_mixes(samples: Samples, sides: Sides, mixes: Shares, groups: Rows, rng: np.random.Generator) -> Rows:
-    """Give all clients equally many samples of each side, drawn by weights of their own: owners int64 [n].
+    """Return owners, int64 [n], by which clients draw equally many samples of each side, with weights of their own.
 
-    When a class runs out while a client draws, its weight goes to the other classes of its group, and when a whole
-    group has run out, to the other groups, in proportion: drawing all of a client's samples of a class at once gives
-    the same distribution as drawing them one by one. For clients that draw later, its weight goes to all other classes.
+    If a class runs out while a client draws, its weight goes to the other classes of its group. If a whole group runs
+    out, its weight goes to the other groups in proportion. The distribution is that of drawing samples one by one. For
+    clients that draw later, the weight of a class that has run out goes to all other classes.
 
     Args:
-        mixes: float64 [clients, classes], the weights of the classes.
+        mixes: float64 [clients, classes], each client's weights of the classes.
         groups: int64 [classes], the group of each class; one group for all is the flat form.
     """
     owners = np.full(len(samples), -1)
@@ -144,16 +144,16 @@ def deal_mixes(samples: Samples, sides: Sides, mixes: Shares, groups: Rows, rng:
 
 
 def draw_counts(supply: Rows, mixes: Shares, groups: Rows, rng: np.random.Generator) -> Rows:
-    """Return how many samples of each class the clients draw, all of `supply` [classes]: int64 [clients, classes]."""
+    """Return how many samples of each class the clients draw: int64 [clients, classes]; they draw all of `supply`."""
     left = supply.copy()
     sizes = part_sizes(int(supply.sum()), np.ones(len(mixes)))
     members = [np.flatnonzero(groups == group) for group in range(int(groups.max()) + 1)]
     counts = np.zeros(mixes.shape, np.int64)
-    for client in rng.permutation(len(mixes)):  # who comes last finds least, and that shall not go by number
+    for client in rng.permutation(len(mixes)):  # in random order, as the last clients have the least choice
         want = int(sizes[client])
         while want:
             weights = mixes[client] * (left > 0)
-            if not weights.sum() > 0:  # all that the client would take has run out
+            if not weights.sum() > 0:  # all classes with a weight have run out
                 weights = left.astype(np.float64)
             sums = np.array([weights[group].sum() for group in members])
             each = [want] if len(members) == 1 else rng.multinomial(want, sums / sums.sum())
@@ -164,7 +164,7 @@ def draw_counts(supply: Rows, mixes: Shares, groups: Rows, rng: np.random.Genera
 
 
 def _take(left: Rows, taken: Rows, weights: Shares, group: Rows, wanted: int, rng: np.random.Generator) -> int:
-    """Draw from one group, in place; return what it could not give."""
+    """Draw from one group, updating `left` and `taken` in place; return how many samples the group lacked."""
     while wanted:
         own = weights[group] * (left[group] > 0)
         total = own.sum()

@@ -1,4 +1,4 @@
-"""Classes as clients: a few for each, one coarse class, or mixes of coarse and fine classes."""
+"""Partitions by class: a few classes per client, one coarse class, or mixes of coarse and fine classes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pflcore.partitions import PARTITIONS
 from pflcore.partitions._base import Partition, Sides
 from pflcore.partitions._deal import attribute_of, deal_classes, deal_mixes
 
-_SHARE = (0.4, 0.6)  # shares are drawn uniformly from here, then normalised over the holders of a class
+_SHARE = (0.4, 0.6)  # range of uniform shares, which are then normalised over the holders of a class
 
 
 @PARTITIONS.register
@@ -24,8 +24,8 @@ class Pathological(Partition):
     The holders of a class share it in proportion to numbers drawn from U(0.4, 0.6), and the same shares cut its
     training and its test samples. ``clients * classes_per_client`` must be a multiple of the number of classes.
 
-    As released, FedTP's code truncates the size of each part and drops what is left over; pFedHN's code moreover
-    normalises over one share more than there are holders, so that about one part in (holders + 1) goes to nobody.
+    As released, FedTP's code truncates the size of each part and drops the remaining samples. pFedHN's released code
+    also normalises over one share more than there are holders, so about one part in (holders + 1) goes to no client.
     """
 
     name = "pathological"
@@ -47,9 +47,9 @@ class Pathological(Partition):
 
 
 def holders(samples: Samples, clients: int, each: int, rng: np.random.Generator) -> npt.NDArray[np.bool_]:
-    """Return who holds which class: bool [clients, classes] with `each` per row and the same number in every column.
+    """Return which client holds which class: bool [clients, classes], with `each` per row and equally many per column.
 
-    Clients choose in turn, at random among the classes with most places left.
+    Clients choose in turn, at random among the classes with the most places left.
     """
     classes, places = samples.classes, clients * each
     if each > classes:
@@ -62,8 +62,8 @@ def holders(samples: Samples, clients: int, each: int, rng: np.random.Generator)
     left = np.full(classes, places // classes)
     held = np.zeros((clients, classes), bool)
     for client, tie_break in enumerate(rng.random((clients, classes))):
-        # A choice changes only its own class, so choosing one by one is taking the first of one order. Numbers of
-        # places thus stay within one of each other, and the last clients still find enough different classes.
+        # A choice changes only the chosen class, so choosing one by one is taking the first `each` of one order. The
+        # places left differ by one at most, so the last clients still find enough different classes.
         chosen = np.argsort(-(left + tie_break))[:each]
         held[client, chosen] = True
         left[chosen] -= 1
@@ -75,15 +75,15 @@ class CoarseClasses(Partition):
     """One coarse class per client, for the study of client embeddings.
 
     Coarse class ``c`` goes to clients ``c * k`` to ``c * k + k - 1``, with ``k`` = clients / coarse classes. The paper
-    says that fine classes are split uniformly among them: the released code gives each client an equal part of every
-    fine class, the words could also mean that each gets one fine class.
+    says that fine classes are split uniformly among them. The released code gives each client an equal part of every
+    fine class; the words could also mean that each client gets one fine class.
     """
 
     name = "coarse_classes"
     citation = "Li et al., FedTP, TNNLS 2023, section IV-E and figure 9; released code"
     example = ("cifar100", 20)
     smoke_clients: ClassVar[int] = 20
-    smoke: ClassVar[dict[str, Any]] = {"fine": "shared"}  # a class for each client takes more of them
+    smoke: ClassVar[dict[str, Any]] = {"fine": "shared"}  # `single` would need more clients
 
     fine: str = option("shared", choices=("shared", "single"), help="Equal parts of fine classes, or one alone.")
     attribute: str = option("coarse", help="The attribute of the dataset that holds the coarse class.")
@@ -115,9 +115,9 @@ class CoarseClasses(Partition):
 class Pachinko(Partition):
     """Mixes drawn in two stages: Dir(alpha) over coarse classes, Dir(beta) within each.
 
-    Clients draw equally many samples by their mixes, without replacement; classes that have run out are left out. As
-    FedTP does on CIFAR-100, training and test samples are dealt as one and stay what the dataset says they are, so the
-    share of test samples differs a little from client to client.
+    Clients draw equally many samples by their mixes, without replacement; classes that have run out are skipped. As in
+    FedTP on CIFAR-100, training and test samples are dealt together and keep their side of the dataset's split, so the
+    share of test samples differs slightly between clients.
     """
 
     name = "pachinko"
@@ -140,7 +140,7 @@ class Pachinko(Partition):
 
 
 def coarse_of_classes(samples: Samples, attribute: str, scheme: str) -> Rows:
-    """Return the coarse class of each class, int64 [classes], as the samples' attribute says."""
+    """Return the coarse class of each class, int64 [classes], from an attribute that must group the classes."""
     values = attribute_of(samples, attribute, scheme).values
     coarse = np.full(samples.classes, -1)
     coarse[samples.labels] = values

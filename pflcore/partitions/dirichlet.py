@@ -1,4 +1,4 @@
-"""Label distributions, or sizes of clients, drawn from a Dirichlet distribution."""
+"""Partitions whose label distributions, or client sizes, are drawn from a Dirichlet distribution."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from pflcore.partitions._deal import Drawn, class_counts, deal_classes, deal_mix
 class Dirichlet(Drawn):
     """Class shares of the clients drawn from Dir(alpha), the same in training and test.
 
-    Class by class, shares of all clients are drawn from a symmetric Dirichlet distribution; in the balanced form,
-    clients that already hold an equal part of the training samples get none. All is drawn again until every client
-    has ``min_samples``. FedPerfix's setting is ``test_share: 0.25, min_samples: 256``.
+    For each class, the shares of all clients are drawn from a symmetric Dirichlet distribution. In the balanced form,
+    clients that already hold an equal part of the training samples get none. All shares are drawn again until every
+    client has ``min_samples``. FedPerfix's setting is ``test_share: 0.25, min_samples: 256``.
 
-    With equal sizes it is the other way round, as Hsu et al. wrote: every client draws its own mix of classes, and that
-    many samples by it, class after class running out. Nothing is ever drawn again, which suits very many clients.
+    With ``sizes: equal``, as in Hsu et al., every client draws its own mix of classes, and then as many samples as the
+    others by that mix, while classes run out. Nothing is drawn again, which suits large numbers of clients.
     """
 
     name = "dirichlet"
@@ -46,7 +46,7 @@ class Dirichlet(Drawn):
         return deal_classes(samples, sides, shares, rng)
 
     def _draw(self, counts: Rows, clients: int, rng: np.random.Generator) -> np.ndarray | None:
-        """Return shares [classes, clients] of one draw, or None when a class went to full clients only."""
+        """Return shares [classes, clients] of one draw, or None if all weight of a class is on full clients."""
         shares = np.empty((len(counts), clients))
         held = np.zeros(clients, np.int64)
         for label, count in enumerate(counts):
@@ -54,7 +54,7 @@ class Dirichlet(Drawn):
             if self.sizes == "balanced":
                 share[held >= counts.sum() / clients] = 0
             total = share.sum()
-            if not total > 0:  # only at a tiny alpha, whose draws put all their weight on one client
+            if not total > 0:  # occurs only for a tiny alpha, where one client has all the weight
                 return None
             shares[label] = share / total
             held += part_sizes(count, shares[label])

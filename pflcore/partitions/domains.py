@@ -1,4 +1,4 @@
-"""Attributes of samples as clients: one domain or several clients per domain, or one value per client."""
+"""Partitions by an attribute of the samples: one or several clients per domain, or one value per client."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pflcore.partitions._deal import Drawn, attribute_of, class_counts, deal_cla
 
 @PARTITIONS.register
 class Domains(Partition):
-    """One domain per client; several clients of one domain share it at random.
+    """One domain per client; clients with the same domain share it at random.
 
     Domain ``d`` goes to clients ``d * k`` to ``d * k + k - 1``, where ``k`` is clients / domains. FedBN's small setting
     on digits, which pFedLA's accuracies suggest, adds ``train_limit: 743``.
@@ -41,7 +41,7 @@ class Domains(Partition):
         return owners
 
     def share(self, samples: Samples, sides: Sides, clients: int, rng: np.random.Generator) -> Rows:
-        """Return the owners [n], from 0 on, of the samples of one domain, as :meth:`split` does of all."""
+        """Return owners [n], counted from 0, for the samples of one domain; -1 elsewhere, as in :meth:`split`."""
         return deal_parts(samples, sides, np.ones(clients), rng)
 
 
@@ -49,7 +49,7 @@ class Domains(Partition):
 class DomainDirichlet(Drawn, Domains):
     """Several clients per domain, which share its classes in proportions drawn from Dir(alpha).
 
-    Within each domain all shares are drawn again until its clients have ``min_samples``. FedPerfix's setting on
+    In each domain, all shares are drawn again until its clients have ``min_samples``. FedPerfix's setting on
     Office-Home is 16 clients with ``alpha: 1.0, min_samples: 134, test_share: 0.15, test_draw: stratified``.
     """
 
@@ -70,9 +70,9 @@ class DomainDirichlet(Drawn, Domains):
 
 @PARTITIONS.register
 class Natural(Partition):
-    """One value of an attribute per client: a role of a play, a user of a device.
+    """One value of an attribute per client, such as a role in a play or a user of a device.
 
-    When there are more values than clients, that many are drawn at random among those with enough samples.
+    If there are more values than clients, one value per client is drawn at random among those with enough samples.
     """
 
     name = "natural"

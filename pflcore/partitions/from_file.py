@@ -1,4 +1,4 @@
-"""A partition that somebody else has made: who holds which samples stands in a file."""
+"""A partition that is read from a file."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from pflcore.partitions.iid import Iid
 
 @PARTITIONS.register
 class FromFile(Iid):
-    """A split from a CSV file of one's own, a line ``sample,client,split`` per sample.
+    """A split from your own CSV file, with a line ``sample,client,split`` per sample.
 
-    Split is train, test or validation. The file says all, so the other options do not go with it, and the seed changes
-    nothing. A sample is its row in the dataset, counted from 0; those that the file does not name are not used. The
-    file lies in ``specs/`` and is part of the run: another content is another run. ``pfl export-split`` makes such a
-    file of any partition.
+    Split is train, test or validation. The file determines the whole split, so other options cannot be combined with
+    it, and the seed has no effect. A sample is its row in the dataset, counted from 0; rows that the file does not name
+    are not used. The file is in ``specs/``. Its content is part of the run's identity. ``pfl export-split`` writes such
+    a file for any partition without novel clients and noise.
     """
 
     citation = "such as those of PFLlib: Zhang et al., JMLR 2025"
@@ -39,10 +39,10 @@ class FromFile(Iid):
                 raise UserError(f"{self.name}.{one.name} does not go with a file, which says all about the split")
 
     def dealt(self, samples: Samples, clients: int, seed: int) -> Assignment | None:
-        """Return what the file says, if there is one; raise :class:`UserError` where it does not fit."""
+        """Return the file's assignment, or None without a file. Raises :class:`UserError` if it does not fit."""
         if self.path is None:
             return None
-        from pflcore.data.assignment_files import read_split  # of which the engine alone needs nothing
+        from pflcore.data.assignment_files import read_split  # here, because the engine alone does not need it
 
         assignment = read_split(find_unchanged(self.path, self.content), self.name, seed)
         if assignment.clients != clients:

@@ -1,4 +1,4 @@
-"""Equal random parts."""
+"""The partition into equal random parts."""
 
 from __future__ import annotations
 

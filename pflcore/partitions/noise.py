@@ -1,4 +1,4 @@
-"""Equal random parts with noise that differs from client to client."""
+"""The partition into equal random parts with noise that differs from client to client."""
 
 from __future__ import annotations
 

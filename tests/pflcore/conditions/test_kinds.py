@@ -8,7 +8,18 @@ import numpy as np
 import pytest
 import torch
 from support import tiny
-from support.tiny import CLASSES, backbone, federation, method, result_bytes, run, run_by_all, spied, training
+from support.tiny import (
+    CLASSES,
+    backbone,
+    continued,
+    federation,
+    method,
+    result_bytes,
+    run,
+    run_by_all,
+    spied,
+    training,
+)
 
 from pflcore.conditions import CONDITIONS
 from pflcore.conditions._base import Draws
