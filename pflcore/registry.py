@@ -157,8 +157,14 @@ def files_of(package: str) -> dict[str, str]:
 
 def joined(package: str) -> dict[str, Extension]:
     """Return the entries of studies and packages for `package`, by name. Raises like :func:`extensions.found`."""
-    root, _, folder = package.rpartition(".")
-    return extensions.found(folder, _ROOT / folder, frozenset(files_of(package))) if root == _ROOT.name else {}
+    return extensions.found(*_built_in(package)) if package.startswith(f"{_ROOT.name}.") else {}
+
+
+@cache
+def _built_in(package: str) -> tuple[str, Path, frozenset[str]]:
+    """Return the folder of a package, by its name and as a path, and the names of its entries."""
+    folder = package.rpartition(".")[2]
+    return folder, _ROOT / folder, frozenset(files_of(package))
 
 
 def module_of(kind: str, name: str, package: str = "") -> str:

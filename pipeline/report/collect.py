@@ -32,6 +32,7 @@ from pipeline.workspace import COUNTING, COUNTS, partition_path, run_path, selec
 Row = dict[Any, Any]
 Shown = Mapping[str, Quantity]
 """The quantities that the cells of a table show, by their keys."""
+_NOTHING_FOUND, _NO_POINTS = pd.DataFrame(columns=[*FINDING]), pd.DataFrame(columns=["round", *SCORES])
 
 
 def write_frame(table: ResolvedTable, root: Path, folder: Path) -> None:
@@ -77,7 +78,7 @@ def _of_run(
 ) -> dict[str, list[Row]]:
     """Return the rows of one run for each attribute of :class:`Frame`."""
     path, measured, facts = root / run_path(id_, "rounds.parquet"), None, dict[str, Any]()
-    findings = pd.DataFrame(columns=[*FINDING])
+    findings = _NOTHING_FOUND
     if path.is_file() and not table.counted:
         measured, facts = read_table(path, "rounds/2")
         findings = _read_findings(table, root / run_path(id_, "analysis.parquet"))
@@ -94,17 +95,16 @@ def _of_run(
     about |= {name: json.dumps(about[name]) for name in AS_JSON if about.get(name) is not None}
     about |= {"run": id_, "seed": run.seed, "state": state, "settings": json.dumps(run.record, ensure_ascii=False)}
     rows: dict[str, list[Row]] = {"runs": [about], "values": [], "rounds": [], "clients": []}
-    rows["findings"] = findings.assign(run=id_).to_dict("records")
+    rows["findings"] = _records(findings, run=id_)
     counts = _count(shown, run, root)
     single = {cell.client for cell in table.cells if cell.client is not None and id_ in cell.runs}
     for client in [ALL, *sorted(single)]:
         at = {"run": id_, "client": client}
         points, figures = _of_client(table, shown, run, measured, state, client)
         if client == ALL or len(points):
-            mixing = findings[(findings["analysis"] == "mixing") & ((client == ALL) | (findings["client"] == client))]
-            counted = _quantities(shown, run, counts, facts, points, mixing)
+            counted = _quantities(shown, run, counts, facts, points, findings, client)
             figures |= {key: {"mean": value, "std": 0.0, "n": 1} for key, value in counted.items()}
-        rows["rounds"] += [at | point for point in points.to_dict("records")]
+        rows["rounds"] += _records(points, **at)
         rows["values"] += [
             {**at, **figure, "metric": metric, "std": figure["std"] if figure["n"] > 1 else None}
             for metric, figure in figures.items()
@@ -112,8 +112,13 @@ def _of_run(
         ]
     if measured is not None and state == "measured":
         clients = final_clients(measured).to_pandas()
-        rows["clients"] = clients.assign(run=id_, accuracy=100.0 * clients["accuracy"]).to_dict("records")
+        rows["clients"] = _records(clients, run=id_, accuracy=100.0 * clients["accuracy"])
     return rows
+
+
+def _records(frame: pd.DataFrame, **columns: Any) -> list[Row]:
+    """Return the rows of a frame with further columns."""
+    return frame.assign(**columns).to_dict("records") if len(frame) else []
 
 
 def _read_findings(table: ResolvedTable, path: Path) -> pd.DataFrame:
@@ -121,7 +126,7 @@ def _read_findings(table: ResolvedTable, path: Path) -> pd.DataFrame:
     :class:`UserError` if the file is damaged."""
     shown = table.analyses.keys() & set(table.drawn) or any(cell.quantity for cell in table.cells)
     if not shown or not path.is_file():
-        return pd.DataFrame(columns=[*FINDING])
+        return _NOTHING_FOUND
     rows, _ = read_table(path, "analysis/1")
     if not set(FINDING) <= set(rows.column_names):
         raise UserError(f"{path}: expected the columns {', '.join(FINDING)}; delete it and run `dvc repro`")
@@ -133,14 +138,14 @@ def _of_client(
 ) -> tuple[pd.DataFrame, Figures]:
     """Return the curve of a client (or :data:`ALL`) and its figures by protocol. A figure of a further view has the
     name :attr:`Quantity.key`. Both are empty if nothing is measured; a diverged run has a curve but no figures."""
-    points, figures = pd.DataFrame(columns=["round", *SCORES]), Figures()
+    figures = Figures()
     if measured is None:
-        return points, figures
+        return _NO_POINTS, figures
     own = measured
     if client != ALL:  # keep the validation samples of all clients, which choose rounds
         held_back = pc.equal(measured["population"].cast(pa.string()), "validation")
         own = measured.filter(pc.or_(pc.equal(measured["client"], client), held_back))
-    points = pd.DataFrame(dict(zip(points.columns, curve(own), strict=True)))
+    points = pd.DataFrame(dict(zip(_NO_POINTS.columns, curve(own), strict=True)))
     if state == "measured" and len(points):
         asked = [quantity for quantity in shown.values() if not quantity.known]
         for view in dict.fromkeys((USUAL, *(quantity.view for quantity in asked))):
@@ -166,7 +171,8 @@ def _quantities(
     counts: Mapping[str, float],
     facts: Mapping[str, Any],
     points: pd.DataFrame,
-    mixing: pd.DataFrame,
+    findings: pd.DataFrame,
+    client: int,
 ) -> dict[str, float]:
     """Return a run's value of each shown quantity that has one, by the quantity's key. A value is counted before
     training, is a fact of the run, or follows from points of its curve or from rows of the analysis ``mixing``."""
@@ -181,6 +187,8 @@ def _quantities(
                 reached = points["round"][points["accuracy"] >= (quantity.accuracy or 0.0)].tolist()
                 values[key] = reached[0] if facts and reached else None
             case "mixing":
+                own = (client == ALL) | (findings["client"] == client)
+                mixing = findings[(findings["analysis"] == "mixing") & own]
                 values[key] = _weight(mixing, quantity, run) if len(mixing) else None
     return {key: float(value) for key, value in values.items() if value is not None}
 

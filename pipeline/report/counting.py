@@ -5,6 +5,7 @@ Nothing is read or trained. This module imports torch, so others load it by name
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 
@@ -34,13 +35,19 @@ def count_run(run: Run, *, flops: bool) -> dict[str, float]:
     decided in training. There are no counts if classes or size are unknown before data are read. Raises
     :class:`UserError` if the method does not fit the backbone.
     """
-    data = blank(run)
+    with suppress(Exception):  # of anybody's module; shapes may not suffice for it
+        return _count(run, flops, torch.device("meta"))
+    return _count(run, flops, torch.device("cpu"))
+
+
+def _count(run: Run, flops: bool, device: torch.device) -> dict[str, float]:
+    data = blank(run, device)
     if data is None:
         return {}
     training = replace(run.training, patience=None)
     method = METHODS.create(run.method, **run.options("method"))
     backbone = BACKBONES.create(run.backbone, **run.options("backbone"))
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), device:
         plain, groups = backbone.create(data.shape, data.classes, 0, kind=data.kind)
         state = RunState(data, backbone, method, training, run.evaluation, 0, None)
     of_model = {name: state.initial[name] for name in state.groups.parameters}
@@ -51,7 +58,7 @@ def count_run(run: Run, *, flops: bool) -> dict[str, float]:
         "personal": count(pick(of_model, state.roles.personal)),
         "stored": count(state.kept) + count(exchanged),
         **({"sent": count(exchanged)} if type(method).traffic is Method.traffic else {}),
-        BACKBONE: count({name: plain.state_dict()[name] for name in groups.parameters}),
+        BACKBONE: count(pick(plain.state_dict(), groups.parameters)),
     }
     if flops:
         subject = state.subject(None)

@@ -8,6 +8,7 @@ import textwrap
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -145,31 +146,48 @@ def mark_of(profile: str) -> str:
 
 def markdown(template: str, **context: Any) -> str:
     """Return a rendered template in Markdown, with tables that are also legible as plain text."""
-    text = _rendered(template, {"md": escape_markdown, "results": _results, "numbers": _numbers}, context)
+    text = _markdown().get_template(template).render(**context)
     return re.sub(r"\n{3,}", "\n\n", text).strip("\n") + "\n"
 
 
 def latex(template: str, **context: Any) -> str:
     """Return a rendered LaTeX template (angled delimiters) for plain pdflatex; signs that it lacks are U+XXXX."""
-    filters = {"tex": escape_latex, "breakable": lambda text: re.sub(r"([-/.])", r"\1\\allowbreak{}", text)}
-    filters |= {"results": _latex_results, "row": _latex_row}
-    text = _rendered(template, filters, {"without_repeats": without_repeats, **context}, **_ANGLED)
+    text = _latex().get_template(template).render(**context)
     return re.sub(r"\n{3,}", "\n\n", text).strip("\n") + "\n"
 
 
 def html(template: str, **context: Any) -> str:
     """Return a rendered HTML template. The filters `inline` and `sized` do not escape drawings, which are ours."""
+    return _html().get_template(template).render(**context)
+
+
+@cache
+def _markdown() -> Environment:
+    return _environment({"md": escape_markdown, "results": _results, "numbers": _numbers}, {})
+
+
+@cache
+def _latex() -> Environment:
+    filters = {"tex": escape_latex, "breakable": lambda text: re.sub(r"([-/.])", r"\1\\allowbreak{}", text)}
+    filters |= {"results": _latex_results, "row": _latex_row}
+    return _environment(filters, {"without_repeats": without_repeats}, **_ANGLED)
+
+
+@cache
+def _html() -> Environment:
     names = {"name": lambda verdict: verdict.replace(":", "").replace(" ", "-")}
     shared = {"states": STATES, "claim_states": CLAIM_STATES, "agreement_legend": AGREEMENT_LEGEND, "data": details}
     filters = {"inline": inline_svg, "sized": sized_svg, **names}
-    return _rendered(template, filters, {**shared, "without_repeats": without_repeats, **context}, autoescape=True)
+    return _environment(filters, {**shared, "without_repeats": without_repeats}, autoescape=True)
 
 
-def _rendered(template: str, filters: dict[str, Any], context: dict[str, Any], **options: Any) -> str:
+def _environment(filters: dict[str, Any], shared: dict[str, Any], **options: Any) -> Environment:
+    """Return what compiles a template once; `shared` is what every template of a format can use."""
     options |= dict.fromkeys(("trim_blocks", "lstrip_blocks", "keep_trailing_newline"), True)
     environment = Environment(loader=DictLoader(_TEMPLATES), undefined=StrictUndefined, **options)
     environment.filters |= filters
-    return environment.get_template(template).render(**context)
+    environment.globals |= shared
+    return environment
 
 
 def _results(report: SpecReport) -> str:

@@ -162,11 +162,9 @@ class SpecReport:
     def parts(self, elsewhere: Sequence[str] = ()) -> Iterator[Part]:
         """Yield the parts of a page about the spec, without notes that are `elsewhere` on the page."""
         results, cells = self.results, self.results.cells
-        unplanned = results.layout.whereabouts(cell for cell in cells if cell.published and not cell.runs)
-        about = [*facts(results), *([("no run is planned", unplanned)] if unplanned else [])]
-        yield Part(results=True, facts=about, text=[legend(results), self._warning()])
-        if rows := confounded_settings(self.table, {run.id: run.resolved for run in results.runs.values()}):
-            settings = PlainTable(("axis", "setting", "most", "others"), rows, labels=2)
+        yield self._main
+        if self._confounded:
+            settings = PlainTable(("axis", "setting", "most", "others"), self._confounded, labels=2)
             yield Part("Settings that are not held equal along an axis", table=settings)
         if spread := spread_table(results):
             yield Part("Spread", table=spread, note=SPREAD_LEGEND)
@@ -190,6 +188,18 @@ class SpecReport:
             yield Part(one.title, picture=one.picture, text=[one.text], table=one.table, name=one.name)
         partitions = [(one.words, self.pages.get(one.federation, "")) for one in self.table.partitions]
         yield Part("Partitions", items=partitions)
+
+    @cached_property
+    def _main(self) -> Part:
+        """The results, with what stands under them."""
+        results = self.results
+        unplanned = results.layout.whereabouts(cell for cell in results.cells if cell.published and not cell.runs)
+        about = [*facts(results), *([("no run is planned", unplanned)] if unplanned else [])]
+        return Part(results=True, facts=about, text=[legend(results), self._warning()])
+
+    @cached_property
+    def _confounded(self) -> list[tuple[str, ...]]:
+        return confounded_settings(self.table, {run.id: run.resolved for run in self.results.runs.values()})
 
     def _warning(self) -> str:
         """Return a warning if runs with one dataset or partition had different data (own files may cause it), or ""."""

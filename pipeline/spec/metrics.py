@@ -203,6 +203,8 @@ class Quantity(Part):
 
     def with_defaults(self, base: Quantity) -> Quantity:
         """Return it with missing fields taken from `base`."""
+        if not self.model_fields_set:
+            return base
         return base.model_copy(update={name: getattr(self, name) for name in self.model_fields_set})
 
     def fault(self) -> str | None:

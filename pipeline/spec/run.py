@@ -11,7 +11,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -178,12 +178,14 @@ class Run:
     @cached_property
     def training(self) -> Training:
         """How it is trained. Raises as :attr:`evaluation`."""
-        return Training(**options(self.record["training"]))
+        training: Training = _settings("training", canonical_json(self.record["training"]))
+        return training
 
     @cached_property
     def evaluation(self) -> Evaluation:
         """When it is measured. Raises ``TypeError`` for a setting that there is not, :class:`UserError` for a value."""
-        return Evaluation(**options(self.record["evaluation"]))
+        evaluation: Evaluation = _settings("evaluation", canonical_json(self.record["evaluation"]))
+        return evaluation
 
     @property
     def analyses(self) -> dict[str, dict[str, Any]]:
@@ -219,6 +221,11 @@ class Run:
         """Return what it says of one of :data:`COMPONENTS` beside its name, :attr:`pretrained` and :attr:`features`."""
         own = options(self.record[component])
         return {name: value for name, value in own.items() if name not in ("pretrained", "features")}
+
+
+@cache  # few of thousands of runs differ in them
+def _settings(group: str, part: str) -> Any:
+    return SETTINGS[group](**options(json.loads(part)))
 
 
 def read_records(path: Path, ids: Iterable[str]) -> dict[str, dict[str, Any]]:
