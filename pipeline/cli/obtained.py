@@ -39,7 +39,7 @@ def _cells(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _last_rounds(measured: pd.DataFrame) -> pd.DataFrame:
-    """Return the measurements after each run's last round, in percent except the log-likelihood (``nll``)."""
+    """Return the measurements after each run's last round, in percent except the negative log-likelihood."""
     last = measured[measured["round"] == measured.groupby("run")["round"].transform("max")]
     percent = [name for name in ("accuracy", *METRICS) if name in last and name != "nll"]
     return last.assign(**{name: 100 * last[name] for name in percent})

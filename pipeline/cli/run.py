@@ -40,7 +40,7 @@ Cells = Annotated[list[str] | None, typer.Option(help=CELL)]
 
 
 def validate(specs: Specs = None) -> None:
-    """Check specs (all if none is named), their runs, and whether training would refuse any. Writes no stage files."""
+    """Check specs (all if none is named), their runs, and whether training would refuse any. Writes no stages."""
     from pipeline.plan.fit import misfits
 
     workspace = Workspace.find()

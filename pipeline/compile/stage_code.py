@@ -108,7 +108,7 @@ def untested(code: Code) -> str | None:
 
 
 class Part(NamedTuple):
-    """A part of a stage's code: what `module` imports, except what `without` imports. The engine has its version."""
+    """A part of a stage's code: what `module` imports, except what `without` imports; for the engine its version."""
 
     name: str  # such as ``method.fedper``: the key of its digest in ``stages/code.yaml``
     module: str

@@ -26,7 +26,7 @@ Labels = dict[str, list[str]]
 
 
 class Axis(NamedTuple):
-    """An axis: a patch per label; for an axis of components, also `settings` of the run that a value has beside it."""
+    """An axis: a patch per label; `settings` has the run fields that a value of a component's axis sets as well."""
 
     name: str  # with a dot it sets one option of a part
     patches: dict[str, Patch]

@@ -18,7 +18,7 @@ from pipeline.spec.schema import SpecFile, first_fault
 from pipeline.spec.yamlfile import Address, Document, Mark, Node, absolute, inside, load_yaml, show, shown
 
 ADD = "+"
-"""The end of a list's key if the items of the list are added to the inherited ones."""
+"""The suffix of a list's key if its items are added to the inherited ones."""
 _ID_PART = re.compile(r"[a-z0-9][a-z0-9_.-]*")
 
 
