@@ -223,7 +223,7 @@ class Run:
         return {name: value for name, value in own.items() if name not in ("pretrained", "features")}
 
 
-@cache  # few of thousands of runs differ in them
+@cache  # thousands of runs have few different settings
 def _settings(group: str, part: str) -> Any:
     return SETTINGS[group](**options(json.loads(part)))
 
