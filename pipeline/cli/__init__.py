@@ -1,4 +1,4 @@
-"""The command line: ``pfl``. What takes time to import is imported when it is known to be needed here."""
+"""The command line ``pfl``. Slow imports are inside the functions that need them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from pipeline.running import repro
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-_failures: dict[int, OSError] = {}  # descriptor → why it did not take something, the first time
+_failures: dict[int, OSError] = {}  # file descriptor → the first error of writing to it
 
 
 def main() -> None:
-    """Entry point. A :class:`UserError`, a wrong command line or a failing disk becomes one line and exit code 2; an
-    interruption one line and 130."""
+    """Run the command line. Turn a :class:`UserError`, a wrong command line or a disk error into one line and exit
+    code 2, and an interruption into one line and exit code 130."""
     _guard_output()
     if sys.argv[1:2] == ["stage"]:
         repro.execute(_call)
@@ -28,7 +28,7 @@ def main() -> None:
         _call()
     finally:
         sys.stdout.flush()
-        error = _failures.get(1)  # a reader that has left, of a pipe or a terminal, is none
+        error = _failures.get(1)  # a pipe or a terminal that its reader has closed is no error
         if error and error.errno not in (errno.EPIPE, errno.EIO):
             _refuse(f"standard output: {error.strerror}")
 
@@ -36,7 +36,7 @@ def main() -> None:
 def _call() -> None:
     import typer
 
-    usage_error: Any = typer.BadParameter.__bases__[0]  # not exported; Typer's own or Click's, by its version
+    usage_error: Any = typer.BadParameter.__bases__[0]  # not exported; by version a class of Typer or of Click
     try:
         from pipeline.cli.commands import app
 
@@ -45,26 +45,26 @@ def _call() -> None:
         code = end.code
     except usage_error as error:
         _refuse(_usage(error))
-    except typer.Abort:  # Ctrl-C, or the end of the input, where something is asked
+    except typer.Abort:  # Ctrl-C or the end of the input at a prompt
         print("\npfl: interrupted", file=sys.stderr)
         sys.exit(130)
     except UserError as error:
         _refuse(str(error))
-    except OSError as error:  # a file cannot be written or read, and is left as it was
-        if sys.argv[1:2] == ["stage"] and not is_of_disk(error):  # a fault in code, also a file that it does not find
+    except OSError as error:  # a file cannot be written or read; it is unchanged
+        if sys.argv[1:2] == ["stage"] and not is_of_disk(error):  # a mistake in code, such as a missing file
             raise
         _refuse(in_words(error))
     except Exception as error:
         if type(error).__module__ != "sqlite3":
             raise
         _refuse(f"DVC's own database of files: {error}; is the disk full?")
-    if code == 130:  # also what Typer makes of a KeyboardInterrupt
+    if code == 130:  # Typer also turns a KeyboardInterrupt into this code
         print("pfl: interrupted; the same command goes on from the last checkpoint", file=sys.stderr)
     sys.exit(code)
 
 
 def _usage(error: Any) -> str:
-    """Return what is wrong with a command line; empty where no command was given, which has printed help."""
+    """Return the error message for a wrong command line; "" if no command was given, since that has printed help."""
     said = " ".join(error.format_message().split()).rstrip(".")
     if near := getattr(error, "possibilities", None):
         said = f"{error.message.rstrip('.')}; did you mean {near[0]!r}?"
@@ -81,7 +81,7 @@ def _refuse(line: str) -> NoReturn:
 
 
 class _Unfailing(io.FileIO):
-    """A file that takes everything: what cannot be written is dropped."""
+    """A file whose writes never fail: data that cannot be written are dropped, and the first error is kept."""
 
     def write(self, data: ReadableBuffer) -> int:
         size = memoryview(data).nbytes
@@ -93,15 +93,15 @@ class _Unfailing(io.FileIO):
 
 
 def _guard_output() -> None:
-    """Let printing raise no error from now on: for want of a character, of a reader, of space or of the stream itself.
+    """Replace stdout and stderr so that printing never fails, even if a character, reader, space or stream is missing.
 
-    Streams that somebody has replaced stay as they are.
+    Streams that other code has replaced stay as they are.
     """
     for number, name in ((1, "stdout"), (2, "stderr")):
         stream = getattr(sys, name)
         if stream is not getattr(sys, f"__{name}__"):
             continue
-        if stream is None:  # closed by whoever started this; the next file that is opened would be in its place
+        if stream is None:  # closed by the parent process; the next opened file would get its descriptor
             os.dup2(os.open(os.devnull, os.O_WRONLY), number)
             os.set_inheritable(number, True)
         encoding = stream.encoding if stream else "utf-8"

@@ -1,4 +1,4 @@
-"""What commands have in common: arguments, specs as they are named on the command line, and where they print to."""
+"""What commands share: types of arguments, the lookup of specs by name, and output."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ All = Annotated[bool, typer.Option("--all", help="All specs.")]
 AllAdded = Annotated[bool, typer.Option("--all", help="All that were added.")]
 Profile = Annotated[str, typer.Option(help="paper or smoke.")]
 Set = Annotated[list[str] | None, typer.Option("--set", help="An option of it, as alpha=0.1; repeatable.")]
-_UNBROKEN = 10_000  # columns of a file or a pipe: a row of a table is a line there
+_UNBROKEN = 10_000  # columns of a file or a pipe, so that each row of a table is one line
 
 
 def console() -> Console:
-    """Return standard output: a terminal as wide as it is; a file or a pipe so wide that nothing is cut off."""
+    """Return a console on standard output: as wide as the terminal; for a file or a pipe so wide that nothing wraps."""
     from rich.console import Console
 
     console = Console()
@@ -38,7 +38,7 @@ def console() -> Console:
 
 
 def print_table(columns: Iterable[str], right: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print rows as a table, some columns of it to the right. Prints nothing without rows."""
+    """Print rows as a table, with the columns in `right` aligned to the right. Print nothing if there are no rows."""
     from rich.markup import escape
 
     from pipeline.browse import plain_table
@@ -57,27 +57,27 @@ def warn(lines: Iterable[str]) -> None:
 
 
 def all_specs(workspace: Workspace) -> list[str]:
-    """Return the names of all specs; files that cannot be specs are none."""
+    """Return the names of all specs. Files that cannot be specs are left out."""
     return list(find_specs(workspace.specs, {}))
 
 
 def named_specs(workspace: Workspace, words: list[str] | None) -> list[str]:
-    """Return specs by what they are called on the command line. Raises :class:`UserError` for an unknown one."""
+    """Return the specs that are named on the command line. Raises :class:`UserError` for an unknown name."""
     return named(words, all_specs(workspace)) if words else []
 
 
 def selected(workspace: Workspace) -> SpecSelection:
-    """Return the specs that are compiled."""
+    """Return which specs are in use in a workspace."""
     return read_selection(workspace, all_specs(workspace))
 
 
 def warn_of_skipped(compilation: Compilation) -> None:
-    """Say which specs were passed over, and why."""
+    """Print to standard error which specs were skipped, and why."""
     warn(f"left alone: {problem}" for problem in compilation.skipped.values())
 
 
 def write_stages(workspace: Workspace, compilation: Compilation | None = None) -> None:
-    """Write what was compiled, by default of what is selected and valid, and say what that changed."""
+    """Write the stage files of a compilation, by default of all valid specs in use, and print what changed."""
     compiled = compilation or compile_workspace(workspace, wanted=())
     warn_of_skipped(compiled)
     counts = {"spec": len(compiled.tables), "run": len(compiled.runs)}

@@ -1,4 +1,4 @@
-"""Keeping: the ledger of results, and what was trained and dealt as files for others."""
+"""Commands that keep results in the ledger, and that export models and partitions as files for other programs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pipeline.workspace import PAPER, Workspace
 
 
 def keep(specs: Kept) -> None:
-    """Add what is up to date of some specs to results/; from then on nothing trains it again."""
+    """Add the up-to-date results of specs to results/. Runs with kept results are not trained again."""
     from pipeline.results.keep import keep
 
     workspace, some = Workspace.find(), 0
@@ -35,7 +35,7 @@ def keep(specs: Kept) -> None:
 
 
 def drop(specs: Kept) -> None:
-    """Remove kept results of some specs, so that they are trained when they are wanted."""
+    """Remove the kept results of specs. Their runs are trained again when a report needs them."""
     workspace = Workspace.find()
     names = named_specs(workspace, specs)
     compilation = compile_workspace(workspace, names, names, ledger=False)
@@ -44,7 +44,7 @@ def drop(specs: Kept) -> None:
 
 
 def list_() -> None:
-    """What is kept, since when, and whether it is what the specs ask for and the code would give."""
+    """List kept results: when they were obtained, and whether specs still use them and the code is unchanged."""
     from pipeline.results.keep import CURRENT, lines
 
     workspace = Workspace.find()
@@ -58,7 +58,7 @@ def list_() -> None:
 
 
 def show(run: Annotated[str, typer.Argument(help="The id of a run.")]) -> None:
-    """A kept result: what was run, by which code, where, and its curve."""
+    """Show a kept result: settings, versions of the code, machine, and accuracy and loss per round."""
     from pipeline.results.keep import curve_of, find
 
     entry = find(Ledger(Workspace.find().root), run)
@@ -71,7 +71,7 @@ def show(run: Annotated[str, typer.Argument(help="The id of a run.")]) -> None:
 
 
 def report() -> None:
-    """Write docs/results.md: published numbers with what was obtained for them, from what is kept."""
+    """Write docs/results.md, which compares published numbers with kept results."""
     from pipeline.results.report import write_report
 
     changed = write_report(Workspace.find())
@@ -85,7 +85,7 @@ def verify(
         list[str] | None, typer.Option(help="A cell by its labels, e.g. 'FedAvg, IID'; repeatable.")
     ] = None,
 ) -> None:
-    """Train cells of a kept table again, and compare every count with what is kept."""
+    """Train some kept cells of a spec again, and compare every count with the kept results."""
     from pipeline.results.verify import verify
 
     workspace = Workspace.find()
@@ -109,7 +109,7 @@ def export(
     seed: Annotated[int | None, typer.Option(help="Which of a cell's runs.")] = None,
     profile: Profile = PAPER,
 ) -> None:
-    """Write a client's model for others, as safetensors."""
+    """Export the model of a client as a safetensors file."""
     from pipeline.library.models import export
 
     path = export(Workspace.find(profile=profile), run, client, seed, out)
@@ -121,7 +121,7 @@ def export_split(
     out: Annotated[Path, typer.Option(help="Folder; a file per federation goes into it.")] = Path("exports"),
     profile: Profile = PAPER,
 ) -> None:
-    """Write who holds which samples as CSV, sample,client,split: for other tools, or for another study."""
+    """Export the partitions of a spec as CSV files with the columns sample,client,split, for other tools or studies."""
     from pflcore.data.assignment_files import write_split
     from pipeline.library.found import Found
 

@@ -1,4 +1,4 @@
-"""Beginning and looking: a study, parts of one's own, data, what a spec can name, and what was obtained."""
+"""Commands that create studies and their parts, download data, list what a spec can name, and show results."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def init(
         str | None, typer.Option("--from", help="A paper's spec to begin with, or all of a paper.")
     ] = None,
 ) -> None:
-    """Make a study: a folder with a first spec, ready for `dvc repro`."""
+    """Create a study: a folder with a first spec, ready for `dvc repro`."""
     specs, folder = create(name, source), os.path.relpath(name)
     print(f"{folder}: a study with {', '.join(f'specs/{spec}.yaml' for spec in specs)}")
     there = shlex.quote(f"./{folder}" if folder.startswith("-") else folder)
@@ -43,7 +43,7 @@ def new(
     kind: Annotated[str, typer.Argument(help="method, backbone, dataset or partition")],
     name: Annotated[str, typer.Argument(help="What specs shall call it.")],
 ) -> None:
-    """Write a file for a part of your own, which runs as it is, to go on from."""
+    """Create a file for your own method, backbone, dataset or partition: a working example for you to edit."""
     home = Workspace.find().home
     path = begin(kind, name, home)
     write_schema(home)
@@ -59,7 +59,7 @@ def check(
         typer.Option("--with", help="The backbone to try a method on, or the method to try a backbone with."),
     ] = None,
 ) -> None:
-    """Try a method or a backbone on small data: does it do what every such entry has to do?"""
+    """Run the generic tests of methods or backbones on one of them, with small data."""
     if len(names) > 2 or (len(names) == 2 and names[0] not in CHECKED):
         raise UserError(f"check takes a name, or a kind ({', '.join(CHECKED)}) and a name; got {' '.join(names)!r}")
     catalog, (*asked, name) = load_catalog(Workspace.find().home), names
@@ -83,7 +83,7 @@ def check(
 def fetch(
     name: Annotated[str, typer.Argument(help="A dataset, or hf:OWNER/NAME of the Hugging Face hub.")], set_: Set = None
 ) -> None:
-    """Download what a dataset needs and is not here, as far as a hash is known; say what a person has to get."""
+    """Download the missing files of a dataset whose hash is known, and list the files that you must get yourself."""
     from pipeline.browse.dataset_view import fetch as fetch_dataset
     from pipeline.browse.hub import PREFIX, fetch_from_hub
 
@@ -133,7 +133,7 @@ def describe(
     catalog = load_catalog(workspace.home)
     kind, name = names[0] if len(names) == 2 else None, names[-1]
     if kind in (None, "partition") and name in catalog.names("partition"):
-        from pipeline.browse.partition_view import Drawing, example_record  # with NumPy and pyarrow
+        from pipeline.browse.partition_view import Drawing, example_record  # slow: NumPy, pyarrow
 
         record = example_record(name, catalog, dataset=dataset, clients=clients, seed=seed, options=set_ or [])
         drawing = Drawing.make(record, workspace.root)
@@ -157,8 +157,8 @@ def results(
     csv: Annotated[bool, typer.Option("--csv", help="Print CSV, unrounded.")] = False,
     profile: Profile = PAPER,
 ) -> None:
-    """Print what was obtained for a spec, a row per cell of its table."""
-    from pipeline.cli.obtained import obtained, show  # with pandas
+    """Print the results of a spec, one row per cell of its table."""
+    from pipeline.cli.obtained import obtained, show  # slow: pandas
 
     frame = obtained(Workspace.find(profile=profile), spec, per_client)
     if csv:
@@ -171,7 +171,7 @@ def compare(
     first: Annotated[str, typer.Argument(help="A spec whose report has been made.")],
     second: Annotated[str, typer.Argument(help="Another one.")],
 ) -> None:
-    """Compare the tables of two specs: which cells differ, by how much, and whether beyond chance."""
+    """Compare the tables of two specs: which cells differ, by how much, and whether by more than chance."""
     from pipeline.results.compare import SAME, compare
 
     workspace = Workspace.find()
@@ -188,7 +188,7 @@ def report(
     names: Annotated[list[str] | None, typer.Argument(help="Papers, e.g. fedtp; all when left out.")] = None,
     profile: Profile = PAPER,
 ) -> None:
-    """Write a page per paper, and an index over all of them, from what has been run so far."""
+    """Write a page per paper and an index of all papers, from the results so far."""
     from pipeline.papers.pages import Papers
 
     papers = Papers.compiled(Workspace.find(profile=profile))

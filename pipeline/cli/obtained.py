@@ -1,4 +1,4 @@
-"""What a spec has obtained, as rows for a terminal or a CSV file."""
+"""The results of a spec, as rows for a terminal or a CSV file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _CELL = ("obtained_mean", "obtained_std", "n", "published_mean", "published_std"
 
 
 def obtained(workspace: Workspace, spec: str, per_client: bool) -> pd.DataFrame:
-    """Return a row per cell of a spec's table or, `per_client`, per run and client after the run's last round."""
+    """Return a row per cell of a spec's table, or with `per_client` per run and client after the run's last round."""
     study = Study(workspace)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always", NotUpToDate)
@@ -25,7 +25,7 @@ def obtained(workspace: Workspace, spec: str, per_client: bool) -> pd.DataFrame:
 
 
 def show(frame: pd.DataFrame) -> None:
-    """Print rows as a table, numbers to the right and with two decimals; a column of nothing is left out."""
+    """Print rows as a table. Numbers are aligned to the right, floats have two decimals, empty columns are left out."""
     frame = frame.dropna(axis="columns", how="all")
     numbers = [str(name) for name in frame if pd.api.types.is_numeric_dtype(frame[name])]
     text = frame.map(lambda value: f"{value:.2f}" if isinstance(value, float) else str(value))
@@ -39,7 +39,7 @@ def _cells(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _last_rounds(measured: pd.DataFrame) -> pd.DataFrame:
-    """Return accuracies and metrics in percent, but for the likelihood."""
+    """Return the measurements after each run's last round, in percent except the negative log-likelihood."""
     last = measured[measured["round"] == measured.groupby("run")["round"].transform("max")]
     percent = [name for name in ("accuracy", *METRICS) if name in last and name != "nll"]
     return last.assign(**{name: 100 * last[name] for name in percent})

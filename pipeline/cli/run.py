@@ -1,4 +1,4 @@
-"""Running: from specs to reports, and what is in the way."""
+"""Commands that validate, compile, plan and run specs, show progress, and remove unused files."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ Cells = Annotated[list[str] | None, typer.Option(help=CELL)]
 
 
 def validate(specs: Specs = None) -> None:
-    """Check specs, all when none is named, resolve their runs, and find what training would refuse. Changes nothing."""
+    """Check specs (all if none is named), their runs, and whether training would refuse any. Writes no stages."""
     from pipeline.plan.fit import misfits
 
     workspace = Workspace.find()
-    if (workspace.home / SCHEMA).is_file():  # a cache for editors, which then know what has been added
+    if (workspace.home / SCHEMA).is_file():  # editors then know entries that were added since
         write_schema(workspace.home)
     compilation = compile_workspace(workspace, named_specs(workspace, specs) or all_specs(workspace))
     wrong = misfits(workspace, compilation, compilation.runs)
@@ -58,7 +58,7 @@ def validate(specs: Specs = None) -> None:
 def compile_(
     check: Annotated[bool, typer.Option("--check", help="Write nothing; exit with 1 when stages are stale.")] = False,
 ) -> None:
-    """Compile what is selected to stages/ and dvc.yaml. What is up to date is not touched."""
+    """Compile the specs in use to stages/ and dvc.yaml. Files that are up to date are not touched."""
     workspace = Workspace.find()
     compilation = compile_workspace(workspace)
     if not check:
@@ -73,7 +73,7 @@ def compile_(
 
 
 def add(specs: Annotated[list[str], typer.Argument(help="Specs, or folders of them.")]) -> None:
-    """Let DVC see the stages of specs, on this machine: `dvc repro` and all its other commands know them then."""
+    """Write the stages of specs on this machine, so that `dvc repro` and all other DVC commands know them."""
     workspace = Workspace.find()
     names, chosen = named_specs(workspace, specs), selected(workspace)
     compilation = compile_workspace(workspace, sorted({*chosen.compiled, *names}))
@@ -85,7 +85,7 @@ def add(specs: Annotated[list[str], typer.Argument(help="Specs, or folders of th
 
 
 def drop(specs: Specs = None, all_: AllAdded = False) -> None:
-    """Undo `pfl add`. What has been computed stays in DVC's cache, and is found there when they are added again."""
+    """Undo `pfl add`. Results stay in DVC's cache, and are used when the specs are added again."""
     if bool(specs) == all_:
         raise UserError("name specs, or give --all")
     workspace = Workspace.find()
@@ -100,7 +100,7 @@ def drop(specs: Specs = None, all_: AllAdded = False) -> None:
 
 
 def plan(specs: Specs = None, all_: All = False, profile: Profile = PAPER) -> None:
-    """Say what there is to do, before anything runs: new runs, time and disk, spec by spec."""
+    """Show what remains to be done, spec by spec: new runs, time and disk space. Runs nothing."""
     from pipeline.plan.estimate import make_plan, plan_lines
 
     workspace = Workspace.find(profile=profile)
@@ -126,7 +126,7 @@ def run(
     set_: Annotated[list[str] | None, typer.Option("--set", help=SET)] = None,
     profile: Profile = PAPER,
 ) -> None:
-    """Compile, then bring specs' reports up to date: the same as `dvc repro`, in parallel."""
+    """Compile, then bring the reports of specs up to date: the same result as `dvc repro`, with stages in parallel."""
     from pipeline.running.options import RunOptions
     from pipeline.running.runner import run_specs
 
@@ -162,7 +162,7 @@ def clean(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     profile: Profile = PAPER,
 ) -> None:
-    """Remove artifacts and checkpoints that no spec here asks for any more, also from DVC's cache."""
+    """Remove artifacts and checkpoints that no spec here needs any more, also from DVC's cache."""
     from rich.filesize import decimal
 
     from pipeline.running.clean import remove, unused
@@ -189,7 +189,7 @@ def status(
     everything: Annotated[bool, typer.Option("--all", help="Every stage, also what is done or queued.")] = False,
     profile: Profile = PAPER,
 ) -> None:
-    """Say how far the `pfl run` of this workspace is, or how the last one ended."""
+    """Show the progress of the `pfl run` of this workspace, or how the last one ended."""
     from pipeline.running.board import Board, show_status, status_path
 
     workspace = Workspace.find(profile=profile)

@@ -1,1 +1,1 @@
-"""Runs and tables become DVC's stage files, and what a stage makes sure of before and after its work."""
+"""Compile runs and tables to DVC's stage files, and check the code and the inputs of stages that run."""

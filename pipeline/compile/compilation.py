@@ -1,4 +1,4 @@
-"""What a set of specs compiles to, as a value, and its stages as a graph: what comes before what."""
+"""The result of compiling specs as a value, and the dependency graph of its stages."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class Stage:
     """One DVC stage; paths are relative to the workspace."""
 
     file: str
-    name: str  # in that file, ``group@id`` for one of a group
-    command: str  # ``pfl stage``, its kind, and what it is about
+    name: str  # within the file; ``group@id`` for a stage of a group
+    command: str  # ``pfl stage``, its kind, its subjects and its seal; for the guard the kind alone
     deps: tuple[str, ...]
     outs: tuple[str, ...]
-    always: bool = False  # DVC runs it at every call, since more can change than what it sees
+    always: bool = False  # DVC runs it at every call, because inputs that DVC does not see can change
 
     @property
     def address(self) -> str:
@@ -35,47 +35,47 @@ class Stage:
 
     @property
     def subject(self) -> str:
-        """What it is about, for a reader: a run, a federation, a dataset, a spec."""
+        """The id or name of what the stage works on, for messages: a run, a federation, a dataset, a spec."""
         return self.kind if self.kind in ("guard", "index") else self.command.split()[3]
 
     @property
     def seal(self) -> str:
-        """What stands for the code that it works with."""
+        """The digests at the end of the command, of the code that the stage runs."""
         return self.command.split()[-1]
 
 
 @dataclass
 class Compilation:
-    """What a set of specs compiles to; specs, runs and selections are given by their ids."""
+    """The result of compiling a set of specs. Keys of mappings are ids of specs, runs or selections, unless noted."""
 
     tables: dict[str, ResolvedTable] = field(default_factory=dict)
-    runs: dict[str, Run] = field(default_factory=dict)  # that are trained; those that specs share occur once
-    counted: dict[str, Run] = field(default_factory=dict)  # of which no table shows more than can be counted
+    runs: dict[str, Run] = field(default_factory=dict)  # runs with a train stage or a kept result; shared ones once
+    counted: dict[str, Run] = field(default_factory=dict)  # runs of tables whose numbers need no training
     slots: int = 0  # (spec, run) pairs before sharing
     files: dict[str, str] = field(default_factory=dict)  # path relative to the workspace → text
     stages: list[Stage] = field(default_factory=list)
-    resources: dict[str, Resources] = field(default_factory=dict)  # of a run; of several specs, the most
-    kept: set[str] = field(default_factory=set)  # runs, trials included, that the ledger makes needless to train
-    made_by: dict[str, dict[str, str]] = field(default_factory=dict)  # versions of the code that a run depends on
+    resources: dict[str, Resources] = field(default_factory=dict)  # of a run: the largest that a spec states
+    kept: set[str] = field(default_factory=set)  # runs and trials that the ledger replaces, so they are not trained
+    made_by: dict[str, dict[str, str]] = field(default_factory=dict)  # versions of the code of each run
     selections: dict[str, Selection] = field(default_factory=dict)
-    weights: dict[str, str] = field(default_factory=dict)  # content of a file of pretrained weights → where it lies
-    skipped: dict[str, str] = field(default_factory=dict)  # invalid specs that were not asked for → what is wrong
+    weights: dict[str, str] = field(default_factory=dict)  # digest of a file of pretrained weights → its path
+    skipped: dict[str, str] = field(default_factory=dict)  # invalid specs that are not wanted → the error
     idle: list[str] = field(default_factory=list)  # a line for each setting without effect
-    untested: str | None = None  # why nothing can be trained as the engine is now
+    untested: str | None = None  # why nothing can be trained with the engine on disk; None if it can
 
     def table(self, spec: str) -> ResolvedTable:
-        """Return what one of the specs shows. Raises :class:`UserError` where it is abstract."""
+        """Return the resolved table of a spec. Raises :class:`UserError` if the spec is abstract."""
         if spec not in self.tables:
             raise UserError(f"specs/{spec}.yaml: abstract; name a spec that extends it")
         return self.tables[spec]
 
     @property
     def every_run(self) -> dict[str, Run]:
-        """Those that are trained and those that are not."""
+        """All runs: :attr:`runs` and :attr:`counted`."""
         return {**self.counted, **self.runs}
 
     def runs_of_specs(self) -> dict[str, list[str]]:
-        """Return spec → ids of all its runs, trials of what it tunes included; of specs that train any."""
+        """Return the ids of each spec's runs, trials included. Specs whose numbers need no training are left out."""
         trials = {name: [run.id for trial in one.trials for run in trial.runs] for name, one in self.selections.items()}
         return {
             spec: [*table.runs, *(run for name in {*table.tuned.values()} for run in trials[name])]
@@ -84,13 +84,13 @@ class Compilation:
         }
 
     def check_tested(self) -> None:
-        """Raise :class:`UserError` while the engine has been edited and regression runs have not seen it."""
+        """Raise :class:`UserError` if the engine was edited and `make pins` has not checked the edit."""
         if self.untested:
             raise UserError(self.untested)
 
 
 class Graph:
-    """Stages and what connects them: a stage comes after those that make what it depends on."""
+    """The dependency graph of stages: a stage comes after the stages that write its dependencies."""
 
     def __init__(self, stages: Iterable[Stage]) -> None:
         self.stages = {stage.address: stage for stage in stages}
@@ -102,7 +102,7 @@ class Graph:
 
     @cached_property
     def downstream(self) -> dict[str, list[str]]:
-        """Who depends on a stage directly."""
+        """The stages that depend directly on each stage."""
         after: dict[str, list[str]] = {address: [] for address in self.stages}
         for address, before in self.upstream.items():
             for other in before:
@@ -110,7 +110,7 @@ class Graph:
         return after
 
     def needed(self, targets: Iterable[str]) -> list[str]:
-        """Return the targets and all they depend on, each after what it depends on; the same order every time."""
+        """Return the targets and everything that they depend on, dependencies first, in a deterministic order."""
         order: dict[str, None] = {}
 
         def visit(address: str) -> None:
@@ -124,7 +124,7 @@ class Graph:
         return list(order)
 
     def after(self, address: str) -> set[str]:
-        """Return everything that depends on a stage, directly or not."""
+        """Return all stages that depend on a stage, directly or indirectly."""
         found: set[str] = set()
         waiting = [address]
         while waiting:
@@ -134,7 +134,7 @@ class Graph:
         return found
 
     def heights(self, order: list[str], seconds: Mapping[str, float]) -> dict[str, float]:
-        """Return for each stage in `order` the longest expected time from its start to the end of what needs it."""
+        """Return for each stage in `order` the expected seconds of the longest chain that begins with it."""
         height: dict[str, float] = {}
         for address in reversed(order):
             later = (height[other] for other in self.downstream[address] if other in height)

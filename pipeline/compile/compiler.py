@@ -1,8 +1,8 @@
 """The compiler: specs → resolved runs and tables → stage files, as text, deterministically.
 
-Nothing here touches the disk except to read specs and code; :mod:`pipeline.compile.generated` writes the result. One
+This module reads specs and code and writes only caches; :mod:`pipeline.compile.generated` writes the stage files. One
 stage file per federation keeps DVC fast, since it rewrites the whole ``dvc.lock`` beside a ``dvc.yaml`` after each
-stage. Stages that differ by an id are written once, with a line for each in a mapping for ``foreach``.
+stage. Stages that differ in an id and a few values share a template, with a line for each in a ``foreach`` mapping.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ def compile_workspace(
     *,
     ledger: bool = True,
 ) -> Compilation:
-    """Compile the specs that are selected in a workspace, or `only` some, selected or not.
+    """Compile the specs in use in a workspace, or the specs in `only`, in use or not.
 
-    Specs that are not `wanted` may be invalid, and files that cannot be specs are skipped, too. None wants
-    all. Runs that the workspace's ledger holds are taken from there, unless it is not to be used. Raises
-    :class:`UserError` for an invalid spec, and for a kept result that cannot be trusted.
+    Invalid specs that are not in `wanted`, and files that cannot be specs, are skipped and noted; if `wanted` is None,
+    they are errors. With `ledger`, runs with a current result in the workspace's ledger are not trained. Raises
+    :class:`UserError` for an invalid spec, and for a kept result that is damaged.
     """
     catalog = load_catalog(workspace.home)
     compilation = Compilation()
@@ -60,7 +60,7 @@ def compile_workspace(
             if wanted is None or name in wanted:
                 raise
             compilation.skipped[name] = str(error)
-    for name in compilation.tables:  # a report is a folder, and DVC allows no output inside of another
+    for name in compilation.tables:  # a report's outputs include folders, and DVC allows no output inside one
         for parent in map(str, PurePosixPath(name).parents):
             if parent in compilation.tables:
                 message = f"its report would lie inside that of specs/{parent}.yaml; rename one of them"
@@ -75,7 +75,7 @@ def compile_workspace(
 
 
 def source_folder() -> Path:
-    """Return the folder that holds the packages this process runs."""
+    """Return the folder of the packages that this process runs."""
     return Path(__file__).parents[2]
 
 
@@ -106,7 +106,7 @@ def _add_spec(compilation: Compilation, name: str, path: Path, workspace: at.Wor
 
 
 class _Emitter:
-    """Turns the runs, selections and tables of a compilation into its files and stages."""
+    """A builder of a compilation's files and stages from its runs, selections and tables."""
 
     def __init__(self, compilation: Compilation, code: Code, catalog: Catalog, workspace: at.Workspace) -> None:
         self.compilation = compilation
@@ -114,17 +114,17 @@ class _Emitter:
         self.records: dict[str, Any] = {}
         self.stages: dict[str, Stage] = {}
         self._code = code
-        self._made: dict[str, list[str]] = {}  # of each federation
+        self._made: dict[str, list[str]] = {}  # federation → paths of its dataset and partition
         self._digests: dict[of.Part, str] = {}
-        self._entries: defaultdict[str, dict[str, Any]] = defaultdict(dict)  # file → what it has of each stage or group
+        self._entries: defaultdict[str, dict[str, Any]] = defaultdict(dict)  # file → stage or group → its YAML
         self._runs = compilation.every_run
         compilation.made_by = {run.id: of.versions(code, catalog, run) for run in compilation.runs.values()}
 
     def emit(self, defaults: list[str], ledger: Ledger | None, watching: bool) -> None:
-        """Fill in the files and stages of the compilation, and which runs are kept.
+        """Fill in the files, the stages and the kept runs of the compilation.
 
-        `defaults` are the specs that a bare ``dvc repro`` ends with; without a ledger all runs are trained; when
-        watching, every ``dvc repro`` runs the guard, which notices what lies outside of the workspace.
+        `defaults` are the specs that a bare ``dvc repro`` brings up to date. Without a ledger all runs are trained. If
+        `watching`, every ``dvc repro`` runs the guard, which then notices changes outside the workspace.
         """
         compilation = self.compilation
         kept = self._recall(ledger) if ledger else set()
@@ -138,12 +138,12 @@ class _Emitter:
                 trials = [at.run_path(run, _ROUNDS) for run in runs]
                 self._add("stages/selections/dvc.yaml", name, "select", [name], trials, [at.selection_path(name)])
         texts = {at.table_path(name): self._report(name, table) for name, table in sorted(compilation.tables.items())}
-        # DVC may show what follows of the default specs; a picture, since what it draws itself needs the network.
+        # Metrics and plots of the default specs for DVC. A plot is an image, because DVC's own plots need the network.
         beside = {
             "metrics": [f"{at.report_path(name)}/metrics" for name in defaults],
             "plots": [f"{at.report_path(name)}/figures/curves.png" for name in defaults],
         }
-        # Only `pfl run` makes a profile's own workspace, and it compiles each time: nothing there can go unnoticed.
+        # The workspace of another profile needs no guard: only `pfl run` uses it, and `pfl run` compiles each time.
         if self.workspace.root == self.workspace.home:
             beside = {"params": [f"specs/{name}.yaml" for name in defaults], **beside}
             deps, more = self._compiled_from(), {"always_changed": True} if watching else {}
@@ -168,13 +168,13 @@ class _Emitter:
         content: str = "",
         **item: str,
     ) -> None:
-        """Add a stage to a stage file, unless it has it already.
+        """Add a stage to a stage file, unless the file has the stage already.
 
         Args:
-            name: ``group@id`` for one of a group, which differ in this id and in the values of `item`.
-            subjects: What it is about, the first words of its command.
-            code: Whose digests the command ends with; left out, what all stages of the kind share.
-            content: A digest of what it reads beside records and `deps`.
+            name: ``group@id`` for a stage of a group, whose stages differ in this id and in the values of `item`.
+            subjects: Ids or names of what the stage works on; they follow the kind in its command.
+            code: The code whose digests end the command; if empty, the code that all stages of the kind share.
+            content: A digest of what the stage reads besides records and `deps`.
         """
         code = code or of.code_of(kind)
         for part in code:
@@ -204,7 +204,7 @@ class _Emitter:
             self._entries[file][name] = own
 
     def _federation(self, run: Run) -> list[str]:
-        """Add the stages that make a dataset and partition it; return what they make."""
+        """Add the stages that make a dataset and partition it; return the paths of dataset and partition."""
         id_ = run.federation_id
         if id_ not in self._made:
             self._made[id_] = made = [self._data(run), at.partition_path(id_)]
@@ -214,7 +214,7 @@ class _Emitter:
         return [*self._made[id_]]
 
     def _data(self, run: Run) -> str:
-        """Add the stage that makes a dataset, and that of an encoder if there is one; return what the last makes."""
+        """Add the stage of a dataset, and the stage of its encoder if there is one; return the path of the samples."""
         data, made = run.unencoded.data_id, at.dataset_path(run.unencoded.data_id)
         self.records[data] = run.unencoded.data
         code = of.code_of_run("data", run)
@@ -232,9 +232,9 @@ class _Emitter:
         return encoded
 
     def _weights(self, content: str) -> str:
-        """Add the stage that reads a file of weights; return what it makes.
+        """Add the stage that reads a file of pretrained weights; return the path of its output.
 
-        The stage does not depend on the file: what has to be in it is in its record.
+        The stage does not depend on the file, because its record has the digest that the file must have.
         """
         id_ = weights_id(content)
         self.records[id_] = {"path": self.compilation.weights[content], "content": content}
@@ -260,7 +260,7 @@ class _Emitter:
         self._add(file, train_stage(run), "train", [run.id], deps, outs, of.code_of_run("train", run), **item)
 
     def _recall(self, ledger: Ledger) -> set[str]:
-        """Add a stage for each file of the ledger; return the runs and selections that are taken from there."""
+        """Add a recall stage for each file of the ledger that is used; return the kept runs and selections."""
         compilation, made_by = self.compilation, self.compilation.made_by
         current = [run.id for run in compilation.runs.values() if ledger.find(run, made_by[run.id]) is not None]
         kept = {run: at.run_path(run, _ROUNDS) for run in current}
@@ -280,7 +280,7 @@ class _Emitter:
         return {*kept}
 
     def _report(self, name: str, table: ResolvedTable) -> str:
-        """Add the stages that evaluate the runs of a table, and that show it; return the table's text."""
+        """Add the evaluate, describe and report stages of a table; return the table as JSON."""
         runs = [self._runs[run] for run in table.runs]
         self.records |= {run.id: run.record for run in runs}
         folder, _, stage = f"stages/{name}".rpartition("/")
@@ -288,7 +288,7 @@ class _Emitter:
         inputs = [at.table_path(name), GUARD] if table.counted else self._measured(table, runs)
         code, content = of.code_of_evaluation(table, runs), of.measured_content(table)
         self._add(file, f"evaluate-{stage}", "evaluate", [name], inputs, [frame], code, content)
-        # Of runs that are all kept the data are not needed, so their clients cannot be shown.
+        # If all runs of a federation are kept, its data are not made, so its clients cannot be shown.
         dealt = [one.federation for one in table.partitions if one.federation in self.records]
         for id_ in dealt:
             deps = [self.stages[f"{at.shard_path(id_)}:partition"].deps[0], at.partition_path(id_)]
@@ -302,7 +302,7 @@ class _Emitter:
         return text
 
     def _measured(self, table: ResolvedTable, runs: list[Run]) -> list[str]:
-        """Return what the numbers of a table are made of."""
+        """Return the paths of the artifacts from which the numbers of a table are computed."""
         inputs = [at.run_path(run.id, _ROUNDS) for run in runs]
         if "partitions" in (figure_needs(name) for name in table.drawn if name in figure_names()):
             inputs += sorted({self._federation(run)[1] for run in runs})
@@ -312,9 +312,9 @@ class _Emitter:
         return inputs
 
     def _compiled_from(self) -> list[str]:
-        """Return what compilation depends on, as far as it lies in the workspace, and what it last made of that.
+        """Return the guard's dependencies: inputs of the compilation in the workspace, and its last outputs.
 
-        Without the latter DVC would pass over the guard when an edit is undone, as it has seen those specs before.
+        Without the outputs DVC would skip the guard when an edit is undone, because it has seen those specs before.
         """
         root = self.workspace.root
         trained = {content for run in self.compilation.runs.values() for content in run.weights}
@@ -326,7 +326,7 @@ class _Emitter:
         return ["specs", *packages, *extensions.folders(), *beside, *weights, *made]
 
     def _files(self, beside: dict[str, Any]) -> dict[str, str]:
-        """Return all files by path, but for those of tables; `beside` is what the root file has beside its stages."""
+        """Return path → text of all files except tables; `beside` is what the root file has besides its stages."""
         digests: dict[str, Any] = {}
         for part, digest in sorted(self._digests.items(), key=lambda item: item[0].name):
             kind, _, name = part.name.partition(".")

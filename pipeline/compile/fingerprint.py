@@ -19,7 +19,7 @@ from pflcore import extensions
 from pflcore.files import write_text
 
 PACKAGES = ("pflcore", "pipeline")
-_METHOD = "2"  # changes with how the functions below read a module
+_METHOD = "2"  # raise it when the functions below read a module differently
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -29,31 +29,31 @@ def text_hash(text: str) -> str:
 
 
 class Code:
-    """The source of the project's packages, below the folder `source`, parsed at most once per process.
+    """The source of the project's packages in the folder `source`; each module is parsed at most once per process.
 
-    The file `known` remembers what was parsed from one process to the next.
+    The file `known` is a cache of the results of parsing for later processes.
     """
 
     def __init__(self, source: Path, known: Path | None = None) -> None:
         self.source = source
         self._parsed: dict[str, tuple[str, list[str]]] = {}
         self._file = known
-        self._known: dict[str, Any] = {}  # method and hash of a source → its meaning
+        self._known: dict[str, Any] = {}  # `_METHOD` and hash of a source → result of `_meaning`
         with contextlib.suppress(OSError, ValueError):
             self._known = dict(json.loads(known.read_text(encoding="utf-8"))) if known else {}
         self._remembered = len(self._known)
 
     def remember(self) -> None:
-        """Write what was parsed to the file given at the start, if there is anything new."""
+        """Write the results of parsing to the cache file, if there are new ones."""
         if self._file is not None and len(self._known) > self._remembered:
-            with contextlib.suppress(OSError):  # what cannot be stored is parsed again the next time
+            with contextlib.suppress(OSError):  # without the cache, the next process parses again
                 write_text(self._file, json.dumps(self._known))
 
     def fingerprint(self, root: str, without: str | None = None) -> str:
-        """Return a line per module in the import closure of `root`: its name and the hash of its meaning.
+        """Return a line per module in the import closure of `root`: its name and the hash of its syntax tree.
 
-        What is in the closure of `without` is left out. Where a module imports Jinja, templates beside the packages
-        (``*.j2``) count with their whole text.
+        Modules in the closure of `without` are left out. If a module imports Jinja, the templates of the packages'
+        modules (``templates/*.j2`` beside them) have lines, too, with the hash of their whole text.
         """
         closure = self._closure(root) - (self._closure(without) if without else set())
         lines = [f"{module} {self._parse(module)[0]}" for module in sorted(closure)]
@@ -64,17 +64,17 @@ class Code:
         return "".join(f"{line}\n" for line in lines)
 
     def outside(self, root: str) -> str:
-        """Return the lines of :meth:`fingerprint` of modules that are not of the project's packages."""
+        """Return the lines of :meth:`fingerprint` for modules outside the packages; "" if `root` is in the packages."""
         own = [] if root in self.modules else sorted(self._closure(root) - self.modules.keys())
         return "".join(f"{module} {self._parse(module)[0]}\n" for module in own)
 
     @staticmethod
     def names(fingerprint: str) -> list[str]:
-        """Return the modules and templates of a fingerprint."""
+        """Return the names of the modules and templates in a fingerprint."""
         return [line.split()[0] for line in fingerprint.splitlines()]
 
     def altered(self, fingerprint: str, contents: Mapping[str, bytes]) -> str | None:
-        """Return the first module or template of a fingerprint that `contents` lacks or has with another meaning."""
+        """Return the first module or template of a fingerprint that `contents` lacks or has with another hash."""
         for name, expected in (line.split() for line in fingerprint.splitlines()):
             hash_of = _bytes_hash if name.endswith(".j2") else lambda content: self._meaning(content)[0]
             if name not in contents or hash_of(contents[name]) != expected:
@@ -89,7 +89,7 @@ class Code:
         return {name.removesuffix(".__init__"): path for name, path in names}
 
     def has(self, module: str) -> bool:
-        """Return whether it is one of the packages' modules, or of those that join them."""
+        """Return whether a module belongs to the project's packages, to the study or to an installed extension."""
         return module in self.modules or module in extensions.modules()
 
     def _closure(self, root: str) -> set[str]:
@@ -104,14 +104,14 @@ class Code:
         return closure
 
     def _parse(self, module: str) -> tuple[str, list[str]]:
-        """Return the hash of what a module means, and what it imports."""
+        """Return the hash of a module's syntax tree, and the absolute names that it imports."""
         if module in self._parsed:
             return self._parsed[module]
         path = self.modules.get(module) or extensions.modules()[module]
         package = module if path.name == "__init__.py" else module.rpartition(".")[0]
         meaning, names = self._meaning(path.read_bytes())
         parsed = meaning, [resolve_name(name, package) for name in names]
-        if module in self.modules:  # a study's may be edited or left
+        if module in self.modules:  # the study's modules can change in this process
             self._parsed[module] = parsed
         return parsed
 
@@ -128,7 +128,7 @@ def _bytes_hash(content: bytes) -> str:
 
 
 def _meaning(source: bytes) -> tuple[str, list[str]]:
-    """Return the hash of what a module means, and what it imports, with leading dots where that is relative."""
+    """Return the hash of a module's syntax tree without docstrings, and its imports, relative ones with their dots."""
     tree = ast.parse(source)
     imports: list[str] = []
     for node in ast.walk(tree):
@@ -145,7 +145,7 @@ def _meaning(source: bytes) -> tuple[str, list[str]]:
 
 
 def _normalised(node: object) -> Iterator[str]:
-    """Yield a tree as text, without positions and empty fields, some of which only newer versions of Python have."""
+    """Yield a syntax tree as text, without positions and empty fields: only newer versions of Python have some."""
     if isinstance(node, ast.AST):
         yield f"({type(node).__name__}"
         for name, value in ast.iter_fields(node):

@@ -1,4 +1,4 @@
-"""What the compiler generates: as YAML that people and DVC read and as JSON, and written only where it differs."""
+"""Files that the compiler generates: YAML for people and DVC, JSON for stages. Only changed files are written."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from pipeline.workspace import CODE, RECORDS, TABLES, Workspace
 
 
 class Line(dict[str, Any]):
-    """A mapping that YAML has on one line."""
+    """A mapping that is written on one line of YAML."""
 
 
 class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
     ignore_aliases: Callable[..., bool] = staticmethod(lambda data: True)
 
 
-# DVC reads YAML 1.2, where ids like `12e45678` and `00000008` are numbers, too: they are quoted.
+# DVC reads YAML 1.2, in which ids such as `12e45678` and `00000008` are numbers, so they are quoted.
 _NUMBER = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?$|0o[0-7]+$")
 _Dumper.add_implicit_resolver("tag:yaml.org,2002:float", _NUMBER, list("-+.0123456789"))
 _Dumper.add_representer(Line, lambda dumper, line: dumper.represent_mapping("tag:yaml.org,2002:map", line, True))
 
 
 def to_yaml(value: Any) -> str:
-    """Return YAML with keys as given and nothing folded or aliased."""
+    """Return YAML with keys in the given order, without folded lines and without aliases."""
     text: str = yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1_000_000)
     return text
 
 
 def to_json(value: Any, levels: int = 2) -> str:
-    """Return JSON with an item per line on so many of the outer levels, and no line end after the last."""
+    """Return JSON with one item per line on the outer `levels` levels, and no line end after the last."""
     if not levels or not value or not isinstance(value, dict | list):
         return json.dumps(value, ensure_ascii=False)
     if isinstance(value, list):
@@ -49,11 +49,11 @@ def to_json(value: Any, levels: int = 2) -> str:
 
 @dataclass(frozen=True)
 class Changes:
-    """How the generated files of a workspace differ from what the specs compile to; paths are relative to it."""
+    """The difference between a workspace's generated files and a compilation; paths are relative to the workspace."""
 
-    written: dict[str, str]  # content of those that are missing or other ones; the root file is the last
-    left: list[str]  # that nothing compiles to any more
-    summary: str  # which runs, reports and digests of code come, change or go
+    written: dict[str, str]  # path → text of files that are missing or differ; the root file is last
+    left: list[str]  # files that no spec compiles to any more
+    summary: str  # how many runs, reports and digests of code are added, changed or removed
 
     def __bool__(self) -> bool:
         return bool(self.written or self.left)
@@ -65,15 +65,15 @@ def compare(workspace: Workspace, compilation: Compilation) -> Changes:
     for path in (workspace.root / "dvc.yaml", *workspace.stages.rglob("*")):
         if path.is_file() and path.name != "dvc.lock" and not path.name.startswith("."):
             before[path.relative_to(workspace.root).as_posix()] = path.read_text(encoding="utf-8", errors="replace")
-    if compilation.skipped:  # what is left of their stages refers to these
+    if compilation.skipped:  # stages of skipped specs remain, and use these digests and records
         digests = _merged(_parsed(parse_yaml, before.get(CODE, "")), parse_yaml(files[CODE]))
         files[CODE] = files[CODE].partition("\n")[0] + "\n" + to_yaml(digests)
         records = _merged(_parsed(json.loads, before.get(RECORDS, "")), json.loads(files[RECORDS]))
         files[RECORDS] = to_json(records, 1) + "\n"
-    # The root file last: until it is there, an interrupted compilation is seen by the next one.
+    # The root file is written last, so that the next compilation notices one that was interrupted.
     differing = (name for name in files if before.get(name) != files[name])
     written = {name: files[name] for name in sorted(differing, key=lambda name: (name == "dvc.yaml", name))}
-    # Which belong to specs that are skipped is not known.
+    # It is unknown which of these files belong to skipped specs.
     left = sorted(before.keys() - files.keys()) if not compilation.skipped else []
     old = _named({name: before[name] for name in (*written, *left) if name in before})
     new = _named(written)
@@ -90,7 +90,7 @@ def compare(workspace: Workspace, compilation: Compilation) -> Changes:
 
 
 def write(workspace: Workspace, compilation: Compilation) -> Changes:
-    """Bring the stage files up to date; files that are right already are not touched."""
+    """Bring the stage files up to date, and return the changes. Files that are up to date are not touched."""
     changes = compare(workspace, compilation)
     for name, text in changes.written.items():
         write_text(workspace.root / name, text)
@@ -105,7 +105,7 @@ def write(workspace: Workspace, compilation: Compilation) -> Changes:
 
 
 def _parsed(parse: Callable[[str], Any], text: str) -> dict[str, Any]:
-    """Return what a generated file says; nothing where somebody has edited it by hand to something else."""
+    """Return the mapping in a generated file; {} if it has none, because it was edited by hand."""
     try:
         value = parse(text)
     except ValueError:
@@ -114,7 +114,7 @@ def _parsed(parse: Callable[[str], Any], text: str) -> dict[str, Any]:
 
 
 def _merged(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
-    """Return the entries of both, sorted, mappings merged likewise; of other values the new ones."""
+    """Return both mappings merged recursively and sorted by key; other values are taken from `new`."""
     merged = old | new
     for key in old.keys() & new.keys():
         if isinstance(old[key], dict) and isinstance(new[key], dict):
@@ -123,7 +123,7 @@ def _merged(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
 
 
 def _named(files: Mapping[str, str]) -> dict[tuple[str, str], object]:
-    """Return what files have of runs, reports and digests of code, by its kind and name."""
+    """Return the runs, reports and digests of code in generated files, by (kind, name)."""
     named: dict[tuple[str, str], object] = {}
     named |= {("report", name): text for name, text in files.items() if name.startswith(f"{TABLES}/")}
     try:

@@ -1,10 +1,10 @@
-"""Seals: a stage computes with the code that its command was compiled for, and records nothing of replaced inputs.
+"""Seals: a stage runs the code that its command was compiled for, and records nothing if its inputs were replaced.
 
-DVC hashes what a stage depends on when its command has ended. Whatever was edited, compiled or checked out meanwhile
-would lend its name to a result that it did not make. So a command names the ids of records, which are their hashes, and
-ends with a seal: digests of the code, of ``stages/code.yaml``. A process begins by making sure that it is of this code,
-and imports all of it, so that a later edit reaches neither its result nor a checkpoint; when it ends, what it read must
-still be what it was.
+DVC hashes the dependencies of a stage after its command has ended. A file that was edited, compiled or checked out in
+the meantime would be recorded as the source of a result that it did not make. A command therefore has the ids of
+records, which contain their hashes, and ends with a seal: digests of code from ``stages/code.yaml``. A stage first
+checks that the code on disk has these digests. It then imports all of this code, so that a later edit changes neither
+its result nor a checkpoint. When it ends, its inputs must not have changed.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _AGAIN = "type the same command again"
 
 @dataclass(frozen=True)
 class Sealed:
-    """A stage at work: what stands for its code, what it reads, and what these files looked like when it began."""
+    """A running stage: its seal, its inputs, and the state of each input file at the start (see :func:`_stats`)."""
 
     seal: str
     inputs: tuple[Path, ...]
     found: dict[str, tuple[int, ...]]
 
     def confirm(self) -> None:
-        """Raise :class:`UserError` if an input is not what it was when the stage began."""
+        """Raise :class:`UserError` if an input file was replaced, written or removed since the stage began."""
         now = _stats(self.inputs)
         if replaced := [path for path, stat in self.found.items() if now.get(path) != stat]:
             raise UserError(f"{replaced[0]}: replaced while this stage read it, so nothing is recorded; {_AGAIN}")
@@ -43,10 +43,10 @@ class Sealed:
 def sealed(
     code: Sequence[Part], seal: str | None, inputs: Iterable[str | Path] = (), content: str = ""
 ) -> Iterator[Sealed]:
-    """Yield a stage at work, in the folder of the workspace; its inputs are confirmed at the end.
+    """Yield a running stage, whose current folder is the workspace; confirm its inputs at the end.
 
-    `seal` is what its command ends with; None, by hand, is that of the code that lies here. It begins with `content`,
-    the digest of what else the stage reads. Raises :class:`UserError` for another code, or a replaced input.
+    `seal` is the end of the stage's command; None, for a stage started by hand, accepts the code on disk. A seal begins
+    with `content`, the digest of what else the stage reads. Raises :class:`UserError` if code or inputs have changed.
     """
     disk = Code(Path(sources.__file__).parent.parent, study_home() / ".pfl" / "fingerprints.json")
     fingerprints = {part: part.fingerprint(disk) for part in code}
@@ -71,7 +71,7 @@ def sealed(
 
 
 def study_home() -> Path:
-    """Return the folder of specs and of a study's own entries around the current one, which has none on a node."""
+    """Return the study's folder around the current one; on a cluster's node, which has no specs, the current one."""
     try:
         return Workspace.find().home
     except UserError:  # stages that were copied without their specs
@@ -79,7 +79,7 @@ def study_home() -> Path:
 
 
 def _load(code: Code, fingerprint: str, since: str, remedy: str) -> None:
-    """Import all that a fingerprint names, and make sure that it is what it says."""
+    """Import all modules of a fingerprint. Raises :class:`UserError` if an imported source has another hash."""
     fault = None
     for name in filter(code.has, code.names(fingerprint)):  # templates are read with their modules
         try:
@@ -93,7 +93,7 @@ def _load(code: Code, fingerprint: str, since: str, remedy: str) -> None:
 
 
 def _stats(paths: Iterable[Path]) -> dict[str, tuple[int, ...]]:
-    """Return what tells whether a file has been written or replaced, of each below some paths."""
+    """Return inode, size in bytes and modification time in ns of each file at or below `paths`."""
     files = [file for path in paths for file in (path, *path.rglob("*")) if file.is_file()]
     stats = {file.as_posix(): file.stat() for file in files}
     return {name: (stat.st_ino, stat.st_size, stat.st_mtime_ns) for name, stat in stats.items()}

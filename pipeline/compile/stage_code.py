@@ -1,9 +1,9 @@
-"""Which code a stage works with, in parts: the engine by its version, the rest by digests of what it imports.
+"""The code that a stage runs, in parts: the engine by its version, all other code by digests of import closures.
 
-What data, features, partition and train stages share is the engine. A change of it could change any result, and hardly
-one does, so these stages depend not on its sources but on its version, which is raised when numbers change.
-``engine.txt`` beside this file has the sources with which regression runs gave their numbers under that version. While
-those on disk are others, nothing is trained.
+The engine is the code that data, features, partition and train stages share. Few of its edits change a result, so these
+stages depend on its version, which is raised when numbers change, and not on its sources. ``engine.txt`` beside this
+file has the hashes of the sources that gave the numbers of the regression runs (`make pins`) under that version. If
+the sources on disk have other hashes, nothing is trained.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ RECORD = "pipeline/compile/engine.txt"  # in the folder of the packages
 TITLE = f"engine version {ENGINE_VERSION}"
 """The first line of the record."""
 _NOT_MEASURED = {"title", "caption", "notes", "paper", "better", "decimals", "partitions", "claims", "derived"}
-"""What a table says of how its numbers are shown, which no measurement depends on."""
+"""Fields of a table that determine only how its numbers are shown; no measurement depends on them."""
 
 
 _ELSEWHERE = {
@@ -40,7 +40,7 @@ _ELSEWHERE = {
     "recall": "pipeline.stages.results",
     "select": "pipeline.stages.results",
 }
-"""Modules that do the work of a stage, where that is none of the stage's name."""
+"""Stage → the module that does its work, for modules with another name than the stage."""
 
 
 def root_of(stage: str) -> str:
@@ -50,9 +50,9 @@ def root_of(stage: str) -> str:
 
 @dataclass(frozen=True)
 class Engine:
-    """The sources of the engine that the regression runs have seen, under the version that `title` says.
+    """The sources of the engine under the version in `title`.
 
-    `sources` has by module the hash of its meaning and the stages that import it: ``"6b55b6d078a4e7e8 train"``.
+    `sources` maps a module to the hash of its syntax tree and the stages that import it: ``"6b55b6d078a4e7e8 train"``.
     """
 
     title: str
@@ -60,7 +60,7 @@ class Engine:
 
     @classmethod
     def on_disk(cls, code: Code) -> Engine:
-        """Read the engine as its sources lie there."""
+        """Return the engine whose sources are on disk."""
         sources: dict[str, str] = {}
         for stage in STAGES:
             for name, hash_ in (line.split() for line in code.fingerprint(root_of(stage)).splitlines()):
@@ -69,7 +69,7 @@ class Engine:
 
     @classmethod
     def recorded(cls, code: Code) -> Engine:
-        """Read the record. Raises :class:`UserError` when it is missing or was edited."""
+        """Return the engine in ``engine.txt``. Raises :class:`UserError` if the file is missing or edited by hand."""
         path = code.source / RECORD
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else []
         engine = cls("".join(lines[:1]), {name: rest for name, _, rest in (line.partition(" ") for line in lines[2:])})
@@ -80,23 +80,23 @@ class Engine:
 
     @property
     def text(self) -> str:
-        """The text of the record. Its second line stands for all others, so that merged edits meet there."""
+        """The text of the record. Its second line is a digest of the lines below, so that two edits conflict there."""
         lines = [f"{name} {rest}" for name, rest in self.sources.items()]
         digest = text_hash("\n".join(lines))[:16]
         return "\n".join([self.title, f"sources {digest}", *lines]) + "\n"
 
     def write(self, code: Code) -> None:
-        """Write the record of the packages in `code`."""
+        """Write the record to ``engine.txt`` of the packages in `code`."""
         write_text(code.source / RECORD, self.text)
 
     def fingerprint(self, stage: str) -> str:
-        """Return the lines of what a stage of this kind imports, as :meth:`Code.fingerprint` has them."""
+        """Return the fingerprint of what a stage of this kind imports, in the form of :meth:`Code.fingerprint`."""
         words = {name: rest.split() for name, rest in self.sources.items()}
         return "".join(f"{name} {hash_}\n" for name, (hash_, *stages) in words.items() if stage in stages)
 
 
 def untested(code: Code) -> str | None:
-    """Return what to say while the engine on disk is not the one that regression runs have seen; None when it is."""
+    """Return an error message if the engine on disk is not the one that `make pins` has checked; None if it is."""
     known, now = Engine.recorded(code), Engine.on_disk(code)
     names = sorted({*now.sources, *known.sources})
     edited = [name for name in names if now.sources.get(name) != known.sources.get(name)]
@@ -108,20 +108,20 @@ def untested(code: Code) -> str | None:
 
 
 class Part(NamedTuple):
-    """Code that a stage works with: what `module` imports but for what `without` does; the engine by its version."""
+    """A part of a stage's code: what `module` imports, except what `without` imports; for the engine its version."""
 
-    name: str  # ``method.fedper``, under which ``stages/code.yaml`` has its digest
+    name: str  # such as ``method.fedper``: the key of its digest in ``stages/code.yaml``
     module: str
     without: str | None = None
 
     def fingerprint(self, code: Code) -> str:
-        """Return its modules with the hashes of their meaning, a line each."""
+        """Return a line per module: its name and the hash of its syntax tree."""
         if self.name == ENGINE:
             return Engine.recorded(code).fingerprint(self.module.rpartition(".")[2])
         return code.fingerprint(self.module, without=self.without)
 
     def digest(self, fingerprint: str) -> str:
-        """Return what stands for it in commands."""
+        """Return the digest of the part in commands, given its fingerprint; for the engine, its version."""
         return str(ENGINE_VERSION) if self.name == ENGINE else text_hash(fingerprint)[:12]
 
 
@@ -131,11 +131,11 @@ def code_of(kind: str) -> list[Part]:
 
 
 def code_of_run(kind: str, run: Run) -> list[Part]:
-    """Return the code of a stage on the way to the result of a run: data, features, partition or train."""
-    if kind in ("data", "partition"):  # of which a run may have no more
+    """Return the code of a run's stage of a kind: data, features, partition or train."""
+    if kind in ("data", "partition"):  # `run` may have no other entries then
         entries = [("dataset", run.dataset)] if kind == "data" else [("partition", run.partition)]
     elif kind == "features":
-        name, root = run.encoder[0], root_of("train")  # as elsewhere, so that a backbone has one digest
+        name, root = run.encoder[0], root_of("train")  # the root of train, so that a backbone has one digest
         return [*code_of(kind), Part(f"backbone.{name}", module_of("backbone", name), root)]
     else:
         entries = [("method", run.method), ("backbone", run.backbone), *(("analysis", name) for name in run.analyses)]
@@ -144,7 +144,7 @@ def code_of_run(kind: str, run: Run) -> list[Part]:
 
 
 def code_of_evaluation(table: ResolvedTable, runs: Iterable[Run]) -> list[Part]:
-    """Return the code of a table's evaluate stage; of what is counted without training that is the runs' code, too."""
+    """Return the code of a table's evaluate stage, including the runs' code if the table needs no training."""
     if not table.counted:
         return code_of("evaluate")
     own = dict.fromkeys(part for run in runs for part in code_of_run("train", run))
@@ -152,23 +152,23 @@ def code_of_evaluation(table: ResolvedTable, runs: Iterable[Run]) -> list[Part]:
 
 
 def code_of_report(table: ResolvedTable) -> list[Part]:
-    """Return the code of a table's report, with that of its figures."""
+    """Return the code of a table's report stage, including the code of its figures."""
     names, root = figure_names(), root_of("report")
     return code_of("report") + [Part(f"figure.{one}", figure_module(one), root) for one in table.drawn if one in names]
 
 
 def measured_content(table: ResolvedTable) -> str:
-    """Return the digest of what the evaluate stage takes from a table."""
+    """Return the digest of the fields of a table that its evaluate stage uses."""
     return text_hash(table.model_dump_json(exclude=_NOT_MEASURED))[:12]
 
 
 def shown_content(table: str) -> str:
-    """Return the digest of the text of a table, all of which its report shows."""
+    """Return the digest of the whole text of a table, on which its report stage depends."""
     return text_hash(table)[:12]
 
 
 def versions(code: Code, catalog: Catalog, run: Run) -> Versions:
-    """Return the versions of the code that a run's result depends on; of a study's own entries a digest."""
+    """Return the versions of the code of a run's result. Entries outside the packages have a digest as version."""
     made_by = {"engine": str(ENGINE_VERSION)}
     parts = [(kind, getattr(run, kind)) for kind in ("dataset", "partition", "method", "backbone")]
     parts += [("backbone", run.encoder[0])] if run.features else []

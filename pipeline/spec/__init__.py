@@ -1,1 +1,1 @@
-"""The language of specs: YAML becomes frozen runs and tables, with an address for every error."""
+"""The spec language: from YAML to resolved runs and tables. Every error names a file, a line and an address."""

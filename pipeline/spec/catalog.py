@@ -1,8 +1,8 @@
 """Everything that specs can name, as plain data: entries of the registries with their options, settings, and figures.
 
-Collecting entries imports every method and backbone, and with them torch. The result is therefore stored as JSON under
-a name that is a hash of the sources of all entries: reading a spec or completing it in an editor does not wait for
-torch.
+Collecting entries imports every method and backbone, and with them torch. The result is therefore stored as JSON, with
+a hash of the sources of all entries in the file name, so that reading a spec or completing it in an editor does not
+import torch.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _TYPES: dict[str, Any] = {"int": int, "float": float, "str": str, "bool": bool, 
 
 @dataclass(eq=False)
 class Invalid(Exception):
-    """A part of a run that does not validate: the option at fault, the place in its value, and what is wrong."""
+    """The error of a part of a run that is not valid: the option, the address in its value, and the message."""
 
     option: str | None  # None when one is missing or several contradict each other
     inside: Address
@@ -62,7 +62,7 @@ class EntryInfo:
     """One registered entry, such as a dataset or a method, or one group of settings.
 
     `facts` holds the other public class attributes that are plain data, such as a dataset's shape or a method's
-    personal groups. `origin` says where an entry is from that is not built in: a file of the study, or a package.
+    personal groups. `origin` is the file of the study or the package of an entry, or "" if it is built in.
     """
 
     name: str
@@ -85,7 +85,7 @@ class Catalog:
 
     entries: dict[str, dict[str, EntryInfo]]
     settings: dict[str, EntryInfo]
-    # What is wrong with a study's own parts.
+    # Kind → name → what is wrong with it, of parts that are not built in.
     broken: dict[str, dict[str, str]] = dataclasses.field(default_factory=dict)
 
     @cached_property
@@ -105,7 +105,7 @@ class Catalog:
         return self.settings[kind] if kind in self.settings else self.entries[kind][name]
 
     def options(self, kind: str, name: str) -> tuple[OptionInfo, ...]:
-        """Return what a spec may say about an entry, or about a group of settings."""
+        """Return the options that a spec may set of an entry, or of a group of settings."""
         return self.entry(kind, name).options + _OF_ALL.get(kind, ())
 
     def all_options(self, kind: str) -> list[str]:
@@ -113,15 +113,15 @@ class Catalog:
         return sorted({option.name for name in self.names(kind) for option in self.options(kind, name)})
 
     def beside(self, kind: str) -> list[str]:
-        """Return the fields of a run that a value of this component's axis can set beside its own options.
+        """Return the fields of a run that a value of this component's axis can set besides its own options.
 
-        One that is called like an option of any entry of the kind is none of them: there, that key is the option.
+        Fields that have the name of an option of any entry of the kind are left out: the key then means the option.
         """
         own = [kind, *self.all_options(kind)]
         return [field for field in RUN_FIELDS if field not in own]
 
     def check_part(self, name: str, kinds: Iterable[str]) -> None:
-        """Raise :class:`UserError` where a part of the study has that name, is of one of the kinds, and is broken."""
+        """Raise :class:`UserError` if a part of one of the kinds has that name and is broken."""
         for kind in kinds:
             if name in self.broken.get(kind, {}):
                 raise UserError(self.broken[kind][name])
@@ -131,22 +131,22 @@ class Catalog:
         return sorted({*figure_names(), *self.names("analysis")})
 
     def model(self, kind: str, name: str) -> type[Part]:
-        """Return the options of an entry, or of a group of settings."""
+        """Return a model of the options of an entry, or of a group of settings."""
         if (kind, name) not in self._models:
             self._models[kind, name] = create_model(name, __base__=Part, **_fields(self.options(kind, name)))
         return self._models[kind, name]
 
     def encoder(self, backbone: str) -> type[Features]:
-        """Return `features` of a dataset with the options of that backbone, which has its weights from `weights`."""
+        """Return a model of a dataset's `features`, with the backbone's options; `weights` replaces `pretrained`."""
         if ("features", backbone) not in self._models:
             infos = [info for info in self.options("backbone", backbone) if info.name != "pretrained"]
             self._models["features", backbone] = create_model("features", __base__=Features, **_fields(infos))
         return cast("type[Features]", self._models["features", backbone])
 
     def validate(self, kind: str, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a part of a run with defaults written out, as JSON data; raise :class:`Invalid`.
+        """Return a part of a run with defaults written out, as JSON data. Raises :class:`Invalid`.
 
-        Equal parts are shared: do not modify it. `values` of an entry have a `name`.
+        Equal `values` give the same object, so do not modify it. `values` of an entry have a `name`.
         """
         key = json.dumps([kind, values], sort_keys=True)
         if key not in self._valid:
@@ -171,14 +171,14 @@ class Catalog:
         except ValidationError as error:
             loc, message = first_fault(error, model, "option")
             raise Invalid(str(loc[0]) if loc else None, loc[1:], message) from None
-        except UserError as error:  # each option is right, but they contradict each other
+        except UserError as error:  # each option is valid, but they contradict each other
             raise Invalid(None, (), str(error)) from None
         if kind == "dataset" and part["features"] is not None:
             part["features"] = self._features(part["features"])
         return _without_later(part, self.options(kind, name))
 
     def _features(self, stated: Mapping[str, Any]) -> dict[str, Any]:
-        """Return `features` of a dataset with defaults written out; raise :class:`Invalid`."""
+        """Return `features` of a dataset with defaults written out. Raises :class:`Invalid`."""
         name = stated.get("backbone")
         if not isinstance(name, str):
             raise Invalid("features", (), "backbone: must be a name; its options stand beside it")
@@ -199,7 +199,7 @@ class Catalog:
         return _without_later(part, [info for info in self.options("backbone", name) if info.name in part])
 
     def stated(self, kind: str, part: Mapping[str, Any], option: str) -> Any:
-        """Return the value of an option in a part of a run, which leaves out defaults of options marked `later`."""
+        """Return the value of an option in a part of a run; the default if the part leaves it out (`later`)."""
         infos = self.options(kind, str(part.get("name", kind)))
         return part.get(option, next(info.default for info in infos if info.name == option))
 
@@ -220,11 +220,11 @@ _ADAPTER = TypeAdapter(Catalog)
 
 
 def _fields(infos: Iterable[OptionInfo]) -> dict[str, Any]:
-    """Return options as fields of a model, under other names, as an option may be called like a method of models."""
+    """Return options as fields of a model, under other names, as an option may have the name of a model's method."""
     fields: dict[str, Any] = {}
     for info in infos:
         item: Any = _TYPES[info.type]
-        if info.choices:  # Python would take true for 1
+        if info.choices:  # in Python true equals 1
             item = Annotated[Literal[info.choices], BeforeValidator(_no_bool)]
         bounds: Any = {key: int(bound) if item is int else bound for key, bound in info.bounds.items()}
         item = Annotated[item, Field(**bounds)] if bounds else item
@@ -235,7 +235,7 @@ def _fields(infos: Iterable[OptionInfo]) -> dict[str, Any]:
 
 
 def _without_later(part: dict[str, Any], infos: Iterable[OptionInfo]) -> dict[str, Any]:
-    """Return a part of a run without the options that came later and have their defaults."""
+    """Return a part of a run without the options marked `later` that have their defaults."""
     silent = [info.name for info in infos if info.later and part[info.name] == info.default]
     return {option: value for option, value in part.items() if option not in silent}
 
@@ -253,9 +253,9 @@ def load_catalog(root: Path) -> Catalog:
     with contextlib.suppress(OSError, ValueError):
         return Catalog.from_json(path.read_text(encoding="utf-8"))
     catalog = build_catalog()
-    if catalog.broken:  # perhaps for what is not installed, which the cache does not look at
+    if catalog.broken:  # perhaps by a missing package, whose installation does not change the hash
         return catalog
-    with contextlib.suppress(OSError):  # what cannot be stored is made again the next time
+    with contextlib.suppress(OSError):  # without the cache, the next process collects again
         write_text(path, catalog.to_json())
         for other in path.parent.glob("catalog-*.json"):
             if other != path:
@@ -266,7 +266,7 @@ def load_catalog(root: Path) -> Catalog:
 def build_catalog() -> Catalog:
     """Import every registered entry and describe it. Slow the first time in a process: torch is imported.
 
-    What is not built in and cannot be imported is noted as broken, and hides nothing else.
+    An entry that is not built in and cannot be used is noted as broken; other entries are collected all the same.
     """
     entries: dict[str, dict[str, EntryInfo]] = {kind: {} for kind in KINDS}
     broken: dict[str, dict[str, str]] = {}
@@ -287,7 +287,7 @@ def build_catalog() -> Catalog:
 
 
 def describe_entry(name: str, cls: type, origin: str = "") -> EntryInfo:
-    """Return one registered class, or one settings dataclass, as data; tuples of options are lists."""
+    """Return one registered class, or one settings dataclass, as data. Defaults that are tuples become lists."""
     infos = [
         dataclasses.replace(info, default=list(info.default) if isinstance(info.default, tuple) else info.default)
         for info in describe_options(cls)
@@ -301,7 +301,7 @@ def describe_entry(name: str, cls: type, origin: str = "") -> EntryInfo:
 
 
 def _as_plain(value: Any) -> Any:
-    """Return plain JSON data, or None for what cannot be said in it (methods, properties, arrays)."""
+    """Return a value as plain JSON data, or None if JSON cannot represent it (methods, properties, arrays)."""
 
     def plain(one: Any) -> Any:
         if dataclasses.is_dataclass(one) and not isinstance(one, type):
@@ -315,7 +315,7 @@ def _as_plain(value: Any) -> Any:
 
 
 def fingerprint() -> str:
-    """Return a hash of all that a catalog can depend on, of modules by names that are the same wherever they lie."""
+    """Return a hash of all that a catalog can depend on. It includes relative names of modules, not their folders."""
     folder = Path(pflcore.__file__).parent
     sources = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*.py"))}
     joining = [f"{own[name].origin} {name}" for kind in KINDS for own in [joined(KINDS[kind][0])] for name in own]

@@ -26,7 +26,7 @@ def json_schema(catalog: Catalog) -> Schema:
     names = {"pattern": r"^(training|method|backbone)\."}
     values = {"type": "array", "minItems": 1}
     definitions["space"] = {"type": "object", "propertyNames": names, "additionalProperties": values}
-    # Which keys of a claim go together, and that `than` may be `others`.
+    # Pydantic's schema does not say which keys of a claim go together, nor that `than` may be `others`.
     claim = definitions["Claim"]
     claim["oneOf"] = [{"required": [form, "than"], "properties": {}} for form in COMPARISONS]
     claim["oneOf"].append({"required": ["within", "over"], "properties": {"than": False, "margin": False}})
@@ -34,13 +34,13 @@ def json_schema(catalog: Catalog) -> Schema:
     del definitions["Publication"]["required"]  # its name may be inherited
     for part in (schema, *(definitions[name] for name in ("Grid", "TableSection", "run", "axes"))):
         part["properties"] |= _adding(part["properties"])
-    # Pydantic knows no definitions but its own, so its models name the others in comments.
+    # Pydantic accepts only references to its own definitions, so its models name the others in a `$comment`.
     text = json.dumps({"$schema": "https://json-schema.org/draft/2020-12/schema", **schema})
     return dict(json.loads(text.replace('"$comment": "', '"$ref": "#/$defs/')))
 
 
 class _WithoutTitles(GenerateJsonSchema):
-    """Leaves out titles that only repeat a field's name."""
+    """A generator that leaves out titles that only repeat a field's name."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False
@@ -49,7 +49,7 @@ class _WithoutTitles(GenerateJsonSchema):
 def _runs(catalog: Catalog) -> dict[str, Schema]:
     """Return definitions of runs, of axes, and of every entry and group of settings."""
     definitions: dict[str, Schema] = {}
-    accepted: dict[str, dict[str, Schema]] = {}  # kind → option → what one of the entries accepts
+    accepted: dict[str, dict[str, Schema]] = {}  # kind → option → what some entry accepts
     for kind in catalog.entries | catalog.settings:
         arms: dict[str, list[Schema]] = {}
         for name in catalog.names(kind):
@@ -85,7 +85,7 @@ def _runs(catalog: Catalog) -> dict[str, Schema]:
     run = {name: run[name] for name in RUN_FIELDS}
     definitions["run"] = _object("A run, or a patch of one.", run)
     values = dict(run)
-    for kind in COMPONENTS:  # as a value of its axis: what of the run goes with it may stand beside its options
+    for kind in COMPONENTS:  # in a value of its axis, fields of the run may stand beside its options
         beside = {field: run[field] for field in catalog.beside(kind)}
         both = _object(
             f"A {kind}, and what of the run goes with it in this row or column.",
@@ -95,7 +95,7 @@ def _runs(catalog: Catalog) -> dict[str, Schema]:
     for kind in (*COMPONENTS, *SETTINGS):
         values |= {f"{kind}.{option}": schema for option, schema in accepted[kind].items()}
     axes = {name: {"anyOf": [{"type": "array", "items": one}, *_labelled(one)]} for name, one in values.items()}
-    patches = {"anyOf": _labelled(_ref("run"))}  # of axes that have names of their own
+    patches = {"anyOf": _labelled(_ref("run"))}  # of axes that no run field is named after
     definitions["axes"] = {"type": "object", "properties": axes, "additionalProperties": patches}
     return definitions
 
@@ -114,12 +114,12 @@ def _object(description: str, properties: dict[str, Any]) -> Schema:
 
 
 def _labelled(value: Schema) -> list[Schema]:
-    """Return a value per label; null takes an inherited one out, or the axis."""
+    """Return the schemas of an axis with a value per label; null removes an inherited label, or the axis."""
     return [{"type": "object", "additionalProperties": {"anyOf": [value, _NULL]}}, _NULL]
 
 
 def _adding(properties: dict[str, Any]) -> dict[str, Schema]:
-    """Return ``key+`` of each list among the properties of a mapping: its items are added to those inherited."""
+    """Return a property ``key+`` for each list among the properties of a mapping: it adds to the inherited items."""
     arms = ((key, arm) for key, value in properties.items() for arm in value.get("anyOf", [value]))
     about = "Added to the {} that are inherited."
     return {key + ADD: {**arm, "description": about.format(key)} for key, arm in arms if arm.get("type") == "array"}

@@ -1,7 +1,7 @@
-"""The figures that specs can list: the built-in ones, and a file each of those that others add.
+"""The figures that specs can list: built-in ones, and further ones with a file each.
 
-The files are read and not imported: a spec does not wait for what draws. What an analysis found is a figure as well,
-called like the analysis, whether something draws it or not. A study's own lie in its folder ``figures/``.
+The files are parsed and not imported, so that reading a spec does not import plotting libraries. Each analysis is a
+figure, too, under its own name, even if no module draws it. The files of a study lie in its folder ``figures/``.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ _FOLDER = Path(__file__).parents[1] / "report/figures"
 
 
 def figure_names() -> list[str]:
-    """Return those that something draws, sorted. Raises :class:`UserError` when a name is taken twice."""
+    """Return the names of figures that a module draws, sorted. Raises :class:`UserError` when a name is taken twice."""
     return sorted([*BUILT_IN, *_files()])
 
 
 def figure_module(name: str) -> str:
-    """Return the module of a figure that something draws, as a dotted name."""
+    """Return the dotted name of the module that draws a figure."""
     return f"pipeline.report.figures._{BUILT_IN[name][0]}" if name in BUILT_IN else _files()[name][0]
 
 
 def figure_title(name: str) -> str:
-    """Return the title of a figure; "" for that of an analysis."""
+    """Return the title of a figure; "" if it has the title of its analysis."""
     return BUILT_IN[name][1] if name in BUILT_IN else _stated(name, "TITLE")
 
 
@@ -52,13 +52,13 @@ def figure_needs(name: str) -> str:
 
 
 def _files() -> dict[str, tuple[str, Path]]:
-    """Return module and file of the figures that have one of their own."""
+    """Return name → module and path of the figures that have a file of their own."""
     here = {path.stem: (f"pipeline.report.figures.{path.stem}", path) for path in _FOLDER.glob("[!_]*.py")}
     return here | {name: (one.module, one.path) for name, one in found("figures", _FOLDER, frozenset(BUILT_IN)).items()}
 
 
 def _stated(name: str, constant: str) -> str:
-    """Return what the file of a figure assigns to a constant, a text; "" for nothing, and where there is no file."""
+    """Return the text that the file of a figure assigns to a constant; "" if it assigns none, or without a file."""
     files = _files()
     for node in ast.parse(files[name][1].read_bytes()).body if name in files else ():
         match node:

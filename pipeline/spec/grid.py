@@ -1,4 +1,4 @@
-"""The grid of a spec: axes, which are patches by label, and all combinations of them, each a run under construction."""
+"""The grid of a spec: axes with a patch per label, and the combinations of their labels, each the draft of a run."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _AXIS_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 _RESERVED = ("mean", "std", "quoted", "note", "misprint", "explained")  # columns of published values
 
 Labels = dict[str, list[str]]
-"""Those of each axis."""
+"""The labels of each axis."""
 
 
 class Axis(NamedTuple):
-    """What varies: a patch per label, and what a value of a component's axis says of other parts of the run."""
+    """An axis: a patch per label; `settings` has the run fields that a value of a component's axis sets as well."""
 
     name: str  # with a dot it sets one option of a part
     patches: dict[str, Patch]
@@ -34,7 +34,7 @@ class Axis(NamedTuple):
 
 
 class Point(NamedTuple):
-    """One run of a grid before its record is made: a label per axis, and what the spec says about it."""
+    """One run of a grid before its record is made: a label per axis, and the draft."""
 
     labels: dict[str, str]
     draft: Draft
@@ -42,7 +42,7 @@ class Point(NamedTuple):
 
 @dataclass(frozen=True)
 class Points:
-    """All runs of a grid; all labels of each axis in order, and those that `only` leaves in."""
+    """All runs of a grid. `known` has all labels of each axis in order, `labels` those that `only` keeps."""
 
     known: Labels
     labels: Labels
@@ -72,8 +72,8 @@ def expand(grid: Grid, patcher: Patcher) -> Points:
     size = math.prod(map(len, labels.values()))
     document.check(size <= MAX_RUNS, ("grid", "axes"), f"{size} runs; a spec holds at most {MAX_RUNS}")
     base = patcher.read(grid.base, BASE)
-    # Settings of a label are about what other axes have chosen, and an option set by an axis of its own survives
-    # whatever replaces the whole part.
+    # Settings come after components, because they change what other axes have chosen. Axes of single options come
+    # last, so that their values are kept when another patch replaces the whole part.
     patches = [(axis.name, axis.patches) for axis in axes if "." not in axis.name]
     patches += [(axis.name, axis.settings) for axis in axes]
     options = [(axis.name, axis.patches) for axis in axes if "." in axis.name]
@@ -93,7 +93,7 @@ def expand(grid: Grid, patcher: Patcher) -> Points:
 
 
 def matches(where: Where, labels: Mapping[str, str]) -> bool:
-    """Return whether a run or cell with these labels is among the selected ones."""
+    """Return whether `where` picks a run or cell with these labels."""
     return all(labels[axis] in wanted for axis, wanted in where.items())
 
 
@@ -108,7 +108,7 @@ def check_where(where: Where, labels: Mapping[str, list[str]], document: Documen
 
 def labelled(values: Any, address: Address, document: Document) -> Iterator[tuple[str, Any, Address]]:
     """Yield label, value and address of each value of an axis. Raises :class:`UserError` for one without a label."""
-    items: list[tuple[Any, str | int, Any]] = []  # what is to become the label, key and value
+    items: list[tuple[Any, str | int, Any]] = []  # source of the label, key and value
     if isinstance(values, dict):
         items = [(key, key, value) for key, value in values.items()]
     elif isinstance(values, list):
@@ -137,7 +137,7 @@ def check_option(part: str, option: str, address: Address, patcher: Patcher) -> 
 
 
 def without_effect(points: Points, patcher: Patcher) -> Iterator[str]:
-    """Yield a line for each setting of the base that something else in the same files sets in every run."""
+    """Yield a line for each setting of the base that other patches in the same files replace in every run."""
     document = patcher.document
     drafts = [point.draft for point in points.points]
     base = drafts[0][0]
@@ -150,7 +150,7 @@ def without_effect(points: Points, patcher: Patcher) -> Iterator[str]:
             places = dict.fromkeys(patch.places[field] for patch in setters)
             mark = document.mark(address)
             files = {document.mark(place).file for place in ((), *places)}
-            if mark.file in files:  # what is inherited may well be overridden by what extends it
+            if mark.file in files:  # a file may replace what it inherits
                 others = " and ".join(dict.fromkeys(dotted(place[:3]) for place in places))
                 yield f"{mark}: {dotted(address)} has no effect: {others} set it everywhere"
                 break
@@ -164,7 +164,7 @@ def _setter(draft: Draft, field: str, option: str | None) -> Patch:
 
 
 def _survives(option: Patch, change: Patch, patcher: Patcher) -> bool:
-    """Return whether what an axis of an option set holds for the other entry that a change puts in the place."""
+    """Return whether an axis's option applies to the entry that `change` names, which has it but does not state it."""
     ((field, stated),) = option.values.items()
     part = change.values.get(field, {})
     known = [info.name for info in patcher.catalog.options(field, part["name"])] if "name" in part else []
@@ -197,7 +197,7 @@ def _read_axis(name: str, values: Any, patcher: Patcher) -> Axis:
             axis.patches[label] = patcher.read_field(part, {option: value}, here)
         elif name not in RUN_FIELDS:
             axis.patches[label] = patcher.read(value, here)
-        elif name in COMPONENTS and isinstance(value, dict):  # what the value states of the run beside the component
+        elif name in COMPONENTS and isinstance(value, dict):  # the value may also set fields of the run
             beside = patcher.catalog.beside(name)
             known = ["name", *patcher.catalog.all_options(name), *beside]
             for key in value.keys() - known:
@@ -212,7 +212,7 @@ def _read_axis(name: str, values: Any, patcher: Patcher) -> Axis:
 
 
 def _check_settings(axis: Axis, other: Axis, patcher: Patcher) -> None:
-    """Check that another axis sets nothing that a label sets beside its component: it would be lost without a word."""
+    """Check that another axis sets nothing that a label sets beside its component: it would be lost silently."""
     others = (*other.patches.values(), *other.settings.values())
     for patch, theirs in itertools.product(axis.settings.values(), others):
         for name in patch.values.keys() & theirs.values.keys():

@@ -1,4 +1,4 @@
-"""A spec's `table` and `claims` against its grid: checked, and laid out as the resolved table that a report shows."""
+"""Check a spec's `table` and `claims` against its grid, and lay them out as the resolved table of a report."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from pipeline.spec.table import ResolvedTable, TableCell, TableClaim, TableParti
 from pipeline.spec.yamlfile import Address, Document, inside, show, shown
 
 Clients = dict[str, dict[str, int]]
-"""Of one axis, or none: the labels that stand for one client, and which."""
+"""Axis → label → client, for labels that stand for one client; at most one axis has such labels."""
 
 
 def client_of(clients: Clients, labels: Mapping[str, str]) -> int | None:
-    """Return the client that a run or a cell with these labels is shown for; None: all of them."""
+    """Return the client that a run or a cell with these labels is shown for; None for all clients."""
     return next((own[labels[axis]] for axis, own in clients.items() if labels[axis] in own), None)
 
 
 def quantity_of(layout: TableSection, labels: Mapping[str, str]) -> Quantity | None:
-    """Return the quantity of a cell or a run with these labels; None where it is the table's metric as usual."""
+    """Return the quantity of a cell or a run with these labels; None for the table's metric in the usual view."""
     quantity = _number_of(layout, labels)
     plain = quantity.known is None and quantity.metric == layout.metric and quantity.view == USUAL
     return None if plain else quantity
 
 
 def _number_of(layout: TableSection, labels: Mapping[str, str]) -> Quantity:
-    """Return what a cell or a run with these labels shows."""
+    """Return the quantity that a cell or a run with these labels shows, with the table's defaults."""
     quantity = layout.quantity.with_defaults(Quantity(metric=layout.metric))
     for axis, own in layout.quantities.items():
         if labels[axis] in own:
@@ -45,7 +45,7 @@ def _number_of(layout: TableSection, labels: Mapping[str, str]) -> Quantity:
 
 
 def check_table(layout: TableSection, grid: Points, runs: list[Run], document: Document) -> None:
-    """Raise :class:`UserError` for axes, clients and quantities that are wrong, given each point's run as published."""
+    """Raise :class:`UserError` for wrong axes, clients and quantities, given each point's run as published."""
     placed: dict[str, str] = {}
     for place in ("rows", "columns", "average_over"):
         for index, axis in enumerate(getattr(layout, place)):
@@ -156,7 +156,7 @@ def resolve_table(
     named = {*(body.figures or ()), *(name for run in runs for name in run.analyses)}
     analyses = sorted(catalog.entries["analysis"].items())
     by_id = {run.id: run for run in sorted(runs, key=lambda run: run.id)}
-    partitions: dict[str, TablePartition] = {}  # under the first seed that occurs
+    partitions: dict[str, TablePartition] = {}  # with the first seed that occurs
     for run in runs:
         words = describe_component(run.federation["partition"])
         words += f" on {run.dataset}, {run.clients:,} clients, seed {run.federation['seed']}"
@@ -185,9 +185,9 @@ def resolve_table(
 
 
 def _labels(axes: list[str], grid: Points, published: list[PublishedRow]) -> Labels:
-    """Return labels in the order of the published table; each of them is known to the axis.
+    """Return each axis's labels in the order of the published table. Raises :class:`UserError` for an unknown one.
 
-    What the paper does not have stands behind the label that it stands behind in the spec.
+    A label that the paper does not have follows the label that it follows in the spec.
     """
     labels: Labels = {}
     for axis in axes:
@@ -205,7 +205,7 @@ def _labels(axes: list[str], grid: Points, published: list[PublishedRow]) -> Lab
 
 
 def _clients(layout: TableSection, grid: Points, runs: list[Run]) -> Clients:
-    """Return the single clients of a table; a profile may have fewer than are published: one stands for several."""
+    """Return the single clients of a table. A profile may have fewer clients, so that one stands for several."""
     clients: Clients = {axis: {} for axis in layout.clients}
     for axis, own in layout.clients.items():
         for label in (label for label in own if label in grid.labels[axis]):
@@ -215,7 +215,7 @@ def _clients(layout: TableSection, grid: Points, runs: list[Run]) -> Clients:
 
 
 def _ranks(layout: TableSection, document: Document) -> list[TableRank]:
-    """Return the columns of ranks as the report works them out, axes in the order of the table's columns."""
+    """Return the columns of ranks for the report, with axes in the order of the table's columns."""
     ranks: list[TableRank] = []
     for index, derived in enumerate(layout.derived):
         address: Address = ("table", "derived", index)
@@ -231,7 +231,7 @@ def _ranks(layout: TableSection, document: Document) -> list[TableRank]:
 def _claim(
     index: int, claim: Claim, layout: TableSection, labels: Labels, left_out: Labels, document: Document
 ) -> TableClaim:
-    """Return a claim as the report judges it, in which `others` are named."""
+    """Return a claim for the report, with `others` written out. Raises :class:`UserError` for wrong axes and labels."""
     address: Address = ("claims", index)
     form, side, than, where = claim.form, claim.side, dict(claim.than or {}), claim.where
     for key, named in ((form, side), ("than", than), ("where", where)):

@@ -1,8 +1,8 @@
-"""What the numbers of a table can be: accuracies and other metrics, each by a protocol, and :data:`QUANTITIES`.
+"""The numbers that a table can show: accuracies and other metrics, each under a protocol, and :data:`QUANTITIES`.
 
-A metric beside accuracy is named with its protocol, ``clients.auc``; ``auc`` alone is ``last_rounds.auc``. A quantity
-is one entry: what a number of it is, in which unit, where it comes from, and which options it takes.
-Here are also the types that all models of a spec share: strict ones, labels, prose.
+A metric other than accuracy is named with its protocol, ``clients.auc``; ``auc`` alone is ``last_rounds.auc``. The
+entry of a quantity states what its numbers are, their unit, their source and the options of the quantity.
+The types that all models of a spec share are also here: strict models, labels, prose.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from pipeline.spec.yamlfile import show
 
 
 def label_text(value: Any) -> str:
-    """Return a label as text: 50 is ``"50"``, null is ``"null"``. Raises ``ValueError`` for what is none."""
+    """Return a label as text: 50 is ``"50"``, null is ``"null"``. Raises ``ValueError`` for any other value."""
     if value is None or isinstance(value, bool):
         return show(value)
     if isinstance(value, str) and value.strip() and value.isprintable():
@@ -74,14 +74,14 @@ BACKBONE = "backbone"
 
 
 class QuantityKind(NamedTuple):
-    """A kind of number that is no accuracy."""
+    """A kind of number other than accuracies and metrics."""
 
-    words: str  # what a number is, to follow "each number is"
-    heading: str  # the same in a few words, over a column
-    # Counted before anything is trained, in what a run says of itself, in its measurements, or found by that analysis.
+    words: str  # what a number is; it follows "each number is"
+    heading: str  # the same in a few words, for the head of a column
+    # Counted before training, in the facts of a run, in the curve of its measurements, or in the analysis ``mixing``.
     source: Literal["plan", "run", "curve", "mixing"]
     unit: str = COUNT
-    takes: tuple[str, ...] = ()  # the options of :class:`Quantity` that it needs or may have
+    takes: tuple[str, ...] = ()  # the options of :class:`Quantity` that it requires or accepts
 
 
 _STORED = "how many numbers a client holds during a round: what it keeps, a second model included, and what it receives"
@@ -123,7 +123,7 @@ _NAMES = (*get_args(Protocol), *QUANTITIES, *METRICS)
 
 
 def _with_protocol(value: Any, check: ValidatorFunctionWrapHandler) -> str:
-    """Return a metric with its protocol; those of :data:`SCORED` are too many for a message that lists names."""
+    """Return a metric with its protocol. :data:`SCORED` has too many names for a message that lists valid names."""
     if isinstance(value, str) and value in SCORED:
         return value
     if isinstance(value, str) and value.partition(".")[2]:
@@ -141,7 +141,7 @@ else:
 
 
 class Quantity(Part):
-    """What cells show in place of the table's metric, or what more is to be said of it."""
+    """What cells show in place of the table's metric, or options of that metric."""
 
     metric: Metric | None = Field(None, description="Left out: the table's.")
     percent_of: dict[str, Label] = Field({}, description="Shown in percent of the row with these labels.")
@@ -159,13 +159,13 @@ class Quantity(Part):
 
     @model_serializer(mode="wrap")
     def _said(self, handler: Any) -> dict[str, Any]:
-        """Leave out the view where nothing is said of it, as in tables that were compiled without."""
+        """Leave out unset fields of the view, so that tables without a view have the text of earlier versions."""
         said: dict[str, Any] = handler(self)
         return {name: value for name, value in said.items() if name not in View._fields or value is not None}
 
     @property
     def known(self) -> QuantityKind | None:
-        """What it is a number of; None for an accuracy or another metric."""
+        """The entry of :data:`QUANTITIES`; None for an accuracy or another metric."""
         return QUANTITIES.get(self.metric or "")
 
     @property
@@ -175,14 +175,14 @@ class Quantity(Part):
 
     @property
     def key(self) -> str:
-        """What a run's value of it is called: ``parameters``, ``rounds_to 80``, ``clients.auc global``."""
+        """The name of a run's value of this quantity: ``parameters``, ``rounds_to 80``, ``clients.auc global``."""
         options = [getattr(self, option) for option in (self.known.takes if self.known else ())]
         texts = [f"{value:g}" if isinstance(value, float) else str(value) for value in options if value is not None]
         return " ".join([self.metric or "", *texts, self.view.words]).rstrip()
 
     @property
     def row(self) -> dict[str, str]:
-        """The labels of the row that it is in percent of; {}: of none, or of the backbone."""
+        """The labels of the row that is 100 percent; {} if no row is, or if the backbone is."""
         return self.added_to if isinstance(self.added_to, dict) else self.percent_of
 
     @property
@@ -192,23 +192,23 @@ class Quantity(Part):
 
     @property
     def unit(self) -> str:
-        """Of what is shown."""
+        """The unit of the value that is shown."""
         return PERCENT if self.relative or self.known is None else self.known.unit
 
     @property
     def heading(self) -> str:
-        """What heads a table of it alone."""
+        """The heading of a table that shows only this quantity."""
         words = self.known.heading if self.known else ""
         return f"{words} ({'added, ' if self.added_to else ''}%)" if self.relative else words
 
     def with_defaults(self, base: Quantity) -> Quantity:
-        """Return it with missing fields taken from `base`."""
+        """Return this quantity with unset fields taken from `base`."""
         if not self.model_fields_set:
             return base
         return base.model_copy(update={name: getattr(self, name) for name in self.model_fields_set})
 
     def fault(self) -> str | None:
-        """Return what does not go together in it; None where all does."""
+        """Return an error message if fields contradict each other or the metric; None if they do not."""
         takes = self.known.takes if self.known else View._fields
         for option in ("accuracy", "kind", "position", *View._fields):
             if getattr(self, option) is not None and option not in takes:
@@ -229,9 +229,9 @@ _SCALE = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 
 
 def read_printed(text: str) -> tuple[float, float]:
-    """Return a number as a paper prints it, such as ``45.17 K``, ``45.6 MB`` or ``< 0.01``, and its last digit's worth.
+    """Return the value of a printed number, such as ``45.17 K``, ``45.6 MB`` or ``< 0.01``, and of 1 in its last digit.
 
-    Raises :class:`UserError` for what is no such number.
+    Raises :class:`UserError` for any other text.
     """
     if not (found := _PRINTED.fullmatch(text)):
         raise UserError(f"{text!r} is not a number")

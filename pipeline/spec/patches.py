@@ -1,9 +1,9 @@
-"""Runs under construction: patches laid over one another.
+"""Drafts of runs: patches that are applied one after the other.
 
-A bad value is reported at the axis, override or base that stated it, however many runs it ends up in: when it is
-refused, the last patch that states it is looked up. Files of weights and of splits are part of a run by what is in
-them, so the same file elsewhere is the same run, and another file under the same name is another. Where weights are
-absent the run is named after their place: the spec is valid, and only the stage that reads them fails.
+A bad value is reported at the axis, override or base that states it, even if many runs have it: the error names the
+last patch that states it. A record has the digest of a file of weights in place of its path, so the same file at
+another path gives the same run. The record of a split has its path and its digest. If a file of weights is missing,
+its path replaces the digest: the spec is valid, and only the stage that reads the file fails.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from pipeline.spec.schema import SCALARS
 from pipeline.spec.yamlfile import Address, Document, show
 
 BASE: Address = ("grid", "base")
-_PLAIN_NAME = re.compile(r"[\w+=@,][\w.+=@, -]*")  # what neither DVC nor a file system takes for anything but a name
-_WRITTEN = ("artifacts", "build", "reports", "stages")  # by stages, and the guard, which comes first, reads weights
+_PLAIN_NAME = re.compile(r"[\w+=@,][\w.+=@, -]*")  # without special meaning to DVC or a file system
+_WRITTEN = ("artifacts", "build", "reports", "stages")  # by stages; the guard reads weights before them
 
 
 class Patch(NamedTuple):
-    """What is to change in a run: by field a number, a list, or options; and where each field is written.
+    """A change of a run: a number, a list or options per field, and the address where each field is written.
 
-    Options of a component replace it when `name` is among them, and update it otherwise.
+    Options of a component replace the component if they include `name`; otherwise they update it.
     """
 
     values: Mapping[str, Any]
@@ -40,7 +40,7 @@ Draft = Sequence[Patch]
 
 
 def as_patch(values: Mapping[str, Any], address: Address) -> Patch:
-    """Return a patch all of which is written at, or blamed on, one address."""
+    """Return a patch whose fields have one address, at which errors are reported."""
     return Patch(values, dict.fromkeys(values, address))
 
 
@@ -50,9 +50,9 @@ def validates(run: Run) -> bool:
 
 
 class Patcher:
-    """Reads the patches of one spec and turns drafts into runs; without `home`, the project, there are patches only.
+    """Reads the patches of one spec and turns drafts into runs. Without `home`, the project's folder, it only reads.
 
-    `weights` collects files of weights: content → path below `home`, of several the first named.
+    `weights` collects files of weights: digest → path in `home`, the first if several files have the same content.
     """
 
     def __init__(self, document: Document, catalog: Catalog, home: Path | None = None) -> None:
@@ -63,7 +63,7 @@ class Patcher:
         self._with_content: dict[str, dict[str, Any]] = {}
 
     def read(self, values: Any, address: Address) -> Patch:
-        """Return a mapping of run fields as a patch. Raises :class:`UserError` for what is valid in no run."""
+        """Return a mapping of run fields as a patch. Raises :class:`UserError` for a value that is valid in no run."""
         self.document.check(isinstance(values, dict), address, f"{show(values)} must be `field: value` lines")
         places = {field: (*address, field) for field in values}
         return Patch({field: self._checked(field, value, places[field]) for field, value in values.items()}, places)
@@ -73,7 +73,7 @@ class Patcher:
         return as_patch({field: self._checked(field, value, address)}, address)
 
     def run(self, draft: Draft, profile: str) -> Run:
-        """Return the run that a draft makes, every default written out; equal parts of records are shared objects."""
+        """Return the run of a draft, with every default written out. Equal parts of records are one object."""
         values: dict[str, Any] = {}
         for patch in draft:
             for field, part in patch.values.items():
@@ -102,7 +102,7 @@ class Patcher:
         return run
 
     def place(self, draft: Draft, field: str, option: str | None = None) -> Address:
-        """Return where the last patch of a draft that states a field, or an option of it, does so."""
+        """Return the address of a field, or of an option of it, in the last patch of a draft that states it."""
         for patch in reversed(draft):
             if field in patch.values and (option is None or option in patch.values[field]):
                 here = patch.places[field]
@@ -110,7 +110,7 @@ class Patcher:
         return BASE
 
     def _checked(self, field: str, value: Any, address: Address) -> Any:
-        """Return the value of a run field in a patch: a number, a list, or options."""
+        """Return the checked value of a run field in a patch: a number, a list, or options."""
         if field in SCALARS:
             least, _ = SCALARS[field]
             whole = isinstance(value, int) and not isinstance(value, bool)
@@ -128,7 +128,7 @@ class Patcher:
         return value
 
     def _options(self, kind: str, value: Any, address: Address) -> dict[str, Any]:
-        """Return an entry, given by its name or with options, or a settings group, as options."""
+        """Return the options of an entry, which may be given by its name alone, or of a settings group."""
         if isinstance(value, str) and kind not in SETTINGS:
             return {"name": value}
         if isinstance(value, dict):
@@ -151,7 +151,7 @@ class Patcher:
         return [entries[name] for name in sorted(entries)]
 
     def _part(self, draft: Draft, field: str, options: dict[str, Any], complete: bool = True) -> dict[str, Any]:
-        """Return a part of a run with defaults written out; of a patch, which need not be complete, only check it."""
+        """Return a part of a run with defaults written out. If it is not `complete`, as in a patch, only check it."""
         if field not in SETTINGS and "name" not in options:
             if not complete:
                 return {}
@@ -168,7 +168,7 @@ class Patcher:
             raise self.document.error((*address, *error.inside), error.message) from None
 
     def _with_content_of_file(self, field: str, part: dict[str, Any]) -> dict[str, Any]:
-        """Return a part with what is in the file that it names, if it does. Equal parts of records are shared."""
+        """Return a part with the digest of the file that it names, if any. Equal parts of records are one object."""
         if field == "dataset" and part.get("features"):
             whole = {**part, "features": self._with_content_of_file("features", part["features"])}
             return self._with_content.setdefault(canonical_json(whole), whole)
@@ -189,9 +189,9 @@ class Patcher:
         return self._with_content[key]
 
     def _content(self, path: str, split: bool) -> str:
-        """Return what stands for a file of a split or of weights in a run. Raises ``ValueError`` for a wrong path.
+        """Return the digest of a file of a split or of weights (:func:`content_of`). Raises ``ValueError``.
 
-        The guard watches `specs/`, so a change of a split is noticed.
+        A split must be in `specs/`, which the guard watches, so that its changes are noticed.
         """
         assert self.home
         folder = path.split("/")[0]

@@ -1,7 +1,7 @@
 """Published values: a CSV file beside the spec, with a column per table axis, then mean, std, quoted and note.
 
-There may be two columns more: ``misprint``, where some values are, which may be any text; and ``explained``, why what
-is obtained is another value.
+Two further columns are optional: ``misprint`` marks a printed mean that cannot be right and may be any text, and
+``explained`` says why the obtained value differs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _OPTIONAL = ("misprint", "explained")
 
 
 class PublishedRow(NamedTuple):
-    """One line of the file: labels by axis, the value, and where it stands."""
+    """One line of the file: labels by axis, the value, and its place, ``label:line``."""
 
     labels: dict[str, str]
     value: Published
@@ -33,7 +33,7 @@ class PublishedRow(NamedTuple):
 
 
 def read_published(path: Path, label: str, axes: list[str], *, units: bool = False) -> list[PublishedRow]:
-    """Read published values; raise :class:`UserError`, with file and line, for anything else."""
+    """Read published values: percentages, or with `units` quantities. Raises :class:`UserError` with file and line."""
     rows: dict[tuple[str, ...], PublishedRow] = {}
     header: list[str] = []
     columns = [*axes, *_VALUES]
@@ -57,7 +57,7 @@ def read_published(path: Path, label: str, axes: list[str], *, units: bool = Fal
 
 
 def _check_percent(rows: list[PublishedRow], label: str) -> None:
-    """Raise :class:`UserError` for accuracies above 100, or all of which are at most one: fractions."""
+    """Raise :class:`UserError` for accuracies above 100, or if there are several and all are fractions (at most 1)."""
     means = [(row.value.mean, row.where) for row in rows if row.value.mean is not None]
     for mean, where in means:
         _check(mean <= 100, where, "mean", f"an accuracy of {mean:g} percent is above 100")
@@ -66,7 +66,7 @@ def _check_percent(rows: list[PublishedRow], label: str) -> None:
 
 
 def csv_lines(path: Path, label: str) -> Iterator[tuple[str, list[str]]]:
-    """Yield where a line is, ``label:2``, and its cells; skip empty lines, and on top those that begin with #."""
+    """Yield the place (``label:2``) and the cells of each line. Skip empty lines, and lines with # at the top."""
     # Further down a label may begin with #.
     text = re.sub(r"\A((#.*)?\r?\n)+", lambda top: "\n" * top[0].count("\n"), read_text(path, label))
     lines = csv.reader(io.StringIO(text, newline=""), strict=True)
@@ -101,7 +101,7 @@ def _value(cells: dict[str, str], where: str, units: bool) -> Published:
         std = _number(cells["std"], where, "std")
         _check(std >= 0, where, "std", f"{show(cells['std'])} must not be negative")
     mean, step = None, 0.0
-    if not cells["mean"] and cells["note"]:  # it cannot be read, as the note says
+    if not cells["mean"] and cells["note"]:  # unreadable or unknown, as the note says
         _check(std is None, where, "std", f"{show(cells['std'])} without a mean")
     elif units:
         mean, step = _number_with_unit(cells["mean"], where, "mean")
@@ -119,7 +119,7 @@ def _value(cells: dict[str, str], where: str, units: bool) -> Published:
 
 
 def _misprint(cells: dict[str, str], where: str) -> Published:
-    """Return what cannot be so as it is printed."""
+    """Return a value that is a misprint, with its text. Raises :class:`UserError` if text or note is missing."""
     for column in ("mean", "note"):
         message = "missing; a misprint has what is printed, and why it cannot be so"
         _check(cells[column], where, column, message)
@@ -133,7 +133,7 @@ def _number(text: str, where: str, column: str) -> float:
 
 
 def _number_with_unit(text: str, where: str, column: str) -> tuple[float, float]:
-    """Return a number as it is printed, and what one is worth in its last digit."""
+    """Return the value of a printed number, and of 1 in its last digit. Raises :class:`UserError`."""
     try:
         return read_printed(text)
     except UserError:

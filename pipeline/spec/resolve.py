@@ -1,4 +1,4 @@
-"""A spec and a profile become runs and a table: as published (`paper`), or shrunk to seconds (`smoke`)."""
+"""Resolve a spec and a profile to runs and a table: as published (`paper`), or reduced to seconds (`smoke`)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TRAINING = {"rounds": 3, "local_epochs": 1, "batch_size": 16}
 _EVALUATION = {"every": 1, "window": 2, "curve_every": 1}
 _MAX_LOCAL_STEPS = 3
 _COHORT = 2
-_SEEDS = 2  # of as many as there are; labels beyond them stand for the same runs
+_SEEDS = 2  # seeds that are left; further seeds of a spec are mapped to these, so their runs are the same
 _MIN_CLIENTS, _MAX_CLIENTS = 4, 8
 _SAMPLES_PER_CLIENT = 40
 _SAMPLES_PER_CLASS = 10
@@ -35,7 +35,7 @@ class Resolved:
     runs: list[Run]
     table: ResolvedTable | None
     selections: dict[str, Selection] = field(default_factory=dict)
-    weights: dict[str, str] = field(default_factory=dict)  # content of pretrained weights → path in the project
+    weights: dict[str, str] = field(default_factory=dict)  # digest of pretrained weights → path in the project
     idle: list[str] = field(default_factory=list)  # a line for each setting without effect
 
 
@@ -79,7 +79,7 @@ def resolve(spec: Spec, catalog: Catalog, profile: str = "paper") -> Resolved:
 
 
 def _check_effects(spec: Spec, grid: Points, runs: list[Run], layout: TableSection) -> None:
-    """Check that every axis changes something, if only how runs are tuned, and that no run is averaged with itself."""
+    """Check that every axis has an effect, if only on tuning, and that no cell averages a run with itself."""
     effects: dict[str, dict[tuple[str, ...], list[object]]] = {axis: {} for axis in grid.labels}
     for point, run in zip(grid.points, runs, strict=True):
         at = point.labels
@@ -96,13 +96,13 @@ def _check_effects(spec: Spec, grid: Points, runs: list[Run], layout: TableSecti
 
 
 def _smoke_patch(record: dict[str, Any], catalog: Catalog) -> dict[str, Any]:
-    """Return what shrinks a run of the `paper` profile so that it ends in seconds on a CPU, on generated data.
+    """Return the patch that reduces a run of the `paper` profile to seconds on a CPU, on generated data.
 
-    Every entry shrinks itself as its `smoke` attribute says; what is common to all runs is shrunk here.
+    The options of an entry are reduced by its `smoke` attribute; this function reduces what all runs have.
     """
     entries = {kind: catalog.entry(kind, (record.get(kind) or OPTIONAL[kind])["name"]) for kind in COMPONENTS}
     patch: dict[str, Any] = {kind: dict(entry.smoke) for kind, entry in entries.items()}
-    if record["backbone"].get("pretrained"):  # of a model that is larger, for data that are not there
+    if record["backbone"].get("pretrained"):  # weights of a larger model, for data that are not used
         patch["backbone"]["pretrained"] = None
     if features := record["dataset"].get("features"):
         smaller = catalog.entry("backbone", features["backbone"]).smoke
@@ -126,16 +126,16 @@ def _smoke_patch(record: dict[str, Any], catalog: Catalog) -> dict[str, Any]:
         patch[field_] = []
         for own in record.get(field_, ()):
             info = catalog.entry(kind, own["name"])
-            about = info.facts.get("client_options", ())  # options that list clients, of which some are left
+            about = info.facts.get("client_options", ())  # options that list clients: keep those that there are
             left = {option: [client for client in own[option] if client < clients] or [0] for option in about}
             patch[field_].append({**own, **left, **info.smoke})
     return patch
 
 
 def smoke_clients(clients: int, classes_per_client: int | None, classes: int) -> int:
-    """Return a small number of clients, with which a partition by classes can still be dealt out evenly.
+    """Return a small number of clients that a partition by classes can still deal evenly to, if there is one.
 
-    That is, where `classes_per_client` is given: ``clients * classes_per_client`` is a multiple of `classes`.
+    With `classes_per_client`, a reduced number times `classes_per_client` is a multiple of `classes`.
     """
     if classes_per_client is None or clients <= _MAX_CLIENTS:
         return min(clients, _MAX_CLIENTS)

@@ -1,8 +1,8 @@
-"""A run: one method trained on one federation, fully resolved. Its id is a hash of all that it is.
+"""A run: one method trained on one federation, fully resolved. Its id contains a hash of its record.
 
-Stages read what a run is from records, a line each in ``stages/records.json``, under ids that are their hashes: whoever
-has an id, as every command of a stage does, can tell whether the record is the one that was compiled. What trains a run
-imports this, so it holds no more than that.
+Stages read the records of runs from ``stages/records.json``, a line per id. An id contains the hash of its record, and
+the command of a stage contains the id, so a stage can check that the record is the one that was compiled. Train stages
+import this module, so it has only what they need.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ABSENT = "absent:"
 """How the pretrained weights of a run begin whose file is not there."""
 RUN_FIELDS = (*FEDERATION, "backbone", "method", "condition", "training", "evaluation", *LISTS)
 """The fields of a run in the order in which it is written; what it is without is left out."""
-_MAX_BYTES = 1 << 28  # the records of 5,000 runs have a fortieth
+_MAX_BYTES = 1 << 28  # 40 times the records of 5,000 runs
 
 
 def canonical_json(value: Any) -> str:
@@ -48,7 +48,7 @@ def short_hash(value: Any) -> str:
 
 
 def describe_component(record: dict[str, Any]) -> str:
-    """Return the name of a component of a run, and its options as far as they say anything (not null, not 0)."""
+    """Return the name of a component of a run, with its options except those that are null, 0, false or empty."""
     words = ", ".join(f"{key} {_in_words(value)}" for key, value in record.items() if key != "name" and value)
     return str(record["name"]) + (f" ({words})" if words else "")
 
@@ -60,17 +60,17 @@ def _in_words(value: Any) -> str:
 
 
 def options(part: dict[str, Any]) -> dict[str, Any]:
-    """Return what a part of a run says beside its name; lists become tuples, as options are immutable."""
+    """Return the options of a part of a run, without its name. Lists become tuples, as options are immutable."""
     return {key: tuple(value) if isinstance(value, list) else value for key, value in part.items() if key != "name"}
 
 
 def weights_id(content: str) -> str:
-    """Return what pretrained weights are called, given :attr:`Run.pretrained`."""
+    """Return the id of pretrained weights, given :attr:`Run.pretrained`."""
     return short_hash({"pretrained": content})
 
 
 def content_of(home: Path, path: str) -> str:
-    """Return ``sha256:<64 hex digits>`` of a file, given relative to `home`, or ``absent:<path>``."""
+    """Return ``sha256:<64 hex digits>`` of the file `path` in `home`, or ``absent:<path>`` if it cannot be read."""
     try:
         return f"sha256:{digest_of(home / path)}"
     except OSError:
@@ -79,11 +79,11 @@ def content_of(home: Path, path: str) -> str:
 
 @dataclass(frozen=True)
 class Run:
-    """A run, given by its record, which is not to be modified. Runs are equal when their records are.
+    """A run, given by its record, which must not be modified. Runs are equal when their records are.
 
     The record has dataset, partition, backbone and method (each a mapping with `name`), clients, seed, training,
-    evaluation, condition and analyses (a list of such mappings) if there are any, profile and, if it is tuned, the id
-    of a selection, with defaults written out, but for options marked `later`. Ids hold only ``[a-z0-9_.-]``.
+    evaluation and profile; condition and analyses (a list of such mappings) if there are any; the id of a selection if
+    the run is tuned. Defaults are written out, except for options marked `later`. Ids have only ``[a-z0-9_.-]``.
     """
 
     record: dict[str, Any]
@@ -95,9 +95,9 @@ class Run:
 
     @cached_property
     def federation(self) -> dict[str, Any]:
-        """What determines who holds which samples; runs that share it share the partition artifact.
+        """What determines which client holds which samples; runs that share it share the partition artifact.
 
-        A seed of the partition's own stands in the place of the run's.
+        If the partition has a seed of its own, that seed replaces the run's.
         """
         federation = {field: self.record[field] for field in FEDERATION}
         if "seed" in federation["partition"]:
@@ -123,8 +123,8 @@ class Run:
 
     @property
     def features(self) -> dict[str, Any]:
-        """The frozen encoder that its samples pass through: `backbone`, the options of that, and either `weights` or
-        `pretrain`; empty where there is none."""
+        """The frozen encoder that the samples pass through: `backbone`, the options of the backbone, and either
+        `weights` or `pretrain`; {} if there is none."""
         features: dict[str, Any] = self.record["dataset"].get("features", {})
         return features
 
@@ -136,13 +136,13 @@ class Run:
         return name, {option: value for option, value in options(own).items() if option not in ("weights", "pretrain")}
 
     def left_by_encoder(self, counts: tuple[int, int]) -> tuple[int, int]:
-        """Return how many training and test samples are left of so many after those that its encoder is trained on."""
+        """Return how many of `counts` (training, test) samples are left without those that train the encoder."""
         pretrain = self.features.get("pretrain")
         return (counts[0] - max(1, round(pretrain["share"] * counts[0])), counts[1]) if pretrain else counts
 
     @property
     def unencoded(self) -> Run:
-        """The same run on the samples of its dataset as they are."""
+        """The same run without a frozen encoder, on the samples of its dataset."""
         dataset = {name: value for name, value in self.record["dataset"].items() if name != "features"}
         return Run({**self.record, "dataset": dataset})
 
@@ -164,7 +164,7 @@ class Run:
 
     @property
     def condition(self) -> str:
-        """The name of its condition; "" without one."""
+        """The name of its condition; "" if it has none."""
         return str(self.record["condition"]["name"]) if "condition" in self.record else ""
 
     @property
@@ -177,29 +177,29 @@ class Run:
 
     @cached_property
     def training(self) -> Training:
-        """How it is trained. Raises as :attr:`evaluation`."""
+        """The settings of training. Raises as :attr:`evaluation`."""
         training: Training = _settings("training", canonical_json(self.record["training"]))
         return training
 
     @cached_property
     def evaluation(self) -> Evaluation:
-        """When it is measured. Raises ``TypeError`` for a setting that there is not, :class:`UserError` for a value."""
+        """The settings of evaluation. Raises ``TypeError`` for an unknown setting, :class:`UserError` for a value."""
         evaluation: Evaluation = _settings("evaluation", canonical_json(self.record["evaluation"]))
         return evaluation
 
     @property
     def analyses(self) -> dict[str, dict[str, Any]]:
-        """The analyses that it makes, by name, with their options."""
+        """The run's analyses: name → options."""
         return {one["name"]: options(one) for one in self.record.get("analyses", ())}
 
     @property
     def tuned(self) -> str | None:
-        """The selection whose choice is laid over its settings when it is trained."""
+        """The id of the selection whose chosen values replace the run's own in training; None if it is not tuned."""
         selection: str | None = self.record.get("tuned")
         return selection
 
     def with_chosen(self, chosen: Mapping[str, Any]) -> Run:
-        """Return it with chosen values in place of its own: ``training.lr`` → value."""
+        """Return the run with chosen values, ``training.lr`` → value, in place of its own."""
         record = dict(self.record)
         for name, value in chosen.items():
             part, _, option = name.partition(".")
@@ -208,28 +208,28 @@ class Run:
 
     @property
     def pretrained(self) -> str | None:
-        """What is in the file of weights that its backbone begins with: ``sha256:<64 hex digits>``."""
+        """The digest of the backbone's file of pretrained weights, as :func:`content_of`; None if there is no file."""
         content: str | None = self.record["backbone"].get("pretrained")
         return content
 
     @property
     def weights(self) -> list[str]:
-        """What is in the files of weights that its backbone and its encoder begin with, as :attr:`pretrained`."""
+        """The digests of the files of pretrained weights of backbone and encoder, as :func:`content_of`."""
         return [content for content in (self.pretrained, self.features.get("weights")) if content]
 
     def options(self, component: str) -> dict[str, Any]:
-        """Return what it says of one of :data:`COMPONENTS` beside its name, :attr:`pretrained` and :attr:`features`."""
+        """Return the options of one of :data:`COMPONENTS`, without :attr:`pretrained` and :attr:`features`."""
         own = options(self.record[component])
         return {name: value for name, value in own.items() if name not in ("pretrained", "features")}
 
 
-@cache  # few of thousands of runs differ in them
+@cache  # thousands of runs have few different settings
 def _settings(group: str, part: str) -> Any:
     return SETTINGS[group](**options(json.loads(part)))
 
 
 def read_records(path: Path, ids: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Return the records of runs, federations, datasets, selections and pretrained weights by their ids."""
+    """Return records of runs, federations, datasets, selections and weights by id. Raises :class:`UserError`."""
     if not path.is_file():
         raise UserError(f"{path}: no such file; run `pfl compile`")
     try:
@@ -244,7 +244,7 @@ def read_records(path: Path, ids: Iterable[str]) -> dict[str, dict[str, Any]]:
 
 
 def read_record(path: Path, id_: str) -> dict[str, Any]:
-    """Return one of the records; raise :class:`UserError` also when it is not the one that the id is a hash of."""
+    """Return one record. Raises :class:`UserError`, also if the id has the hash of another record."""
     record = read_records(path, [id_])[id_]
     try:
         content: Any = record
@@ -258,12 +258,12 @@ def read_record(path: Path, id_: str) -> dict[str, Any]:
 
 
 def read_run(path: Path, id_: str) -> Run:
-    """Return a run; raise as :func:`read_record`."""
+    """Return a run. Raises as :func:`read_record`."""
     return Run(read_record(path, id_))
 
 
 def read_chosen(path: Path) -> dict[str, Any]:
-    """Return what a selection chose, ``training.lr`` → value; raise :class:`UserError` if it is missing or damaged."""
+    """Return a selection's chosen values, ``training.lr`` → value. Raises :class:`UserError` if missing or damaged."""
     try:
         chosen: dict[str, Any] = parse_json(read_file(path, _MAX_BYTES).decode())["chosen"]
         if not all("." in name for name in chosen):

@@ -1,4 +1,4 @@
-"""What a spec file may say: its structure as pydantic models.
+"""The structure of spec files, as pydantic models.
 
 Runs and patches of runs are plain mappings here; :mod:`pipeline.spec.patches` checks them against the catalog.
 """
@@ -39,7 +39,7 @@ Natural = Annotated[int, Field(ge=0)]
 
 
 class Pretrain(Part):
-    """The training of an encoder on a share of the training samples, which no client gets: SGD, batches of 64."""
+    """The training of an encoder, by SGD with batches of 64, on a share of the training samples that no client gets."""
 
     share: float = Field(0.2, gt=0, lt=1, description="Share of the training samples, drawn at random.")
     epochs: int = Field(10, ge=1, description="Passes over them.")
@@ -48,7 +48,7 @@ class Pretrain(Part):
 
 
 class Features(Part):
-    """A frozen encoder, run once: clients get the input of its classifier in the place of each sample."""
+    """A frozen encoder, run once: clients get the input of its classifier in place of each sample."""
 
     backbone: str = Field(description="A name of `pfl list backbones`; its options stand beside it.")
     weights: str | None = Field(None, description="File of weights, as `pretrained` of a backbone takes it.")
@@ -69,14 +69,14 @@ class Override(Part):
 
 
 class Resources(Part):
-    """What a run of a spec needs on a cluster. Not part of the run: the result does not depend on it."""
+    """What a run of a spec needs on a cluster. It is not part of the run, as the result does not depend on it."""
 
     cpus: float = Field(1.0, gt=0, description="Processor cores.")
     gpus: float = Field(0.0, ge=0, le=1, description="The share of a GPU, such as 0.25, or 1.")
     memory: float = Field(0.0, ge=0, description="GiB of the host's memory; 0 does not say.")
 
     def at_least(self, other: Resources) -> Resources:
-        """Return what satisfies both."""
+        """Return the larger value of each field of both."""
         return Resources(**{name: max(getattr(self, name), getattr(other, name)) for name in Resources.model_fields})
 
 
@@ -99,7 +99,7 @@ class TuneOverride(Part):
 
 
 class Tune(Part):
-    """What is chosen by accuracy on validation samples before the runs of a grid are trained."""
+    """Settings that are chosen by accuracy on validation samples before the runs of a grid are trained."""
 
     space: Space = Field(
         {}, description="Setting of training, method or backbone → values: `training.lr: [0.01, 0.1]`."
@@ -143,7 +143,7 @@ class Claim(Part):
     """A statement of the paper that the obtained values can support or not, in one of three forms.
 
     `better`: cells, or with `over` their means, are better than others. `steadier`: the range over the axes of `over`
-    is narrower, or without `over` the ±. `within`: the range over the axes of `over` is that narrow.
+    is narrower; without `over`, the ± is smaller. `within`: the range over the axes of `over` is at most this value.
     """
 
     text: Line = Field(description="The statement in prose.")
@@ -185,7 +185,7 @@ class Claim(Part):
 
     @property
     def side(self) -> Where:
-        """The labels that it speaks for; of `within` none."""
+        """The labels of the cells said to be better or steadier; {} for `within`."""
         return self.better or self.steadier or {}
 
 
@@ -210,7 +210,7 @@ class SpecFile(Part):
 _PYDANTIC_STEP = re.compile(r"\[key\]$|(dict|list|literal|function-[a-z]+)\[")
 """Steps of pydantic's own in the place of an error: a bad key of a mapping, and an arm of a union."""
 
-_FAULTS = {  # pydantic's types of errors
+_FAULTS = {  # pydantic's type of error → what the value must be
     "int_type": "a whole number",
     "float_type": "a number",
     "finite_number": "finite",
@@ -229,11 +229,11 @@ _FAULTS = {  # pydantic's types of errors
 
 
 def first_fault(error: ValidationError, model: type[Part], noun: str = "key") -> tuple[Address, str]:
-    """Return where something is wrong, and what; what is misspelt says more than what is missing because of it."""
+    """Return address and message of an error; missing keys come last, as a misspelt key can be the cause of one."""
     details = min(error.errors(include_url=False), key=lambda item: item["type"] == "missing")
     kind = details["type"]
     if kind == "extra_forbidden":
-        *path, key = details["loc"]  # the key is the user's, whatever it looks like
+        *path, key = details["loc"]  # the user's key, even if it looks like a step of pydantic
         loc = (*_without_pydantic_steps(path), key)
         return loc, f"unknown {noun}{did_you_mean(str(key), _known_keys(model, loc)) or '; there are none'}"
     loc = _without_pydantic_steps(details["loc"])

@@ -1,6 +1,6 @@
-"""Which specs are compiled: those that pyproject.toml names, and those that were added on this machine.
+"""Specs in use: those that pyproject.toml names, and those that were added on this machine.
 
-DVC loads every stage that it can see before it does anything, so what nobody asked for stays out of its sight.
+Every DVC command first loads all stage files, so other specs have none.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ VARIANTS = "variants"  # the folder of specs that `pfl run --set` writes
 
 
 class SpecSelection(NamedTuple):
-    """Names of specs, each list in the order of all of them."""
+    """Names of the specs in use: `default` in the order of pyproject.toml, the others sorted."""
 
     default: list[str]  # what a bare ``dvc repro`` and a bare ``pfl run`` bring up to date
     shared: list[str]  # what pyproject.toml names; their stage files belong into git
-    added: list[str]  # what `pfl add` and `pfl run` added beside these, on this machine
-    watching: bool = False  # every ``dvc repro`` asks whether this project, installed elsewhere, has been upgraded
+    added: list[str]  # what `pfl add` and `pfl run` added to these on this machine
+    watching: bool = False  # every ``dvc repro`` checks whether this project, installed elsewhere, was upgraded
 
     @property
     def compiled(self) -> list[str]:
-        """All whose stages DVC sees."""
+        """All specs that have stage files, sorted."""
         return sorted({*self.shared, *self.added})
 
 
 def read_selection(workspace: Workspace, known: Sequence[str]) -> SpecSelection:
-    """Return what is selected of the specs in `known`. Raises :class:`UserError` for a pyproject.toml that is wrong.
+    """Return which of the specs in `known` are in use. Raises :class:`UserError` for a wrong pyproject.toml.
 
-    There ``[tool.pfl]`` has ``default``, a list of names, which is the first spec when it is left out; ``compile``, a
-    list of names and patterns such as ``studies/*``, which is all specs; and ``watch_upgrades``, true or false.
+    Its ``[tool.pfl]`` has ``default``, a list of names (left out: the first spec); ``compile``, a list of names and
+    patterns such as ``studies/*`` (left out: all but variants); and ``watch_upgrades``, true or false.
     """
     path = workspace.home / "pyproject.toml"
     try:
@@ -65,7 +65,7 @@ def read_selection(workspace: Workspace, known: Sequence[str]) -> SpecSelection:
 
 
 def add(workspace: Workspace, names: Iterable[str]) -> None:
-    """Select specs on this machine."""
+    """Add specs to those in use on this machine."""
     _write(workspace, {*_added(workspace), *names})
 
 
@@ -75,7 +75,7 @@ def drop(workspace: Workspace, names: Iterable[str]) -> None:
 
 
 def named(words: Iterable[str], known: Sequence[str]) -> list[str]:
-    """Return specs by what a person calls them: a name, the path of a file, or a folder for all in it."""
+    """Return the specs that words name: by name, by file, or by folder for all in it. Raises :class:`UserError`."""
     names: list[str] = []
     for word in words:
         if word.endswith(".yml"):

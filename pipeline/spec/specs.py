@@ -1,4 +1,4 @@
-"""Specs as files: finding them, laying them over those that they extend, and validating all but their runs."""
+"""Spec files: find them, merge them with the specs that they extend, and validate everything except their runs."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from pipeline.spec.schema import SpecFile, first_fault
 from pipeline.spec.yamlfile import Address, Document, Mark, Node, absolute, inside, load_yaml, show, shown
 
 ADD = "+"
-"""Behind the key of a list: its items are added to those that are inherited."""
+"""The suffix of a list's key if its items are added to the inherited ones."""
 _ID_PART = re.compile(r"[a-z0-9][a-z0-9_.-]*")
 
 
 @dataclass(frozen=True)
 class Spec:
-    """A spec with all it inherits, structurally valid."""
+    """A spec merged with everything that it inherits. Its structure is valid."""
 
     id: str  # path below the specs folder without ``.yaml``
     body: SpecFile
     document: Document  # the merged plain data, with the file and line of every value
     specs_dir: Path
-    files: tuple[str, ...]  # that it was read from, its own first, as messages show them
+    files: tuple[str, ...]  # the files it was read from, its own first, as messages show them
 
     @property
     def abstract(self) -> bool:
@@ -38,14 +38,14 @@ class Spec:
 
     @property
     def title(self) -> str:
-        """Its heading; the id when none is stated."""
+        """The heading of the report; the id if the spec has no title."""
         return self.body.title or self.id
 
 
 def find_specs(specs_dir: Path, wrong: dict[str, str] | None = None) -> dict[str, Path]:
     """Return all specs below a folder, abstract ones included, by id in sorted order; hidden files are skipped.
 
-    A file that cannot be a spec raises :class:`UserError`, or is added to `wrong`: its path, and why not.
+    A file that cannot be a spec raises :class:`UserError`; if `wrong` is given, its path and the error are added there.
     """
     specs_dir = absolute(specs_dir)
     if not specs_dir.is_dir():
@@ -67,7 +67,7 @@ def find_specs(specs_dir: Path, wrong: dict[str, str] | None = None) -> dict[str
                 wrong[shown(path, specs_dir)] = str(error)
     flat: dict[str, str] = {}
     for identity in sorted(paths):
-        name = re.sub(r"[/.]", "-", identity)  # one word, as names of stages have to be
+        name = re.sub(r"[/.]", "-", identity)  # the name of a stage must be one word
         if (other := flat.setdefault(name, identity)) != identity:
             both = f"{name!r}, as that of {shown(paths[other], specs_dir)}"
             label = shown(paths.pop(identity), specs_dir)
@@ -79,7 +79,7 @@ def find_specs(specs_dir: Path, wrong: dict[str, str] | None = None) -> dict[str
 
 
 def _spec_id(path: Path, specs_dir: Path) -> str:
-    """Return the id of a spec file. Raises :class:`UserError` for an unsafe name or one out of the folder."""
+    """Return the id of a spec file. Raises :class:`UserError` for an unsafe name or a file outside the folder."""
     label = shown(path, specs_dir)
     if not path.resolve().is_relative_to(specs_dir.resolve()):
         raise UserError(f"{label}: leads out of {specs_dir.name}/; specs must stay inside it")
@@ -100,11 +100,11 @@ def load_spec(path: Path, specs_dir: Path, catalog: Catalog) -> Spec:
     except ValidationError as error:
         raise document.error(*first_fault(error, SpecFile)) from None
     patcher = Patcher(document, catalog)
-    # Every patch once, so that mistakes show even where no run uses the patch, as in abstract specs.
+    # Read every patch once, so that mistakes show even if no run uses the patch, as in abstract specs.
     patcher.read(body.grid.base, BASE)
     for index, override in enumerate(body.grid.overrides):
         patcher.read(override.set, ("grid", "overrides", index, "set"))
-    for axis, chosen in body.grid.only.items():  # a value that a file adds to an axis is not left out by its base
+    for axis, chosen in body.grid.only.items():  # a value that a file adds must not be left out by an inherited `only`
         restricted = document.mark(("grid", "only", axis))
         for label, _, here in labelled(body.grid.axes.get(axis), ("grid", "axes", axis), document):
             added = label not in chosen and files.index(document.mark(here).file) < files.index(restricted.file)
@@ -118,10 +118,10 @@ def load_spec(path: Path, specs_dir: Path, catalog: Catalog) -> Spec:
 def inherit(path: Path, specs_dir: Path) -> tuple[Document, tuple[str, ...]]:
     """Return a spec merged with what it extends, and the files it was read from, its own first.
 
-    What a file extends is merged before it, of several files one after the other. One that is inherited in several ways
-    is merged once, where it is met first, so that it does not undo what others have changed. In a merge mappings are
-    merged, null removes, anything else replaces. Raises :class:`UserError`, also for files that inherit themselves or
-    are named against the order in which one inherits the other.
+    The files that a file extends are merged before it, in the order in which it names them. A file that is inherited
+    more than once is merged once, where it occurs first, so that it does not undo changes of other files. A merge
+    combines mappings; null removes a value, and any other value replaces the inherited one. Raises :class:`UserError`,
+    also for a file that inherits itself, and for files in an order that contradicts which of them inherits which.
     """
     documents: dict[str, Document] = {}
     _collect(path, specs_dir, (), documents)
@@ -133,11 +133,11 @@ def inherit(path: Path, specs_dir: Path) -> tuple[Document, tuple[str, ...]]:
 
 
 def _collect(path: Path, specs_dir: Path, chain: tuple[str, ...], documents: dict[str, Document]) -> None:
-    """Read a file after all that it inherits, as far as they have not been read."""
+    """Add a file to `documents`, after all files that it inherits and that are not there yet."""
     label = shown(path, specs_dir)
     document = load_yaml(path, label)
     chain = (*chain, label)
-    last = ""  # what was inherited before
+    last = ""  # the file that was inherited before
     extends = document.data.get("extends")
     if extends is None:
         names = []
@@ -168,11 +168,11 @@ def _collect(path: Path, specs_dir: Path, chain: tuple[str, ...], documents: dic
 
 
 def _merge(base: dict[str, Node], child: dict[str, Node], address: Address) -> dict[str, Node]:
-    """Return a mapping laid over the one that it inherits. Raises :class:`UserError` for what adds to no list."""
+    """Return a mapping merged over the inherited one. Raises :class:`UserError` if items are added to no list."""
     merged = dict(base)
     for key, node in child.items():
         here, name, before = (*address, key), key.removesuffix(ADD), merged.get(key)
-        labels = len(address) == 3 and address[:2] in (("grid", "axes"), ("table", "clients"))  # may end in anything
+        labels = len(address) == 3 and address[:2] in (("grid", "axes"), ("table", "clients"))  # labels may end in +
         if name != key and not labels:
             if name in child:
                 raise node.mark.error(here, f"stands beside {show(name)}, which replaces the list; keep one of them")
@@ -181,7 +181,7 @@ def _merge(base: dict[str, Node], child: dict[str, Node], address: Address) -> d
             del merged[key]
         elif isinstance(node.value, dict):
             inherited = before.value if before else {}
-            if _is_component(here) and "name" in node.value:  # a component that is named anew
+            if _is_component(here) and "name" in node.value:  # a component that replaces the inherited one
                 inherited = {}
             elif _is_component(here) and isinstance(inherited, str):
                 inherited = {"name": before}
@@ -192,7 +192,7 @@ def _merge(base: dict[str, Node], child: dict[str, Node], address: Address) -> d
 
 
 def _added(before: Node | None, node: Node, address: Address) -> Node:
-    """Return an inherited list with further items."""
+    """Return an inherited list with further items. Raises :class:`UserError` if one of the two is no list."""
     if not isinstance(node.value, list):
         raise node.mark.error(address, f"{show(node.plain())} must be a list, whose items are added to those inherited")
     if not before:
@@ -203,7 +203,7 @@ def _added(before: Node | None, node: Node, address: Address) -> Node:
 
 
 def _is_component(address: Address) -> bool:
-    """Return whether a component stands there: a run's field in a patch, or a value of an axis over that field."""
+    """Return whether a component is at an address: a field of a run in a patch, or a value of an axis over it."""
     if address[:2] == ("grid", "axes"):
         return (len(address) == 4 and address[2] in COMPONENTS) or (len(address) == 5 and address[4] in COMPONENTS)
     return len(address) == 3 and address[2] in COMPONENTS and address[1] == "base"

@@ -1,4 +1,4 @@
-"""The resolved table: all that the report stage needs to know about a spec, but for its runs, as one JSON file."""
+"""The resolved table: a JSON file with all that the report stage needs of a spec, except its runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pipeline.spec.run import Run, read_records
 from pipeline.workspace import RECORDS
 
 Better = Literal["higher", "lower"]
-_MAX_BYTES = 1 << 22  # the table of a study of 5,000 runs has a quarter
+_MAX_BYTES = 1 << 22  # four times the table of a study of 5,000 runs
 
 
 class _Frozen(BaseModel):
@@ -31,30 +31,30 @@ class Publication(Part):
 
 
 class Published(_Frozen):
-    """A published value, an accuracy in percent; without `mean` it is unreadable or unknown, and the note says why."""
+    """A published value, an accuracy in percent. Without `mean` it is unreadable or unknown, as the note says."""
 
     mean: float | None
     std: float | None
-    quoted: bool  # the paper took it from another one
+    quoted: bool  # the paper took it from another paper
     note: str
-    printed: str = ""  # of a quantity and of a misprint the text as the paper has it, "45.17 K"
-    step: float = 0.0  # of a quantity what one is worth in its last digit
-    misprint: bool = False  # it cannot be so, as the note says: it has no `mean`, and is compared with nothing
-    explained: str = ""  # why what is obtained is another value, as far as that was found out
+    printed: str = ""  # the paper's text of a quantity or of a misprint, such as "45.17 K"
+    step: float = 0.0  # of a quantity: the value of 1 in its last digit
+    misprint: bool = False  # cannot be right, as the note says: without `mean`, and compared with nothing
+    explained: str = ""  # why the obtained value differs, if that is known
 
 
 class TableCell(_Frozen):
-    """One cell: a label for each row and column axis. Without `runs` nothing can be obtained for it here."""
+    """One cell: a label for each row and column axis. A cell without `runs` has no obtained value."""
 
     labels: dict[str, str]
     runs: list[str]
     client: int | None = None  # None: all clients
-    quantity: Quantity | None = None  # None: accuracy
+    quantity: Quantity | None = None  # None: the table's metric in the usual view
     published: Published | None = None
 
 
 class TablePartition(_Frozen):
-    """A partition behind the table, for the first of its seeds, and whether there is a page that shows it."""
+    """A partition of the table's runs, under its first seed, and whether there is a page that shows it."""
 
     federation: str
     words: str
@@ -62,10 +62,10 @@ class TablePartition(_Frozen):
 
 
 class TableClaim(_Frozen):
-    """A :class:`~pipeline.spec.schema.Claim`, all of whose labels are named.
+    """A :class:`~pipeline.spec.schema.Claim` with all labels written out.
 
-    Each cell with the labels of `side` is compared with the same cell with `than` labels; with `over` the means or the
-    ranges over these axes are. `within` has no sides and is about the range of each group.
+    Each cell with the labels of `side` is compared with the same cell with labels of `than`; with `over`, means or
+    ranges over these axes are compared. `within` has no sides; it limits the range of each group.
     """
 
     text: str
@@ -74,11 +74,11 @@ class TableClaim(_Frozen):
     than: dict[str, list[str]]
     over: list[str]
     where: dict[str, list[str]]
-    margin: float  # by which the side has to be better or narrower; of `within` how wide a range may be
+    margin: float  # by how much the side must be better or narrower; for `within` the largest range
 
 
 class TableRank(_Frozen):
-    """Columns of ranks (:class:`~pipeline.spec.schema.Derived`), with all axes named that they are the mean over."""
+    """Columns of ranks (:class:`~pipeline.spec.schema.Derived`), with the names of all axes of the mean."""
 
     over: list[str]
 
@@ -94,30 +94,30 @@ class ResolvedTable(_Frozen):
     caption: str
     rows: list[str]
     columns: list[str]
-    clients: dict[str, dict[str, int]]  # of one axis or none, the labels that stand for one client
+    clients: dict[str, dict[str, int]]  # axis (at most one) → label → client, for labels of one client
     quantities: list[str] = []  # the axes whose labels choose a quantity
     metric: Metric
     better: Better
     decimals: int
-    labels: dict[str, list[str]]  # of each row and column axis, in order
+    labels: dict[str, list[str]]  # labels of each row and column axis, in order
     cells: list[TableCell]
-    runs: dict[str, str]  # run id → its federation, of every run that a cell names
-    tuned: dict[str, str] = {}  # run id → the selection that it waits for
+    runs: dict[str, str]  # run id → id of its federation, for every run in a cell
+    tuned: dict[str, str] = {}  # run id → id of the selection that it waits for
     partitions: list[TablePartition]
     claims: list[TableClaim]
-    figures: list[str] | None  # what the report shows; None: the analyses that runs made
-    analyses: dict[str, str]  # headings of these, and of the listed ones
+    figures: list[str] | None  # figures of the report; None: the analyses that runs made
+    analyses: dict[str, str]  # analysis → heading, of those that runs made or `figures` names
     derived: list[TableRank] = []
 
     @property
     def drawn(self) -> list[str]:
-        """The figures that are listed, or the analyses that there are; how settings were chosen is always shown."""
+        """The figures that are listed, or else the analyses of the runs; of tuned runs always the figure ``tuning``."""
         names = list(self.analyses) if self.figures is None else self.figures
         return ["tuning", *names] if self.tuned and "tuning" not in names else names
 
     @property
     def counted(self) -> bool:
-        """Whether all of its numbers are known before anything is trained."""
+        """Whether all numbers of the table are known before anything is trained."""
         kinds = [cell.quantity.known for cell in self.cells if cell.quantity]
         return len(kinds) == len(self.cells) and all(kind and kind.source == "plan" for kind in kinds)
 
@@ -128,7 +128,7 @@ class ResolvedTable(_Frozen):
 
     @property
     def published_accuracies(self) -> int:
-        """How many accuracies are published of it, whether a run is planned for them or not."""
+        """The number of published accuracies, including those of cells without runs."""
         cells = (cell.published for cell in self.cells if self.of_accuracies and cell.quantity is None)
         return sum(published is not None and published.mean is not None for published in cells)
 
@@ -137,19 +137,19 @@ class ResolvedTable(_Frozen):
         return (quantity and quantity.metric) or self.metric
 
     def lower(self, quantity: Quantity | None = None) -> bool:
-        """Whether the lower is the better; of metrics that is known, of anything else `better` says it."""
+        """Return whether lower values are better: a fixed property of metrics; otherwise `better` states it."""
         if score := SCORED.get(self.metric_of(quantity)):
             return score in LOWER
         return self.better == "lower"
 
     @property
     def axes(self) -> list[str]:
-        """Those of the rows, then those of the columns."""
+        """The axes of the rows, then those of the columns."""
         return [*self.rows, *self.columns]
 
 
 def train_stage(run: Run) -> str:
-    """Return the name of the stage that trains a run; those that read or write more are groups of their own."""
+    """Return the name of a run's train stage. Runs with further inputs or outputs are in groups of their own."""
     saved = run.record["training"].get("save_weights")
     more = {"tuned": run.tuned, "pretrained": run.pretrained, "saved": saved, "analysed": run.analyses}
     return f"{'-'.join(['train', *(name for name, has in more.items() if has)])}@{run.id}"

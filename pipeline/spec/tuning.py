@@ -1,8 +1,8 @@
-"""Tuning: the trials that a spec's ``tune`` asks for, and the runs that wait for what they find.
+"""Tuning: the trials that a spec's ``tune`` asks for, and the runs that are trained with the chosen values.
 
-Trials are ordinary runs with seeds of their own. A *selection* compares the trials of one setting of a table, whatever
-its seed, by accuracy on validation samples; the runs of that setting are trained with what it has chosen. Which runs
-there are is known before any is trained, so everything is cached like everything else.
+Trials are ordinary runs with seeds of their own. A *selection* compares the trials for runs that differ in their seed
+alone, by accuracy on validation samples; these runs are trained with the values that it chooses. All runs are known
+before any is trained, so DVC caches trials and selections like other stages.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MAX_TRIALS = 1_000  # of one selection
 
 
 class Setting(NamedTuple):
-    """``training.lr``, its values, where they are written, and the labels of the runs that are tuned with it."""
+    """A setting to tune, such as ``training.lr``: its values, their address, and the labels of the runs."""
 
     name: str
     part: str
@@ -40,7 +40,7 @@ class Setting(NamedTuple):
 
 
 class Trial(NamedTuple):
-    """What is tried: a value per setting, and the run of each seed."""
+    """A trial: a value per setting, and the run of each seed."""
 
     chosen: dict[str, Any]
     runs: tuple[Run, ...]
@@ -48,7 +48,7 @@ class Trial(NamedTuple):
 
 @dataclass(frozen=True)
 class Selection:
-    """The trials of one choice: all combinations of a space, of which there are `size`, or a random set."""
+    """The trials of one choice: all `size` combinations of a space, or a random subset."""
 
     space: dict[str, list[Any]]
     size: int
@@ -63,17 +63,17 @@ class Selection:
 
     @property
     def record(self) -> dict[str, Any]:
-        """As its stage reads it."""
+        """The record that the select stage reads."""
         trials = [{"chosen": trial.chosen, "runs": [run.id for run in trial.runs]} for trial in self.trials]
         rounds = sum(run.training.rounds for trial in self.trials for run in trial.runs)
         return {"space": self.space, "size": self.size, "rounds": rounds, "trials": trials}
 
 
 def check_tuned(wanted: Tune, grid: Points, runs: list[Run], document: Document) -> None:
-    """Check that the labels of `tune` exist and pick a run, and that its seeds are no run's."""
+    """Check that the labels of `tune` exist and pick a run, and that no run has one of its seeds."""
 
     def picked(where: Where, points: list[dict[str, str]], address: Address) -> list[dict[str, str]]:
-        """Return the runs that labels pick. What `only` leaves out may be named, and then picks nothing."""
+        """Return those of `points` that `where` picks. It may name labels that `only` leaves out; they pick nothing."""
         check_where(where, grid.known, document, address)
         absent = any({*chosen} <= {*grid.left_out[axis]} for axis, chosen in where.items())
         found = [labels for labels in points if matches(where, labels)]
@@ -94,7 +94,7 @@ def check_tuned(wanted: Tune, grid: Points, runs: list[Run], document: Document)
 
 
 def tuned_as(wanted: Tune | None, labels: Mapping[str, str]) -> tuple[bool, ...] | None:
-    """Return whether each entry of `also` is about a run with these labels; None if it is not tuned."""
+    """Return whether each entry of `also` applies to a run with these labels; None if the run is not tuned."""
     if wanted is None or not matches(wanted.where, labels):
         return None
     return tuple(matches(more.when, labels) for more in wanted.also)
@@ -108,7 +108,7 @@ def tune(
     change: Callable[[Run], list[Patch]],
     patcher: Patcher,
 ) -> tuple[list[Run], dict[str, Selection]]:
-    """Return the runs, those that are tuned naming their selection, and the selections by id."""
+    """Return the runs, where tuned ones name their selection, and the selections by id."""
     check = patcher.document.check
     settings, patches = _read_settings(wanted, grid, patcher)
     tuned = list(runs)
@@ -134,7 +134,7 @@ def tune(
 
 
 def _read_settings(wanted: Tune, grid: Points, patcher: Patcher) -> tuple[list[Setting], list[tuple[Where, Patch]]]:
-    """Return the settings to tune, and the patches of trials with the labels of the runs that they are for."""
+    """Return the settings to tune, and the patches of trials, each with the labels of the runs that it is for."""
     check = patcher.document.check
     settings: list[Setting] = []
     patches: list[tuple[Where, Patch]] = []
@@ -164,7 +164,7 @@ def _read_settings(wanted: Tune, grid: Points, patcher: Patcher) -> tuple[list[S
 def _selection(
     wanted: Tune, settings: list[Setting], trial: Draft, draft: Draft, run: Run, patcher: Patcher
 ) -> Selection:
-    """Return the trials of a run, given the draft of a trial and its own."""
+    """Return the selection of a run, given the draft of its trials and its own draft."""
     check = patcher.document.check
     profile = run.record["profile"]
     size = math.prod(len(setting.values) for setting in settings)
@@ -175,7 +175,7 @@ def _selection(
     seeds = [patcher.read_field("seed", seed, ("tune", "seeds", index)) for index, seed in enumerate(wanted.seeds)]
     trials: list[Trial] = []
     numbers: Sequence[int] = range(size)
-    if budget < size:  # equal spaces draw the same
+    if budget < size:  # the space is the seed, so equal spaces draw the same trials
         rng = random.Random(canonical_json([0, [[setting.name, setting.values] for setting in settings]]))
         numbers = sorted(rng.sample(range(size), budget))
     for number in numbers:  # in the order of the grid
@@ -183,7 +183,7 @@ def _selection(
         for one in reversed(settings):
             number, index = divmod(number, len(one.values))
             values.insert(0, patcher.read_field(one.part, {one.option: one.values[index]}, (*one.address, index)))
-        patcher.run([*draft, *values], profile)  # the run itself may turn out to have these
+        patcher.run([*draft, *values], profile)  # checks the run itself with these values
         runs = tuple(patcher.run([*trial, *values, seed], profile) for seed in seeds)
         message = "chooses by accuracy on validation samples; set validation_share of the partition"
         check(validates(runs[0]), ("tune",), message)

@@ -37,7 +37,7 @@ Address = tuple[str | int, ...]
 
 
 class Mark(NamedTuple):
-    """A line of a file, the file as it is shown to the user."""
+    """A line of a file, with the name of the file as messages show it."""
 
     file: str
     line: int
@@ -51,7 +51,7 @@ class Mark(NamedTuple):
 
 
 class Node(NamedTuple):
-    """A scalar, a list of nodes, or nodes by key; and where it is written."""
+    """A scalar, a list of nodes, or nodes by key; with its file and line."""
 
     value: Any
     mark: Mark
@@ -63,7 +63,7 @@ class Node(NamedTuple):
         return [item.plain() for item in self.value] if isinstance(self.value, list) else self.value
 
     def marks(self, address: Address = ()) -> Iterator[tuple[Address, Mark]]:
-        """Yield the address of every value in it, and where that is written."""
+        """Yield the address and the mark of this value and of every value in it."""
         yield address, self.mark
         if isinstance(self.value, dict | list):
             for key, item in self.value.items() if isinstance(self.value, dict) else enumerate(self.value):
@@ -78,7 +78,7 @@ class Document:
 
     @cached_property
     def data(self) -> dict[str, Any]:
-        """Dicts, lists, text, numbers, true, false and null."""
+        """The plain data: dicts, lists, text, numbers, true, false and null."""
         data: dict[str, Any] = self.root.plain()
         return data
 
@@ -98,12 +98,12 @@ class Document:
         return self.mark(address).error(address, message)
 
     def check(self, right: object, address: Address, message: str) -> None:
-        """Raise the error `message` about an address unless something is right."""
+        """Raise the error `message` about an address unless `right` is true."""
         if not right:
             raise self.error(address, message)
 
     def check_known(self, what: str, name: Any, known: Iterable[str], address: Address) -> None:
-        """Raise the error that there is no such thing, with the nearest name."""
+        """Raise an error with the nearest known name unless `name` is known."""
         if name not in (names := list(known)):
             raise self.error(address, f"unknown {what} {show(name)}{did_you_mean(name, names)}")
 
@@ -121,13 +121,13 @@ def show(value: Any) -> str:
 
 
 def load_yaml(path: Path, label: str) -> Document:
-    """Read one YAML file, which messages call `label`; raise :class:`UserError` for what the subset leaves out."""
+    """Read a YAML file, which messages call `label`. Raises :class:`UserError` for anything outside the subset."""
     return parse_yaml(read_text(path, label), label)
 
 
 def read_text(path: Path, label: str) -> str:
     """Read a small text file in UTF-8. Raises :class:`UserError`."""
-    if path.exists() and not path.is_file():  # a pipe would be waited for
+    if path.exists() and not path.is_file():  # opening a pipe would block
         raise UserError(f"{label}: cannot be read: no plain file")
     try:
         with path.open("rb") as file:
@@ -143,7 +143,7 @@ def read_text(path: Path, label: str) -> str:
 
 
 def parse_yaml(text: str, label: str) -> Document:
-    """Read YAML from text of a file that messages call `label`. Raises :class:`UserError`."""
+    """Read YAML from the text of a file that messages call `label`. Raises :class:`UserError`."""
     try:
         check_depth(text)
         source = yaml.compose(text, Loader=_LOADER)
@@ -169,7 +169,7 @@ def parse_yaml(text: str, label: str) -> Document:
 
 
 def _read_node(source: yaml.Node, label: str, depth: int, size: list[int]) -> Node:
-    """Return what was composed as nodes; `size` holds the number of values so far."""
+    """Return PyYAML's node as a :class:`Node`; ``size[0]`` is the number of values so far."""
     mark = Mark(label, source.start_mark.line + 1)
     size[0] += 1
     if size[0] > MAX_NODES:
@@ -180,7 +180,7 @@ def _read_node(source: yaml.Node, label: str, depth: int, size: list[int]) -> No
         raise mark.error((), f"the tag {show(source.tag)} is not allowed; specs are plain data")
     if isinstance(source, yaml.SequenceNode):
         return Node([_read_node(item, label, depth + 1, size) for item in source.value], mark)
-    if isinstance(source, yaml.ScalarNode):  # with a style it is quoted, or a block
+    if isinstance(source, yaml.ScalarNode):  # with a style: quoted or a block
         return Node(source.value if source.style else _scalar(source.value, mark), mark)
     entries: dict[str, Node] = {}
     for key, value in source.value:
@@ -218,12 +218,12 @@ def _scalar(text: str, mark: Mark) -> Any:
 
 
 def inside(specs_dir: Path, document: Document, address: Address, name: str) -> Path:
-    """Return the path of a file that a spec names, relative to the file that names it, within the specs folder."""
+    """Return the path of a file in the specs folder, whose `name` is relative to the spec file that names it."""
     path = absolute((specs_dir.parent / document.mark(address).file).parent / name)
     try:
         stays = path.is_relative_to(specs_dir) and path.resolve().is_relative_to(specs_dir.resolve())
         exists = path.is_file()
-    except (OSError, ValueError) as error:  # such as a name that is too long, or has a zero in it
+    except (OSError, ValueError) as error:  # such as a name that is too long or has a null byte
         raise document.error(address, f"{show(name)} cannot be read: {getattr(error, 'strerror', error)}") from None
     document.check(stays and not name.startswith("/"), address, f"{show(name)} leads out of {specs_dir.name}/")
     document.check(exists, address, f"{show(name)} does not exist ({shown(path, specs_dir)})")
@@ -231,7 +231,7 @@ def inside(specs_dir: Path, document: Document, address: Address, name: str) -> 
 
 
 def absolute(path: Path) -> Path:
-    """Return a path without `..`, and without following links: as the user wrote it."""
+    """Return an absolute path without `..`. Links are not followed, so the path is as the user wrote it."""
     return Path(os.path.normpath(path.absolute()))
 
 
