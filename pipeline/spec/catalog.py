@@ -36,13 +36,13 @@ from pipeline.spec.yamlfile import Address, show
 _HELP = """Use that many generated training samples of the dataset's shape, and a quarter as many test samples, \
 instead of the real data; null is the real data."""
 STAND_IN = OptionInfo("stand_in", "int", False, True, False, None, _HELP, None, {"ge": 4})
-"""An option that every dataset has beside its own: whoever loads a dataset takes it off before creating the entry."""
+"""An option that every dataset has besides its own; code that loads a dataset removes it before creating the entry."""
 _HELP = "A frozen encoder whose features clients get in place of samples: `pfl describe features`; null is none."
 FEATURES = OptionInfo("features", "features", False, True, False, None, _HELP, None, {}, later=True)
-"""Likewise, for the stage that runs the encoder; the keys are those of :class:`pipeline.spec.schema.Features`."""
+"""Likewise, for the features stage; the keys are those of :class:`pipeline.spec.schema.Features`."""
 _HELP = "Seed of the split, whatever the seed of the run; null: that one."
 SPLIT_SEED = OptionInfo("seed", "int", False, True, False, None, _HELP, None, {"ge": 0}, later=True)
-"""One that every partition has: :attr:`pipeline.spec.run.Run.federation` takes it off."""
+"""An option that every partition has; :attr:`pipeline.spec.run.Run.federation` removes it."""
 _OF_ALL = {"dataset": (STAND_IN, FEATURES), "partition": (SPLIT_SEED,)}
 _KEYS = Annotated[dict[str, Any], WithJsonSchema({"$comment": "features"})]
 _TYPES: dict[str, Any] = {"int": int, "float": float, "str": str, "bool": bool, "features": _KEYS}

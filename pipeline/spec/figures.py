@@ -26,7 +26,7 @@ BUILT_IN = {
     "rollout": ("pictures", ""),
     "detections": ("pictures", ""),
 }
-"""Name → the module of ``pipeline/report/figures`` that draws it, and its title; "" for that of the analysis."""
+"""Name → the module of ``pipeline/report/figures`` that draws it, and its title; "" for the title of its analysis."""
 
 _FOLDER = Path(__file__).parents[1] / "report/figures"
 

@@ -60,17 +60,17 @@ class Part(BaseModel):
 
 
 Protocol = Literal["last_rounds", "last_ten", "clients", "final", "worst_tenth", "last_position", "best_by_validation"]
-"""Of accuracies, from :mod:`pflcore.protocols`; and ``last_ten``, the mean of a run's last ten measurements, for papers
-that name no round."""
+"""Protocols of accuracies, from :mod:`pflcore.protocols`; and ``last_ten``, the mean of a run's last ten measurements,
+for papers that name no round."""
 
 OF_ONE_ROUND = ("final", "best_by_validation")
-"""Accuracies that have no ± within a run."""
+"""Protocols that measure one round, so their accuracies have no ± within a run."""
 
 PERCENT, COUNT, BYTES, PLAIN = "%", "n", "B", ""
 """Units: percent; numbers in thousands, millions, … (K, M); likewise bytes (kB, MB); numbers as they are."""
 
 BACKBONE = "backbone"
-"""In place of a row: the parameters of the backbone, without whatever the method adds to it."""
+"""In place of a row: the parameters of the backbone, without those that the method adds to it."""
 
 
 class QuantityKind(NamedTuple):
@@ -110,7 +110,7 @@ QUANTITIES: dict[str, QuantityKind] = {
         f"{_ATTENTION}over positions", "attention weight", "mixing", PLAIN, ("kind", "position")
     ),
 }
-"""Every quantity by the name that a table's metric has."""
+"""Every quantity by its name, which is the metric of a table or a cell."""
 
 SCORED = {
     f"{protocol}.{score}": score
@@ -118,7 +118,7 @@ SCORED = {
     for protocol in get_args(Protocol)
     if protocol not in ("last_ten", "last_position")
 }
-"""What a table can name of metrics beside accuracy, and which one that is."""
+"""Metrics other than accuracy as a table can name them, and the metric: ``clients.auc`` → ``auc``."""
 _NAMES = (*get_args(Protocol), *QUANTITIES, *METRICS)
 
 

@@ -21,19 +21,19 @@ from pflcore.registry import KINDS
 from pflcore.settings import Evaluation, Training
 
 LISTS = {"analyses": "analysis"}
-"""Fields of a run that are lists of entries, each of them at most once, and the kind of these."""
+"""Fields of a run that are lists of entries, each entry at most once, and the kind of these entries."""
 COMPONENTS = tuple(kind for kind in KINDS if kind not in LISTS.values())
-"""The kinds of which a run has one entry, in a field that is called like the kind."""
+"""The kinds of which a run has one entry, in a field with the name of the kind."""
 OPTIONAL: dict[str, dict[str, Any]] = {"condition": {"name": "none"}}
-"""Of these what a run has without them, which is not in its record."""
+"""Components that a run need not have, and the value of a run without one, which is not in its record."""
 SETTINGS: dict[str, type] = {"training": Training, "evaluation": Evaluation}
-"""Its groups of settings, and what they are made of."""
+"""The groups of settings of a run, and their classes."""
 FEDERATION = ("dataset", "partition", "clients", "seed")
-"""The fields of a run that say who holds which samples."""
+"""The fields of a run that determine which client holds which samples."""
 ABSENT = "absent:"
-"""How the pretrained weights of a run begin whose file is not there."""
+"""The prefix of a run's pretrained weights if their file is missing."""
 RUN_FIELDS = (*FEDERATION, "backbone", "method", "condition", "training", "evaluation", *LISTS)
-"""The fields of a run in the order in which it is written; what it is without is left out."""
+"""The fields of a run in the order of its record, which leaves out what the run does not have."""
 _MAX_BYTES = 1 << 28  # 40 times the records of 5,000 runs
 
 

@@ -136,7 +136,7 @@ class TableSection(Part):
 
 
 COMPARISONS = ("better", "steadier")
-"""The forms of claims that compare the cells of some labels with others; the key of a form is its name."""
+"""The forms of claims that compare the cells of some labels with others; each form is also the key of a claim."""
 
 
 class Claim(Part):
@@ -208,7 +208,7 @@ class SpecFile(Part):
 
 
 _PYDANTIC_STEP = re.compile(r"\[key\]$|(dict|list|literal|function-[a-z]+)\[")
-"""Steps of pydantic's own in the place of an error: a bad key of a mapping, and an arm of a union."""
+"""Steps that pydantic adds to the address of an error, for a bad key of a mapping and for an arm of a union."""
 
 _FAULTS = {  # pydantic's type of error → what the value must be
     "int_type": "a whole number",
