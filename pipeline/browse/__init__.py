@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from rich.table import Table
 
 from pflcore.errors import UserError
 from pipeline.parsing import parse_yaml
 
-if TYPE_CHECKING:
-    from rich.table import Table
-
 
 def plain_table(*columns: str, right: Collection[str] = ()) -> Table:
     """Return a table without lines; the columns named in `right` are aligned to the right."""
-    from rich.table import Table
-
     table = Table(box=None, pad_edge=False, header_style="bold")
     for at, column in enumerate(columns):
         if at == 0 and column == "name":

@@ -114,7 +114,6 @@ class _Emitter:
         self.records: dict[str, Any] = {}
         self.stages: dict[str, Stage] = {}
         self._code = code
-        self._made: dict[str, list[str]] = {}  # federation → paths of its dataset and partition
         self._digests: dict[of.Part, str] = {}
         self._entries: defaultdict[str, dict[str, Any]] = defaultdict(dict)  # file → stage or group → its YAML
         self._runs = compilation.every_run
@@ -206,12 +205,11 @@ class _Emitter:
     def _federation(self, run: Run) -> list[str]:
         """Add the stages that make a dataset and partition it; return the paths of dataset and partition."""
         id_ = run.federation_id
-        if id_ not in self._made:
-            self._made[id_] = made = [self._data(run), at.partition_path(id_)]
-            self.records[id_] = run.federation
-            code = of.code_of_run("partition", run)
-            self._add(at.shard_path(id_), "partition", "partition", [id_], made[:1], made[1:], code)
-        return [*self._made[id_]]
+        made = [self._data(run), at.partition_path(id_)]
+        self.records[id_] = run.federation
+        code = of.code_of_run("partition", run)
+        self._add(at.shard_path(id_), "partition", "partition", [id_], made[:1], made[1:], code)
+        return made
 
     def _data(self, run: Run) -> str:
         """Add the stage of a dataset, and the stage of its encoder if there is one; return the path of the samples."""

@@ -8,7 +8,6 @@ import textwrap
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -146,47 +145,27 @@ def mark_of(profile: str) -> str:
 
 def markdown(template: str, **context: Any) -> str:
     """Return a rendered template in Markdown, with tables that are also legible as plain text."""
-    text = _markdown().get_template(template).render(**context)
+    text = _MARKDOWN.get_template(template).render(**context)
     return re.sub(r"\n{3,}", "\n\n", text).strip("\n") + "\n"
 
 
 def latex(template: str, **context: Any) -> str:
     """Return a rendered LaTeX template (angled delimiters) for plain pdflatex; signs that it lacks are U+XXXX."""
-    text = _latex().get_template(template).render(**context)
+    text = _LATEX.get_template(template).render(**context)
     return re.sub(r"\n{3,}", "\n\n", text).strip("\n") + "\n"
 
 
 def html(template: str, **context: Any) -> str:
     """Return a rendered HTML template. The filters `inline` and `sized` do not escape drawings, which are ours."""
-    return _html().get_template(template).render(**context)
+    return _HTML.get_template(template).render(**context)
 
 
-@cache
-def _markdown() -> Environment:
-    return _environment({"md": escape_markdown, "results": _results, "numbers": _numbers}, {})
-
-
-@cache
-def _latex() -> Environment:
-    filters = {"tex": escape_latex, "breakable": lambda text: re.sub(r"([-/.])", r"\1\\allowbreak{}", text)}
-    filters |= {"results": _latex_results, "row": _latex_row}
-    return _environment(filters, {"without_repeats": without_repeats}, **_ANGLED)
-
-
-@cache
-def _html() -> Environment:
-    names = {"name": lambda verdict: verdict.replace(":", "").replace(" ", "-")}
-    shared = {"states": STATES, "claim_states": CLAIM_STATES, "agreement_legend": AGREEMENT_LEGEND, "data": details}
-    filters = {"inline": inline_svg, "sized": sized_svg, **names}
-    return _environment(filters, {**shared, "without_repeats": without_repeats}, autoescape=True)
-
-
-def _environment(filters: dict[str, Any], shared: dict[str, Any], **options: Any) -> Environment:
-    """Return what compiles a template once; `shared` is what every template of a format can use."""
+def _environment(filters: dict[str, Any], **options: Any) -> Environment:
+    """Return what compiles a template once."""
     options |= dict.fromkeys(("trim_blocks", "lstrip_blocks", "keep_trailing_newline"), True)
     environment = Environment(loader=DictLoader(_TEMPLATES), undefined=StrictUndefined, **options)
     environment.filters |= filters
-    environment.globals |= shared
+    environment.globals |= _HELPERS
     return environment
 
 
@@ -330,3 +309,19 @@ def _opened(report: SpecReport, cell: Cell | None, text: PrintedCell) -> dict[st
     title = (*cell.key(layout.row_axes), layout.column_title(cell.key(layout.column_axes)))
     known = [(name, value) for name, value in facts.items() if value]
     return {"title": " · ".join(filter(None, title)), "facts": known, "runs": outcomes}
+
+
+def _breakable(text: str) -> str:
+    return re.sub(r"([-/.])", r"\1\\allowbreak{}", text)
+
+
+def _class_name(verdict: str) -> str:
+    return verdict.replace(":", "").replace(" ", "-")
+
+
+_HELPERS = {"states": STATES, "claim_states": CLAIM_STATES, "agreement_legend": AGREEMENT_LEGEND, "data": details}
+_HELPERS |= {"without_repeats": without_repeats}
+_OF_LATEX = {"tex": escape_latex, "breakable": _breakable, "results": _latex_results, "row": _latex_row}
+_MARKDOWN = _environment({"md": escape_markdown, "results": _results, "numbers": _numbers})
+_LATEX = _environment(_OF_LATEX, **_ANGLED)
+_HTML = _environment({"inline": inline_svg, "sized": sized_svg, "name": _class_name}, autoescape=True)

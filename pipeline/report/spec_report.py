@@ -162,7 +162,9 @@ class SpecReport:
     def parts(self, elsewhere: Sequence[str] = ()) -> Iterator[Part]:
         """Yield the parts of a page about the spec, without notes that are `elsewhere` on the page."""
         results, cells = self.results, self.results.cells
-        yield self._main
+        unplanned = results.layout.whereabouts(cell for cell in cells if cell.published and not cell.runs)
+        about = [*facts(results), *([("no run is planned", unplanned)] if unplanned else [])]
+        yield Part(results=True, facts=about, text=[legend(results), self._warning()])
         if self._confounded:
             settings = PlainTable(("axis", "setting", "most", "others"), self._confounded, labels=2)
             yield Part("Settings that are not held equal along an axis", table=settings)
@@ -188,14 +190,6 @@ class SpecReport:
             yield Part(one.title, picture=one.picture, text=[one.text], table=one.table, name=one.name)
         partitions = [(one.words, self.pages.get(one.federation, "")) for one in self.table.partitions]
         yield Part("Partitions", items=partitions)
-
-    @cached_property
-    def _main(self) -> Part:
-        """The results, with what stands under them."""
-        results = self.results
-        unplanned = results.layout.whereabouts(cell for cell in results.cells if cell.published and not cell.runs)
-        about = [*facts(results), *([("no run is planned", unplanned)] if unplanned else [])]
-        return Part(results=True, facts=about, text=[legend(results), self._warning()])
 
     @cached_property
     def _confounded(self) -> list[tuple[str, ...]]:
