@@ -14,8 +14,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from pflcore.errors import UserError
 from pflcore.files import write_text
 from pipeline.compile.compilation import Compilation
@@ -104,6 +102,8 @@ def build(run: Run) -> None:
 
 def _draw(run: Run) -> None:
     """Draw the partition of a run. Raises :class:`UserError` where it cannot be."""
+    import numpy as np
+
     from pflcore.datasets import DATASETS, stand_in, stand_in_counts
     from pflcore.partitions import PARTITIONS, partition
 
