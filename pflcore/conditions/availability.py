@@ -60,7 +60,7 @@ class Availability(Condition):
 @cache
 def absences(path: str, content: str | None) -> frozenset[tuple[int, int]]:
     """Return the pairs (round, client) of a file of absences. Raises :class:`UserError` if it is not such a file."""
-    header, *lines = find_unchanged(path, content).read_text("utf-8-sig", "replace").splitlines() or [""]
+    header, *lines = find_unchanged(path, content).read_text("utf-8-sig", "replace").rstrip().splitlines() or [""]
     if header.strip() != "round,client":
         raise UserError(f"condition availability: {path}:1: must be round,client, above a line for each absence")
     found = [_LINE.fullmatch(line) for line in lines]

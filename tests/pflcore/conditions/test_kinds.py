@@ -88,7 +88,7 @@ def test_attackers_train_on_other_classes_or_send_noise():
 
 def test_who_is_away_keeps_what_it_has_and_a_round_without_anybody_changes_nothing(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "away.csv").write_text("round,client\n1,0\n1,3\n" + "".join(f"2,{client}\n" for client in range(5)))
+    (tmp_path / "away.csv").write_text("round,client\n1,0\n1,3\n" + "".join(f"2,{one}\n" for one in range(5)) + "\n")
     condition, seen = make("availability", path="away.csv"), []
     entry, data = spied(method("fedper"), seen), federation(*SIZES)
     first = run(entry, NET, data, training=ALL, condition=condition)
