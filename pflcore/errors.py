@@ -7,6 +7,7 @@ import re
 
 _LONGEST = 4000
 _OF_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.ENAMETOOLONG)
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # by file system: NFS, Lustre, FUSE
 _LONG_WORD = re.compile(r"(\S{100})\S{160,}(\S{40})")
 
 
@@ -24,7 +25,7 @@ def is_of_disk(error: OSError) -> bool:
 
 def in_words(error: OSError) -> str:
     """Return the file and the system's message about it, for example that the disk is full or read-only."""
-    remedy = "; file locks are needed, so work on a local disk" if error.errno == errno.ENOLCK else ""
+    remedy = "; file locks are needed, so work on a local disk" if error.errno in _NO_LOCKS else ""
     return bounded(f"{error.filename2 or error.filename or 'system'}: {error.strerror or error}{remedy}")
 
 

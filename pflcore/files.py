@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import csv
 import glob
 import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -66,13 +67,21 @@ def write_text(path: Path, text: str) -> None:
 
 
 def check_plain(path: Path) -> None:
-    """Raise :class:`UserError` if `path` is missing or not a plain file; reading a pipe or a device may never end."""
+    """Raise :class:`UserError` if `path` is missing, not a plain file, or the pointer that a clone without git LFS has.
+
+    Reading a pipe or a device may never end.
+    """
     try:
         path.stat()
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror or error})") from None
     if not path.is_file():
         raise UserError(f"{path}: no plain file, but a folder, a pipe or a device; move it away")
+    try:
+        with path.open("rb") as file:
+            check_no_pointer(file.read(99), str(path))
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror or error})") from None
 
 
 def read_file(path: Path, most: int, than: str = "such a file has") -> bytes:
@@ -84,6 +93,14 @@ def read_file(path: Path, most: int, than: str = "such a file has") -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror or error})") from None
+
+
+def walk(root: Path, onerror: Callable[[OSError], None] | None = None) -> Iterator[tuple[Path, list[str], list[str]]]:
+    """Yield folders, and the names in them, as ``os.walk`` does. Follow links, unless to a folder that they are in."""
+    for place, folders, names in os.walk(root, onerror=onerror, followlinks=True):
+        here = Path(place).resolve()
+        folders[:] = [name for name in folders if (here / name).resolve() not in (here, *here.parents)]
+        yield Path(place), folders, names
 
 
 def digest_of(path: Path, algorithm: str = "sha256") -> str:
@@ -107,15 +124,34 @@ def find_unchanged(name: str, content: str | None) -> Path:
     raise UserError(f"{name}: no such file; put it there and run `pfl compile`")
 
 
-def is_lfs_pointer(file: Path | bytes) -> bool:
-    """Return whether a file, or its content, is the pointer that a clone without git LFS has in place of the file."""
-    if isinstance(file, Path):
-        try:
-            with file.open("rb") as opened:
-                file = opened.read(99) if file.is_file() else b""
-        except OSError:
-            return False
-    return file.startswith(b"version https://git-lfs")
+def check_no_pointer(content: bytes, where: str) -> None:
+    """Raise :class:`UserError` if a file's content is the pointer that a clone without git LFS has in its place."""
+    if content.startswith(b"version https://git-lfs"):
+        raise UserError(f"{where}: a pointer of git LFS; `git lfs pull` gets the content")
+
+
+def csv_rows(path: Path, header: str, where: str) -> Iterator[tuple[str, list[str]]]:
+    """Yield the place, ``where:2``, and the cells of each line below the header of a CSV file.
+
+    Empty lines, blanks around cells and a byte order mark do not count. Raises :class:`UserError`, also if the first
+    line is not `header`, such as ``round,client``.
+    """
+    check_plain(path)
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.reader(file)
+            found = ",".join(word.strip() for word in next(reader, []))
+            if found != header:
+                mark = next((name for sign, name in ((";", ";"), ("\t", "tabs")) if sign in found), "")
+                between = f", with commas and not {mark} between them" if mark else ""
+                raise UserError(f"{where}:1: must be {header}{between}")
+            for line in reader:
+                if line:
+                    yield f"{where}:{reader.line_num}", [cell.strip() for cell in line]
+    except UnicodeDecodeError:
+        raise UserError(f"{where}: not UTF-8; save it as UTF-8") from None
+    except csv.Error as error:
+        raise UserError(f"{where}: not a CSV file ({error})") from None
 
 
 def parse_json(text: str | bytes) -> Any:

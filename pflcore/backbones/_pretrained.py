@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from pflcore.errors import UserError
-from pflcore.files import is_lfs_pointer
+from pflcore.files import check_plain
 from pflcore.groups import Tensors
 
 SUFFIXES = (".safetensors", ".pth", ".pt", ".bin")
@@ -30,8 +30,7 @@ def read_weights(path: Path) -> Tensors:
         raise UserError(f"{path}: not a file of weights by its name, which ends in {', '.join(SUFFIXES)}")
     if not path.is_file():
         raise UserError(f"{path}: no such file of weights")
-    if is_lfs_pointer(path):
-        raise UserError(f"{path}: a pointer of git LFS; `git lfs pull` gets the content")
+    check_plain(path)
     _check_size(path, path.stat().st_size)
     try:
         tensors = load_file(path) if path.suffix == ".safetensors" else _read_state_dict(path)

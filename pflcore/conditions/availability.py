@@ -7,12 +7,12 @@ from functools import cache
 
 from pflcore.conditions import CONDITIONS, Condition, Draws
 from pflcore.errors import UserError
-from pflcore.files import find_unchanged
+from pflcore.files import csv_rows, find_unchanged
 from pflcore.groups import Tensors
 from pflcore.method import Method, name_of
 from pflcore.options import option
 
-_LINE = re.compile(r"\s*([1-9]\d{0,8})\s*,\s*(\d{1,9})\s*")  # of a file of absences
+_LINE = re.compile(r"([1-9]\d{0,8}),(\d{1,9})")  # of a file of absences
 
 
 @CONDITIONS.register
@@ -60,12 +60,10 @@ class Availability(Condition):
 @cache
 def absences(path: str, content: str | None) -> frozenset[tuple[int, int]]:
     """Return the pairs (round, client) of a file of absences. Raises :class:`UserError` if it is not such a file."""
-    header, *lines = find_unchanged(path, content).read_text("utf-8-sig", "replace").rstrip().splitlines() or [""]
-    if header.strip() != "round,client":
-        raise UserError(f"condition availability: {path}:1: must be round,client, above a line for each absence")
-    found = [_LINE.fullmatch(line) for line in lines]
-    if None in found:
-        at = found.index(None)
-        wanted = "must be a round, from 1, and a client, from 0"
-        raise UserError(f"condition availability: {path}:{at + 2}: {lines[at][:60]!r} {wanted}")
-    return frozenset((int(one[1]), int(one[2])) for one in found if one)
+    found = set()
+    for where, cells in csv_rows(find_unchanged(path, content), "round,client", f"condition availability: {path}"):
+        line = ",".join(cells)
+        if not (numbers := _LINE.fullmatch(line)):
+            raise UserError(f"{where}: {line[:60]!r} must be a round, from 1, and a client, from 0")
+        found.add((int(numbers[1]), int(numbers[2])))
+    return frozenset(found)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +15,7 @@ from pflcore.data.noise import Noise
 from pflcore.data.sample_files import checking, column, positions
 from pflcore.data.samples import SPLITS
 from pflcore.errors import UserError
-from pflcore.files import check_plain, write_text
+from pflcore.files import check_plain, csv_rows, write_text
 
 SCHEMA = "partition/2"
 HEADER = ("sample", "client", "split")
@@ -107,21 +106,10 @@ def read_split(path: Path, scheme: str, seed: int) -> Assignment:
 
 def _lines(path: Path) -> Iterator[tuple[int, int, int]]:
     """Yield the sample, the client and the index in `_WORDS` of the split of each line."""
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.reader(file)
-            header = tuple(word.strip() for word in next(reader, []))
-            if header != HEADER:
-                mark = ";" if header and ";" in header[0] else "tabs" if header and "\t" in header[0] else ""
-                between = f", with commas and not {mark} between them" if mark else ""
-                raise UserError(f"{path}:1: must be {','.join(HEADER)}{between}")
-            for line in reader:
-                *numbers, word = (field.strip() for field in line) if line else ("",)
-                small = [one for one in numbers if one.isascii() and one.isdecimal() and len(one) <= 9]
-                if len(small) != 2 or len(line) != 3 or word not in _WORDS:
-                    wanted = f"two whole numbers from 0 on and one of {', '.join(_WORDS)}"
-                    found = f"{','.join(line)[:60]!r} is not {','.join(HEADER)}"
-                    raise UserError(f"{path}:{reader.line_num}: {found}: {wanted}")
-                yield int(small[0]), int(small[1]), _WORDS.index(word)
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise UserError(f"{path}: not a CSV file ({error})") from None
+    for where, line in csv_rows(path, ",".join(HEADER), str(path)):
+        *numbers, word = line
+        small = [one for one in numbers if one.isascii() and one.isdecimal() and len(one) <= 9]
+        if len(small) != 2 or len(line) != 3 or word not in _WORDS:
+            wanted = f"two whole numbers from 0 on and one of {', '.join(_WORDS)}"
+            raise UserError(f"{where}: {','.join(line)[:60]!r} is not {','.join(HEADER)}: {wanted}")
+        yield int(small[0]), int(small[1]), _WORDS.index(word)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 import tarfile
 import zipfile
@@ -15,7 +14,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from pflcore.errors import UserError
-from pflcore.files import check_plain, is_lfs_pointer
+from pflcore.files import check_plain, walk
 from pflcore.files import read_file as read_bytes
 
 Read = Callable[[], bytes]
@@ -35,13 +34,11 @@ def reading(path: Path | str, advice: str = GET_AGAIN) -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:  # libraries raise many kinds of exceptions for damaged files
-        raise UserError(f"{path}: {describe(error, Path(path))}; {advice}") from None
+        raise UserError(f"{path}: {describe(error)}; {advice}") from None
 
 
-def describe(error: Exception, file: Path | bytes) -> str:
-    """Return in a few words why a file, or its content, could not be read."""
-    if is_lfs_pointer(file):
-        return "a pointer of git LFS; `git lfs pull` gets the content"
+def describe(error: Exception) -> str:
+    """Return in a few words why a file could not be read."""
     if isinstance(error, FileNotFoundError):
         return "is missing"
     if isinstance(error, KeyError):
@@ -80,8 +77,7 @@ def open_files(place: Path, wanted: str | tuple[str, ...] = "", inside: str = ""
     can be read only from its start.
     """
     if place.is_dir():
-        walked = ((root, name) for root, _, names in os.walk(place, followlinks=True) for name in names)
-        names = sorted((Path(root) / name).relative_to(place).as_posix() for root, name in walked)
+        names = sorted((root / name).relative_to(place).as_posix() for root, _, here in walk(place) for name in here)
         yield Files(str(place), {name: partial(read_file, place / name) for name in names if name.startswith(wanted)})
         return
     readers: dict[str, Read] = {}

@@ -119,8 +119,8 @@ def _decode_chunk(images: Chunk, form: Form) -> Decoded:
             pixels[number], kind, sizes[number] = decode_image(data, form)
         except Exception as error:  # decoders raise many kinds of exceptions for damaged images
             if isinstance(error, UnidentifiedImageError):  # its message has a memory address, which varies
-                error = ValueError(f"not {' or '.join(form.formats)}")
-            problem = describe(error, data).replace("cannot be read", "not a readable image")
+                error = ValueError(f"not {' or '.join(form.formats)}, or of a rare kind")
+            problem = describe(error).replace("cannot be read", "not a readable image")
             raise UserError(f"{where}: {problem}") from None
         formats.add(kind)
     return Decoded(pixels, formats, sizes)
@@ -133,7 +133,9 @@ def decode_image(data: bytes, form: Form) -> tuple[Bytes, str, tuple[int, int]]:
         if image.width * image.height > MAX_PIXELS:
             raise ValueError(f"{image.width}x{image.height} pixels are more than {MAX_PIXELS:,}")
         kind = str(image.format)
-        shown: Image.Image = _with_bytes(ImageOps.exif_transpose(image)) if form.as_shown else image
+        if kind in ("JPEG", "MPO", "WEBP") and _is_cut(data):
+            raise ValueError("it ends with zeros, as a download that was cut")
+        shown = _as_shown(image) if form.as_shown else image
         size = shown.size
         if not form.resize and size != (width, height):
             raise ValueError(f"{size[0]}x{size[1]} instead of {width}x{height} pixels")
@@ -143,13 +145,25 @@ def decode_image(data: bytes, form: Form) -> tuple[Bytes, str, tuple[int, int]]:
         return np.asarray(converted).reshape(height, width, channels).transpose(2, 0, 1), kind, size
 
 
-def _with_bytes(image: Image.Image) -> Image.Image:
-    """Scale 16 bits, and floats from 0 to 1, to bytes, and put a transparent image on white."""
+def _is_cut(data: bytes) -> bool:
+    """Return whether an image ends with zeros without a JPEG's last mark; decoders would show grey in their place."""
+    return data.endswith(bytes(512)) and not data.rstrip(b"\0").endswith(b"\xff\xd9")
+
+
+def _as_shown(image: Image.Image) -> Image.Image:
+    """Return an image upright, 16 bits and floats from 0 to 1 scaled to bytes, and a transparent one on white."""
+    if image.mode == "I" and image.format == "TIFF":  # in a PPM these are 16 bits
+        raise ValueError("its integers are signed or of 32 bits; convert it to 8 bits")
+    tags = getattr(image, "tag_v2", {})
+    image = ImageOps.exif_transpose(image)
     if image.mode == "F" or image.mode.startswith("I"):
         values = np.asarray(image, np.float64)
         largest = 1 if image.mode == "F" else 2**16 - 1
         if not ((values >= 0) & (values <= largest)).all():
             raise ValueError(f"its values are not within 0 and {largest}; convert it to 8 bits")
+        if tags.get(262) == 0:  # a TIFF whose zeros are white; with 8 bits Pillow inverts it
+            values = largest - values
+        values[values == image.info.get("transparency")] = largest
         return Image.fromarray(np.rint(values * (255 / largest)).astype(np.uint8))
     if image.has_transparency_data:
         return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image.convert("RGBA"))
@@ -182,7 +196,11 @@ def read_tables(
     folder: Path, image: str, columns: Sequence[str], test: Sequence[str] = SPLITS[1:]
 ) -> tuple[list[ImageTable], Mask]:
     """Read ``train*.parquet``, then files with a prefix in `test`; return the tables and the mask of training rows."""
-    paths = [path for split in ("train", *test) for path in sorted(folder.glob(f"{split}*.parquet"))]
+    here = sorted(folder.glob("*.parquet"))
+    named = {prefix: [path for path in here if path.name.startswith(prefix)] for prefix in ("train", *test)}
+    if test != SPLITS[1:] and (missing := [prefix for prefix in test if not named[prefix]]):
+        raise UserError(f"{folder}: no {missing[0]}*.parquet here; put it there, or change 'test'")
+    paths = list(dict.fromkeys(path for own in named.values() for path in own))
     _check_shards(folder, {path.name for path in paths})
     tables = [read_table(path, image, columns) for path in paths]
     train = [table.path.name.startswith("train") for table in tables for _ in range(len(table.images))]
@@ -191,16 +209,18 @@ def read_tables(
 
 def _check_shards(folder: Path, names: set[str]) -> None:
     """Raise :class:`UserError` if a file of a series such as ``train-00000-of-00003.parquet`` is missing."""
-    parts = [part for name in sorted(names) if (part := re.match(r"(.*)-(\d+)-of-(\d+)", name))]
-    groups: dict[tuple[str, int], dict[int, re.Match[str]]] = {}
+    parts = [part for name in sorted(names) if (part := re.match(r"(.*)[-_](\d+)[-_]of[-_](\d+)", name))]
+    groups: dict[tuple[str, str], dict[int, re.Match[str]]] = {}
     for part in parts:
-        groups.setdefault((part[1], int(part[3])), {})[int(part[2])] = part
-    for (first, count), here in groups.items():
+        groups.setdefault((part[1], part[3]), {})[int(part[2])] = part
+    for (_, total), here in groups.items():
+        count = int(total)
         start = int(0 not in here and count in here)  # some exports count from 1
         missing = next((number for number in range(start, max(start + count, *here)) if number not in here), None)
         if missing is not None:
             part = next(iter(here.values()))
-            wanted = f"{first}-{missing:0{len(part[2])}}-of-{part[3]}"
+            at, after = part.span(2)
+            wanted = f"{part.string[:at]}{missing:0{after - at}}{part.string[after : part.end()]}"
             raise UserError(f"{folder}: {wanted} is missing beside {part.string}; get it, too")
 
 

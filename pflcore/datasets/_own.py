@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 import numpy as np
 
-from pflcore.data.samples import Mask, Rows, check_labels
+from pflcore.data.samples import Inputs, Mask, Rows, check_labels
 from pflcore.datasets._base import FOLDER, Dataset, Names
 from pflcore.datasets._download import DataFile
 from pflcore.errors import UserError
@@ -60,7 +61,26 @@ def name_classes(
                 wanted = "integer labels must be 0, 1, 2 and so on"
                 raise UserError(f"{where}: {wanted}, but no {what} has label {min(gaps)}")
         check_labels(labels, len(names), where)
+    check_learnt(labels, train, names, where, what)
+    return names, labels
+
+
+def check_learnt(labels: Rows, train: Mask, names: Names, where: str, what: str) -> None:
+    """Raise :class:`UserError` if a class has test samples and no training sample, which messages call `what`."""
     if unknown := sorted({*labels[~train].tolist()} - {*labels[train].tolist()}):
         listed = ", ".join(ascii(names[number]) for number in unknown)
         raise UserError(f"{where}: the test files have labels without a training {what}: {listed}")
-    return names, labels
+
+
+def note_of_repeats(inputs: Inputs, train: Mask, what: str) -> str:
+    """Return a note of how many test samples equal a training sample, and training samples each other.
+
+    Without a test set, partitions draw one of the training samples. The note is empty if all differ.
+    """
+    digests = np.array([hashlib.sha256(sample.tobytes()).digest() for sample in inputs], object)
+    tests, seen = digests[~train], set(digests[train])
+    both, again = sum(one in seen for one in tests), len(inputs) - len(tests) - len(seen)
+    after = " after scaling" if what == "image" else ""
+    notes = [f"{both:,} of {len(tests):,} test {what}s equal a training {what}{after}"] if both else []
+    notes += [f"{again:,} training {what}s equal another one{after}"] if again else []
+    return f" ({'; '.join(notes)})" if notes else ""

@@ -17,12 +17,15 @@ from pflcore.datasets import DATASETS
 from pflcore.datasets._arrays import ArrayDataset, as_floats
 from pflcore.datasets._base import check_distinct, check_file_name
 from pflcore.datasets._files import reading
-from pflcore.datasets._own import OwnFiles, name_classes
+from pflcore.datasets._own import OwnFiles, name_classes, note_of_repeats
 from pflcore.errors import UserError
 from pflcore.options import option
 
 _TAKEN = ("input", "label", "split", "boxes")  # columns of the dataset artifact; attributes need other names
-_INDEX = ("", "__index_level_0__")  # names of the index column that pandas writes, in CSV and in Parquet
+_INDEX = ("", "Unnamed: 0", "__index_level_0__")  # the index that pandas writes
+# A number as people write it, such as 0,5 or 1 234 or 5 %; without the simplest form.
+_BLANKS = "\\s\u00a0\u202f"
+_NUMBER = f"^[{_BLANKS}+\u2212$€£-]*(\\d+|\\d{{1,3}}([.,'{_BLANKS}]\\d{{3}})+)([.,]\\d+)?[{_BLANKS}%$€£-]*$"
 _MISSING = ("", "NA", "N/A", "NaN", "nan", "null", "NULL")
 
 
@@ -52,7 +55,7 @@ class OwnArrays(ArrayDataset, OwnFiles):
     def find(self, folder: Path) -> Path:
         """Return the path of the file. Raises :class:`UserError` if there is none, or more than one."""
         root = self.root(folder)
-        found = sorted({path for pattern in self.files for path in root.glob(pattern)})
+        found = sorted({path for pattern in self.files for path in root.glob(pattern) if path.name[0] != "."})
         if not found:
             raise UserError(f"{root}: no {' or '.join(self.files)} here; put it there, or set 'path' or 'file'")
         if len(found) > 1:
@@ -63,7 +66,7 @@ class OwnArrays(ArrayDataset, OwnFiles):
         """Return the samples. `columns` are labels and attributes by name; reports append `note` to the file name."""
         names, labels = name_classes(columns[self.label].to_pylist(), train, str(path), "sample")
         attributes = {name: _attribute(columns[name]) for name in self.attribute_columns}
-        source, where = f"{path.name}{note}", str(path)
+        source, where = f"{path.name}{note}{note_of_repeats(inputs, train, 'sample')}", str(path)
         return self.complete(
             inputs, labels, train, where=where, source=source, class_names=names, attributes=attributes
         )
@@ -104,6 +107,8 @@ class ArrayTable(OwnArrays):
         others = [name for name in table.column_names if name not in (*used, *_INDEX)]
         chosen = self.columns or [name for name in others if _has_numbers(table[name].type)]
         left_out = [] if self.columns else [name for name in others if name not in chosen]
+        for name in left_out:
+            _check_text(table[name], name, path)
         if not chosen:
             raise UserError(f"{path}: no column has numbers beside {', '.join(used)}; name the input's in 'columns'")
         for name in (*used, *chosen):
@@ -111,8 +116,6 @@ class ArrayTable(OwnArrays):
                 row = pc.index(pc.is_null(table[name]), True).as_py()
                 few = f"{nulls:,} of {len(table):,} rows lack {name!r}, the first is row {row}"
                 raise UserError(f"{path}: {few}; fill or drop them")
-        for name in left_out:
-            _check_text(table[name], name, path)
         inputs = np.concatenate([_numbers(table[name], name, path) for name in chosen], axis=1)
         known = {name: _plain(table[name], name, path) for name in used}
         train = np.ones(len(table), bool)
@@ -176,8 +179,18 @@ class ArrayFile(OwnArrays):
 
 
 def _read_csv(path: Path) -> pa.Table:
+    """Return the table in a CSV file, blanks around the names of columns removed. Raises ``ValueError``."""
+    with path.open("rb") as file:
+        top = file.readline(1 << 20)
+    if top.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise ValueError("it is UTF-16; save it as UTF-8")
+    if mark := next((mark for mark in ";\t" if mark.encode() in top and b"," not in top), ""):
+        raise ValueError(f"the cells are separated by {mark!r}; use commas, and decimal points")
     as_missing = pyarrow.csv.ConvertOptions(null_values=_MISSING, strings_can_be_null=True)
-    return pyarrow.csv.read_csv(path, convert_options=as_missing)
+    table = pyarrow.csv.read_csv(path, convert_options=as_missing)
+    if foreign := [field.name for field in table.schema if pa.types.is_binary(field.type)]:
+        raise ValueError(f"column {foreign[0]!r} is not UTF-8; save it as UTF-8")
+    return table.rename_columns([name.strip() for name in table.column_names])
 
 
 def _is_list(kind: pa.DataType) -> bool:
@@ -211,14 +224,20 @@ def _numbers(column: pa.ChunkedArray, name: str, path: Path) -> Inputs:
 
 
 def _check_text(column: pa.ChunkedArray, name: str, path: Path) -> None:
-    """Raise :class:`UserError` for a column of texts, about to be left out, of which more than half are numbers."""
+    """Raise :class:`UserError` for a column of texts, about to be left out, of which more than half are numbers.
+
+    They may be written as ``0,5``, ``1 234`` or ``5 %``.
+    """
     if not pa.types.is_string(column.type):
         return
-    numbers = pc.match_substring_regex(column, r"^\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*$")
+    plain = pc.match_substring_regex(column, r"^\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*$")
+    numbers = pc.or_(plain, pc.match_substring_regex(column, _NUMBER))
     if (pc.sum(numbers).as_py() or 0) > len(column) / 2:
-        row = pc.index(numbers, False).as_py()
+        row = pc.index(plain, False).as_py()
         cell = column[row].as_py()
-        raise UserError(f"{path}: row {row}: {name!r} is {cell!r}, and numbers elsewhere; mend it, or list 'columns'")
+        raise UserError(
+            f"{path}: row {row}: {name!r} is {cell!r}, and numbers elsewhere; write 1234.5, or list 'columns'"
+        )
 
 
 def _plain(column: pa.ChunkedArray, name: str, path: Path) -> pa.Array:

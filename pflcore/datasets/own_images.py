@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -13,14 +11,15 @@ from typing import ClassVar
 
 import numpy as np
 
-from pflcore.data.samples import SPLITS, Attribute, Bytes, Mask, Rows, Samples
+from pflcore.data.samples import SPLITS, Attribute, Mask, Rows, Samples
 from pflcore.datasets import DATASETS
 from pflcore.datasets._base import check_distinct, check_file_name, encode
 from pflcore.datasets._files import Read, open_files, read_file
 from pflcore.datasets._images import SUFFIXES, Decoded, Form, ImageTable, decode_images, is_image, read_tables
-from pflcore.datasets._own import OwnFiles, name_classes
+from pflcore.datasets._own import OwnFiles, name_classes, note_of_repeats
 from pflcore.datasets.voc import LARGEST, PARTS, RULE_HELP, RULES, read_splits
 from pflcore.errors import UserError
+from pflcore.files import walk
 from pflcore.options import option
 
 _JUNK = ("Thumbs.db", "desktop.ini")  # files that file managers create, besides hidden ones
@@ -102,6 +101,8 @@ class ImageFolder(OwnImages):
         labels = [path.parent.name for path in paths]
         groups = [path.relative_to(root).parts[0] for path in paths]
         classes = tuple(sorted({*labels}))
+        if self.layout == "class" and {*classes} == {*SPLITS}:
+            raise UserError(f"{root}: train and test are no classes; sort images into <split>/<class>, set 'layout'")
         splits = self.layout == "split/class"
         if splits:
             met = {*zip(groups, labels, strict=True)}
@@ -120,21 +121,10 @@ class ImageFolder(OwnImages):
             encode(labels, classes),
             train,
             where=str(root),
-            source=f"images in {self.path or self.name}/{_in_both(pixels, train)}",
+            source=f"images in {self.path or self.name}/{note_of_repeats(pixels, train, 'image')}",
             class_names=classes,
             attributes=self.by_domain(groups if self.layout == "domain/class" else []),
         )
-
-
-def _in_both(pixels: Bytes, train: Mask) -> str:
-    """Return a note of how many test images equal a training image after scaling; an empty text if none does."""
-    if train.all():
-        return ""
-    digests = [hashlib.sha256(image.tobytes()).digest() for image in pixels]
-    seen = {digest for digest, is_train in zip(digests, train, strict=True) if is_train}
-    count = sum(digest in seen for digest, is_train in zip(digests, train, strict=True) if not is_train)
-    tests = int((~train).sum())
-    return f" ({count:,} of {tests:,} test images equal a training image after scaling)" if count else ""
 
 
 def _files_below(root: Path) -> list[Path]:
@@ -147,12 +137,12 @@ def _files_below(root: Path) -> list[Path]:
         raise UserError(f"{error.filename}: not a readable folder ({error.strerror}); give it the right permissions")
 
     paths = []
-    for place, folders, names in os.walk(root, onerror=fail, followlinks=True):
+    for place, folders, names in walk(root, fail):
         folders[:] = [name for name in folders if not name.startswith(".")]
         visible = [name for name in names if not name.startswith(".") and name not in _JUNK]
-        if not folders and not visible and Path(place) != root:
+        if not folders and not visible and place != root:
             raise UserError(f"{place}: an empty folder; put its images there, or remove it")
-        paths += [Path(place, name) for name in visible]
+        paths += [place / name for name in visible]
     return sorted(paths, key=lambda path: path.parts)
 
 
@@ -194,7 +184,7 @@ class OwnImageTable(OwnImages):
             labels,
             train,
             where=str(root),
-            source=f"{files} ({formats} images){_in_both(decoded.pixels, train)}",
+            source=f"{files} ({formats} images){note_of_repeats(decoded.pixels, train, 'image')}",
             class_names=class_names,
             attributes=self.by_domain(domains),
         )

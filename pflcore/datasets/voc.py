@@ -18,6 +18,7 @@ from pflcore.datasets._base import DOWNLOAD, HALF, Dataset, check_distinct, enco
 from pflcore.datasets._download import DataFile, Source
 from pflcore.datasets._files import Files, Read, reading
 from pflcore.datasets._images import Form, decode_images
+from pflcore.datasets._own import check_learnt
 from pflcore.errors import UserError
 from pflcore.options import option
 
@@ -66,6 +67,8 @@ def read_splits(dataset: Dataset, splits: Sequence[Split], rule: str, as_shown: 
         difficult=np.array([one.difficult for one in everything], bool),
     )
     train = np.arange(len(names)) < len(names) - len(lists[-1])
+    if as_shown:  # a user's own
+        check_learnt(boxes.labels, np.repeat(train, boxes.counts), classes, where, "object")
     labels = main_classes(boxes, rule)
     return dataset.complete(decoded.pixels, labels, train, where=where, source=source, class_names=classes, boxes=boxes)
 
@@ -73,7 +76,7 @@ def read_splits(dataset: Dataset, splits: Sequence[Split], rule: str, as_shown: 
 def _read_list(files: Files, name: str) -> list[str]:
     where, read = files.named(f"ImageSets/Main/{name}.txt")
     with reading(where, "put the official list there"):
-        names = read().decode().split()
+        names = read().decode("utf-8-sig").split()
     if not names:
         raise UserError(f"{where}: is empty; put the official list there")
     return names

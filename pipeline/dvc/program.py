@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import fcntl
 import hashlib
 import os
 import shutil
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pflcore.errors import UserError
-from pflcore.files import write_text
+from pflcore.files import named, write_text
 from pipeline.compile.compilation import Stage
 from pipeline.parsing import parse_yaml
 
@@ -39,6 +40,8 @@ def initialise(root: Path, *, inside: bool = False) -> None:
     root.mkdir(parents=True, exist_ok=True)
     if not (root / ".dvcignore").is_file():  # `dvc init` would write an empty one
         write_text(root / ".dvcignore", _IGNORE)
+    with named(root / ".dvcignore"), (root / ".dvcignore").open() as file:
+        fcntl.flock(file, fcntl.LOCK_SH)  # without locks DVC would fail, and would not say why
     in_git = any((folder / ".git").exists() for folder in (root, *root.parents))
     if not (root / ".dvc").is_dir():
         nested = "--subdir" if inside and in_git and shutil.which("git") else "--no-scm"

@@ -15,6 +15,14 @@ if TYPE_CHECKING:
 
 # Text that a spreadsheet executes; a number is not one.
 _FORMULA = re.compile(r"\s*[=@]|\t|[+-](?![\d.]+$)")
+_IN_T1 = "ÐðÞþĐđŊŋĄąĘęĮįŲų«»„‚‹›"  # LaTeX's default encoding does not have these letters and quotes
+_NOWHERE = "ĦħĸĿŀŉŦŧſ"  # no encoding has these
+_MATHS = "≈≠∈∑∏∇∂∫∪∩∀∃∧∨¬⊕≡÷←↔⇒ℓ⟨⟩•′∥"
+_MATHS_NAMES = (
+    *("approx", "neq", "in", "sum", "prod", "nabla", "partial", "int", "cup", "cap", "forall", "exists", "wedge"),
+    *("vee", "neg", "oplus", "equiv", "div", "leftarrow", "leftrightarrow", "Rightarrow", "ell", "langle", "rangle"),
+    *("bullet", "prime", "|"),
+)
 _GREEK = "αβγδεζηθικλμνξπρςστυφχψωΓΔΘΛΞΠΣΥΦΨΩ"  # without letters that look like Latin ones
 _GREEK_NAMES = (
     *("alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta", "iota", "kappa", "lambda", "mu", "nu"),
@@ -63,6 +71,13 @@ _LATEX = {
     **{sign: f"${{}}^{{{plain}}}$" for sign, plain in zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿªº", "0123456789+-nao", strict=True)},
     **{sign: f"${{}}_{{{digit}}}$" for digit, sign in enumerate("₀₁₂₃₄₅₆₇₈₉")},
     **{letter: f"$\\{name}$" for letter, name in zip(_GREEK, _GREEK_NAMES, strict=True)},
+    **{sign: f"$\\{name}$" for sign, name in zip(_MATHS, _MATHS_NAMES, strict=True)},
+    **{letter: f"{{\\fontencoding{{T1}}\\selectfont {letter}}}" for letter in _IN_T1},
+    "©": r"\copyright{}",
+    "®": r"\textregistered{}",
+    "™": r"\texttrademark{}",
+    "£": r"\pounds{}",
+    "\N{NON-BREAKING HYPHEN}": "-",
     "\xa0": "~",
     "\n": " ",
     "\r": " ",
@@ -74,18 +89,22 @@ _ACCENTS = dict(
 
 def escape_latex(text: object) -> str:
     """Return text without commands, in characters that a stock pdflatex prints; other characters become ``U+XXXX``."""
-    return "".join(map(_latex_char, unicodedata.normalize("NFC", str(text))))
+    letters = re.findall(r"(?s).[\u0300-\u036f]*", unicodedata.normalize("NFC", str(text)))
+    return "".join(map(_latex_char, letters))
 
 
 def _latex_char(char: str) -> str:
+    """Escape a character, or a letter with accents that are characters of their own."""
     if char in _LATEX:
         return _LATEX[char]
     if char.isascii():
         return char if char.isprintable() else " "
-    if char.isalpha() and char < "\u0180":
+    if char.isalpha() and char < "\u0180" and char not in _NOWHERE:
         return char
     base, *accents = list(unicodedata.normalize("NFD", char))
     if not accents or not base.isascii() or not set(accents) <= _ACCENTS.keys():
+        if len(char) > 1:
+            return "".join(map(_latex_char, char))
         return f"\\texttt{{U+{ord(char):04X}}}"
     for accent in accents:
         base = f"\\{_ACCENTS[accent]}{{{base}}}"

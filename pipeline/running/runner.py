@@ -171,7 +171,7 @@ def _alone(workspace: Workspace) -> Iterator[bool]:
     """Let one `pfl run` at a time work in a workspace; another one waits for it. Yield whether it waited."""
     workspace.private.mkdir(parents=True, exist_ok=True)
     path, waited = workspace.private / "run.lock", False
-    lock = FileLock(path)
+    lock = FileLock(path, fallback_to_soft=False)  # DVC needs real ones, too
     try:
         with named(path):
             held = lock.acquire(timeout=0)

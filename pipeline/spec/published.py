@@ -99,6 +99,7 @@ def _value(cells: dict[str, str], where: str, units: bool) -> Published:
     std = None
     if cells["std"]:
         std = _number(cells["std"], where, "std")
+        _check(units or std <= 100, where, "std", f"a deviation of {std:g} percent is above 100")
         _check(std >= 0, where, "std", f"{show(cells['std'])} must not be negative")
     mean, step = None, 0.0
     if not cells["mean"] and cells["note"]:  # unreadable or unknown, as the note says

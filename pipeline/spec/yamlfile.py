@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from pflcore.errors import UserError
+from pflcore.files import check_no_pointer
 from pflcore.registry import did_you_mean
 from pipeline.parsing import check_depth
 
@@ -134,6 +135,7 @@ def read_text(path: Path, label: str) -> str:
             raw = file.read(MAX_BYTES + 1)
         if len(raw) > MAX_BYTES:
             raise UserError(f"{label}: larger than {MAX_BYTES >> 20} MiB; a spec is a small text file")
+        check_no_pointer(raw, label)
         return raw.decode("utf-8-sig")
     except OSError as error:
         raise UserError(f"{label}: cannot be read: {error.strerror}") from None

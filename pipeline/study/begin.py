@@ -62,6 +62,17 @@ pfl-pipeline==VERSION
 """,
     ".gitignore": """\
 # Whatever folders above ignore: these belong to the study.
+!/.dvcignore
+!/pyproject.toml
+!/requirements.txt
+!/methods/
+!/backbones/
+!/datasets/
+!/partitions/
+!/conditions/
+!/analyses/
+!/results/
+!/results/**
 !/specs/
 !/specs/**
 !/stages/

@@ -64,12 +64,23 @@ def test_own_images_are_as_a_viewer_shows_them():
     quarter[274] = 6  # to be shown turned by a quarter
     for data in (
         saved(Image.fromarray(ramp.astype(np.uint16) * 257)),
-        saved(Image.fromarray(ramp.astype(np.int32) * 257), "TIFF"),
+        saved(Image.fromarray((255 - ramp).astype(np.uint16) * 257), "TIFF", tiffinfo={262: 0}),  # zeros are white
         saved(Image.fromarray((ramp / 255).astype(np.float32)), "TIFF"),
         saved(Image.fromarray(np.rot90(ramp).copy()), exif=quarter),
     ):
         assert decode([data], as_shown=True)[0].tolist() == [ramp.tolist()] * 3
     transparent = Image.fromarray(np.stack([ramp, np.where(ramp < 80, 0, 255).astype(np.uint8)], 2))
     np.testing.assert_array_equal(decode([saved(transparent)], as_shown=True)[0, 0], np.where(ramp < 80, 255, ramp))
-    with pytest.raises(UserError, match="its values are not within 0 and 1; convert it to 8 bits"):
-        decode([saved(Image.fromarray(np.full((6, 5), 300, np.float32)), "TIFF")], as_shown=True)
+    key = saved(Image.fromarray(ramp.astype(np.uint16) * 257), transparency=8 * 257)  # the second pixel
+    np.testing.assert_array_equal(decode([key], as_shown=True)[0, 0], np.where(ramp == 8, 255, ramp))
+    cut = saved(Image.fromarray(np.tile(ramp, (9, 9))), "JPEG")
+    for data, why in (
+        (
+            saved(Image.fromarray(np.full((6, 5), 300, np.float32)), "TIFF"),
+            "its values are not within 0 and 1; convert",
+        ),
+        (saved(Image.fromarray(ramp.astype(np.int32)), "TIFF"), "its integers are signed or of 32 bits; convert it"),
+        (cut[: len(cut) // 2] + bytes(600), "it ends with zeros, as a download that was cut"),
+    ):
+        with pytest.raises(UserError, match=why):
+            decode([data], as_shown=True)

@@ -37,6 +37,7 @@ def test_folders_of_classes_splits_and_domains(folder):
     np.testing.assert_allclose(samples.inputs.mean((2, 3)), [[0, 200, 0], [100, 0, 0], [200, 0, 0]], atol=4)
     assert samples.train.all() and not samples.attributes and samples.source == "images in image_folder/"
     assert (samples.mean, samples.std) == ((0.1, 0.2, 0.3), (0.4, 0.4, 0.4))
+    (folder / "rose/above").symlink_to("../..")
     assert own(channels=1).load(folder).shape == (1, SIZE, SIZE)
     write_files(folder.parent / "flowers" / "small", SPLIT | {"train/a/3.png": grey(9)})
     dataset = own(path="flowers/small", layout="split/class")
@@ -44,7 +45,7 @@ def test_folders_of_classes_splits_and_domains(folder):
     samples = dataset.load(folder)
     assert samples.train.tolist() == [False] * 4 + [True] * 5
     assert samples.labels.tolist() == [0, 0, 1, 1, 0, 0, 0, 1, 1] and samples.source.startswith(
-        "images in flowers/small/ (4 of 4 test images equal a training image after scaling)"
+        "images in flowers/small/ (4 of 4 test images equal a training image after scaling; 4 training images equal"
     )
     files = {"photo/cat/1.png": 10, "photo/dog/1.png": 20, "art/dog/1.png": 30, "art/emu/1.png": 40}
     write_files(folder.parent / "domains", {name: grey(value) for name, value in files.items()})
@@ -75,6 +76,8 @@ def test_faulty_folders_and_options(folder):
         write_files(root, SPLIT | ({extra: grey(9)} if extra else {}))
         message = failure(own(layout=layout, path=f"here/{number}"), folder)
         assert message.startswith(f"{root / place}: ") and problem in message
+    write_files(folder / "flat", {"train/1.png": grey(9), "test/1.png": grey(9)})
+    assert "/flat: train and test are no classes" in failure(own(path="here/flat"), folder)
     for name in ("image_folder", "image_table", "detection_folder"):
         message = failure(own(name, path="none"), folder)
         assert message.startswith(f"{folder.parent}/none: no ") and "'path'" in message
@@ -104,6 +107,9 @@ def test_tables_of_numbers_with_names_and_of_texts(folder):
     assert samples.labels.tolist() == [2, 0, 0, 1, 2, 1] and samples.class_names == ("cat", "dog", "emu")
     assert samples.train.tolist() == [True] * 5 + [False] and not samples.attributes
     assert samples.source == "train-0.parquet, train-1.parquet, test-0.parquet (PNG images)"
+    again = own("image_table", test=("test", "t")).load(folder)  # a file is read once, and for training if for both
+    assert again.train.tolist() == samples.train.tolist()
+    assert failure(own("image_table", test=("valid", "test")), folder).startswith(f"{folder}: no valid*.parquet here")
     write(folder / "test-0.parquet", [60], ["dog", "cat", "emu"], label=[1])
     assert failure(own("image_table"), folder).startswith(f"{folder}/test-0.parquet: its labels are of another kind")
     # Texts and domains, elsewhere.
@@ -126,6 +132,7 @@ def test_wrong_columns_and_names_of_classes(folder):
         ({"domain": "place"}, {"label": [0, 1], "place": [0.5, 1]}, "needs a column 'place' of integers or text"),
         ({}, {"label": [0.5, 1]}, "needs a column 'label' of integers or text, without nulls, has image: st"),
         ({}, {"label": pa.array([0, None])}, "needs a column 'label' of integers or text, without nulls"),
+        ({}, {"label": ["a", "a\ufe0f"]}, "the classes 'a' and 'a\\ufe0f' look the same"),
         ({}, {"label": [1, 2]}, "no image has label 0"),
         ({}, {"label": [0, 2**60]}, "no image has label 1"),
         ({}, {"label": [0, -1]}, "row 1: label -1 is outside 0..0"),
@@ -150,6 +157,9 @@ def test_wrong_columns_and_names_of_classes(folder):
 def test_parts_of_an_export_are_counted_from_0_or_from_1(numbers, missing, folder):
     for number in numbers:
         write(folder / f"train-0000{number}-of-00003.parquet", [number], label=[0])
+    write(folder / "train_0_of_2.parquet", [8], label=[0])
+    assert failure(own("image_table"), folder).split()[1] in ("train_1_of_2", f"train-0000{missing}-of-00003")
+    (folder / "train_0_of_2.parquet").unlink()
     if missing is None:
         assert len(own("image_table").load(folder).labels) == len(numbers)
     else:

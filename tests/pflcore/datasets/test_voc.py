@@ -124,6 +124,11 @@ def test_a_folder_of_ones_own(tmp_path):
     write_files(tmp_path, files_of("cells", objects, trainval=["a"], test=["b"]))
     samples = own().load(tmp_path / "detection_folder")
     assert samples.class_names == ("red", "white") and samples.source == "images in cells/"
+    marked = {"trainval.txt": b"\xef\xbb\xbfa", "test.txt": b"\xef\xbb\xbfb\r\n"}  # by byte order marks
+    write_files(tmp_path / "cells/ImageSets/Main", marked)
+    assert own().load(tmp_path / "detection_folder").labels.tolist() == samples.labels.tolist()
+    write_files(tmp_path / "cells/ImageSets/Main", {"trainval.txt": b"b", "test.txt": b"a"})
+    assert "labels without a training object: 'red'" in failure(own(), tmp_path / "detection_folder")
     targets = samples.boxes.padded()
     assert targets.shape == (2, 2, 6) and targets.dtype == np.float32
     np.testing.assert_allclose(targets[0], [[0, 0, 0, 0.5, 1, 0], [1, 0.5, 0, 1, 0.25, 0]])

@@ -56,6 +56,11 @@ def test_a_bad_file_is_one_line(file):
         ("70,1,test", "70000,1,test", r"specs/split\.csv: not a split of \S+ \(.*row 70000 is outside the dataset"),
         ("2,1,train", "2,2,train\n4,2,test", r"specs/split\.csv: has 3 clients, and the spec 2$"),
         (GOOD, "sample,client,split\n", r"split\.csv: no samples in it"),
+        (
+            GOOD,
+            "version https://git-lfs.github.com/spec/v1\n",
+            r"split\.csv: a pointer of git LFS; `git lfs pull` gets",
+        ),
         ("sample,client,", "sample;client;", r":1: must be sample,client,split, with commas and not ; between them$"),
         ("0,0,train", "0,900000000,train", r"split\.csv: client 2 of 0 to 900000000 has no samples$"),
     ):

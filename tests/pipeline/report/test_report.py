@@ -228,10 +228,11 @@ def test_escapes_one_by_one():
         "οϝΑ": r"\texttt{U+03BF}\texttt{U+03DD}\texttt{U+0391}",  # of which plain LaTeX has none
         "Müller, Łódź, Nguyễn 中\u200b": r"Müller, Łódź, Nguy\~{\^{e}}n \texttt{U+4E2D}\texttt{U+200B}",
         "90° ‖w‖² ½ L₂ 10⁻": r"90\textdegree{} $\|$w$\|$${}^{2}$ $\frac{1}{2}$ L${}_{2}$ 10${}^{-}$",
-        "€√n": r"\texteuro{}$\surd$n",
+        "€√n ≈ x̂": r"\texteuro{}$\surd$n $\approx$ \^{x}",
+        "Ħę": r"\texttt{U+0126}{\fontencoding{T1}\selectfont ę}",
     }
     assert {text: escape_latex(text) for text in latex} == latex
-    assert signs_without_latex("".join(latex.values())) == ["Α", "ο", "ϝ", "\u200b", "中"]
+    assert signs_without_latex("".join(latex.values())) == ["Ħ", "Α", "ο", "ϝ", "\u200b", "中"]
     formulas = ["=1+1", "@SUM(A1)", "+cmd|' /C calc'!A0", "-2+3+cmd|' /C calc'!A0", "\t=1", " =1", "=", "-x"]
     plain = ["FedAvg", "-0.5", "+1", "-12", "a=b", "'quoted'", "x,y", "λ = 5"]
     frame = {"method": [*formulas, *plain], "=head": np.arange(16) - 8.123456789, "best": [True, None] * 8}

@@ -1,5 +1,7 @@
 """`pfl init`, `pfl new`, `pfl check`: a study is complete, its parts pass, mistakes are found; the pages on them."""
 
+import errno
+import fcntl
 import json
 import re
 import subprocess
@@ -51,7 +53,7 @@ def git(folder, *words):
 
 def test_a_new_study_is_complete_and_git_takes_nothing_of_dvcs_own(study, tmp_path):
     git(tmp_path, "init", "-q")
-    study.write(".gitignore", "*.yaml\n*.lock\ndata/\nstages\n")  # which the study's own overrides
+    study.write(".gitignore", "*.yaml\n*.lock\n*.toml\ndata/\nstages\ndatasets/\n")  # which the study's own overrides
     folder = tmp_path / "studies/mine"
     assert create(folder) == ["first"]
     settings = tomllib.loads((folder / "pyproject.toml").read_text())
@@ -62,12 +64,12 @@ def test_a_new_study_is_complete_and_git_takes_nothing_of_dvcs_own(study, tmp_pa
     checks = yaml.safe_load((folder / ".github/workflows/study.yml").read_text())
     assert {"run": "pfl run --profile smoke"}.items() <= checks["jobs"]["specs"]["steps"][-1].items()
     ignored = ".dvc/cache/files/md5/aa/b .dvc/tmp/lock .dvc/config.local artifacts/a reports/a data/x/1.png"
-    for name in (*ignored.split(), "data/x.dvc", "dvc.lock", "stages/dvc.lock"):
+    for name in (*ignored.split(), "data/x.dvc", "datasets/x.py", "dvc.lock", "stages/dvc.lock"):
         study.write(f"studies/mine/{name}", "")
     added = {line.split("'")[1] for line in git(folder, "add", "-An", ".").splitlines()}
     added = {name.removeprefix("studies/mine/") for name in added}
     assert {"specs/first.yaml", "dvc.yaml", ".dvc/config", "pyproject.toml", "data/x.dvc"} <= added
-    assert {"dvc.lock", "stages/dvc.lock", "stages/dvc.yaml"} <= added and "data/x/1.png" not in added
+    assert {"dvc.lock", "stages/dvc.lock", "stages/dvc.yaml", "datasets/x.py"} <= added and "data/x/1.png" not in added
     assert [name for name in added if name.startswith((".pfl", "artifacts", "reports", ".dvc/"))] == [".dvc/config"]
 
 
@@ -110,6 +112,10 @@ def test_where_a_study_cannot_be_is_one_line_and_nothing_is_left(study, tmp_path
     ]:
         with pytest.raises(UserError, match=line):
             create(tmp_path / folder, source)
+    with monkeypatch.context() as patch:
+        patch.setattr(fcntl, "flock", lambda *_: (_ for _ in ()).throw(OSError(errno.ENOLCK, "No locks available")))
+        with pytest.raises(OSError, match=r"No locks available: '.*/new/\.dvcignore'"):
+            create(tmp_path / "new")
     monkeypatch.setattr(creating, "compile_workspace", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         create(tmp_path / "new")
