@@ -83,7 +83,7 @@ def raw_data_folder(root: Path) -> Path:
 
     It differs between machines, so neither specs nor commands of stages contain it.
     """
-    return Path(os.environ.get("PFL_DATA") or root / "data")
+    return Path(os.environ.get("PFL_DATA") or root / "data").expanduser()
 
 
 # Paths of artifacts, stage files and reports by id, relative to the workspace.

@@ -5,8 +5,7 @@ operations and the locks are those of DVC's own ``repro``. A stage that is execu
 at the same time stops with one line; a stage that such a ``dvc repro`` executes is left alone here.
 
 A stage that has ended is saved to DVC's cache and run cache at once, so its result is not lost. The lock files follow
-every few seconds and at the end, since DVC rewrites a whole file, in place, for each entry. A lock file that a kill has
-truncated is removed, as all its entries are in the run cache.
+every few seconds and at the end, since DVC rewrites a whole file, in place, for each entry.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from typing import Any, Literal
 
 from pflcore.errors import UserError
 from pipeline.compile.compilation import Stage
-from pipeline.parsing import parse_yaml
+from pipeline.dvc.left import remove_cut_files, remove_left_marks
 
 DUMP_EVERY = 10.0  # least seconds between two writes of the lock files; also ten times the duration of the last write
 CHANGED = "what it depends on changed while it ran; nothing is recorded, run it again"
@@ -72,7 +71,9 @@ class Recorder:
         self._held: dict[str, tuple[ExitStack, str]] = {}  # stages being executed → DVC's mark on it, and its key
         self._undumped: dict[str, dict[str, Any]] = {}  # stage file → stages that its lock file does not have yet
         self._due = 0.0  # time from which lock files may be written again
-        self._remove_cut_files()
+        remove_cut_files(Path(str(self.repo.tmp_dir)), {root / stage.file for stage in self.known.values()})
+        with self._explained():
+            remove_left_marks(self.repo, self._hardlink)
 
     def close(self, wait: bool = True) -> None:
         """Complete the lock files and release all marks. Without `wait`, skip lock files if DVC's lock is taken."""
@@ -248,8 +249,11 @@ class Recorder:
     def _rwlock(self, command: str, read: list[str], write: list[str]) -> Any:
         from dvc.rwlock import rwlock
 
-        hardlink = self.repo.config["core"].get("hardlink_lock", False)
-        return rwlock(self.repo.tmp_dir, self.repo.fs, command, read, write, hardlink)
+        return rwlock(self.repo.tmp_dir, self.repo.fs, command, read, write, self._hardlink)
+
+    @property
+    def _hardlink(self) -> bool:
+        return bool(self.repo.config["core"].get("hardlink_lock", False))
 
     def _release(self, address: str) -> None:
         if address in self._held:
@@ -308,27 +312,6 @@ class Recorder:
             where = error.filename2 or error.filename or ".dvc"  # the cache there has copies of all outputs
             why = error.strerror or error
             raise UserError(f"DVC: {where}: {why}; what is recorded so far stays, the same command goes on") from None
-
-    def _remove_cut_files(self) -> None:
-        """Remove lock files and the file of marks if a kill has truncated them; DVC itself would stop at them."""
-        marks = Path(str(self.repo.tmp_dir), "rwlock")
-        for path in {marks, *((self.root / stage.file).with_name("dvc.lock") for stage in self.known.values())}:
-            with suppress(FileNotFoundError):
-                if not _is_whole(path):
-                    path.unlink()
-
-
-def _is_whole(path: Path) -> bool:
-    """Return whether a lock file or the file of marks has the form that DVC writes."""
-    from dvc.dvcfile import Lockfile
-    from voluptuous import Invalid
-
-    try:
-        if path.name == "dvc.lock":
-            return bool(Lockfile.SCHEMA(parse_yaml(path.read_bytes()))["stages"])
-        return json.loads(path.read_bytes()) is not None
-    except (ValueError, Invalid, KeyError, TypeError):
-        return False
 
 
 def _line(error: BaseException) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields
@@ -105,6 +106,9 @@ def train(
         measure_every: Rounds between measurements; the last one is always measured.
         training: Further settings of ``training``, such as ``lr`` and ``sample_rate`` (``pfl describe training``).
     """
+    for name, given in (("train", train), ("test", test)):
+        if not isinstance(given, Sequence):
+            raise UserError(f"{name} is a {type(given).__name__}; give a list with a pair (images, labels) per client")
     count = len(train)
     if count != len(test) or not count:
         raise UserError(f"{count} clients have training samples and {len(test)} test samples; give both for each")
@@ -112,10 +116,9 @@ def train(
     if unknown := [name for name in training if name not in known]:
         raise UserError(f"training has no setting {unknown[0]!r}{did_you_mean(unknown[0], known)}")
     samples = [_samples(client, f"client {at % count}") for at, client in enumerate([*train, *test])]
+    measure_every = _whole("measure_every", measure_every, 0)
     _check_together(samples, classes, {"mean": mean, "std": std})
-    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
-        raise UserError(f"seed = {seed!r} must be a whole number, at least 0")
-    seed = int(seed)
+    seed = _whole("seed", seed, 0)
     inputs, labels = (np.concatenate(parts) for parts in zip(*samples, strict=True))
     ends = np.cumsum([len(own) for _, own in samples])
     rows = np.split(np.arange(len(labels)), ends[:-1])
@@ -124,6 +127,7 @@ def train(
     else:
         pixels = inputs[: ends[count - 1]] / np.float32(255)
         own = pixels.mean((0, 2, 3)).tolist(), np.maximum(pixels.std((0, 2, 3)), 1e-6).tolist()
+    mean, std = (given if given is None else [*map(float, given)] for given in (mean, std))
     mean, std = mean or own[0], std or own[1]
     place, number = select_device(device), classes or int(labels.max()) + 1
     data = FederatedData.from_arrays(inputs, labels, rows[:count], rows[count:], mean, std, number, place)
@@ -137,25 +141,45 @@ def train(
 
 
 def _entry(registry: Registry[Any], asked: str | Mapping[str, Any]) -> Any:
+    if not isinstance(asked, str | Mapping):
+        raise UserError(f"{registry.kind} is a {type(asked).__name__}; give a name, or {{'name': …}} with options")
     options = {"name": asked} if isinstance(asked, str) else dict(asked)
     return registry.create(str(options.pop("name", "")), **options)
+
+
+def _whole(name: str, value: Any, least: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+        raise UserError(f"{name} = {value!r} must be a whole number, at least {least}")
+    return int(value)
+
+
+def _array(values: Any, name: str) -> NDArray[Any]:
+    try:
+        if isinstance(values, Tensor):
+            values = values.detach().cpu()
+            return np.asarray((values.float() if values.dtype == torch.bfloat16 else values).numpy())
+        return np.asarray(values)
+    except (TypeError, ValueError, RuntimeError) as error:  # sparse, or of several lengths
+        raise UserError(f"{name}: no array of numbers ({error})") from None
 
 
 def _samples(client: Client, name: str) -> tuple[Inputs, NDArray[np.int64]]:
     if not isinstance(client, tuple | list) or len(client) != 2:
         raise UserError(f"{name}: give a pair (images, labels)")
-    images, labels = (part.cpu().numpy() if isinstance(part, Tensor) else np.asarray(part) for part in client)
+    images, labels = (_array(part, name) for part in client)
     floats = images.dtype.kind == "f" and images.ndim in (2, 3, 4)
     if not floats and (images.dtype != np.uint8 or images.ndim != 4):
         form = f"{images.dtype} {images.shape}"
         wanted = "images must be uint8 (n, channels, height, width), arrays floats of 2 to 4 dimensions"
         raise UserError(f"{name}: {wanted}, got {form}")
+    last = images.ndim == 4 and images.shape[-1] in _CHANNELS and images.shape[1] not in _CHANNELS
+    if last and (not floats or images.shape[1] == images.shape[2]):
+        raise UserError(f"{name}: channels come last in {images.shape}; give images.transpose(0, 3, 1, 2)")
     if floats:
         images = as_floats(images, name)
-    elif images.shape[-1] in _CHANNELS and images.shape[1] not in _CHANNELS:
-        raise UserError(f"{name}: channels come last in {images.shape}; give images.transpose(0, 3, 1, 2)")
     if labels.dtype.kind not in "iu" or labels.shape != (len(images),) or labels.min(initial=0) < 0:
-        raise UserError(f"{name}: labels must be {len(images)} whole numbers from 0 on")
+        found = f"{labels.dtype} {labels.shape}"
+        raise UserError(f"{name}: labels must be {len(images)} whole numbers from 0 on, got {found}")
     if not len(images):
         raise UserError(f"{name} has no samples; give at least one to train on and one to test on")
     return np.ascontiguousarray(images), labels.astype(np.int64)
@@ -173,8 +197,14 @@ def _check_together(
     if len(types := sorted({str(images.dtype) for images, _ in samples})) > 1:
         raise UserError(f"samples must be of one type, got {' and '.join(types)}")
     largest = max(int(labels.max()) for _, labels in samples)
-    if classes is not None and classes <= largest:
+    if classes is None and largest >= sum(len(labels) for _, labels in samples):
+        raise UserError(f"a label is {largest}, and there are fewer samples; number classes from 0, or give `classes`")
+    if classes is not None and _whole("classes", classes, 1) <= largest:
         raise UserError(f"classes = {classes}, but a label is {largest}")
     for name, values in by_channel.items():
-        if values is not None and len(values) != shapes[0][0]:
-            raise UserError(f"{name} has {len(values)} numbers for {shapes[0][0]} channels")
+        numbers = [] if values is None else _array(values, name).ravel().tolist()
+        low = 0 if name == "std" else -math.inf
+        if any(isinstance(one, str) or not low < one < math.inf for one in numbers) or np.ndim(values) > 1:
+            raise UserError(f"{name} = {values!r} must be a list of numbers{', each above 0' if low == 0 else ''}")
+        if values is not None and len(numbers) != shapes[0][0]:
+            raise UserError(f"{name} has {len(numbers)} numbers for {shapes[0][0]} channels")

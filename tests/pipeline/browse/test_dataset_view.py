@@ -23,7 +23,8 @@ from pipeline.workspace import Workspace
 
 @pytest.fixture
 def data(tmp_path, monkeypatch):
-    monkeypatch.setenv("PFL_DATA", str(tmp_path / "data"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("PFL_DATA", "~/data")
     (tmp_path / "data").mkdir()
     return tmp_path / "data"
 

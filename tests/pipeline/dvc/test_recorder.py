@@ -153,6 +153,9 @@ def test_what_is_under_way_is_marked_until_it_ends_and_theirs_is_left_alone(stud
     study.write(".dvc/tmp/rwlock", json.dumps({"write": {str(theirs): mark}}))
     verdict = study.recorder.begin(A)
     assert verdict.what == "busy" and "dvc repro theirs" in verdict.why and study.read("out/a") == "theirs so far"
+    assert study.again().recorder.begin(A).what == "busy"
+    os.utime(study.root / ".dvc/tmp/rwlock", (1, 1))  # before that process began: it has another one's number
+    assert study.again().recorder.begin(A).what == "run"
 
 
 def test_what_was_compiled_anew_or_away_meanwhile_is_stale_or_not_recorded(study):

@@ -1,0 +1,57 @@
+"""What killed processes leave in DVC's files, and DVC would stop at or wait for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from pipeline.parsing import parse_yaml
+
+_CLOCKS = 2.0  # seconds by which the clocks of a disk and of this machine may differ
+
+
+def remove_cut_files(folder: Path, stage_files: Iterable[Path]) -> None:
+    """Remove lock files and the file of marks, in `folder`, that a kill has truncated.
+
+    All entries of a lock file are in the run cache.
+    """
+    for path in {folder / "rwlock", *(file.with_name("dvc.lock") for file in stage_files)}:
+        with suppress(FileNotFoundError):
+            if not _is_whole(path):
+                path.unlink()
+
+
+def remove_left_marks(repo: Any, hardlink: bool) -> None:
+    """Remove marks on files whose process has ended, also if its number is that of a younger process now."""
+    import psutil
+    from dvc.rwlock import _edit_rwlock
+
+    path = Path(str(repo.tmp_dir), "rwlock")
+    if not path.is_file():
+        return
+    with _edit_rwlock(repo.tmp_dir, repo.fs, hardlink) as marks:
+        written = path.stat().st_mtime + _CLOCKS
+
+        def stays(mark: dict[str, Any]) -> bool:
+            with suppress(psutil.Error):
+                return bool(psutil.Process(mark["pid"]).create_time() <= written)
+            return False
+
+        marks["write"] = {name: mark for name, mark in marks["write"].items() if stays(mark)}
+        marks["read"] = {name: [*filter(stays, own)] for name, own in marks["read"].items()}
+
+
+def _is_whole(path: Path) -> bool:
+    """Return whether a lock file or the file of marks has the form that DVC writes."""
+    from dvc.dvcfile import Lockfile
+    from voluptuous import Invalid
+
+    try:
+        if path.name == "dvc.lock":
+            return bool(Lockfile.SCHEMA(parse_yaml(path.read_bytes()))["stages"])
+        return json.loads(path.read_bytes()) is not None
+    except (ValueError, Invalid, KeyError, TypeError):
+        return False
