@@ -41,7 +41,12 @@ def torch_defaults() -> Iterator[None]:
     warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
     filled = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
     elsewhere = torch.get_default_device().type != "cpu"
+    try:
+        precision = torch.get_float32_matmul_precision()
+    except RuntimeError:  # `torch.backends` has one for each device
+        raise UserError("torch.backends: fp32_precision is set for one device alone; set it to 'none'") from None
     torch.set_default_dtype(torch.float32)
+    torch.set_float32_matmul_precision("highest")
     torch.use_deterministic_algorithms(False)
     try:
         with ExitStack() as settings:
@@ -54,6 +59,7 @@ def torch_defaults() -> Iterator[None]:
             yield
     finally:
         torch.set_default_dtype(dtype)
+        torch.set_float32_matmul_precision(precision)
         torch.set_num_threads(threads)
         torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)
         torch.utils.deterministic.fill_uninitialized_memory = filled  # type: ignore[attr-defined]
@@ -129,7 +135,7 @@ def train(
         own = pixels.mean((0, 2, 3)).tolist(), np.maximum(pixels.std((0, 2, 3)), 1e-6).tolist()
     mean, std = (given if given is None else [*map(float, given)] for given in (mean, std))
     mean, std = mean or own[0], std or own[1]
-    place, number = select_device(device), classes or int(labels.max()) + 1
+    place, number = select_device(str(device)), classes or int(labels.max()) + 1
     data = FederatedData.from_arrays(inputs, labels, rows[:count], rows[count:], mean, std, number, place)
     use_threads(place, data.shape)
     net, how = _entry(BACKBONES, backbone), _entry(METHODS, method)
@@ -202,9 +208,10 @@ def _check_together(
     if classes is not None and _whole("classes", classes, 1) <= largest:
         raise UserError(f"classes = {classes}, but a label is {largest}")
     for name, values in by_channel.items():
-        numbers = [] if values is None else _array(values, name).ravel().tolist()
-        low = 0 if name == "std" else -math.inf
-        if any(isinstance(one, str) or not low < one < math.inf for one in numbers) or np.ndim(values) > 1:
+        if values is None:
+            continue
+        numbers, low = _array(values, name), 0 if name == "std" else -math.inf
+        if numbers.ndim != 1 or numbers.dtype.kind not in "fiu" or not ((numbers > low) & (numbers < math.inf)).all():
             raise UserError(f"{name} = {values!r} must be a list of numbers{', each above 0' if low == 0 else ''}")
-        if values is not None and len(numbers) != shapes[0][0]:
+        if len(numbers) != shapes[0][0]:
             raise UserError(f"{name} has {len(numbers)} numbers for {shapes[0][0]} channels")

@@ -17,12 +17,6 @@ if TYPE_CHECKING:
 _FORMULA = re.compile(r"\s*[=@]|\t|[+-](?![\d.]+$)")
 _IN_T1 = "ÐðÞþĐđŊŋĄąĘęĮįŲų«»„‚‹›"  # LaTeX's default encoding does not have these letters and quotes
 _NOWHERE = "ĦħĸĿŀŉŦŧſ"  # no encoding has these
-_MATHS = "≈≠∈∑∏∇∂∫∪∩∀∃∧∨¬⊕≡÷←↔⇒ℓ⟨⟩•′∥"
-_MATHS_NAMES = (
-    *("approx", "neq", "in", "sum", "prod", "nabla", "partial", "int", "cup", "cap", "forall", "exists", "wedge"),
-    *("vee", "neg", "oplus", "equiv", "div", "leftarrow", "leftrightarrow", "Rightarrow", "ell", "langle", "rangle"),
-    *("bullet", "prime", "|"),
-)
 _GREEK = "αβγδεζηθικλμνξπρςστυφχψωΓΔΘΛΞΠΣΥΦΨΩ"  # without letters that look like Latin ones
 _GREEK_NAMES = (
     *("alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta", "iota", "kappa", "lambda", "mu", "nu"),
@@ -71,12 +65,7 @@ _LATEX = {
     **{sign: f"${{}}^{{{plain}}}$" for sign, plain in zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿªº", "0123456789+-nao", strict=True)},
     **{sign: f"${{}}_{{{digit}}}$" for digit, sign in enumerate("₀₁₂₃₄₅₆₇₈₉")},
     **{letter: f"$\\{name}$" for letter, name in zip(_GREEK, _GREEK_NAMES, strict=True)},
-    **{sign: f"$\\{name}$" for sign, name in zip(_MATHS, _MATHS_NAMES, strict=True)},
     **{letter: f"{{\\fontencoding{{T1}}\\selectfont {letter}}}" for letter in _IN_T1},
-    "©": r"\copyright{}",
-    "®": r"\textregistered{}",
-    "™": r"\texttrademark{}",
-    "£": r"\pounds{}",
     "\N{NON-BREAKING HYPHEN}": "-",
     "\xa0": "~",
     "\n": " ",

@@ -47,7 +47,7 @@ def test_order_colours_sizes_and_progress(processes, monkeypatch):
     small = np.asarray(large.resize((5, 6), Image.Resampling.BILINEAR)).transpose(2, 0, 1)
     np.testing.assert_array_equal(pixels[9], small)
     other = saved(Image.fromarray(RANDOM[0]), "GIF")
-    for bad, reason in ((saved(large), "10x12 instead of 5x6 pixels"), (other, "not PNG or JPEG")):
+    for bad, reason in ((saved(large), "10x12 instead of 5x6 pixels"), (other, "not PNG or JPEG, or of a rare kind")):
         line = line_of(decode, [*IMAGES[:6], bad, IMAGES[0], bad], formats=("PNG", "JPEG"))
         assert line == f"image 6: not a readable image ({reason})"
     monkeypatch.setattr(_images, "MAX_PIXELS", 29)

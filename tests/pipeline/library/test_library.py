@@ -198,6 +198,8 @@ REFUSED = [
     ({"measure_every": 1.5}, "^measure_every = 1.5 must be a whole number"),
     ({"std": torch.tensor([0.0])}, r"^std = tensor\(\[0.\]\) must be a list of numbers, each above 0$"),
     ({"mean": ["a"]}, r"^mean = \['a'\] must be a list of numbers$"),
+    ({"mean": 0.5}, r"^mean = 0.5 must be a list of numbers$"),
+    ({"device": None}, "^device 'None' cannot be used"),
     ({"train": (one for one in [CLIENT])}, "^train is a generator; give a list with a pair"),
     ({"train": [(torch.eye(3).to_sparse(), [0, 1, 2])]}, "^client 0: no array of numbers"),
     ({"train": [(IMAGES.transpose(0, 2, 3, 1) / 255, LABELS)]}, "^client 0: channels come last in"),
@@ -229,6 +231,7 @@ def test_settings_of_the_caller_change_no_result_and_stay():
     torch.set_default_dtype(torch.float64)
     torch.set_num_threads(threads + 1)
     torch.use_deterministic_algorithms(True)
+    torch.set_float32_matmul_precision("medium")
     try:
         with torch.no_grad(), torch.device("meta"):
             own = trained()
@@ -236,8 +239,9 @@ def test_settings_of_the_caller_change_no_result_and_stay():
         with torch.inference_mode():
             logits = trained().model(0).predict(IMAGES)
         assert (torch.get_default_dtype(), torch.get_num_threads()) == (torch.float64, threads + 1)
-        assert torch.are_deterministic_algorithms_enabled()
+        assert torch.are_deterministic_algorithms_enabled() and torch.get_float32_matmul_precision() == "medium"
     finally:
+        torch.set_float32_matmul_precision("highest")
         torch.set_default_dtype(torch.float32)
         torch.set_num_threads(threads)
         torch.use_deterministic_algorithms(False)
