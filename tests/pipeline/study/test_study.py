@@ -112,6 +112,12 @@ def test_where_a_study_cannot_be_is_one_line_and_nothing_is_left(study, tmp_path
     ]:
         with pytest.raises(UserError, match=line):
             create(tmp_path / folder, source)
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken/.git").write_text("gitdir: nowhere")
+    with pytest.raises(UserError, match=r"broken/new: not a git repository: "):  # git's own reason
+        create(tmp_path / "broken/new")
+    (tmp_path / "broken/.git").unlink()
+    (tmp_path / "broken").rmdir()
     with monkeypatch.context() as patch:
         patch.setattr(fcntl, "flock", lambda *_: (_ for _ in ()).throw(OSError(errno.ENOLCK, "No locks available")))
         with pytest.raises(OSError, match=r"No locks available: '.*/new/\.dvcignore'"):
