@@ -79,8 +79,10 @@ def _arrays(labels: Rows, classes: int, shape: tuple[int, ...], rng: np.random.G
     hidden = _GRID**2
     centres = rng.standard_normal((classes, hidden), np.float32)
     drawn = centres[labels] + hidden**0.5 / _OVERLAP * rng.standard_normal((len(labels), hidden), np.float32)
-    mixed: Inputs = drawn @ rng.standard_normal((hidden, int(np.prod(shape))), np.float32)
-    mixed += rng.standard_normal(mixed.shape, np.float32)
+    weights = rng.standard_normal((hidden, int(np.prod(shape))), np.float32)
+    mixed: Inputs = rng.standard_normal((len(labels), weights.shape[1]), np.float32)
+    for column, row in zip(drawn.T, weights, strict=True):  # a matrix product rounds differently on other processors
+        mixed += column[:, None] * row
     return mixed.reshape(len(labels), *shape)
 
 
