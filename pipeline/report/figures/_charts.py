@@ -26,7 +26,7 @@ from pipeline.report.printed import NO_VALUE, headed, short
 _UNEQUAL = 5  # times as many rounds: on a linear axis the shorter curve could not be seen
 _CLOSE = 95.0  # percent that most curves reach: on a linear axis their differences could not be seen
 _FULL = 100.1  # percent; above 100, so that 100 has a place on an axis of errors
-_TICKS = (0, 50, 80, 90, 95, 98, 99, 99.5, 99.9, 100)
+_TICKS = (0, 50, 80, 90, 95, 97, 98, 99, 99.5, 99.9, 100)
 _ADAPTATION = (
     "Accuracy on the novel clients' test samples while one part of the model is tuned on their training samples and "
     "the rest stays as it was trained; epoch 0 is before. Of several runs the mean is shown."
