@@ -90,7 +90,8 @@ class Paper:
 
 @dataclass(frozen=True)
 class Brief:
-    """The entry of a spec in the index: its cells and claims by state, and how many accuracies are published of it."""
+    """The entry of a spec in the index: its cells and claims by state, how many accuracies are published of it,
+    and the best of its columns."""
 
     spec: str
     heading: str
@@ -99,13 +100,14 @@ class Brief:
     published: int = 0
     obtained: tuple[Obtained, ...] = ()
     agreement: Agreement = field(default_factory=Agreement)
+    best: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, report: SpecReport) -> Brief:
         """Return the entry of a spec from its report."""
         table, obtained = report.table, tuple(collect_obtained(report.results))
         counts = report.coverage, report.verdicts, table.published_accuracies
-        return cls(table.spec, report.heading, *counts, obtained, report.agreement)
+        return cls(table.spec, report.heading, *counts, obtained, report.agreement, tuple(report.best))
 
 
 @dataclass(frozen=True)

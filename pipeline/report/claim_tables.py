@@ -14,23 +14,26 @@ from pipeline.report.printed import format_value, signed
 
 
 def weakest_pairs(judgements: Sequence[Judgement], decimals: int) -> PlainTable:
-    """Return a table of the most adverse pair of each numbered claim, for obtained and for published values."""
+    """Return a table of the most adverse pair of each numbered claim, for obtained and for published values, as far as
+    there is one."""
     numbers = ("first", "second", "difference", "95 % interval", "p", "p (Holm)", "seeds", "margin")
     header = ("claim", "values", "verdict", "pairs", "compared", "at", *numbers)
     rows = []
     for number, judgement in enumerate(judgements, start=1):
         for kind, evidence in judgement.kinds.items():
+            if not evidence.judged:
+                continue
             row = [str(number), kind, evidence.verdict, f"{len(evidence.judged)} of {evidence.pairs}"]
-            for pair in evidence.judged[:1]:
-                effect, margin = pair.effect, judgement.claim.margin
-                known, low, high = bool(effect.n) and math.isfinite(effect.low), effect.low, effect.high
-                row += [pair.sides, pair.at, *(format_value(value, decimals) for value in pair.values)]
-                row.append(signed(effect.difference, decimals, pair.values[0].unit))
-                row.append(" to ".join(signed(end, decimals) for end in (low, high) if low < high < math.inf))
-                row += [f"{effect.p:.3f}" if known else ""]
-                row += [f"{pair.corrected:.3f}" if known and pair.surplus < 0 else ""]
-                row += ["" if effect.n is None else str(effect.n), f"{margin:g}" if margin else ""]
-            rows.append((*row, *[""] * (len(header) - len(row))))
+            pair, margin = evidence.judged[0], judgement.claim.margin
+            effect = pair.effect
+            known, low, high = bool(effect.n) and math.isfinite(effect.low), effect.low, effect.high
+            row += [pair.sides, pair.at, *(format_value(value, decimals) for value in pair.values)]
+            row.append(signed(effect.difference, decimals, pair.values[0].unit))
+            row.append(" to ".join(signed(end, decimals) for end in (low, high) if low < high < math.inf))
+            row += [f"{effect.p:.3f}" if known else ""]
+            row += [f"{pair.corrected:.3f}" if known and pair.surplus < 0 else ""]
+            row += ["" if effect.n is None else str(effect.n), f"{margin:g}" if margin else ""]
+            rows.append(tuple(row))
     return without_empty(PlainTable(header, rows, labels=6))
 
 

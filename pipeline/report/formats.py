@@ -115,7 +115,7 @@ def inline_svg(svg: str, name: str = "") -> Markup:
 def sized_svg(svg: str, name: str) -> Markup:
     """Return a drawing as an element that is neither too large on a wide screen nor illegible on a narrow one."""
     width = float(re.findall(r'<svg [^>]*viewBox="0 0 ([\d.]+) ', svg)[0])
-    style = f'style="min-width: {0.85 * width:.0f}px; max-width: {1.5 * width:.0f}px" '
+    style = f'style="min-width: {width:.0f}px; max-width: {2 * width:.0f}px" '
     return Markup(str(inline_svg(svg, name)).replace("<svg ", f"<svg {style}", 1))
 
 

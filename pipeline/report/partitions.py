@@ -42,7 +42,7 @@ def write_partition_page(record: dict[str, Any], samples: Samples, assignment: A
         f"trains on {classes.min()} to {classes.max()} classes and holds {size.min():,} to {size.max():,} samples."
     )
     with figure_style():
-        picture = Picture(_draw(samples, assignment, measures), alt, photos=True)
+        picture = Picture(_draw(samples, assignment, measures), alt)
     facts = {
         "dataset": f"{describe_component(record['dataset'])}, from {samples.source}",
         "partition": describe_component(record["partition"]),
@@ -108,7 +108,7 @@ def _draw(samples: Samples, assignment: Assignment, measures: Heterogeneity) -> 
     widths += [1.7] * (1 + (assignment.noise is not None))
     named = [len(name) for _, _, names in maps if len(names) <= _MAX_NAMES for name in names]
     height = float(np.clip(0.16 * len(shown), 1.4, 8.0)) + 1.2 + 0.075 * max(named, default=0)
-    figure = Figure(figsize=(sum(widths) + 1.2, height), layout="constrained")
+    figure = Figure(figsize=(max(9.5, sum(widths) + 1.2), height), layout="constrained")
     panels = figure.subplots(1, len(widths), sharey=True, squeeze=False, width_ratios=widths)[0]
     for panel in panels:
         panel.grid(visible=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from pipeline.report.cells import DIVERGED, NO_GLOBAL, Cell
+from pipeline.report.cells import DIVERGED, MISSING, NO_GLOBAL, Cell
 from pipeline.report.frame import Value
 from pipeline.report.statistics import NO_VERDICT
 from pipeline.spec.metrics import BYTES, COUNT, PERCENT
@@ -118,7 +118,7 @@ def _comparison(cell: Cell, difference: float | None, decimals: int) -> str:
     words = []
     if difference is not None:
         words.append(signed(difference, decimals, cell.quantity.unit if cell.quantity else PERCENT))
-    if cell.verdict != NO_VERDICT:
+    if cell.verdict not in (MISSING, NO_VERDICT):
         words.append(cell.verdict)
     if cell.noise is not None:
         words.append(f"({cell.noise:.{decimals}f})")

@@ -277,10 +277,10 @@ def details(reports: Iterable[SpecReport]) -> Markup:
             runs[run.id] = [*known, *settings_of(run.resolved).items()]
         cells = [
             [
-                _opened(report, layout.cell(at, column), text)
+                _opened(report, layout.cell(row.labels, column), text)
                 for column, text in zip(layout.columns, row.cells, strict=True)
             ]
-            for at, row in zip(layout.rows, report.rows, strict=True)
+            for row in report.rows
         ]
         profile = "" if table.profile == PAPER else f" --profile {table.profile}"
         tables[report.key] = {"command": f"pfl run {table.spec}{profile}", "cells": cells}

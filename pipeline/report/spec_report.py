@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from pipeline.report.claims import CLAIM_LEGEND, CLAIM_VERDICTS, Judgement, judg
 from pipeline.report.drawing.sections import Picture, PlainTable, Section
 from pipeline.report.figures import build_sections
 from pipeline.report.legend import facts, legend
-from pipeline.report.printed import NO_VALUE, PrintedCell, print_cell, printed_rank, short
+from pipeline.report.printed import NO_VALUE, PrintedCell, format_value, print_cell, printed_rank, short
 from pipeline.report.settings import confounded_settings
 from pipeline.report.spread import SPREAD_LEGEND, spread_table
 from pipeline.report.statistics import WITHIN
@@ -36,6 +37,7 @@ planned, and the paper quotes the value from an earlier one."""
 CLAIM_STATES = (*CLAIM_VERDICTS, "contradicted")
 """Verdicts on obtained values, and ``contradicted``: claims that the paper's own table contradicts."""
 Facts = list[tuple[str, str]]
+_CAPTION = 260  # letters of two lines
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,10 @@ class PrintedRow(NamedTuple):
     labels: Key
     cells: list[PrintedCell]
     ranks: list[tuple[str, str]]
+
+    @property
+    def is_empty(self) -> bool:
+        return all(cell.obtained in ("", NO_VALUE) and not cell.published for cell in self.cells)
 
 
 @dataclass(frozen=True)
@@ -138,7 +144,38 @@ class SpecReport:
         return any(cell.published for cell in self.results.cells)
 
     @cached_property
+    def caption(self) -> tuple[str, str]:
+        """The sentences of the caption that fit into two lines, at least one, and the others."""
+        first, *others = re.split(r"(?<=[.;:]) (?=[A-Z0-9])", self.table.caption or self.table.title)
+        while others and len(first) + len(others[0]) < _CAPTION:
+            first = f"{first} {others.pop(0)}"
+        return first, " ".join(others)
+
+    @cached_property
+    def best(self) -> list[str]:
+        """The best row of each column that has one, with its number: ``Dirichlet(1): FedPer 77.75±2.41``."""
+        layout, found = self.results.layout, []
+        for cell in (cell for cell in layout.cells if cell.best_obtained):
+            column, row = layout.column_title(cell.key(layout.column_axes)), " · ".join(cell.key(layout.row_axes))
+            number = format_value(cell.obtained, self.table.decimals)
+            found.append(f"{column}{': ' if column else ''}{row} {number}")
+        return found
+
+    @cached_property
     def rows(self) -> list[PrintedRow]:
+        """The rows with a number; all rows, if one or two or all have none."""
+        return [row for row in self._all_rows if not (self.absent and row.is_empty)]
+
+    @cached_property
+    def absent(self) -> str:
+        """The rows without any number, counted and named, if these are three or more beside others; else ""."""
+        empty = [" · ".join(row.labels) for row in self._all_rows if row.is_empty]
+        if not 3 <= len(empty) < len(self._all_rows):
+            return ""
+        return f"Without a number yet: {len(empty)} of {len(self._all_rows)} rows: {', '.join(empty)}."
+
+    @cached_property
+    def _all_rows(self) -> list[PrintedRow]:
         layout, rows = self.results.layout, []
         for row in layout.rows:
             ranks = [one.values.get((row, at)) for one in self.results.derived for at in range(len(one.groups))]
@@ -164,19 +201,22 @@ class SpecReport:
         results, cells = self.results, self.results.cells
         unplanned = results.layout.whereabouts(cell for cell in cells if cell.published and not cell.runs)
         about = [*facts(results), *([("no run is planned", unplanned)] if unplanned else [])]
-        yield Part(results=True, facts=about, text=[legend(results), self._warning()])
+        text, folded = [self.absent, self._warning()], "How these numbers are made and marked"
+        words = f"{self.caption[1]} {legend(results)}".strip()
+        yield Part(results=True, text=text, facts=about, folded=folded, note=words)
         if self._confounded:
-            settings = PlainTable(("axis", "setting", "most", "others"), self._confounded, labels=2)
+            settings = PlainTable(("axis", "setting", "most", "others"), self._confounded, labels=4)
             yield Part("Settings that are not held equal along an axis", table=settings)
         if spread := spread_table(results):
             yield Part("Spread", table=spread, note=SPREAD_LEGEND)
         if notes := [(note, "") for note in self.notes if note not in elsewhere]:
             yield Part("Notes", items=notes)
-        if counts := Counter(cell.verdict for cell in cells if cell.published):
+        if any(cell.difference is not None for cell in cells):
+            counts = Counter(cell.verdict for cell in cells if cell.published)
             tally = ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS if counts[verdict])
             columns = [results.layout.column_title(column) for column in results.layout.columns]
             header = (*self.row_axes, *(column or results.layout.figure for column in columns))
-            lines = [(*row.labels, *(cell.comparison for cell in row.cells)) for row in self.rows]
+            lines = [(*row.labels, *own) for row in self.rows if any(own := [cell.comparison for cell in row.cells])]
             table = PlainTable(header, lines, len(self.row_axes)) if any(cell.is_compared for cell in cells) else None
             numbers, folded = [("cells", tally), *self.agreement.numbers()], "Obtained minus published, in their units"
             yield Part(
@@ -185,7 +225,8 @@ class SpecReport:
         if self.judgements:
             text = [f"The pairs that speak most against each claim; all of them are in {self.folder}claims.csv."]
             pairs = weakest_pairs(self.judgements, self.table.decimals)
-            yield Part("Claims", claims=self.judgements, text=text, table=pairs, note=CLAIM_LEGEND)
+            shown = (pairs, text, CLAIM_LEGEND) if pairs.rows else (None, [], "")
+            yield Part("Claims", claims=self.judgements, table=shown[0], text=shown[1], note=shown[2])
         for one in self.sections:
             yield Part(one.title, picture=one.picture, text=[one.text], table=one.table, name=one.name)
         partitions = [(one.words, self.pages.get(one.federation, "")) for one in self.table.partitions]

@@ -7,14 +7,20 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-MAX_PANELS = 8
+MAX_PANELS = 12
+MAX_LEGEND = 8
+"""Most series that a legend tells apart; more lines have their names at their ends."""
+
+_WIDTH = 9.5  # inches: as wide as a page on a screen, so that its letters are as large as the text beside it
+_NAME = 0.11  # inches from a name at the end of a line to the next
 
 Style = dict[str, Any]
 K = TypeVar("K")
@@ -32,6 +38,7 @@ def draw_panels(
     draw: Callable[[Axes, pd.DataFrame, Style], None],
     legend: Style | None = None,
     more: Sequence[tuple[str, Style]] = (),
+    lines: bool = False,
 ) -> Figure:
     """Return a figure with a panel for each ``panel``, in it each ``series`` (both categoricals), and a legend.
 
@@ -42,17 +49,20 @@ def draw_panels(
         draw: Called with a panel's axes, the lines of `data` of one series, and the style of the series.
         legend: Changes of these styles in the legend.
         more: Labels and styles of further entries of the legend.
+        lines: Whether each series is a line from left to right. There is then no legend for more than
+            :data:`MAX_LEGEND` series; call :func:`name_lines` after the last change of a scale.
     """
     titles = [str(panel) for panel in data["panel"].cat.categories if (data["panel"] == panel).any()][:MAX_PANELS]
     styles = styles_of(map(str, data["series"].cat.categories))
-    figure, panels = panel_grid(titles, xlabel, ylabel)
+    drawn = set(data.loc[data["panel"].isin(titles), "series"])
+    named = lines and len(drawn) > MAX_LEGEND
+    figure, panels = panel_grid(titles, xlabel, ylabel, height=max(2.5, 0.7 + _NAME * len(drawn) * named))
     for axes, title in zip(panels, titles, strict=True):
         for name, own in data[data["panel"] == title].groupby("series", observed=True):
             with mark_series(axes, str(name)):
                 draw(axes, own, styles[str(name)])
-    drawn = set(data.loc[data["panel"].isin(titles), "series"])
     entries = [(name, {**style, **(legend or {})}) for name, style in styles.items() if name in drawn and name]
-    if entries or more:
+    if (entries or more) and not named:
         add_legend(figure, [*entries, *more])
     return figure
 
@@ -83,16 +93,15 @@ def styles_of(keys: Iterable[K]) -> dict[K, Style]:
 
 
 def grid_shape(panels: int) -> tuple[int, int]:
-    """Return the number of panels per line and the number of lines, which is two for more than three panels."""
-    across = max(1, panels if panels <= 3 else math.ceil(panels / 2))
+    """Return the number of panels per line, three at most, and the number of lines."""
+    across = 2 if panels == 4 else min(max(1, panels), 3)
     return across, math.ceil(panels / across) or 1
 
 
 def panel_grid(titles: Sequence[str], xlabel: str, ylabel: str, *, height: float = 2.5) -> tuple[Figure, list[Axes]]:
     """Return a figure and its panels, one of `height` inches per title."""
     across, down = grid_shape(len(titles))
-    width = max(5.6, (2.9 if across > 2 else 3.6) * across)
-    figure = Figure(figsize=(width, height * down + 0.7), layout="constrained")
+    figure = Figure(figsize=(_WIDTH, height * down + 0.7), layout="constrained")
     panels = list(figure.subplots(down, across, squeeze=False).flat)
     for panel in panels[len(titles) :]:
         panel.remove()
@@ -112,6 +121,43 @@ def add_legend(figure: Figure, entries: Sequence[tuple[str, Style]], title: str 
     more = max(0, math.ceil(len(entries) / ncols) - 3)  # a higher figure, not lower panels, from the fourth line on
     figure.set_figheight(figure.get_figheight() + 0.2 * more)
     legend = figure.legend(handles, blank, loc="outside lower center", ncols=ncols, frameon=False, title=title or None)
-    for text, (label, _) in zip(legend.get_texts(), entries, strict=True):
+    for number, (text, (label, _)) in enumerate(zip(legend.get_texts(), entries, strict=True)):
         text.set_parse_math(False)
         text.set_text(label)
+        text.set_gid(f"name,legend-{number},{quote(label, safe='')}")
+
+
+def name_lines(figure: Figure) -> None:
+    """Write the name of each series at the end of its line, from the highest to the lowest, without overlaps; nothing
+    if the figure has a legend."""
+    for panel, axes in enumerate([] if figure.legends else figure.axes):
+        axes.autoscale_view()  # chooses the limits, which heights depend on
+        ends = []
+        for line in axes.lines:
+            kind, _, name = (line.get_gid() or ",,").split(",")
+            if kind == "line" and name:
+                point = np.asarray(line.get_xydata())[-1]
+                height = axes.transAxes.inverted().transform(axes.transData.transform(point))[1]
+                ends.append((float(np.clip(height, 0, 1)), unquote(name), line.get_color(), tuple(point)))
+        ends.sort(key=lambda end: end[0])
+        gap = _NAME / (axes.get_figure().get_figheight() / grid_shape(len(figure.axes))[1] - 0.6)  # type: ignore[union-attr]
+        heights = spread_out([end[0] for end in ends], gap)
+        for number, (height, (_, name, colour, point)) in enumerate(zip(heights, ends, strict=True)):
+            look: Style = {"color": colour, "fontsize": 7, "va": "center", "annotation_clip": False}
+            leader: Style = {"arrowstyle": "-", "color": colour, "linewidth": 0.5, "alpha": 0.5, "relpos": (0, 0.5)}
+            text = axes.annotate("", point, (1.04, height), "data", "axes fraction", leader, **look)
+            text.set_parse_math(False)
+            text.set_text(name)
+            text.set_gid(f"name,{panel}-{number},{quote(name, safe='')}")
+
+
+def spread_out(heights: Sequence[float], gap: float) -> list[float]:
+    """Return ascending heights moved as little as makes neighbours a `gap` apart and, if they fit, none above 1."""
+    raised = list(heights)
+    for at in range(1, len(raised)):
+        raised[at] = max(raised[at], raised[at - 1] + gap)
+    top = 1.0
+    for at in reversed(range(len(raised))):
+        raised[at] = min(raised[at], top)
+        top = raised[at] - gap
+    return raised

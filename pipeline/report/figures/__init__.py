@@ -32,8 +32,11 @@ def build_sections(results: Results) -> list[Section]:
     if results.table.figures is None:
         names = [name for name in names if name not in analyses or not data.findings(name).empty]
     with figure_style():
-        curves = replace(draw_curves(data), name="curves", title="Convergence")
-        return [*([curves] if curves.picture else []), *(_section(name, data) for name in names)]
+        curves = [
+            replace(draw_curves(data), name="curves", title="Convergence"),
+            replace(draw_curves(data, work=True), name="curves_by_work", title="Convergence over equal work"),
+        ]
+        return [*(one for one in curves if one.picture), *(_section(name, data) for name in names)]
 
 
 def curves_of(results: Results) -> Picture | None:

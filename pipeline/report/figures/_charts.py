@@ -18,7 +18,7 @@ from matplotlib.ticker import MaxNLocator, ScalarFormatter
 from numpy.typing import ArrayLike, NDArray
 
 from pipeline.report.cells import ACCURACY, PRECISION
-from pipeline.report.drawing.panels import MAX_PANELS, Style, draw_panels, grid_shape, left_out
+from pipeline.report.drawing.panels import MAX_PANELS, Style, draw_panels, grid_shape, left_out, name_lines
 from pipeline.report.drawing.sections import Picture, PlainTable, Section, counted
 from pipeline.report.figures._data import OF_QUANTITIES, TableData, joined
 from pipeline.report.printed import NO_VALUE, headed, short
@@ -26,7 +26,7 @@ from pipeline.report.printed import NO_VALUE, headed, short
 _UNEQUAL = 5  # times as many rounds: on a linear axis the shorter curve could not be seen
 _CLOSE = 95.0  # percent that most curves reach: on a linear axis their differences could not be seen
 _FULL = 100.1  # percent; above 100, so that 100 has a place on an axis of errors
-_TICKS = (0, 50, 80, 90, 95, 98, 99, 99.5, 99.9, 100)
+_TICKS = (0, 50, 80, 90, 95, 97, 98, 99, 99.5, 99.9, 100)
 _ADAPTATION = (
     "Accuracy on the novel clients' test samples while one part of the model is tuned on their training samples and "
     "the rest stays as it was trained; epoch 0 is before. Of several runs the mean is shown."
@@ -182,8 +182,12 @@ def _set_ticks(figure: Figure, ticks: list[float], labels: list[str], series: in
         axes.set_xticks(ticks, labels, parse_math=False, **style)
 
 
-def draw_curves(data: TableData) -> Section:
-    """Draw a curve per cell over the rounds that all of its runs measured. CSV: a column per cell."""
+def draw_curves(data: TableData, work: bool = False) -> Section:
+    """Draw a curve per cell over the rounds that all of its runs measured. CSV: a column per cell.
+
+    With `work` curves are over the visits of a training sample, the mean over all samples; there is no picture if the
+    rounds of the methods in each panel have the same number of them, or if steps are counted in place of epochs.
+    """
     frame = data.place(data.results.frame.rounds, single=True, diverged=True)
     axes = data.axes(frame)
     place = list(dict.fromkeys([*axes, "series", "panel", "made", "round"]))
@@ -193,24 +197,48 @@ def draw_curves(data: TableData) -> Section:
         return OF_QUANTITIES
     if curves.empty:
         return Section("No run has been measured yet.")
+    if work:
+        visits = frame.groupby(axes, observed=True)["run"].first().map(_visits(data)).rename("visits")
+        curves = curves.join(visits, on=axes)
+        by_panel = curves.groupby("panel", observed=True)["visits"]
+        if curves["visits"].isna().any() or (by_panel.max() < 1.05 * by_panel.min()).all():
+            return Section("The rounds of all methods have as much work.")
+        curves["round"] *= curves["visits"]
     measure = PRECISION if data.measure == PRECISION else ACCURACY  # even if the table has another metric
-    figure = draw_panels(curves, "round", measure, _line)
+    figure = draw_panels(curves, "visits of a training sample" if work else "round", measure, _line, lines=True)
     last = curves.groupby(["series", "panel"], observed=True).tail(1)
     close = measure == ACCURACY and float(last["accuracy"].median()) >= _CLOSE
     for panel in figure.axes:
+        panel.xaxis.set_major_locator(MaxNLocator(8, integer=True, steps=(1, 2, 5, 10)))
         _choose_scales(panel, close)
+    name_lines(figure)
     best = last.nlargest(1, "accuracy").iloc[0]
     where = " · ".join(filter(None, (best["series"], best["panel"])))
     ends = f"{best['accuracy']:.2f}{f' ({where})' if where else ''}"
-    alt = f"Test {measure} over rounds, {counted(len(last), 'curve')}; the highest ends at {ends}."
+    over = "visits of training samples" if work else "communication rounds"
+    alt = f"Test {measure} over {over}, {counted(len(last), 'curve')}; the highest ends at {ends}."
     what = "Pooled test accuracy" if measure == ACCURACY else "Mean average precision, the mean over clients,"
-    text = f"{what} over communication rounds{'; in cells of one client, its own' if data.table.clients else ''}."
+    text = f"{what} over {over}{'; in cells of one client, its own' if data.table.clients else ''}."
+    text += " A visit is a gradient for a sample: rounds of these methods differ in them." * work
     if close:
         text += " The axis of accuracies is logarithmic in the error; curves leave it below."
     names = [" / ".join(key) for key in curves[axes].itertuples(index=False, name=None)]
     wide = curves.assign(name=names).pivot(index="round", columns="name", values="accuracy")
     wide = wide[list(dict.fromkeys(names))].reset_index()
     return Section(text + left_out(curves, "curves"), Picture(figure, alt), data=wide)
+
+
+def _visits(data: TableData) -> dict[str, float]:
+    """Return by run how often a round visits a training sample, the mean over all clients' samples; nan if a round is
+    of a number of steps."""
+    visits = {}
+    for name, run in data.results.runs.items():
+        training, clients = run.resolved.training, run.resolved.clients
+        everyone = run.resolved.options("method").get("schedule") == "every_round"
+        epochs = (run.facts.get("chosen") or {}).get("training.local_epochs", training.local_epochs)
+        share = 1.0 if everyone else training.cohort_size(clients) / clients
+        visits[name] = math.nan if training.local_steps else share * epochs
+    return visits
 
 
 def _line(axes: Axes, curve: pd.DataFrame, style: Style) -> None:
@@ -262,9 +290,11 @@ def draw_adaptation(data: TableData) -> Section:
     by_curve = curves.groupby([*axes, "tuned"], observed=True)
     summary = by_curve.agg(epochs=("epoch", "last"), before=("accuracy", "first"), after=("accuracy", "last"))
     ends = summary[["before", "after"]].map(f"{{:.{data.table.decimals}f}}".format)
-    figure = draw_panels(curves.assign(round=curves["epoch"]), "epoch", "accuracy of novel clients (%)", _line)
+    measure = "accuracy of novel clients (%)"
+    figure = draw_panels(curves.assign(round=curves["epoch"]), "epoch", measure, _line, lines=True)
     for panel in figure.axes:
         panel.xaxis.set_major_locator(MaxNLocator(integer=True))
+    name_lines(figure)
     what = f"Accuracy of novel clients over epochs of tuning, {counted(len(summary), 'curve')}"
     picture = Picture(figure, f"{what}, to {summary['after'].max():.2f} percent.")
     table = PlainTable.of(summary.assign(**ends).reset_index(), axes, "tuned")

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from pipeline.report.cells import ACCURACY
 from pipeline.report.claims import judge_claims
-from pipeline.report.drawing.panels import Style, draw_panels, left_out, styles_of
+from pipeline.report.drawing.panels import Style, draw_panels, left_out, name_lines, styles_of
 from pipeline.report.drawing.sections import Picture, PlainTable, Section, counted
 from pipeline.report.figures._data import OF_QUANTITIES, TableData, closest
 from pipeline.report.frame import Value
@@ -148,11 +148,12 @@ def draw_protocols(data: TableData) -> Section:
     scores = data.sign * frame["mean"].round(data.table.decimals)
     frame["rank"] = scores.groupby([frame["panel"], frame["protocol"]], observed=True).rank(ascending=False)
     frame = frame.sort_values(["panel", "series", "protocol"])
-    figure = draw_panels(frame, "", "rank", _ranks)
+    figure = draw_panels(frame, "", "rank", _ranks, lines=True)
     for panel in figure.axes:
         panel.set_xticks(range(len(names)), names.values(), rotation=35, ha="right", rotation_mode="anchor")
         panel.yaxis.set_major_locator(MaxNLocator(integer=True))
         panel.invert_yaxis()
+    name_lines(figure)
     verdicts = [{one.claim.text: one.obtained.verdict for one in judge_claims(under[name])} for name in names]
     text = " ".join([_PROTOCOLS, *_claims(pd.DataFrame(verdicts, list(names.values())))])
     rows, columns = counted(frame["series"].nunique(), "row"), counted(frame["panel"].nunique(), "column")

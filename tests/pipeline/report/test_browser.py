@@ -18,9 +18,9 @@ CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", 
 pytestmark = [pytest.mark.matrix, pytest.mark.skipif(not CHROMIUM, reason="no Chromium here")]
 PAGES = ("papers/demo.html", "demo/table2/report.html")
 TOOLS = """
-const seen = {}, all = (selector, inside = document) => [...inside.querySelectorAll(selector)];
-const first = section => all(".results tbody tr", section).map(row => row.cells[0].textContent);
-const column = (section, i) => all(".results tbody tr", section).map(row => row.cells[i].innerText.trim());
+const seen = {}, pick = (selector, inside = document) => [...inside.querySelectorAll(selector)];
+const first = section => pick(".results tbody tr", section).map(row => row.cells[0].textContent);
+const column = (section, i) => pick(".results tbody tr", section).map(row => row.cells[i].innerText.trim());
 const errors = [];
 addEventListener("error", event => errors.push(event.message));
 """
@@ -66,17 +66,17 @@ def browse(page, script, width=1400, javascript=True):
 
 def test_sorting_and_toggles(folder):
     script = """
-        const section = all("section[data-key=s1]")[0], heads = all(".results thead th button", section);
+        const section = pick("section[data-key=s1]")[0], heads = pick(".results thead th button", section);
         seen.before = first(section);
         for (const step of ["down", "up", "back"]) {
           heads[3].click();  // Dirichlet, 50 clients
           const sorted = heads[3].closest("th").getAttribute("aria-sort");
           seen[step] = { rows: first(section), values: column(section, 3), sorted };
         }
-        seen.other = first(all("section[data-key=s2]")[0]);
-        for (const button of all(".toggle button", section)) {
+        seen.other = first(pick("section[data-key=s2]")[0]);
+        for (const button of pick(".toggle button", section)) {
           button.click();
-          seen[button.dataset.view] = all(".results tbody tr", section)[5].cells[1].innerText.trim();
+          seen[button.dataset.view] = pick(".results tbody tr", section)[5].cells[1].innerText.trim();
         }
         heads[1].click();
         seen.sorted = column(section, 1);
@@ -89,9 +89,10 @@ def test_sorting_and_toggles(folder):
     assert seen["down"]["rows"][-1] == seen["up"]["rows"][-1] == "pFedGP"  # nothing obtained: at the end both ways
     assert seen["up"]["rows"][:-1] == seen["down"]["rows"][:-1][::-1]
     assert [seen[step]["sorted"] for step in ("down", "up", "back")] == ["descending", "ascending", None]
-    assert re.fullmatch(r"\d\d\.\d\d±0\.\d\d\s+\(90\.31±0\.26\)", seen["both"])
+    both = re.fullmatch(r"(\d\d\.\d\d)±0\.\d\d\s+90\.31±0\.26\s+([+−])(\d\.\d\d)", seen["both"])
+    assert both and float(both[1]) - 90.31 == pytest.approx(float(f"{both[2]}{both[3]}".replace("−", "-")))
     assert re.fullmatch(r"\d\d\.\d\d±0\.\d\d", seen["obtained"]) and seen["published"] == "90.31±0.26"
-    assert re.fullmatch(r"[+−]\d\.\d\d no verdict", seen["difference"])
+    assert re.fullmatch(r"[+−]\d\.\d\d", seen["difference"])
     differences = [float(text.split()[0].replace("−", "-")) for text in seen["sorted"] if text[0] in "+−"]
     assert len(differences) == 6 and differences == sorted(differences, reverse=True)
 
@@ -99,23 +100,38 @@ def test_sorting_and_toggles(folder):
 @pytest.mark.parametrize(("page", "width"), [(PAGES[0], 1400), (PAGES[0], 500), (PAGES[1], 500)])
 def test_only_tables_and_drawings_scroll_sideways(folder, page, width):  # no window is narrower than 500
     script = """
-        all("details").forEach(details => { details.open = true; });
+        pick("details").forEach(details => { details.open = true; });
         const page = document.documentElement;
         seen.width = innerWidth;
         seen.wide = page.scrollWidth > page.clientWidth;
         const named = region => region.getAttribute("aria-label") || region.getAttribute("aria-labelledby");
-        seen.reachable = all(".scroll").every(region => region.tabIndex === 0 && named(region));
-        seen.named = all("button").every(button => button.textContent.trim());
-        seen.alts = all("main svg").every(svg => svg.closest("[role=img][aria-label]"));
+        seen.reachable = pick(".scroll").every(region => region.tabIndex === 0 && named(region));
+        seen.named = pick("button").every(button => button.textContent.trim());
+        seen.alts = pick("main svg").every(svg => svg.closest("[role=img][aria-label]"));
     """
     seen = browse(folder / page, script, width)
     assert seen == {"width": width, "wide": False, "reachable": True, "named": True, "alts": True}
 
 
+def test_a_click_in_the_legend_hides_a_series_and_another_one_shows_it(folder):
+    script = """
+        const plot = pick(".plot")[0], [name] = pick(".series", plot);
+        const hidden = () => pick('[id*="-line,"]', plot).filter(line => line.style.display === "none").length;
+        seen.names = pick(".series", plot).map(one => one.getAttribute("aria-label"));
+        for (const step of ["off", "on"]) {
+          name.dispatchEvent(new MouseEvent("click"));
+          seen[step] = [name.getAttribute("aria-pressed"), hidden()];
+        }
+    """
+    seen = browse(folder / PAGES[0], script)
+    assert seen["names"][0] == "Local-T" and len(set(seen["names"])) == len(seen["names"]) == 6
+    assert seen["off"][0] == "false" and seen["off"][1] >= 3 and seen["on"] == ["true", 0]
+
+
 def test_everything_is_readable_without_scripts(folder):
     script = """
         seen.toggle = getComputedStyle(document.querySelector(".toggle")).display;
-        seen.claims = all(".claims .badge").map(badge => badge.innerText);
+        seen.claims = pick(".claims .badge").map(badge => badge.innerText);
     """
     claims = ["not yet", "the paper's own table contradicts it", "within noise"]  # each run has a seed of its own
     assert browse(folder / PAGES[0], script, javascript=False) == {"toggle": "none", "claims": claims}

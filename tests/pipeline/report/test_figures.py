@@ -14,6 +14,7 @@ from support.pages import Document
 from support.project import make_project, spec
 from support.report_demo import cell, table, write_metrics
 
+from pipeline.report.drawing.panels import spread_out
 from pipeline.report.figures import build_sections
 from pipeline.report.figures._pictures import overlaid
 
@@ -165,6 +166,38 @@ def test_curves_show_what_differs_and_the_page_can_read_their_values(tmp_path):
     share, depth = (points(line)[-1] - frame.min(0)) / np.ptp(frame, axis=0)
     last = curves.data[["round", "FedTP / CIFAR-10 / Dirichlet / 50"]].iloc[-1]
     assert (x0 + share * (x1 - x0), y1 - depth * (y1 - y0)) == pytest.approx(tuple(last), abs=1e-3)
+
+
+def test_many_lines_have_their_names_at_their_ends_from_the_highest_down(tmp_path):
+    ends = {f"M{at}": 50.0 + 4 * at for at in range(9)}
+    for run, target in ends.items():
+        rd.write_run(tmp_path, run, target, rounds=100)
+    for some, names in ((8, None), (9, [f"M{at}" for at in range(9)])):  # eight have a legend
+        cells = [cell({"method": run}, [run]) for run in list(ends)[:some]]
+        figure = sections_of(table(cells, ["method"], [], figures=[]), tmp_path)["curves"].picture.figure
+        assert legend(figure) == ([] if names else list(ends)[:some])
+        texts = sorted(figure.axes[0].texts, key=lambda text: text.get_position()[1])
+        assert not names or [text.get_text() for text in texts] == names
+    assert spread_out([0.1, 0.5, 0.5, 0.99], 0.25) == pytest.approx([0.1, 0.5, 0.75, 1.0])
+    assert spread_out([0.9, 0.95], 0.2) == pytest.approx([0.8, 1.0])
+
+
+def test_curves_over_equal_work(tmp_path):
+    for epochs, shown in ((1, False), (3, True)):
+        records, cells = {}, []
+        for method, own in {"Once": 1, "More": epochs}.items():
+            run = f"{method}-{epochs}"
+            rd.write_run(tmp_path, run, 70.0, rounds=100)
+            training = rd.RECORD["training"] | {"local_epochs": own, "sample_rate": 0.5}
+            records[run] = rd.RECORD | {"training": training, "clients": 10}
+            cells.append(cell({"method": method}, [run]))
+        resolved = rd.with_records(tmp_path, table(cells, ["method"], [], figures=[]), records)
+        found = sections_of(resolved, tmp_path)
+        assert ("curves_by_work" in found) == shown
+    # Half of the clients in each of a hundred rounds: fifty visits by one epoch, and three times as many by three.
+    data = found["curves_by_work"].data
+    assert data.loc[data["Once"].last_valid_index(), "round"] == 50
+    assert data.loc[data["More"].last_valid_index(), "round"] == 150
 
 
 def test_what_is_listed_is_shown_or_else_what_runs_found(tmp_path):

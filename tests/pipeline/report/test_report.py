@@ -148,6 +148,11 @@ def test_tables_of_other_shapes(tmp_path):
 
     plain = table([cell({"method": "A"}, ["a"]), cell({"method": "B"}, ["b"])], ["method"], [])
     assert rows(plain, "| method | accuracy (%) |")[:2] == ["| A | — |", "| B | — |"]
+    write_metrics(tmp_path, "one", 90.0, 0.5)
+    many = table([cell({"method": name}, [name]) for name in ("one", "D", "E", "F")], ["method"], [])
+    found = rows(many, "| method | accuracy (%) |")
+    assert found[0] == "| one | **90.00±0.50** |" and "—" not in found[1]
+    assert "Without a number yet: 3 of 4 rows: D, E, F." in found
     write_metrics(tmp_path, "a", 90.0, 0.5)
     alone = table([cell({"clients": "50"}, ["a"])], [], ["clients"])
     assert rows(alone, "| clients = 50 |")[0] == "| **90.00±0.50** |"
