@@ -3,55 +3,36 @@
 import re
 from pathlib import Path
 
-import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from support.markdown import ROOT
 
 from pflcore.backbones import BACKBONES
 
 (RECIPE,) = re.findall(r"```python\n(import timm\n.*?)```", (ROOT / "docs/datasets.md").read_text("utf-8"), re.DOTALL)
 SMALL = "vit_xsmall_patch16_clip_224"
-# OpenCLIP's names of what timm names otherwise; the first that occurs in a name counts.
-NAMES = {
-    "patch_embed.proj": "conv1",
-    "pos_embed": "positional_embedding",
-    "cls_token": "class_embedding",
-    "norm_pre": "ln_pre",
-    "attn.qkv.": "attn.in_proj_",
-    "attn.proj": "attn.out_proj",
-    "mlp.fc1": "mlp.c_fc",
-    "mlp.fc2": "mlp.c_proj",
-    "norm1": "ln_1",
-    "norm2": "ln_2",
-    "norm": "ln_post",
-}
+# What timm names as OpenCLIP names it; the first that is in a name is replaced.
+NAMES = """patch_embed.proj=conv1 pos_embed=positional_embedding cls_token=class_embedding norm_pre=ln_pre norm1=ln_1
+attn.qkv.=attn.in_proj_ attn.proj=attn.out_proj mlp.fc1=mlp.c_fc mlp.fc2=mlp.c_proj norm2=ln_2 norm=ln_post"""
 
 
-def as_open_clip(state):
-    """The entries of timm's model under OpenCLIP's names and in its shapes, and one of its text encoder."""
-    written = {"logit_scale": torch.ones(())}
-    for name, tensor in state.items():
-        if name.startswith("head."):
-            continue
-        old = next(old for old in NAMES if old in name)
-        new = name.replace(old, NAMES[old]).replace("blocks.", "transformer.resblocks.")
-        written[f"visual.{new}"] = tensor.flatten(0, -2) if old == "pos_embed" else tensor
-    written["visual.class_embedding"] = state["cls_token"].flatten()
-    return {**written, "visual.proj": state["head.weight"].T.contiguous()}
+def as_open_clip(name, tensor):
+    """An entry of timm's model under OpenCLIP's name and in its shape."""
+    ours, theirs = next(one.split("=") for one in NAMES.split() if one.split("=")[0] in name)
+    tensor = tensor.squeeze(0) if ours == "pos_embed" else tensor.flatten() if ours == "cls_token" else tensor
+    return f"visual.{name.replace(ours, theirs).replace('blocks.', 'transformer.resblocks.')}", tensor
 
 
-def test_a_file_of_open_clip_is_read_through_timm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_of_open_clip_is_read_through_timm(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("weights").mkdir()
-    backbone = BACKBONES.create("timm_model", model=SMALL)
-    model, _ = backbone.create((3, 224, 224), 512, 5)
-    save_file(as_open_clip(model.state_dict()), "weights/open_clip_model.safetensors")
+    state = BACKBONES.create("timm_model", model=SMALL).create((3, 224, 224), 512, 5)[0].state_dict()
+    written = dict(as_open_clip(name, one) for name, one in state.items() if not name.startswith("head."))
+    written |= {"logit_scale": torch.ones(()), "visual.proj": state["head.weight"].T.contiguous()}
+    save_file(written, "weights/open_clip_model.safetensors")
     exec(compile(RECIPE.replace("vit_base_patch16_clip_224", SMALL), "docs/datasets.md", "exec"), {})
-    assert load_file("weights/clip.safetensors").keys() == model.state_dict().keys()
-    read, _ = BACKBONES.create("timm_model", model=SMALL, pretrained="weights/clip.safetensors").create(
-        (3, 224, 224), 10, 6
-    )
+    backbone = BACKBONES.create("timm_model", model=SMALL, pretrained="weights/clip.safetensors")
+    read, _ = backbone.create((3, 224, 224), 10, 6)
     ours = read.state_dict()
-    assert all(torch.equal(ours[name], one) for name, one in model.state_dict().items() if not name.startswith("head."))
+    assert all(torch.equal(ours[name], one) for name, one in state.items() if not name.startswith("head."))
     assert "has 512 classes" in read.notes[0]

@@ -80,28 +80,22 @@ def test_specs_share_an_encoder_and_the_samples_that_it_reads(tmp_path):
 
 
 def test_a_sentence_encoder_is_part_of_a_run_by_what_is_in_its_folder(tmp_path):
-    texts = "{name: text_table, path: lines, encoder: files/encoder}"
-    text = spec(HEADS, backbone="linear").replace("digits", texts)
+    text = spec(HEADS, backbone="linear").replace("digits", "{name: text_table, encoder: files/encoder}")
     made = make_project(tmp_path, {"specs/a.yaml": text, "files/encoder/sub/model": "one"}, ["a"])
 
-    def dataset():
-        runs = made.compiled().runs.values()
-        (content,) = {run.data_id: run.record["dataset"]["content"] for run in runs}.items()
-        return content
+    def content(profile="paper"):
+        (dataset,) = {run.data_id: run.record["dataset"] for run in made.compiled(profile).runs.values()}.values()
+        return dataset.get("content", dataset["encoder"])
 
-    first = dataset()
-    (guard,) = [one for one in made.compiled().stages if one.kind == "guard"]
-    assert "files/encoder" in guard.deps and first[1].startswith("sha256:")
-    (smoke,) = {run.data_id: run.record["dataset"] for run in made.compiled("smoke").runs.values()}.values()
-    assert smoke["encoder"] is None and "content" not in smoke
-    made.write("files/encoder/.hidden", "not part of it")
-    assert dataset() == first
-    made.write("files/encoder/sub/model", "two")
-    second = dataset()
-    made.write("files/encoder/more", "")
-    assert len({first, second, dataset()}) == 3
+    found = [content()]
+    assert "files/encoder" in next(one for one in made.compiled().stages if one.kind == "guard").deps
+    for name in ("sub/.hidden", "sub/model", "more"):
+        made.write(f"files/encoder/{name}", "two")
+        found.append(content())
+    assert found[0] == found[1] and len({*found}) == 3 and all(one.startswith("sha256:") for one in found)
+    assert content("smoke") is None
     made.write("specs/a.yaml", text.replace("files/encoder", "files/absent"))
-    assert dataset()[1] == "absent:files/absent"
+    assert content() == "absent:files/absent"
     for path, words in (("files/encoder/more", "is no folder"), ("../encoder", "must be a path inside the project")):
         made.write("specs/a.yaml", text.replace("files/encoder", path))
         with pytest.raises(UserError, match=rf"^specs/a\.yaml:4: grid\.base\.dataset\.encoder: .*{words}"):
