@@ -36,6 +36,7 @@ class TextTable(OwnTable):
     """
 
     name = "text_table"
+    citation = "none: the user's own texts"
     smoke: ClassVar[dict[str, Any]] = {"encoder": None}
 
     text: str = option("text", help="The column of the texts.")
