@@ -103,25 +103,37 @@ def walk(root: Path, onerror: Callable[[OSError], None] | None = None) -> Iterat
         yield Path(place), folders, names
 
 
+def files_below(folder: Path) -> Iterator[tuple[str, Path]]:
+    """Yield the files below a folder by their names, sorted, without hidden files and broken links."""
+    found = []
+    for place, folders, names in walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        found += [place / name for name in names if not name.startswith(".")]
+    return ((path.relative_to(folder).as_posix(), path) for path in sorted(found) if path.is_file())
+
+
 def digest_of(path: Path, algorithm: str = "sha256") -> str:
-    """Return the hash of a file in hexadecimal."""
+    """Return the hash of a file in hexadecimal; of a folder, the hash of the names and hashes of its files."""
+    if path.is_dir():
+        lines = "\n".join(f"{name} {digest_of(file, algorithm)}" for name, file in files_below(path))
+        return hashlib.new(algorithm, lines.encode()).hexdigest()
     with path.open("rb") as file:
         return hashlib.file_digest(file, algorithm).hexdigest()
 
 
 def find_unchanged(name: str, content: str | None) -> Path:
-    """Return the file `name` in the working directory or above it, since a profile may work in a folder of the project.
+    """Return the file or folder `name` in the working directory or above it, since a profile may work in a subfolder.
 
     Raises :class:`UserError` if there is none, or if its hash differs from `content` (``sha256:<64 hex digits>``).
     """
     here = Path.cwd()
     for folder in (here, *here.parents):
         path = folder / name
-        if path.is_file():
+        if path.exists():
             if content and content != f"sha256:{digest_of(path)}":
                 raise UserError(f"{name}: was changed after the spec was compiled; run `pfl compile`")
             return path
-    raise UserError(f"{name}: no such file; put it there and run `pfl compile`")
+    raise UserError(f"{name}: no such file or folder; put it there and run `pfl compile`")
 
 
 def check_no_pointer(content: bytes, where: str) -> None:

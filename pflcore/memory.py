@@ -23,6 +23,12 @@ def whole_number(variable: str) -> int | None:
     return int(wanted) if wanted else None
 
 
+def worker_count() -> int:
+    """Return ``$PFL_WORKERS``, or the number of cores that this process may use."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return whole_number("PFL_WORKERS") or cores
+
+
 def number_of(unit: str, variable: str) -> float | None:
     """Return an environment variable, or None if it is not set. Raises :class:`UserError` if it is not 0 to 10¹²."""
     if not (wanted := os.environ.get(variable)):

@@ -7,13 +7,13 @@ a hash of the content, which decides if the first one differs.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Self
 
 from pydantic import BaseModel, ValidationError
 
-from pflcore.files import digest_of, walk, write_text
+from pflcore.files import digest_of, files_below, write_text
 from pipeline.spec.run import options
 from pipeline.workspace import Workspace, dataset_path, raw_data_folder
 
@@ -86,21 +86,12 @@ def changed_folders(workspace: Workspace) -> list[str]:
 
 
 def _listing(folder: Path) -> str:
-    facts = ((name, path.stat()) for name, path in _files(folder))
+    facts = ((name, path.stat()) for name, path in files_below(folder))
     return _hash(f"{name} {found.st_size} {found.st_mtime_ns} {found.st_ctime_ns}" for name, found in facts)
 
 
 def _content(folder: Path) -> str:
-    return _hash(f"{name} {digest_of(path)}" for name, path in _files(folder))
-
-
-def _files(folder: Path) -> Iterator[tuple[str, Path]]:
-    """Yield the files below a folder in the order of their names, without hidden files and broken links."""
-    found = []
-    for place, folders, names in walk(folder):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        found += [place / name for name in names if not name.startswith(".")]
-    return ((path.relative_to(folder).as_posix(), path) for path in sorted(found) if path.is_file())
+    return _hash(f"{name} {digest_of(path)}" for name, path in files_below(folder))
 
 
 def _hash(lines: Iterable[str]) -> str:

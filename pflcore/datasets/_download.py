@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
 from urllib.error import HTTPError
+from urllib.parse import unquote
 from urllib.request import Request, urlopen
 
 from pflcore.data.preparation import track
@@ -42,7 +43,7 @@ class Source:
     @property
     def name(self) -> str:
         """Return the file's name."""
-        return self.file or self.url.rpartition("/")[2]
+        return self.file or unquote(self.url.rpartition("/")[2])
 
     def obtain(self, folder: Path, alternatives: str = "") -> Path:
         """Return its path in `folder`; download it if it is absent, and check its hash if that is known.

@@ -12,14 +12,13 @@ from pflcore.data.preparation import track
 from pflcore.data.samples import SPLITS, Attribute, Inputs, Samples
 from pflcore.datasets import DATASETS
 from pflcore.datasets._arrays import ArrayDataset, as_floats
-from pflcore.datasets._base import FOLDER
-from pflcore.datasets._download import Source
+from pflcore.datasets._base import DOWNLOAD
+from pflcore.datasets._download import DataFile, Source
 from pflcore.datasets._files import GET_AGAIN, Files, reading
 from pflcore.errors import UserError
 from pflcore.options import option
 
 _HOMEPAGE = "https://archive.ics.uci.edu/dataset/240/human+activity+recognition+using+smartphones"
-_ARCHIVE = Source(_HOMEPAGE, file="UCI HAR Dataset.zip")
 _SENSORS = tuple(f"{sensor}_{axis}" for sensor in ("body_acc", "body_gyro", "total_acc") for axis in "xyz")
 _TIMES, _FEATURES, _PERSONS = 128, 561, 30
 
@@ -32,17 +31,22 @@ class Har(ArrayDataset):
     (rad/s) and total acceleration (g), each along three axes; or the 561 features that the authors computed from them.
     The person is the attribute ``person``. UCI's training and test files have different persons, 21 and 9, and are
     joined here: with the partition ``natural`` each person is a client, and its ``test_share`` sets the test samples.
-    UCI's download contains the archive that is read; no hash of it is published.
+    The archive is the one inside UCI's present download. UCI states no hash; others publish this one.
     """
 
     name = "har"
     citation = "Anguita et al., A Public Domain Dataset for Human Activity Recognition Using Smartphones, ESANN 2013"
     licence = "CC BY 4.0 by UCI's page; by its README no commercial use"
     homepage = _HOMEPAGE
-    access = FOLDER
+    access = DOWNLOAD
     download_size = "61 MB"
     original = (len(_SENSORS), _TIMES)
-    files = (_ARCHIVE.name, "UCI HAR Dataset/")
+    archive: ClassVar[Source] = Source(
+        "https://archive.ics.uci.edu/ml/machine-learning-databases/00240/UCI%20HAR%20Dataset.zip",
+        "sha256",
+        "2045e435c955214b38145fb5fa00776c72814f01b203fec405152dac7d5bfeb0",
+    )
+    files = (archive.name, "UCI HAR Dataset/")
     class_names = ("walking", "walking upstairs", "walking downstairs", "sitting", "standing", "laying")
     counts = (10_299, 0)
     attributes: ClassVar[dict[str, Any]] = {"person": tuple(str(number) for number in range(1, _PERSONS + 1))}
@@ -53,13 +57,14 @@ class Har(ArrayDataset):
     def shape(self) -> tuple[int, ...]:
         return self.original if self.inputs == "signals" else (_FEATURES,)
 
+    def data_files(self, folder: Path) -> list[DataFile]:
+        return [DataFile(self.name, folder, self.files, self.archive, self.download_size, needed=True)]
+
     def load(self, folder: Path) -> Samples:
         advance = track("reading har", len(SPLITS))
         inputs, numbers = [], []
-        with self.open(folder, (_ARCHIVE,), "UCI HAR Dataset", tuple(f"{split}/" for split in SPLITS)) as (
-            files,
-            source,
-        ):
+        parts = tuple(f"{split}/" for split in SPLITS)
+        with self.open(folder, (self.archive,), "UCI HAR Dataset", parts) as (files, source):
             for split in SPLITS:
                 inputs.append(self._inputs(files, split))
                 numbers.append([_read(files, f"{split}/{what}_{split}.txt", 1)[:, 0] for what in ("y", "subject")])

@@ -72,8 +72,55 @@ class OwnArrays(ArrayDataset, OwnFiles):
         )
 
 
+@dataclass(frozen=True, kw_only=True)
+class OwnTable(OwnArrays):
+    """Base of the datasets whose samples are the rows of a CSV or Parquet file."""
+
+    files = ("*.csv", "*.parquet")
+
+    split: str | None = option(None, help="The column that says train or test of each row; null: all are for training.")
+
+    @property
+    def used(self) -> list[str]:
+        """The columns that are no input: labels, attributes and the split."""
+        return [self.label, *self.attribute_columns, *([self.split] if self.split else [])]
+
+    def read(self, path: Path, inputs: tuple[str, ...] = ()) -> pa.Table:
+        """Return the table. Raises :class:`UserError` without rows, or without one column of each name that is used.
+
+        The columns of the input are `inputs`; without them, any column can be one.
+        """
+        with reading(path, "mend it, or export it again"):
+            table = _read_csv(path) if path.suffix == ".csv" else pq.read_table(path, partitioning=None)
+        if not len(table):
+            raise UserError(f"{path}: has no rows; put the complete data there")
+        for name in (*self.used, *(inputs or table.column_names)):
+            if table.column_names.count(name) != 1:
+                raise UserError(f"{path}: needs one column {name!r}, has {', '.join(table.column_names[:20])}")
+        return table
+
+    def known(self, table: pa.Table, inputs: tuple[str, ...], path: Path) -> tuple[dict[str, pa.Array], Mask]:
+        """Return the columns that are used by name, and which rows are for training.
+
+        Raises :class:`UserError` for a missing cell in them or in the columns `inputs`, or a wrong type.
+        """
+        for name in (*self.used, *inputs):
+            if nulls := table[name].null_count:
+                row = pc.index(pc.is_null(table[name]), True).as_py()
+                few = f"{nulls:,} of {len(table):,} rows lack {name!r}, the first is row {row}"
+                raise UserError(f"{path}: {few}; fill or drop them")
+        known = {name: _plain(table[name], name, path) for name in self.used}
+        if not self.split:
+            return known, np.ones(len(table), bool)
+        sides = known[self.split].to_pylist()
+        if wrong := [row for row, side in enumerate(sides) if side not in SPLITS]:
+            found = f"row {wrong[0]}: {self.split!r} is {sides[wrong[0]]!r}"
+            raise UserError(f"{path}: {found}; it must be train or test")
+        return known, np.array([side == "train" for side in sides], bool)
+
+
 @DATASETS.register
-class ArrayTable(OwnArrays):
+class ArrayTable(OwnTable):
     """Your own table of numbers, in a CSV or Parquet file; no code needed.
 
     A sample is a row: features, sensor readings or an embedding. Its input is all `columns`, concatenated. A column has
@@ -83,9 +130,7 @@ class ArrayTable(OwnArrays):
     """
 
     name = "array_table"
-    files = ("*.csv", "*.parquet")
 
-    split: str | None = option(None, help="The column that says train or test of each row; null: all are for training.")
     columns: tuple[str, ...] = option((), help="The columns of the input; empty: all others with numbers.")
 
     def __post_init__(self) -> None:
@@ -96,35 +141,18 @@ class ArrayTable(OwnArrays):
 
     def load(self, folder: Path) -> Samples:
         path = self.find(folder)
-        with reading(path, "mend it, or export it again"):
-            table = _read_csv(path) if path.suffix == ".csv" else pq.read_table(path, partitioning=None)
-        if not len(table):
-            raise UserError(f"{path}: has no rows; put the complete data there")
-        used = [self.label, *self.attribute_columns, *([self.split] if self.split else [])]
-        for name in (*used, *(self.columns or table.column_names)):
-            if table.column_names.count(name) != 1:
-                raise UserError(f"{path}: needs one column {name!r}, has {', '.join(table.column_names[:20])}")
-        others = [name for name in table.column_names if name not in (*used, *_INDEX)]
-        chosen = self.columns or [name for name in others if _has_numbers(table[name].type)]
+        table = self.read(path, self.columns)
+        others = [name for name in table.column_names if name not in (*self.used, *_INDEX)]
+        chosen = self.columns or tuple(name for name in others if _has_numbers(table[name].type))
         left_out = [] if self.columns else [name for name in others if name not in chosen]
         for name in left_out:
             _check_text(table[name], name, path)
         if not chosen:
-            raise UserError(f"{path}: no column has numbers beside {', '.join(used)}; name the input's in 'columns'")
-        for name in (*used, *chosen):
-            if nulls := table[name].null_count:
-                row = pc.index(pc.is_null(table[name]), True).as_py()
-                few = f"{nulls:,} of {len(table):,} rows lack {name!r}, the first is row {row}"
-                raise UserError(f"{path}: {few}; fill or drop them")
+            raise UserError(
+                f"{path}: no column has numbers beside {', '.join(self.used)}; name the input's in 'columns'"
+            )
+        known, train = self.known(table, chosen, path)
         inputs = np.concatenate([_numbers(table[name], name, path) for name in chosen], axis=1)
-        known = {name: _plain(table[name], name, path) for name in used}
-        train = np.ones(len(table), bool)
-        if self.split:
-            sides = known[self.split].to_pylist()
-            if wrong := [row for row, side in enumerate(sides) if side not in SPLITS]:
-                found = f"row {wrong[0]}: {self.split!r} is {sides[wrong[0]]!r}"
-                raise UserError(f"{path}: {found}; it must be train or test")
-            train = np.array([side == "train" for side in sides], bool)
         note = f" (without {', '.join(left_out)})" if left_out else ""
         return self.assemble(path, inputs, train, known, note)
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import multiprocessing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 import torch
@@ -13,10 +12,11 @@ from pflcore.backbones import Backbone
 from pflcore.data.federation import FederatedData
 from pflcore.data.preparation import allocate, track
 from pflcore.data.samples import Rows
+from pflcore.data.workers import each_part
 from pflcore.engine.device import one_thread
-from pflcore.engine.executors import worker_count
 from pflcore.engine.forward import Features, use_precision
 from pflcore.errors import UserError
+from pflcore.memory import worker_count
 
 _BATCH = 256
 
@@ -51,33 +51,17 @@ class Encoder:
 
         On a CPU, every core computes batches on one thread, so the numbers do not depend on the number of cores.
         """
-        parts = torch.split(torch.from_numpy(rows), _BATCH)
+        parts = [rows[start : start + _BATCH] for start in range(0, len(rows), _BATCH)]
+        workers = min(worker_count(), len(parts)) if self._data.device.type == "cpu" else 1
         advance, start = track("encoding", len(rows)), 0
         with one_thread(self._data.device):
-            width = self.encode(parts[0][:1]).shape[1]
+            width = self._encode(parts[0][:1]).shape[1]
             filled = allocate((len(rows), 4 * width)).view(np.float32)
-            for features in self._each(parts):
+            for features in each_part(self._encode, parts, workers):
                 filled[start : start + len(features)] = features
                 start += len(features)
                 advance(len(features))
         return filled
 
-    def _each(self, parts: Sequence[Tensor]) -> Iterator[np.ndarray]:
-        workers = min(worker_count(), len(parts)) if self._data.device.type == "cpu" else 1
-        if workers == 1:
-            yield from map(self.encode, parts)
-            return
-        with multiprocessing.get_context("fork").Pool(workers, _begin, (self,)) as pool:
-            yield from pool.imap(_encode, [part.numpy() for part in parts])
-
-
-_inherited: list[Encoder] = []  # one encoder, set in each forked process of a pool
-
-
-def _begin(encoder: Encoder) -> None:
-    _inherited[:] = [encoder]
-    torch.set_num_threads(1)
-
-
-def _encode(rows: Rows) -> np.ndarray:
-    return _inherited[0].encode(torch.from_numpy(rows))
+    def _encode(self, rows: Rows) -> np.ndarray:
+        return self.encode(torch.from_numpy(rows))

@@ -24,7 +24,7 @@ from typing import Any, Literal
 
 from pflcore.errors import UserError
 from pipeline.compile.compilation import Stage
-from pipeline.dvc.left import remove_cut_files, remove_left_marks
+from pipeline.dvc.leftovers import remove_cut_files, remove_left_marks
 
 DUMP_EVERY = 10.0  # least seconds between two writes of the lock files; also ten times the duration of the last write
 CHANGED = "what it depends on changed while it ran; nothing is recorded, run it again"

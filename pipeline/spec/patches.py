@@ -171,37 +171,42 @@ class Patcher:
         """Return a part with the digest of the file that it names, if any. Equal parts of records are one object."""
         if field == "dataset" and part.get("features"):
             whole = {**part, "features": self._with_content_of_file("features", part["features"])}
-            return self._with_content.setdefault(canonical_json(whole), whole)
+            part = self._with_content.setdefault(canonical_json(whole), whole)
         named = {"backbone": "pretrained", "features": "weights", "partition": "path", "condition": "path"}
+        if field == "dataset" and any(one.name == "content" for one in self.catalog.options(field, part["name"])):
+            named["dataset"] = "encoder"
         option = named.get(field, "")
         if not (path := part.get(option)):
             return part
-        key = canonical_json(part)
+        noted = option in ("path", "encoder")  # beside the path; elsewhere the content replaces it
+        key = option + canonical_json(part)
         if key not in self._with_content:
             try:
-                content = self._content(path, split=option == "path")
+                content = self._content(path, split=option == "path", folder=option == "encoder")
             except ValueError as error:
                 where: tuple[str, Address] = ("features", (option,)) if field == "features" else (option, ())
                 raise Invalid(*where, f"{show(path)}: {error}") from None
             if part.get("content") not in (None, content):
                 raise Invalid("content", (), f"{show(part['content'])} is not what is in {path}: {content}")
-            self._with_content[key] = {**part, "content" if option == "path" else option: content}
+            self._with_content[key] = {**part, "content" if noted else option: content}
         return self._with_content[key]
 
-    def _content(self, path: str, split: bool) -> str:
-        """Return the digest of a file of a split or of weights (:func:`content_of`). Raises ``ValueError``.
+    def _content(self, path: str, split: bool, folder: bool) -> str:
+        """Return the digest of a split, of weights, or of the folder of an encoder (:func:`content_of`).
 
-        A split must be in `specs/`, which the guard watches, so that its changes are noticed.
+        A split must be in `specs/`, which the guard watches, so that its changes are noticed. Raises ``ValueError``.
         """
         assert self.home
-        folder = path.split("/")[0]
+        first = path.split("/")[0]
         below = (self.home / ("specs" if split else "")).resolve()
-        plain = folder == "specs" if split else all(map(_PLAIN_NAME.fullmatch, path.split("/")))
+        plain = first == "specs" if split else all(map(_PLAIN_NAME.fullmatch, path.split("/")))
         if not plain or not (self.home / path).resolve().is_relative_to(below):
             where = "a path inside the project, of plain names with forward slashes between them"
             raise ValueError(f"must be {'a file in specs/, such as specs/mnist/split.csv' if split else where}")
-        if not split and folder in _WRITTEN:
-            raise ValueError(f"lies in {folder}/, where stages write; copy it to a folder of its own")
+        if not split and first in _WRITTEN:
+            raise ValueError(f"lies in {first}/, where stages write; copy it to a folder of its own")
+        if (self.home / path).exists() and (self.home / path).is_dir() != folder:
+            raise ValueError("is no folder" if folder else "is a folder, no file")
         content = content_of(self.home, path)
         if not split:
             self.weights.setdefault(content, path)

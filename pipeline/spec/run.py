@@ -70,7 +70,7 @@ def weights_id(content: str) -> str:
 
 
 def content_of(home: Path, path: str) -> str:
-    """Return ``sha256:<64 hex digits>`` of the file `path` in `home`, or ``absent:<path>`` if it cannot be read."""
+    """Return ``sha256:<64 hex digits>`` of a file or folder in `home`, or ``absent:<path>`` if it cannot be read."""
     try:
         return f"sha256:{digest_of(home / path)}"
     except OSError:
@@ -214,8 +214,9 @@ class Run:
 
     @property
     def weights(self) -> list[str]:
-        """The digests of the files of pretrained weights of backbone and encoder, as :func:`content_of`."""
-        return [content for content in (self.pretrained, self.features.get("weights")) if content]
+        """The digests of the pretrained weights of backbone, encoder and sentence encoder, as :func:`content_of`."""
+        contents = (self.pretrained, self.features.get("weights"), self.record["dataset"].get("content"))
+        return [content for content in contents if content]
 
     def options(self, component: str) -> dict[str, Any]:
         """Return the options of one of :data:`COMPONENTS`, without :attr:`pretrained` and :attr:`features`."""

@@ -188,7 +188,7 @@ def test_the_examples_of_arrays_and_encoders_train(tmp_path: Path) -> None:
     embeddings["split"] = np.where(np.arange(240) % 5, "train", "test")
     embeddings.to_parquet(made.write("data/embeddings/part.parquet", ""))
     assert "Activities from sensors" in made.succeed("pfl", "run", "sensors", "embeddings", "encoded")
-    made.succeed("pfl", "run", "encoded", "--profile", "smoke")
+    made.succeed("pfl", "run", "encoded", "texts", "--profile", "smoke")
     made.write("pyproject.toml", '[tool.pfl]\ndefault = ["encoded"]\n')
     made.compile()
     assert made.repro().ran == ["guard", "index"]

@@ -79,6 +79,29 @@ def test_specs_share_an_encoder_and_the_samples_that_it_reads(tmp_path):
         unused(project.workspace())
 
 
+def test_a_sentence_encoder_is_part_of_a_run_by_what_is_in_its_folder(tmp_path):
+    text = spec(HEADS, backbone="linear").replace("digits", "{name: text_table, encoder: files/encoder}")
+    made = make_project(tmp_path, {"specs/a.yaml": text, "files/encoder/sub/model": "one"}, ["a"])
+
+    def content(profile="paper"):
+        (dataset,) = {run.data_id: run.record["dataset"] for run in made.compiled(profile).runs.values()}.values()
+        return dataset.get("content", dataset["encoder"])
+
+    found = [content()]
+    assert "files/encoder" in next(one for one in made.compiled().stages if one.kind == "guard").deps
+    for name in ("sub/.hidden", "sub/model", "more"):
+        made.write(f"files/encoder/{name}", "two")
+        found.append(content())
+    assert found[0] == found[1] and len({*found}) == 3 and all(one.startswith("sha256:") for one in found)
+    assert content("smoke") is None
+    made.write("specs/a.yaml", text.replace("files/encoder", "files/absent"))
+    assert content() == "absent:files/absent"
+    for path, words in (("files/encoder/more", "is no folder"), ("../encoder", "must be a path inside the project")):
+        made.write("specs/a.yaml", text.replace("files/encoder", path))
+        with pytest.raises(UserError, match=rf"^specs/a\.yaml:4: grid\.base\.dataset\.encoder: .*{words}"):
+            made.compiled()
+
+
 def test_features_are_what_the_classifier_of_the_file_takes(tmp_path, digits):
     options = {name: tuple(value) if isinstance(value, list) else value for name, value in ENCODER.items()}
     model, _ = BACKBONES.create(options.pop("backbone"), **options).create((1, 8, 8), 10, 5)

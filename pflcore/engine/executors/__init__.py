@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-
 from pflcore.engine.client import Trainer
 from pflcore.engine.executors.pooled import Pooled
 from pflcore.engine.executors.sequential import Sequential
 from pflcore.engine.executors.stacked import Stacked
 from pflcore.errors import UserError
 from pflcore.groups import Tensors
-from pflcore.memory import whole_number
+from pflcore.memory import whole_number, worker_count
 from pflcore.registry import did_you_mean
 
 EXECUTORS = ("auto", "sequential", "pooled", "stacked")
@@ -33,9 +31,3 @@ def choose_executor(name: str, trainer: Trainer, like: Tensors) -> Sequential:
     if name == "pooled" or (name == "auto" and workers > 1):
         return Pooled(trainer, like, workers)
     return Sequential(trainer)
-
-
-def worker_count() -> int:
-    """Return ``$PFL_WORKERS``, or the number of cores that this process may use."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return whole_number("PFL_WORKERS") or cores

@@ -1,7 +1,9 @@
 """Float arrays from tables, NumPy's files and UCI HAR: what is read, and what is refused."""
 
+import re
 import shutil
 import zipfile
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -160,6 +162,9 @@ def test_har_from_its_archive_and_from_its_folder(tmp_path, monkeypatch):
     with zipfile.ZipFile(tmp_path / "UCI HAR Dataset.zip", "w") as archive:
         for name, content in files.items():
             archive.writestr(name, content)
+    other = "sha256 is [0-9a-f]{64}, expected 2045e435c9.*; delete it and get it from https://archive.ics.uci.edu/ml/.*"
+    assert re.search(other, line_of(lambda: load(tmp_path, "har")))
+    monkeypatch.setattr(Har, "archive", replace(Har.archive, digest=""))
     zipped = load(tmp_path, "har")
     (tmp_path / "UCI HAR Dataset.zip").unlink()
     write_files(tmp_path, files)

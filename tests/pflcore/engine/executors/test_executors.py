@@ -14,12 +14,13 @@ from support.tiers import SIX, few_of
 from support.tiny import assert_states_close, backbone, federation, method, result_bytes, run, training
 
 from pflcore.engine.client import Diverged
-from pflcore.engine.executors import choose_executor, worker_count
+from pflcore.engine.executors import choose_executor
 from pflcore.engine.executors.pooled import Piece, Pooled, cut
 from pflcore.engine.executors.sequential import Sequential
 from pflcore.engine.executors.stacked import Stacked
 from pflcore.engine.phases import make_trainer
 from pflcore.errors import UserError
+from pflcore.memory import worker_count
 from pflcore.methods.simple import FedAvg
 
 

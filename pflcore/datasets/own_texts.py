@@ -1,0 +1,96 @@
+"""A user's own texts, as the features that a frozen sentence encoder makes of them."""
+
+from __future__ import annotations
+
+import os
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from pflcore.data.preparation import track
+from pflcore.data.samples import Inputs, Samples
+from pflcore.data.workers import each_part
+from pflcore.datasets import DATASETS
+from pflcore.datasets._arrays import as_floats
+from pflcore.datasets._files import reading
+from pflcore.datasets.own_arrays import OwnTable
+from pflcore.errors import UserError
+from pflcore.files import find_unchanged
+from pflcore.memory import worker_count
+from pflcore.options import option
+
+_PART = 256  # texts that are encoded together, in batches of similar lengths
+
+
+@DATASETS.register
+class TextTable(OwnTable):
+    """Your own texts in a CSV or Parquet file, encoded once by a frozen sentence encoder; no code needed.
+
+    A row has a text and its label. The sample is the embedding of the text, an array of floats, so any backbone for
+    features fits. The encoder is a folder that sentence-transformers has saved, in the project; nothing is downloaded,
+    and no code in the folder runs. The content of its files is part of a run's identity. Texts that are longer than the
+    encoder reads are cut. It needs the extra `text`, but not for generated samples.
+    """
+
+    name = "text_table"
+    citation = "none: the user's own texts"
+    smoke: ClassVar[dict[str, Any]] = {"encoder": None}
+
+    text: str = option("text", help="The column of the texts.")
+    encoder: str | None = option(
+        None, help="The folder of the encoder, such as encoders/all-MiniLM-L6-v2; null: for generated samples alone."
+    )
+    content: str | None = option(None, later=True, help="The SHA-256 of the encoder, noted when a spec is compiled.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.text in self.used:
+            raise UserError(f"{self.name}.text = {self.text!r} is the column of something else; name that of the texts")
+
+    def load(self, folder: Path) -> Samples:
+        if self.encoder is None:
+            raise UserError(f"{self.name}.encoder is null; name the folder of a sentence encoder")
+        place = find_unchanged(self.encoder, self.content)
+        if find_spec("sentence_transformers") is None:
+            raise UserError(f"dataset {self.name}: needs sentence-transformers; pip install 'pfl-pipeline[text]'")
+        path = self.find(folder)
+        table = self.read(path, (self.text,))
+        known, train = self.known(table, (self.text,), path)
+        column = table[self.text]
+        if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
+            raise UserError(f"{path}: column {self.text!r} is {column.type}; it must be texts")
+        inputs = _encode(column.to_pylist(), place)
+        return self.assemble(path, inputs, train, known, f", encoded by {place.name}")
+
+
+def _encode(texts: list[str], place: Path) -> Inputs:
+    """Return the embeddings of texts, float32 [n, d]. A GPU is used if there is one and `$PFL_DEVICE` allows it."""
+    import torch
+
+    wanted = os.environ.get("PFL_DEVICE") or "auto"
+    device = ("cuda" if torch.cuda.is_available() else "cpu") if wanted == "auto" else wanted
+    parts = [texts[start : start + _PART] for start in range(0, len(texts), _PART)]
+    advance, threads = track(f"encoding by {place.name}", len(texts)), torch.get_num_threads()
+    with reading(place, "put a folder there that sentence-transformers has saved as safetensors"):
+        model = _model(place, device)
+        found = []
+        torch.set_num_threads(1)
+        try:
+            for embeddings in each_part(model.encode, parts, worker_count() if device == "cpu" else 1):
+                found.append(embeddings)
+                advance(len(embeddings))
+        finally:
+            torch.set_num_threads(threads)
+    return as_floats(np.concatenate(found), str(place))
+
+
+def _model(place: Path, device: str) -> Any:
+    """Return the encoder in a folder. Safetensors alone are read, and no code of the folder is run."""
+    os.environ |= {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1", "TOKENIZERS_PARALLELISM": "false"}
+    from sentence_transformers import SentenceTransformer
+
+    safe = {"model_kwargs": {"use_safetensors": True}, "trust_remote_code": False}
+    return SentenceTransformer(str(place), device=device, local_files_only=True, **safe)
