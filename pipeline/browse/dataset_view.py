@@ -60,7 +60,7 @@ def show_facts(name: str, home: Path, console: Console, options: Mapping[str, An
 
 def fetch(name: str, home: Path, console: Console, options: Mapping[str, Any]) -> None:
     """Download the parts of a dataset with the given options whose address and hash are known. Raises
-    :class:`UserError` for an unknown dataset or option, a failed download, or parts that a person has to get."""
+    :class:`UserError` for an unknown dataset or option, a failed download, or parts that get."""
     by_hand = []
     for part in DATASETS.create(name, **options).data_files(raw_data_folder(home) / name):
         if part.here is None and part.source and part.source.direct:
@@ -71,7 +71,7 @@ def fetch(name: str, home: Path, console: Console, options: Mapping[str, Any]) -
         console.print(escape(f"{part.what}: {part.state()}"), highlight=False)
     if by_hand:
         wanted = ", ".join(by_hand)
-        raise UserError(f"{name}: a person has to get {wanted}; the lines above say from where and to where")
+        raise UserError(f"{name}: get {wanted} yourself; the lines above say from where, and where to put it")
 
 
 def _state(dataset: Dataset, home: Path) -> str:

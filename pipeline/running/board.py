@@ -133,7 +133,7 @@ class Board:
             board.entries = {address: StageState(**entry) for address, entry in board.entries.items()}  # type: ignore[arg-type]
             return board
         except (ValueError, KeyError, TypeError, AttributeError):
-            raise UserError(f"{path}: cannot be read; the next `pfl run` writes it anew") from None
+            raise UserError(f"{path}: cannot be read; the next `pfl run` writes it again") from None
 
     @property
     def alive(self) -> bool:

@@ -231,7 +231,7 @@ _FAULTS = {  # pydantic's type of error → what the value must be
 def first_fault(error: ValidationError, model: type[Part], noun: str = "key") -> tuple[Address, str]:
     """Return address and message of an error; missing keys come last, as a misspelt key can be the cause of one."""
     details = min(error.errors(include_url=False), key=lambda item: item["type"] == "missing")
-    kind = details["type"]
+    kind, given = details["type"], details["input"]
     if kind == "extra_forbidden":
         *path, key = details["loc"]  # the user's key, even if it looks like a step of pydantic
         loc = (*_without_pydantic_steps(path), key)
@@ -242,7 +242,8 @@ def first_fault(error: ValidationError, model: type[Part], noun: str = "key") ->
     if kind == "value_error":
         return loc, str(details["ctx"]["error"])
     words = _FAULTS.get(kind, f"otherwise: {details['msg']}").format(**details.get("ctx", {}))
-    return loc, f"{show(details['input'])} must be {words}"
+    whole = f"; write {given:.0f}" if kind == "int_type" and isinstance(given, float) and given.is_integer() else ""
+    return loc, f"{show(given)} must be {words}{whole}"
 
 
 def _without_pydantic_steps(loc: Iterable[str | int]) -> Address:

@@ -229,7 +229,7 @@ def create(folder: Path, source: str | None = None) -> list[str]:
     folder = folder.absolute()
     existed = folder.is_dir()
     if folder.exists() and (not existed or {path.name for path in folder.iterdir()} - {".git"}):
-        raise UserError(f"{folder}: there is something already; name a folder that is not there yet, or an empty one")
+        raise UserError(f"{folder}: exists and is not an empty folder; name a new or an empty one")
     names, specs = needed(source) if source else (["first"], {"first.yaml": FIRST})
     words = {"DEFAULT": ", ".join(f'"{name}"' for name in names), "VERSION": version("pfl-pipeline")}
     try:
@@ -270,14 +270,14 @@ def needed(word: str) -> tuple[list[str], dict[str, str]]:
         if not document.data.get("abstract"):
             concrete.append(name)
     if not concrete:
-        raise UserError(f"{word}: only to be extended; name a spec that extends it")
+        raise UserError(f"{word}: abstract; name a spec that extends it")
     return concrete, {path.relative_to(folder).as_posix(): path.read_text(encoding="utf-8") for path in sorted(files)}
 
 
 def begin(kind: str, name: str, home: Path) -> Path:
     """Write the file of a part of the study's own, which runs as it is, and return its path."""
     if kind not in TEMPLATES:
-        raise UserError(f"pfl new {kind}: there is a file to begin with for {', '.join(TEMPLATES)}")
+        raise UserError(f"pfl new {kind}: the first word must be one of {', '.join(TEMPLATES)}")
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
         raise UserError(f"{name!r} cannot be the name of a {kind}; use a-z, 0-9 and '_', and begin with a letter")
     use_study(home)

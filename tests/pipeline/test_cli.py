@@ -24,7 +24,7 @@ from pipeline.cli.commands import COMMANDS, LEDGER, app
 from pipeline.compile.compiler import compile_workspace
 from pipeline.compile.generated import write
 
-VALID = "1 spec is valid: 2 run slots, 2 runs\n"
+VALID = "1 spec is valid: 2 runs, 2 if specs shared none\n"
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def test_adding_and_dropping(project: Project, pfl: Pfl) -> None:
     before = project.generated()
     assert pfl(project.root, "add", "paper")[1].startswith("3 specs, 4 runs: 2 runs and 2 reports")
     assert project.generated()["dvc.yaml"] == before["dvc.yaml"]
-    assert refused(pfl(project.root, "add", "paper/base")).startswith("paper/base: only to be extended; add a spec")
+    assert refused(pfl(project.root, "add", "paper/base")).startswith("paper/base: abstract; add a spec")
     assert pfl(project.root, "drop", "specs/paper/two.yaml")[1].startswith("2 specs, 3 runs: ")
     assert refused(pfl(project.root, "drop", "paper/two")).startswith("paper/two: it has not been added here")
     project.write("specs/paper/one.yaml", "gird: {}\n")

@@ -64,7 +64,7 @@ def test_a_broken_spec_stops_no_command_that_does_not_need_it(tmp_path: Path, pf
     project = make_project(tmp_path, default=["tiny"])
     project.write("specs/bad.yaml", "gird: {}\n")
     misnamed = project.write("specs/Copy of tiny.yaml", "")
-    both = [f"pfl: left alone: {MISNAMED}", f"pfl: left alone: {BAD}"]
+    both = [f"pfl: skipped: {MISNAMED}", f"pfl: skipped: {BAD}"]
     shown = dict.fromkeys(("run tiny --dry-run", "list specs", "report", "ledger list"), both)
     for words, expected in {**shown, "plan tiny": both[:1], "describe partition tiny": []}.items():
         code, _, err = pfl(project.root, *words.split())

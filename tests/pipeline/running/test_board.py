@@ -39,7 +39,7 @@ def test_it_is_kept_in_a_file(board, tmp_path):
     again = Board.load(path)
     assert again.ended and not again.alive
     path.write_text('{"entries": [{"x": 1}]}')
-    with pytest.raises(UserError, match=r"run\.json: cannot be read; the next `pfl run` writes it anew"):
+    with pytest.raises(UserError, match=r"run\.json: cannot be read; the next `pfl run` writes it again"):
         Board.load(path)
 
 

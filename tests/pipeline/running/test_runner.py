@@ -54,6 +54,16 @@ def is_clean(project):
     return True
 
 
+def test_it_says_before_it_starts_what_would_fail(project, capsys, monkeypatch):
+    long = spec("[fedrod]", rounds=9_999_999, training=", class_weights: balanced")
+    project.write("specs/tiny.yaml", long)
+    assert pfl_run(project, dry=True) == 0
+    assert "fedrod: method fedrod does not go with training.class_weights" in capsys.readouterr().err
+    monkeypatch.setenv("PFL_TRACK", "mlfow")
+    with pytest.raises(UserError, match="unknown viewer 'mlfow'"):
+        pfl_run(project)
+
+
 def test_it_ends_where_dvc_repro_ends(project, original, capsys):
     assert pfl_run(project, dry=True) == 0
     said = capsys.readouterr().out
@@ -97,7 +107,7 @@ def test_a_profile_keeps_what_was_run_in_it(project):
 def test_a_broken_spec_that_nobody_asked_for(project, capsys):
     project.write("specs/broken.yaml", "gird: {}\n")
     assert pfl_run(project, "tiny") == 0
-    assert "pfl: left alone: specs/broken.yaml:1: gird: unknown key" in capsys.readouterr().err
+    assert "pfl: skipped: specs/broken.yaml:1: gird: unknown key" in capsys.readouterr().err
     assert not board_of(project).of_kind("guard")
     # It does not count as looked at: DVC still finds it.
     done = project.repro()
