@@ -174,6 +174,9 @@ def results(
 def compare(
     first: Annotated[str, typer.Argument(help="A spec whose report has been made.")],
     second: Annotated[str, typer.Argument(help="The spec to compare it with.")],
+    where: Annotated[
+        list[str] | None, typer.Option(help="Only cells with this label, e.g. clients=50; repeatable.")
+    ] = None,
 ) -> None:
     """Compare the tables of two specs: which cells differ, by how much, and whether by more than chance."""
     from pipeline.results.compare import SAME, compare
@@ -182,7 +185,11 @@ def compare(
     specs = [name for word in (first, second) for name in named_specs(workspace, [word])]
     if len(specs) != 2:
         raise UserError("pfl compare takes two specs, not a folder of them")
-    cells, numbers = compare(workspace, *specs), [*specs, "difference"]
+    for word in where or []:
+        if "=" not in word:
+            raise UserError(f"--where {word!r} must be AXIS=LABEL, e.g. clients=50")
+    chosen = dict(word.split("=", 1) for word in where or [])
+    cells, numbers = compare(workspace, *specs, chosen), [*specs, "difference"]
     print_table(["cell", *numbers, "verdict"], numbers, (astuple(cell) for cell in cells if cell.verdict != SAME))
     counts = Counter(cell.verdict for cell in cells)
     print(f"{len(cells)} cells: {', '.join(f'{count} {verdict}' for verdict, count in counts.items())}")
