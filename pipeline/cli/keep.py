@@ -96,7 +96,8 @@ def verify(
     for one in comparisons:
         print(f"{one.cell}: kept {one.kept:.2f}, again {one.again:.2f}: {one.verdict} ({one.run})")
     bad = sum(not one.good for one in comparisons)
-    print(f"{len(comparisons) - bad} of {len(comparisons)} runs verified", flush=True)
+    means = "accuracies are means over a run's window, or its last ten measurements if these are more"
+    print(f"{len(comparisons) - bad} of {len(comparisons)} runs verified; {means}", flush=True)
     if bad:
         warn([f"trained again in {os.path.relpath(workspace.home / 'build/verify')}"])
         raise typer.Exit(1)

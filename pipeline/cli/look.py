@@ -189,7 +189,7 @@ def compare(
         if "=" not in word:
             raise UserError(f"--where {word!r} must be AXIS=LABEL, e.g. clients=50")
     chosen = dict(word.split("=", 1) for word in where or [])
-    cells, numbers = compare(workspace, *specs, chosen), [*specs, "difference"]
+    cells, numbers = compare(workspace, specs[0], specs[1], chosen), [*specs, "difference"]
     print_table(["cell", *numbers, "verdict"], numbers, (astuple(cell) for cell in cells if cell.verdict != SAME))
     counts = Counter(cell.verdict for cell in cells)
     print(f"{len(cells)} cells: {', '.join(f'{count} {verdict}' for verdict, count in counts.items())}")

@@ -125,8 +125,9 @@ def _needed(request: Request, graph: Graph) -> list[str]:
         targets = [makers[run_path(run, "rounds.parquet")] for run in request.runs]
     else:
         targets = [makers[f"{report_path(name)}/table.parquet"] for name in request.specs]
-        if not request.options.specs:
-            targets += [address for address, stage in graph.stages.items() if stage.kind == "index"]
+        # The index of the default specs, unless it needs reports of specs that were not named.
+        index = [address for address, stage in graph.stages.items() if stage.kind == "index"]
+        targets += [at for at in index if not request.options.specs or set(graph.upstream[at]) <= set(targets)]
     skipped = request.compilation.skipped
     return [at for at in graph.needed(targets) if not (skipped and graph.stages[at].kind == "guard")]
 

@@ -121,8 +121,8 @@ def test_settings_keys_and_specs_are_described_and_listed(project: Project, pfl:
         "describe run": ["clients", "whole number, at least 1"],
         "describe table": ["keys of `quantity`"],
         "describe quantity": ["quantity · a part of specs\n", "percent_of", "quantity · partition · "],
-        "drop --help": ["All that were added."],
-        "run --help": ["After a failure, go on with what does not depend on it."],
+        "drop --help": ["All added specs."],
+        "run --help": ["After a failure, continue with everything that does not"],
     }
     for words, expected in shown.items():
         code, out, err = pfl(project.root, *words.split())
@@ -148,7 +148,7 @@ WRONG = {
     "describe digits5 --set source=1": "digits5.source = 1 must be str",
     "fetch domanet": "unknown dataset 'domanet'; did you mean 'domainnet'?",
     "describe pathological --clients 7": "pathological: 7 clients with 2 classes each make 14 places",
-    "describe fedtp --clients 7": "--dataset, --clients and --set draw a partition; 'fedtp' is none",
+    "describe fedtp --clients 7": "--dataset, --clients and --set are for partitions, and 'fedtp' is none",
     "describe methd fedtp": "describe takes a name, or a kind (dataset, partition, backbone, method, condition, ",
     "check fedtp fedper": "check takes a name, or a kind (method, backbone) and a name; got 'fedtp fedper'",
     "check method fedtp tiny": "check takes a name, or a kind (method, backbone) and a name; got 'method fedtp tiny'",

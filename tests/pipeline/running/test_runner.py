@@ -67,6 +67,7 @@ def test_it_says_before_it_starts_what_would_fail(project, capsys, monkeypatch):
 def test_it_ends_where_dvc_repro_ends(project, original, capsys):
     assert pfl_run(project, dry=True) == 0
     said = capsys.readouterr().out
+    assert pfl_run(project, "tiny", dry=True) == 0 and capsys.readouterr().out == said  # the index too
     assert "guard: not made yet" in said and "9 of 9 stages are to be done, at most; about" in said
     assert not (project.root / "artifacts").exists() and not status_path(project.workspace()).exists()
     assert pfl_run(project, jobs=2) == 0
