@@ -59,7 +59,7 @@ def _call() -> None:
             raise
         _refuse(f"DVC's own database of files: {error}; is the disk full?")
     if code == 130:  # Typer also turns a KeyboardInterrupt into this code
-        print("pfl: interrupted; the same command goes on from the last checkpoint", file=sys.stderr)
+        print("pfl: interrupted; the same command continues from the last checkpoint", file=sys.stderr)
     sys.exit(code)
 
 

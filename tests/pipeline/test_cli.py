@@ -197,7 +197,7 @@ def test_an_interruption_and_a_broken_database_are_one_line(project: Project, pf
         raise error
 
     monkeypatch.setattr("pipeline.cli.run.compile_workspace", lambda *_: fail(KeyboardInterrupt()))
-    line = "pfl: interrupted; the same command goes on from the last checkpoint\n"
+    line = "pfl: interrupted; the same command continues from the last checkpoint\n"
     assert pfl(project.root, "validate") == (130, "", line)
     monkeypatch.setattr(cli.commands, "app", lambda **_: fail(sqlite3.OperationalError("disk I/O error")))
     assert refused(pfl(project.root)) == "DVC's own database of files: disk I/O error; is the disk full?"

@@ -229,14 +229,14 @@ def test_what_is_stopped_goes_on_from_its_checkpoint_to_the_same_bytes(project, 
             output, _ = process.communicate(timeout=30)
             assert process.returncode == 130 and "Traceback" not in output
             assert "\nstopping; a second Ctrl-C stops at once\n" in output
-            assert output.rstrip().endswith("pfl: interrupted; the same command goes on from the last checkpoint")
+            assert output.rstrip().endswith("pfl: interrupted; the same command continues from the last checkpoint")
             assert not board_of(project).of_state("running")
             with closing(Recorder(project.root, project.compiled().stages)) as recorder:
                 ended = [entry.address for entry in board_of(project).of_state("done")]
                 assert ended and recorder.stale(ended) == {}
     if program.startswith("pfl"):
         first, killed = project.call("pfl", "status").stdout.splitlines()[0], number == signal.SIGKILL
-        how = r"was stopped \(it began .*\); type it again, it goes on where it was" if killed else ".*ended after.*"
+        how = r"was stopped \(it began .*\); type it again to continue" if killed else ".*ended after.*"
         assert re.fullmatch(f"pfl run -j 2: {how}", first), first
     said = project.succeed(*program.split()) + "".join(map(Path.read_text, project.root.glob(".pfl/logs/*")))
     rounds = map(int, re.findall(r"continued from the checkpoint after round (\d+)", said))
