@@ -60,7 +60,7 @@ def show_facts(name: str, home: Path, console: Console, options: Mapping[str, An
 
 def fetch(name: str, home: Path, console: Console, options: Mapping[str, Any]) -> None:
     """Download the parts of a dataset with the given options whose address and hash are known. Raises
-    :class:`UserError` for an unknown dataset or option, a failed download, or parts that get."""
+    :class:`UserError` for an unknown dataset or option, a failed download, or parts that a person has to get."""
     by_hand = []
     for part in DATASETS.create(name, **options).data_files(raw_data_folder(home) / name):
         if part.here is None and part.source and part.source.direct:

@@ -23,7 +23,7 @@ REFUSED = {
     "run --sed 1": "no such option: --sed; did you mean '--seed'?",
     "rnu": "no such command 'rnu'; did you mean 'run'?",
     "run --seed x": "invalid value for '--seed': Input should be a valid integer",
-    "list": "missing argument 'what'; see `pfl list --help`",
+    "list": "missing argument 'what': specs, datasets, ",
     "run two --set training.rouds=3": "--set training.rouds: unknown option; did you mean 'rounds'?",
     "run two --set method.muu=3": "--set method.muu: no method of two has this option; did you mean 'mu'?",
     "run two --set traning.rounds=3": "--set traning: unknown run field; did you mean 'training'?",

@@ -227,7 +227,7 @@ def test_domains_from_their_own_folders(folder, monkeypatch):
     tests = [~pooled.train[domain.values == number] for number in range(5)]
     assert [int(test.sum()) for test in tests] == [5] * 5 and pooled.source.endswith("and BSDS500 (seed 0)")
     assert len({tuple(np.flatnonzero(test)) for test in tests}) > 1, "every domain has a draw of its own"
-    # Two domains need no others, and what get is named first.
+    # Two domains need no others, and what a person has to get is named first.
     for name in ("svhn", "synthdigits"):
         (root / name).rename(root / f"no {name}")
     two = create(domain_list=("MNIST-M", "USPS")).load(five)

@@ -87,7 +87,7 @@ def test_what_has_an_address_and_a_hash_is_fetched_and_the_rest_is_a_persons(tmp
     expected = {f"{domain}.zip" for domain in domainnet.DomainNet.domains}
     assert {path.name for path in (data / "domainnet").iterdir()} == expected
     assert host.sent == 6 * len(CONTENT) and len(host.asked) == 7
-    with pytest.raises(UserError, match=r"^domainnet: get FedBN's lists; "):
+    with pytest.raises(UserError, match=r"^domainnet: get FedBN's lists yourself; "):
         fetch("domainnet", tmp_path, said, {"lists": "fedbn"})
     assert len(host.asked) == 7, "what is here is not fetched again"
     shown = said.file.getvalue()
