@@ -65,7 +65,7 @@ class Entry:
         try:
             return to_table(self.measurements)
         except (ValueError, KeyError, TypeError, OverflowError) as error:
-            raise UserError(f"{self.run.id}: kept with damaged measurements ({error}); keep the run anew") from None
+            raise UserError(f"{self.run.id}: kept with damaged measurements ({error}); keep the run again") from None
 
     def line(self) -> str:
         """Return the entry as a line of the ledger."""
@@ -110,7 +110,7 @@ class Ledger:
             for number, line in enumerate(filter(None, text.splitlines()), 1):
                 kind, _, rest = line.removeprefix('{"').partition('": "')
                 if kind not in ("run", "selection"):
-                    raise UserError(f"{shown}:{number}: not a kept result; take it back with `git checkout`")
+                    raise UserError(f"{shown}:{number}: not a kept result; restore it with `git checkout`")
                 lines[rest.partition('"')[0]] = path, line
         return lines
 
@@ -139,9 +139,9 @@ class Ledger:
             name = entry.run.id
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             what = " ".join(f"{type(error).__name__}: {error}".split())
-            raise UserError(f"{self.path(id_)}: {id_}: not a kept result ({what}); keep the run anew") from None
+            raise UserError(f"{self.path(id_)}: {id_}: not a kept result ({what}); keep the run again") from None
         if name != id_:
-            raise UserError(f"{self.path(id_)}: {id_}: its settings are those of {name}; keep the run anew")
+            raise UserError(f"{self.path(id_)}: {id_}: its settings are those of {name}; keep the run again")
         return entry
 
     def find(self, run: Run, now: Mapping[str, str]) -> Entry | None:
@@ -198,7 +198,7 @@ class Ledger:
         except (ValueError, KeyError, AttributeError, RecursionError):
             pass
         where = f"{self.path(id_)}: {id_}"
-        raise UserError(f"{where}: edited by hand, or cut; take it back with `git checkout`, or keep the run anew")
+        raise UserError(f"{where}: edited by hand, or cut; restore it with `git checkout`, or keep the run again")
 
 
 def difference(made_by: Mapping[str, str], now: Mapping[str, str]) -> str:

@@ -26,7 +26,7 @@ def plain_table(*columns: str, right: Collection[str] = ()) -> Table:
 def leave_alone(problems: Mapping[str, str]) -> None:
     """Print to stderr why some items are not shown; `problems` has a line for each."""
     for problem in problems.values():
-        print(f"pfl: left alone: {problem}", file=sys.stderr)
+        print(f"pfl: skipped: {problem}", file=sys.stderr)
 
 
 def given_options(words: Sequence[str], name: str) -> dict[str, Any]:

@@ -71,7 +71,7 @@ def fetch(name: str, home: Path, console: Console, options: Mapping[str, Any]) -
         console.print(escape(f"{part.what}: {part.state()}"), highlight=False)
     if by_hand:
         wanted = ", ".join(by_hand)
-        raise UserError(f"{name}: a person has to get {wanted}; the lines above say from where and to where")
+        raise UserError(f"{name}: get {wanted} yourself; the lines above say from where, and where to put it")
 
 
 def _state(dataset: Dataset, home: Path) -> str:

@@ -72,8 +72,10 @@ def fetch_from_hub(address: str, home: Path, console: Console) -> None:
     except RevisionNotFoundError:
         raise UserError(f"{address}: has no revision {asked['revision']!r}; name a branch, tag or commit") from None
     except Exception as error:  # releases of the hub's client use different HTTP libraries
-        why = f"could not be fetched ({type(error).__name__}); check the network and the disk, and try again"
-        raise UserError(f"{address}: {why}, which goes on where it stopped") from None
+        why = (
+            f"could not be fetched ({type(error).__name__}); check network and disk, type the same command to continue"
+        )
+        raise UserError(f"{address}: {why}") from None
     columns = ", ".join(pq.read_schema(folder / next(iter(files))).names)
     spec = f"{{name: image_table, path: {asked['name']}, version: {str(info.sha)[:8]!r}}}"
     console.print(escape(f"dataset: {spec}  # its columns, for image, label and domain: {columns}"), highlight=False)

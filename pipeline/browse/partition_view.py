@@ -35,7 +35,7 @@ def draw_spec(name: str, workspace: Workspace, catalog: Catalog, console: Consol
     """Draw every partition of a spec, each for its first seed. Raises :class:`UserError` for an invalid spec."""
     resolved = resolve(load_spec(find_specs(workspace.specs, {})[name], workspace.specs, catalog), catalog)
     if not resolved.table:
-        raise UserError(f"specs/{name}.yaml: is only to be extended, it has no runs")
+        raise UserError(f"specs/{name}.yaml: is abstract, so it has no runs")
     records = {run.federation_id: run.federation for run in resolved.runs}
     for drawn in resolved.table.partitions:
         Drawing.make(records[drawn.federation], workspace.root).show(console)

@@ -59,7 +59,7 @@ def _call() -> None:
             raise
         _refuse(f"DVC's own database of files: {error}; is the disk full?")
     if code == 130:  # Typer also turns a KeyboardInterrupt into this code
-        print("pfl: interrupted; the same command goes on from the last checkpoint", file=sys.stderr)
+        print("pfl: interrupted; the same command continues from the last checkpoint", file=sys.stderr)
     sys.exit(code)
 
 
@@ -69,6 +69,8 @@ def _usage(error: Any) -> str:
     if near := getattr(error, "possibilities", None):
         said = f"{error.message.rstrip('.')}; did you mean {near[0]!r}?"
     said = said[:1].lower() + said[1:].replace(". Did you mean", "; did you mean")
+    if said.startswith("missing argument") and error.param.help:
+        said = f"{said}: {error.param.help.rstrip('.')}"
     if not said or said.endswith("?") or not error.ctx:
         return said
     return f"{said}; see `{error.ctx.command_path} --help`"

@@ -12,7 +12,7 @@ from pipeline.cli.run import add, clean, compile_, drop, plan, run, status, vali
 from pipeline.stages.cli import stage
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
-ledger = typer.Typer(help="Look at kept results: the ledger in results/, which git keeps.", no_args_is_help=True)
+ledger = typer.Typer(help="List, show and drop kept results: the ledger in results/.", no_args_is_help=True)
 COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
     "Begin": {
         "pfl init mine --from fedtp/table2": look.init,
@@ -35,7 +35,7 @@ COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "pfl list methods": look.list_,
         "pfl describe partition dirichlet --dataset digits --set alpha=0.1": look.describe,
         "pfl results first --per-client": look.results,
-        "pfl compare fedtp/table3 fedtp/table3_jpeg": look.compare,
+        "pfl compare fedtp/table3_jpeg fedofa/table1_jpeg --where clients=100": look.compare,
         "pfl report fedtp": look.report,
     },
     "Keep": {
@@ -69,7 +69,9 @@ def _version(asked: bool) -> None:
         raise typer.Exit
 
 
-Version = Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it and exit.")]
+Version = Annotated[
+    bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+]
 
 
 @app.callback()

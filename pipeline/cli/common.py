@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 Specs = Annotated[list[str] | None, typer.Argument(help="Specs, e.g. fedtp/table2, or folders of them, e.g. fedtp.")]
 Kept = Annotated[list[str], typer.Argument(help="Specs, e.g. fedofa/table_s1, or a folder of them.")]
 All = Annotated[bool, typer.Option("--all", help="All specs.")]
-AllAdded = Annotated[bool, typer.Option("--all", help="All that were added.")]
+AllAdded = Annotated[bool, typer.Option("--all", help="All added specs.")]
 Profile = Annotated[str, typer.Option(help="paper or smoke.")]
-Set = Annotated[list[str] | None, typer.Option("--set", help="An option of it, as alpha=0.1; repeatable.")]
+Set = Annotated[list[str] | None, typer.Option("--set", help="Set an option, e.g. alpha=0.1; repeatable.")]
 _UNBROKEN = 10_000  # columns of a file or a pipe, so that each row of a table is one line
 
 
@@ -73,7 +73,7 @@ def selected(workspace: Workspace) -> SpecSelection:
 
 def warn_of_skipped(compilation: Compilation) -> None:
     """Print to standard error which specs were skipped, and why."""
-    warn(f"left alone: {problem}" for problem in compilation.skipped.values())
+    warn(f"skipped: {problem}" for problem in compilation.skipped.values())
 
 
 def write_stages(workspace: Workspace, compilation: Compilation | None = None) -> None:

@@ -79,8 +79,8 @@ def report() -> None:
 
 
 def verify(
-    spec: Annotated[str, typer.Argument(help="A spec of which cells are kept.")],
-    cells: Annotated[int, typer.Option(min=1, help="How many cells, drawn at random.")] = 3,
+    spec: Annotated[str, typer.Argument(help="A spec with kept results.")],
+    cells: Annotated[int, typer.Option(min=1, help="Number of cells, drawn at random.")] = 3,
     cell: Annotated[
         list[str] | None, typer.Option(help="A cell by its labels, e.g. 'FedAvg, IID'; repeatable.")
     ] = None,
@@ -96,7 +96,8 @@ def verify(
     for one in comparisons:
         print(f"{one.cell}: kept {one.kept:.2f}, again {one.again:.2f}: {one.verdict} ({one.run})")
     bad = sum(not one.good for one in comparisons)
-    print(f"{len(comparisons) - bad} of {len(comparisons)} runs verified", flush=True)
+    means = "accuracies are means over a run's window, or its last ten measurements if these are more"
+    print(f"{len(comparisons) - bad} of {len(comparisons)} runs verified; {means}", flush=True)
     if bad:
         warn([f"trained again in {os.path.relpath(workspace.home / 'build/verify')}"])
         raise typer.Exit(1)
@@ -104,9 +105,9 @@ def verify(
 
 def export(
     run: Annotated[str, typer.Argument(help="The id of a run, or a cell, e.g. 'quickstart: FedTP, pathological'.")],
-    client: Annotated[int, typer.Option(help="Whose model.")],
+    client: Annotated[int, typer.Option(help="The client, counted from 0.")],
     out: Annotated[Path | None, typer.Option(help="Folder; default: exports/RUN-clientN.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Which of a cell's runs.")] = None,
+    seed: Annotated[int | None, typer.Option(help="The seed, if the cell has several.")] = None,
     profile: Profile = PAPER,
 ) -> None:
     """Export the model of a client as a safetensors file."""
@@ -117,8 +118,8 @@ def export(
 
 
 def export_split(
-    spec: Annotated[str, typer.Argument(help="A spec whose data has been dealt here, e.g. quickstart.")],
-    out: Annotated[Path, typer.Option(help="Folder; a file per federation goes into it.")] = Path("exports"),
+    spec: Annotated[str, typer.Argument(help="A spec that was run here, e.g. quickstart.")],
+    out: Annotated[Path, typer.Option(help="Folder for the files, one per federation.")] = Path("exports"),
     profile: Profile = PAPER,
 ) -> None:
     """Export the partitions of a spec as CSV files with the columns sample,client,split, for other tools or studies."""
@@ -128,7 +129,7 @@ def export_split(
     found = Found.of(Workspace.find(profile=profile), spec)
     federations, left = found.dealt()
     if left:
-        warn([f"{left} federations are left out, not dealt here or stale; type `{found.command}`"])
+        warn([f"{left} federations are left out, not made here or stale; type `{found.command}`"])
     for run, _, assignment in federations:
         path = out / f"{run.federation_id}.csv"
         write_split(path, assignment)

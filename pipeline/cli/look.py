@@ -27,21 +27,23 @@ CHECKED = ("method", "backbone")
 
 
 def init(
-    name: Annotated[Path, typer.Argument(help="The folder to make.")],
+    name: Annotated[Path, typer.Argument(help="The folder to create.")],
     source: Annotated[
-        str | None, typer.Option("--from", help="A paper's spec to begin with, or all of a paper.")
+        str | None, typer.Option("--from", help="Begin with a spec of a paper, or with all of a paper.")
     ] = None,
 ) -> None:
-    """Create a study: a folder with a first spec, ready for `dvc repro`."""
+    """Create a study: a folder with a first spec, ready for `pfl run`."""
     specs, folder = create(name, source), os.path.relpath(name)
     print(f"{folder}: a study with {', '.join(f'specs/{spec}.yaml' for spec in specs)}")
     there = shlex.quote(f"./{folder}" if folder.startswith("-") else folder)
-    print(f"cd {there} && dvc repro    # what it will do: pfl plan; a trial in miniature: pfl run --profile smoke")
+    print(
+        f"cd {there} && pfl run    # to see first what it will do: pfl plan; for a small trial: pfl run --profile smoke"
+    )
 
 
 def new(
     kind: Annotated[str, typer.Argument(help="method, backbone, dataset or partition")],
-    name: Annotated[str, typer.Argument(help="What specs shall call it.")],
+    name: Annotated[str, typer.Argument(help="Its name in specs.")],
 ) -> None:
     """Create a file for your own method, backbone, dataset or partition: a working example for you to edit."""
     home = Workspace.find().home
@@ -52,14 +54,14 @@ def new(
 
 
 def check(
-    names: Annotated[list[str], typer.Argument(help="A name, or a kind and a name.")],
+    names: Annotated[list[str], typer.Argument(help="A method or backbone: its name, or its kind and name.")],
     set_: Set = None,
     other: Annotated[
         str | None,
-        typer.Option("--with", help="The backbone to try a method on, or the method to try a backbone with."),
+        typer.Option("--with", help="The backbone to test a method on, or the method to test a backbone with."),
     ] = None,
 ) -> None:
-    """Run the generic tests of methods or backbones on one of them, with small data."""
+    """Test a method or a backbone with the generic tests and small data."""
     if len(names) > 2 or (len(names) == 2 and names[0] not in CHECKED):
         raise UserError(f"check takes a name, or a kind ({', '.join(CHECKED)}) and a name; got {' '.join(names)!r}")
     catalog, (*asked, name) = load_catalog(Workspace.find().home), names
@@ -122,8 +124,8 @@ def list_(
 def describe(
     names: Annotated[list[str], typer.Argument(help="A name, or a kind and a name; `partition` also takes a spec.")],
     dataset: Annotated[str | None, typer.Option(help="Draw the partition of this dataset.")] = None,
-    clients: Annotated[int | None, typer.Option(min=1, help="Draw it over so many clients.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Draw it under this seed.")] = 0,
+    clients: Annotated[int | None, typer.Option(min=1, help="Number of clients to draw it for.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed to draw it with.")] = 0,
     set_: Set = None,
 ) -> None:
     """Explain an entry, a group of settings or a part of specs (spec, grid, table, ...). A partition is also drawn."""
@@ -147,13 +149,15 @@ def describe(
     if set_ and kind in (None, "dataset") and name in catalog.names("dataset"):
         kind, given, set_ = "dataset", given_options(set_, name), None
     if dataset or clients or set_:
-        raise UserError(f"--dataset, --clients and --set draw a partition; {name!r} is none")
+        raise UserError(f"--dataset, --clients and --set are for partitions, and {name!r} is none")
     listing.describe(name, workspace, catalog, terminal, kind, given)
 
 
 def results(
     spec: Annotated[str, typer.Argument(help="A spec whose report has been made.")],
-    per_client: Annotated[bool, typer.Option("--per-client", help="Runs and clients, after the last round.")] = False,
+    per_client: Annotated[
+        bool, typer.Option("--per-client", help="A row per run and client, after the last round.")
+    ] = False,
     csv: Annotated[bool, typer.Option("--csv", help="Print CSV, unrounded.")] = False,
     profile: Profile = PAPER,
 ) -> None:
@@ -169,7 +173,10 @@ def results(
 
 def compare(
     first: Annotated[str, typer.Argument(help="A spec whose report has been made.")],
-    second: Annotated[str, typer.Argument(help="Another one.")],
+    second: Annotated[str, typer.Argument(help="The spec to compare it with.")],
+    where: Annotated[
+        list[str] | None, typer.Option(help="Only cells with this label, e.g. clients=50; repeatable.")
+    ] = None,
 ) -> None:
     """Compare the tables of two specs: which cells differ, by how much, and whether by more than chance."""
     from pipeline.results.compare import SAME, compare
@@ -178,14 +185,18 @@ def compare(
     specs = [name for word in (first, second) for name in named_specs(workspace, [word])]
     if len(specs) != 2:
         raise UserError("pfl compare takes two specs, not a folder of them")
-    cells, numbers = compare(workspace, *specs), [*specs, "difference"]
+    for word in where or []:
+        if "=" not in word:
+            raise UserError(f"--where {word!r} must be AXIS=LABEL, e.g. clients=50")
+    chosen = dict(word.split("=", 1) for word in where or [])
+    cells, numbers = compare(workspace, specs[0], specs[1], chosen), [*specs, "difference"]
     print_table(["cell", *numbers, "verdict"], numbers, (astuple(cell) for cell in cells if cell.verdict != SAME))
     counts = Counter(cell.verdict for cell in cells)
     print(f"{len(cells)} cells: {', '.join(f'{count} {verdict}' for verdict, count in counts.items())}")
 
 
 def report(
-    names: Annotated[list[str] | None, typer.Argument(help="Papers, e.g. fedtp; all when left out.")] = None,
+    names: Annotated[list[str] | None, typer.Argument(help="Papers, e.g. fedtp; default: all.")] = None,
     profile: Profile = PAPER,
 ) -> None:
     """Write a page per paper and an index of all papers, from the results so far."""

@@ -31,16 +31,18 @@ from pipeline.study.begin import SCHEMA, write_schema
 from pipeline.study.variant import write_variant
 from pipeline.workspace import PAPER, Workspace
 
-Jobs = Annotated[int | None, typer.Option("--jobs", "-j", min=1, help="Stages at a time; default: what fits.")]
-KEEP_GOING = "After a failure, go on with what does not depend on it."
+Jobs = Annotated[
+    int | None, typer.Option("--jobs", "-j", min=1, help="Most stages at a time; default: as many as fit.")
+]
+KEEP_GOING = "After a failure, continue with everything that does not depend on it."
 KeepGoing = Annotated[bool, typer.Option("--keep-going/--fail-fast", help=KEEP_GOING)]
-SET = "Run a variant, written to specs/variants/: a changed setting, e.g. training.rounds=20; repeatable."
-CELL = "Only runs of this cell, no report: labels, e.g. 'FedAvg, *'; repeatable."
+SET = "Run a variant of the spec with a setting changed, e.g. training.rounds=20; repeatable."
+CELL = "Train only the runs of this cell, by its labels, e.g. 'FedAvg, *'; no report; repeatable."
 Cells = Annotated[list[str] | None, typer.Option(help=CELL)]
 
 
 def validate(specs: Specs = None) -> None:
-    """Check specs (all if none is named), their runs, and whether training would refuse any. Writes no stages."""
+    """Check specs (default: all), and whether training would refuse any of their runs. Writes no stages."""
     from pipeline.plan.fit import misfits
 
     workspace = Workspace.find()
@@ -52,7 +54,8 @@ def validate(specs: Specs = None) -> None:
     if wrong:
         raise typer.Exit(2)
     valid = f"{len(compilation.tables)} specs are" if len(compilation.tables) != 1 else "1 spec is"
-    print(f"{valid} valid: {compilation.slots} run slots, {len(compilation.runs)} runs")
+    runs = f"{len(compilation.runs)} run{'s' if len(compilation.runs) != 1 else ''}"
+    print(f"{valid} valid: {runs}, {compilation.slots} if specs shared none")
 
 
 def compile_(
@@ -79,7 +82,7 @@ def add(specs: Annotated[list[str], typer.Argument(help="Specs, or folders of th
     compilation = compile_workspace(workspace, sorted({*chosen.compiled, *names}))
     concrete = [name for name in names if name in compilation.tables]
     if not concrete:
-        raise UserError(f"{', '.join(names)}: only to be extended; add a spec that extends it")
+        raise UserError(f"{', '.join(names)}: abstract; add a spec that extends it")
     selection.add(workspace, [name for name in concrete if name not in chosen.shared])
     write_stages(workspace, compilation)
 
@@ -100,7 +103,7 @@ def drop(specs: Specs = None, all_: AllAdded = False) -> None:
 
 
 def plan(specs: Specs = None, all_: All = False, profile: Profile = PAPER) -> None:
-    """Show what remains to be done, spec by spec: new runs, time and disk space. Runs nothing."""
+    """Show what `pfl run` would do for each spec: new runs, time and disk space. Runs nothing."""
     from pipeline.plan.estimate import make_plan, plan_lines
 
     workspace = Workspace.find(profile=profile)
@@ -119,14 +122,16 @@ def run(
     gpus: Annotated[str | None, typer.Option(help="GPUs to use, e.g. 0,1; default: all that are visible.")] = None,
     per_gpu: Annotated[int, typer.Option("--per-gpu", min=1, help="Runs at a time on each GPU.")] = 1,
     keep_going: KeepGoing = True,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and why.")] = False,
-    cluster: Annotated[str | None, typer.Option(help="Address of a Ray cluster that does the work.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list what would be done, and why.")] = False,
+    cluster: Annotated[str | None, typer.Option(help="Address of a Ray cluster to train on.")] = None,
     cell: Cells = None,
-    seed: Annotated[list[int] | None, typer.Option(help="Only runs with this seed; repeatable.")] = None,
+    seed: Annotated[
+        list[int] | None, typer.Option(help="Train only runs with this seed; no report; repeatable.")
+    ] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help=SET)] = None,
     profile: Profile = PAPER,
 ) -> None:
-    """Compile, then bring the reports of specs up to date: the same result as `dvc repro`, with stages in parallel."""
+    """Train what is new and write the reports of specs: the same result as `dvc repro`, with stages in parallel."""
     from pipeline.running.options import RunOptions
     from pipeline.running.runner import run_specs
 
@@ -189,7 +194,7 @@ def status(
     everything: Annotated[bool, typer.Option("--all", help="Every stage, also what is done or queued.")] = False,
     profile: Profile = PAPER,
 ) -> None:
-    """Show the progress of the `pfl run` of this workspace, or how the last one ended."""
+    """Show the progress of `pfl run` in this workspace, or how the last one ended."""
     from pipeline.running.board import Board, show_status, status_path
 
     workspace = Workspace.find(profile=profile)

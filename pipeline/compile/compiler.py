@@ -81,7 +81,7 @@ def source_folder() -> Path:
 
 def _add_spec(compilation: Compilation, name: str, path: Path, workspace: at.Workspace, catalog: Catalog) -> None:
     if name.rpartition("/")[2] == "dvc":
-        raise UserError(f"specs/{name}.yaml: DVC takes every dvc.yaml for a file of its own; rename it")
+        raise UserError(f"specs/{name}.yaml: DVC would read this file as its own; rename it")
     spec = load_spec(path, workspace.specs, catalog)
     if spec.abstract:
         return

@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -91,11 +92,20 @@ def locked_stages(root: Path, stages: Iterable[Stage]) -> dict[str, dict[str, An
     for stage in stages:
         path = (root / stage.file).with_name("dvc.lock")
         if stage.file not in locks:
-            try:
-                entries = parse_yaml(path.read_bytes())["stages"] if path.is_file() else {}
-                locks[stage.file] = {name: {**entry} for name, entry in entries.items()}
-            except (ValueError, KeyError, AttributeError, TypeError):
-                raise UserError(f"{path}: damaged; restore it with `git checkout {path}` or delete it") from None
+            locks[stage.file] = _lock(path)
         if entry := locks[stage.file].get(stage.name):
             recorded[stage.address] = entry
     return recorded
+
+
+def _lock(path: Path) -> dict[str, dict[str, Any]]:
+    """Return name of stage → record of a lock file. DVC writes it in place, so what is half written is read again."""
+    for wait in (0.1, 0.4, 1.5, None):
+        try:
+            entries = parse_yaml(path.read_bytes())["stages"] if path.is_file() else {}
+            return {name: {**entry} for name, entry in entries.items()}
+        except (ValueError, KeyError, AttributeError, TypeError):
+            if wait is None:
+                break
+            time.sleep(wait)
+    raise UserError(f"{path}: damaged; restore it with `git checkout {path}` or delete it")

@@ -311,7 +311,9 @@ class Recorder:
         except OSError as error:  # such as a full disk
             where = error.filename2 or error.filename or ".dvc"  # the cache there has copies of all outputs
             why = error.strerror or error
-            raise UserError(f"DVC: {where}: {why}; what is recorded so far stays, the same command goes on") from None
+            raise UserError(
+                f"DVC: {where}: {why}; what is recorded so far stays; type the same command to continue"
+            ) from None
 
 
 def _line(error: BaseException) -> str:

@@ -96,8 +96,8 @@ class Found:
                 there.append((run, root / needed[0], read_assignment(root / needed[1])))
         if not there:
             raise UserError(
-                f"{self.spec}: its samples have not been dealt here with the present specs and code; `{self.command}` "
-                "does so unless all of its results are kept, and `pfl describe partition` draws them"
+                f"{self.spec}: its partitions have not been made here with the present specs and code; "
+                f"`{self.command}` makes them unless all results are kept, `pfl describe partition` draws them"
             )
         return there, len(federations) - len(there)
 
@@ -109,7 +109,9 @@ class Found:
                 words = ", ".join(label for axis, label in place.items() if axis != "seed")
                 cells.setdefault(words, []).append(run)
         if labels not in cells:
-            raise UserError(f"{self.spec}: no cell {labels!r} with runs{did_you_mean(labels, list(cells))}")
+            there = difflib.get_close_matches(labels, cells, n=1) or list(cells)
+            hint = "did you mean" if len(there) < len(cells) else "there are"
+            raise UserError(f"{self.spec}: no cell {labels!r} with runs; {hint} {', '.join(map(repr, there))}")
         seeds = sorted({run.seed for run in cells[labels]})
         chosen = [run for run in cells[labels] if seed in (None, run.seed)]
         if len(chosen) == 1:

@@ -14,15 +14,14 @@ from pipeline.report.table import Results
 
 _POOLED = "test accuracy (%) pooled over the samples of all clients"
 _WITHIN = "the ± of one run is over these, its own fluctuation"
-PROTOCOLS = {
-    "last_rounds": f"{_POOLED}, mean over n measurements in the last rounds of training; {_WITHIN} "
-    "(FedTP, section IV-B).",
+PROTOCOLS = {  # last_rounds is of FedTP, section IV-B, and clients of FedPerfix
+    "last_rounds": f"{_POOLED}, mean over n measurements in the last rounds of training; {_WITHIN}.",
     "last_ten": f"{_POOLED}, mean over the last {LAST} measurements; {_WITHIN}.",
     "last_position": "accuracy (%) of the character after each test text, pooled over all clients, mean "
     f"over n measurements in the last rounds of training; {_WITHIN}.",
     "clients": "mean of the test accuracies (%) of n clients after the last round, each counting the same; "
-    "the ± of one run is over these (FedPerfix).",
-    "worst_tenth": "mean test accuracy (%) after the last round of the n clients that fare worst, a tenth "
+    "the ± of one run is over these.",
+    "worst_tenth": "mean test accuracy (%) after the last round of the n clients with the lowest accuracy, a tenth "
     "of all, rounded up; the ± of one run is over these.",
     "final": f"{_POOLED}, after the last round.",
     "best_by_validation": f"{_POOLED}, after the measured round that is best on validation "

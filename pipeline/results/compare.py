@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from pflcore.artifacts import read_table
 from pflcore.errors import UserError
+from pflcore.registry import did_you_mean
 from pipeline.report.frame import Value
 from pipeline.report.printed import NO_VALUE, format_value, signed
 from pipeline.report.statistics import significant
@@ -28,17 +30,25 @@ class CellPair:
     verdict: str
 
 
-def compare(workspace: Workspace, first: str, second: str) -> list[CellPair]:
-    """Compare the cells of two reports that have the same labels on the axes of both tables. Paired tests over the
-    seeds of both reports, at 5 % over all cells together, decide if a difference is beyond chance. Raises
-    :class:`UserError` if a report has not been made, no labels match, or several cells of one table have the same."""
-    tables = [_table(workspace, spec) for spec in (first, second)]
-    shape, other = ([*meta["rows"], *meta["columns"]] for _, meta in tables)
-    axes, sides = [axis for axis in shape if axis in other], list[dict[tuple[str, ...], Row]]()
-    for spec, (rows, _) in zip((first, second), tables, strict=True):
+def compare(workspace: Workspace, first: str, second: str, where: Mapping[str, str] | None = None) -> list[CellPair]:
+    """Compare the cells of two reports that have the same labels on the axes of both tables. `where` has a label for
+    some axes; cells of a table with that axis and another label are left out. Paired tests over the seeds of both
+    reports, at 5 % over all cells together, decide if a difference is beyond chance. Raises :class:`UserError` if a
+    report has not been made, an axis of `where` is unknown, no labels match, or several cells of one table have the
+    same labels."""
+    where, tables = where or {}, [_table(workspace, spec) for spec in (first, second)]
+    shapes = [[*meta["rows"], *meta["columns"]] for _, meta in tables]
+    known = list(dict.fromkeys(shapes[0] + shapes[1]))
+    if unknown := [axis for axis in where if axis not in known]:
+        raise UserError(f"--where {unknown[0]}: no axis of these tables{did_you_mean(unknown[0], known)}")
+    axes, sides = [axis for axis in shapes[0] if axis in shapes[1]], list[dict[tuple[str, ...], Row]]()
+    for spec, (every, _), shape in zip((first, second), tables, shapes, strict=True):
+        rows = [row for row in every if all(row.get(axis, label) == label for axis, label in where.items())]
         keys = [tuple(row[axis] for axis in axes) for row in rows]
         if twice := next((key for key in keys if keys.count(key) > 1), None):
-            raise UserError(f"{spec}: several cells for {', '.join(twice)}; the other table lacks one of its axes")
+            lacking = next(axis for axis in shape if axis not in axes and axis not in where)
+            hint = f"choose one label of {lacking}, which the other table lacks: --where {lacking}=LABEL"
+            raise UserError(f"{spec}: several cells for {', '.join(twice)}; {hint}")
         sides.append(dict(zip(keys, rows, strict=True)))
     left, right = sides
     pairs = {labels: (left[labels], right[labels]) for labels in left if labels in right}

@@ -133,7 +133,7 @@ class Board:
             board.entries = {address: StageState(**entry) for address, entry in board.entries.items()}  # type: ignore[arg-type]
             return board
         except (ValueError, KeyError, TypeError, AttributeError):
-            raise UserError(f"{path}: cannot be read; the next `pfl run` writes it anew") from None
+            raise UserError(f"{path}: cannot be read; the next `pfl run` writes it again") from None
 
     @property
     def alive(self) -> bool:
@@ -216,7 +216,7 @@ def show_status(board: Board, console: Console, everything: bool) -> None:
     if board.ended:
         how = f"{since}, ended after {duration(board.ended - board.began)}"
     elif not alive:
-        how = f"was stopped (it began {since}); type it again, it goes on where it was"
+        how = f"was stopped (it began {since}); type it again to continue"
     for line in (f"{board.title}: {how}", overall(board)):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
     table = Table("stage", "state", "", box=None, padding=(0, 1), header_style="bold")
@@ -238,7 +238,8 @@ def summary(board: Board) -> list[str]:
     counts, trains = board.counts(), board.of_kind("train")
     words = {state: counts[state] for state in ("done", "cached", "failed")}
     words["not done"] = counts["skipped"] + counts["queued"] + counts["waiting"]
-    words["runs trained"] = sum(entry.state == "done" for entry in trains)
+    trained = sum(entry.state == "done" for entry in trains)
+    words["run trained" if trained == 1 else "runs trained"] = trained
     lines = [f"{len(board.entries)} stages in {duration(time.time() - board.began)}: {_counted(words)}"]
     if diverged := sorted(entry.subject for entry in trains if entry.diverged):
         lines.append(f"diverged: {', '.join(diverged)}")

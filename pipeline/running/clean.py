@@ -28,7 +28,7 @@ def unused(workspace: Workspace) -> list[Path]:
     compilation = compile_workspace(workspace, specs, ledger=False)
     for run in compilation.runs.values():
         for path in (content.removeprefix(ABSENT) for content in run.weights if content.startswith(ABSENT)):
-            raise UserError(f"{path}: is not here, so nobody can tell which runs began with it; put it back first")
+            raise UserError(f"{path}: is missing, so it is unknown which runs began with it; put it back first")
     outs = {root / out for stage in compilation.stages for out in stage.outs}
     places = [root / RUNS, *(root / "artifacts" / kind for kind in KINDS)]
     made = (path for place in places for path in place.rglob("*") if path.is_file() or path.is_symlink())

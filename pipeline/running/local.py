@@ -142,7 +142,7 @@ class LocalPool:
                     time.sleep(pause)  # until the system has noticed its end
                     _run_forkserver()
         raise UserError(
-            "the process that workers are forked from was killed, again and again; the same command goes on"
+            "the process that workers are forked from was killed, again and again; type the same command to continue"
         )
 
     def _receive(self, connection: Connection) -> Event:

@@ -72,7 +72,7 @@ class Request:
             line = f"DVC does not see the stages of {added[0]} yet; ask `pfl plan`, or `pfl add {added[0]}` first"
             raise UserError(line)
         for problem in compilation.skipped.values():
-            print(f"pfl: left alone: {problem}", file=sys.stderr)
+            print(f"pfl: skipped: {problem}", file=sys.stderr)
         return cls(workspace, options, specs, compilation, runs, added)
 
 

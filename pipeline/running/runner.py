@@ -24,10 +24,12 @@ from pipeline.running.options import Request, RunOptions
 from pipeline.running.scheduler import Scheduler
 from pipeline.spec.selection import add
 from pipeline.stages.guard import leave_output
+from pipeline.stages.tracking import check_viewers
 from pipeline.timing import duration
 from pipeline.workspace import Workspace, raw_data_folder, report_path, run_path, timings_path
 
 MAX_SHOWN = 3  # reports that are printed; if there are more, only their paths are
+_LONG = 60.0  # seconds of training, from which on it is checked beforehand what training would refuse
 
 
 def run_specs(workspace: Workspace, options: RunOptions) -> int:
@@ -36,6 +38,8 @@ def run_specs(workspace: Workspace, options: RunOptions) -> int:
     Raises :class:`UserError` if a spec or a setting is invalid; then nothing is written.
     """
     gpus = None if options.cluster else visible_gpus(options.gpus)
+    if not options.cluster:  # whose nodes may have other viewers
+        check_viewers()
     request = Request.compiled(workspace, options)
     with _alone(workspace) as waited:
         if waited:  # specs may have been edited meanwhile
@@ -77,6 +81,12 @@ def _bring_up_to_date(request: Request, gpus: list[str] | None) -> Board | None:
         runs = request.compilation.runs
         speed, stages = Speed(runs.values(), workspace.private / "timings"), [graph.stages[at] for at in order]
         seconds = {one.address: speed.seconds(runs[one.subject]) if one.kind == "train" else 1.0 for one in stages}
+        new = {one.subject: seconds[one.address] for one in stages if one.kind == "train" and one.address in stale}
+        if sum(new.values()) > _LONG:
+            from pipeline.plan.fit import misfits
+
+            for line in misfits(workspace, request.compilation, new):
+                print(f"pfl: {line}", file=sys.stderr, flush=True)
     if options.dry or not stale:
         recorder.close()
     if options.dry:
@@ -115,8 +125,9 @@ def _needed(request: Request, graph: Graph) -> list[str]:
         targets = [makers[run_path(run, "rounds.parquet")] for run in request.runs]
     else:
         targets = [makers[f"{report_path(name)}/table.parquet"] for name in request.specs]
-        if not request.options.specs:
-            targets += [address for address, stage in graph.stages.items() if stage.kind == "index"]
+        # The index of the default specs, unless it needs reports of specs that were not named.
+        index = [address for address, stage in graph.stages.items() if stage.kind == "index"]
+        targets += [at for at in index if not request.options.specs or set(graph.upstream[at]) <= set(targets)]
     skipped = request.compilation.skipped
     return [at for at in graph.needed(targets) if not (skipped and graph.stages[at].kind == "guard")]
 

@@ -112,6 +112,10 @@ class Catalog:
         """Return the names of the options of all entries of a kind, or of a group of settings, sorted."""
         return sorted({option.name for name in self.names(kind) for option in self.options(kind, name)})
 
+    def group_of(self, option: str) -> str:
+        """Return the group of settings that has an option, or ""."""
+        return next((group for group in self.settings if option in self.all_options(group)), "")
+
     def beside(self, kind: str) -> list[str]:
         """Return the fields of a run that a value of this component's axis can set besides its own options.
 
@@ -161,7 +165,7 @@ class Catalog:
         if problem := self.broken.get(kind, {}).get(name):
             raise Invalid("name", (), problem)
         if name not in self.names(kind):
-            raise Invalid("name", (), f"unknown {kind} {show(name)}{did_you_mean(name, self.names(kind))}")
+            raise Invalid("name", (), f"unknown {kind} {show(name)}{_nearest(kind, name, self.names(kind))}")
         model = self.model(kind, name)
         try:
             stated = {option: value for option, value in values.items() if option not in own}
@@ -232,6 +236,16 @@ def _fields(infos: Iterable[OptionInfo]) -> dict[str, Any]:
         field = Field(... if info.required else info.default, alias=info.name, description=info.help)
         fields[f"of_{info.name}"] = (item | None if info.optional else item, field)
     return fields
+
+
+def _nearest(kind: str, name: str, known: list[str]) -> str:
+    """Return the end of an error message: how to name one of timm's models, or else the nearest known entry."""
+    if kind == "backbone":
+        from timm import is_model  # slow, so only for a message
+
+        if is_model(name):
+            return f"; it is one of timm's: write {{name: timm_model, model: {name}}}"
+    return did_you_mean(name, known)
 
 
 def _without_later(part: dict[str, Any], infos: Iterable[OptionInfo]) -> dict[str, Any]:

@@ -186,7 +186,8 @@ def _read_axis(name: str, values: Any, patcher: Patcher) -> Axis:
         allowed = f"letters, digits, '_', '-', and a name that is none of {', '.join(_RESERVED)}"
         named = _AXIS_NAME.fullmatch(name) and name not in _RESERVED
         document.check(named, address, f"{show(name)} cannot name an axis; use {allowed}")
-        hint = did_you_mean(name, list(RUN_FIELDS))
+        group = patcher.catalog.group_of(name)
+        hint = f"; did you mean '{group}.{name}'?" if group else did_you_mean(name, list(RUN_FIELDS))
         message = f"no run field, so its values must be `label: patch of a run` lines{hint}"
         document.check(isinstance(values, dict), address, message)
     axis = Axis(name, {}, {})

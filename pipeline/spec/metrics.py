@@ -143,19 +143,19 @@ else:
 class Quantity(Part):
     """What cells show in place of the table's metric, or options of that metric."""
 
-    metric: Metric | None = Field(None, description="Left out: the table's.")
+    metric: Metric | None = Field(None, description="Default: the table's.")
     percent_of: dict[str, Label] = Field({}, description="Shown in percent of the row with these labels.")
     added_to: dict[str, Label] | Literal["backbone"] | None = Field(
-        None, description="Shown as what comes on top, in percent of the row with these labels, or of the backbone."
+        None, description="Shown as the increase over the row with these labels, or over the backbone, in percent."
     )
     accuracy: float | None = Field(None, gt=0, le=100, description="Of `rounds_to`: the accuracy in percent.")
     kind: Literal["se", "eca", "ca"] | None = Field(None, description="Of `attention_weight`.")
-    position: int | None = Field(None, ge=1, description="Of `attention_weight`, from 1; left out: the mean over all.")
-    model: Literal["personal", "global"] | None = Field(None, description="Whose model; left out: each client's own.")
+    position: int | None = Field(None, ge=1, description="Of `attention_weight`, from 1; default: the mean over all.")
+    model: Literal["personal", "global"] | None = Field(None, description="Whose model; default: each client's own.")
     moment: Literal["after_aggregation", "after_training"] | None = Field(
-        None, description="When; left out: after aggregation."
+        None, description="When; default: after aggregation."
     )
-    on: Literal["own", "all"] | None = Field(None, description="On whose test samples; left out: the client's own.")
+    on: Literal["own", "all"] | None = Field(None, description="On whose test samples; default: the client's own.")
 
     @model_serializer(mode="wrap")
     def _said(self, handler: Any) -> dict[str, Any]:

@@ -123,7 +123,9 @@ class Patcher:
             self._part([as_patch({field: value}, address)], field, value, complete=False)
         else:
             part, dot, option = field.partition(".")
-            hint = f"; write {part}: {{{option}: …}}" if dot else did_you_mean(field, list(RUN_FIELDS))
+            if not dot and (group := self.catalog.group_of(field)):
+                part, option = group, field
+            hint = f"; write {part}: {{{option}: …}}" if option else did_you_mean(field, list(RUN_FIELDS))
             raise self.document.error(address, f"unknown run field{hint}")
         return value
 

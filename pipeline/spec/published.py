@@ -1,7 +1,8 @@
-"""Published values: a CSV file beside the spec, with a column per table axis, then mean, std, quoted and note.
+"""Published values: a CSV file beside the spec, with a column per table axis, then mean and std.
 
-Two further columns are optional: ``misprint`` marks a printed mean that cannot be right and may be any text, and
-``explained`` says why the obtained value differs.
+Four further columns are optional: ``quoted`` marks a value from an earlier paper, ``note`` is printed with it,
+``misprint`` marks a printed mean that cannot be right and may be any text, and ``explained`` says why the obtained
+value differs.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from pipeline.spec.table import Published
 from pipeline.spec.yamlfile import read_text, show
 
 _NUMBER = re.compile(r"-?[0-9]{1,300}(\.[0-9]+)?")
-_VALUES = ("mean", "std", "quoted", "note")
-_OPTIONAL = ("misprint", "explained")
+_VALUES = ("mean", "std")
+_OPTIONAL = ("quoted", "note", "misprint", "explained")
 
 
 class PublishedRow(NamedTuple):
@@ -102,7 +103,8 @@ def _value(cells: dict[str, str], where: str, units: bool) -> Published:
         _check(units or std <= 100, where, "std", f"a deviation of {std:g} percent is above 100")
         _check(std >= 0, where, "std", f"{show(cells['std'])} must not be negative")
     mean, step = None, 0.0
-    if not cells["mean"] and cells["note"]:  # unreadable or unknown, as the note says
+    note = cells.get("note", "")
+    if not cells["mean"] and note:  # unreadable or unknown, as the note says
         _check(std is None, where, "std", f"{show(cells['std'])} without a mean")
     elif units:
         mean, step = _number_with_unit(cells["mean"], where, "mean")
@@ -111,8 +113,8 @@ def _value(cells: dict[str, str], where: str, units: bool) -> Published:
     return Published(
         mean=mean,
         std=std,
-        quoted=cells["quoted"] == "yes",
-        note=cells["note"],
+        quoted=cells.get("quoted") == "yes",
+        note=note,
         printed=cells["mean"] if units else "",
         step=step,
         explained=cells.get("explained", ""),
@@ -123,7 +125,7 @@ def _misprint(cells: dict[str, str], where: str) -> Published:
     """Return a value that is a misprint, with its text. Raises :class:`UserError` if text or note is missing."""
     for column in ("mean", "note"):
         message = "missing; a misprint has what is printed, and why it cannot be so"
-        _check(cells[column], where, column, message)
+        _check(cells.get(column), where, column, message)
     return Published(mean=None, std=None, quoted=False, note=cells["note"], printed=cells["mean"], misprint=True)
 
 

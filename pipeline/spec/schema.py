@@ -44,7 +44,7 @@ class Pretrain(Part):
     share: float = Field(0.2, gt=0, lt=1, description="Share of the training samples, drawn at random.")
     epochs: int = Field(10, ge=1, description="Passes over them.")
     lr: float = Field(0.05, gt=0, description="Learning rate; the momentum is 0.9.")
-    seed: Natural = Field(0, description="Seed of the draw, initial weights and batches; the run's own plays no part.")
+    seed: Natural = Field(0, description="Seed of the draw, initial weights and batches; the run's seed has no effect.")
 
 
 class Features(Part):
@@ -52,7 +52,9 @@ class Features(Part):
 
     backbone: str = Field(description="A name of `pfl list backbones`; its options stand beside it.")
     weights: str | None = Field(None, description="File of weights, as `pretrained` of a backbone takes it.")
-    pretrain: Pretrain | None = Field(None, description="Or: the encoder is trained on some of the training samples.")
+    pretrain: Pretrain | None = Field(
+        None, description="Instead of weights: train the encoder on some of the training samples."
+    )
 
     @model_validator(mode="after")
     def _trained_in_one_way(self) -> Features:
@@ -73,7 +75,7 @@ class Resources(Part):
 
     cpus: float = Field(1.0, gt=0, description="Processor cores.")
     gpus: float = Field(0.0, ge=0, le=1, description="The share of a GPU, such as 0.25, or 1.")
-    memory: float = Field(0.0, ge=0, description="GiB of the host's memory; 0 does not say.")
+    memory: float = Field(0.0, ge=0, description="GiB of the host's memory; 0: not stated.")
 
     def at_least(self, other: Resources) -> Resources:
         """Return the larger value of each field of both."""
@@ -85,8 +87,8 @@ class Grid(Part):
 
     base: RunPatch = Field({}, description="What all runs share.")
     axes: Axes = Field({}, description="What varies: every combination of values is a run.")
-    only: Where = Field({}, description="Of the axes named here these labels are kept, and all others left out.")
-    exclude: list[Where] = Field([], description="Combinations that are no runs.")
+    only: Where = Field({}, description="Axis → the labels to use; its other labels are left out.")
+    exclude: list[Where] = Field([], description="Combinations of labels that are left out.")
     overrides: list[Override] = Field([], description="Patches of some runs, applied in order.")
 
 
@@ -104,10 +106,10 @@ class Tune(Part):
     space: Space = Field(
         {}, description="Setting of training, method or backbone → values: `training.lr: [0.01, 0.1]`."
     )
-    also: list[TuneOverride] = Field([], description="What is otherwise for some runs: further settings, other trials.")
-    where: Where = Field({}, description="Labels of the runs that are tuned; left out: all.")
-    trials: int | None = Field(None, ge=1, description="Most combinations that are tried, drawn at random; null: all.")
-    seeds: list[Natural] = Field([1000], min_length=1, description="Seeds of the trials, none of which a run may have.")
+    also: list[TuneOverride] = Field([], description="Exceptions for some runs: further settings, other trials.")
+    where: Where = Field({}, description="Labels of the runs to tune; default: all.")
+    trials: int | None = Field(None, ge=1, description="Number of combinations to try, drawn at random; null: all.")
+    seeds: list[Natural] = Field([1000], min_length=1, description="Seeds of the trials; runs must have other seeds.")
     trial: RunPatch = Field({}, description="A patch of every trial, such as `training: {rounds: 10}`.")
 
 
@@ -115,7 +117,7 @@ class Derived(Part):
     """Columns of ranks to the right of a table: one for each of its columns, or for each group of them."""
 
     show: Literal["rank"] = Field(description="The rank of a row within a column, 1 the best.")
-    over: list[str] | None = Field(None, description="Axes of the columns to take the mean over; left out: all.")
+    over: list[str] | None = Field(None, description="Axes of the columns to take the mean over; default: all.")
 
 
 class TableSection(Part):
@@ -125,9 +127,9 @@ class TableSection(Part):
     rows: list[str] = Field([], description="Axes that vary down the table, outer to inner.")
     columns: list[str] = Field([], description="Axes that vary across the table, outer to inner.")
     average_over: list[str] = Field([], description="Axes that are averaged inside a cell.")
-    clients: dict[str, dict[str, Natural]] = Field({}, description="Of one axis: labels of single clients, from 0.")
+    clients: dict[str, dict[str, Natural]] = Field({}, description="Of one axis: label → the client it shows, from 0.")
     metric: Metric = Field("last_rounds", description="The protocol of the accuracies, or another quantity.")
-    quantity: Quantity = Field(Quantity(), description="What more is to be said of a metric.")
+    quantity: Quantity = Field(Quantity(), description="Options of the metric.")
     quantities: dict[str, dict[str, Quantity]] = Field({}, description="Per axis: labels that show another quantity.")
     better: Better = Field("higher", description="Which values are set in bold.")
     decimals: int = Field(2, ge=0, le=6, description="Decimal places of printed values.")
@@ -150,7 +152,7 @@ class Claim(Part):
     better: Where | None = Field(None, description="Labels of the cells said to be better.")
     steadier: Where | None = Field(None, description="Labels of the cells said to vary less, over axes or by their ±.")
     within: float | None = Field(None, ge=0, description="Largest range, in points, of cells over the axes of `over`.")
-    than: Where | None = Field(None, description="Labels they are compared with; `others` is all other labels.")
+    than: Where | None = Field(None, description="Labels of the cells to compare with; `others`: all other labels.")
     over: list[str] = Field([], description="Axes that means or ranges are taken over.")
     where: Where = Field({}, description="Labels that restrict the comparison, on other axes.")
     margin: float = Field(0.0, ge=0, description="By how much better or narrower, in points.")
@@ -192,8 +194,10 @@ class Claim(Part):
 class SpecFile(Part):
     """One experiment: a grid of runs, the table it becomes, published values and claims."""
 
-    extends: str | list[str] | None = Field(None, description="Specs to inherit from, each laid over those before it.")
-    abstract: bool = Field(False, description="Only to be inherited from: compiles to nothing.")
+    extends: str | list[str] | None = Field(
+        None, description="Specs to inherit from; later ones override earlier ones."
+    )
+    abstract: bool = Field(False, description="True: only for other specs to inherit from, without runs.")
     title: Line = Field("", description="One line, the heading of the report.")
     paper: Publication | None = None
     notes: list[Line] = Field([], description="Lines printed under the table.")
@@ -203,7 +207,7 @@ class SpecFile(Part):
     table: TableSection | None = None
     claims: list[Claim] = Field([])
     figures: Annotated[list[FigureName], AfterValidator(_each_once)] | None = Field(
-        None, description="What the report shows beside its table; left out: the analyses that its runs made."
+        None, description="Figures beside the table; default: the analyses that its runs made."
     )
 
 
@@ -231,7 +235,7 @@ _FAULTS = {  # pydantic's type of error → what the value must be
 def first_fault(error: ValidationError, model: type[Part], noun: str = "key") -> tuple[Address, str]:
     """Return address and message of an error; missing keys come last, as a misspelt key can be the cause of one."""
     details = min(error.errors(include_url=False), key=lambda item: item["type"] == "missing")
-    kind = details["type"]
+    kind, given = details["type"], details["input"]
     if kind == "extra_forbidden":
         *path, key = details["loc"]  # the user's key, even if it looks like a step of pydantic
         loc = (*_without_pydantic_steps(path), key)
@@ -242,7 +246,8 @@ def first_fault(error: ValidationError, model: type[Part], noun: str = "key") ->
     if kind == "value_error":
         return loc, str(details["ctx"]["error"])
     words = _FAULTS.get(kind, f"otherwise: {details['msg']}").format(**details.get("ctx", {}))
-    return loc, f"{show(details['input'])} must be {words}"
+    whole = f"; write {given:.0f}" if kind == "int_type" and isinstance(given, float) and given.is_integer() else ""
+    return loc, f"{show(given)} must be {words}{whole}"
 
 
 def _without_pydantic_steps(loc: Iterable[str | int]) -> Address:

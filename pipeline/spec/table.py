@@ -25,7 +25,7 @@ class _Frozen(BaseModel):
 class Publication(Part):
     """The publication whose table a spec reproduces."""
 
-    name: Line = Field(description="How the paper is called in reports.")
+    name: Line = Field(description="Its name in reports.")
     citation: Line = Field("", description="Authors, title, venue, year.")
     table: Line = Field("", description="Which table or figure, as the paper numbers it.")
 

@@ -129,7 +129,7 @@ def load_yaml(path: Path, label: str) -> Document:
 def read_text(path: Path, label: str) -> str:
     """Read a small text file in UTF-8. Raises :class:`UserError`."""
     if path.exists() and not path.is_file():  # opening a pipe would block
-        raise UserError(f"{label}: cannot be read: no plain file")
+        raise UserError(f"{label}: cannot be read: it is no regular file")
     try:
         with path.open("rb") as file:
             raw = file.read(MAX_BYTES + 1)

@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -97,6 +98,22 @@ def wandb(run: Run, private: Path) -> tuple[Log, Callable[[], None]]:
 TRACKERS = {"tensorboard": tensorboard, "mlflow": mlflow, "wandb": wandb}
 
 
+def viewers() -> list[str]:
+    """Return the viewers that ``$PFL_TRACK`` names. Raises :class:`UserError` if one is unknown."""
+    names = [name for one in os.environ.get("PFL_TRACK", "").split(",") if (name := one.strip())]
+    for name in names:
+        if name not in TRACKERS:
+            raise UserError(f"PFL_TRACK: unknown viewer {name!r}{did_you_mean(name, list(TRACKERS))}")
+    return names
+
+
+def check_viewers() -> None:
+    """Raise :class:`UserError` if a viewer that ``$PFL_TRACK`` names is unknown or not installed here."""
+    for name in viewers():
+        if find_spec(name) is None:
+            raise UserError(f"PFL_TRACK: {name} is not installed; pip install 'pfl-pipeline[track]'")
+
+
 @contextmanager
 def tracked(run: Run, private: Path, show: Callable[[Progress], None]) -> Iterator[Callable[[Progress], None]]:
     """Yield a function to call after each round, which calls `show` and the viewers of ``$PFL_TRACK``.
@@ -126,9 +143,7 @@ def tracked(run: Run, private: Path, show: Callable[[Progress], None]) -> Iterat
             with attempt(name):
                 log(progress.round, figures)
 
-    for name in filter(None, map(str.strip, os.environ.get("PFL_TRACK", "").split(","))):
-        if name not in TRACKERS:
-            raise UserError(f"unknown viewer {name!r}{did_you_mean(name, list(TRACKERS))}")
+    for name in viewers():
         with attempt(name):
             trackers[name] = TRACKERS[name](run, private)
     try:

@@ -52,11 +52,11 @@ _FILES = {
 # This section makes the folder a study: `pfl` and `dvc repro` find it from anywhere inside.
 [tool.pfl]
 default = [DEFAULT]    # what a bare `dvc repro` and a bare `pfl run` bring up to date
-compile = []    # further specs that all who work on the study shall see in DVC; on one machine: pfl add SPEC
-watch_upgrades = true    # every `dvc repro` asks whether pfl was upgraded; false: `dvc status` can be clean
+compile = []    # further specs that DVC sees in every clone; on this machine only: pfl add SPEC
+watch_upgrades = true    # every `dvc repro` checks for an upgrade of pfl; false: `dvc status` can be clean
 """,
     "requirements.txt": """\
-# No package index has it: put its wheel beside this file, and into git.
+# No package index has this package: put its wheel beside this file, and into git.
 --find-links .
 pfl-pipeline==VERSION
 """,
@@ -91,9 +91,12 @@ pfl-pipeline==VERSION
 /.dvc/tmp/
 /.dvc/config.local
 /.pfl/
+/exports/
+/dvc_plots/
 __pycache__/
 .venv/
 """,
+    ".gitattributes": "/stages/** linguist-generated\n/dvc.yaml linguist-generated\n",
     ".vscode/settings.json": f'{{"yaml.schemas": {{"./{SCHEMA}": "specs/**/*.yaml"}}}}\n',
     ".github/workflows/study.yml": """\
 name: study
@@ -115,7 +118,7 @@ jobs:
 
 
 _METHOD = '''\
-"""TITLE: what it does otherwise than others, in a line."""
+"""TITLE: in one line, what it does differently from other methods."""
 
 from torch import Tensor
 
@@ -132,15 +135,15 @@ class CLASS(Method):
     citation = "where it is from"
     personal = ("head",)  # groups of the backbone that stay on the client: pfl describe convnet
 
-    mu: float = option(0.1, ge=0, help="Weight of the distance from what was received; 0 is FedPer.")
+    mu: float = option(0.1, ge=0, help="Weight of the distance from the received body; 0 is FedPer.")
 
     def loss(self, local: ClientView, params: Tensors, batch: Batch) -> Tensor:
         shared = local.parameters & local.roles.shared
-        apart = sum((params[name] - local.received[name]).square().sum() for name in params if name in shared)
-        return super().loss(local, params, batch) + 0.5 * self.mu * apart
+        distance = sum((params[name] - local.received[name]).square().sum() for name in params if name in shared)
+        return super().loss(local, params, batch) + 0.5 * self.mu * distance
 '''
 _BACKBONE = '''\
-"""TITLE: what kind of model it is, in a line."""
+"""TITLE: in one line, what kind of model it is."""
 
 from torch import Tensor, nn
 
@@ -152,7 +155,7 @@ class CLASS(nn.Module):
     """A convolution over the image, then a hidden layer."""
 
     citation = "where it is from"
-    # Group → pattern over the names of the state; what a spec or a method calls personal are groups.
+    # Group → pattern over the names of the state. A spec or a method can keep a group on the clients (personal).
     groups = {"conv": "conv", "fc": "fc", "head": "head"}
 
     def __init__(self, shape: tuple[int, ...], classes: int, width: int = 16) -> None:
@@ -168,7 +171,7 @@ class CLASS(nn.Module):
         return self.head(self.fc(features).relu())
 '''
 _DATASET = '''\
-"""TITLE: what is in it, in a line."""
+"""TITLE: in one line, what it contains."""
 
 from pathlib import Path
 
@@ -188,7 +191,7 @@ class CLASS(Dataset):
     download_size = "none"
     original = (1, 8, 8)  # channels, height, width
     class_names = ("rows", "columns", "diagonals")
-    counts = (450, 150)  # samples for training and for test; for none of the latter, partitions draw them
+    counts = (450, 150)  # samples for training and for test; if there are none for test, the partition draws them
     mean = (0.38,)  # per channel, of values from 0 to 1
     std = (0.31,)
 
@@ -202,7 +205,7 @@ class CLASS(Dataset):
         return self.complete(images, labels, np.arange(600) < 450, where="a generator", source="a generator")
 '''
 _PARTITION = '''\
-"""TITLE: who gets which samples, in a line."""
+"""TITLE: in one line, which client gets which samples."""
 
 import numpy as np
 
@@ -213,14 +216,14 @@ from pflcore.partitions import PARTITIONS, Partition
 
 @PARTITIONS.register
 class CLASS(Partition):
-    """Some share of each client's samples is of one class, the others are of any."""
+    """A share of each client's samples is of one class, the others are of any class."""
 
     citation = "where it is from"
 
-    own: float = option(0.5, ge=0, le=1, help="Share of the samples that go to the clients whose class they are of.")
+    own: float = option(0.5, ge=0, le=1, help="Share of the samples that go to clients of their class.")
 
     def split(self, samples: Samples, sides: list[Rows], clients: int, rng: np.random.Generator) -> Rows:
-        """The client of each sample; -1 leaves it out. Training and test samples are dealt alike."""
+        """Return the client of each sample; -1 leaves it out. Training and test samples are split in the same way."""
         owners = np.full(len(samples), -1)
         for rows in sides:
             steps = -(-clients // samples.classes)  # clients whose class it is
@@ -240,7 +243,7 @@ def create(folder: Path, source: str | None = None) -> list[str]:
     folder = folder.absolute()
     existed = folder.is_dir()
     if folder.exists() and (not existed or {path.name for path in folder.iterdir()} - {".git"}):
-        raise UserError(f"{folder}: there is something already; name a folder that is not there yet, or an empty one")
+        raise UserError(f"{folder}: exists and is not an empty folder; name a new or an empty one")
     names, specs = needed(source) if source else (["first"], {"first.yaml": FIRST})
     words = {"DEFAULT": ", ".join(f'"{name}"' for name in names), "VERSION": version("pfl-pipeline")}
     try:
@@ -281,14 +284,14 @@ def needed(word: str) -> tuple[list[str], dict[str, str]]:
         if not document.data.get("abstract"):
             concrete.append(name)
     if not concrete:
-        raise UserError(f"{word}: only to be extended; name a spec that extends it")
+        raise UserError(f"{word}: abstract; name a spec that extends it")
     return concrete, {path.relative_to(folder).as_posix(): path.read_text(encoding="utf-8") for path in sorted(files)}
 
 
 def begin(kind: str, name: str, home: Path) -> Path:
     """Write the file of a part of the study's own, which runs as it is, and return its path."""
     if kind not in TEMPLATES:
-        raise UserError(f"pfl new {kind}: there is a file to begin with for {', '.join(TEMPLATES)}")
+        raise UserError(f"pfl new {kind}: the first word must be one of {', '.join(TEMPLATES)}")
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
         raise UserError(f"{name!r} cannot be the name of a {kind}; use a-z, 0-9 and '_', and begin with a letter")
     use_study(home)

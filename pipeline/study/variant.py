@@ -77,7 +77,7 @@ def _override(spec: Spec, catalog: Catalog, word: str) -> dict[str, Any]:
     except UserError:
         raise UserError(f"--set {word!r}: the value is not YAML") from None
     if (tune := spec.body.tune) and any(key in space for space in (tune.space, *(one.space for one in tune.also))):
-        raise UserError(f"--set {key}: {spec.id} tunes it, and a tuned value replaces a stated one")
+        raise UserError(f"--set {key}: {spec.id} tunes it, so the tuned value would replace this one")
     part, dot, option = key.partition(".")
     if not dot:
         return {"when": {}, "set": {part: value}}

@@ -24,7 +24,7 @@ from pipeline.cli.commands import COMMANDS, LEDGER, app
 from pipeline.compile.compiler import compile_workspace
 from pipeline.compile.generated import write
 
-VALID = "1 spec is valid: 2 run slots, 2 runs\n"
+VALID = "1 spec is valid: 2 runs, 2 if specs shared none\n"
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def test_adding_and_dropping(project: Project, pfl: Pfl) -> None:
     before = project.generated()
     assert pfl(project.root, "add", "paper")[1].startswith("3 specs, 4 runs: 2 runs and 2 reports")
     assert project.generated()["dvc.yaml"] == before["dvc.yaml"]
-    assert refused(pfl(project.root, "add", "paper/base")).startswith("paper/base: only to be extended; add a spec")
+    assert refused(pfl(project.root, "add", "paper/base")).startswith("paper/base: abstract; add a spec")
     assert pfl(project.root, "drop", "specs/paper/two.yaml")[1].startswith("2 specs, 3 runs: ")
     assert refused(pfl(project.root, "drop", "paper/two")).startswith("paper/two: it has not been added here")
     project.write("specs/paper/one.yaml", "gird: {}\n")
@@ -121,8 +121,8 @@ def test_settings_keys_and_specs_are_described_and_listed(project: Project, pfl:
         "describe run": ["clients", "whole number, at least 1"],
         "describe table": ["keys of `quantity`"],
         "describe quantity": ["quantity · a part of specs\n", "percent_of", "quantity · partition · "],
-        "drop --help": ["All that were added."],
-        "run --help": ["After a failure, go on with what does not depend on it."],
+        "drop --help": ["All added specs."],
+        "run --help": ["After a failure, continue with everything that does not"],
     }
     for words, expected in shown.items():
         code, out, err = pfl(project.root, *words.split())
@@ -148,7 +148,7 @@ WRONG = {
     "describe digits5 --set source=1": "digits5.source = 1 must be str",
     "fetch domanet": "unknown dataset 'domanet'; did you mean 'domainnet'?",
     "describe pathological --clients 7": "pathological: 7 clients with 2 classes each make 14 places",
-    "describe fedtp --clients 7": "--dataset, --clients and --set draw a partition; 'fedtp' is none",
+    "describe fedtp --clients 7": "--dataset, --clients and --set are for partitions, and 'fedtp' is none",
     "describe methd fedtp": "describe takes a name, or a kind (dataset, partition, backbone, method, condition, ",
     "check fedtp fedper": "check takes a name, or a kind (method, backbone) and a name; got 'fedtp fedper'",
     "check method fedtp tiny": "check takes a name, or a kind (method, backbone) and a name; got 'method fedtp tiny'",
@@ -197,7 +197,7 @@ def test_an_interruption_and_a_broken_database_are_one_line(project: Project, pf
         raise error
 
     monkeypatch.setattr("pipeline.cli.run.compile_workspace", lambda *_: fail(KeyboardInterrupt()))
-    line = "pfl: interrupted; the same command goes on from the last checkpoint\n"
+    line = "pfl: interrupted; the same command continues from the last checkpoint\n"
     assert pfl(project.root, "validate") == (130, "", line)
     monkeypatch.setattr(cli.commands, "app", lambda **_: fail(sqlite3.OperationalError("disk I/O error")))
     assert refused(pfl(project.root)) == "DVC's own database of files: disk I/O error; is the disk full?"

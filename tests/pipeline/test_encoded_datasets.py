@@ -75,7 +75,7 @@ def test_specs_share_an_encoder_and_the_samples_that_it_reads(tmp_path):
     assert read_record(project.root / RECORDS, encoders[0].subject)["dataset"]["features"]
     assert FILE in next(one for one in compilation.stages if one.kind == "guard").deps
     (project.root / FILE).unlink()
-    with pytest.raises(UserError, match=f"^{FILE}: is not here, so nobody can tell which runs began with it"):
+    with pytest.raises(UserError, match=f"^{FILE}: is missing, so it is unknown which runs began with it"):
         unused(project.workspace())
 
 

@@ -23,7 +23,7 @@ REFUSED = {
     "run --sed 1": "no such option: --sed; did you mean '--seed'?",
     "rnu": "no such command 'rnu'; did you mean 'run'?",
     "run --seed x": "invalid value for '--seed': Input should be a valid integer",
-    "list": "missing argument 'what'; see `pfl list --help`",
+    "list": "missing argument 'what': specs, datasets, ",
     "run two --set training.rouds=3": "--set training.rouds: unknown option; did you mean 'rounds'?",
     "run two --set method.muu=3": "--set method.muu: no method of two has this option; did you mean 'mu'?",
     "run two --set traning.rounds=3": "--set traning: unknown run field; did you mean 'training'?",
@@ -64,7 +64,7 @@ def test_a_broken_spec_stops_no_command_that_does_not_need_it(tmp_path: Path, pf
     project = make_project(tmp_path, default=["tiny"])
     project.write("specs/bad.yaml", "gird: {}\n")
     misnamed = project.write("specs/Copy of tiny.yaml", "")
-    both = [f"pfl: left alone: {MISNAMED}", f"pfl: left alone: {BAD}"]
+    both = [f"pfl: skipped: {MISNAMED}", f"pfl: skipped: {BAD}"]
     shown = dict.fromkeys(("run tiny --dry-run", "list specs", "report", "ledger list"), both)
     for words, expected in {**shown, "plan tiny": both[:1], "describe partition tiny": []}.items():
         code, _, err = pfl(project.root, *words.split())

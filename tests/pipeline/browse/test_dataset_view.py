@@ -69,7 +69,7 @@ def test_a_broken_part_of_a_study_hides_no_other(tmp_path, capsys):
         assert "needs folder" in shown["bare"] and "ready" in shown["noise"] and "digits" in shown
         said = capsys.readouterr().err.splitlines()
         problem = "datasets/gone.py:1: the dataset cannot be imported: ModuleNotFoundError: No module named 'gone'"
-        assert said[0] == f"pfl: left alone: {problem}" and "left alone: dataset 'asks'" in said[1] and len(said) == 2
+        assert said[0] == f"pfl: skipped: {problem}" and "skipped: dataset 'asks'" in said[1] and len(said) == 2
         assert line_of(describe, "gone", workspace, catalog, Console(file=out)) == problem
         with pytest.raises(Invalid) as error:
             catalog.validate("dataset", {"name": "gone"})
@@ -88,7 +88,7 @@ def test_what_has_an_address_and_a_hash_is_fetched_and_the_rest_is_a_persons(tmp
     expected = {f"{domain}.zip" for domain in domainnet.DomainNet.domains}
     assert {path.name for path in (data / "domainnet").iterdir()} == expected
     assert host.sent == 6 * len(CONTENT) and len(host.asked) == 7
-    with pytest.raises(UserError, match=r"^domainnet: a person has to get FedBN's lists; "):
+    with pytest.raises(UserError, match=r"^domainnet: get FedBN's lists yourself; "):
         fetch("domainnet", tmp_path, said, {"lists": "fedbn"})
     assert len(host.asked) == 7, "what is here is not fetched again"
     shown = said.file.getvalue()

@@ -82,4 +82,4 @@ def test_wrong_addresses_and_no_network(site, tmp_path, monkeypatch):
     ):
         assert line_of(fetched, address, tmp_path).startswith(f"{address}: {problem}")
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:1")
-    assert "could not be fetched (ConnectError); check the network" in line_of(fetched, "hf:some/pets", tmp_path)
+    assert "could not be fetched (ConnectError); check network and disk" in line_of(fetched, "hf:some/pets", tmp_path)

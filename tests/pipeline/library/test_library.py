@@ -101,7 +101,7 @@ def test_last_states_have_models_and_kept_results_none_and_no_artifacts(reproduc
     assert after["loss"].isna().all() and before["loss"].notna().all()  # a mean over clients is no client's
     pd.testing.assert_frame_equal(before.drop(columns="loss"), after.drop(columns="loss"))
     assert set(study.runs("tiny")["state"]) == {"kept"} and study.runs("tiny")["kept"].notna().all()
-    refuses(r"^tiny: its samples have not been dealt here", study.partition, "tiny")
+    refuses(r"^tiny: its partitions have not been made here", study.partition, "tiny")
 
 
 @pytest.fixture(scope="module")

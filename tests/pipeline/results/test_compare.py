@@ -56,8 +56,11 @@ def test_cells_of_two_tables(tmp_path):
     (pair,) = tables.compare(workspace, "d", "e")
     assert (pair.labels, pair.first, pair.second, pair.difference) == ("M, t", "80.50±0.00", "81.00±0.00", "+0.50")
     assert [one.labels for one in tables.compare(workspace, "e", "f")] == ["M"]
+    assert [one.second for one in tables.compare(workspace, "f", "d", {"setting": "t"})] == ["80.50±0.00"]
+    with pytest.raises(UserError, match="no axis of these tables; did you mean 'setting'"):
+        tables.compare(workspace, "f", "d", {"setings": "t"})
     for specs, line in {
-        ("f", "d"): "d: several cells for M; the other table lacks one of its axes",
+        ("f", "d"): "d: several cells for M; choose one label of setting, .* --where setting=LABEL",
         ("f", "g"): "f and g have no cells with the same labels",
         ("f", "h"): "h: its report has not been made; type `pfl run h`",
     }.items():

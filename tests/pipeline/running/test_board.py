@@ -39,7 +39,7 @@ def test_it_is_kept_in_a_file(board, tmp_path):
     again = Board.load(path)
     assert again.ended and not again.alive
     path.write_text('{"entries": [{"x": 1}]}')
-    with pytest.raises(UserError, match=r"run\.json: cannot be read; the next `pfl run` writes it anew"):
+    with pytest.raises(UserError, match=r"run\.json: cannot be read; the next `pfl run` writes it again"):
         Board.load(path)
 
 
@@ -70,12 +70,12 @@ def test_status_and_the_end_name_what_runs_and_what_went_wrong(board):
     assert all(words in lines[1] for words in ("3/9", "50.00 %", "gpu 1")) and "the reason" in lines[2]
     assert len(shown(True)) == len(lines) + 5
     lines = summary(board)
-    assert "1 done, 1 cached, 1 failed, 1 not done, 1 runs trained" in lines[0] and lines[1] == "diverged: run-a"
+    assert "1 done, 1 cached, 1 failed, 1 not done, 1 run trained" in lines[0] and lines[1] == "diverged: run-a"
     assert lines[2:5] == ["FAILED run-c: the reason", "    line 4", "    line 5"] and "c.log" in lines[-2]
     assert lines[-1].endswith("to try the rest again: pfl run -j 2")
     board.process = 2**22 + 1
     first, whole, _, *lines = shown(False)
-    assert "was stopped (it began" in first and first.endswith("type it again, it goes on where it was")
+    assert "was stopped (it began" in first and first.endswith("type it again to continue")
     assert whole == "1 done, 1 stopped, 1 failed, 1 queued (1 cached)" and lines[1].split()[:2] == ["run-b", "stopped"]
 
 

@@ -20,7 +20,7 @@ from pipeline.compile.compiler import source_folder
 from pipeline.running import repro
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs Linux")
-INTERRUPTED = "pfl: interrupted; the same command goes on from the last checkpoint\n"
+INTERRUPTED = "pfl: interrupted; the same command continues from the last checkpoint\n"
 
 # Stands for DVC: executes what it is sent, one after the other.
 DVC = """\

@@ -54,9 +54,20 @@ def is_clean(project):
     return True
 
 
+def test_it_says_before_it_starts_what_would_fail(project, capsys, monkeypatch):
+    long = spec("[fedrod]", rounds=9_999_999, training=", class_weights: balanced")
+    project.write("specs/tiny.yaml", long)
+    assert pfl_run(project, dry=True) == 0
+    assert "fedrod: method fedrod does not go with training.class_weights" in capsys.readouterr().err
+    monkeypatch.setenv("PFL_TRACK", "mlfow")
+    with pytest.raises(UserError, match="unknown viewer 'mlfow'"):
+        pfl_run(project)
+
+
 def test_it_ends_where_dvc_repro_ends(project, original, capsys):
     assert pfl_run(project, dry=True) == 0
     said = capsys.readouterr().out
+    assert pfl_run(project, "tiny", dry=True) == 0 and capsys.readouterr().out == said  # the index too
     assert "guard: not made yet" in said and "9 of 9 stages are to be done, at most; about" in said
     assert not (project.root / "artifacts").exists() and not status_path(project.workspace()).exists()
     assert pfl_run(project, jobs=2) == 0
@@ -97,7 +108,7 @@ def test_a_profile_keeps_what_was_run_in_it(project):
 def test_a_broken_spec_that_nobody_asked_for(project, capsys):
     project.write("specs/broken.yaml", "gird: {}\n")
     assert pfl_run(project, "tiny") == 0
-    assert "pfl: left alone: specs/broken.yaml:1: gird: unknown key" in capsys.readouterr().err
+    assert "pfl: skipped: specs/broken.yaml:1: gird: unknown key" in capsys.readouterr().err
     assert not board_of(project).of_kind("guard")
     # It does not count as looked at: DVC still finds it.
     done = project.repro()
@@ -221,14 +232,14 @@ def test_what_is_stopped_goes_on_from_its_checkpoint_to_the_same_bytes(project, 
             output, _ = process.communicate(timeout=30)
             assert process.returncode == 130 and "Traceback" not in output
             assert "\nstopping; a second Ctrl-C stops at once\n" in output
-            assert output.rstrip().endswith("pfl: interrupted; the same command goes on from the last checkpoint")
+            assert output.rstrip().endswith("pfl: interrupted; the same command continues from the last checkpoint")
             assert not board_of(project).of_state("running")
             with closing(Recorder(project.root, project.compiled().stages)) as recorder:
                 ended = [entry.address for entry in board_of(project).of_state("done")]
                 assert ended and recorder.stale(ended) == {}
     if program.startswith("pfl"):
         first, killed = project.call("pfl", "status").stdout.splitlines()[0], number == signal.SIGKILL
-        how = r"was stopped \(it began .*\); type it again, it goes on where it was" if killed else ".*ended after.*"
+        how = r"was stopped \(it began .*\); type it again to continue" if killed else ".*ended after.*"
         assert re.fullmatch(f"pfl run -j 2: {how}", first), first
     said = project.succeed(*program.split()) + "".join(map(Path.read_text, project.root.glob(".pfl/logs/*")))
     rounds = map(int, re.findall(r"continued from the checkpoint after round (\d+)", said))

@@ -111,7 +111,7 @@ grid:
   exclude: [{{method: A, clients: 5}}, {{method: [D, E], clients: [5, 20]}}]
 table: {{rows: [method], columns: [clients], published: t.csv, clients: {{clients: {{5: 0, 20: 1}}}}}}
 """
-VALUES = "method,clients,mean,std,quoted,note\nC,5,50,,,\nA,9,60,,,\nB,5,70,,,\n"
+VALUES = "method,clients,mean,std\nC,5,50,\nA,9,60,\nB,5,70,\n"
 
 
 def test_what_only_leaves_is_as_in_the_whole_table(tmp_path: Path) -> None:

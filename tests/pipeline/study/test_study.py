@@ -105,10 +105,10 @@ def test_where_a_study_cannot_be_is_one_line_and_nothing_is_left(study, tmp_path
     for folder, source, line in [
         ("ignored/mine", None, r"mine: git ignores this folder, by \S*\.gitignore:1:ignored/; take the rule"),
         ("data{v2}/mine", None, r"mine: DVC fails where a path has braces"),
-        ("mine", None, "there is something already"),
-        ("file", None, "there is something already"),
+        ("mine", None, "exists and is not an empty folder"),
+        ("file", None, "exists and is not an empty folder"),
         ("new", "fedtp/table22", "unknown spec 'fedtp/table22'; did you mean 'fedtp/table2'"),
-        ("new", "fedtp/base", "fedtp/base: only to be extended"),
+        ("new", "fedtp/base", "fedtp/base: abstract"),
     ]:
         with pytest.raises(UserError, match=line):
             create(tmp_path / folder, source)
@@ -194,7 +194,7 @@ def test_what_is_begun_with_passes(kind, tmp_path):
     for words, line in {
         (kind, "my_own"): f"there is a {kind} 'my_own' already; pfl describe {kind} my_own",
         (kind, "My-own"): f"'My-own' cannot be the name of a {kind}",
-        ("optimiser", "mine"): "pfl new optimiser: there is a file to begin with for method, backbone",
+        ("optimiser", "mine"): "pfl new optimiser: the first word must be one of method, backbone",
     }.items():
         with pytest.raises(UserError, match=line):
             begin(*words, tmp_path)
