@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -17,6 +18,8 @@ class ArrayDataset(Dataset):
 
     A subclass states the shape of one sample in ``original``; 0 stands for a size that is known only after loading.
     """
+
+    results_version: ClassVar[int] = 2  # 1 had other generated samples
 
     standardise: bool = option(  # type: ignore[misc]
         True,
