@@ -169,7 +169,7 @@ def test_a_removed_spec_takes_its_files_and_locks_along_but_for_shared_runs(proj
 def test_a_name_that_dvc_or_a_report_would_trip_over_is_one_line_and_nothing_is_written(tmp_path):
     for name, message in {
         "data/a": "a folder of specs cannot be called 'data'",
-        "dvc": "DVC takes every dvc.yaml",
+        "dvc": "DVC would read this file as its own",
         "tiny/a/b": "its report would lie inside that of specs/tiny.yaml",
     }.items():
         project = make_project(tmp_path / name, {"specs/tiny.yaml": spec(), f"specs/{name}.yaml": spec("[local]")})
