@@ -73,11 +73,8 @@ def check_plain(path: Path) -> None:
     """
     try:
         path.stat()
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror or error})") from None
-    if not path.is_file():
-        raise UserError(f"{path}: no plain file, but a folder, a pipe or a device; move it away")
-    try:
+        if not path.is_file():
+            raise UserError(f"{path}: no plain file, but a folder, a pipe or a device; move it away")
         with path.open("rb") as file:
             check_no_pointer(file.read(99), str(path))
     except OSError as error:
@@ -154,16 +151,12 @@ def csv_rows(path: Path, header: str, where: str) -> Iterator[tuple[str, list[st
             reader = csv.reader(file)
             found = ",".join(word.strip() for word in next(reader, []))
             if found != header:
-                mark = next((name for sign, name in ((";", ";"), ("\t", "tabs")) if sign in found), "")
-                between = f", with commas and not {mark} between them" if mark else ""
-                raise UserError(f"{where}:1: must be {header}{between}")
+                raise UserError(f"{where}:1: must be {header}, with commas between the names")
             for line in reader:
                 if line:
                     yield f"{where}:{reader.line_num}", [cell.strip() for cell in line]
-    except UnicodeDecodeError:
-        raise UserError(f"{where}: not UTF-8; save it as UTF-8") from None
-    except csv.Error as error:
-        raise UserError(f"{where}: not a CSV file ({error})") from None
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise UserError(f"{where}: not a CSV file in UTF-8 ({error})") from None
 
 
 def parse_json(text: str | bytes) -> Any:

@@ -63,7 +63,7 @@ CASES = {
         (b"a\nc\n", "c is listed twice in trainval and test"),
     ],
     "voc2007: an image": [
-        (b"not an image", "not a readable image (not JPEG or PNG, or of a rare kind)"),
+        (b"not an image", "not a readable image (no JPEG or PNG that Pillow can read)"),
         (Path.unlink, "JPEGImages/a.jpg is missing"),
     ],
     "voc2007: boxes": [
@@ -86,7 +86,7 @@ CASES = {
         (lambda path: write_usps_hdf5(path, train_data=pixels(0, 256) / 99), "a pixel is outside"),
     ],
     "mnistm: an image": [
-        (b"no image", "not a readable image (not PNG, or of a rare kind)"),
+        (b"no image", "not a readable image (no PNG that Pillow can read)"),
         (encoded(pixels(0, 3, 28, 28)[0]), "28x28 instead of 32x32 pixels"),
     ],
     "mnistm: a list": [
@@ -119,7 +119,7 @@ CASES = {
         ("Быть или не быть".encode(), "13 of 16 characters, most often 'ь', are outside of the 100 print"),
         (b"", "none of 0 roles of 2 lines"),
     ],
-    "a split": [(b"\xff", "not UTF-8; save it as UTF-8")],
+    "a split": [(b"\xff", "not a CSV file in UTF-8 (")],
     "prepared samples": [(cut, "")],
     "weights: safetensors": [(cut, "truncated, or no safetensors (")],
     "weights: a state dict": [(cut, "truncated, or not what torch.save writes")],

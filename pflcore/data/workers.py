@@ -15,9 +15,9 @@ def each_part(work: Work, parts: Sequence[Any], workers: int) -> Iterator[np.nda
     """Yield what `work` returns for each part, in order.
 
     Several workers are processes with one thread each, so results do not depend on their number if the caller has one
-    thread, too. With one worker, this process computes.
+    thread, too. With one worker or one part, this process computes.
     """
-    if workers == 1:
+    if (workers := min(workers, len(parts))) <= 1:
         yield from map(work, parts)
         return
     with multiprocessing.get_context("fork").Pool(workers, _begin, (work,)) as pool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import unicodedata
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -177,18 +176,12 @@ def encode(words: Sequence[str], names: Sequence[str]) -> Rows:
     return np.fromiter((numbers[word] for word in words), np.int64, len(words))
 
 
-# Characters that are not shown (Unicode's Default_Ignorable_Code_Point).
-_UNSEEN = re.compile(
-    "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164]"
-    "|[\ufe00-\ufe0f\ufeff\uffa0]"
-)
-
-
 def _check_look(names: Names, where: str) -> None:
     """Raise :class:`UserError` for names that look the same to the reader of a report."""
     first: dict[str, str] = {}
     for name in names:
-        other = first.setdefault(" ".join(unicodedata.normalize("NFC", _UNSEEN.sub("", name)).split()), name)
+        seen = "".join(sign for sign in name if unicodedata.category(sign) != "Cf")  # without what is not shown
+        other = first.setdefault(" ".join(unicodedata.normalize("NFC", seen).split()), name)
         if other != name:
             raise UserError(f"{where} {other!a} and {name!a} look the same; rename one")
 

@@ -119,7 +119,7 @@ def _decode_chunk(images: Chunk, form: Form) -> Decoded:
             pixels[number], kind, sizes[number] = decode_image(data, form)
         except Exception as error:  # decoders raise many kinds of exceptions for damaged images
             if isinstance(error, UnidentifiedImageError):  # its message has a memory address, which varies
-                error = ValueError(f"not {' or '.join(form.formats)}, or of a rare kind")
+                error = ValueError(f"no {' or '.join(form.formats)} that Pillow can read")
             problem = describe(error).replace("cannot be read", "not a readable image")
             raise UserError(f"{where}: {problem}") from None
         formats.add(kind)
@@ -133,9 +133,12 @@ def decode_image(data: bytes, form: Form) -> tuple[Bytes, str, tuple[int, int]]:
         if image.width * image.height > MAX_PIXELS:
             raise ValueError(f"{image.width}x{image.height} pixels are more than {MAX_PIXELS:,}")
         kind = str(image.format)
-        if kind in ("JPEG", "MPO", "WEBP") and _is_cut(data):
-            raise ValueError("it ends with zeros, as a download that was cut")
-        shown = _as_shown(image) if form.as_shown else image
+        shown: Image.Image = image
+        if form.as_shown:
+            # Decoders would show grey in place of zeros.
+            if kind == "JPEG" and data.endswith(bytes(512)) and not data.rstrip(b"\0").endswith(b"\xff\xd9"):
+                raise ValueError("it ends with zeros, as a download that was cut")
+            shown = _as_shown(image)
         size = shown.size
         if not form.resize and size != (width, height):
             raise ValueError(f"{size[0]}x{size[1]} instead of {width}x{height} pixels")
@@ -145,25 +148,16 @@ def decode_image(data: bytes, form: Form) -> tuple[Bytes, str, tuple[int, int]]:
         return np.asarray(converted).reshape(height, width, channels).transpose(2, 0, 1), kind, size
 
 
-def _is_cut(data: bytes) -> bool:
-    """Return whether an image ends with zeros without a JPEG's last mark; decoders would show grey in their place."""
-    return data.endswith(bytes(512)) and not data.rstrip(b"\0").endswith(b"\xff\xd9")
-
-
 def _as_shown(image: Image.Image) -> Image.Image:
     """Return an image upright, 16 bits and floats from 0 to 1 scaled to bytes, and a transparent one on white."""
     if image.mode == "I" and image.format == "TIFF":  # in a PPM these are 16 bits
         raise ValueError("its integers are signed or of 32 bits; convert it to 8 bits")
-    tags = getattr(image, "tag_v2", {})
     image = ImageOps.exif_transpose(image)
     if image.mode == "F" or image.mode.startswith("I"):
         values = np.asarray(image, np.float64)
         largest = 1 if image.mode == "F" else 2**16 - 1
         if not ((values >= 0) & (values <= largest)).all():
             raise ValueError(f"its values are not within 0 and {largest}; convert it to 8 bits")
-        if tags.get(262) == 0:  # a TIFF whose zeros are white; with 8 bits Pillow inverts it
-            values = largest - values
-        values[values == image.info.get("transparency")] = largest
         return Image.fromarray(np.rint(values * (255 / largest)).astype(np.uint8))
     if image.has_transparency_data:
         return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image.convert("RGBA"))
@@ -210,18 +204,15 @@ def read_tables(
 def _check_shards(folder: Path, names: set[str]) -> None:
     """Raise :class:`UserError` if a file of a series such as ``train-00000-of-00003.parquet`` is missing."""
     parts = [part for name in sorted(names) if (part := re.match(r"(.*)[-_](\d+)[-_]of[-_](\d+)", name))]
-    groups: dict[tuple[str, str], dict[int, re.Match[str]]] = {}
+    groups: dict[tuple[str, int], dict[int, str]] = {}
     for part in parts:
-        groups.setdefault((part[1], part[3]), {})[int(part[2])] = part
-    for (_, total), here in groups.items():
-        count = int(total)
+        groups.setdefault((part[1], int(part[3])), {})[int(part[2])] = part.string
+    for (_, count), here in groups.items():
         start = int(0 not in here and count in here)  # some exports count from 1
         missing = next((number for number in range(start, max(start + count, *here)) if number not in here), None)
         if missing is not None:
-            part = next(iter(here.values()))
-            at, after = part.span(2)
-            wanted = f"{part.string[:at]}{missing:0{after - at}}{part.string[after : part.end()]}"
-            raise UserError(f"{folder}: {wanted} is missing beside {part.string}; get it, too")
+            beside = next(iter(here.values()))
+            raise UserError(f"{folder}: part {missing} of {count} is missing beside {beside}; get it, too")
 
 
 def read_table(path: Path, image: str, columns: Sequence[str]) -> ImageTable:

@@ -22,10 +22,10 @@ from pflcore.errors import UserError
 from pflcore.options import option
 
 _TAKEN = ("input", "label", "split", "boxes")  # columns of the dataset artifact; attributes need other names
-_INDEX = ("", "Unnamed: 0", "__index_level_0__")  # the index that pandas writes
-# A number as people write it, such as 0,5 or 1 234 or 5 %; without the simplest form.
-_BLANKS = "\\s\u00a0\u202f"
-_NUMBER = f"^[{_BLANKS}+\u2212$€£-]*(\\d+|\\d{{1,3}}([.,'{_BLANKS}]\\d{{3}})+)([.,]\\d+)?[{_BLANKS}%$€£-]*$"
+_INDEX = ("", "__index_level_0__")  # names of the index column that pandas writes, in CSV and in Parquet
+_READ_AGAIN = "Unnamed: 0"  # the name of an index that pandas wrote, read and wrote again
+_PLAIN = r"^\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*$"
+_FOREIGN = r"^[\pZ+\x{2212}$€£-]*\d+([.,']\d{3})*([.,]\d+)?[\pZ%$€£]*$"  # such as 0,5 or $1,234 or 5 %
 _MISSING = ("", "NA", "N/A", "NaN", "nan", "null", "NULL")
 
 
@@ -143,14 +143,15 @@ class ArrayTable(OwnTable):
         path = self.find(folder)
         table = self.read(path, self.columns)
         others = [name for name in table.column_names if name not in (*self.used, *_INDEX)]
-        chosen = self.columns or tuple(name for name in others if _has_numbers(table[name].type))
+        chosen = self.columns or tuple(
+            name for name in others if _has_numbers(table[name].type) and name != _READ_AGAIN
+        )
         left_out = [] if self.columns else [name for name in others if name not in chosen]
         for name in left_out:
             _check_text(table[name], name, path)
         if not chosen:
-            raise UserError(
-                f"{path}: no column has numbers beside {', '.join(self.used)}; name the input's in 'columns'"
-            )
+            used = ", ".join(self.used)
+            raise UserError(f"{path}: no column has numbers beside {used}; name the input's in 'columns'")
         known, train = self.known(table, chosen, path)
         inputs = np.concatenate([_numbers(table[name], name, path) for name in chosen], axis=1)
         note = f" (without {', '.join(left_out)})" if left_out else ""
@@ -212,10 +213,11 @@ def _read_csv(path: Path) -> pa.Table:
         top = file.readline(1 << 20)
     if top.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise ValueError("it is UTF-16; save it as UTF-8")
-    if mark := next((mark for mark in ";\t" if mark.encode() in top and b"," not in top), ""):
-        raise ValueError(f"the cells are separated by {mark!r}; use commas, and decimal points")
+    if b"," not in top and (b";" in top or b"\t" in top):
+        raise ValueError("the cells are separated by semicolons or tabs; use commas, and decimal points")
     as_missing = pyarrow.csv.ConvertOptions(null_values=_MISSING, strings_can_be_null=True)
-    table = pyarrow.csv.read_csv(path, convert_options=as_missing)
+    of_lines = pyarrow.csv.ParseOptions(newlines_in_values=True)
+    table = pyarrow.csv.read_csv(path, parse_options=of_lines, convert_options=as_missing)
     if foreign := [field.name for field in table.schema if pa.types.is_binary(field.type)]:
         raise ValueError(f"column {foreign[0]!r} is not UTF-8; save it as UTF-8")
     return table.rename_columns([name.strip() for name in table.column_names])
@@ -252,20 +254,14 @@ def _numbers(column: pa.ChunkedArray, name: str, path: Path) -> Inputs:
 
 
 def _check_text(column: pa.ChunkedArray, name: str, path: Path) -> None:
-    """Raise :class:`UserError` for a column of texts, about to be left out, of which more than half are numbers.
-
-    They may be written as ``0,5``, ``1 234`` or ``5 %``.
-    """
+    """Raise :class:`UserError` for a column of texts, about to be left out, of which more than half are numbers."""
     if not pa.types.is_string(column.type):
         return
-    plain = pc.match_substring_regex(column, r"^\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*$")
-    numbers = pc.or_(plain, pc.match_substring_regex(column, _NUMBER))
-    if (pc.sum(numbers).as_py() or 0) > len(column) / 2:
-        row = pc.index(plain, False).as_py()
-        cell = column[row].as_py()
-        raise UserError(
-            f"{path}: row {row}: {name!r} is {cell!r}, and numbers elsewhere; write 1234.5, or list 'columns'"
-        )
+    plain, foreign = (pc.match_substring_regex(column, form) for form in (_PLAIN, _FOREIGN))
+    if (pc.sum(pc.or_(plain, foreign)).as_py() or 0) > len(column) / 2:
+        row = max(0, pc.index(plain, False).as_py())
+        found = f"row {row}: {name!r} is the text {column[row].as_py()!r}, and most rows have numbers"
+        raise UserError(f"{path}: {found}; write 1234.5, or list 'columns'")
 
 
 def _plain(column: pa.ChunkedArray, name: str, path: Path) -> pa.Array:

@@ -102,7 +102,7 @@ class ImageFolder(OwnImages):
         groups = [path.relative_to(root).parts[0] for path in paths]
         classes = tuple(sorted({*labels}))
         if self.layout == "class" and {*classes} == {*SPLITS}:
-            raise UserError(f"{root}: train and test are no classes; sort images into <split>/<class>, set 'layout'")
+            raise UserError(f"{root}: train and test are no classes; sort images by class in each, and set 'layout'")
         splits = self.layout == "split/class"
         if splits:
             met = {*zip(groups, labels, strict=True)}

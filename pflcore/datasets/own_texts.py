@@ -61,22 +61,30 @@ class TextTable(OwnTable):
         known, train = self.known(table, (self.text,), path)
         column = table[self.text]
         if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
-            raise UserError(f"{path}: column {self.text!r} is {column.type}; it must be texts")
+            raise UserError(f"{path}: column {self.text!r} is {column.type}; it must have texts")
         inputs = _encode(column.to_pylist(), place)
         return self.assemble(path, inputs, train, known, f", encoded by {place.name}")
 
 
 def _encode(texts: list[str], place: Path) -> Inputs:
-    """Return the embeddings of texts, float32 [n, d]. A GPU is used if there is one and `$PFL_DEVICE` allows it."""
+    """Return the embeddings of texts, float32 [n, d]. A GPU is used if there is one and `$PFL_DEVICE` allows it.
+
+    Safetensors alone are read, and no code of the folder is run.
+    """
     import torch
 
-    wanted = os.environ.get("PFL_DEVICE") or "auto"
-    device = ("cuda" if torch.cuda.is_available() else "cpu") if wanted == "auto" else wanted
+    os.environ |= {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1", "TOKENIZERS_PARALLELISM": "false"}
+    from sentence_transformers import SentenceTransformer
+
+    device = os.environ.get("PFL_DEVICE") or "auto"
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
     parts = [texts[start : start + _PART] for start in range(0, len(texts), _PART)]
     advance, threads = track(f"encoding by {place.name}", len(texts)), torch.get_num_threads()
+    safe = {"model_kwargs": {"use_safetensors": True}, "trust_remote_code": False, "local_files_only": True}
+    found = []
     with reading(place, "put a folder there that sentence-transformers has saved as safetensors"):
-        model = _model(place, device)
-        found = []
+        model = SentenceTransformer(str(place), device=device, **safe)
         torch.set_num_threads(1)
         try:
             for embeddings in each_part(model.encode, parts, worker_count() if device == "cpu" else 1):
@@ -85,12 +93,3 @@ def _encode(texts: list[str], place: Path) -> Inputs:
         finally:
             torch.set_num_threads(threads)
     return as_floats(np.concatenate(found), str(place))
-
-
-def _model(place: Path, device: str) -> Any:
-    """Return the encoder in a folder. Safetensors alone are read, and no code of the folder is run."""
-    os.environ |= {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1", "TOKENIZERS_PARALLELISM": "false"}
-    from sentence_transformers import SentenceTransformer
-
-    safe = {"model_kwargs": {"use_safetensors": True}, "trust_remote_code": False}
-    return SentenceTransformer(str(place), device=device, local_files_only=True, **safe)

@@ -168,7 +168,7 @@ ABSENCES = {
     "round,client\n1,0\n0,1\n": "3: '0,1' must be a round, from 1",
     "round,client\n1,0,2\n": "2: '1,0,2' must be",
     '\ufeff"round", client\r\n\r\n1,0\r\n2;1\r\n': "4: '2;1' must be",
-    "round;client\n1;0\n": "1: must be round,client, with commas and not ; between them",
+    "round;client\n1;0\n": "1: must be round,client, with commas between the names",
 }
 
 

@@ -65,10 +65,10 @@ def test_a_column_of_lists_is_an_embedding(tmp_path):
 
 WRONG_TABLES = [
     ({"acc": [0.5, None, 1, None]}, {}, "2 of 4 rows lack 'acc', the first is row 1; fill or drop them"),
-    ({"acc": [0.5, 1, "oops", 2]}, {}, "row 2: 'acc' is 'oops', and numbers elsewhere"),
+    ({"acc": [0.5, 1, "oops", 2]}, {}, "row 2: 'acc' is the text 'oops', and most rows have numbers"),
     *(
-        ({"acc": [cell, "1", "2", cell]}, {}, f"row 0: 'acc' is {cell!r}, and numbers")
-        for cell in ("0,5", "7 %", "\u22121")
+        ({"acc": [cell, "1", "2", cell]}, {}, f"row 0: 'acc' is the text {cell!r}, and most")
+        for cell in ("0,5", "$1,234.5", "7\u00a0%", "\u22121")
     ),
     ({"acc": [0.5, 1, np.inf, 2]}, {}, "column 'acc': row 2 has a number that is missing, infinite or too large"),
     ({"acc": [0.5, 1e300, 1, 2]}, {}, "column 'acc': row 1 has a number"),
@@ -92,7 +92,7 @@ def test_a_table_refuses(tmp_path, change, options, words):
 
 FORMS = {
     "it is UTF-16; save it as UTF-8": ("utf-16", ","),
-    "the cells are separated by ';'; use commas": ("utf-8", ";"),
+    "the cells are separated by semicolons or tabs; use commas": ("utf-8", ";"),
     "column 'what' is not UTF-8": ("latin-1", ","),
 }
 
@@ -103,6 +103,9 @@ def test_the_form_of_a_table(tmp_path, words):
     text = TABLE.assign(what=["café", "thé"] * 2).to_csv(index=False, sep=mark)
     (tmp_path / "a.csv").write_text(text, encoding=encoding)
     assert words in line_of(lambda: load(tmp_path, "array_table", **OWN))
+
+
+def test_pointers_indices_repeats_and_texts_of_digits(tmp_path):
     (tmp_path / "a.csv").write_text("version https://git-lfs.github.com/spec/v1\n")
     assert line_of(lambda: load(tmp_path, "array_table", **OWN)).endswith(
         ": a pointer of git LFS; `git lfs pull` gets the content"
@@ -110,7 +113,10 @@ def test_the_form_of_a_table(tmp_path, words):
     table = pd.concat([TABLE, TABLE]).reset_index().rename(columns={"index": "Unnamed: 0", "acc": " acc"})
     table.to_csv(tmp_path / "a.csv", index=False)
     samples = load(tmp_path, "array_table", **OWN)
-    assert len(samples.inputs) == 8 and samples.source.endswith("4 training samples equal another one)")
+    assert samples.source == "a.csv (without Unnamed: 0, split, day) (4 training samples equal another one)"
+    texts = TABLE.assign(phone="600 123 456", code="12-34", day="01.02.2020")
+    texts.to_csv(tmp_path / "a.csv", index=False)
+    assert "(without split, day, phone, code)" in load(tmp_path, "array_table", **OWN).source
 
 
 def test_a_file_of_arrays(tmp_path):

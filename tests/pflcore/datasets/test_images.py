@@ -47,7 +47,7 @@ def test_order_colours_sizes_and_progress(processes, monkeypatch):
     small = np.asarray(large.resize((5, 6), Image.Resampling.BILINEAR)).transpose(2, 0, 1)
     np.testing.assert_array_equal(pixels[9], small)
     other = saved(Image.fromarray(RANDOM[0]), "GIF")
-    for bad, reason in ((saved(large), "10x12 instead of 5x6 pixels"), (other, "not PNG or JPEG, or of a rare kind")):
+    for bad, reason in ((saved(large), "10x12 instead of 5x6 pixels"), (other, "no PNG or JPEG that Pillow can read")):
         line = line_of(decode, [*IMAGES[:6], bad, IMAGES[0], bad], formats=("PNG", "JPEG"))
         assert line == f"image 6: not a readable image ({reason})"
     monkeypatch.setattr(_images, "MAX_PIXELS", 29)
@@ -64,15 +64,13 @@ def test_own_images_are_as_a_viewer_shows_them():
     quarter[274] = 6  # to be shown turned by a quarter
     for data in (
         saved(Image.fromarray(ramp.astype(np.uint16) * 257)),
-        saved(Image.fromarray((255 - ramp).astype(np.uint16) * 257), "TIFF", tiffinfo={262: 0}),  # zeros are white
+        saved(Image.fromarray(ramp.astype(np.uint16) * 257), "TIFF"),
         saved(Image.fromarray((ramp / 255).astype(np.float32)), "TIFF"),
         saved(Image.fromarray(np.rot90(ramp).copy()), exif=quarter),
     ):
         assert decode([data], as_shown=True)[0].tolist() == [ramp.tolist()] * 3
     transparent = Image.fromarray(np.stack([ramp, np.where(ramp < 80, 0, 255).astype(np.uint8)], 2))
     np.testing.assert_array_equal(decode([saved(transparent)], as_shown=True)[0, 0], np.where(ramp < 80, 255, ramp))
-    key = saved(Image.fromarray(ramp.astype(np.uint16) * 257), transparency=8 * 257)  # the second pixel
-    np.testing.assert_array_equal(decode([key], as_shown=True)[0, 0], np.where(ramp == 8, 255, ramp))
     cut = saved(Image.fromarray(np.tile(ramp, (9, 9))), "JPEG")
     for data, why in (
         (

@@ -60,11 +60,14 @@ def test_a_text_becomes_what_the_encoder_makes_of_it(tmp_path, load, stand_in):
     client = samples.attributes["client"]
     assert client.names == ("7", "11") and client.values.tolist() == [0, 1, 0, 1]
     assert samples.source == "a.csv, encoded by encoder"
+    lines = ["a line\n" * 10**5, "a\n"] * 2  # longer than what the reader of CSV files reads at once
+    TABLE.assign(text=lines).to_csv(tmp_path / "a.csv", index=False)
+    assert load().inputs[:2].tolist() == [[7 * 10**5, 10**5], [2, 1]]
 
 
 WRONG = [
     ({"text": "words"}, "a.csv: needs one column 'words', has text, label"),
-    ({"text": "year"}, "a.csv: column 'year' is int64; it must be texts"),
+    ({"text": "year"}, "a.csv: column 'year' is int64; it must have texts"),
     ({"text": "label"}, "text_table.text = 'label' is the column of something else"),
     ({"encoder": None}, "text_table.encoder is null; name the folder of a sentence encoder"),
     ({"encoder": "sentence/encoder"}, "sentence/encoder: no such file or folder; put it there and run `pfl compile`"),

@@ -47,7 +47,7 @@ def test_a_file_is_dealt_as_it_stands_and_written_again_the_same(file):
 
 def test_a_bad_file_is_one_line(file):
     for old, new, line in (
-        ("sample,", "row,", r"split\.csv:1: must be sample,client,split$"),
+        ("sample,", "row,", r"split\.csv:1: must be sample,client,split, with"),
         ("0,0,train", "0,0,trian", r"split\.csv:3: '0,0,trian' is not sample,client,split: two whole numbers"),
         ("0,0,train", "0,-1,train", r"split\.csv:3: '0,-1,train' is not"),
         ("0,0,train", f"0,{'9' * 30},train", r"split\.csv:3: "),
@@ -56,12 +56,7 @@ def test_a_bad_file_is_one_line(file):
         ("70,1,test", "70000,1,test", r"specs/split\.csv: not a split of \S+ \(.*row 70000 is outside the dataset"),
         ("2,1,train", "2,2,train\n4,2,test", r"specs/split\.csv: has 3 clients, and the spec 2$"),
         (GOOD, "sample,client,split\n", r"split\.csv: no samples in it"),
-        (
-            GOOD,
-            "version https://git-lfs.github.com/spec/v1\n",
-            r"split\.csv: a pointer of git LFS; `git lfs pull` gets",
-        ),
-        ("sample,client,", "sample;client;", r":1: must be sample,client,split, with commas and not ; between them$"),
+        (GOOD, "version https://git-lfs.github.com/spec/v1\n", r"split\.csv: a pointer of git LFS; `git lfs"),
         ("0,0,train", "0,900000000,train", r"split\.csv: client 2 of 0 to 900000000 has no samples$"),
     ):
         file.write_text(GOOD.replace(old, new))
