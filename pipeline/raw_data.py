@@ -7,7 +7,6 @@ a hash of the content, which decides if the first one differs.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Self
 
@@ -28,7 +27,7 @@ class Note(BaseModel):
 
     @classmethod
     def of(cls, folder: Path) -> Self:
-        return cls(folder=folder, listing=_listing(folder), content=_content(folder))
+        return cls(folder=folder, listing=_listing(folder), content=digest_of(folder))
 
     def write(self, root: Path, data_id: str) -> None:
         write_text(root / ".pfl/raw" / f"{data_id}.json", self.model_dump_json())
@@ -38,7 +37,7 @@ class Note(BaseModel):
         listing = _listing(self.folder)
         if listing in (self.listing, self.changed):
             return listing == self.listing
-        same = _content(self.folder) == self.content
+        same = digest_of(self.folder) == self.content
         if same:
             self.listing = listing
         else:
@@ -87,12 +86,5 @@ def changed_folders(workspace: Workspace) -> list[str]:
 
 def _listing(folder: Path) -> str:
     facts = ((name, path.stat()) for name, path in files_below(folder))
-    return _hash(f"{name} {found.st_size} {found.st_mtime_ns} {found.st_ctime_ns}" for name, found in facts)
-
-
-def _content(folder: Path) -> str:
-    return _hash(f"{name} {digest_of(path)}" for name, path in files_below(folder))
-
-
-def _hash(lines: Iterable[str]) -> str:
+    lines = (f"{name} {found.st_size} {found.st_mtime_ns} {found.st_ctime_ns}" for name, found in facts)
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()

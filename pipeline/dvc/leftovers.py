@@ -1,8 +1,9 @@
-"""What killed processes leave in DVC's files, and DVC would stop at or wait for."""
+"""Remove what killed processes leave in DVC's files: DVC would stop at it, or wait for it."""
 
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -16,16 +17,18 @@ _CLOCKS = 2.0  # seconds by which the clocks of a disk and of this machine may d
 def remove_cut_files(folder: Path, stage_files: Iterable[Path]) -> None:
     """Remove lock files and the file of marks, in `folder`, that a kill has truncated.
 
-    All entries of a lock file are in the run cache.
+    All entries of a lock file are in the run cache. A file that a running DVC is just writing is whole a moment later.
     """
     for path in {folder / "rwlock", *(file.with_name("dvc.lock") for file in stage_files)}:
         with suppress(FileNotFoundError):
             if not _is_whole(path):
-                path.unlink()
+                time.sleep(1)
+                if not _is_whole(path):
+                    path.unlink()
 
 
 def remove_left_marks(repo: Any, hardlink: bool) -> None:
-    """Remove marks on files whose process has ended, also if its number is that of a younger process now."""
+    """Remove marks on files whose process has ended, even if a younger process has its number now."""
     import psutil
     from dvc.rwlock import _edit_rwlock
 

@@ -100,12 +100,10 @@ def locked_stages(root: Path, stages: Iterable[Stage]) -> dict[str, dict[str, An
 
 def _lock(path: Path) -> dict[str, dict[str, Any]]:
     """Return name of stage → record of a lock file. DVC writes it in place, so what is half written is read again."""
-    for wait in (0.1, 0.4, 1.5, None):
+    for wait in (0.2, 1, 0):
         try:
             entries = parse_yaml(path.read_bytes())["stages"] if path.is_file() else {}
             return {name: {**entry} for name, entry in entries.items()}
         except (ValueError, KeyError, AttributeError, TypeError):
-            if wait is None:
-                break
             time.sleep(wait)
     raise UserError(f"{path}: damaged; restore it with `git checkout {path}` or delete it")
