@@ -211,8 +211,7 @@ def _check_shards(folder: Path, names: set[str]) -> None:
         start = int(0 not in here and count in here)  # some exports count from 1
         missing = next((number for number in range(start, max(start + count, *here)) if number not in here), None)
         if missing is not None:
-            beside = next(iter(here.values()))
-            raise UserError(f"{folder}: part {missing} of {count} is missing beside {beside}; get it, too")
+            raise UserError(f"{folder}: part {missing} of {count} is missing beside {min(here.values())}; get it, too")
 
 
 def read_table(path: Path, image: str, columns: Sequence[str]) -> ImageTable:

@@ -268,9 +268,7 @@ def _plain(column: pa.ChunkedArray, name: str, path: Path) -> pa.Array:
     """Return a column of integers or texts; booleans and categories become texts."""
     if pa.types.is_dictionary(column.type) or pa.types.is_boolean(column.type):
         column = column.cast(pa.string())
-    if not (
-        pa.types.is_integer(column.type) or pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
-    ):
+    if not (pa.types.is_integer(column.type) or column.type in (pa.string(), pa.large_string())):
         raise UserError(f"{path}: column {name!r} is {column.type}; it must be integers or texts")
     return column.combine_chunks()
 

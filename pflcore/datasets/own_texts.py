@@ -60,7 +60,7 @@ class TextTable(OwnTable):
         table = self.read(path, (self.text,))
         known, train = self.known(table, (self.text,), path)
         column = table[self.text]
-        if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
+        if column.type not in (pa.string(), pa.large_string()):
             raise UserError(f"{path}: column {self.text!r} is {column.type}; it must have texts")
         inputs = _encode(column.to_pylist(), place)
         return self.assemble(path, inputs, train, known, f", encoded by {place.name}")

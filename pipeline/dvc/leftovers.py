@@ -27,7 +27,7 @@ def remove_cut_files(folder: Path, stage_files: Iterable[Path]) -> None:
                     path.unlink()
 
 
-def remove_left_marks(repo: Any, hardlink: bool) -> None:
+def remove_left_marks(repo: Any) -> None:
     """Remove marks on files whose process has ended, even if a younger process has its number now."""
     import psutil
     from dvc.rwlock import _edit_rwlock
@@ -35,6 +35,7 @@ def remove_left_marks(repo: Any, hardlink: bool) -> None:
     path = Path(str(repo.tmp_dir), "rwlock")
     if not path.is_file():
         return
+    hardlink = repo.config["core"].get("hardlink_lock", False)
     with _edit_rwlock(repo.tmp_dir, repo.fs, hardlink) as marks:
         written = path.stat().st_mtime + _CLOCKS
 

@@ -73,7 +73,7 @@ class Recorder:
         self._due = 0.0  # time from which lock files may be written again
         remove_cut_files(Path(str(self.repo.tmp_dir)), {root / stage.file for stage in self.known.values()})
         with self._explained():
-            remove_left_marks(self.repo, self._hardlink)
+            remove_left_marks(self.repo)
 
     def close(self, wait: bool = True) -> None:
         """Complete the lock files and release all marks. Without `wait`, skip lock files if DVC's lock is taken."""
@@ -249,11 +249,8 @@ class Recorder:
     def _rwlock(self, command: str, read: list[str], write: list[str]) -> Any:
         from dvc.rwlock import rwlock
 
-        return rwlock(self.repo.tmp_dir, self.repo.fs, command, read, write, self._hardlink)
-
-    @property
-    def _hardlink(self) -> bool:
-        return bool(self.repo.config["core"].get("hardlink_lock", False))
+        hardlink = self.repo.config["core"].get("hardlink_lock", False)
+        return rwlock(self.repo.tmp_dir, self.repo.fs, command, read, write, hardlink)
 
     def _release(self, address: str) -> None:
         if address in self._held:

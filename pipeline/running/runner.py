@@ -24,7 +24,7 @@ from pipeline.running.options import Request, RunOptions
 from pipeline.running.scheduler import Scheduler
 from pipeline.spec.selection import add
 from pipeline.stages.guard import leave_output
-from pipeline.stages.tracking import viewers
+from pipeline.stages.tracking import check_viewers
 from pipeline.timing import duration
 from pipeline.workspace import Workspace, raw_data_folder, report_path, run_path, timings_path
 
@@ -38,8 +38,8 @@ def run_specs(workspace: Workspace, options: RunOptions) -> int:
     Raises :class:`UserError` if a spec or a setting is invalid; then nothing is written.
     """
     gpus = None if options.cluster else visible_gpus(options.gpus)
-    if not options.cluster:  # a cluster's nodes may have other viewers
-        viewers()
+    if not options.cluster:  # whose nodes may have other viewers
+        check_viewers()
     request = Request.compiled(workspace, options)
     with _alone(workspace) as waited:
         if waited:  # specs may have been edited meanwhile

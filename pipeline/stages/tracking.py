@@ -99,14 +99,19 @@ TRACKERS = {"tensorboard": tensorboard, "mlflow": mlflow, "wandb": wandb}
 
 
 def viewers() -> list[str]:
-    """Return the viewers that ``$PFL_TRACK`` names. Raises :class:`UserError` if one is unknown or not installed."""
+    """Return the viewers that ``$PFL_TRACK`` names. Raises :class:`UserError` if one is unknown."""
     names = [name for one in os.environ.get("PFL_TRACK", "").split(",") if (name := one.strip())]
     for name in names:
         if name not in TRACKERS:
             raise UserError(f"PFL_TRACK: unknown viewer {name!r}{did_you_mean(name, list(TRACKERS))}")
+    return names
+
+
+def check_viewers() -> None:
+    """Raise :class:`UserError` if a viewer that ``$PFL_TRACK`` names is unknown or not installed here."""
+    for name in viewers():
         if find_spec(name) is None:
             raise UserError(f"PFL_TRACK: {name} is not installed; pip install 'pfl-pipeline[track]'")
-    return names
 
 
 @contextmanager
@@ -122,6 +127,8 @@ def tracked(run: Run, private: Path, show: Callable[[Progress], None]) -> Iterat
     def attempt(name: str) -> Iterator[None]:
         try:
             yield
+        except ImportError as error:
+            raise UserError(f"{name} is not installed ({error}); pip install 'pfl-pipeline[track]'") from None
         except Exception as error:  # an error of a library or a server must not end the training
             trackers.pop(name, None)
             what = " ".join(f"{type(error).__name__}: {error}".split())
