@@ -41,7 +41,10 @@ def torch_defaults() -> Iterator[None]:
     warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
     filled = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
     elsewhere = torch.get_default_device().type != "cpu"
-    precision = torch.get_float32_matmul_precision()
+    try:
+        precision = torch.get_float32_matmul_precision()
+    except RuntimeError:  # `torch.backends` has one for each device
+        raise UserError("torch.backends: fp32_precision is set for one device alone; set it to 'none'") from None
     torch.set_default_dtype(torch.float32)
     torch.set_float32_matmul_precision("highest")
     torch.use_deterministic_algorithms(False)
@@ -109,6 +112,9 @@ def train(
         measure_every: Rounds between measurements; the last one is always measured.
         training: Further settings of ``training``, such as ``lr`` and ``sample_rate`` (``pfl describe training``).
     """
+    for name, given in (("train", train), ("test", test)):
+        if not isinstance(given, Sequence):
+            raise UserError(f"{name} is a {type(given).__name__}; give a list with a pair (images, labels) per client")
     count = len(train)
     if count != len(test) or not count:
         raise UserError(f"{count} clients have training samples and {len(test)} test samples; give both for each")
@@ -127,9 +133,8 @@ def train(
     else:
         pixels = inputs[: ends[count - 1]] / np.float32(255)
         own = pixels.mean((0, 2, 3)).tolist(), np.maximum(pixels.std((0, 2, 3)), 1e-6).tolist()
-    mean, std = (
-        [*map(float, found if given is None else given)] for given, found in zip((mean, std), own, strict=True)
-    )
+    mean, std = (given if given is None else [*map(float, given)] for given in (mean, std))
+    mean, std = mean or own[0], std or own[1]
     place, number = select_device(str(device)), classes or int(labels.max()) + 1
     data = FederatedData.from_arrays(inputs, labels, rows[:count], rows[count:], mean, std, number, place)
     use_threads(place, data.shape)
@@ -142,6 +147,8 @@ def train(
 
 
 def _entry(registry: Registry[Any], asked: str | Mapping[str, Any]) -> Any:
+    if not isinstance(asked, str | Mapping):
+        raise UserError(f"{registry.kind} is a {type(asked).__name__}; give a name, or {{'name': …}} with options")
     options = {"name": asked} if isinstance(asked, str) else dict(asked)
     return registry.create(str(options.pop("name", "")), **options)
 
@@ -152,10 +159,20 @@ def _whole(name: str, value: Any, least: int) -> int:
     return int(value)
 
 
+def _array(values: Any, name: str) -> NDArray[Any]:
+    try:
+        if isinstance(values, Tensor):
+            values = values.detach().cpu()
+            return np.asarray((values.float() if values.dtype == torch.bfloat16 else values).numpy())
+        return np.asarray(values)
+    except (TypeError, ValueError, RuntimeError) as error:  # sparse, or of several lengths
+        raise UserError(f"{name}: no array of numbers ({error})") from None
+
+
 def _samples(client: Client, name: str) -> tuple[Inputs, NDArray[np.int64]]:
     if not isinstance(client, tuple | list) or len(client) != 2:
         raise UserError(f"{name}: give a pair (images, labels)")
-    images, labels = (part.detach().cpu().numpy() if isinstance(part, Tensor) else np.asarray(part) for part in client)
+    images, labels = (_array(part, name) for part in client)
     floats = images.dtype.kind == "f" and images.ndim in (2, 3, 4)
     if not floats and (images.dtype != np.uint8 or images.ndim != 4):
         form = f"{images.dtype} {images.shape}"
@@ -193,7 +210,8 @@ def _check_together(
     for name, values in by_channel.items():
         if values is None:
             continue
-        if len(values) != shapes[0][0]:
-            raise UserError(f"{name} has {len(values)} numbers for {shapes[0][0]} channels")
-        if not all(map(math.isfinite, values)) or (name == "std" and min(values) <= 0):
-            raise UserError(f"{name} = {values!r} must be finite{', and above 0' if name == 'std' else ''}")
+        numbers, low = _array(values, name), 0 if name == "std" else -math.inf
+        if numbers.ndim != 1 or numbers.dtype.kind not in "fiu" or not ((numbers > low) & (numbers < math.inf)).all():
+            raise UserError(f"{name} = {values!r} must be a list of numbers{', each above 0' if low == 0 else ''}")
+        if len(numbers) != shapes[0][0]:
+            raise UserError(f"{name} has {len(numbers)} numbers for {shapes[0][0]} channels")
