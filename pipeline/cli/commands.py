@@ -69,9 +69,7 @@ def _version(asked: bool) -> None:
         raise typer.Exit
 
 
-Version = Annotated[
-    bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
-]
+Version = Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")]
 
 
 @app.callback()

@@ -28,17 +28,13 @@ CHECKED = ("method", "backbone")
 
 def init(
     name: Annotated[Path, typer.Argument(help="The folder to create.")],
-    source: Annotated[
-        str | None, typer.Option("--from", help="Begin with a spec of a paper, or with all of a paper.")
-    ] = None,
+    source: Annotated[str | None, typer.Option("--from", help="Begin with a spec of a paper, or all of them.")] = None,
 ) -> None:
     """Create a study: a folder with a first spec, ready for `pfl run`."""
     specs, folder = create(name, source), os.path.relpath(name)
     print(f"{folder}: a study with {', '.join(f'specs/{spec}.yaml' for spec in specs)}")
     there = shlex.quote(f"./{folder}" if folder.startswith("-") else folder)
-    print(
-        f"cd {there} && pfl run    # to see first what it will do: pfl plan; for a small trial: pfl run --profile smoke"
-    )
+    print(f"cd {there} && pfl run    # what it would do: pfl plan; a small trial: pfl run --profile smoke")
 
 
 def new(
@@ -155,9 +151,7 @@ def describe(
 
 def results(
     spec: Annotated[str, typer.Argument(help="A spec whose report has been made.")],
-    per_client: Annotated[
-        bool, typer.Option("--per-client", help="A row per run and client, after the last round.")
-    ] = False,
+    per_client: Annotated[bool, typer.Option("--per-client", help="A row per run and client, after training.")] = False,
     csv: Annotated[bool, typer.Option("--csv", help="Print CSV, unrounded.")] = False,
     profile: Profile = PAPER,
 ) -> None:
@@ -174,9 +168,7 @@ def results(
 def compare(
     first: Annotated[str, typer.Argument(help="A spec whose report has been made.")],
     second: Annotated[str, typer.Argument(help="The spec to compare it with.")],
-    where: Annotated[
-        list[str] | None, typer.Option(help="Only cells with this label, e.g. clients=50; repeatable.")
-    ] = None,
+    where: Annotated[list[str] | None, typer.Option(help="Only this label, e.g. clients=50; repeatable.")] = None,
 ) -> None:
     """Compare the tables of two specs: which cells differ, by how much, and whether by more than chance."""
     from pipeline.results.compare import SAME, compare

@@ -31,9 +31,7 @@ from pipeline.study.begin import SCHEMA, write_schema
 from pipeline.study.variant import write_variant
 from pipeline.workspace import PAPER, Workspace
 
-Jobs = Annotated[
-    int | None, typer.Option("--jobs", "-j", min=1, help="Most stages at a time; default: as many as fit.")
-]
+Jobs = Annotated[int | None, typer.Option("--jobs", "-j", min=1, help="Most stages at a time; default: all that fit.")]
 KEEP_GOING = "After a failure, continue with everything that does not depend on it."
 KeepGoing = Annotated[bool, typer.Option("--keep-going/--fail-fast", help=KEEP_GOING)]
 SET = "Run a variant of the spec with a setting changed, e.g. training.rounds=20; repeatable."
@@ -125,9 +123,7 @@ def run(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list what would be done, and why.")] = False,
     cluster: Annotated[str | None, typer.Option(help="Address of a Ray cluster to train on.")] = None,
     cell: Cells = None,
-    seed: Annotated[
-        list[int] | None, typer.Option(help="Train only runs with this seed; no report; repeatable.")
-    ] = None,
+    seed: Annotated[list[int] | None, typer.Option(help="Train only this seed; no report; repeatable.")] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help=SET)] = None,
     profile: Profile = PAPER,
 ) -> None:

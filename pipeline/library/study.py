@@ -119,7 +119,7 @@ class Study:
         found = Found.of(self.workspace, spec)
         federations, left = found.dealt()
         if left:
-            line = f"{found.spec}: {left} federations are left out, not dealt or stale; type `{found.command}`"
+            line = f"{found.spec}: {left} federations are left out, not made here or stale; type `{found.command}`"
             warnings.warn(line, NotUpToDate, stacklevel=2)
         return pd.concat([_owners(*one) for one in federations], ignore_index=True)
 

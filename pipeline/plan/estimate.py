@@ -139,7 +139,7 @@ def plan_lines(plan: Plan) -> Iterator[str]:
     for spec, *cells in rows:
         yield "  ".join([spec.ljust(first), *(cell.rjust(width) for cell, width in zip(cells, others, strict=True))])
     yield ""
-    yield f"{plan.stages:,} stages; {plan.slots:,} runs if specs shared none; {plan.visits:.3g} samples to train on"
+    yield f"{plan.stages:,} stages; {plan.slots:,} runs if specs shared none; {plan.visits:.3g} sample visits"
     if total.untimed:
         yield f"{total.untimed:,} of the new runs are of a method and backbone neither timed here nor kept in results/"
 

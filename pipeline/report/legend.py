@@ -72,7 +72,7 @@ _MARKS = (
 _RANKS = (
     "Ranks are within a column, 1 is the best. Rows that do not differ significantly by their seeds, or are equal as "
     "printed, share the mean of their ranks: from the best downwards as many as do not differ significantly from it, "
-    "then anew from the next."
+    "then again from the next."
 )
 _PRECISION = (
     "mAP in place of accuracy: mean average precision at an overlap of one half (COCO's, 101 recalls; difficult "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from pipeline.report.cells import DIVERGED, MISSING, NO_GLOBAL, Cell
+from pipeline.report.cells import DIVERGED, NO_GLOBAL, Cell
 from pipeline.report.frame import Value
 from pipeline.report.statistics import NO_VERDICT
 from pipeline.spec.metrics import BYTES, COUNT, PERCENT
@@ -71,7 +71,8 @@ class PrintedCell:
         tied, dagger: The marks :data:`TIED` and :data:`UNPLANNED`.
         partial: ``2/3`` if 2 of 3 runs are done.
         last: The value after the last round, if `obtained` is the mean of the last measurements.
-        comparison: ``+1.53 beyond noise (0.90)``: difference, verdict, and how far the two may differ by chance.
+        comparison: ``+1.53 beyond noise (0.90)``: difference, verdict, and how far the two may differ by
+            chance; of cells that are not compared "".
         sort: The obtained mean, the published one and the difference, to sort by; numbers as text.
     """
 
@@ -115,10 +116,10 @@ def print_cell(cell: Cell | None, decimals: int) -> PrintedCell:
 
 
 def _comparison(cell: Cell, difference: float | None, decimals: int) -> str:
-    words = []
-    if difference is not None:
-        words.append(signed(difference, decimals, cell.quantity.unit if cell.quantity else PERCENT))
-    if cell.verdict not in (MISSING, NO_VERDICT):
+    if difference is None:
+        return ""
+    words = [signed(difference, decimals, cell.quantity.unit if cell.quantity else PERCENT)]
+    if cell.verdict != NO_VERDICT:
         words.append(cell.verdict)
     if cell.noise is not None:
         words.append(f"({cell.noise:.{decimals}f})")

@@ -18,7 +18,7 @@ from pflcore import sources
 from pipeline.escape import escape_markdown
 from pipeline.report.agreement import AGREEMENT_LEGEND
 from pipeline.report.cells import Cell
-from pipeline.report.drawing.sections import PlainTable, drop_constant_columns
+from pipeline.report.drawing.sections import PlainTable, counted, drop_constant_columns
 from pipeline.report.formats import aligned, escape_latex, inline_svg, sized_svg, without_repeats
 from pipeline.report.printed import BESIDE, NO_VALUE, PrintedCell, format_value
 from pipeline.report.settings import settings_of, text_of
@@ -114,7 +114,7 @@ class Document:
         rows = [(name, *(_fact(run.facts.get(fact), fact) for fact in shown)) for name, run in sorted(runs.items())]
         table, same = drop_constant_columns(PlainTable(("run", *labels, *_NUMBERS), rows, labels=1 + len(labels)))
         text = [f"The same for all runs: {same}."] if same else [] if rows else ["No run is there yet."]
-        folded, note = f"Provenance of {len(rows)} runs", f"{_PROVENANCE}{self.timings} of the workspace."
+        folded, note = f"Provenance of {counted(len(rows), 'run')}", f"{_PROVENANCE}{self.timings} of the workspace."
         return Part("Provenance", text=text, table=table if rows else None, folded=folded, note=note, name="provenance")
 
     @property

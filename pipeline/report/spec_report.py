@@ -146,7 +146,7 @@ class SpecReport:
     @cached_property
     def caption(self) -> tuple[str, str]:
         """The sentences of the caption that fit into two lines, at least one, and the others."""
-        first, *others = re.split(r"(?<=[.;:]) (?=[A-Z0-9])", self.table.caption or self.table.title)
+        first, *others = re.split(r"(?<=\.) (?=[A-Z0-9])", self.table.caption or self.table.title)
         while others and len(first) + len(others[0]) < _CAPTION:
             first = f"{first} {others.pop(0)}"
         return first, " ".join(others)
@@ -211,13 +211,13 @@ class SpecReport:
             yield Part("Spread", table=spread, note=SPREAD_LEGEND)
         if notes := [(note, "") for note in self.notes if note not in elsewhere]:
             yield Part("Notes", items=notes)
-        if any(cell.difference is not None for cell in cells):
+        if any(cell.is_compared for cell in cells):
             counts = Counter(cell.verdict for cell in cells if cell.published)
             tally = ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS if counts[verdict])
             columns = [results.layout.column_title(column) for column in results.layout.columns]
             header = (*self.row_axes, *(column or results.layout.figure for column in columns))
             lines = [(*row.labels, *own) for row in self.rows if any(own := [cell.comparison for cell in row.cells])]
-            table = PlainTable(header, lines, len(self.row_axes)) if any(cell.is_compared for cell in cells) else None
+            table = PlainTable(header, lines, len(self.row_axes))
             numbers, folded = [("cells", tally), *self.agreement.numbers()], "Obtained minus published, in their units"
             yield Part(
                 "Against the published values", facts=numbers, text=[AGREEMENT_LEGEND], table=table, folded=folded

@@ -130,6 +130,8 @@ def add_legend(figure: Figure, entries: Sequence[tuple[str, Style]], title: str 
 def name_lines(figure: Figure) -> None:
     """Write the name of each series at the end of its line, from the highest to the lowest, without overlaps; nothing
     if the figure has a legend."""
+    down = grid_shape(len(figure.axes))[1]
+    gap = _NAME / (figure.get_figheight() / down - 0.6)
     for panel, axes in enumerate([] if figure.legends else figure.axes):
         axes.autoscale_view()  # chooses the limits, which heights depend on
         ends = []
@@ -137,27 +139,22 @@ def name_lines(figure: Figure) -> None:
             kind, _, name = (line.get_gid() or ",,").split(",")
             if kind == "line" and name:
                 point = np.asarray(line.get_xydata())[-1]
-                height = axes.transAxes.inverted().transform(axes.transData.transform(point))[1]
-                ends.append((float(np.clip(height, 0, 1)), unquote(name), line.get_color(), tuple(point)))
+                height = (axes.transData - axes.transAxes).transform(point)[1]
+                ends.append((min(max(height, 0.0), 1.0), name, line.get_color(), tuple(point)))
         ends.sort(key=lambda end: end[0])
-        gap = _NAME / (axes.get_figure().get_figheight() / grid_shape(len(figure.axes))[1] - 0.6)  # type: ignore[union-attr]
         heights = spread_out([end[0] for end in ends], gap)
         for number, (height, (_, name, colour, point)) in enumerate(zip(heights, ends, strict=True)):
             look: Style = {"color": colour, "fontsize": 7, "va": "center", "annotation_clip": False}
             leader: Style = {"arrowstyle": "-", "color": colour, "linewidth": 0.5, "alpha": 0.5, "relpos": (0, 0.5)}
             text = axes.annotate("", point, (1.04, height), "data", "axes fraction", leader, **look)
             text.set_parse_math(False)
-            text.set_text(name)
-            text.set_gid(f"name,{panel}-{number},{quote(name, safe='')}")
+            text.set_text(unquote(name))
+            text.set_gid(f"name,{panel}-{number},{name}")
 
 
 def spread_out(heights: Sequence[float], gap: float) -> list[float]:
-    """Return ascending heights moved as little as makes neighbours a `gap` apart and, if they fit, none above 1."""
-    raised = list(heights)
-    for at in range(1, len(raised)):
-        raised[at] = max(raised[at], raised[at - 1] + gap)
-    top = 1.0
-    for at in reversed(range(len(raised))):
-        raised[at] = min(raised[at], top)
-        top = raised[at] - gap
-    return raised
+    """Return ascending heights, raised as little as makes neighbours a `gap` apart, then lowered so that none is above
+    1; the lowest may end below 0."""
+    steps = gap * np.arange(len(heights))
+    raised = np.maximum.accumulate(np.asarray(heights) - steps)
+    return list(np.minimum(raised, 1 - gap * (len(heights) - 1)) + steps)

@@ -34,7 +34,11 @@ def build_sections(results: Results) -> list[Section]:
     with figure_style():
         curves = [
             replace(draw_curves(data), name="curves", title="Convergence"),
-            replace(draw_curves(data, work=True), name="curves_by_work", title="Convergence over equal work"),
+            replace(
+                draw_curves(data, work=True),
+                name="curves_by_work",
+                title="Convergence over visits of a training sample",
+            ),
         ]
         return [*(one for one in curves if one.picture), *(_section(name, data) for name in names)]
 

@@ -27,6 +27,10 @@ _UNEQUAL = 5  # times as many rounds: on a linear axis the shorter curve could n
 _CLOSE = 95.0  # percent that most curves reach: on a linear axis their differences could not be seen
 _FULL = 100.1  # percent; above 100, so that 100 has a place on an axis of errors
 _TICKS = (0, 50, 80, 90, 95, 97, 98, 99, 99.5, 99.9, 100)
+_VISITS = (
+    " A local epoch of all clients visits each sample once. Work beyond local epochs is not counted: a second model, "
+    "inner steps of a method, tuning before a measurement."
+)
 _ADAPTATION = (
     "Accuracy on the novel clients' test samples while one part of the model is tuned on their training samples and "
     "the rest stays as it was trained; epoch 0 is before. Of several runs the mean is shown."
@@ -185,8 +189,8 @@ def _set_ticks(figure: Figure, ticks: list[float], labels: list[str], series: in
 def draw_curves(data: TableData, work: bool = False) -> Section:
     """Draw a curve per cell over the rounds that all of its runs measured. CSV: a column per cell.
 
-    With `work` curves are over the visits of a training sample, the mean over all samples; there is no picture if the
-    rounds of the methods in each panel have the same number of them, or if steps are counted in place of epochs.
+    With `work` curves are over visits of a training sample (:func:`_visits`, summed over rounds). There is then no
+    picture if all rounds in a panel have as many, or if steps are counted instead of epochs.
     """
     frame = data.place(data.results.frame.rounds, single=True, diverged=True)
     axes = data.axes(frame)
@@ -202,10 +206,13 @@ def draw_curves(data: TableData, work: bool = False) -> Section:
         curves = curves.join(visits, on=axes)
         by_panel = curves.groupby("panel", observed=True)["visits"]
         if curves["visits"].isna().any() or (by_panel.max() < 1.05 * by_panel.min()).all():
-            return Section("The rounds of all methods have as much work.")
+            return Section("The rounds of all methods visit a sample equally often, or count steps instead of epochs.")
         curves["round"] *= curves["visits"]
     measure = PRECISION if data.measure == PRECISION else ACCURACY  # even if the table has another metric
-    figure = draw_panels(curves, "visits of a training sample" if work else "round", measure, _line, lines=True)
+    name, unit, over = "curves", "round", "communication rounds"
+    if work:
+        name, unit, over = "curves_by_work", "visits", "visits of a training sample"
+    figure = draw_panels(curves, over if work else unit, measure, _line, lines=True)
     last = curves.groupby(["series", "panel"], observed=True).tail(1)
     close = measure == ACCURACY and float(last["accuracy"].median()) >= _CLOSE
     for panel in figure.axes:
@@ -215,29 +222,26 @@ def draw_curves(data: TableData, work: bool = False) -> Section:
     best = last.nlargest(1, "accuracy").iloc[0]
     where = " · ".join(filter(None, (best["series"], best["panel"])))
     ends = f"{best['accuracy']:.2f}{f' ({where})' if where else ''}"
-    over = "visits of training samples" if work else "communication rounds"
     alt = f"Test {measure} over {over}, {counted(len(last), 'curve')}; the highest ends at {ends}."
     what = "Pooled test accuracy" if measure == ACCURACY else "Mean average precision, the mean over clients,"
     text = f"{what} over {over}{'; in cells of one client, its own' if data.table.clients else ''}."
-    text += " A visit is a gradient for a sample: rounds of these methods differ in them." * work
+    text += _VISITS * work
     if close:
         text += " The axis of accuracies is logarithmic in the error; curves leave it below."
     names = [" / ".join(key) for key in curves[axes].itertuples(index=False, name=None)]
     wide = curves.assign(name=names).pivot(index="round", columns="name", values="accuracy")
-    wide = wide[list(dict.fromkeys(names))].reset_index()
-    return Section(text + left_out(curves, "curves"), Picture(figure, alt), data=wide)
+    wide = wide[list(dict.fromkeys(names))].rename_axis(index=unit).reset_index()
+    return Section(text + left_out(curves, name), Picture(figure, alt), data=wide)
 
 
 def _visits(data: TableData) -> dict[str, float]:
-    """Return by run how often a round visits a training sample, the mean over all clients' samples; nan if a round is
-    of a number of steps."""
+    """Return by run how often a round uses a training sample, the mean over all samples; nan if steps are counted."""
     visits = {}
-    for name, run in data.results.runs.items():
-        training, clients = run.resolved.training, run.resolved.clients
-        everyone = run.resolved.options("method").get("schedule") == "every_round"
-        epochs = (run.facts.get("chosen") or {}).get("training.local_epochs", training.local_epochs)
-        share = 1.0 if everyone else training.cohort_size(clients) / clients
-        visits[name] = math.nan if training.local_steps else share * epochs
+    for name, planned in data.results.runs.items():
+        run = planned.resolved.with_chosen(planned.facts.get("chosen") or {})
+        everyone = run.options("method").get("schedule") == "every_round"
+        share = 1.0 if everyone else run.training.cohort_size(run.clients) / run.clients
+        visits[name] = math.nan if run.training.local_steps else share * run.training.local_epochs
     return visits
 
 

@@ -33,7 +33,7 @@ _NOISE = (
     "it."
 )
 _PROTOCOLS = (
-    "The same runs, nothing trained anew. In parentheses the rank within the column, rows that tie as printed sharing "
+    "The same runs, not trained again. In parentheses the rank within the column, rows that tie as printed sharing "
     f"the mean of their ranks; ↑ a better, ↓ a worse rank than under the first, the table's own protocol. {TIED}: "
     "does not differ significantly from the best of its column under the protocol, by seeds. Window: pooled over all "
     "test samples, the mean of the last measured rounds; last round, best by validation: pooled, after this round; "

@@ -93,7 +93,7 @@ def test_sorting_and_toggles(folder):
     assert both and float(both[1]) - 90.31 == pytest.approx(float(f"{both[2]}{both[3]}".replace("−", "-")))
     assert re.fullmatch(r"\d\d\.\d\d±0\.\d\d", seen["obtained"]) and seen["published"] == "90.31±0.26"
     assert re.fullmatch(r"[+−]\d\.\d\d", seen["difference"])
-    differences = [float(text.split()[0].replace("−", "-")) for text in seen["sorted"] if text[0] in "+−"]
+    differences = [float(text.split()[0].replace("−", "-")) for text in seen["sorted"] if text]
     assert len(differences) == 6 and differences == sorted(differences, reverse=True)
 
 

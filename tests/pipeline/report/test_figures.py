@@ -2,7 +2,6 @@
 
 import itertools
 import re
-import xml.etree.ElementTree as ET
 
 import numpy as np
 import pytest
@@ -14,7 +13,6 @@ from support.pages import Document
 from support.project import make_project, spec
 from support.report_demo import cell, table, write_metrics
 
-from pipeline.report.drawing.panels import spread_out
 from pipeline.report.figures import build_sections
 from pipeline.report.figures._pictures import overlaid
 
@@ -137,67 +135,6 @@ def test_attention_over_an_image():
     # Between the centres of two patches, at 1 and 3 of 4 pixels, the mask is interpolated; beyond them it is level.
     line = overlaid(green * 0, np.array([[0.0, 1.0], [0.0, 1.0]]))[0]
     np.testing.assert_allclose(line, np.array(heat) / 2, atol=0.5)
-
-
-def test_curves_show_what_differs_and_the_page_can_read_their_values(tmp_path):
-    for runs, scales in (
-        ({"a": (99.2, 1000), "b": (98.0, 100)}, ("log", "function")),
-        ({"c": (60.0, 1000), "d": (98.0, 900), "e": (70.0, 900)}, ("linear", "linear")),
-    ):
-        for run, (target, rounds) in runs.items():
-            rd.write_run(tmp_path, run, target, rounds=rounds)
-        resolved = table([cell({"method": run}, [run]) for run in runs], ["method"], [], figures=[])
-        section = sections_of(resolved, tmp_path)["curves"]
-        (axes,) = section.picture.figure.axes
-        assert (axes.get_xscale(), axes.get_yscale()) == scales
-        assert [len(line.get_xdata()) for line in axes.lines] == [section.data[run].notna().sum() for run in runs]
-    curves, svg = sections_of(rd.demo(tmp_path), tmp_path)["curves"], "{http://www.w3.org/2000/svg}"
-
-    def points(group):
-        return np.array(re.findall(r"[\d.]+", next(group.iter(f"{svg}path")).attrib["d"]), float).reshape(-1, 2)
-
-    groups = ET.fromstring(curves.picture.svg).iter(f"{svg}g")
-    panels = [group for group in groups if group.get("id", "").startswith("panel,")]
-    _, _, *scales, label = panels[2].get("id").split(",")
-    assert (len(panels), *scales[:2], label) == (4, "linear", "linear", "round")
-    x0, x1, y0, y1 = map(float, scales[2:])
-    frame = points(panels[2])
-    (line,) = [group for group in panels[2] if re.fullmatch("line,.*,FedTP", group.get("id", ""))]
-    share, depth = (points(line)[-1] - frame.min(0)) / np.ptp(frame, axis=0)
-    last = curves.data[["round", "FedTP / CIFAR-10 / Dirichlet / 50"]].iloc[-1]
-    assert (x0 + share * (x1 - x0), y1 - depth * (y1 - y0)) == pytest.approx(tuple(last), abs=1e-3)
-
-
-def test_many_lines_have_their_names_at_their_ends_from_the_highest_down(tmp_path):
-    ends = {f"M{at}": 50.0 + 4 * at for at in range(9)}
-    for run, target in ends.items():
-        rd.write_run(tmp_path, run, target, rounds=100)
-    for some, names in ((8, None), (9, [f"M{at}" for at in range(9)])):  # eight have a legend
-        cells = [cell({"method": run}, [run]) for run in list(ends)[:some]]
-        figure = sections_of(table(cells, ["method"], [], figures=[]), tmp_path)["curves"].picture.figure
-        assert legend(figure) == ([] if names else list(ends)[:some])
-        texts = sorted(figure.axes[0].texts, key=lambda text: text.get_position()[1])
-        assert not names or [text.get_text() for text in texts] == names
-    assert spread_out([0.1, 0.5, 0.5, 0.99], 0.25) == pytest.approx([0.1, 0.5, 0.75, 1.0])
-    assert spread_out([0.9, 0.95], 0.2) == pytest.approx([0.8, 1.0])
-
-
-def test_curves_over_equal_work(tmp_path):
-    for epochs, shown in ((1, False), (3, True)):
-        records, cells = {}, []
-        for method, own in {"Once": 1, "More": epochs}.items():
-            run = f"{method}-{epochs}"
-            rd.write_run(tmp_path, run, 70.0, rounds=100)
-            training = rd.RECORD["training"] | {"local_epochs": own, "sample_rate": 0.5}
-            records[run] = rd.RECORD | {"training": training, "clients": 10}
-            cells.append(cell({"method": method}, [run]))
-        resolved = rd.with_records(tmp_path, table(cells, ["method"], [], figures=[]), records)
-        found = sections_of(resolved, tmp_path)
-        assert ("curves_by_work" in found) == shown
-    # Half of the clients in each of a hundred rounds: fifty visits by one epoch, and three times as many by three.
-    data = found["curves_by_work"].data
-    assert data.loc[data["Once"].last_valid_index(), "round"] == 50
-    assert data.loc[data["More"].last_valid_index(), "round"] == 150
 
 
 def test_what_is_listed_is_shown_or_else_what_runs_found(tmp_path):
