@@ -52,7 +52,7 @@ class KeptTable:
         words: Sentences above the facts.
         curves: The picture below, in the file `picture`; None if there are no curves.
         cells: A table in Markdown, a line per number.
-        small: A table in Markdown with the layout of the paper's table.
+        small: A table in Markdown with the layout of the paper's table: obtained values, published ones in parentheses.
         elsewhere: A table in Markdown of the numbers under other protocols; "" for none.
         why: A line per explanation of differences.
     """
@@ -138,16 +138,16 @@ def _beside_published(
     """Return the section of a table that has published values."""
     layout, axes = report.results.layout, report.table.axes
     by_labels = {one.labels: one for one in obtained}
-    small = dict[tuple[Key, Key], Numbers]()
+    small = dict[tuple[Key, Key], str]()
     for place in layout.places:
         cell = layout.cell(*place)
         if cell and (one := by_labels.get(tuple(cell.labels.values()))):
-            small[place] = {**_numbers(one), "difference": one.comparison}
+            small[place] = f"{one.obtained} ({one.published})"
     lines, others, why = list[Numbers](), list[Numbers](), dict[str, list[str]]()
     names = dict.fromkeys(name for one in obtained for name in one.elsewhere)
     for one in obtained:
         labels = _labels(axes, one.labels)
-        numbers = _numbers(one, _mark(one.ids, old), "\\*")
+        numbers = _numbers(one, _mark(one.ids, old))
         lines.append({**labels, **numbers, "difference": one.comparison, "runs": f"{one.runs[0]} of {one.runs[1]}"})
         under = {name: f"{one.elsewhere[name]:.2f}" if name in one.elsewhere else NO_VALUE for name in names}
         reached = NO_VALUE if one.reached is None else str(one.reached)
@@ -173,7 +173,7 @@ def _beside_published(
 def _without_published(report: SpecReport, entries: Mapping[str, Entry], old: set[str]) -> KeptTable:
     """Return the section of a table without published values."""
     results, layout, decimals = report.results, report.results.layout, report.table.decimals
-    numbers = dict[tuple[Key, Key], Numbers]()
+    numbers = dict[tuple[Key, Key], str]()
     for place in layout.places:
         cell = layout.cell(*place)
         if cell and cell.obtained:
@@ -183,7 +183,7 @@ def _without_published(report: SpecReport, entries: Mapping[str, Entry], old: se
                 text += f" {BESIDE} {printed.last}"
             if printed.partial:
                 text += f" [{printed.partial}]"
-            numbers[place] = {"": text + _mark(cell.runs, old)}
+            numbers[place] = text + _mark(cell.runs, old)
     runs = [run for run in results.runs if run in entries]
     words = [report.table.caption]
     if any(cell.last for cell in results.cells):
@@ -221,10 +221,9 @@ def _made(runs: list[Entry]) -> str:
     return f"{counted(len(runs), 'run')}, {hours:.1f} hours on {devices}, {when}"
 
 
-def _grid(layout: Layout, numbers: Mapping[tuple[Key, Key], Numbers], lacking: str = "") -> str:
-    """Return a table of the rows and columns that have numbers; a column is split if its cells have several numbers."""
+def _grid(layout: Layout, numbers: Mapping[tuple[Key, Key], str], lacking: str = "") -> str:
+    """Return a table of the rows and columns that have numbers."""
     columns = [column for column in layout.columns if any(at == column for _, at in numbers)]
-    heads = next(iter(numbers.values()), {})
     labels = [{column[at] for column in columns} for at in range(len(layout.column_axes))]
     # Labels that all shown columns share are in the text around the table; a single column shows all its labels.
     differing = [at for at, own in enumerate(labels) if len(own) > 1] or range(len(labels))
@@ -232,10 +231,9 @@ def _grid(layout: Layout, numbers: Mapping[tuple[Key, Key], Numbers], lacking: s
     for row in (row for row in layout.rows if any(at == row for at, _ in numbers)):
         line = _labels(layout.row_axes, row)
         for column in columns:
-            own = numbers.get((row, column)) or dict.fromkeys(heads, lacking if layout.cell(row, column) else "")
-            title = " · ".join(headed(layout.column_axes[at], column[at]) for at in differing)
-            for head in heads:
-                line[escape_markdown(": ".join(filter(None, (title, head))) or layout.figure)] = own[head]
+            title = " · ".join(headed(layout.column_axes[at], column[at]) for at in differing) or layout.figure
+            missing = lacking if layout.cell(row, column) else ""
+            line[escape_markdown(title)] = numbers.get((row, column), missing)
         rows.append(line)
     return _markdown(rows, len(layout.row_axes))
 
@@ -244,8 +242,8 @@ def _labels(axes: list[str], labels: Sequence[str]) -> Numbers:
     return dict(zip(axes, map(escape_markdown, labels), strict=True))
 
 
-def _numbers(one: Obtained, mark: str = "", star: str = "") -> Numbers:
-    published = {"published": one.published + star * one.quoted}
+def _numbers(one: Obtained, mark: str) -> Numbers:
+    published = {"published": one.published + "\\*" * one.quoted}
     if one.last:
         return published | {"last ten": one.obtained + mark, "last round": one.last}
     return published | {"obtained": one.obtained + mark}

@@ -193,7 +193,8 @@ def test_the_page_says_what_was_published_and_what_was_obtained(kept):
     # The README has the table where it has a place for it.
     first, place, header, *table, end, last = readme.read_text(encoding="utf-8").splitlines()
     assert [first, place, end, last] == [*text.splitlines()[:2], *text.splitlines()[-2:]] and "old" not in table
-    assert [*map(str.strip, header.strip("|").split("|"))] == ["method", "published", "obtained", "difference"]
+    assert [*map(str.strip, header.strip("|").split("|"))] == ["method", "accuracy (%)"]
+    assert f"{obtained} (0.50±0.10)" in table[1]
     # The same again, also where nothing else is than specs and the ledger.
     before = tree(kept.root / "docs")
     for name in ("artifacts", "docs", "stages"):
