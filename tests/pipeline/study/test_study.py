@@ -251,7 +251,7 @@ def test_nothing_is_found_in_what_is_built_in(kind, name):
 @pytest.mark.matrix
 def test_commands_of_a_study_keep_the_schema_up_to_date_and_give_verdicts(tmp_path, pfl):
     code, out, _ = pfl(tmp_path, "init", "mine")
-    assert code == 0 and out.startswith("mine: a study with specs/first.yaml\ncd mine && dvc repro")
+    assert code == 0 and out.startswith("mine: a study with specs/first.yaml\ncd mine && pfl run")
     study, folder = Project(tmp_path / "mine"), tmp_path / "mine"
     assert "no_scm = True" in (folder / ".dvc/config").read_text()
     assert pfl(folder, "new", "method", "our_own")[0] == 0 and "our_own" in (folder / SCHEMA).read_text()
