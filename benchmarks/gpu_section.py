@@ -107,11 +107,12 @@ def trained(
     rounds: int = 3,
     sample_rate: float = 0.8,
     precision: str = "fp32",
+    lr: float = 0.02,
     **more: Any,
 ) -> Result:
     """Return the result of a short training with momentum on the data's device, measured after the last round."""
     size = 8 if max(map(len, data.train)) < 32 else 32
-    how = {"local_epochs": 2, "batch_size": size, "lr": 0.02, "momentum": 0.5, "precision": precision}
+    how = {"local_epochs": 2, "batch_size": size, "lr": lr, "momentum": 0.5, "precision": precision}
     training = Training(rounds=rounds, sample_rate=sample_rate, **how)
     method = method if isinstance(method, Method) else small(METHODS, method)
     more |= {"training": training, "evaluation": AT_THE_END, "seed": SEED, "executor": executor}
@@ -138,11 +139,18 @@ def watched() -> Iterator[SimpleNamespace]:
 
 
 def difference(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> float:
-    """Return the largest difference between tensors of the same name; NaN if names differ or a tensor has NaN."""
+    """Return the largest difference between tensors of the same name; NaN if names differ or a tensor has NaN.
+
+    For masks it is the share of elements that differ, because rounding decides elements near the threshold.
+    """
     if one.keys() != other.keys():
         return float("nan")
-    gaps = [(one[name].detach().cpu().double() - other[name].detach().cpu().double()).abs().max() for name in one]
-    return float(torch.stack(gaps).max()) if gaps else 0.0
+    gaps = [torch.zeros((), dtype=torch.float64)]
+    for name in one:
+        first, second = (tensors[name].detach().cpu().double() for tensors in (one, other))
+        gap = (first - second).abs()
+        gaps.append(gap.mean() if (first * (1 - first) == 0).all() else gap.max())
+    return float(torch.stack(gaps).max())
 
 
 def compare(one: Result, other: Result, limit: float) -> dict[str, Any]:

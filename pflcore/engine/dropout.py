@@ -91,7 +91,7 @@ class Dropout(nn.Module):
             return F.dropout(x, self.p)
         dropped = min(round(self.p * _LEVELS), _LEVELS - 1)
         kept = self.noise.take(x.shape) >= dropped - _LEVELS // 2
-        return x * kept.to(x.dtype).mul_(_LEVELS / (_LEVELS - dropped))
+        return x * (kept * (_LEVELS / (_LEVELS - dropped))).to(x.dtype)
 
 
 def _replace(module: nn.Module, noise: DropoutBits) -> list[Dropout]:

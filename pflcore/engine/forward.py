@@ -113,8 +113,8 @@ def autocast(precision: str, device: torch.device) -> Iterator[None]:
 
 
 def _attention(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
-    """Compute attention as two products, because the fused kernel's backward pass is slow in bfloat16 on CPUs."""
-    if not is_plain(options):
+    """Compute attention on CPUs as two products, because their fused kernel is slow backwards in bfloat16."""
+    if q.device.type != "cpu" or not is_plain(options):
         return F.scaled_dot_product_attention(q, k, v, **options)
     scores = torch.matmul(q, k.transpose(-1, -2)).float() / math.sqrt(q.shape[-1])
     return torch.matmul(scores.softmax(-1), v)

@@ -16,6 +16,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from pflcore.client_view import Rate
 from pflcore.engine.client import Trainer
+from pflcore.engine.executors.attention import fused_attention, has_kernel
 from pflcore.engine.executors.graphs import copy_tree
 from pflcore.engine.forward import Substitute, is_plain
 from pflcore.groups import Tensors
@@ -134,16 +135,21 @@ def _write_back(pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
 @contextmanager
 def vectorisable() -> Iterator[None]:
     """Enter the context for vectorised models; enter it outside of ``vmap``."""
-    # SDPBackend.MATH is for attention with options, because vmap does not support fused kernels.
+    # SDPBackend.MATH is for attention with options, because vmap does not support PyTorch's fused kernels.
     with sdpa_kernel(SDPBackend.MATH), Substitute(REWRITTEN):
         yield
 
 
 def _attention(q: Tensor, k: Tensor, v: Tensor, *more: Any, **options: Any) -> Tensor:
-    """Compute softmax(q kᵀ / √width) v, (…, queries, width) and (…, keys, width), with fewer passes over memory than
-    PyTorch's form without fused kernels, which also scales keys and checks for rows that a mask leaves empty."""
+    """Compute softmax(q kᵀ / √width) v, (…, queries, width) and (…, keys, width), by a fused kernel if there is one.
+
+    Otherwise it makes fewer passes over memory than PyTorch's form without fused kernels, which also scales keys and
+    checks for rows that a mask leaves empty.
+    """
     if more or not is_plain(options):
         return F.scaled_dot_product_attention(q, k, v, *more, **options)
+    if has_kernel(q, k, v):
+        return fused_attention(q, k, v)
     scores = (q * float(q.shape[-1] ** -0.5)) @ k.transpose(-1, -2)
     return scores.softmax(-1) @ v
 

@@ -1,0 +1,101 @@
+"""Attention of stacked clients with PyTorch's fused kernels, which ``vmap`` does not support by itself.
+
+The dimension of clients becomes part of the batch. The scores of all queries and keys never reach memory; otherwise
+they are a third of what a step of FedTP's ViT reads and writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+_KERNELS = torch.ops.aten
+_ALIGNED = 8  # the kernels need widths that are multiples of it
+
+
+def has_kernel(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """Return whether :func:`fused_attention` supports these tensors."""
+    alike = q.dtype == k.dtype == v.dtype and q.shape[-1] == v.shape[-1] and q.ndim == k.ndim == v.ndim == 4
+    return alike and q.dtype != torch.float64 and q.shape[-1] % _ALIGNED == 0 and q.device.type in ("cpu", "cuda")
+
+
+def fused_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Compute softmax(q kᵀ / √width) v, (batch, heads, queries, width) and twice (batch, heads, keys, width).
+
+    The result has a gradient, which has none itself. It is deterministic.
+    """
+    out: Tensor = _Attention.apply(q, k, v)[0]  # type: ignore[no-untyped-call]
+    return out
+
+
+class _Attention(Function):
+    """Returns the output, and what the backward pass needs: logarithms of sums, and two states of random numbers."""
+
+    @staticmethod
+    def forward(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, ...]:
+        if q.device.type == "cuda":
+            return tuple(_KERNELS._scaled_dot_product_efficient_attention(q, k, v, None, True))
+        return *_KERNELS._scaled_dot_product_flash_attention_for_cpu(q, k, v), q.new_empty(0), q.new_empty(0)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
+        ctx.mark_non_differentiable(*output[1:])
+        ctx.save_for_backward(*inputs, *output)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        return _Backward.apply(grads[0], *ctx.saved_tensors)  # type: ignore[no-untyped-call]
+
+    @staticmethod
+    def vmap(info: Any, dims: tuple[int | None, ...], *given: Tensor) -> Any:
+        return _fold(_Attention, info.batch_size, dims, given, 2)
+
+
+class _Backward(Function):
+    """Returns the gradients of q, k and v."""
+
+    @staticmethod
+    def forward(grad: Tensor, *saved: Tensor) -> tuple[Tensor, ...]:
+        q, k, v, out, logs, seed, offset = saved
+        if q.device.type == "cpu":
+            kernel = _KERNELS._scaled_dot_product_flash_attention_for_cpu_backward
+            return tuple(kernel(grad, q, k, v, out, logs, 0.0, False))
+        # The kernel is deterministic only if all operations must be.
+        mode = torch.get_deterministic_debug_mode()
+        torch.set_deterministic_debug_mode("error")
+        try:
+            kernel = _KERNELS._scaled_dot_product_efficient_attention_backward
+            wanted = [True, True, True, False]
+            return tuple(kernel(grad, q, k, v, None, out, logs, seed, offset, 0.0, wanted)[:3])
+        finally:
+            torch.set_deterministic_debug_mode(mode)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        raise NotImplementedError("fused attention has no second derivative; set PFL_EXECUTOR=sequential")
+
+    @staticmethod
+    def vmap(info: Any, dims: tuple[int | None, ...], *given: Tensor) -> Any:
+        return _fold(_Backward, info.batch_size, dims, given, 3)
+
+
+def _fold(function: Any, clients: int, dims: Sequence[int | None], given: Sequence[Tensor], results: int) -> Any:
+    """Call `function` with clients as part of the batch; only the first `results` tensors of its output have a batch."""
+
+    def folded(tensor: Tensor, dim: int | None) -> Tensor:
+        if not tensor.numel() or tensor.ndim < 3:  # the states of random numbers
+            return tensor
+        whole = tensor.expand(clients, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
+        return whole.flatten(0, 1)
+
+    made = function.apply(*map(folded, given, dims))
+    split = tuple(one.unflatten(0, (clients, -1)) if at < results else one for at, one in enumerate(made))
+    return split, tuple(0 if at < results else None for at in range(len(made)))
