@@ -37,7 +37,7 @@ USUAL = 540.0  # the deadline for which the sections' times are set; with a late
 SECTIONS: dict[str, tuple[Callable[[Bench], None], float]] = {
     "machine": (machine, 12),
     "agree": (agree, 58),
-    "methods": (methods, 70),
+    "methods": (methods, 90),
     "w1": (partial(speed, name="W1"), 55),
     "w2": (partial(speed, name="W2"), 66),
     "uncapturable": (uncapturable, 15),

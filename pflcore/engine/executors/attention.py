@@ -19,8 +19,10 @@ _ALIGNED = 8  # the kernels need widths that are multiples of it
 
 def has_kernel(q: Tensor, k: Tensor, v: Tensor) -> bool:
     """Return whether :func:`fused_attention` supports these tensors."""
-    alike = q.dtype == k.dtype == v.dtype and q.shape[-1] == v.shape[-1] and q.ndim == k.ndim == v.ndim == 4
-    return alike and q.dtype != torch.float64 and q.shape[-1] % _ALIGNED == 0 and q.device.type in ("cpu", "cuda")
+    if torch.backends.cuda.matmul.allow_tf32 and q.dtype == torch.float32:  # the kernel makes three products of one
+        return False
+    same = q.dtype == k.dtype == v.dtype and q.shape[-1] == v.shape[-1] and q.ndim == k.ndim == v.ndim == 4
+    return same and q.dtype != torch.float64 and q.shape[-1] % _ALIGNED == 0 and q.device.type in ("cpu", "cuda")
 
 
 def fused_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -88,7 +90,7 @@ class _Backward(Function):
 
 
 def _fold(function: Any, clients: int, dims: Sequence[int | None], given: Sequence[Tensor], results: int) -> Any:
-    """Call `function` with clients as part of the batch; only the first `results` tensors of its output have a batch."""
+    """Call `function` with clients as part of the batch; the first `results` tensors that it returns have a batch."""
 
     def folded(tensor: Tensor, dim: int | None) -> Tensor:
         if not tensor.numel() or tensor.ndim < 3:  # the states of random numbers

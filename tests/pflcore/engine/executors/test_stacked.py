@@ -17,7 +17,7 @@ from pflcore.engine.client import Trainer, balanced
 from pflcore.engine.dropout import DropoutBits
 from pflcore.engine.executors.sequential import Sequential
 from pflcore.engine.executors.stacked import Stacked, can_pad, take_turns
-from pflcore.engine.executors.vectorised import REWRITTEN
+from pflcore.engine.executors.vectorised import REWRITTEN, vectorisable
 from pflcore.engine.forward import Substitute
 from pflcore.memory import TooLittleMemory
 from pflcore.methods.corrections import FedProx
@@ -157,3 +157,26 @@ def test_rewritten_layers(form, shapes):
         expected = slopes(*given)
         with Substitute(REWRITTEN):
             torch.testing.assert_close(slopes(*given), expected, atol=1e-12, rtol=1e-12)
+
+
+def test_fused_attention_of_clients_who_share_keys():
+    """Slopes of a fused kernel in single precision equal those of the formula in double precision."""
+    torch.manual_seed(0)
+    q, k, v = torch.randn(3, 2, 4, 5, 8), torch.randn(2, 4, 7, 8), torch.randn(3, 2, 4, 7, 8)
+
+    def slopes(attend, *qkv):
+        return vmap(grad(lambda *one: attend(*one).sin().sum(), (0, 1, 2)), in_dims=(0, None, 0))(*qkv)
+
+    def formula(q, k, v):
+        return (q @ k.mT / 8**0.5).softmax(-1) @ v
+
+    def attend(q, k, v):
+        return F.scaled_dot_product_attention(q, k, v)
+
+    expected = slopes(formula, q.double(), k.double(), v.double())
+    with vectorisable():
+        found = slopes(attend, q, k, v)
+        with pytest.raises(NotImplementedError, match="PFL_EXECUTOR=sequential"):
+            grad(lambda x: grad(lambda y: attend(y, k, v[0]).sin().sum())(x).sum())(q[0])
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one.double(), other, atol=1e-5, rtol=1e-5)
