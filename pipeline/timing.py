@@ -16,6 +16,7 @@ class Timing:
     device: str
     rounds: int  # trained in these seconds
     core_seconds: float | None = None  # CPU time, which does not depend on other load; None on an accelerator
+    peak_mb: float | None = None  # most memory at once, in MiB; see :func:`pipeline.stages.train.peak_memory`
     machine: str = ""  # see :func:`pipeline.stages.identity.describe_machine`; "" if unknown
 
 
@@ -23,7 +24,7 @@ def read_timing(path: Path) -> Timing | None:
     """Return a timing, or None if the file is missing or damaged, since timings are only shown."""
     try:
         timing = Timing(**json.loads(path.read_text(encoding="utf-8")))
-        numbers = (timing.seconds, timing.rounds, timing.core_seconds or 0.0)
+        numbers = (timing.seconds, timing.rounds, timing.core_seconds or 0.0, timing.peak_mb or 0.0)
         sensible = all(math.isfinite(number) and number >= 0 for number in numbers)
     except (OSError, ValueError, TypeError, OverflowError):  # OverflowError: an integer larger than any float
         return None

@@ -113,8 +113,12 @@ def write_timings(table: ResolvedTable, root: Path) -> None:
     """Collect ``.pfl/timings/<run id>.json`` into one table, if there are any."""
     timings = {run: read_timing(root / ".pfl" / "timings" / f"{run}.json") for run in sorted(table.runs)}
     made = {run: timing for run, timing in timings.items() if timing}
-    lines = [f"| {run} | {escape_markdown(one.device)} | {one.seconds:.1f} |\n" for run, one in made.items()]
+    lines = [
+        f"| {run} | {escape_markdown(one.device)} | {one.seconds:.1f} | {f'{one.peak_mb:,.0f}' if one.peak_mb else ''} |\n"
+        for run, one in made.items()
+    ]
     if lines:
-        head = f"# Training time of {table.spec}\n\n| run | device | seconds |\n|:---|:---|---:|\n"
-        total = f"| **all** | | {sum(one.seconds for one in made.values()):.1f} |\n"
+        columns = "| run | device | seconds | MiB at most |\n|:---|:---|---:|---:|\n"
+        head = f"# Training time and memory of {table.spec}\n\n{columns}"
+        total = f"| **all** | | {sum(one.seconds for one in made.values()):.1f} | |\n"
         write_text(root / timings_path(table.spec), head + "".join(lines) + total)

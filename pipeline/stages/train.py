@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import resource
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +70,7 @@ def run(
     coarse = samples.attributes.get("coarse")  # a client's kind is the one of most of its training samples
     hashes = {"dataset_hash": digest_of(dataset), "partition_hash": digest_of(partition)}
     started, worked = time.monotonic(), _worked()
+    begin_peak(place)
     pretrained = {"pretrained": str(weights)} if weights else {}
     condition = CONDITIONS.create(resolved.condition, **resolved.options("condition")) if resolved.condition else None
     analyses = {name: ANALYSES.create(name, **options) for name, options in resolved.analyses.items()}
@@ -102,11 +106,27 @@ def run(
         else:
             checkpoints.archive()
     rounds = (result.diverged.round if result.diverged else result.rounds) - result.resumed_from
-    timing = {"seconds": time.monotonic() - started, "device": device_name(place), "rounds": rounds}
-    timing["machine"] = describe_machine(place)
+    timing: dict[str, Any] = {"seconds": time.monotonic() - started, "device": device_name(place), "rounds": rounds}
+    timing |= {"machine": describe_machine(place), "peak_mb": peak_memory(place)}
     if place.type == "cpu":
         timing["core_seconds"] = _worked() - worked
     write_text(private / "timings" / f"{run_id}.json", json.dumps(timing) + "\n")
+
+
+def begin_peak(device: torch.device) -> None:
+    """Let the next :func:`peak_memory` begin here, because a process can train several runs."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    with suppress(OSError):  # other systems than Linux cannot
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+
+
+def peak_memory(device: torch.device) -> float:
+    """Return the most memory at once in MiB: PyTorch's on a GPU, else that of this process, without its workers."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_reserved(device) / 2**20
+    # Bytes on macOS, kibibytes elsewhere.
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
 
 
 def _worked() -> float:

@@ -126,15 +126,16 @@ def test_the_same_inputs_give_the_same_bytes(tmp_path):
     rd.report(resolved, tmp_path, tmp_path / "one")
     write_text(tmp_path / "table.json", resolved.model_dump_json())
     write_text(tmp_path / ".pfl/timings/fedtp-p50.json", '{"seconds": 12.34, "device": "cpu", "rounds": 2}')
-    write_text(tmp_path / ".pfl/timings/fedtp-d50.json", '{"seconds": 7.66, "device": "NVIDIA H200", "rounds": 2}')
+    timing = '{"seconds": 7.66, "device": "NVIDIA H200", "rounds": 2, "peak_mb": 1234.6}'
+    write_text(tmp_path / ".pfl/timings/fedtp-d50.json", timing)
     rd.report(read_resolved(tmp_path / "table.json"), tmp_path, tmp_path / "two")
     assert tree(tmp_path / "one") == tree(tmp_path / "two")
     markdown, tex, page = ((tmp_path / f"one/report.{kind}").read_text() for kind in ("md", "tex", "html"))
     assert str(tmp_path) not in page
     # Durations stay out of it.
     assert (tmp_path / ".pfl/timings/demo/table2.md").read_text() == (
-        "# Training time of demo/table2\n\n| run | device | seconds |\n|:---|:---|---:|\n"
-        "| fedtp-d50 | NVIDIA H200 | 7.7 |\n| fedtp-p50 | cpu | 12.3 |\n| **all** | | 20.0 |\n"
+        "# Training time and memory of demo/table2\n\n| run | device | seconds | MiB at most |\n|:---|:---|---:|---:|\n"
+        "| fedtp-d50 | NVIDIA H200 | 7.7 | 1,235 |\n| fedtp-p50 | cpu | 12.3 |  |\n| **all** | | 20.0 | |\n"
     )
     # A trial says so first.
     assert markdown.splitlines()[2].startswith("> **SMOKE PROFILE: ") and "2. **No verdict**: Vanilla" in markdown

@@ -43,6 +43,7 @@ def test_a_resumed_run_ends_with_the_same_bytes(tmp_path):
     assert calm.said == [] and torn.checkpoints() == []
     timing = json.loads((tmp_path / f"torn/.pfl/timings/{torn.run.id}.json").read_text(encoding="utf-8"))
     assert timing["rounds"] == ROUNDS - 3 and timing["seconds"] > 0 and timing["device"].startswith("cpu (")
+    assert 50 < timing["peak_mb"] < 100_000, "more than Python, PyTorch and the model; not bytes"
     with pytest.raises(InterruptedError):
         torn.train(checkpoint_every=0.0, on_round=stop_in(2), code="other")
     torn.said.clear()
