@@ -113,10 +113,10 @@ def write_timings(table: ResolvedTable, root: Path) -> None:
     """Collect ``.pfl/timings/<run id>.json`` into one table, if there are any."""
     timings = {run: read_timing(root / ".pfl" / "timings" / f"{run}.json") for run in sorted(table.runs)}
     made = {run: timing for run, timing in timings.items() if timing}
-    lines = [
-        f"| {run} | {escape_markdown(one.device)} | {one.seconds:.1f} | {f'{one.peak_mb:,.0f}' if one.peak_mb else ''} |\n"
-        for run, one in made.items()
-    ]
+    lines = list[str]()
+    for run, one in made.items():
+        memory = f"{one.peak_mb:,.0f}" if one.peak_mb else ""
+        lines.append(f"| {run} | {escape_markdown(one.device)} | {one.seconds:.1f} | {memory} |\n")
     if lines:
         columns = "| run | device | seconds | MiB at most |\n|:---|:---|---:|---:|\n"
         head = f"# Training time and memory of {table.spec}\n\n{columns}"
