@@ -80,7 +80,6 @@ class Speed:
 def visits(run: Run) -> int:
     """Training samples that a run visits, with clients of average size."""
     training, partition = run.training, run.options("partition")
-    everyone = run.options("method").get("schedule") == "every_round"
     train, test = _samples(run)
     if partition.get("test_share") is not None:
         train = (train + test) * (1 - partition["test_share"])
@@ -88,7 +87,7 @@ def visits(run: Run) -> int:
     each = min(each, partition.get("train_limit") or math.inf)
     steps = training.local_steps
     visited = steps * min(each, training.batch_size) if steps else training.local_epochs * each
-    return int(training.rounds * (run.clients if everyone else training.cohort_size(run.clients)) * visited)
+    return int(training.rounds * run.cohort * visited)
 
 
 def make_plan(workspace: Workspace, compilation: Compilation) -> Plan:

@@ -122,6 +122,12 @@ class Run:
         return f"{self.dataset}-{short_hash(self.data)}"
 
     @property
+    def cohort(self) -> int:
+        """The number of clients that train in a round."""
+        everyone = self.options("method").get("schedule") == "every_round"
+        return self.clients if everyone else self.training.cohort_size(self.clients)
+
+    @property
     def features(self) -> dict[str, Any]:
         """The frozen encoder that the samples pass through: `backbone`, the options of the backbone, and either
         `weights` or `pretrain`; {} if there is none."""

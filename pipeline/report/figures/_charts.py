@@ -239,9 +239,8 @@ def _visits(data: TableData) -> dict[str, float]:
     visits = {}
     for name, planned in data.results.runs.items():
         run = planned.resolved.with_chosen(planned.facts.get("chosen") or {})
-        everyone = run.options("method").get("schedule") == "every_round"
-        share = 1.0 if everyone else run.training.cohort_size(run.clients) / run.clients
-        visits[name] = math.nan if run.training.local_steps else share * run.training.local_epochs
+        used = run.cohort / run.clients * run.training.local_epochs
+        visits[name] = math.nan if run.training.local_steps else used
     return visits
 
 
