@@ -29,6 +29,22 @@ _INDEXED = {"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_ind
 _FACTS = {"get_amp_supported_dtype": lambda self: [torch.float16, torch.bfloat16]}
 _FACTS |= {"get_rng_state": lambda self, device=None: torch.empty(0), "set_rng_state": lambda *_: None}
 
+
+def _attention(q, k, v, bias, logs):
+    return *torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v), q.new_empty(0), q.new_empty(0)
+
+
+def _attention_backward(grad, q, k, v, bias, out, logs, seed, offset, dropout, wanted):
+    slopes = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+    return *slopes(grad, q, k, v, out, logs, dropout, False), None
+
+
+# What CPUs have in place of CUDA's own operations. Attention has random numbers in its schema, for dropout alone.
+_IN_PLACE = {
+    "_scaled_dot_product_efficient_attention": _attention,
+    "_scaled_dot_product_efficient_attention_backward": _attention_backward,
+}
+
 # Autograd starts its threads at the first gradient of a process, one for each device that there is, and a process with
 # threads cannot fork workers any more. So the first gradient is taken while there is no device yet.
 torch.ones(1, requires_grad=True).sum().backward()
@@ -167,6 +183,7 @@ def execute(func, args, kwargs):
             STATE.count("uploads" if on_device else "downloads", name)
     else:
         _check(func, name, args, kwargs, here)
+    func = _IN_PLACE.get(name, func)
     out = func(*plain_args, **plain_kwargs)
     if not on_device:
         return args[0] if name == "copy_" else out
@@ -205,7 +222,7 @@ def _check(func, name, args, kwargs, here):
     shapes = "dynamic_output_shape" in tags and name not in _INDEXED
     if here and (shapes or "data_dependent_output" in tags or name in _CHECKED):
         STATE.count("waits", f"the host waits for {name}")
-    if STATE.graph and "nondeterministic_seeded" in tags:
+    if STATE.graph and "nondeterministic_seeded" in tags and name not in _IN_PLACE:
         raise Refused(f"random numbers in a graph ({name})")
 
 
@@ -283,6 +300,7 @@ _ANSWERS = {
     **{"is_available": True, "is_initialized": True, "_is_in_bad_fork": False, "device_count": 1, "current_device": 0},
     **{"get_device_name": "pretend GPU", "get_device_capability": (9, 0), "mem_get_info": (8 << 30, 8 << 30)},
     **dict.fromkeys(("_lazy_init", "set_device", "set_stream", "manual_seed_all", "empty_cache")),
+    **{"reset_peak_memory_stats": None, "max_memory_reserved": 0},
     **{"device": nullcontext(), "stream": nullcontext(), "current_stream": Stream(), "graph_pool_handle": (0, 0)},
 }
 _CUDA = {

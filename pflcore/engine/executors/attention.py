@@ -39,9 +39,9 @@ class _Attention(Function):
 
     @staticmethod
     def forward(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, ...]:
-        if q.device.type == "cuda":
-            return tuple(_KERNELS._scaled_dot_product_efficient_attention(q, k, v, None, True))
-        return *_KERNELS._scaled_dot_product_flash_attention_for_cpu(q, k, v), q.new_empty(0), q.new_empty(0)
+        if q.device.type == "cpu":
+            return *_KERNELS._scaled_dot_product_flash_attention_for_cpu(q, k, v), q.new_empty(0), q.new_empty(0)
+        return tuple(_KERNELS._scaled_dot_product_efficient_attention(q, k, v, None, True))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
