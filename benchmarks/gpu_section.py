@@ -149,7 +149,8 @@ def difference(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> float:
     for name in one:
         first, second = (tensors[name].detach().cpu().double() for tensors in (one, other))
         gap = (first - second).abs()
-        gaps.append(gap.mean() if (first * (1 - first) == 0).all() else gap.max())
+        mask = all((tensor * (1 - tensor) == 0).all() for tensor in (first, second))
+        gaps.append(gap.mean() if mask else gap.max())
     return float(torch.stack(gaps).max())
 
 

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd import Function
+from torch.func import grad as grad_of
+from torch.func import vjp
 
 _KERNELS = torch.ops.aten
 _ALIGNED = 8  # the kernels need widths that are multiples of it
@@ -28,7 +30,7 @@ def has_kernel(q: Tensor, k: Tensor, v: Tensor) -> bool:
 def fused_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Compute softmax(q kᵀ / √width) v, (batch, heads, queries, width) and twice (batch, heads, keys, width).
 
-    The result has a gradient, which has none itself. It is deterministic.
+    It can be differentiated twice, and is deterministic.
     """
     out: Tensor = _Attention.apply(q, k, v)[0]  # type: ignore[no-untyped-call]
     return out
@@ -78,22 +80,31 @@ class _Backward(Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
-        pass
+        ctx.save_for_backward(*inputs[:4])
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        raise NotImplementedError("fused attention has no second derivative; set PFL_EXECUTOR=sequential")
+        def change(grad: Tensor, *qkv: Tensor) -> Tensor:
+            slopes = vjp(_formula, *qkv)[1](grad)
+            return torch.stack([(one * other).sum() for one, other in zip(slopes, grads, strict=True)]).sum()
+
+        return *grad_of(change, (0, 1, 2, 3))(*ctx.saved_tensors), None, None, None, None
 
     @staticmethod
     def vmap(info: Any, dims: tuple[int | None, ...], *given: Tensor) -> Any:
         return _fold(_Backward, info.batch_size, dims, given, 3)
 
 
+def _formula(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Compute attention without a fused kernel, for second derivatives, which these kernels lack."""
+    return (q * float(q.shape[-1] ** -0.5) @ k.mT).softmax(-1) @ v
+
+
 def _fold(function: Any, clients: int, dims: Sequence[int | None], given: Sequence[Tensor], results: int) -> Any:
     """Call `function` with clients as part of the batch; the first `results` tensors that it returns have a batch."""
 
     def folded(tensor: Tensor, dim: int | None) -> Tensor:
-        if not tensor.numel() or tensor.ndim < 3:  # the states of random numbers
+        if tensor.ndim < 3:  # the states of random numbers
             return tensor
         whole = tensor.expand(clients, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
         return whole.flatten(0, 1)
