@@ -165,6 +165,17 @@ def curve(
     return rounds, _scale(metric) * mean, loss
 
 
+def train_losses(rounds_table: pa.Table) -> Floats:
+    """Return the train loss at each round of :func:`curve`: the mean over clients that trained in it, NaN for none."""
+    table = _measured(rounds_table, "test", USUAL)
+    table = table.filter(pc.greater(table["total"], 0))
+    if "train_loss" not in table.column_names:  # of a ledger entry from before train losses were measured
+        return np.full(len(np.unique(table["round"].to_numpy())), np.nan)
+    means = table.group_by("round").aggregate([("train_loss", "mean")]).sort_by("round")
+    losses: Floats = means["train_loss_mean"].to_numpy()
+    return losses
+
+
 def _measured(rounds_table: pa.Table, population: str, view: View) -> pa.Table:
     """Return the rows of a population and a view; the table lacks a column of views if it has usual values only."""
     rows = pc.equal(rounds_table["population"].cast(pa.string()), population)

@@ -1,13 +1,12 @@
 """Conversion of a ``rounds/2`` table to plain data and back: per round, how many samples each client predicted right.
 
 Tables compute all their numbers from counts, so counts are kept as they were measured. Metrics and the rows of further
-views are kept too. The losses of single clients are not kept, only the mean loss of each round.
+views are kept too. The losses of single clients are not kept, only the mean test and train loss of each round.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -16,8 +15,10 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from pflcore.errors import UserError
-from pflcore.protocols import curve
+from pflcore.protocols import curve, train_losses
 from pflcore.settings import METRICS, USUAL
+
+TRAIN_LOSS = "train_loss"
 
 
 def from_table(rounds: pa.Table, positions: int) -> dict[str, Any]:
@@ -44,24 +45,27 @@ def from_table(rounds: pa.Table, positions: int) -> dict[str, Any]:
     kept = {"novel": novel.tolist(), "test": _counts(tested, "test", clients, positions)}
     if len(attackers):
         kept["attacker"] = attackers.tolist()
+    if np.isfinite(losses := train_losses(tested)).any():
+        kept["test"][TRAIN_LOSS] = _rounded(losses.tolist())
     if held_back.to_numpy().any():
         validated = np.setdiff1d(clients, [*novel, *attackers])
         kept["validation"] = _counts(rounds.filter(held_back), "validation", validated, positions)
     if metrics := [name for name in METRICS if name in rounds.column_names]:
-        kept["metrics"] = _plain(rounds, metrics)
+        kept["metrics"] = _plain(rounds.select(metrics))
     if len(further):
-        kept["views"] = _plain(further, further.column_names)
+        kept["views"] = _plain(further.drop_columns([name for name in further.column_names if name == TRAIN_LOSS]))
     return kept
 
 
-def _plain(rows: pa.Table, names: Iterable[str]) -> dict[str, list[Any]]:
-    """Return columns as lists. Floats are rounded to seven digits, and NaN becomes None."""
-    columns: dict[str, list[Any]] = {name: rows[name].to_pylist() for name in names}
-    for values in columns.values():
-        for at, value in enumerate(values):
-            if isinstance(value, float):
-                values[at] = None if math.isnan(value) else float(f"{value:.7g}")
-    return columns
+def _plain(columns: pa.Table) -> dict[str, list[Any]]:
+    """Return columns as lists, with :func:`_rounded` values."""
+    return {name: _rounded(values) for name, values in columns.to_pydict().items()}
+
+
+def _rounded(values: list[Any]) -> list[Any]:
+    """Return values with floats rounded to seven digits, and None for NaN."""
+    exact = [None if isinstance(value, float) and math.isnan(value) else value for value in values]
+    return [float(f"{value:.7g}") if isinstance(value, float) else value for value in exact]
 
 
 def _counts(rows: pa.Table, population: str, clients: NDArray[np.integer], positions: int) -> dict[str, Any]:
@@ -76,14 +80,14 @@ def _counts(rows: pa.Table, population: str, clients: NDArray[np.integer], posit
     return {
         "total": matrix["total"][0].tolist(),
         "round": [int(round_) for round_ in measured],
-        "loss": [float(f"{mean:.7g}") for mean in loss],
+        "loss": _rounded(loss.tolist()),
         "correct": matrix["correct"].tolist(),
         **({"last": matrix["last_correct"].tolist()} if positions != 1 else {}),
     }
 
 
 def to_table(kept: dict[str, Any]) -> pa.Table:
-    """Return the ``rounds/2`` table of kept data. Each client gets the mean loss of its round.
+    """Return the ``rounds/2`` table of kept data. Each client gets the mean losses of its round.
 
     Raises ``ValueError``, ``KeyError``, ``TypeError`` or ``OverflowError`` for other data.
     """
@@ -102,13 +106,17 @@ def to_table(kept: dict[str, Any]) -> pa.Table:
         table = _by_round(pa.concat_tables([table, validated]))
     for name, values in kept.get("metrics", {}).items():
         table = table.append_column(name, pa.array(values, pa.float64()))
-    if "views" not in kept:
-        return table
-    for name in ("model", "on"):
-        if name in kept["views"]:
-            usual = pa.array([getattr(USUAL, name)] * len(table)).dictionary_encode()
-            table = table.append_column(name, usual)
-    return _by_round(pa.concat_tables([table, pa.table(kept["views"], table.schema)]))
+    if "views" in kept:
+        for name in ("model", "on"):
+            if name in kept["views"]:
+                usual = pa.array([getattr(USUAL, name)] * len(table)).dictionary_encode()
+                table = table.append_column(name, usual)
+        table = _by_round(pa.concat_tables([table, pa.table(kept["views"], table.schema)]))
+    if TRAIN_LOSS in kept["test"]:
+        losses = dict(zip(kept["test"]["round"], kept["test"][TRAIN_LOSS], strict=True))
+        column = [losses[round_] for round_ in table["round"].to_pylist()]
+        table = table.append_column(TRAIN_LOSS, pa.array(column, pa.float64()))
+    return table
 
 
 def _by_round(rows: pa.Table) -> pa.Table:

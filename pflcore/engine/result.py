@@ -30,6 +30,7 @@ class Result:
     correct: np.ndarray  # number of correct predictions
     total: np.ndarray  # number of predictions
     loss: np.ndarray  # the mean over predictions
+    train_loss: np.ndarray  # the mean over the client's local steps in the round; NaN if it did not train
     last: np.ndarray  # number of correct predictions at the last positions of texts
     further: dict[str, np.ndarray]  # metrics by name; for detectors `precision`, the mean average precision, 0 to 1
     validation: np.ndarray  # whether an entry is about validation samples
@@ -61,10 +62,12 @@ def columns(history: History) -> dict[str, Any]:
     measured = ~np.isnan(numbers["total"])
     numbers = {name: own[measured] for name, own in numbers.items()}
     part = np.tile(np.repeat(np.arange(parts), clients), len(values))[measured]
+    losses = np.array([history.train_losses[round_] for round_ in history.scores]).reshape(-1, 1, clients)
     return {
         "round": np.repeat(list(history.scores), parts * clients)[measured].astype(np.int32),
         "client": np.tile(np.arange(clients), parts * len(values))[measured].astype(np.int32),
         "loss": numbers["loss"] / numbers["total"],
+        "train_loss": np.broadcast_to(losses, (len(losses), parts, clients)).ravel()[measured],
         "further": {name: numbers[name] for name in history.columns[len(COLUMNS) :]},
         "validation": part % splits == 1,
         "view": part // splits,

@@ -142,7 +142,8 @@ class RunState:
         self.personal.update(personal)
         self.round = round_
         if due:
-            self._measure(executor, trained)
+            pairs = zip(updates, losses, strict=True)
+            self._measure(executor, trained, {one.client: loss for one, loss in pairs if one.steps})
         return float(np.mean(losses)) if losses and not self.diverged else float("nan")
 
     def _aggregate(self, round_: int, updates: Sequence[Update]) -> None:
@@ -212,7 +213,7 @@ class RunState:
         except Diverged as diverged:
             self.diverged = diverged
 
-    def _measure(self, executor: Sequential, trained: list[Scored]) -> None:
+    def _measure(self, executor: Sequential, trained: list[Scored], train_losses: dict[int, float]) -> None:
         """Measure all clients after the round; `trained` are the scores from before aggregation."""
         scores = list[Scored]()
         with self._measuring():
@@ -224,7 +225,7 @@ class RunState:
         if len(lost):  # the last local step can break a model whose loss before the step was finite
             self.diverged = Diverged(self.round, int(lost[0]))
         else:
-            self.history.scores[self.round] = Scores(np.concatenate(scores))
+            self.history.add(self.round, Scores(np.concatenate(scores)), train_losses)
 
     def subject(self, kinds: Sequence[int] | None) -> Subject:
         """Return the run as the input of an analysis."""

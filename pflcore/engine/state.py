@@ -98,7 +98,9 @@ def _padded(tensor: Tensor) -> int:
 
 
 class History:
-    """The measurements so far: the scores of all clients, by round.
+    """The measurements so far: by measured round, the scores of all clients, and the losses of their local steps.
+
+    A train loss is the mean over a client's local steps in that round; it is NaN for a client that did not train.
 
     Args:
         members: For each client whether it takes part in training (no novel client, no attacker).
@@ -118,6 +120,12 @@ class History:
         self.columns = (*COLUMNS, *further)
         self.precise = "precision" in further
         self.scores: dict[int, Scores] = {}
+        self.train_losses: dict[int, NDArray[np.float64]] = {}
+
+    def add(self, round_: int, scores: Scores, train_losses: Mapping[int, float]) -> None:
+        """Add the measurement after a round; `train_losses` are of the clients that trained in it."""
+        self.scores[round_] = scores
+        self.train_losses[round_] = np.array([train_losses.get(one, np.nan) for one in range(len(self.members))])
 
     def last_figure(self) -> float | None:
         """Return the figure (0 to 1) of the members in the last measurement, or None if there is none."""
@@ -144,12 +152,13 @@ class History:
         return None
 
     def state(self) -> Tensors:
-        """Return the scores by round, float64 (views · splits · columns, clients)."""
-        rows = len(self.views) * self.splits * len(self.columns)
-        return {str(round_): torch.from_numpy(one.values).reshape(rows, -1) for round_, one in self.scores.items()}
+        """Return by round the scores and, last, the train losses: float64 (views · splits · columns + 1, clients)."""
+        rows = {round_: one.values.reshape(-1, len(self.members)) for round_, one in self.scores.items()}
+        return {str(at): torch.from_numpy(np.vstack((own, self.train_losses[at]))) for at, own in rows.items()}
 
     def restore(self, tensors: Tensors) -> None:
-        """Set the scores to copies of those of :meth:`state`."""
+        """Set the scores and train losses to copies of those of :meth:`state`."""
         shape = len(self.views) * self.splits, len(self.columns), len(self.members)
-        numbered = {int(name): tensor.clone().numpy() for name, tensor in tensors.items()}
-        self.scores = {round_: Scores(values.reshape(shape)) for round_, values in sorted(numbered.items())}
+        numbered = sorted((int(name), tensor.clone().numpy()) for name, tensor in tensors.items())
+        self.scores = {round_: Scores(rows[:-1].reshape(shape)) for round_, rows in numbered}
+        self.train_losses = {round_: rows[-1] for round_, rows in numbered}

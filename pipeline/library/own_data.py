@@ -70,7 +70,8 @@ class OwnRun:
     """The result of a training on your own data.
 
     Attributes:
-        results: A row per client and measured round: client, round, accuracy (0 to 1), loss, correct, total.
+        results: A row per client and measured round: client, round, accuracy (0 to 1), correct, total, loss and
+            train_loss (means over test predictions and over local steps).
         result: The full result of the engine, including cost and weights.
     """
 
@@ -141,7 +142,8 @@ def train(
     net, how = _entry(BACKBONES, backbone), _entry(METHODS, method)
     settings, evaluation = Training(rounds=rounds, **training), Evaluation(every=1, window=0, curve_every=measure_every)
     result = engine.train(data=data, backbone=net, method=how, training=settings, evaluation=evaluation, seed=seed)
-    frame = pd.DataFrame({name: getattr(result, name) for name in ("client", "round", "correct", "total", "loss")})
+    columns = ("client", "round", "correct", "total", "loss", "train_loss")
+    frame = pd.DataFrame({name: getattr(result, name) for name in columns})
     frame.insert(2, "accuracy", frame["correct"] / frame["total"])
     return OwnRun(frame, result, Trained(data, net, how, settings, seed, result.rounds, result.weights))
 

@@ -19,10 +19,10 @@ from pflcore.artifacts import read_meta, read_table, write_table
 from pflcore.data.assignment_files import SCHEMA as PARTITION_SCHEMA
 from pflcore.errors import UserError
 from pflcore.files import write_text
-from pflcore.protocols import Figures, curve, final_clients, rounds_trained, summarise
+from pflcore.protocols import Figures, curve, final_clients, rounds_trained, summarise, train_losses
 from pflcore.settings import USUAL
 from pipeline.ledger import Entry
-from pipeline.report.frame import ALL, AS_JSON, FINDING, LAST, LAST_TEN, SCHEMAS, SCORES, TIDY, Frame, joined_runs, tidy
+from pipeline.report.frame import ALL, AS_JSON, FINDING, LAST, LAST_TEN, POINT, SCHEMAS, TIDY, Frame, joined_runs, tidy
 from pipeline.spec.catalog import fingerprint
 from pipeline.spec.metrics import BACKBONE, Quantity
 from pipeline.spec.run import Run, canonical_json
@@ -32,7 +32,7 @@ from pipeline.workspace import COUNTING, COUNTS, partition_path, run_path, selec
 Row = dict[Any, Any]
 Shown = Mapping[str, Quantity]
 """The quantities that the cells of a table show, by their keys."""
-_NOTHING_FOUND, _NO_POINTS = pd.DataFrame(columns=[*FINDING]), pd.DataFrame(columns=["round", *SCORES])
+_NOTHING_FOUND, _NO_POINTS = pd.DataFrame(columns=[*FINDING]), pd.DataFrame(columns=[*POINT])
 
 
 def write_frame(table: ResolvedTable, root: Path, folder: Path) -> None:
@@ -145,7 +145,7 @@ def _of_client(
     if client != ALL:  # keep the validation samples of all clients, which choose rounds
         held_back = pc.equal(measured["population"].cast(pa.string()), "validation")
         own = measured.filter(pc.or_(pc.equal(measured["client"], client), held_back))
-    points = pd.DataFrame(dict(zip(_NO_POINTS.columns, curve(own), strict=True)))
+    points = pd.DataFrame(dict(zip(_NO_POINTS.columns, (*curve(own), train_losses(own)), strict=True)))
     if state == "measured" and len(points):
         asked = [quantity for quantity in shown.values() if not quantity.known]
         for view in dict.fromkeys((USUAL, *(quantity.view for quantity in asked))):

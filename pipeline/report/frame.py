@@ -39,15 +39,16 @@ _FACTS = {
 }
 FINDING = {"analysis": _TEXT, "client": _INT, "item": _TEXT, "index": _INT, "value": _FLOAT}
 _CLIENT, SCORES = {"run": _TEXT, "client": _INT}, {"accuracy": _FLOAT, "loss": _FLOAT}
+POINT = {"round": _INT, **SCORES, "train_loss": _FLOAT}
 SCHEMAS = {
     "runs": pa.schema({"run": _TEXT, "seed": _INT, "state": _TEXT, "settings": _TEXT, **_FACTS}),
     "values": pa.schema({**_CLIENT, "metric": _TEXT, "mean": _FLOAT, "std": _FLOAT, "n": _INT}),
-    "rounds": pa.schema({**_CLIENT, "round": _INT, **SCORES}),
+    "rounds": pa.schema({**_CLIENT, **POINT}),
     "clients": pa.schema({**_CLIENT, "correct": _INT, "total": _INT, **SCORES}),
     "findings": pa.schema({"run": _TEXT, **FINDING}),
     "selections": pa.schema({"selection": _TEXT, "content": _TEXT}),
 }
-TIDY = ["client", "round", "population", "accuracy", "loss", "correct", "total"]
+TIDY = ["client", "round", "population", "accuracy", "loss", "train_loss", "correct", "total"]
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,7 @@ class Frame:
             facts, among them kept (the day, if it is from the ledger) and bytes communicated per client and round.
         values: A row per run, client (:data:`ALL`, or one that the table shows) and metric (a protocol or a quantity's
             key): mean, std, and the n that these are taken over; no std if n is 1.
-        rounds: The pooled test accuracy and loss per run, client and measured round.
+        rounds: The pooled test accuracy, test loss and mean train loss per run, client and measured round.
         clients: Test samples per run and client after the last round.
         findings: The numbers that analyses found; client is -1 for a number of no client.
         selections: The tried and the chosen settings of each selection, as JSON.
@@ -165,13 +166,13 @@ def tidy(table: ResolvedTable, run: str, seed: int, rounds: pa.Table, facts: Map
     frame["population"] = frame["population"].astype(str)
     frame["accuracy"] = frame["correct"] / frame["total"].where(frame["total"] > 0)
     if facts.get("kept"):  # the ledger has only the mean loss over all clients
-        frame["loss"] = math.nan
+        frame = frame.assign(loss=math.nan, train_loss=math.nan)
     columns = [*TIDY, *(["last_correct"] if facts.get("positions", 1) != 1 else [])]
     views = {name: frame[name].astype(str) for name in View._fields if name in frame}
     frame = frame.assign(**views)
     columns += [name for name, own in views.items() if own.nunique() > 1] + [name for name in METRICS if name in frame]
     about: dict[str, Any]
-    frame, parts = frame[columns + (["precision"] if "precision" in frame else [])], []
+    frame, parts = frame.reindex(columns=columns + (["precision"] if "precision" in frame else [])), []
     for labels in places_of(table, run):
         place = frame.copy()
         about = {name: label for name, label in labels.items() if name != "seed"} | {"run": run, "seed": seed}

@@ -16,7 +16,7 @@ from pflcore.errors import UserError
 from pflcore.settings import METRICS
 from pipeline.compile.compiler import compile_workspace
 from pipeline.ledger import Entry, Ledger
-from pipeline.measurements import from_table
+from pipeline.measurements import TRAIN_LOSS, from_table
 from pipeline.report.statistics import FEWEST_SEEDS
 from pipeline.running.options import RunOptions, cell_name, cells_meant
 from pipeline.running.runner import run_specs
@@ -115,8 +115,9 @@ def _verdict(kept: Entry, again: Entry) -> tuple[str, bool]:
 
 def _counts(measurements: dict[str, Any]) -> dict[str, Any]:
     """Return the counts among measurements, without losses and metrics."""
+    other = ("loss", TRAIN_LOSS, *METRICS)
     parts = {name: measurements[name] for name in ("test", "validation", "views") if name in measurements}
-    return {name: {key: own[key] for key in own if key not in ("loss", *METRICS)} for name, own in parts.items()}
+    return {name: {key: own[key] for key in own if key not in other} for name, own in parts.items()}
 
 
 class _Last(NamedTuple):

@@ -167,6 +167,7 @@ def write_rounds(path: Path, result: Result, novel: frozenset[int], **facts: Any
         "correct": pa.array(result.correct, pa.int64()),
         "total": pa.array(result.total, pa.int64()),
         "loss": pa.array(result.loss, pa.float64()),
+        "train_loss": pa.array(result.train_loss, pa.float64(), from_pandas=True),
         "last_correct": pa.array(result.last, pa.int64()),
     }
     columns |= {name: pa.array(values, pa.float64()) for name, values in result.further.items()}

@@ -7,7 +7,7 @@ import pytest
 from support.rounds import rounds_table
 
 from pflcore.errors import UserError
-from pflcore.protocols import curve, final_clients, rounds_trained, summarise
+from pflcore.protocols import curve, final_clients, rounds_trained, summarise, train_losses
 from pflcore.settings import Evaluation, Training, View
 
 EVALUATION = Evaluation(every=2, window=4)
@@ -110,6 +110,15 @@ def test_the_curve_is_pooled_and_sorted_and_clients_are_those_at_its_end():
         {"client": 0, "correct": 10, "total": 10, "accuracy": 1.0, "loss": 0.2},
         {"client": 1, "correct": 14, "total": 30, "accuracy": pytest.approx(14 / 30), "loss": 1.0},
     ]
+
+
+def test_the_train_loss_of_a_round_is_the_mean_over_the_clients_that_trained():
+    # By row of ROWS; client 1 did not train in round 4, and nobody did in round 8.
+    losses = pa.array([0.5, 1.1, 2.0, None, 1.0, 4.0, None, None])
+    assert train_losses(TABLE.append_column("train_loss", losses)).tolist() == pytest.approx(
+        [2.0, 2.5, math.nan, 0.8], nan_ok=True
+    )
+    assert [math.isnan(loss) for loss in train_losses(TABLE)] == [True] * 4  # kept before it was measured
 
 
 def test_metrics_are_means_over_clients_that_have_them_or_pooled():

@@ -52,6 +52,10 @@ def test_measurements_are_counts_by_round_and_every_figure_survives() -> None:
         assert summarise(after, schedule, 5) == summarise(before, schedule, 5)
         assert final_clients(after).drop_columns("loss").equals(final_clients(before).drop_columns("loss"))
         assert np.allclose(curve(after), curve(before))
+    train = [0.5, 0.25, None, 0.5, 0.25, 0.125, None, None, 0.125, None]
+    kept = from_table(measured(ROWS).append_column("train_loss", pa.array(train)), 1)
+    assert kept["test"]["train_loss"] == [0.375, 0.125]
+    assert to_table(kept)["train_loss"].to_pylist() == [0.375] * 5 + [0.125] * 5
     first, last = TESTED[:3], TESTED[3:]
     for wrong in ([*last[:2], (5, 2, "novel", 0, 21, 7.0, 0)], [*last[:2], last[1]], [last[1], last[0], last[2]]):
         with pytest.raises(UserError, match="not all of its clients were measured in every round, on the same samples"):

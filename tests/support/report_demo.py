@@ -6,6 +6,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 
 from pflcore.artifacts import write_table
 from pflcore.errors import UserError
@@ -169,7 +170,7 @@ def write_evaluation(root, run, figures):
     write_text(root / run_path(run, "figures.json"), json.dumps(figures))
 
 
-def write_run(root, run, target, *, clients=8, rounds=100, diverged=False):
+def write_run(root, run, target, *, clients=8, rounds=100, diverged=False, train_loss=None):
     """All artifacts of a run whose accuracy rises towards `target` percent, with noise seeded by its id."""
     random, rows = np.random.default_rng(list(run.encode())), []
     due = [r for r in range(1, rounds + 1) if EVALUATION.is_due(r, rounds)]
@@ -185,7 +186,10 @@ def write_run(root, run, target, *, clients=8, rounds=100, diverged=False):
         **{"communicated_up": 10**9, "communicated_down": 2 * 10**9, "stored": 1250, "received": 1234567},
         "diverged": {"round": due[-1] + 1, "client": 3} if diverged else None,
     }
-    write_table(root / run_path(run, "rounds.parquet"), rounds_table(rows), "rounds/2", **meta)
+    table = rounds_table(rows)
+    if train_loss:  # a function of the round
+        table = table.append_column("train_loss", pa.array([train_loss(row[0]) for row in rows], pa.float64()))
+    write_table(root / run_path(run, "rounds.parquet"), table, "rounds/2", **meta)
 
 
 def demo(root, **changes):

@@ -175,7 +175,7 @@ def continued(made, folder):
 
 def result_bytes(result):
     """All that a run leaves behind, by the name of the part, but not which checkpoint it continued from."""
-    arrays = ("round", "client", "correct", "total", "loss", "last", "validation")
+    arrays = ("round", "client", "correct", "total", "loss", "train_loss", "last", "validation")
     parts = {name: repr(getattr(result, name).dtype).encode() + getattr(result, name).tobytes() for name in arrays}
     facts = (str(result.diverged), result.parameters, result.cost)
     parts |= {name: values.tobytes() for name, values in result.further.items()}

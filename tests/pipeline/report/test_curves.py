@@ -45,6 +45,23 @@ def test_curves_show_what_differs_and_the_page_can_read_their_values(tmp_path):
     assert (x0 + share * (x1 - x0), y1 - depth * (y1 - y0)) == pytest.approx(tuple(last), abs=1e-3)
 
 
+def test_both_losses_are_means_over_the_runs_of_a_cell(tmp_path):
+    rd.write_run(tmp_path, "a", 60.0, train_loss=lambda round_: 2.0 / round_)
+    rd.write_run(tmp_path, "b", 60.0, train_loss=lambda round_: 0.5 / round_)
+    rd.write_run(tmp_path, "old", 70.0)
+    resolved = table(
+        [cell({"method": "M"}, ["a", "b"]), cell({"method": "O"}, ["old"])], ["method"], [], figures=["loss"]
+    )
+    section = sections_of(resolved, tmp_path)["loss"]
+    (axes,) = section.picture.figure.axes
+    drawn = [line.get_ydata().tolist() for line in axes.lines]
+    assert drawn[1] == pytest.approx(1.25 / axes.lines[1].get_xdata()) and np.isnan(drawn[3]).all()
+    data = section.data.groupby("method", observed=True)
+    assert data["train_loss"].last().dropna().to_dict() == {"M": 0.0125}
+    assert data["test_loss"].last()["M"] == pytest.approx(drawn[0][-1]) and drawn[0] != drawn[2]
+    assert "kept before it was measured" in section.text
+
+
 def test_many_lines_have_their_names_at_their_ends_from_the_highest_down(tmp_path):
     names = [f"M{at}" for at in range(9)]
     for at, run in enumerate(names):

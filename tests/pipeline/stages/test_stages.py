@@ -55,7 +55,7 @@ def test_what_a_run_leaves(tmp_path):
     done, seen = Runner(tmp_path), []
     done.train(on_round=seen.append)
     table, meta = read_table(done.out / "rounds.parquet", "rounds/2")
-    columns = ["round", "client", "population", "moment", "correct", "total", "loss", "last_correct"]
+    columns = ["round", "client", "population", "moment", "correct", "total", "loss", "train_loss", "last_correct"]
     assert table.column_names == columns and table.num_rows == ROUNDS * 3
     assert meta["run"] == done.run.id and meta["diverged"] is None and meta["code"] == "one"
     assert meta["communicated_up"] == meta["communicated_down"] < 4 * meta["parameters"]  # the head stays
