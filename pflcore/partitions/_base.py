@@ -41,7 +41,8 @@ class Partition(Entry, ABC):
     train_share: float = option(
         1.0, gt=0, le=1, later=True, help="Share of training samples that a client keeps; smaller are parts of larger."
     )
-    novel_share: float = option(0.0, ge=0, lt=1, help="Share of the clients that never train and are measured apart.")
+    novel_share: float = option(0.0, ge=0, lt=1, help="Share of the clients, drawn, that are novel: they never train.")
+    novel_clients: tuple[int, ...] = option((), ge=0, later=True, help="Further novel clients, by number from 0.")
 
     @abstractmethod
     def split(self, samples: Samples, sides: Sides, clients: int, rng: np.random.Generator) -> Rows:
@@ -54,6 +55,14 @@ class Partition(Entry, ABC):
     def dealt(self, samples: Samples, clients: int, seed: int) -> Assignment | None:
         """Return the assignment of a scheme that draws nothing; else None, and :meth:`split` chooses the clients."""
         return None
+
+    def novel(self, samples: Samples, clients: int, seed: int) -> set[int]:
+        """Return the clients that never train, drawn and named. Raises :class:`UserError` if there are not as many."""
+        if outside := [client for client in self.novel_clients if client >= clients]:
+            message = f"there is no client {outside[0]}; the {clients} clients are counted from 0"
+            raise UserError(f"partition {self.name!r}: novel_clients: {message}")
+        drawn = generator(seed, "partition novel").permutation(clients)[: round(self.novel_share * clients)]
+        return {*drawn.tolist(), *self.novel_clients}
 
     def noise(self, clients: int, seed: int) -> Noise | None:
         """Return the noise on the clients' images; by default none."""
@@ -96,8 +105,8 @@ def partition(scheme: Partition, samples: Samples, clients: int, seed: int) -> A
                 f"partition {scheme.name!r}: {int((held == 0).sum()):,} of {clients:,} clients get none of the "
                 f"{int(held.sum()):,} {side} samples of {samples.name}; use fewer clients"
             )
-    novel = generator(seed, "partition novel").permutation(clients)[: round(scheme.novel_share * clients)]
-    more = {"own_split": pooled, "novel": tuple(sorted(novel.tolist())), "noise": noise}
+    novel = tuple(sorted(scheme.novel(samples, clients, seed)))
+    more = {"own_split": pooled, "novel": novel, "noise": noise}
     return Assignment.from_owners(owners, [*parts.values()], clients, scheme.name, seed, **more)
 
 

@@ -10,6 +10,7 @@ from pflcore.options import option
 from pflcore.partitions import PARTITIONS
 from pflcore.partitions._base import Partition, Sides
 from pflcore.partitions._deal import Drawn, attribute_of, class_counts, deal_classes, deal_parts
+from pflcore.registry import did_you_mean
 
 
 @PARTITIONS.register
@@ -25,6 +26,7 @@ class Domains(Partition):
     example = ("digits5", 5)
 
     attribute: str = option("domain", help="The attribute of the dataset that holds the domain.")
+    novel_domains: tuple[str, ...] = option((), later=True, help="Domains whose clients are novel: they never train.")
 
     def split(self, samples: Samples, sides: Sides, clients: int, rng: np.random.Generator) -> Rows:
         domains = attribute_of(samples, self.attribute, self.name)
@@ -39,6 +41,17 @@ class Domains(Partition):
             own = self.share(samples, [side[domains.values[side] == domain] for side in sides], each, rng)
             owners = np.where(own >= 0, own + domain * each, owners)
         return owners
+
+    def novel(self, samples: Samples, clients: int, seed: int) -> set[int]:
+        """Return the novel clients, with those of novel domains. Raises :class:`UserError` for an unknown domain."""
+        names = list(attribute_of(samples, self.attribute, self.name).names)
+        each = clients // len(names)
+        for domain in self.novel_domains:
+            if domain not in names:
+                message = f"novel_domains: {samples.name} has no domain {domain!r}{did_you_mean(domain, names)}"
+                raise UserError(f"partition {self.name!r}: {message}")
+        of_domains = {names.index(domain) * each + at for domain in self.novel_domains for at in range(each)}
+        return super().novel(samples, clients, seed) | of_domains
 
     def share(self, samples: Samples, sides: Sides, clients: int, rng: np.random.Generator) -> Rows:
         """Return owners [n], counted from 0, for the samples of one domain; -1 elsewhere, as in :meth:`split`."""

@@ -81,8 +81,9 @@ def _check_clients(layout: TableSection, grid: Points, runs: list[Run], document
             label = point.labels[axis]
             message = f"no client {own.get(label)}: a run here has {run.clients} clients, counted from 0"
             document.check(own.get(label, 0) < run.clients, (*here, axis, label), message)
-            message = "could be a novel client, which is not measured like others; set novel_share to 0"
-            novel = label in own and run.record["partition"].get("novel_share")
+            message = "could be a novel client, which is not measured like others; leave out novel clients"
+            options = run.record["partition"].items()
+            novel = label in own and any(value for name, value in options if name.startswith("novel_"))
             document.check(not novel, (*here, axis, label), message)
             message = "could be an attacker, which is not measured like others; leave runs with attackers out"
             document.check(label not in own or run.condition != "attack", (*here, axis, label), message)

@@ -79,6 +79,21 @@ def test_every_sample_has_one_owner_and_both_sides_the_same_classes(name, tmp_pa
 REFUSED: list[tuple[str, Samples, int, dict, str]] = [
     ("iid", SAMPLES, 0, {}, "clients = 0 must be at least 1"),
     ("iid", SAMPLES, 2500, {}, "500 of 2,500 clients get none of the 2,000 test samples"),
+    (
+        "iid",
+        SAMPLES,
+        4,
+        {"novel_clients": (1, 4)},
+        "novel_clients: there is no client 4; the 4 clients are counted from 0",
+    ),
+    ("iid", SAMPLES, 2, {"novel_clients": (0, 1)}, "novel clients .0, 1. must .* leave one to train"),
+    (
+        "domains",
+        SAMPLES,
+        5,
+        {"novel_domains": ("domain 9",)},
+        "toy has no domain 'domain 9'; did you mean 'domain [0-4]'",
+    ),
     ("iid", WHOLE, 5, {}, "no test samples of its own; set the partition's test_share"),
     ("pathological", SAMPLES, 7, {}, "14 places, not a multiple of the 10 classes"),
     ("pathological", SAMPLES, 10, {"classes_per_client": 11}, "classes_per_client = 11 but toy has only 10 classes"),
@@ -92,6 +107,16 @@ REFUSED: list[tuple[str, Samples, int, dict, str]] = [
     ("coarse_classes", SAMPLES, 7, {}, "7 clients are not a multiple of the 5 coarse classes"),
     ("coarse_classes", SAMPLES, 15, {"fine": "single"}, "fine = 'single' .* 2, not 3"),
 ]
+
+
+def test_novel_clients_are_drawn_named_or_those_of_a_domain():
+    drawn = make("iid", clients=10, novel_share=0.2).novel
+    named = make("iid", clients=10, novel_share=0.2, novel_clients=(7, 3)).novel
+    assert len(drawn) == 2 and set(named) == {*drawn, 3, 7} and list(named) == sorted(named)
+    # Five domains of three clients each.
+    far = {"novel_domains": ("domain 4", "domain 1"), "novel_clients": (0,)}
+    for name in ("domains", "domain_dirichlet"):
+        assert make(name, clients=15, **far).novel == (0, 3, 4, 5, 12, 13, 14)
 
 
 def test_what_a_scheme_cannot_do(monkeypatch):
