@@ -35,7 +35,7 @@ COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "pfl list methods": look.list_,
         "pfl describe partition dirichlet --dataset digits --set alpha=0.1": look.describe,
         "pfl results first --per-client": look.results,
-        "pfl compare fedtp/table3_jpeg fedofa/table1_jpeg --where clients=100": look.compare,
+        "pfl compare fedtp/table3_jpeg fedofa/table1_jpeg --where partition=Pathological": look.compare,
         "pfl report fedtp": look.report,
     },
     "Keep": {

@@ -150,7 +150,7 @@ def describe(
 
 
 def results(
-    spec: Annotated[str, typer.Argument(help="A spec whose report has been made.")],
+    spec: Annotated[str, typer.Argument(help="A spec.")],
     per_client: Annotated[bool, typer.Option("--per-client", help="A row per run and client, after training.")] = False,
     csv: Annotated[bool, typer.Option("--csv", help="Print CSV, unrounded.")] = False,
     profile: Profile = PAPER,
@@ -166,12 +166,14 @@ def results(
 
 
 def compare(
-    first: Annotated[str, typer.Argument(help="A spec whose report has been made.")],
+    first: Annotated[str, typer.Argument(help="A spec.")],
     second: Annotated[str, typer.Argument(help="The spec to compare it with.")],
     where: Annotated[list[str] | None, typer.Option(help="Only this label, e.g. clients=50; repeatable.")] = None,
 ) -> None:
-    """Compare the tables of two specs: which cells differ, by how much, and whether by more than chance."""
-    from pipeline.results.compare import SAME, compare
+    """Compare the tables of two specs side by side: obtained and published values, and differences beyond chance."""
+    from pipeline.cli.obtained import said  # slow: pandas
+    from pipeline.library.compare import SAME, compare
+    from pipeline.library.study import Study
 
     workspace = Workspace.find()
     specs = [name for word in (first, second) for name in named_specs(workspace, [word])]
@@ -181,7 +183,8 @@ def compare(
         if "=" not in word:
             raise UserError(f"--where {word!r} must be AXIS=LABEL, e.g. clients=50")
     chosen = dict(word.split("=", 1) for word in where or [])
-    cells, numbers = compare(workspace, specs[0], specs[1], chosen), [*specs, "difference"]
+    with said():
+        cells, numbers = compare(Study(workspace), specs[0], specs[1], chosen), [*specs, "difference"]
     print_table(["cell", *numbers, "verdict"], numbers, (astuple(cell) for cell in cells if cell.verdict != SAME))
     counts = Counter(cell.verdict for cell in cells)
     print(f"{len(cells)} cells: {', '.join(f'{count} {verdict}' for verdict, count in counts.items())}")

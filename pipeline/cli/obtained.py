@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pandas as pd
 
 from pflcore.settings import METRICS
 from pipeline.cli.common import print_table, warn
-from pipeline.library.study import NotUpToDate, Study
+from pipeline.library.study import NotUpToDate, Study, labels_of
 from pipeline.workspace import Workspace
 
 _CELL = ("obtained_mean", "obtained_std", "n", "published_mean", "published_std", "difference", "verdict")
@@ -17,11 +19,17 @@ _CELL = ("obtained_mean", "obtained_std", "n", "published_mean", "published_std"
 def obtained(workspace: Workspace, spec: str, per_client: bool) -> pd.DataFrame:
     """Return a row per cell of a spec's table, or with `per_client` per run and client after the run's last round."""
     study = Study(workspace)
-    with warnings.catch_warnings(record=True) as said:
+    with said():
+        return _last_rounds(study.results(spec)) if per_client else _cells(study.table(spec))
+
+
+@contextmanager
+def said() -> Iterator[None]:
+    """Print the warnings of a study in the block, each as one line."""
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", NotUpToDate)
-        frame = _last_rounds(study.results(spec)) if per_client else _cells(study.table(spec))
-    warn(str(one.message) for one in said)
-    return frame
+        yield
+    warn(str(one.message) for one in caught)
 
 
 def show(frame: pd.DataFrame) -> None:
@@ -33,9 +41,8 @@ def show(frame: pd.DataFrame) -> None:
 
 
 def _cells(table: pd.DataFrame) -> pd.DataFrame:
-    labels = list(table.columns[1 : table.columns.get_loc("published_mean")])
     verdicts = table["verdict"].where(table["published_mean"].notna())
-    return table.assign(verdict=verdicts)[[*labels, *_CELL]]
+    return table.assign(verdict=verdicts)[[*labels_of(table), *_CELL]]
 
 
 def _last_rounds(measured: pd.DataFrame) -> pd.DataFrame:

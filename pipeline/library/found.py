@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,9 @@ from pflcore.registry import did_you_mean
 from pipeline.compile.compilation import Compilation
 from pipeline.compile.compiler import compile_workspace
 from pipeline.ledger import Ledger
+from pipeline.report.collect import collect_frame
 from pipeline.report.frame import places_of
+from pipeline.report.table import Results
 from pipeline.results.keep import Recorded
 from pipeline.spec.run import Run
 from pipeline.spec.selection import named, read_selection
@@ -60,6 +63,20 @@ class Found:
         if self.table.counted:
             raise UserError(f"{self.spec}: nothing is trained for it, its numbers are counted; see study.table()")
         return [self.compilation.runs[run] for run in dict.fromkeys(run for c in self.table.cells for run in c.runs)]
+
+    def table_so_far(self) -> tuple[pa.Table, int]:
+        """Return the rows of ``table/2`` from the runs so far, for a spec without a report, and how many runs lack.
+
+        Raises :class:`UserError` if a run is stale, or if there is nothing to show, not even a published value.
+        """
+        runs = [] if self.table.counted else self.runs
+        states = Counter(map(self.state, runs))
+        if states[STALE] or not (states[TRAINED] or states[KEPT] or any(cell.published for cell in self.table.cells)):
+            raise UserError(f"{self.spec}: its report has not been made; type `{self.command}`")
+        ledger, made_by = Ledger(self.workspace.root), self.compilation.made_by
+        entries = {run.id: entry for run in runs if (entry := ledger.find(run, made_by[run.id]))}
+        frame = collect_frame(self.table, self.compilation.runs, self.workspace.root, entries)
+        return Results.of(self.table, frame).to_arrow(), states[MISSING]
 
     @property
     def command(self) -> str:

@@ -98,11 +98,14 @@ class Study:
 
     def table(self, spec: str) -> pd.DataFrame:
         """Return ``table.parquet`` of the spec's report: a row per cell, with labels, published and obtained values,
-        verdict, runs, and the value of each seed in ``by_seed``."""
+        verdict, runs, and the value of each seed in ``by_seed``. Without a report it is made of the runs so far."""
         found = Found.of(self.workspace, spec)
         path = f"{report_path(found.spec)}/table.parquet"
         if not (self.workspace.root / path).is_file():
-            raise UserError(f"{found.spec}: its report has not been made; type `{found.command}`")
+            rows, missing = found.table_so_far()
+            line = f"{found.spec}: no report has been made, and {missing} of its runs are missing"
+            warnings.warn(f"{line}; type `{found.command}`", NotUpToDate, stacklevel=2)
+            return pd.DataFrame(rows.to_pandas())
         if not found.recorded.holds(path):
             line = f"{path} is not up to date: specs, code or results have changed; type `{found.command}`"
             warnings.warn(line, NotUpToDate, stacklevel=2)
@@ -134,6 +137,11 @@ class Study:
     def trained(self, run: str, *, seed: int | None = None, device: str = "cpu") -> Trained:
         """Return a run whose ``client(7)`` returns a client's model. For many models: the data is read only once."""
         return trained(*find_run(self.workspace, run, seed), device)
+
+
+def labels_of(table: pd.DataFrame) -> list[str]:
+    """Return the axes of a table as :meth:`Study.table` returns it, which are its first columns after ``spec``."""
+    return list(table.columns[1 : table.columns.get_loc("published_mean")])
 
 
 def open(path: str | os.PathLike[str] = ".", profile: str = PAPER) -> Study:

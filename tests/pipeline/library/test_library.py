@@ -111,12 +111,17 @@ def test_last_states_have_models_and_kept_results_none_and_no_artifacts(reproduc
     refuses(r"kept in results/, which holds counts and no weights", study.model, avg, client=0)
     after = study.results("tiny")
     losses = ["loss", "train_loss"]
-    assert after[losses].isna().all(axis=None) and before[losses].notna().all(
-        axis=None
-    )  # a mean over clients is no client's
+    known = before[losses].notna()
+    assert after[losses].isna().all(axis=None) and known.all(axis=None)  # a mean over clients is no client's
     pd.testing.assert_frame_equal(before.drop(columns=losses), after.drop(columns=losses))
     assert set(study.runs("tiny")["state"]) == {"kept"} and study.runs("tiny")["kept"].notna().all()
     refuses(r"^tiny: its partitions have not been made here", study.partition, "tiny")
+    columns = ["method", "obtained_mean", "n"]
+    with pytest.warns(pipeline.NotUpToDate, match="not up to date"):
+        table = study.table("tiny")[columns]
+    shutil.rmtree(reproduced.root / "reports")
+    with pytest.warns(pipeline.NotUpToDate, match="no report has been made, and 0 of its runs are missing"):
+        pd.testing.assert_frame_equal(study.table("tiny")[columns], table)
 
 
 @pytest.fixture(scope="module")

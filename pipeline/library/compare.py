@@ -6,22 +6,25 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pflcore.artifacts import read_table
+import pandas as pd
+
 from pflcore.errors import UserError
 from pflcore.registry import did_you_mean
+from pipeline.library.found import Found
+from pipeline.library.study import Study, labels_of
 from pipeline.report.frame import Value
 from pipeline.report.printed import NO_VALUE, format_value, signed
 from pipeline.report.statistics import significant
-from pipeline.workspace import Workspace, report_path
 
 SAME, BEYOND, CHANCE = "the same", "beyond chance", "within chance"
 ONE_SEED, NOT_RUN = "fewer than two seeds", "not obtained"
-Row = dict[str, Any]
+Row = dict[Any, Any]
 
 
 @dataclass(frozen=True)
 class CellPair:
-    """A cell that two tables have in common, as printed. The verdict is one of the constants above."""
+    """A cell that two tables have in common, as printed, with published values in parentheses. The verdict is one of
+    the constants above."""
 
     labels: str
     first: str
@@ -30,19 +33,22 @@ class CellPair:
     verdict: str
 
 
-def compare(workspace: Workspace, first: str, second: str, where: Mapping[str, str] | None = None) -> list[CellPair]:
-    """Compare the cells of two reports that have the same labels on the axes of both tables. `where` has a label for
-    some axes; cells of a table with that axis and another label are left out. Paired tests over the seeds of both
-    reports, at 5 % over all cells together, decide if a difference is beyond chance. Raises :class:`UserError` if a
-    report has not been made, an axis of `where` is unknown, no labels match, or several cells of one table have the
-    same labels."""
-    where, tables = where or {}, [_table(workspace, spec) for spec in (first, second)]
-    shapes = [[*meta["rows"], *meta["columns"]] for _, meta in tables]
+def compare(study: Study, first: str, second: str, where: Mapping[str, str] | None = None) -> list[CellPair]:
+    """Compare the cells of two tables that have the same labels on the axes of both.
+
+    `where` has a label for some axes; cells of a table with that axis and another label are left out. Paired tests over
+    the seeds of both tables, at 5 % over all cells together, decide if a difference is beyond chance. Raises
+    :class:`UserError` if a table has nothing to show, an axis of `where` is unknown, no labels match, or several cells
+    of one table have the same labels.
+    """
+    where, tables = where or {}, [study.table(spec) for spec in (first, second)]
+    shapes = [labels_of(table) for table in tables]
     known = list(dict.fromkeys(shapes[0] + shapes[1]))
     if unknown := [axis for axis in where if axis not in known]:
         raise UserError(f"--where {unknown[0]}: no axis of these tables{did_you_mean(unknown[0], known)}")
     axes, sides = [axis for axis in shapes[0] if axis in shapes[1]], list[dict[tuple[str, ...], Row]]()
-    for spec, (every, _), shape in zip((first, second), tables, shapes, strict=True):
+    for spec, table, shape in zip((first, second), tables, shapes, strict=True):
+        every: list[Row] = table.to_dict("records")
         rows = [row for row in every if all(row.get(axis, label) == label for axis, label in where.items())]
         keys = [tuple(row[axis] for axis in axes) for row in rows]
         if twice := next((key for key in keys if keys.count(key) > 1), None):
@@ -55,26 +61,26 @@ def compare(workspace: Workspace, first: str, second: str, where: Mapping[str, s
     if not pairs:
         raise UserError(f"{first} and {second} have no cells with the same labels")
     differ = significant([(_by_seed(one), _by_seed(other)) for one, other in pairs.values()])
-    decimals = tables[0][1]["decimals"]
+    decimals = Found.of(study.workspace, first).table.decimals
     return [_pair(", ".join(at), *pairs[at], beyond, decimals) for at, beyond in zip(pairs, differ, strict=True)]
-
-
-def _table(workspace: Workspace, spec: str) -> tuple[list[Row], Row]:
-    path = workspace.root / report_path(spec) / "table.parquet"
-    if not path.is_file():
-        raise UserError(f"{spec}: its report has not been made; type `pfl run {spec}`")
-    rows, meta = read_table(path, "table/2")
-    return rows.to_pylist(), meta
 
 
 def _by_seed(row: Row) -> dict[int, float]:
     return {one["seed"]: one["value"] for one in row["by_seed"]}
 
 
+def _value(row: Row, side: str) -> Value | None:
+    mean, std = row[f"{side}_mean"], row[f"{side}_std"]
+    return None if pd.isna(mean) else Value(mean, None if pd.isna(std) else std)
+
+
 def _pair(labels: str, one: Row, other: Row, beyond: bool | None, decimals: int) -> CellPair:
-    rows = [(row["obtained_mean"], row["obtained_std"]) for row in (one, other)]
-    before, after = (None if mean is None else Value(mean, std) for mean, std in rows)
-    first, second = (format_value(value, decimals) or NO_VALUE for value in (before, after))
+    before, after = (_value(row, "obtained") for row in (one, other))
+    published = [format_value(_value(row, "published"), decimals) for row in (one, other)]
+    first, second = (
+        (format_value(value, decimals) or NO_VALUE) + (f" ({beside})" if beside else "")
+        for value, beside in zip((before, after), published, strict=True)
+    )
     if before is None or after is None:
         return CellPair(labels, first, second, "", NOT_RUN)
     same = before == after and _by_seed(one) == _by_seed(other)
