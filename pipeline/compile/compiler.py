@@ -205,6 +205,8 @@ class _Emitter:
     def _federation(self, run: Run) -> list[str]:
         """Add the stages that make a dataset and partition it; return the paths of dataset and partition."""
         id_ = run.federation_id
+        if known := self.stages.get(f"{at.shard_path(id_)}:partition"):
+            return [*known.deps, *known.outs]
         made = [self._data(run), at.partition_path(id_)]
         self.records[id_] = run.federation
         code = of.code_of_run("partition", run)
@@ -213,8 +215,9 @@ class _Emitter:
 
     def _data(self, run: Run) -> str:
         """Add the stage of a dataset, and the stage of its encoder if there is one; return the path of the samples."""
-        data, made = run.unencoded.data_id, at.dataset_path(run.unencoded.data_id)
-        self.records[data] = run.unencoded.data
+        plain = run.unencoded
+        data, made = plain.data_id, at.dataset_path(plain.data_id)
+        self.records[data] = plain.data
         code = of.code_of_run("data", run)
         self._add("stages/data/dvc.yaml", f"data@{data}", "data", [data], [GUARD], [made], code)
         if not run.features:
