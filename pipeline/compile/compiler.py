@@ -185,7 +185,7 @@ class _Emitter:
         stage = Stage(file, name, f"{words} --seal {seal}", tuple(deps), tuple(outs))
         if self.stages.setdefault(stage.address, stage) is not stage:
             return
-        group, in_group, key = name.partition("@")
+        (group, in_group, key), entries = name.partition("@"), self._entries[file]
         values = {"key": key, **{f"item.{field}": value for field, value in item.items()}} if in_group else {}
 
         def open_(text: str) -> str:
@@ -193,14 +193,13 @@ class _Emitter:
                 text = text.replace(value, f"${{{field}}}")
             return text
 
-        wdir = {"wdir": "/".join([".."] * file.count("/"))} if "/" in file else {}
-        command = f"{open_(words)} --seal {'${item.code}' if in_group else marks}"
-        own = {"cmd": command, **wdir, "deps": [*map(open_, deps)], "outs": [*map(open_, outs)]}
+        if group not in entries:
+            wdir = {"wdir": "/".join([".."] * file.count("/"))} if "/" in file else {}
+            command = f"{open_(words)} --seal {'${item.code}' if in_group else marks}"
+            own = {"cmd": command, **wdir, "deps": [*map(open_, deps)], "outs": [*map(open_, outs)]}
+            entries[group] = {"foreach": {}, "do": own} if in_group else own
         if in_group:
-            entry = self._entries[file].setdefault(group, {"foreach": {}, "do": own})
-            entry["foreach"][key] = Line({"code": marks, **item})
-        else:
-            self._entries[file][name] = own
+            entries[group]["foreach"][key] = Line({"code": marks, **item})
 
     def _federation(self, run: Run) -> list[str]:
         """Add the stages that make a dataset and partition it; return the paths of dataset and partition."""

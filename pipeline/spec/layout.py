@@ -102,7 +102,7 @@ def _check_quantities(layout: TableSection, grid: Points, document: Document) ->
     found = [one for one in shown if one.known]
     message = "leave some cells with accuracies; make a table of its own for other quantities"
     document.check(len(found) in (0, len(grid.points)), here, message)
-    for one in shown:
+    for one in {id(one): one for one in shown}.values():  # most cells share one
         if fault := one.fault():
             raise document.error(("table", "quantity"), fault)
     message = "columns are derived from accuracies, which this table has none of"
