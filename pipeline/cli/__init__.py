@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import io
 import os
 import sys
@@ -24,6 +25,7 @@ def main() -> None:
     if sys.argv[1:2] == ["stage"]:
         repro.execute(_call)
         return
+    gc.set_threshold(20_000)  # most objects are records and stages, which stay until the end
     try:
         _call()
     finally:

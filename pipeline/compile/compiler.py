@@ -185,7 +185,7 @@ class _Emitter:
         stage = Stage(file, name, f"{words} --seal {seal}", tuple(deps), tuple(outs))
         if self.stages.setdefault(stage.address, stage) is not stage:
             return
-        group, in_group, key = name.partition("@")
+        (group, in_group, key), entries = name.partition("@"), self._entries[file]
         values = {"key": key, **{f"item.{field}": value for field, value in item.items()}} if in_group else {}
 
         def open_(text: str) -> str:
@@ -193,18 +193,19 @@ class _Emitter:
                 text = text.replace(value, f"${{{field}}}")
             return text
 
-        wdir = {"wdir": "/".join([".."] * file.count("/"))} if "/" in file else {}
-        command = f"{open_(words)} --seal {'${item.code}' if in_group else marks}"
-        own = {"cmd": command, **wdir, "deps": [*map(open_, deps)], "outs": [*map(open_, outs)]}
+        if group not in entries:
+            wdir = {"wdir": "/".join([".."] * file.count("/"))} if "/" in file else {}
+            command = f"{open_(words)} --seal {'${item.code}' if in_group else marks}"
+            own = {"cmd": command, **wdir, "deps": [*map(open_, deps)], "outs": [*map(open_, outs)]}
+            entries[group] = {"foreach": {}, "do": own} if in_group else own
         if in_group:
-            entry = self._entries[file].setdefault(group, {"foreach": {}, "do": own})
-            entry["foreach"][key] = Line({"code": marks, **item})
-        else:
-            self._entries[file][name] = own
+            entries[group]["foreach"][key] = Line({"code": marks, **item})
 
     def _federation(self, run: Run) -> list[str]:
         """Add the stages that make a dataset and partition it; return the paths of dataset and partition."""
         id_ = run.federation_id
+        if known := self.stages.get(f"{at.shard_path(id_)}:partition"):
+            return [*known.deps, *known.outs]
         made = [self._data(run), at.partition_path(id_)]
         self.records[id_] = run.federation
         code = of.code_of_run("partition", run)
@@ -213,8 +214,9 @@ class _Emitter:
 
     def _data(self, run: Run) -> str:
         """Add the stage of a dataset, and the stage of its encoder if there is one; return the path of the samples."""
-        data, made = run.unencoded.data_id, at.dataset_path(run.unencoded.data_id)
-        self.records[data] = run.unencoded.data
+        plain = run.unencoded
+        data, made = plain.data_id, at.dataset_path(plain.data_id)
+        self.records[data] = plain.data
         code = of.code_of_run("data", run)
         self._add("stages/data/dvc.yaml", f"data@{data}", "data", [data], [GUARD], [made], code)
         if not run.features:

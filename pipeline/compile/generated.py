@@ -29,6 +29,7 @@ class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[mi
 _NUMBER = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?$|0o[0-7]+$")
 _Dumper.add_implicit_resolver("tag:yaml.org,2002:float", _NUMBER, list("-+.0123456789"))
 _Dumper.add_representer(Line, lambda dumper, line: dumper.represent_mapping("tag:yaml.org,2002:map", line, True))
+_encode = json.JSONEncoder(ensure_ascii=False).encode
 
 
 def to_yaml(value: Any) -> str:
@@ -40,10 +41,10 @@ def to_yaml(value: Any) -> str:
 def to_json(value: Any, levels: int = 2) -> str:
     """Return JSON with one item per line on the outer `levels` levels, and no line end after the last."""
     if not levels or not value or not isinstance(value, dict | list):
-        return json.dumps(value, ensure_ascii=False)
+        return _encode(value)
     if isinstance(value, list):
         return "[\n" + ",\n".join(to_json(item, levels - 1) for item in value) + "\n]"
-    items = (f"{json.dumps(key, ensure_ascii=False)}: {to_json(item, levels - 1)}" for key, item in value.items())
+    items = (f"{_encode(key)}: {to_json(item, levels - 1)}" for key, item in value.items())
     return "{\n" + ",\n".join(items) + "\n}"
 
 

@@ -143,11 +143,10 @@ def without_effect(points: Points, patcher: Patcher) -> Iterator[str]:
     base = drafts[0][0]
     for field, part in base.values.items():
         for option in part if isinstance(part, dict) else [None]:
-            setters = [_setter(draft, field, option) for draft in drafts]
-            if any(patch is base for patch in setters):
+            if any(_setter(draft, field, option) is base for draft in drafts):
                 continue
             address = patcher.place([base], field, option)
-            places = dict.fromkeys(patch.places[field] for patch in setters)
+            places = dict.fromkeys(_setter(draft, field, option).places[field] for draft in drafts)
             mark = document.mark(address)
             files = {document.mark(place).file for place in ((), *places)}
             if mark.file in files:  # a file may replace what it inherits

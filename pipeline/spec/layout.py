@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
+from functools import cache
 
 from pflcore.errors import UserError
 from pflcore.registry import did_you_mean
@@ -21,6 +22,7 @@ from pipeline.spec.yamlfile import Address, Document, inside, show, shown
 
 Clients = dict[str, dict[str, int]]
 """Axis → label → client, for labels that stand for one client; at most one axis has such labels."""
+_plain = cache(Quantity)
 
 
 def client_of(clients: Clients, labels: Mapping[str, str]) -> int | None:
@@ -37,7 +39,7 @@ def quantity_of(layout: TableSection, labels: Mapping[str, str]) -> Quantity | N
 
 def _number_of(layout: TableSection, labels: Mapping[str, str]) -> Quantity:
     """Return the quantity that a cell or a run with these labels shows, with the table's defaults."""
-    quantity = layout.quantity.with_defaults(Quantity(metric=layout.metric))
+    quantity = layout.quantity.with_defaults(_plain(metric=layout.metric))
     for axis, own in layout.quantities.items():
         if labels[axis] in own:
             quantity = own[labels[axis]].with_defaults(quantity)
@@ -101,7 +103,7 @@ def _check_quantities(layout: TableSection, grid: Points, document: Document) ->
     found = [one for one in shown if one.known]
     message = "leave some cells with accuracies; make a table of its own for other quantities"
     document.check(len(found) in (0, len(grid.points)), here, message)
-    for one in shown:
+    for one in {id(one): one for one in shown}.values():  # most cells share one
         if fault := one.fault():
             raise document.error(("table", "quantity"), fault)
     message = "columns are derived from accuracies, which this table has none of"
@@ -158,7 +160,7 @@ def resolve_table(
     analyses = sorted(catalog.entries["analysis"].items())
     by_id = {run.id: run for run in sorted(runs, key=lambda run: run.id)}
     partitions: dict[str, TablePartition] = {}  # with the first seed that occurs
-    for run in runs:
+    for run in {run.federation_id: run for run in runs}.values():
         words = describe_component(run.federation["partition"])
         words += f" on {run.dataset}, {run.clients:,} clients, seed {run.federation['seed']}"
         one = TablePartition(federation=run.federation_id, words=words)

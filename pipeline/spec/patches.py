@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from pflcore.registry import did_you_mean
 from pflcore.settings import why_not_measured, why_not_stopped_early
@@ -25,7 +27,8 @@ _PLAIN_NAME = re.compile(r"[\w+=@,][\w.+=@, -]*")  # without special meaning to 
 _WRITTEN = ("artifacts", "build", "reports", "stages")  # by stages; the guard reads weights before them
 
 
-class Patch(NamedTuple):
+@dataclass(frozen=True, eq=False)  # so that patches are keys
+class Patch:
     """A change of a run: a number, a list or options per field, and the address where each field is written.
 
     Options of a component replace the component if they include `name`; otherwise they update it.
@@ -61,6 +64,7 @@ class Patcher:
         self.home = home
         self.weights: dict[str, str] = {}
         self._with_content: dict[str, dict[str, Any]] = {}
+        self._stated = cache(self._merge)  # most runs of a grid share most parts
 
     def read(self, values: Any, address: Address) -> Patch:
         """Return a mapping of run fields as a patch. Raises :class:`UserError` for a value that is valid in no run."""
@@ -74,24 +78,12 @@ class Patcher:
 
     def run(self, draft: Draft, profile: str) -> Run:
         """Return the run of a draft, with every default written out. Equal parts of records are one object."""
-        values: dict[str, Any] = {}
+        stating: dict[str, list[Patch]] = {field: [] for field in RUN_FIELDS}
         for patch in draft:
-            for field, part in patch.values.items():
-                updates = isinstance(part, dict) and "name" not in part
-                values[field] = {**values.get(field, {}), **part} if updates else part
-        record: dict[str, Any] = {}
-        for field in RUN_FIELDS:
-            if field in LISTS:
-                if values.get(field):
-                    record[field] = self._entries(LISTS[field], values[field], self.place(draft, field))
-            elif field not in values and field not in (*SETTINGS, *OPTIONAL, "seed"):
-                raise self.document.error(BASE, f"no {field}; state it here or on an axis")
-            else:
-                part = values.get(field, 0 if field in SCALARS else {})
-                if field not in SCALARS:
-                    part = self._part(draft, field, {**OPTIONAL.get(field, {}), **part})
-                if part != OPTIONAL.get(field):
-                    record[field] = part
+            for field in patch.values:
+                stating[field].append(patch)
+        parts = {field: self._stated(field, tuple(patches)) for field, patches in stating.items()}
+        record = {field: part for field, part in parts.items() if part is not None}
         run = Run({**record, "profile": profile})
         if reason := why_not_stopped_early(run.training, run.evaluation, validates(run)):
             raise self.document.error(self.place(draft, "training", "patience"), reason)
@@ -100,6 +92,20 @@ class Patcher:
         if reason := why_not_measured(run.evaluation, text=text, boxes=boxes):
             raise self.document.error(self.place(draft, "evaluation", "metrics"), reason)
         return run
+
+    def _merge(self, field: str, stating: Draft) -> Any:
+        """Return a run field with every default written out, from the patches that state it; None to leave it out."""
+        value: Any = 0 if field in SCALARS else {}
+        for patch in stating:
+            part = patch.values[field]
+            value = {**value, **part} if isinstance(part, dict) and "name" not in part else part
+        if field in LISTS:
+            return self._entries(LISTS[field], value, self.place(stating, field)) if value else None
+        if not stating and field not in (*SETTINGS, *OPTIONAL, "seed"):
+            raise self.document.error(BASE, f"no {field}; state it here or on an axis")
+        if field not in SCALARS:
+            value = self._part(stating, field, {**OPTIONAL.get(field, {}), **value})
+        return value if value != OPTIONAL.get(field) else None
 
     def place(self, draft: Draft, field: str, option: str | None = None) -> Address:
         """Return the address of a field, or of an option of it, in the last patch of a draft that states it."""

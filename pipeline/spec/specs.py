@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -15,11 +16,12 @@ from pipeline.spec.grid import labelled
 from pipeline.spec.patches import BASE, Patcher
 from pipeline.spec.run import COMPONENTS
 from pipeline.spec.schema import SpecFile, first_fault
-from pipeline.spec.yamlfile import Address, Document, Mark, Node, absolute, inside, load_yaml, show, shown
+from pipeline.spec.yamlfile import Address, Document, Mark, Node, absolute, inside, parse_yaml, read_text, show, shown
 
 ADD = "+"
 """The suffix of a list's key if its items are added to the inherited ones."""
 _ID_PART = re.compile(r"[a-z0-9][a-z0-9_.-]*")
+_parsed = cache(parse_yaml)
 
 
 @dataclass(frozen=True)
@@ -135,7 +137,7 @@ def inherit(path: Path, specs_dir: Path) -> tuple[Document, tuple[str, ...]]:
 def _collect(path: Path, specs_dir: Path, chain: tuple[str, ...], documents: dict[str, Document]) -> None:
     """Add a file to `documents`, after all files that it inherits and that are not there yet."""
     label = shown(path, specs_dir)
-    document = load_yaml(path, label)
+    document = _parsed(read_text(path, label), label)  # specs share what they extend
     chain = (*chain, label)
     last = ""  # the file that was inherited before
     extends = document.data.get("extends")
