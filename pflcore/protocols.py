@@ -53,7 +53,7 @@ def summarise(rounds_table: pa.Table, evaluation: Evaluation, rounds: int, view:
     """
     if _header(rounds_table).get("diverged") is not None:
         return {}
-    measured = curve(rounds_table, view=view)[0]
+    measured, accuracies, _ = curve(rounds_table, view=view)
     if view != USUAL and not len(measured):
         return {}
     steps = [r for r in evaluation.due(rounds) if evaluation.in_window(r, rounds)]
@@ -67,7 +67,7 @@ def summarise(rounds_table: pa.Table, evaluation: Evaluation, rounds: int, view:
     held_back, by_validation, _ = curve(rounds_table, "validation", view=view)
     figures = Figures()
     for metric in ("", *(name for name in METRICS if name in rounds_table.column_names)):
-        values = curve(rounds_table, metric=metric, view=view)[1]
+        values = curve(rounds_table, metric=metric, view=view)[1] if metric else accuracies
         clients = _final(rounds_table, metric, view)
         made = {
             "last_rounds": _spread(values[window]),

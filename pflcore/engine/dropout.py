@@ -31,7 +31,7 @@ class DropoutBits:
         self.by_sample = True
         self._layers: list[int] = []  # numbers per sample of each layer, in the order of use
         self._taken = 0
-        if layers := _replace(model, self):
+        if layers := [layer for layer in _replace(model, self) if layer.p]:
             # In evaluation mode, a layer's output has the size of its input, which is the number of elements to drop.
             hooks = [layer.register_forward_hook(self._count) for layer in layers]
             with torch.no_grad():
@@ -41,9 +41,8 @@ class DropoutBits:
         self.per_sample = sum(self._layers)
 
     def _count(self, layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        if isinstance(layer, Dropout) and layer.p:
-            self._layers.append(output.numel())
-            self.by_sample &= len(output) == 1
+        self._layers.append(output.numel())
+        self.by_sample &= len(output) == 1
 
     def load(self, bits: Tensor) -> None:
         """Use `bits` in the next forward pass."""

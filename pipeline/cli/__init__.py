@@ -25,7 +25,7 @@ def main() -> None:
     if sys.argv[1:2] == ["stage"]:
         repro.execute(_call)
         return
-    gc.set_threshold(20_000)  # most objects are records and stages, which stay until the end
+    gc.set_threshold(100_000)  # most objects are records, stages and artists, which stay until the end
     try:
         _call()
     finally:

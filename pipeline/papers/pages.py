@@ -110,7 +110,8 @@ class Papers:
         ledger = Ledger(self.workspace.root)
         for name, paper in self.papers.items():
             ids = sorted({run for table in paper.tables.values() for run in table.runs} & self.compilation.kept)
-            state, before = self._state(paper, [*ids, *map(stamp, ledger.files())]), known.get(name)
+            lines = [ledger.lines[run][1] for run in ids if run in ledger.lines]
+            state, before = self._state(paper, lines), known.get(name)
             if before and before.state == state and (name not in wanted or (before.page and self.page(name).is_file())):
                 now[name] = before
                 continue

@@ -112,13 +112,13 @@ def _of_run(
         ]
     if measured is not None and state == "measured":
         clients = final_clients(measured).to_pandas()
-        rows["clients"] = _records(clients, run=id_, accuracy=100.0 * clients["accuracy"])
+        rows["clients"] = _records(clients.assign(accuracy=100.0 * clients["accuracy"]), run=id_)
     return rows
 
 
 def _records(frame: pd.DataFrame, **columns: Any) -> list[Row]:
     """Return the rows of a frame with further columns."""
-    return frame.assign(**columns).to_dict("records") if len(frame) else []
+    return [columns | row for row in frame.to_dict("records")] if len(frame) else []
 
 
 def _read_findings(table: ResolvedTable, path: Path) -> pd.DataFrame:
@@ -198,7 +198,8 @@ def _count(shown: Shown, run: Run, root: Path) -> dict[str, float]:
     pflcore changes."""
     if not any(quantity.known and quantity.known.source == "plan" for quantity in shown.values()):
         return {}
-    flops = any((quantity.metric or "").endswith("flops") for quantity in shown.values())
+    metrics = sorted({quantity.metric or "" for quantity in shown.values()})
+    flops = [metric for metric in metrics if metric.endswith("flops")]
     parts = {name: run.record[name] for name in ("dataset", "backbone", "method", "training")}
     key = hashlib.sha256(f"{fingerprint()}{flops}{canonical_json(parts)}".encode()).hexdigest()[:16]
     path = root / COUNTS / f"{key}.json"

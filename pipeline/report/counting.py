@@ -5,6 +5,7 @@ Nothing is read or trained. This module imports torch, so others load it by name
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
@@ -13,6 +14,7 @@ import numpy as np
 import torch
 
 from pflcore.backbones import BACKBONES
+from pflcore.backbones._base import Backbone
 from pflcore.data.federation import FederatedData
 from pflcore.data.samples import ARRAYS, TEXT
 from pflcore.datasets import DATASETS
@@ -28,19 +30,19 @@ from pipeline.spec.metrics import BACKBONE
 from pipeline.spec.run import Run, canonical_json
 
 
-def count_run(run: Run, *, flops: bool) -> dict[str, float]:
+def count_run(run: Run, *, flops: Collection[str]) -> dict[str, float]:
     """Return each quantity with the source ``plan`` by name, and ``backbone``: parameters without the method.
 
-    Operations are counted only with `flops`, as this takes seconds for a large model. ``sent`` is left out if it is
-    decided in training. There are no counts if classes or size are unknown before data are read. Raises
-    :class:`UserError` if the method does not fit the backbone.
+    Of ``step_flops`` and ``forward_flops`` only those in `flops` are counted, as this takes long for a large model.
+    ``sent`` is left out if it is decided in training. There are no counts if classes or size are unknown before data
+    are read. Raises :class:`UserError` if the method does not fit the backbone.
     """
     with suppress(Exception):  # of anybody's module; shapes may not suffice for it
         return _count(run, flops, torch.device("meta"))
     return _count(run, flops, torch.device("cpu"))
 
 
-def _count(run: Run, flops: bool, device: torch.device) -> dict[str, float]:
+def _count(run: Run, flops: Collection[str], device: torch.device) -> dict[str, float]:
     data = blank(run, device)
     if data is None:
         return {}
@@ -48,7 +50,6 @@ def _count(run: Run, flops: bool, device: torch.device) -> dict[str, float]:
     method = METHODS.create(run.method, **run.options("method"))
     backbone = BACKBONES.create(run.backbone, **run.options("backbone"))
     with torch.random.fork_rng(devices=[]), device:
-        plain, groups = backbone.create(data.shape, data.classes, 0, kind=data.kind)
         state = RunState(data, backbone, method, training, run.evaluation, 0, None)
     of_model = {name: state.initial[name] for name in state.groups.parameters}
     exchanged = pick(state.carried, state.roles.shared | state.roles.generated)
@@ -58,12 +59,12 @@ def _count(run: Run, flops: bool, device: torch.device) -> dict[str, float]:
         "personal": count(pick(of_model, state.roles.personal)),
         "stored": count(state.kept) + count(exchanged),
         **({"sent": count(exchanged)} if type(method).traffic is Method.traffic else {}),
-        BACKBONE: count(pick(plain.state_dict(), groups.parameters)),
+        BACKBONE: _parameters(backbone, data.shape, data.classes, data.kind, device),
     }
-    if flops:
-        subject = state.subject(None)
-        counts["step_flops"] = 2 * step_macs(state.trainer, subject.state(0)) * training.batch_size
-        measured, inputs = subject.measured(0), data.batch(data.train[0][:1]).inputs
+    if "step_flops" in flops:
+        counts["step_flops"] = 2 * step_macs(state.trainer, state.subject(None).state(0)) * training.batch_size
+    if "forward_flops" in flops:
+        measured, inputs = state.subject(None).measured(0), data.batch(data.train[0][:1]).inputs
         state.model.eval()
         with operations() as forward, torch.no_grad():
             state.trainer.predict(measured, inputs)
@@ -88,6 +89,14 @@ def blank(run: Run, device: torch.device | None = None) -> FederatedData | None:
         zeros = np.zeros((5, _width(canonical_json(run.data))), np.float32)
         return FederatedData.from_arrays(zeros, rows % classes, held, held, (), (), classes, device)
     return replace(data, boxes=torch.full((5, 1, 6), -1.0, device=device)) if dataset.detects else data
+
+
+@cache  # many methods share a backbone
+def _parameters(backbone: Backbone, shape: tuple[int, ...], classes: int, kind: str, device: torch.device) -> int:
+    """Return the number of trained parameters of a backbone without a method."""
+    with torch.random.fork_rng(devices=[]), device:
+        plain, groups = backbone.create(shape, classes, 0, kind=kind)
+    return count(pick(plain.state_dict(), groups.parameters))
 
 
 @cache  # one encoder serves many methods

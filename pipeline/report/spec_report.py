@@ -200,7 +200,7 @@ class SpecReport:
         """Yield the parts of a page about the spec, without notes that are `elsewhere` on the page."""
         results, cells = self.results, self.results.cells
         unplanned = results.layout.whereabouts(cell for cell in cells if cell.published and not cell.runs)
-        about = [*facts(results), *([("no run is planned", unplanned)] if unplanned else [])]
+        about = [*self._facts, *([("no run is planned", unplanned)] if unplanned else [])]
         text, folded = [self.absent, self._warning()], "How these numbers are made and marked"
         words = f"{self.caption[1]} {legend(results)}".strip()
         yield Part(results=True, text=text, facts=about, folded=folded, note=words)
@@ -231,6 +231,10 @@ class SpecReport:
             yield Part(one.title, picture=one.picture, text=[one.text], table=one.table, name=one.name)
         partitions = [(one.words, self.pages.get(one.federation, "")) for one in self.table.partitions]
         yield Part("Partitions", items=partitions)
+
+    @cached_property
+    def _facts(self) -> Facts:
+        return facts(self.results)
 
     @cached_property
     def _confounded(self) -> list[tuple[str, ...]]:

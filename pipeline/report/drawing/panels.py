@@ -106,7 +106,7 @@ def panel_grid(titles: Sequence[str], xlabel: str, ylabel: str, *, height: float
     for panel in panels[len(titles) :]:
         panel.remove()
     for index, (panel, title) in enumerate(zip(panels, titles, strict=False)):
-        panel.set_title(title, parse_math=False)
+        panel.set_title(title, y=1.0, parse_math=False)  # no search for ticks above the panel
         panel.set_ylabel(ylabel if index % across == 0 else "")
         panel.set_xlabel(xlabel if index + across >= len(titles) else "")
     return figure, panels[: len(titles)]
@@ -146,6 +146,7 @@ def name_lines(figure: Figure) -> None:
         for number, (height, (_, name, colour, point)) in enumerate(zip(heights, ends, strict=True)):
             look: Style = {"color": colour, "fontsize": 7, "va": "center", "annotation_clip": False}
             leader: Style = {"arrowstyle": "-", "color": colour, "linewidth": 0.5, "alpha": 0.5, "relpos": (0, 0.5)}
+            leader |= {"patchA": None, "shrinkA": 4, "shrinkB": 0}  # by default clipped at three shapes, which is slow
             text = axes.annotate("", point, (1.04, height), "data", "axes fraction", leader, **look)
             text.set_parse_math(False)
             text.set_text(unquote(name))

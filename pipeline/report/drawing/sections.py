@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 import matplotlib.style
 import pandas as pd
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
 _STYLE = {
@@ -62,7 +63,7 @@ class Picture:
             axes.set_gid(",".join(["panel", str(number), axes.get_xscale(), up, *spans, label]))
         buffer = io.StringIO()
         with figure_style():
-            self.figure.savefig(buffer, format="svg", metadata=_NO_DATES)
+            self._placed.savefig(buffer, format="svg", metadata=_NO_DATES)
         return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
 
     @cached_property
@@ -70,8 +71,19 @@ class Picture:
         """The PNG file, for LaTeX."""
         buffer = io.BytesIO()
         with figure_style():
-            self.figure.savefig(buffer, format="png", dpi=200, metadata={"Software": None})
+            self._placed.savefig(buffer, format="png", dpi=200, metadata={"Software": None})
         return buffer.getvalue()
+
+    @cached_property
+    def _placed(self) -> Figure:
+        """The figure with its panels in their final places, which both formats share. With a layout engine, each format
+        would find them by itself, and draw once more for that."""
+        engine = self.figure.get_layout_engine()
+        if engine:
+            FigureCanvasSVG(self.figure)  # sizes of text as in the SVG document
+            engine.execute(self.figure)
+            self.figure.set_layout_engine(None)
+        return self.figure
 
 
 @dataclass(frozen=True)

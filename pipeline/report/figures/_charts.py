@@ -192,15 +192,17 @@ def draw_curves(data: TableData, work: bool = False) -> Section:
     With `work` curves are over visits of a training sample (:func:`_visits`, summed over rounds). There is then no
     picture if all rounds in a panel have as many, or if steps are counted instead of epochs.
     """
+    if data.table.quantities:
+        return OF_QUANTITIES
+    if data.results.frame.rounds.empty:
+        return _NOTHING
     frame = data.place(data.results.frame.rounds, single=True, diverged=True)
     axes = data.axes(frame)
     place = list(dict.fromkeys([*axes, "series", "panel", "made", "round"]))
     by_round = frame.groupby(place, observed=True)["accuracy"].agg(["mean", "size"]).reset_index()
-    curves = by_round.query("size == made").rename(columns={"mean": "accuracy"})
-    if data.table.quantities:
-        return OF_QUANTITIES
+    curves = by_round[by_round["size"] == by_round["made"]].rename(columns={"mean": "accuracy"})
     if curves.empty:
-        return Section("No run has been measured yet.")
+        return _NOTHING
     if work:
         visits = frame.groupby(axes, observed=True)["run"].first().map(_visits(data)).rename("visits")
         curves = curves.join(visits, on=axes)

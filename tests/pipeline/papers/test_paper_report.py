@@ -22,6 +22,7 @@ from pflcore.artifacts import write_table
 from pflcore.errors import UserError
 from pflcore.files import write_text
 from pipeline.compile.compiler import compile_workspace
+from pipeline.ledger import FACTS, Entry, Ledger
 from pipeline.papers import pages as module
 from pipeline.papers.obtained import collect_obtained
 from pipeline.papers.pages import Papers, reports_of, write_paper
@@ -218,6 +219,17 @@ def test_pages_are_written_when_they_change(project, pfl, monkeypatch):
     # A file that goes away while pages are looked at is one that is not there.
     monkeypatch.setattr(Path, "exists", lambda path: True)
     assert module.stamp(project.root / "gone") == "-"
+
+
+def test_a_kept_result_changes_the_pages_of_its_own_paper(project):
+    Papers.compiled(project.workspace()).write(["mine", "tiny"])
+    compilation = compile_workspace(project.workspace(), ["tiny"])
+    run = next(iter(compilation.runs.values()))
+    facts = {name: 3 if kind is int else "cpu" for name, kind in FACTS.items()}
+    facts |= {"diverged": {"round": 1, "client": 0}, "chosen": None, "epsilon": None}
+    entry = Entry(run, compilation.made_by[run.id], "2026-11-22", None, facts, {})
+    Ledger(project.root).write("tiny", [entry], {})
+    assert Papers.compiled(project.workspace()).write(["mine", "tiny"]) == ["tiny"]
 
 
 def test_the_end_of_a_trial_run(project, monkeypatch):
