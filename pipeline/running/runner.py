@@ -137,7 +137,9 @@ def _explained(graph: Graph, order: list[str], stale: Mapping[str, str], seconds
     due: dict[str, str] = {}
     names = {at: StageState(at, one.kind, one.subject) for at, one in graph.stages.items()}
     for address in order:
-        before = next((f"depends on {names[other].name}" for other in graph.upstream[address] if other in due), "")
+        # The guard's output is always the same.
+        made = [other for other in graph.upstream[address] if other in due and graph.stages[other].kind != "guard"]
+        before = f"depends on {names[made[0]].name}" if made else ""
         if why := stale.get(address) or before:
             due[address] = f"{names[address].name}: {why}"
     time = f"; about {duration(sum(seconds[address] for address in due))} of work for one process" if due else ""

@@ -81,6 +81,11 @@ def test_it_ends_where_dvc_repro_ends(project, original, capsys):
         lock.unlink()
     assert pfl_run(project, jobs=2) == 0 and states(project) == {"cached"}
     assert results(project) == results(original) and is_clean(project)
+    project.write("specs/tiny.yaml", spec(title="Another title"))
+    capsys.readouterr()
+    assert pfl_run(project, dry=True) == 0
+    kinds = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+    assert kinds == ["guard:", "report", "index:", "3"], "a title costs a report, no training"
 
 
 def test_only_some_cells(project):
