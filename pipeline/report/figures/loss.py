@@ -8,7 +8,7 @@ from matplotlib.ticker import MaxNLocator
 
 from pipeline.report.drawing.panels import Style, draw_panels, left_out
 from pipeline.report.drawing.sections import Picture, Section, counted
-from pipeline.report.figures._data import TableData
+from pipeline.report.figures._data import OF_QUANTITIES, TableData
 
 TITLE = "Loss"
 _TEXT = (
@@ -21,6 +21,8 @@ _UNKNOWN = " Runs without a train loss come from the ledger; they were kept befo
 
 def draw(data: TableData) -> Section:
     """Draw both losses of each cell, the mean over its runs. CSV: round, train_loss, test_loss."""
+    if data.table.quantities:
+        return OF_QUANTITIES
     rounds = data.results.frame.rounds.rename(columns={"loss": "test_loss"})
     frame = data.place(rounds, single=True)
     axes = data.axes(frame)
