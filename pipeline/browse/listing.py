@@ -69,6 +69,8 @@ def describe(
     if not kind and name in catalog.settings:
         console.print(f"[bold cyan]{name}[/] · settings\n\n{escape(catalog.settings[name].summary)}", highlight=False)
         return _print_options(catalog, name, name, console)
+    if not kind and name in ("metric", "figure"):
+        return list_kind(f"{name}s", workspace, catalog, console)
     possible = [kind] if kind else list(KINDS)
     catalog.check_part(name, possible)
     kinds = [one for one in possible if name in catalog.names(one)]

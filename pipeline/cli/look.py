@@ -152,7 +152,7 @@ def describe(
 def results(
     spec: Annotated[str, typer.Argument(help="A spec.")],
     per_client: Annotated[bool, typer.Option("--per-client", help="A row per run and client, after training.")] = False,
-    csv: Annotated[bool, typer.Option("--csv", help="Print CSV, unrounded.")] = False,
+    csv: Annotated[bool, typer.Option("--csv", help="Print CSV, unrounded; for a file add > cells.csv.")] = False,
     profile: Profile = PAPER,
 ) -> None:
     """Print the results of a spec, one row per cell of its table."""
@@ -187,7 +187,8 @@ def compare(
         cells, numbers = compare(Study(workspace), specs[0], specs[1], chosen), [*specs, "difference"]
     print_table(["cell", *numbers, "verdict"], numbers, (astuple(cell) for cell in cells if cell.verdict != SAME))
     counts = Counter(cell.verdict for cell in cells)
-    print(f"{len(cells)} cells: {', '.join(f'{count} {verdict}' for verdict, count in counts.items())}")
+    verdicts = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
+    print(f"{len(cells)} cell{'s' * (len(cells) != 1)}: {verdicts}")
 
 
 def report(

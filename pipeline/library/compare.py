@@ -46,6 +46,8 @@ def compare(study: Study, first: str, second: str, where: Mapping[str, str] | No
     known = list(dict.fromkeys(shapes[0] + shapes[1]))
     if unknown := [axis for axis in where if axis not in known]:
         raise UserError(f"--where {unknown[0]}: no axis of these tables{did_you_mean(unknown[0], known)}")
+    if not set(shapes[0]) & set(shapes[1]):
+        raise UserError(f"{first} and {second} have no axis in common; theirs are {', '.join(known)}")
     axes, sides = [axis for axis in shapes[0] if axis in shapes[1]], list[dict[tuple[str, ...], Row]]()
     for spec, table, shape in zip((first, second), tables, shapes, strict=True):
         every: list[Row] = table.to_dict("records")

@@ -111,7 +111,7 @@ def check_viewers() -> None:
     """Raise :class:`UserError` if a viewer that ``$PFL_TRACK`` names is unknown or not installed here."""
     for name in viewers():
         if find_spec(name) is None:
-            raise UserError(f"PFL_TRACK: {name} is not installed; pip install 'pfl-pipeline[track]'")
+            raise UserError(f"PFL_TRACK: {name} is not installed; pip install {name}")
 
 
 @contextmanager
@@ -128,7 +128,7 @@ def tracked(run: Run, private: Path, show: Callable[[Progress], None]) -> Iterat
         try:
             yield
         except ImportError as error:
-            raise UserError(f"{name} is not installed ({error}); pip install 'pfl-pipeline[track]'") from None
+            raise UserError(f"{name} is not installed ({error}); pip install {name}") from None
         except Exception as error:  # an error of a library or a server must not end the training
             trackers.pop(name, None)
             what = " ".join(f"{type(error).__name__}: {error}".split())

@@ -8,9 +8,10 @@ from matplotlib.ticker import MaxNLocator
 
 from pipeline.report.drawing.panels import Style, draw_panels, left_out
 from pipeline.report.drawing.sections import Picture, Section, counted
-from pipeline.report.figures._data import OF_QUANTITIES, TableData
+from pipeline.report.figures._data import TableData
+from pipeline.report.frame import ALL
 
-TITLE = "Loss"
+TITLE = "Train and test loss"
 _TEXT = (
     "Train loss, with marks: the mean over a client's local steps in a round, as its method defines the loss, then the "
     "mean over the clients that trained. Test loss, thin: the mean cross-entropy of the clients' personalised models "
@@ -21,10 +22,8 @@ _UNKNOWN = " Runs without a train loss come from the ledger; they were kept befo
 
 def draw(data: TableData) -> Section:
     """Draw both losses of each cell, the mean over its runs. CSV: round, train_loss, test_loss."""
-    if data.table.quantities:
-        return OF_QUANTITIES
-    rounds = data.results.frame.rounds.rename(columns={"loss": "test_loss"})
-    frame = data.place(rounds, single=True)
+    rounds = data.results.frame.rounds
+    frame = data.place(rounds[rounds["client"] == ALL].rename(columns={"loss": "test_loss"}).drop(columns="client"))
     axes = data.axes(frame)
     place = list(dict.fromkeys([*axes, "series", "panel", "made", "round"]))
     found = frame.groupby(place, observed=True)

@@ -32,7 +32,7 @@ def write(root, name, rows, **changes):
 # The reports are written by hand, not by their stages.
 @pytest.mark.filterwarnings("ignore::pipeline.library.study.NotUpToDate")
 def test_cells_of_two_tables(tmp_path):
-    specs = {f"specs/{name}.yaml": spec() for name in ("b/c", *"defghi")}
+    specs = {f"specs/{name}.yaml": spec() for name in ("b/c", *"defghij")}
     decimals = spec(more="table: {rows: [method], decimals: 1}")
     study = Study(make_project(tmp_path, {**specs, "specs/a.yaml": decimals}).workspace())
     for at, name in enumerate(("a", "b/c")):
@@ -52,6 +52,7 @@ def test_cells_of_two_tables(tmp_path):
     assert (pair.labels, pair.first, pair.second, pair.difference) == ("M, t", "80.50±0.00", "81.00±0.00", "+0.50")
     assert [one.labels for one in tables.compare(study, "e", "f")] == ["M"]
     assert [one.second for one in tables.compare(study, "f", "d", {"setting": "t"})] == ["80.50±0.00"]
+    report(table([cell({"rate": "1"}, ["never"])], ["rate"], [], spec="j"), tmp_path, tmp_path / "reports/j")
     published = cell({"method": "M"}, ["never"], (70.25, 0.5))
     report(table([published], ["method"], [], spec="i"), tmp_path, tmp_path / "reports/i")
     (pair,) = tables.compare(study, "i", "e")
@@ -61,6 +62,7 @@ def test_cells_of_two_tables(tmp_path):
     for specs, line in {
         ("f", "d"): "d: several cells for M; choose one label of setting, .* --where setting=LABEL",
         ("f", "g"): "f and g have no cells with the same labels",
+        ("f", "j"): "f and j have no axis in common; theirs are method, rate",
         ("f", "h"): "h: its report has not been made; type `pfl run h`",
     }.items():
         with pytest.raises(UserError, match=f"^{line}$"):
