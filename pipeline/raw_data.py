@@ -46,7 +46,8 @@ class Note(BaseModel):
 
 
 def note_of(root: Path, record: dict[str, Any]) -> Note | None:
-    """Return a note of the folder that a dataset will be read from; None unless it holds the user's own files."""
+    """Return a note of the folder that a dataset will be read from; None unless it is there, with the user's own files.
+    If it is not there, the data stage says what to do."""
     from pflcore.datasets import DATASETS
     from pflcore.datasets._own import OwnFiles
 
@@ -55,7 +56,8 @@ def note_of(root: Path, record: dict[str, Any]) -> Note | None:
     dataset = DATASETS.create(record["name"], **chosen)
     if generated or not isinstance(dataset, OwnFiles):
         return None
-    return Note.of(dataset.root(raw_data_folder(root) / dataset.name))
+    folder = dataset.root(raw_data_folder(root) / dataset.name)
+    return Note.of(folder) if folder.is_dir() else None
 
 
 def changed_folders(workspace: Workspace) -> list[str]:

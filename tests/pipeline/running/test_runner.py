@@ -126,6 +126,14 @@ def test_a_broken_spec_that_nobody_asked_for(project, capsys):
     assert "specs/broken.yaml:1: gird" in project.repro().output
 
 
+def test_a_folder_of_own_images_that_is_not_there_is_one_line(project, capsys):
+    text = spec("[fedavg]", partition="{name: iid, test_share: 0.25}")
+    project.write("specs/tiny.yaml", text.replace("digits", "{name: image_folder, path: flowers, size: 8}"))
+    assert pfl_run(project) == 1
+    said = capsys.readouterr().err
+    assert "data/flowers: no data here; put images there as <class>/<image>" in said and "Traceback" not in said
+
+
 @pytest.mark.matrix
 def test_own_images_that_have_changed_are_noticed_by_every_command(project):
     """Replaced, added or gone after they were read: said; a file that was only touched: not."""
