@@ -53,7 +53,7 @@ def from_table(rounds: pa.Table, positions: int) -> dict[str, Any]:
     if metrics := [name for name in METRICS if name in rounds.column_names]:
         kept["metrics"] = _plain(rounds.select(metrics))
     if len(further):
-        kept["views"] = _plain(further.drop_columns([name for name in further.column_names if name == TRAIN_LOSS]))
+        kept["views"] = _plain(further.select([name for name in further.column_names if name != TRAIN_LOSS]))
     return kept
 
 

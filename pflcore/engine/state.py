@@ -121,11 +121,17 @@ class History:
         self.precise = "precision" in further
         self.scores: dict[int, Scores] = {}
         self.train_losses: dict[int, NDArray[np.float64]] = {}
+        self._rows: dict[int, NDArray[np.float64]] = {}  # both together; the others are views of it
 
     def add(self, round_: int, scores: Scores, train_losses: Mapping[int, float]) -> None:
         """Add the measurement after a round; `train_losses` are of the clients that trained in it."""
-        self.scores[round_] = scores
-        self.train_losses[round_] = np.array([train_losses.get(one, np.nan) for one in range(len(self.members))])
+        losses = [train_losses.get(one, np.nan) for one in range(len(self.members))]
+        self._add(round_, np.vstack((scores.values.reshape(-1, len(losses)), losses)))
+
+    def _add(self, round_: int, rows: NDArray[np.float64]) -> None:
+        shape = len(self.views) * self.splits, len(self.columns), len(self.members)
+        self._rows[round_], self.train_losses[round_] = rows, rows[-1]
+        self.scores[round_] = Scores(rows[:-1].reshape(shape))
 
     def last_figure(self) -> float | None:
         """Return the figure (0 to 1) of the members in the last measurement, or None if there is none."""
@@ -153,12 +159,10 @@ class History:
 
     def state(self) -> Tensors:
         """Return by round the scores and, last, the train losses: float64 (views · splits · columns + 1, clients)."""
-        rows = {round_: one.values.reshape(-1, len(self.members)) for round_, one in self.scores.items()}
-        return {str(at): torch.from_numpy(np.vstack((own, self.train_losses[at]))) for at, own in rows.items()}
+        return {str(round_): torch.from_numpy(self._rows[round_]) for round_ in self.scores}
 
     def restore(self, tensors: Tensors) -> None:
         """Set the scores and train losses to copies of those of :meth:`state`."""
-        shape = len(self.views) * self.splits, len(self.columns), len(self.members)
-        numbered = sorted((int(name), tensor.clone().numpy()) for name, tensor in tensors.items())
-        self.scores = {round_: Scores(rows[:-1].reshape(shape)) for round_, rows in numbered}
-        self.train_losses = {round_: rows[-1] for round_, rows in numbered}
+        self.scores, self.train_losses, self._rows = {}, {}, {}
+        for round_ in sorted(map(int, tensors)):
+            self._add(round_, tensors[str(round_)].clone().numpy())

@@ -171,7 +171,7 @@ def compare(
     where: Annotated[list[str] | None, typer.Option(help="Only this label, e.g. clients=50; repeatable.")] = None,
 ) -> None:
     """Compare the tables of two specs side by side: obtained and published values, and differences beyond chance."""
-    from pipeline.cli.obtained import said  # slow: pandas
+    from pipeline.cli.obtained import printed_warnings  # slow: pandas
     from pipeline.library.compare import SAME, compare
     from pipeline.library.study import Study
 
@@ -183,7 +183,7 @@ def compare(
         if "=" not in word:
             raise UserError(f"--where {word!r} must be AXIS=LABEL, e.g. clients=50")
     chosen = dict(word.split("=", 1) for word in where or [])
-    with said():
+    with printed_warnings():
         cells, numbers = compare(Study(workspace), specs[0], specs[1], chosen), [*specs, "difference"]
     print_table(["cell", *numbers, "verdict"], numbers, (astuple(cell) for cell in cells if cell.verdict != SAME))
     counts = Counter(cell.verdict for cell in cells)

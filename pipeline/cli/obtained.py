@@ -19,12 +19,12 @@ _CELL = ("obtained_mean", "obtained_std", "n", "published_mean", "published_std"
 def obtained(workspace: Workspace, spec: str, per_client: bool) -> pd.DataFrame:
     """Return a row per cell of a spec's table, or with `per_client` per run and client after the run's last round."""
     study = Study(workspace)
-    with said():
+    with printed_warnings():
         return _last_rounds(study.results(spec)) if per_client else _cells(study.table(spec))
 
 
 @contextmanager
-def said() -> Iterator[None]:
+def printed_warnings() -> Iterator[None]:
     """Print the warnings of a study in the block, each as one line."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", NotUpToDate)
