@@ -32,14 +32,21 @@ class Groups:
     @classmethod
     def assign(cls, model: nn.Module, patterns: Mapping[str, str]) -> Groups:
         """Match each state name against `patterns` (group → regular expression, anchored at the start). Raises
-        ``TypeError`` if a name matches no group or several, because the backbone's patterns are wrong then."""
+        ``TypeError`` if a name matches no group or several, because the backbone's patterns are wrong then, or if two
+        names are of one tensor, which could not belong to one group each."""
         of = {}
         for name in model.state_dict():
             found = [group for group, pattern in patterns.items() if re.match(pattern, name)]
             if len(found) != 1:
                 raise TypeError(f"{type(model).__name__}: state {name!r} matches {found or 'no group'}; need one group")
             of[name] = found[0]
-        return cls(of, frozenset(name for name, _ in model.named_parameters()))
+        parameters = frozenset(name for name, _ in model.named_parameters())
+        for name, _ in model.named_parameters(remove_duplicate=False):
+            if name not in parameters:
+                raise TypeError(
+                    f"{type(model).__name__}: state {name!r} is tied to an earlier one; give it its own tensor"
+                )
+        return cls(of, parameters)
 
     def training(self, wanted: Iterable[str]) -> Groups:
         """Return these groups with only the wanted groups' parameters trained. Raises like :meth:`select`."""

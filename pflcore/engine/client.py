@@ -10,14 +10,13 @@ from functools import partial
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from pflcore.client_view import CLASS_WEIGHTS, DATA, PROGRESS
 from pflcore.data.augmentation import Augmentation
 from pflcore.data.federation import FederatedData
 from pflcore.engine.batches import LocalBatches
 from pflcore.engine.dropout import DropoutBits
-from pflcore.engine.forward import Features, autocast
+from pflcore.engine.forward import Features, Stateless, autocast
 from pflcore.engine.optimizers import learning_rate, make_optimizer
 from pflcore.errors import UserError
 from pflcore.faults import during
@@ -98,7 +97,7 @@ class Trainer:
         statistics = (name for name, it in model.named_buffers() if it.is_floating_point() and name in self.entries)
         self.other_statistics = any(name.rpartition(".")[0] not in norms for name in statistics)
         self.noise = DropoutBits(model, data.example())
-        self.seen = Features(model, groups)
+        self.seen, self.stateless = Features(model, groups), Stateless(model)
         self.feature_layer = method.feature_layer  # kept here, since the method of a part can be a plain `Steps`
         self.task: Task = getattr(model, "task", None) or Classification(data.positions, data.is_text)
         self.local = LocalBatches(data.train, training, seed, bool(norms), pace=pace)
@@ -134,7 +133,8 @@ class Trainer:
         self, round_: int, client: int, received: Tensors, unfinished: Unfinished, stop: int | None = None
     ) -> Unfinished:
         """Take the steps up to, but without, `stop`; by default all steps that are left."""
-        self.model.train()
+        if not self.model.training:
+            self.model.train()
         state, losses = unfinished.state, list(unfinished.losses)
         batches = self.local.batches(round_, client)[len(losses) : stop]
         steps = [torch.tensor(self.local.first(client) + len(losses) + index) for index in range(len(batches))]
@@ -213,10 +213,10 @@ class Trainer:
 
         Entries of the state that are not the model's are ignored. The mode (training or evaluation) is the model's.
         """
-        state = pick(state, self.entries)
-        state |= {name: state[name].clone() for name in self.resting if name in state}
+        if self.resting:
+            state = {name: one.clone() if name in self.resting else one for name, one in state.items()}
         with autocast(self.training.precision, inputs.device), self.seen:
-            logits: Tensor = functional_call(self.model, state, (inputs,))
+            logits: Tensor = self.stateless(state, inputs)
             features = self.seen.of_memory() if self.feature_layer == "memory" else self.seen.of_classifier()
         return logits.float(), features.float()
 

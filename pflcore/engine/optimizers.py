@@ -85,7 +85,29 @@ class Adam:
         }
         return moved, {**add_prefix(_FIRST, first), **add_prefix(_SECOND, second), _STEPS: steps}
 
-    apply_in_place = apply
+    def apply_in_place(self, params: Tensors, gradients: Tensors, state: Tensors, lr: float) -> tuple[Tensors, Tensors]:
+        """Take the step of :meth:`apply`, to the bit, in the storage of `params` and of a `state` that is not empty."""
+        training, values = self.training, list(params.values())
+        if not state:
+            moved, state = self.apply(params, gradients, state, lr)
+            torch._foreach_copy_(values, list(moved.values()))
+            return params, state
+        slopes = list(clipped(gradients, training.clip).values())
+        if training.weight_decay and training.optimizer == "adam":
+            slopes = list(torch._foreach_add(slopes, values, alpha=training.weight_decay))
+        elif training.weight_decay:
+            torch._foreach_sub_(values, torch._foreach_mul(values, lr * training.weight_decay))
+        first, second = ([state[f"{prefix}{name}"] for name in params] for prefix in (_FIRST, _SECOND))
+        steps = state[_STEPS] + 1
+        torch._foreach_lerp_(first, slopes, 1 - training.beta1)
+        torch._foreach_lerp_(second, torch._foreach_mul(slopes, slopes), 1 - training.beta2)
+        moves = torch._foreach_mul(first, lr / (1 - training.beta1**steps))
+        sizes = torch._foreach_sqrt(second)
+        torch._foreach_div_(sizes, (1 - training.beta2**steps).sqrt())
+        torch._foreach_add_(sizes, training.eps)
+        torch._foreach_div_(moves, sizes)
+        torch._foreach_sub_(values, moves)
+        return params, {**state, _STEPS: steps}
 
 
 def make_optimizer(training: Training) -> Sgd | Adam:

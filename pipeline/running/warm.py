@@ -9,6 +9,7 @@ import gc
 from contextlib import suppress
 from importlib import import_module
 
+import pyarrow.dataset  # noqa: F401 (pyarrow imports it when it first reads a file)
 from matplotlib.backends import backend_agg, backend_svg  # noqa: F401
 
 from pflcore.backbones import BACKBONES

@@ -140,6 +140,10 @@ def test_patterns_that_do_not_cover_an_entry_once_are_a_mistake():
     ):
         with pytest.raises(TypeError, match=f"^Linear: {words}"):
             Groups.assign(nn.Linear(2, 2), patterns)
+    tied = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False))
+    tied[1].weight = tied[0].weight
+    with pytest.raises(TypeError, match=r"^Sequential: state '1.weight' is tied to an earlier one"):
+        Groups.assign(tied, {"head": ""})
 
 
 def test_what_is_personal_and_generated_is_personal_and_buffers_are_never_generated():
