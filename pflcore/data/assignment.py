@@ -37,9 +37,11 @@ class Assignment:
             (what, clients), *others = sizes.items()
             listed = ", ".join([f"{clients} clients in {what}", *(f"{count} in {name}" for name, count in others)])
             raise UserError(f"partition {self.scheme!r}: {listed}; all need the same number")
-        if self.novel != tuple(sorted({*self.novel} & {*range(self.clients)})) or len(self.novel) == self.clients:
-            wanted = f"must be ascending, within 0..{self.clients - 1} and leave one to train"
+        if self.novel != tuple(sorted({*self.novel} & {*range(self.clients)})):
+            wanted = f"must be ascending and within 0..{self.clients - 1}"
             raise UserError(f"partition {self.scheme!r}: novel clients {self.novel} {wanted}")
+        if len(self.novel) == self.clients:
+            raise UserError(f"partition {self.scheme!r}: all clients are novel; at least one has to train")
 
     @property
     def clients(self) -> int:

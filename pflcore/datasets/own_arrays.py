@@ -136,8 +136,8 @@ class ArrayTable(OwnTable):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_distinct(self, "columns", least=0)
-        if told := [name for name in self.columns if name in (self.label, self.split)]:
-            raise UserError(f"{self.name}.columns has {told[0]!r}, which is not for a model to see; leave it out")
+        if leaked := [name for name in self.columns if name in (self.label, self.split)]:
+            raise UserError(f"{self.name}.columns has {leaked[0]!r}, which is not for a model to see; leave it out")
 
     def load(self, folder: Path) -> Samples:
         path = self.find(folder)

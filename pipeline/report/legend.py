@@ -148,7 +148,7 @@ def facts(results: Results) -> list[tuple[str, str]]:
     per_cell, seeds = {len(own) for own in cells}, {len(set(own)) for own in cells}
     windows = sorted({(run.evaluation.window, run.evaluation.every) for run in made})
     days = [run.kept for run in runs if run.kept]
-    pairs = [(column, *results.told_apart(column)) for column in results.layout.columns if table.derived]
+    pairs = [(column, *results.significant_pairs(column)) for column in results.layout.columns if table.derived]
     titled = [(results.layout.column_title(column), found, count) for column, found, count in pairs]
     apart = (f"{found:,} of {count:,}{f' ({title})' if title else ''}" for title, found, count in titled)
     found = {

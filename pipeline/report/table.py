@@ -173,7 +173,7 @@ class Results:
             left = left[size:]
         return {row: ranks[row] for row in scores}
 
-    def told_apart(self, column: Key) -> tuple[int, int]:
+    def significant_pairs(self, column: Key) -> tuple[int, int]:
         """Return how many pairs of a column's complete rows differ significantly, and how many pairs there are."""
         cells = [cell for row in self.layout.rows if (cell := self.layout.cell(row, column)) and cell.complete]
         values = [cell.by_seed for cell in cells if cell.obtained]

@@ -71,11 +71,11 @@ def write_analysis(root, run, rows, **changes):
     return path
 
 
-def study(root, runs: Runs, **changes):
-    """A resolved table of rows (method) and columns (setting); the records of its `Runs` are written."""
-    cells = [cell({"method": m, "setting": s}, list(own)) for (m, s), own in runs.items()]
+def study(root, runs: Runs, column="setting", **changes):
+    """A resolved table of rows (method) and columns (`column`); the records of its `Runs` are written."""
+    cells = [cell({"method": m, column: s}, list(own)) for (m, s), own in runs.items()]
     records = {run: of for own in runs.values() for run, of in own.items()}
-    return with_records(root, table(cells, ["method"], ["setting"], **changes), records)
+    return with_records(root, table(cells, ["method"], [column], **changes), records)
 
 
 def demo(root):

@@ -58,8 +58,10 @@ def _section(name: str, data: TableData) -> Section:
         section, title = draw(data), title or figure_title(name)
     else:
         section = _numbers(name, data)
-    lines = section.data.drop(columns="series", errors="ignore").rename(columns=lambda n: str(n).removeprefix("axis."))
-    return replace(section, data=lines, name=name, title=title)
+    lines = section.data.drop(columns="series", errors="ignore")
+    names = {axis: axis.removeprefix("axis.") for axis in map(str, lines.columns) if axis.startswith("axis.")}
+    names = {axis: f"{short} (axis)" if short in lines else short for axis, short in names.items()}
+    return replace(section, data=lines.rename(columns=names), name=name, title=title)
 
 
 def _numbers(name: str, data: TableData) -> Section:

@@ -59,6 +59,7 @@ def _merged(printed: pd.DataFrame, data: TableData) -> PlainTable:
     rows, every = [axis for axis in data.rows if axis in printed], len(printed["panel"].cat.categories)
     same = printed.groupby([*rows, *_HEADS, "server"], observed=True, sort=False)["panel"].agg(list).reset_index()
     head, panels = " · ".join(map(short, data.columns)), same.pop("panel")
+    head += " (axis)" * (head in same)
     same.insert(len(rows), head, ["all" if len(own) == every else "; ".join(own) for own in panels])
     same = same.sort_values(rows, kind="stable") if rows else same
     if (same[head] == "all").all():

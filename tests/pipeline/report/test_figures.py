@@ -71,9 +71,12 @@ def test_resources_are_those_of_fedperfix_table_2(tmp_path):
     in_millions = [round(int(fedperfix[name].replace(",", "")) / 2**20, 2) for name in ("stored", "sent up")]
     assert (in_millions, fedperfix["relative"], apfl["relative"]) == ([24.42, 20.66], "1.15", "2.00")
     assert data["stored"] == [22050664, 25601896, 44101328] and data["relative"] == pytest.approx([1, 53 / 46, 2])
-    # Without FedAvg they are relative to the cheapest, and columns that differ have lines.
+    # Without FedAvg they are relative to the cheapest, and columns that differ have lines. FedTP's Table IV has an axis
+    # with the name of a cost.
     lines = [(method, setting, method + setting, [1], {}) for method in ("FedPer", "Ditto") for setting in "xy"]
-    printed, *_ = drawn(tmp_path, lines, "resources", [{"macs": macs} for macs in (500, 600, 1000, 1100)])
+    facts = [{"macs": macs} for macs in (500, 600, 1000, 1100)]
+    printed, data, _ = drawn(tmp_path, lines, "resources", facts, column="model")
+    assert printed.header[:3] == ("method", "model (axis)", "model") and data["model (axis)"] == list("xyxy")
     assert [(*row[:2], row[-3], row[-2]) for row in printed.rows] == [
         *(("FedPer", "x", "500", "1.00*"), ("FedPer", "y", "600", "1.00*")),
         *(("Ditto", "x", "1,000", "2.00*"), ("Ditto", "y", "1,100", "1.83*")),

@@ -79,9 +79,9 @@ def test_ties_by_seeds(tmp_path):
     assert [cell.tied for cell in results_of(resolved, tmp_path).cells] == [None, True, True, False]
     turned = {"A": SEEDS["D"], "B": SEEDS["B"], "C": [None, None, 5.0], "D": SEEDS["A"]}
     # A and D, B and D, C and D; a row without a number has no part in it.
-    assert results_of(resolved, tmp_path).told_apart(("here",)) == (3, 6)
+    assert results_of(resolved, tmp_path).significant_pairs(("here",)) == (3, 6)
     lacking = one_column(tmp_path / "lacking", {**SEEDS, "E": [None, 1.0, 2.0]})
-    assert results_of(lacking, tmp_path / "lacking").told_apart(("here",)) == (3, 6)
+    assert results_of(lacking, tmp_path / "lacking").significant_pairs(("here",)) == (3, 6)
     equal = {"A": [80.0], "B": [70.0], "C": [80.001]}  # as printed
     for at, (rows, expected) in enumerate(((SEEDS, [2, 2, 2, 4]), (equal, [1.5, 3, 1.5]), (turned, [3, 1.5, 1.5]))):
         root = tmp_path / str(at)
