@@ -35,7 +35,7 @@ Jobs = Annotated[int | None, typer.Option("--jobs", "-j", min=1, help="Most stag
 KEEP_GOING = "After a failure, continue with everything that does not depend on it."
 KeepGoing = Annotated[bool, typer.Option("--keep-going/--fail-fast", help=KEEP_GOING)]
 SET = "Run a variant of the spec with a setting changed, e.g. training.rounds=20; repeatable."
-CELL = "Train only the runs of this cell, by its labels, e.g. 'FedAvg, *'; no report; repeatable."
+CELL = "Only the runs of this cell, by its labels, e.g. 'FedAvg, *', and no report; repeatable."
 Cells = Annotated[list[str] | None, typer.Option(help=CELL)]
 
 
@@ -100,9 +100,10 @@ def drop(specs: Specs = None, all_: AllAdded = False) -> None:
     write_stages(workspace, compilation)
 
 
-def plan(specs: Specs = None, all_: All = False, profile: Profile = PAPER) -> None:
-    """Show what `pfl run` would do for each spec: new runs, time and disk space. Runs nothing."""
+def plan(specs: Specs = None, all_: All = False, cell: Cells = None, profile: Profile = PAPER) -> None:
+    """Show what `pfl run` would do for each spec, or for some cells: new runs, time and disk space. Runs nothing."""
     from pipeline.plan.estimate import make_plan, plan_lines
+    from pipeline.running.options import chosen_runs
 
     workspace = Workspace.find(profile=profile)
     typed = named_specs(workspace, specs)
@@ -110,7 +111,8 @@ def plan(specs: Specs = None, all_: All = False, profile: Profile = PAPER) -> No
     compilation = compile_workspace(workspace, names, wanted=typed)
     warn_of_skipped(compilation)
     warn([*compilation.idle, *changed_folders(workspace)])
-    print("\n".join(plan_lines(make_plan(workspace, compilation))))
+    runs = chosen_runs([name for name in names if name in compilation.tables], compilation, cell or [])
+    print("\n".join(plan_lines(make_plan(workspace, compilation, runs))))
 
 
 def run(

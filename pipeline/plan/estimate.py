@@ -6,7 +6,7 @@ import json
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -46,7 +46,8 @@ class Share:
 
 @dataclass(frozen=True)
 class Plan:
-    """Stages, (spec, run) pairs, samples that new runs visit, and the share of all specs together and of each."""
+    """Stages (0 if only some cells are asked for), (spec, run) pairs, samples that new runs visit, and the share of all
+    specs together and of each."""
 
     stages: int
     slots: int
@@ -90,8 +91,9 @@ def visits(run: Run) -> int:
     return int(training.rounds * run.cohort * visited)
 
 
-def make_plan(workspace: Workspace, compilation: Compilation) -> Plan:
-    """Return the plan of a compilation in a workspace."""
+def make_plan(workspace: Workspace, compilation: Compilation, only: Collection[str] | None = None) -> Plan:
+    """Return the plan of a compilation in a workspace, of all its runs or of these `only`."""
+    wanted = compilation.runs.keys() if only is None else frozenset(only)
     cached = _cached(workspace, compilation) | compilation.kept
     timings, kept = workspace.private / "timings", list[Entry]()
     with suppress(UserError):  # a damaged line of the ledger, which is of a run that nobody asks for here
@@ -109,12 +111,13 @@ def make_plan(workspace: Workspace, compilation: Compilation) -> Plan:
         return Share(spec, len(runs), len(new), sum(known), len(new) - len(known), disk)
 
     return Plan(
-        stages=len(compilation.stages),
+        stages=len(compilation.stages) if only is None else 0,
         slots=compilation.slots,
-        visits=sum(visits(run) for run in compilation.runs.values() if run.id not in cached),
-        total=share("all, each run once", list(compilation.runs.values())),
+        visits=sum(visits(run) for run in compilation.runs.values() if run.id in wanted - cached),
+        total=share("all, each run once", [compilation.runs[run] for run in compilation.runs if run in wanted]),
         specs=tuple(
-            share(spec, [compilation.runs[run] for run in runs]) for spec, runs in compilation.runs_of_specs().items()
+            share(spec, [compilation.runs[run] for run in runs if run in wanted])
+            for spec, runs in compilation.runs_of_specs().items()
         ),
     )
 
@@ -138,9 +141,11 @@ def plan_lines(plan: Plan) -> Iterator[str]:
     for spec, *cells in rows:
         yield "  ".join([spec.ljust(first), *(cell.rjust(width) for cell, width in zip(cells, others, strict=True))])
     yield ""
-    yield f"{plan.stages:,} stages; {plan.slots:,} runs if specs shared none; {plan.visits:.3g} sample visits"
+    whole = f"{plan.stages:,} stages; {plan.slots:,} runs if specs shared none; " if plan.stages else ""
+    yield f"{whole}{plan.visits:.3g} sample visits"
     if total.untimed:
-        yield f"{total.untimed:,} of the new runs are of a method and backbone neither timed here nor kept in results/"
+        are = f"{total.untimed:,} of the new runs {'is' if total.untimed == 1 else 'are'}"
+        yield f"{are} of a method and backbone neither timed here nor kept in results/"
 
 
 def _cached(workspace: Workspace, compilation: Compilation) -> set[str]:

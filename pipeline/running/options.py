@@ -65,7 +65,7 @@ class Request:
         specs = [name for name in wanted if name in compilation.tables]
         if not specs:
             compilation.table(wanted[0])
-        runs = _chosen_runs(options, specs, compilation)
+        runs = chosen_runs(specs, compilation, options.cells, options.seeds)
         own = workspace.root != workspace.home
         added = () if own else tuple(name for name in specs if name not in selected)
         if added and options.dry:
@@ -76,20 +76,23 @@ class Request:
         return cls(workspace, options, specs, compilation, runs, added)
 
 
-def _chosen_runs(options: RunOptions, specs: list[str], compilation: Compilation) -> list[str] | None:
-    """Return the runs of the wanted cells and seeds; None if neither is given."""
-    if not (options.cells or options.seeds):
+def chosen_runs(
+    specs: Sequence[str], compilation: Compilation, cell: Sequence[str], seed: Sequence[int] = ()
+) -> list[str] | None:
+    """Return the runs of the wanted cells and seeds; None if neither is given. Raises :class:`UserError` if a pattern
+    of cells or the seeds mean no run."""
+    if not (cell or seed):
         return None
     tables = [compilation.tables[spec] for spec in specs if not compilation.tables[spec].counted]
     if not tables:
         how = f"type `pfl run {specs[0]}`, without --cell and --seed"
         raise UserError(f"{specs[0]}: what it shows is counted, no run of it is trained; {how}")
-    cells = [(cell_name(cell.labels), cell.runs) for table in tables for cell in table.cells if cell.runs]
-    meant = cells_meant(options.cells, [name for name, _ in cells])
+    cells = [(cell_name(one.labels), one.runs) for table in tables for one in table.cells if one.runs]
+    meant = cells_meant(cell, [name for name, _ in cells])
     runs = sorted({run for name, runs in cells if name in meant for run in runs})
-    chosen = [run for run in runs if not options.seeds or compilation.runs[run].seed in options.seeds]
+    chosen = [run for run in runs if not seed or compilation.runs[run].seed in seed]
     if not chosen:
-        raise UserError(f"no run of these cells has the seed {', '.join(map(str, options.seeds))}")
+        raise UserError(f"no run of these cells has the seed {', '.join(map(str, seed))}")
     return chosen
 
 

@@ -64,7 +64,10 @@ def test_each_spec_has_its_share_and_what_is_cached_takes_no_time(tiny):
     lines = list(plan_lines(figures))
     assert lines[0].startswith("2 of 3 runs are new (over 10 s here); ")
     assert lines[4].split()[:6] == ["tiny", "2", "1", "about", "10", "s"]
-    assert lines[-1] == "1 of the new runs are of a method and backbone neither timed here nor kept in results/"
+    assert lines[-1] == "1 of the new runs is of a method and backbone neither timed here nor kept in results/"
+    fedavg = make_plan(tiny.workspace(), tiny.compiled(), [of_method(tiny, "fedavg").id])
+    assert [astuple(one)[:5] for one in fedavg.specs] == [("more", 1, 1, 10.0, 0), ("tiny", 1, 1, 10.0, 0)]
+    assert list(plan_lines(fedavg))[-1] == f"{VISITS:.3g} sample visits"
     more, whole = figures.specs
     assert more.bytes + whole.bytes > figures.total.bytes > max(more.bytes, whole.bytes)  # which share their data
     for (new, seconds, untimed, size), shown in {
