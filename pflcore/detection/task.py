@@ -103,7 +103,7 @@ def _box(one: NDArray[np.float32]) -> dict[str, object]:
 
 
 def _at_difficult(found: Found, targets: NDArray[np.float32]) -> NDArray[np.bool_]:
-    """Whether what a detection overlaps most, of the objects of its class, is difficult, and by a half at least."""
+    """Return per detection whether the object of its class that it overlaps most, by half at least, is difficult."""
     difficult = targets[:, 5] == 1
     if not len(found) or not difficult.any():
         return np.zeros(len(found), bool)

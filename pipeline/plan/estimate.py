@@ -79,7 +79,7 @@ class Speed:
 
 
 def visits(run: Run) -> int:
-    """Training samples that a run visits, with clients of average size."""
+    """Return how many training samples a run visits, with clients of average size."""
     training, partition = run.training, run.options("partition")
     train, test = _samples(run)
     if partition.get("test_share") is not None:
@@ -149,7 +149,7 @@ def plan_lines(plan: Plan) -> Iterator[str]:
 
 
 def _cached(workspace: Workspace, compilation: Compilation) -> set[str]:
-    """Runs whose train stage is locked with the present record and code, and whose result is in the workspace."""
+    """Return the runs whose train stage is locked with the present record and code, and whose result is here."""
     stages = [stage for stage in compilation.stages if stage.kind == "train"]
     locked = locked_stages(workspace.root, stages)
     return {
@@ -161,7 +161,7 @@ def _cached(workspace: Workspace, compilation: Compilation) -> set[str]:
 
 
 def _recorded(workspace: Workspace, timings: Path, compilation: Compilation) -> list[Run]:
-    """Runs of other specs that have been timed, as far as their settings are in ``stages/records.json``."""
+    """Return timed runs of other specs, as far as their settings are in ``stages/records.json``."""
     timed = {path.stem for path in timings.glob("*.json")} - compilation.runs.keys()
     with suppress(OSError, ValueError, TypeError):
         records = json.loads((workspace.root / RECORDS).read_text(encoding="utf-8")) if timed else {}

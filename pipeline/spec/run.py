@@ -95,7 +95,7 @@ class Run:
 
     @cached_property
     def federation(self) -> dict[str, Any]:
-        """What determines which client holds which samples; runs that share it share the partition artifact.
+        """Return the settings that determine which client has which samples; runs with equal ones share a partition.
 
         If the partition has a seed of its own, that seed replaces the run's.
         """
@@ -113,7 +113,7 @@ class Run:
 
     @cached_property
     def data(self) -> dict[str, Any]:
-        """What determines the dataset artifact."""
+        """Return the settings that determine the dataset artifact."""
         return {"dataset": self.record["dataset"]}
 
     @cached_property

@@ -47,7 +47,7 @@ _BACKBONES: tuple[Entry, ...] = (
 
 
 class Failed(Exception):
-    """A test does not pass; the message says what was found."""
+    """A test fails; the message says what was found."""
 
 
 def check_training(kind: str, name: str, given: Entry, other: Entry | None = None) -> Iterator[tuple[str, bool, str]]:
@@ -114,7 +114,7 @@ class Trial:
         return done
 
     def described(self) -> str:
-        """It says of itself what it is, and of each option what it does."""
+        """Check that the class says what it is, and what each option does."""
         cls = registry_of(self.kind).get(self.entry["name"])
         if not cls.__doc__ or cls.__doc__.startswith(f"{cls.__name__}("):  # which a dataclass has by itself
             raise Failed(f"{cls.__name__} has no docstring: its first line is what `pfl list` shows")
@@ -125,14 +125,14 @@ class Trial:
         return f"{cls.__doc__.splitlines()[0]} {own} option{'' if own == 1 else 's'} of its own"
 
     def fits(self) -> str:
-        """The groups that the method names are in the backbone, and the backbone takes what there is."""
+        """Check that the backbone has the groups that the method names, and takes the dataset."""
         run, (_, _, roles) = self.probe.run, _parts(self.probe)
         counts = {role: len(getattr(roles, role)) for role in ("shared", "personal", "generated")}
         words = ", ".join(f"{count} {role}" for role, count in counts.items() if count)
         return f"{run.method} on {run.backbone}, entries of the state: {words}"
 
     def trains(self) -> str:
-        """Losses are finite and fall."""
+        """Check that losses are finite and fall."""
         self.perform(SEQUENTIAL, self.probe)
         longer = {"rounds": 8, "sample_rate": 1.0, "batch_size": 10}
         probe = replace(self.probe, name="longer", partition={"name": "iid"}, training=longer, clients=3)
@@ -146,19 +146,19 @@ class Trial:
         return f"loss on test samples {first:.3f} after round 1, {last:.3f} after round 8"
 
     def repeats(self) -> str:
-        """A second run leaves the same bytes."""
+        """Check that a second run leaves the same bytes."""
         return self.same_bytes("again", SEQUENTIAL, "a second run leaves")
 
     def pooled(self) -> str:
-        """So does one in worker processes."""
+        """Check that a run in worker processes leaves the same bytes."""
         return self.same_bytes("plain", "pooled", "two worker processes leave")
 
     def resumed(self) -> str:
-        """So does one that is killed, runs short of memory and is continued."""
+        """Check that a run which is killed, runs short of memory and continues leaves the same bytes."""
         return self.same_bytes("plain", "resumed", "killed, short of memory and continued, it leaves")
 
     def same_bytes(self, name: str, way: str, said: str) -> str:
-        """Whatever a run leaves is the same as in the first run, wherever global generators are by then."""
+        """Check that a run leaves the files of the first run, although global generators have other states by then."""
         first = self.perform(SEQUENTIAL, self.probe)
         for draw in (random.random, np.random.rand, lambda: torch.rand(())):
             draw()
@@ -170,7 +170,8 @@ class Trial:
         return f"{said} the same bytes"
 
     def stacked(self, probe: SmallRun | None = None, of: str = "") -> str:
-        """Clients that are trained stacked, as on a GPU, end where they end one by one, but for rounding."""
+        """Check that clients trained stacked, as on a GPU, end with the state of clients trained one by one, but for
+        rounding."""
         probe = probe or self.probe
         what, size = _deviation(self.perform(SEQUENTIAL, probe), self.perform("stacked", probe), of)
         if size > TOLERANCE:
@@ -178,7 +179,7 @@ class Trial:
         return f"as on a GPU, within {size:.0e} of one by one"
 
     def state(self, probe: SmallRun | None = None) -> str:
-        """What a run ends with has the names, shapes and types that it began with, in the hands that roles say."""
+        """Check that the final state has the names, shapes and types of the initial one, and its owners."""
         probe = probe or self.probe
         weights = load_file(self.perform(SEQUENTIAL, probe) / "weights.safetensors")
         initial, groups, roles = _parts(probe)
@@ -199,7 +200,7 @@ class Trial:
         return f"{len(weights)} entries have the names, shapes and types that they began with"
 
     def buffers(self) -> str:
-        """The same of a backbone with running statistics, trained stacked as well."""
+        """Check the final state on a backbone with running statistics, one by one and stacked."""
         # Larger steps magnify rounding: pFedMe's, at a rate of 0.05, from 1e-7 to 1e-2 within a round.
         training = {"rounds": 2, "batch_size": 16, "lr": 0.01, "sample_rate": 1.0}
         probe = replace(self.probe, name="buffers", training=training)
@@ -216,7 +217,7 @@ class Trial:
         return f"{count} of {probe.backbone['name']}; {close}"
 
     def one_sample(self) -> str:
-        """Clients with a single sample, of whom one takes part in a round."""
+        """Check clients with a single sample, one of which takes part in a round."""
         training, few = {"rounds": 2, "sample_rate": 0.2, "lr": 0.01}, {"name": "iid", "train_limit": 1}
         try:
             self.perform(SEQUENTIAL, replace(self.probe, name="one sample", partition=few, training=training))
