@@ -133,7 +133,7 @@ class Trainer:
         self, round_: int, client: int, received: Tensors, unfinished: Unfinished, stop: int | None = None
     ) -> Unfinished:
         """Take the steps up to, but without, `stop`; by default all steps that are left."""
-        if not self.model.training:
+        if not self.model.training:  # otherwise every module would be visited for nothing
             self.model.train()
         state, losses = unfinished.state, list(unfinished.losses)
         batches = self.local.batches(round_, client)[len(losses) : stop]

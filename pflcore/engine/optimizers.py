@@ -44,7 +44,8 @@ class Sgd:
     def apply_in_place(self, params: Tensors, gradients: Tensors, state: Tensors, lr: float) -> tuple[Tensors, Tensors]:
         """Take the step of :meth:`apply`, in the storage of `params` and `state` if that is faster."""
         training = self.training
-        values, slopes = list(params.values()), list(clipped(gradients, training.clip).values())
+        values, by_name = list(params.values()), clipped(gradients, training.clip)
+        slopes = [by_name[name] for name in params]
         if training.weight_decay:
             slopes = list(torch._foreach_add(slopes, values, alpha=training.weight_decay))
         if training.momentum:
@@ -90,9 +91,10 @@ class Adam:
         training, values = self.training, list(params.values())
         if not state:
             moved, state = self.apply(params, gradients, state, lr)
-            torch._foreach_copy_(values, list(moved.values()))
+            torch._foreach_copy_(values, [moved[name] for name in params])
             return params, state
-        slopes = list(clipped(gradients, training.clip).values())
+        by_name = clipped(gradients, training.clip)
+        slopes = [by_name[name] for name in params]
         if training.weight_decay and training.optimizer == "adam":
             slopes = list(torch._foreach_add(slopes, values, alpha=training.weight_decay))
         elif training.weight_decay:

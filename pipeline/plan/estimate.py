@@ -93,8 +93,9 @@ def visits(run: Run) -> int:
 
 def make_plan(workspace: Workspace, compilation: Compilation, only: Collection[str] | None = None) -> Plan:
     """Return the plan of a compilation in a workspace, of all its runs or of these `only`."""
-    wanted = compilation.runs.keys() if only is None else frozenset(only)
     cached = _cached(workspace, compilation) | compilation.kept
+    wanted = frozenset(compilation.runs if only is None else only)
+    due = wanted - cached
     timings, kept = workspace.private / "timings", list[Entry]()
     with suppress(UserError):  # a damaged line of the ledger, which is of a run that nobody asks for here
         kept = Ledger(workspace.home).entries()
@@ -113,7 +114,7 @@ def make_plan(workspace: Workspace, compilation: Compilation, only: Collection[s
     return Plan(
         stages=len(compilation.stages) if only is None else 0,
         slots=compilation.slots,
-        visits=sum(visits(run) for run in compilation.runs.values() if run.id in wanted - cached),
+        visits=sum(visits(run) for run in compilation.runs.values() if run.id in due),
         total=share("all, each run once", [compilation.runs[run] for run in compilation.runs if run in wanted]),
         specs=tuple(
             share(spec, [compilation.runs[run] for run in runs if run in wanted])

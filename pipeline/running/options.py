@@ -77,22 +77,22 @@ class Request:
 
 
 def chosen_runs(
-    specs: Sequence[str], compilation: Compilation, cell: Sequence[str], seed: Sequence[int] = ()
+    specs: Sequence[str], compilation: Compilation, cells: Sequence[str], seeds: Sequence[int] = ()
 ) -> list[str] | None:
     """Return the runs of the wanted cells and seeds; None if neither is given. Raises :class:`UserError` if a pattern
     of cells or the seeds mean no run."""
-    if not (cell or seed):
+    if not (cells or seeds):
         return None
     tables = [compilation.tables[spec] for spec in specs if not compilation.tables[spec].counted]
     if not tables:
         how = f"type `pfl run {specs[0]}`, without --cell and --seed"
         raise UserError(f"{specs[0]}: what it shows is counted, no run of it is trained; {how}")
-    cells = [(cell_name(one.labels), one.runs) for table in tables for one in table.cells if one.runs]
-    meant = cells_meant(cell, [name for name, _ in cells])
-    runs = sorted({run for name, runs in cells if name in meant for run in runs})
-    chosen = [run for run in runs if not seed or compilation.runs[run].seed in seed]
+    planned = [(cell_name(cell.labels), cell.runs) for table in tables for cell in table.cells if cell.runs]
+    meant = cells_meant(cells, [name for name, _ in planned])
+    runs = sorted({run for name, runs in planned if name in meant for run in runs})
+    chosen = [run for run in runs if not seeds or compilation.runs[run].seed in seeds]
     if not chosen:
-        raise UserError(f"no run of these cells has the seed {', '.join(map(str, seed))}")
+        raise UserError(f"no run of these cells has the seed {', '.join(map(str, seeds))}")
     return chosen
 
 

@@ -96,7 +96,7 @@ def demo(root):
     return study(root, runs, title="Figures", figures=[*FIGURES, *HEADINGS])
 
 
-def found(at):
+def every_analysis(at):
     """The rows of every analysis, of the run with this number."""
     return [*_analyses(np.random.default_rng(at), stages=5), *_rollout(at % 5)]
 
