@@ -113,7 +113,17 @@ class ClientView:
 
     def gradient(self, loss: Callable[[Tensors], Tensor], params: Tensors) -> tuple[Tensors, Tensor]:
         """Return the gradients and the value, at `params`, of a loss that is a function of the trained parameters."""
-        gradients, value, _ = self.differentiate(lambda given: (loss(given), {}), params)
+
+        def checked(given: Tensors) -> tuple[Tensor, Tensors]:
+            value: object = loss(given)
+            if isinstance(value, Tensor) and value.ndim == 0:
+                return value, {}
+            found = f"shape {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+            raise UserError(
+                f"the loss of a step must be a tensor of one number, not {found}; does it return its value?"
+            )
+
+        gradients, value, _ = self.differentiate(checked, params)
         return gradients, value
 
     def frozen(self, state: Mapping[str, Tensor]) -> Tensors:

@@ -49,6 +49,21 @@ class Server:
     round: int = 0  # number of rounds done; in Method.update_server, this includes the round that it ends
 
 
+def check_server(method: str, before: Server, after: object) -> None:
+    """Raise :class:`UserError` unless `after` is a server whose shared entries have the names, shapes and types that
+    they had `before`: clients would train with what they get, or fail much later."""
+    where = f"method {method}: update_server"
+    if not isinstance(after, Server):
+        raise UserError(f"{where} returned {type(after).__name__}; return dataclasses.replace(server, shared=...)")
+    for name in [*before.shared, *after.shared]:
+        old, new = (
+            f"{one.dtype} {list(one.shape)}".removeprefix("torch.") if isinstance(one, Tensor) else "no tensor"
+            for one in (before.shared.get(name), after.shared.get(name))
+        )
+        if old != new:
+            raise UserError(f"{where} returned {new} as {name!r}; it was {old}")
+
+
 @dataclass(frozen=True)
 class Update:
     """What one client returns to the server after its local training."""

@@ -72,9 +72,15 @@ def _options_of(cls: type) -> tuple[OptionInfo, ...]:
     hints, own = typing.get_type_hints(cls), inspect.get_annotations(cls)
     infos = []
     for field in sorted(dataclasses.fields(cls), key=lambda field: field.name not in own):
-        kind = _parse(hints[field.name], f"{cls.__qualname__}.{field.name}")
-        required = field.default is dataclasses.MISSING
-        infos.append(OptionInfo(field.name, *kind, required, None if required else field.default, **field.metadata))
+        where = f"{cls.__qualname__}.{field.name}"
+        kind, required = _parse(hints[field.name], where), field.default is dataclasses.MISSING
+        if "help" not in field.metadata:
+            raise TypeError(f"{where}: write an option as {field.name}: {field.type} = option(default, help='...')")
+        info = OptionInfo(field.name, *kind, required, None if required else field.default, **field.metadata)
+        for item in info.default if info.many and isinstance(info.default, tuple) else [info.default]:
+            if not (required or (item is None and info.optional)) and (reason := _misfit(item, info)):
+                raise TypeError(f"{where}: its default {item!r} must be {reason}")
+        infos.append(info)
     return tuple(infos)
 
 

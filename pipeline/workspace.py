@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pflcore.errors import UserError
+from pflcore.registry import did_you_mean
 
 PAPER = "paper"
+PROFILES = [PAPER, "smoke"]
 RESULTS = "results"
 COUNTING = "pipeline.report.counting"  # counts quantities that need no training; loaded late, as it imports torch
 COUNTS = ".pfl/counts"  # quantities that have been counted, a file per run that differs
@@ -44,8 +46,11 @@ class Workspace:
 
         Its home is the nearest folder whose pyproject.toml has a section ``[tool.pfl]``. If there is none, it is
         `start` if that has `specs/`, or else the nearest folder above with `specs/` and `.pfl/`: other projects have
-        folders called `specs` too. Raises :class:`UserError` if there is none, or the path has braces.
+        folders called `specs` too. Raises :class:`UserError` if there is none, the path has braces, or the profile
+        is unknown.
         """
+        if profile not in PROFILES:
+            raise UserError(f"unknown profile {profile!r}{did_you_mean(profile, PROFILES)}")
         start = (start or Path.cwd()).absolute()
         if set("{}") & set(str(start)):
             raise UserError(f"{start}: DVC fails where a path has braces; rename the folder, or begin elsewhere")

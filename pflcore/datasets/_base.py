@@ -127,7 +127,7 @@ class Dataset(Entry, ABC):
         `more` are further fields. Raises :class:`UserError` for another number than :attr:`expected`, or bad labels.
         """
         found = int(train.sum()), int((~train).sum())
-        if self.expected not in (None, found):
+        if train.dtype == bool and self.expected not in (None, found):  # other types are refused below
             train_count, test_count = self.expected or found
             raise UserError(
                 f"{where}: {self.name} has {train_count:,} training and {test_count:,} test samples, "

@@ -101,6 +101,8 @@ def make_trainer(
     if tuning := method.tuning():
         trainer.parts[TUNING] = _tuner(trainer, groups, tuning)
     trainer.order = tuple(_phases(trainer))
+    if not trainer.order:
+        raise UserError(f"method {name_of(trainer.method)}: phases() names no phase; return Phase() for one training")
     return trainer
 
 

@@ -30,6 +30,7 @@ from pflcore.engine.result import Result, columns
 from pflcore.engine.state import ClientStates, History
 from pflcore.engine.views import GENERATED, Scored, Views
 from pflcore.errors import UserError
+from pflcore.exchange import check_server
 from pflcore.faults import during
 from pflcore.groups import Groups, Roles, Tensors, add_prefix, pick, strip_prefix
 from pflcore.method import COMMON, MOMENTA, OWN, Method, Server, Update, name_of
@@ -153,6 +154,7 @@ class RunState:
             self.traffic += torch.tensor([*self.method.traffic(update), 1])
         before = self.server_optimizer.before(self.server)
         updated = self.method.update_server(self._server(round_), self.roles, received)
+        check_server(name_of(self.method), self.server, updated)
         self.server = self.server_optimizer.step(before, updated)
 
     def _train(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -24,7 +25,7 @@ Row = dict[Any, Any]
 @dataclass(frozen=True)
 class CellPair:
     """A cell that two tables have in common, as printed, with published values in parentheses. The verdict is one of
-    the constants above."""
+    the constants above. The difference is over the seeds that both cells have, as the test is, if they share two."""
 
     labels: str
     first: str
@@ -38,14 +39,21 @@ def compare(study: Study, first: str, second: str, where: Mapping[str, str] | No
 
     `where` has a label for some axes; cells of a table with that axis and another label are left out. Paired tests over
     the seeds of both tables, at 5 % over all cells together, decide if a difference is beyond chance. Raises
-    :class:`UserError` if a table has nothing to show, an axis of `where` is unknown, no labels match, or several cells
-    of one table have the same labels.
+    :class:`UserError` if a table has nothing to show, their metrics differ, an axis or label of `where` is unknown, no
+    labels match, or several cells of one table have the same labels.
     """
     where, tables = where or {}, [study.table(spec) for spec in (first, second)]
+    metrics = [Found.of(study.workspace, spec).table.metric for spec in (first, second)]
+    if metrics[0] != metrics[1]:
+        raise UserError(f"{first} shows {metrics[0]} and {second} shows {metrics[1]}; compare tables of one metric")
     shapes = [labels_of(table) for table in tables]
     known = list(dict.fromkeys(shapes[0] + shapes[1]))
     if unknown := [axis for axis in where if axis not in known]:
         raise UserError(f"--where {unknown[0]}: no axis of these tables{did_you_mean(unknown[0], known)}")
+    for axis, label in where.items():
+        labels = list(dict.fromkeys(row for table in tables if axis in table for row in table[axis]))
+        if label not in labels:
+            raise UserError(f"--where {axis}={label}: no label of this axis{did_you_mean(label, labels)}")
     if not set(shapes[0]) & set(shapes[1]):
         raise UserError(f"{first} and {second} have no axis in common; theirs are {', '.join(known)}")
     axes, sides = [axis for axis in shapes[0] if axis in shapes[1]], list[dict[tuple[str, ...], Row]]()
@@ -85,6 +93,10 @@ def _pair(labels: str, one: Row, other: Row, beyond: bool | None, decimals: int)
     )
     if before is None or after is None:
         return CellPair(labels, first, second, "", NOT_RUN)
-    same = before == after and _by_seed(one) == _by_seed(other)
-    verdict = SAME if same else {None: ONE_SEED, True: BEYOND, False: CHANCE}[beyond]
-    return CellPair(labels, first, second, signed(after.mean - before.mean, decimals), verdict)
+    ours, theirs = _by_seed(one), _by_seed(other)
+    verdict = SAME if before == after and ours == theirs else {None: ONE_SEED, True: BEYOND, False: CHANCE}[beyond]
+    difference, shared, note = after.mean - before.mean, ours.keys() & theirs.keys(), ""
+    if len(shared) > 1 and ours.keys() != theirs.keys():
+        difference = statistics.fmean(theirs[seed] - ours[seed] for seed in sorted(shared))
+        note = f" ({len(shared)} shared seeds)"
+    return CellPair(labels, first, second, signed(difference, decimals) + note, verdict)

@@ -135,7 +135,7 @@ class Found:
             return chosen[0]
         why = f"a mean over several runs; name one of them: {', '.join(run.id for run in chosen)}"
         if seed is None and len(seeds) > 1:
-            why = f"trained under several seeds; give seed=, one of {seeds}"
+            why = f"trained under several seeds; give the seed, one of {seeds}"
         elif not chosen:
             why = f"no run with seed {seed}; there are {seeds}"
         raise UserError(f"{self.spec}: {labels}: {why}")

@@ -151,7 +151,8 @@ def train(
 def _entry(registry: Registry[Any], asked: str | Mapping[str, Any]) -> Any:
     if not isinstance(asked, str | Mapping):
         raise UserError(f"{registry.kind} is a {type(asked).__name__}; give a name, or {{'name': …}} with options")
-    options = {"name": asked} if isinstance(asked, str) else dict(asked)
+    given = {"name": asked} if isinstance(asked, str) else asked
+    options = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
     return registry.create(str(options.pop("name", "")), **options)
 
 

@@ -11,7 +11,7 @@ from pflcore.settings import METRICS
 from pipeline.report.frame import LAST_TEN, Frame, Measured, Value
 from pipeline.report.statistics import BEYOND, NO_VERDICT, WITHIN, beside_published, significant
 from pipeline.spec.metrics import BACKBONE, PERCENT, SCORED, Quantity, QuantityKind
-from pipeline.spec.table import ResolvedTable, TableCell
+from pipeline.spec.table import Published, ResolvedTable, TableCell
 
 Key = tuple[str, ...]
 """Labels on the row axes or on the column axes of a table."""
@@ -21,8 +21,8 @@ MATCH, DIFFERS = "match", "differs"
 """Verdicts on a quantity: obtained and published value differ by less than one in the last printed digit, which may be
 rounded or cut off; or by more."""
 TRIAL, MISSING, DIVERGED, ABSENT, UNPUBLISHED = "trial", "missing", "diverged", "absent", "no published value"
-MISPRINTED, NO_GLOBAL = "misprint", "no global model"
-_OF_RUNS = TRIAL, MISSING, DIVERGED, ABSENT, UNPUBLISHED, MISPRINTED, NO_GLOBAL
+MISPRINTED, NO_GLOBAL, NOT_REACHED = "misprint", "no global model", "not reached"
+_OF_RUNS = TRIAL, MISSING, DIVERGED, ABSENT, UNPUBLISHED, MISPRINTED, NO_GLOBAL, NOT_REACHED
 VERDICTS = (WITHIN, BEYOND, NO_VERDICT, MATCH, DIFFERS, *_OF_RUNS)
 SMOKE = "smoke"
 """The profile whose numbers mean nothing, so no obtained value is marked as the best."""
@@ -88,7 +88,8 @@ class Cell:
 
 def collect_cells(table: ResolvedTable, frame: Frame) -> list[Cell]:
     """Return the cells of a table in the table's order. A cell's value leaves out runs without a figure. One diverged
-    run makes the cell diverged, because a mean over the other runs alone would be too good."""
+    run makes the cell diverged, and one that never reaches the accuracy of ``rounds_to`` makes the cell not reached,
+    because a mean over the other runs alone would be too good."""
     cells = [_cell(table, planned, [frame.measured[run] for run in planned.runs]) for planned in table.cells]
     found = {frozenset(cell.labels.items()): cell.obtained for cell in cells}
     for cell, planned in zip(cells, table.cells, strict=True):
@@ -112,7 +113,7 @@ def _reference(
 def _to_percent(cell: Cell, quantity: Quantity, whole: Value | None) -> None:
     """Replace the obtained value by its percentage of `whole`, or by how many percent it exceeds `whole`."""
     cell.by_seed = {}
-    if not cell.obtained or not whole:
+    if not cell.obtained or not whole or not whole.mean:  # nothing is a percentage of 0
         cell.obtained = None
         return
     percent = 100.0 * cell.obtained.mean / whole.mean
@@ -121,7 +122,7 @@ def _to_percent(cell: Cell, quantity: Quantity, whole: Value | None) -> None:
 
 def _judge(cell: Cell, planned: TableCell, profile: str) -> None:
     """Set the verdict of a cell, and its noise if the values depend on chance."""
-    if cell.verdict in (DIVERGED, NO_GLOBAL):
+    if cell.verdict in (DIVERGED, NO_GLOBAL, NOT_REACHED):
         return
     if not cell.runs:
         cell.verdict = ABSENT
@@ -131,7 +132,7 @@ def _judge(cell: Cell, planned: TableCell, profile: str) -> None:
         cell.verdict = TRIAL
     elif cell.published is None or cell.difference is None:
         cell.verdict = MISPRINTED if cell.misprint else UNPUBLISHED
-    elif cell.known and _matches(cell.difference, planned.published.step if planned.published else 0.0):
+    elif cell.known and planned.published and _matches(cell.obtained, planned.published):
         cell.verdict = MATCH
     elif _is_counted(cell):  # counts do not depend on chance
         cell.verdict = DIFFERS
@@ -140,17 +141,24 @@ def _judge(cell: Cell, planned: TableCell, profile: str) -> None:
         cell.verdict, cell.noise = beside_published(seeds, cell.published.mean, cell.published.std)
 
 
-def _matches(difference: float, step: float) -> bool:
-    """Return whether a difference is 0 or less than `step`, which is one unit of the last printed digit."""
-    return difference == 0 or round(abs(difference), 9) < step
+def _matches(obtained: Value, published: Published) -> bool:
+    """Return whether two quantities are equal or differ by less than one unit of the last printed digit. A bound like
+    ``< 0.01`` is matched by everything below it."""
+    difference = obtained.mean - (published.mean or 0.0)
+    if published.printed.startswith("<"):
+        return difference < 0
+    return difference == 0 or round(abs(difference), 9) < published.step
 
 
 def _cell(table: ResolvedTable, planned: TableCell, runs: list[Measured]) -> Cell:
-    """Return a cell whose verdict is still "", except if a run diverged or the runs have no global model."""
+    """Return a cell whose verdict is still "", except if a run diverged or never reached an accuracy, or if the runs
+    have no global model."""
     quantity, printed = planned.quantity, planned.published
     unit, metric = (quantity.unit, quantity.key) if quantity else (PERCENT, table.metric)
     diverged = any(run.diverged for run in runs)
-    known = [(run.resolved.seed, run.values_of(planned.client)) for run in runs if not diverged]
+    of_curve = bool(quantity and quantity.known and quantity.known.source == "curve")
+    unreached = of_curve and any(run.made and metric not in run.values_of(planned.client) for run in runs)
+    known = [(run.resolved.seed, run.values_of(planned.client)) for run in runs if not (diverged or unreached)]
     known = [(seed, values) for seed, values in known if metric in values]
     by_seed = defaultdict[int, list[float]](list)
     for seed, values in known:
@@ -158,6 +166,8 @@ def _cell(table: ResolvedTable, planned: TableCell, runs: list[Measured]) -> Cel
     verdict = ""
     if diverged:
         verdict = DIVERGED
+    elif unreached:
+        verdict = NOT_REACHED
     elif quantity and quantity.view.model == "global" and _lacks(runs, quantity):
         verdict = NO_GLOBAL
     heading = METRICS.get(SCORED.get(metric.split(" ")[0], ""), ACCURACY)
@@ -227,7 +237,8 @@ def _least(scores: dict[int, float], decimals: int) -> list[int]:
     return [at for at, score in rounded.items() if score == min(rounded.values())]
 
 
-def tied_with(one: Cell, others: list[Cell]) -> list[bool | None]:
-    """Return for each other cell whether seeds cannot distinguish it from `one`; None without two shared seeds."""
-    found = significant([(one.by_seed, other.by_seed) for other in others])
+def tied_with(one: Cell, others: Iterable[Cell], beside: Iterable[Cell] = ()) -> list[bool | None]:
+    """Return for each other cell whether seeds cannot distinguish it from `one`; None without two shared seeds. Cells
+    `beside` are of the same column; differences from them help to estimate the spread of differences."""
+    found = significant(*([(one.by_seed, other.by_seed) for other in cells] for cells in (others, beside)))
     return [None if differs is None else not differs for differs in found]

@@ -160,14 +160,17 @@ class _Values:
         seeds = _by_seed(terms)
         return compare(seeds, margin) if len(seeds) else Effect(self.total(terms).mean, n=0)  # no seed is shared
 
-    def spreads(self, one: Cell, other: Cell, margin: float) -> Effect:
-        """Return the ± of `one` minus the ± of `other`, judged against the margin of the claim."""
-        difference = (self.of(one).std or 0.0) - (self.of(other).std or 0.0)
+    def spreads(self, one: Cell, other: Cell, margin: float) -> tuple[float, float, Effect]:
+        """Return the spread of two cells, and how much more the first one spreads, judged against the claim's margin.
+        The spread is that of the seeds that both share, if there are several, so it leaves out other averaged axes."""
+        ours, theirs = (self.of(cell).std or 0.0 for cell in (one, other))
         if not self.paired:
-            return compare_printed(difference, margin, 0.0)
+            return ours, theirs, compare_printed(ours - theirs, margin, 0.0)
         seeds = sorted(one.by_seed.keys() & other.by_seed.keys())
         first, second = (np.array([cell.by_seed[seed] for seed in seeds]) for cell in (one, other))
-        return replace(compare_spreads(first, second, margin), difference=difference)
+        if len(seeds) > 1:
+            ours, theirs = float(first.std()), float(second.std())
+        return ours, theirs, replace(compare_spreads(first, second, margin), difference=ours - theirs)
 
 
 def _by_seed(terms: Terms) -> Array:
@@ -201,7 +204,7 @@ def _weigh(results: Results, claim: TableClaim, cells: Sequence[Cell], values: _
     """Return the evidence on a claim from one kind of values of some cells."""
     pairs = _matches(claim, results.table.axes, cells)
     judged = [
-        _measure(claim, *sides, values, lower=results.table.lower(sides[0][0].quantity))
+        _measure(claim, *sides, _for(sides, values), lower=results.table.lower(sides[0][0].quantity))
         for sides in pairs
         if all((value := values.pick(cell)) and _has_spread(claim, value) for cell in (*sides[0], *sides[1]))
     ]
@@ -210,6 +213,12 @@ def _weigh(results: Results, claim: TableClaim, cells: Sequence[Cell], values: _
     judged.sort(key=lambda pair: (_SEVERITY.index(pair.verdict), pair.surplus))
     worst = judged[0].verdict if judged else NOT_YET
     return Evidence(worst if worst == FAILS or len(judged) == len(pairs) else NOT_YET, len(pairs), tuple(judged))
+
+
+def _for(sides: Sides, values: _Values) -> _Values:
+    """Return values as the claim compares them on two sides: counts have no seeds."""
+    counted = all(cell.known and cell.known.source == "plan" for side in sides for cell in side)
+    return replace(values, paired=False) if counted else values
 
 
 def _has_spread(claim: TableClaim, value: Value) -> bool:
@@ -285,9 +294,9 @@ def _compare_ranges(
 
 
 def _compare_spreads(one: Cell, other: Cell, values: _Values, margin: float) -> tuple[tuple[Value, Value], Effect]:
-    """Return the ± of two cells, and by how much the first is smaller."""
-    first, second = (Value(values.of(cell).std or 0.0) for cell in (one, other))
-    return (first, second), values.spreads(other, one, margin)
+    """Return the spread of two cells, and by how much the first is smaller."""
+    second, first, effect = values.spreads(other, one, margin)
+    return (Value(first), Value(second)), effect
 
 
 def _one_range(

@@ -17,7 +17,7 @@ from markupsafe import Markup
 from pflcore import sources
 from pipeline.escape import escape_markdown
 from pipeline.report.agreement import AGREEMENT_LEGEND
-from pipeline.report.cells import Cell
+from pipeline.report.cells import DIVERGED, Cell
 from pipeline.report.drawing.sections import PlainTable, counted, drop_constant_columns
 from pipeline.report.formats import aligned, escape_latex, inline_svg, sized_svg, without_repeats
 from pipeline.report.printed import BESIDE, NO_VALUE, PrintedCell, format_value
@@ -305,7 +305,8 @@ def _opened(report: SpecReport, cell: Cell | None, text: PrintedCell) -> dict[st
     outcomes = []
     for run in (report.results.runs[run] for run in cell.runs):
         value = format_value(run.values_of(cell.client).get(key), report.table.decimals)
-        outcomes.append((run.id, f"seed {run.resolved.seed}: {'diverged' if run.diverged else value or 'not run yet'}"))
+        without = DIVERGED if run.diverged else cell.verdict if run.made else "not run yet"
+        outcomes.append((run.id, f"seed {run.resolved.seed}: {value or without}"))
     title = (*cell.key(layout.row_axes), layout.column_title(cell.key(layout.column_axes)))
     known = [(name, value) for name, value in facts.items() if value]
     return {"title": " · ".join(filter(None, title)), "facts": known, "runs": outcomes}

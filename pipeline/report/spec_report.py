@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from pipeline.report.agreement import AGREEMENT_LEGEND, Agreement
-from pipeline.report.cells import DIVERGED, MISSING, VERDICTS, Cell, Key
+from pipeline.report.cells import DIVERGED, MISSING, NOT_REACHED, VERDICTS, Cell, Key
 from pipeline.report.claim_tables import weakest_pairs
 from pipeline.report.claims import CLAIM_LEGEND, CLAIM_VERDICTS, Judgement, judge_claims
 from pipeline.report.drawing.sections import Picture, PlainTable, Section
@@ -120,7 +120,7 @@ class SpecReport:
             if cell.verdict in (MISSING, DIVERGED):
                 counts[cell.verdict] += 1
             elif cell.runs:
-                counts["done" if cell.complete else "partly"] += 1
+                counts["done" if cell.complete or cell.verdict == NOT_REACHED else "partly"] += 1
             elif cell.published or cell.misprint:
                 counts["quoted" if cell.published and cell.quoted else "unplanned"] += 1
         return counts

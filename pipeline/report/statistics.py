@@ -158,13 +158,18 @@ def holm(ps: Sequence[float]) -> list[float]:
     return [float(p) for p in adjusted]
 
 
-def significant(pairs: Sequence[tuple[BySeed, BySeed]]) -> list[bool | None]:
+def significant(
+    pairs: Sequence[tuple[BySeed, BySeed]], beside: Sequence[tuple[BySeed, BySeed]] = ()
+) -> list[bool | None]:
     """Return for each pair of values whether they differ, by moderated paired t tests over the seeds that both have (at
-    5 % over all pairs together, Holm); None if they do not share two seeds."""
-    shared = [sorted(one.keys() & other.keys()) for one, other in pairs]
+    5 % over all pairs together, Holm); None if they do not share two seeds. The pairs `beside` get no verdict; their
+    spread helps to estimate that of the others."""
+    every = [*pairs, *beside]
+    shared = [sorted(one.keys() & other.keys()) for one, other in every]
     judged = [at for at, seeds in enumerate(shared) if len(seeds) > 1]
-    effects = [compare(np.array([pairs[at][0][seed] - pairs[at][1][seed] for seed in shared[at]])) for at in judged]
-    found = dict(zip(judged, (p <= LEVEL for p in holm(moderated_ps(effects))), strict=True))
+    effects = [compare(np.array([every[at][0][seed] - every[at][1][seed] for seed in shared[at]])) for at in judged]
+    ps = {at: p for at, p in zip(judged, moderated_ps(effects), strict=True) if at < len(pairs)}
+    found = dict(zip(ps, (p <= LEVEL for p in holm([*ps.values()])), strict=True))
     return [found.get(at) for at in range(len(pairs))]
 
 

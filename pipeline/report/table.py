@@ -162,15 +162,14 @@ class Results:
         cells = {row: cell for row in self.layout.rows if (cell := self.layout.cell(row, column)) and cell.complete}
         sign = 1.0 if any(self.table.lower(cell.quantity) for cell in cells.values()) else -1.0
         scores = {row: sign * cell.obtained.mean for row, cell in cells.items() if cell.obtained}
-        left, ranks = sorted(scores, key=scores.__getitem__), dict[Key, float]()
-        while left:
+        order, ranks = sorted(scores, key=scores.__getitem__), dict[Key, float]()
+        while left := order[len(ranks) :]:
             first, *others = left
-            tied = tied_with(cells[first], [cells[row] for row in others])
+            tied = tied_with(cells[first], [cells[row] for row in others], [cells[row] for row in ranks])
             printed = [round(scores[row], self.table.decimals) for row in left]
             same = [bool(one) or own == printed[0] for one, own in zip(tied, printed[1:], strict=True)]
             size = [True, *same, False].index(False)
             ranks |= dict.fromkeys(left[:size], len(ranks) + (size + 1) / 2)
-            left = left[size:]
         return {row: ranks[row] for row in scores}
 
     def significant_pairs(self, column: Key) -> tuple[int, int]:

@@ -46,6 +46,15 @@ def _number_of(layout: TableSection, labels: Mapping[str, str]) -> Quantity:
     return quantity
 
 
+def _kind_of(layout: TableSection, axis: str, label: str) -> str:
+    """Return what the cells of one label show: accuracy under any protocol, or the name of another metric."""
+    quantity = layout.quantity.with_defaults(_plain(metric=layout.metric))
+    if label in (own := layout.quantities.get(axis, {})):
+        quantity = own[label].with_defaults(quantity)
+    kind = f"{quantity.metric} in {quantity.unit}" if quantity.known else "accuracy"
+    return SCORED.get(quantity.metric or "", kind)
+
+
 def check_table(layout: TableSection, grid: Points, runs: list[Run], document: Document) -> None:
     """Raise :class:`UserError` for wrong axes, clients and quantities, given each point's run as published."""
     placed: dict[str, str] = {}
@@ -254,6 +263,8 @@ def _claim(
         document.check({*than} == {*side}, there, f"must name the same axes as `{form}`: {', '.join(side)}")
         for axis, chosen in than.items():
             document.check(chosen, there, f"the axis {axis!r} has no other labels")
+        same = side == than and all(len(chosen) == 1 for chosen in than.values())
+        document.check(not same, there, f"names the cells of `{form}`; name others")
     check_where(where, labels, document, (*address, "where"))
     for axis in where:
         document.check(axis not in side, (*address, "where", axis), "this axis is compared; restrict other axes")
@@ -264,6 +275,12 @@ def _claim(
         document.check(axis not in claim.over[:position], here, f"{axis!r} is named twice")
     single = claim.over and all(len(where.get(axis, labels[axis])) < 2 for axis in claim.over)
     document.check(not single, (*address, "over"), "leaves single cells, which have neither mean nor range")
+    for axis in (*claim.over, *side):
+        chosen = [*side[axis], *than[axis]] if axis in side else where.get(axis, labels[axis])
+        if len(kinds := {_kind_of(layout, axis, label): label for label in chosen}) > 1:
+            one, other, *_ = kinds.values()
+            message = f"{show(one)} and {show(other)} show different metrics, which no claim can combine or compare"
+            raise document.error((*address, "over" if axis in claim.over else form), message)
     alone = layout.metric.split(".")[0] in OF_ONE_ROUND and not layout.average_over
     lacking = form == "steadier" and not claim.over and alone
     message = f"a single run has no ± under the metric {layout.metric!r}; name axes in `over`"

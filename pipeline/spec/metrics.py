@@ -92,7 +92,7 @@ _UP, _DOWN = (f"bytes that a client {verb} in a round, the mean over all" for ve
 _ATTENTION = (
     "the weight (0 to 1) that clients give to a kind of local attention at a position in the network, or the mean "
 )
-_MODEL = "how many parameters the model of a client has, with what the method adds to it"
+_MODEL = "how many trained parameters the model of a client has, with what the method adds to it"
 QUANTITIES: dict[str, QuantityKind] = {
     "parameters": QuantityKind(_MODEL, "parameters", "plan"),
     "shared": QuantityKind("how many of the model's parameters come from the server", "shared parameters", "plan"),

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pflcore.errors import UserError
-from pflcore.registry import did_you_mean
 from pipeline.spec.catalog import Catalog
 from pipeline.spec.grid import Points, expand, without_effect
 from pipeline.spec.layout import check_choice, check_table, client_of, quantity_of, resolve_table
@@ -17,7 +16,6 @@ from pipeline.spec.specs import Spec
 from pipeline.spec.table import ResolvedTable
 from pipeline.spec.tuning import Selection, check_tuned, tune, tuned_as
 
-_PROFILES = ("paper", "smoke")
 _TRAINING = {"rounds": 3, "local_epochs": 1, "batch_size": 16}
 _EVALUATION = {"every": 1, "window": 2, "curve_every": 1}
 _MAX_LOCAL_STEPS = 3
@@ -45,8 +43,6 @@ def resolve(spec: Spec, catalog: Catalog, profile: str = "paper") -> Resolved:
     The runs are always checked as published first, so that a profile cannot hide a mistake. Raises :class:`UserError`
     with the file, line and dotted address of the axis value, override or base at fault.
     """
-    if profile not in _PROFILES:
-        raise UserError(f"unknown profile {profile!r}{did_you_mean(profile, list(_PROFILES))}")
     if spec.body.abstract:
         return Resolved([], None)
     document, wanted = spec.document, spec.body.tune

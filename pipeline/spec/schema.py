@@ -131,7 +131,9 @@ class TableSection(Part):
     metric: Metric = Field("last_rounds", description="The protocol of the accuracies, or another quantity.")
     quantity: Quantity = Field(Quantity(), description="Options of the metric.")
     quantities: dict[str, dict[str, Quantity]] = Field({}, description="Per axis: labels that show another quantity.")
-    better: Better = Field("higher", description="Which values are set in bold.")
+    better: Better | None = Field(
+        None, description="Which values are better, for bold and claims; default: lower costs, higher accuracies."
+    )
     decimals: int = Field(2, ge=0, le=6, description="Decimal places of printed values.")
     derived: list[Derived] = Field([], description="Ranks of the rows, to the right of the columns.")
     published: str | None = Field(None, description="CSV file of the published values, relative to this file.")

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pflcore.errors import UserError
 from pflcore.files import read_file
 from pflcore.settings import LOWER
-from pipeline.spec.metrics import SCORED, Line, Metric, Part, Quantity
+from pipeline.spec.metrics import QUANTITIES, SCORED, Line, Metric, Part, Quantity
 from pipeline.spec.run import Run, read_records
 from pipeline.workspace import RECORDS
 
@@ -97,7 +97,7 @@ class ResolvedTable(_Frozen):
     clients: dict[str, dict[str, int]]  # axis (at most one) → label → client, for labels of one client
     quantities: list[str] = []  # the axes whose labels choose a quantity
     metric: Metric
-    better: Better
+    better: Better | None
     decimals: int
     labels: dict[str, list[str]]  # labels of each row and column axis, in order
     cells: list[TableCell]
@@ -137,10 +137,12 @@ class ResolvedTable(_Frozen):
         return (quantity and quantity.metric) or self.metric
 
     def lower(self, quantity: Quantity | None = None) -> bool:
-        """Return whether lower values are better: a fixed property of metrics; otherwise `better` states it."""
-        if score := SCORED.get(self.metric_of(quantity)):
+        """Return whether lower values are better: a fixed property of metrics. Otherwise `better` states it; by default
+        lower costs are better, and higher accuracies and weights of attention."""
+        metric = self.metric_of(quantity)
+        if score := SCORED.get(metric):
             return score in LOWER
-        return self.better == "lower"
+        return self.better == "lower" if self.better else metric in QUANTITIES and metric != "attention_weight"
 
     @property
     def axes(self) -> list[str]:

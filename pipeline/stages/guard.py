@@ -28,9 +28,10 @@ def run(workspace: Workspace) -> str:
     compilation = compile_workspace(workspace)
     compilation.check_tested()
     if changes := write(workspace, compilation):
-        again = "dvc exp run` again, without -S," if "DVC_EXP_NAME" in os.environ else "dvc repro` again"
+        again = "dvc exp run` again, without -S," if "DVC_EXP_NAME" in os.environ else "dvc repro` again,"
         changed = f"specs or code changed: {changes.summary}"
-        raise UserError(f"{changed}. Compiled; type `{again} to run it; `pfl plan` says what that is")
+        other = "or `pfl run SPEC` for a spec outside of dvc.yaml; `pfl plan` says what is new"
+        raise UserError(f"{changed}. Compiled; type `{again} {other}")
     leave_output(workspace)
     line = f"{len(compilation.tables)} specs, {len(compilation.runs)} runs: stages are up to date"
     locked = [one for one in compilation.stages if (workspace.root / one.file).with_name("dvc.lock").is_file()]

@@ -185,10 +185,11 @@ class _Worker(NamedTuple):
             return self.pipe.send(message) if message else self.pipe.recv()
         except (EOFError, OSError):
             self.process.join(timeout=5)
-            raise UserError(
-                f"a worker process died (exit code {self.process.exitcode}), most likely for lack of memory; "
-                "set PFL_WORKERS to a smaller number"
-            ) from None
+            code = self.process.exitcode
+            why = "something in the method or a library of it ends the process"
+            if code == -signal.SIGKILL:
+                why = "most likely for lack of memory; set PFL_WORKERS to a smaller number"
+            raise UserError(f"a worker process died (exit code {code}): {why}") from None
 
 
 def _shared(size: int) -> Tensor:

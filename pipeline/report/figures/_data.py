@@ -91,13 +91,13 @@ class TableData:
     @cached_property
     def runs(self) -> pd.DataFrame:
         """A line per measured run of each cell without a diverged run: run, method, federation (data, partition,
-        clients and seeds), backbone, options (of the backbone), training, noise (JSON), and :data:`COSTS`."""
+        clients, seeds and condition), backbone, options (of the backbone), training, noise (JSON), :data:`COSTS`."""
         frame = self.results.frame
         runs = frame.runs[(frame.runs["state"] == "measured") & frame.runs["run"].isin(frame.values["run"])]
         about = [
             (
                 run.method,
-                f"{run.federation_id} {run.seed}",
+                f"{run.federation_id} {run.seed} {json.dumps(run.record.get('condition'))}",
                 run.backbone,
                 json.dumps(run.options("backbone")),
                 repr(run.training),
@@ -146,12 +146,16 @@ def closest(runs: pd.DataFrame, others: pd.DataFrame, on: str) -> pd.DataFrame:
     """Return for each run, by its index, the run among `others` that it can be compared with.
 
     Both frames and the result have the columns of :attr:`TableData.runs`. The other run has the same value in the
-    column `on` and a backbone of the same name. Of several the one is taken whose backbone has the same options,
-    then the one whose training has the same settings.
+    column `on` and a backbone of the same name. Of several the one is taken whose backbone has the same options, then
+    the one with the same labels on most axes, the one whose training has the same settings, and the first in the table.
+    No rule depends on the seed, so all seeds of a row are compared with the same row.
     """
     pairs = runs.reset_index().merge(others, on=[on, "backbone"], suffixes=("_own", ""))
-    unlike = {name: pairs[name] != pairs[f"{name}_own"] for name in ("options", "training")}
-    return pairs.assign(**unlike).sort_values([*unlike, "run"]).drop_duplicates("index").set_index("index")
+    differ = {name: pairs[name] != pairs[f"{name}_own"] for name in ("options", "training")}
+    axes = [name for name in runs if str(name).startswith("axis.") and f"{name}_own" in pairs]
+    labels = sum((pairs[axis].astype(str) != pairs[f"{axis}_own"].astype(str) for axis in axes), start=0)
+    unlike = {"options": differ["options"], "labels": labels, "training": differ["training"]}
+    return pairs.assign(**unlike).sort_values([*unlike, "series", "run"]).drop_duplicates("index").set_index("index")
 
 
 def joined(frame: pd.DataFrame, axes: Sequence[str], keys: Iterable[Key] | None = None) -> pd.Categorical[Any]:

@@ -158,7 +158,7 @@ def test_models_of_clients(saved, tmp_path):
     path.write_bytes(before)
     for words, seed, line in [
         ("saved: FedProto", None, r"^saved: no cell .*did you mean 'FedProto \+ FT'"),
-        ("saved: FedAvg", None, r"^saved: FedAvg: .*give seed=, one of \[0, 1\]$"),
+        ("saved: FedAvg", None, r"^saved: FedAvg: .*give the seed, one of \[0, 1\]$"),
         ("saved: FedAvg", 7, "no run with seed 7; there are"),
         ("saved", None, r"^saved: a spec; name one of its runs"),
         ("fedavg-convnet-digits-0", None, r"^no spec asks for .*; did you mean 'fedavg-convnet-digits-\w+'"),

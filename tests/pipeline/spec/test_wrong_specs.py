@@ -91,5 +91,3 @@ def test_what_lies_elsewhere_or_nowhere(tmp_path: Path) -> None:
         other = write_specs(tmp_path / message, {f"specs/{name}": "title: x\n" for name in files})
         with pytest.raises(UserError, match=f"^{message}"):
             find_specs(other)
-    whole = write_specs(tmp_path / "whole", {"specs/a.yaml": SHORT["<grid>"]})
-    assert message_of(whole, "smok") == "unknown profile 'smok'; did you mean 'smoke'?"
