@@ -66,30 +66,6 @@ def test_clients_are_measured_after_plain_sgd_in_batches_of_their_own(name, net,
         tiny.assert_states_close(result.weights, plain.weights)
 
 
-def test_train_losses_are_means_over_the_local_steps_of_clients_that_trained():
-    hand = Rounds(settings=training(rounds=2, sample_rate=0.5, local_epochs=2), data=DATA)
-    expected = []
-
-    def client(i, round_):
-        hand.lend(hand.x)
-        taken = []
-
-        def loss(rows):
-            taken.append(hand.cross_entropy(rows))
-            return taken[-1]
-
-        after = hand.descend(hand.rows(i, round_), loss)
-        expected[-1][i] = torch.stack(taken).mean().item()
-        return after
-
-    for round_, cohort in hand:
-        expected.append([np.nan] * DATA.clients)
-        hand.x = hand.mean({i: client(i, round_) for i in cohort}, "samples")
-    result = hand.run("fedavg")
-    np.testing.assert_allclose(result.train_loss, np.ravel(expected), rtol=1e-5)
-    assert np.isnan(result.train_loss).sum() == 2, "one of two clients trains in each round"
-
-
 # What they do before a measurement is theirs.
 REFUSING = ("per_fedavg", "fedala", "ifca", "pfedfda", "pfedgp")
 
