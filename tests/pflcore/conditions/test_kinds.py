@@ -2,11 +2,13 @@
 
 import re
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
-from support.tiny import CLASSES, backbone, boxed, federation, method, run, spied, texts, training
+from support import tiny
+from support.tiny import CLASSES, backbone, continued, federation, method, result_bytes, run, spied, training
 
 from pflcore.conditions import CONDITIONS
 from pflcore.conditions._base import Draws
@@ -127,6 +129,11 @@ def test_epsilon_is_that_of_the_formula():
     assert 0 < few < all_ / 3
 
 
+def test_a_robust_mean_leaves_the_same_bytes_after_a_stop(tmp_path):
+    made = partial(run, method("fedcp", averaging="median"), NET, federation(*SIZES), executor="sequential")
+    assert result_bytes(continued(made, tmp_path)) == result_bytes(made())
+
+
 def test_a_share_is_of_one_client_at_least():
     few = Draws(3, (1, 4))
     assert len(make("attack", share=0.2).attackers(few)) == 1 and not few.share(0.0, "stragglers")
@@ -173,7 +180,7 @@ def test_what_does_not_go_together_is_refused_in_one_line(reason):
         run(method(name), NET, data, condition=make(kind, **options))
 
 
-@pytest.mark.parametrize(("data", "word"), ((texts(*SIZES), "texts"), (boxed(*SIZES).with_boxes(), "boxes")))
+@pytest.mark.parametrize(("data", "word"), ((tiny.texts(*SIZES), "texts"), (tiny.boxed(*SIZES).with_boxes(), "boxes")))
 def test_samples_without_one_class_have_no_wrong_labels(data, word):
     with pytest.raises(UserError, match=f"condition: .* {word} have none"):
         make("label_noise", flipped=0.1).data(DRAWS, data)
