@@ -8,9 +8,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from pflcore.groups import add_prefix
-from pflcore.method import Update
 from pflcore.seeds import generator
-from support.tiny import NormNet, backbone, create, federation, method, normalised, run, sampled, training
+from support.tiny import NormNet, backbone, create, method, normalised, run, sampled, suited, training
 
 State = dict[str, Tensor]
 SEED = 3
@@ -27,7 +26,7 @@ class Rounds:
     def __init__(self, net="convnet", settings=None, data=None, own="", entry=None):
         options = {"dropout": 0.0} if net in ("tiny_vit", "language_transformer") else {}
         self.name, self.net = net, NormNet() if net == "norm" else backbone(net, **options)
-        self.data, self.settings = data or federation(), settings or training(rounds=3)
+        self.data, self.settings = data or suited(self.net), settings or training(rounds=3)
         self.model, _ = create(self.net, SEED, entry)
         self.initial, self.personal = self.state(), own
         mine = {name: tensor for name, tensor in self.initial.items() if own and name.startswith(own)}
@@ -206,8 +205,6 @@ def losses(result, expected, rel=1e-3):
     assert result.loss[-len(expected) :].tolist() == pytest.approx(expected, rel=rel)
 
 
-def moved(sent, by=1.0, client=0, samples=5):
-    """The update of a client whose tensors moved at random, about as far as `by`."""
-    draw = torch.Generator().manual_seed(0)
-    returned = {name: tensor + by * torch.randn(tensor.shape, generator=draw) for name, tensor in sent.items()}
-    return Update(client, samples, {name: tensor.clone() for name, tensor in sent.items()}, returned)
+def near_rows(result, prefix, row, expected, **tolerance):
+    """What the server has of a client or a cluster, in a row of each of its tensors, is this."""
+    near({name: result.weights[f"server.{prefix}/{name}"][row] for name in expected}, expected, **tolerance)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from sklearn.cluster import AgglomerativeClustering
-from support.by_hand import SEED, Rounds, losses, near
+from support.by_hand import SEED, Rounds, losses, near, near_rows
 from support.tiny import create, federation, method, training
 from torch.nn import functional as F
 
@@ -120,11 +120,6 @@ def test_fedselect(net):
     assert [result.cost.sent_up, result.cost.sent_down] == pytest.approx(np.mean(travelled, 0).tolist(), abs=0.5)
 
 
-def stored(result, i, prefix, state):
-    """What the server has of a client is this."""
-    near({n: result.weights[f"server.{prefix}/{n}"][i] for n in state}, state)
-
-
 def attention(vectors, options):
     """ξ of all clients, one pair after the other."""
     made, cosine, sigma = np.zeros((len(vectors), len(vectors))), "attention" in options, options["sigma"]
@@ -158,7 +153,7 @@ def test_fedamp(net, start):
     result = hand.run("fedamp", start=start, **options)
     for i, state in enumerate(whole):
         near(result.weights, {f"client.{i}.own/{n}" if n in names else f"client.{i}.{n}": t for n, t in state.items()})
-        stored(result, i, "models", {n: state[n] for n in names})
+        near_rows(result, "models", i, {n: state[n] for n in names})
     losses(result, [hand.loss(i, state) for i, state in enumerate(whole)])
 
 
@@ -196,8 +191,8 @@ def test_fedcac():
     result = hand.run("fedcac", tau=tau, beta=beta)
     near(result.weights, add_prefix("server.global/", hand.x))
     for i, own in models.items():
-        stored(result, i, "models", own)
-        stored(result, i, "critical", masks[i])
+        near_rows(result, "models", i, own)
+        near_rows(result, "critical", i, masks[i])
     losses(result, [hand.loss(i, sent_to(i)) for i in range(4)])
 
 
@@ -212,7 +207,7 @@ def test_fedu(net):
             models[i] = own | {n: own[n] - 0.08 * sum(own[n] - other[n] for other in done.values()) for n in names}
     result = hand.run("fedu", coupling=0.4, strength=0.2)
     for i, one in enumerate(models):
-        stored(result, i, "models", {n: one[n] for n in names})
+        near_rows(result, "models", i, {n: one[n] for n in names})
     losses(result, [hand.loss(i, one) for i, one in enumerate(models)])
 
 
@@ -272,7 +267,7 @@ def test_cfl(net, eps1, eps2, after, linkage, gamma, share):
     result = hand.run("cfl", eps1=eps1, eps2=eps2, after=after, linkage=linkage, gamma=gamma)
     assert result.weights["server.cluster"].tolist() == of
     for place, own in enumerate(models):
-        near({n: result.weights[f"server.models/{n}"][place] for n in own}, own)
+        near_rows(result, "models", place, own)
     losses(result, [hand.loss(client, models[place]) for client, place in enumerate(of)])
 
 
