@@ -9,7 +9,6 @@ import pytest
 import yaml
 from support.official import plain, table, write_files
 
-from pflcore.data.sample_files import write_samples
 from pflcore.datasets import DATASETS, stand_in
 from pflcore.datasets._base import DOWNLOAD, FOLDER, INCLUDED
 from pflcore.partitions import PARTITIONS, partition
@@ -31,7 +30,7 @@ def test_the_facts_of_an_entry(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", DATASETS.names())
-def test_a_stand_in_is_learnable_but_not_trivially(name, tmp_path):
+def test_a_stand_in_is_learnable_but_not_trivially(name):
     dataset = DATASETS.create(name, **DATASETS.get(name).smoke)
     count = dataset.classes or 10
     samples = stand_in(dataset, 40 * count, 10 * count)
@@ -39,9 +38,7 @@ def test_a_stand_in_is_learnable_but_not_trivially(name, tmp_path):
     assert samples.shape == tuple(side or 16 for side in dataset.shape) and samples.kind == dataset.kind
     assert samples.classes == count and samples.name == name
     assert (train.sum(), test.sum()) == (40 * count, 10 * count) and set(samples.attributes) == set(dataset.attributes)
-    for file in "ab":
-        write_samples(tmp_path / file, small := stand_in(dataset, 2 * count, count + 1))
-    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+    small = stand_in(dataset, 2 * count, count + 1)
     assert (stand_in(dataset, 2 * count, count + 1, seed=1).inputs != small.inputs).any()
     black = stand_in(dataset, 2 * count, count + 1, with_images=False)
     assert black.shape == small.shape and black.labels.tolist() == small.labels.tolist()

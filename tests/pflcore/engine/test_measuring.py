@@ -19,9 +19,7 @@ from pflcore.engine.client import balanced
 from pflcore.engine.evaluation import Scores
 from pflcore.engine.state import History
 from pflcore.errors import UserError
-from pflcore.method import Phase
 from pflcore.methods import METHODS
-from pflcore.methods.simple import FedAvg
 from pflcore.settings import Evaluation
 
 CONVNET = backbone("convnet")
@@ -91,13 +89,8 @@ def test_methods_that_tune_by_themselves_tune_the_named_groups_instead():
     assert own.steps is not None and (own.groups, own.lr) == ((), 0.3)
 
 
-class WildlyTuned(FedAvg):
-    def tuning(self):
-        return Phase(FedAvg(), epochs=2, lr=1e20)
-
-
 def test_a_divergence_in_tuning_is_told():
-    result = run(WildlyTuned(), CONVNET)
+    result = run(method("fedavg", finetune_epochs=2, finetune_lr=1e20), CONVNET)
     assert result.diverged.round == 1 and len(result.round) == 0
 
 
