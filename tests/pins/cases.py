@@ -155,6 +155,7 @@ def _dealt(name, dataset, clients=5, stand_in=200, **options):
     return Case(f"{name} ({shown})" if shown else name, None, {}, entry, None, {"name": name, **options}, clients)
 
 
+_MIXED = {"train_share": 0.35, "train_limit": 60, "validation_share": 0.1, "test_share": 0.2, "novel_share": 0.3}
 _DEALT = (
     _dealt("iid", "digits"),
     _dealt("iid", "digits", test_share=0.3),
@@ -168,12 +169,16 @@ _DEALT = (
     _dealt("pathological", "digits", 10, 4000, validation_share=0.1),  # classes are shared, and a share of 1 % shows
     _dealt("dirichlet", "digits", stand_in=4000, alpha=0.5, min_samples=10),
     _dealt("pathological", "digits", variant="as_released"),
+    _dealt("pathological", "digits", 10, classes_per_client=3, variant="as_released_pfedhn"),
+    _dealt("dirichlet", "digits", 6, 900, alpha=0.5, **_MIXED),
     _dealt("noise", "digits", sigma_max=20.0),
     _dealt("domains", "digits5"),
     _dealt("domain_dirichlet", "digits5", 10, 400, alpha=1.0, min_samples=2),
     _dealt("coarse_classes", "cifar100", 20, 400),
+    _dealt("coarse_classes", "cifar100", 100, 1000, fine="single"),
     _dealt("pachinko", "cifar100", 10, 400),
     _dealt("natural", "shakespeare", 4),
+    _dealt("natural", "digits5", 4, 400, attribute="domain", min_samples=2),
 )
 
 # Small options of methods and backbones that no case above has, and what they are trained on.

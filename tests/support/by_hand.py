@@ -1,14 +1,15 @@
 """Federated rounds as anyone would write them: a module and PyTorch's SGD per client, means, and the comparison."""
 
+import math
+
 import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from pflcore.groups import add_prefix
-from pflcore.method import Update
 from pflcore.seeds import generator
-from support.tiny import NormNet, backbone, create, federation, method, normalised, run, sampled, training
+from support.tiny import NormNet, backbone, create, method, normalised, run, sampled, suited, training
 
 State = dict[str, Tensor]
 SEED = 3
@@ -18,19 +19,20 @@ class Rounds:
     """A run written out: one module, which is lent to one client after the other.
 
     `x` is the server's model without what clients keep, `own`: entries whose names begin so; `features` is what the
-    classifier got in the last forward pass, one row per prediction.
+    classifier got in the last forward pass, one row per prediction; `train_losses` are means over the steps of clients
+    that trained, by round and client.
     """
 
     def __init__(self, net="convnet", settings=None, data=None, own="", entry=None):
         options = {"dropout": 0.0} if net in ("tiny_vit", "language_transformer") else {}
         self.name, self.net = net, NormNet() if net == "norm" else backbone(net, **options)
-        self.data, self.settings = data or federation(), settings or training(rounds=3)
+        self.data, self.settings = data or suited(self.net), settings or training(rounds=3)
         self.model, _ = create(self.net, SEED, entry)
         self.initial, self.personal = self.state(), own
         mine = {name: tensor for name, tensor in self.initial.items() if own and name.startswith(own)}
         self.x = {name: tensor for name, tensor in self.initial.items() if name not in mine}
         self.own = [dict(mine) for _ in range(self.data.clients)]
-        self.features = torch.empty(0)
+        self.features, self.taken, self.train_losses = torch.empty(0), [], []
         self.head = self.model.get_submodule("head")
         self.head.register_forward_pre_hook(self._note)
 
@@ -39,6 +41,7 @@ class Rounds:
 
     def __iter__(self):
         for round_ in range(1, self.settings.rounds + 1):
+            self.train_losses.append([math.nan] * self.data.clients)
             yield round_, sampled(SEED, round_, self.data.clients, self.settings)
 
     def average(self, client, averaging="samples"):
@@ -125,11 +128,13 @@ class Rounds:
         groups = [{"params": trained, "weight_decay": usual}]
         if others := list(beside):
             groups.append({"params": others, "weight_decay": usual + decay})
-        sgd = torch.optim.SGD(groups, lr or self.settings.lr, self.settings.momentum)
+        sgd, self.taken = torch.optim.SGD(groups, lr or self.settings.lr, self.settings.momentum), []
         for rows in steps:
             sgd.zero_grad()
             self.model.zero_grad()
-            (loss or self.cross_entropy)(rows).backward()
+            value = (loss or self.cross_entropy)(rows)
+            value.backward()
+            self.taken.append(value.item())
             for name, parameter in named.items():
                 if pull and name in self.x and parameter.grad is not None:
                     parameter.grad += pull(name, parameter.detach())
@@ -142,6 +147,7 @@ class Rounds:
         """A client's model after its round; its own entries are kept. `options` are those of :meth:`descend`."""
         self.lend(self.x if start is None else start, self.own[client] if start is None else {})
         ended = self.descend(self.rows(client, round_), **options)
+        self.train_losses[-1][client] = sum(self.taken) / len(self.taken)
         self.own[client] = {name: ended[name] for name in self.own[client]}
         return ended
 
@@ -199,8 +205,6 @@ def losses(result, expected, rel=1e-3):
     assert result.loss[-len(expected) :].tolist() == pytest.approx(expected, rel=rel)
 
 
-def moved(sent, by=1.0, client=0, samples=5):
-    """The update of a client whose tensors moved at random, about as far as `by`."""
-    draw = torch.Generator().manual_seed(0)
-    returned = {name: tensor + by * torch.randn(tensor.shape, generator=draw) for name, tensor in sent.items()}
-    return Update(client, samples, {name: tensor.clone() for name, tensor in sent.items()}, returned)
+def near_rows(result, prefix, row, expected, **tolerance):
+    """What the server has of a client or a cluster, in a row of each of its tensors, is this."""
+    near({name: result.weights[f"server.{prefix}/{name}"][row] for name in expected}, expected, **tolerance)

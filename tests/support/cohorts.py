@@ -62,7 +62,7 @@ def uneven_run(name, net, executor="auto", place=lambda data: data, **changes):
 
 def assert_close(actual, expected, atol=1e-6):
     """Equal but for the rounding of float32 sums that are taken in another order."""
-    for name in ("round", "client", "correct", "total"):
+    for name in ("round", "client", "correct", "last", "total"):
         assert getattr(actual, name).tolist() == getattr(expected, name).tolist(), name
     assert_states_close(actual.weights, expected.weights, atol)
     np.testing.assert_allclose(actual.loss, expected.loss, rtol=1e-5, atol=atol)

@@ -26,7 +26,7 @@ from pipeline.spec.run import read_run
 from pipeline.spec.table import read_resolved
 from pipeline.spec.yamlfile import load_yaml
 from support import cifar_files, digit_files
-from support.official import SIZE, plain, write_files
+from support.official import SIZE, plain, table, write_files
 
 ROOT = Path(__file__).parents[2]
 
@@ -67,13 +67,6 @@ def _dataset(path, good, prepare=lambda patch: None, **options):
 
 def _digits(path, good, **options):
     return _dataset(path, good, digit_files.shrink, **options)
-
-
-def _tables(folder):
-    folder.mkdir()
-    for name in ("train", "test"):
-        images = [plain((value,) * 3, "PNG") for value in (10, 20, 30)]
-        pq.write_table(pa.table({"image": images, "label": [1, 0, 1]}), folder / f"{name}.parquet")
 
 
 def _voc(label, prefix=""):
@@ -173,11 +166,13 @@ PUBLISHED = b'method,share,mean,std,quoted,note\nFedAvg,0.5,61.25,0.3,,\n"Fed, P
 SPLIT = b"sample,client,split\n0,0,train\n1,0,test\n2,1,train\n3,1,test\n"
 MNISTM, CIFAR10 = digit_files.mnistm_files(), cifar_files.members()
 FOLDER = {f"{kind}/{n}.png": plain((n, 9, 9), "PNG") for kind in "ab" for n in (1, 2)}
+TABLES = table([plain((value,) * 3, "PNG") for value in (10, 20, 30)], label=[1, 0, 1])
+TABLES = {f"{name}.parquet": TABLES for name in ("train", "test")}
 SPEAKERS = {"source": "speakers", "file": "own.txt", "min_lines": 2, "chunk_len": 5}
 
 LOADERS = {
     "image_folder: an image": _dataset("image_folder/a/1.png", FOLDER, size=SIZE),
-    "image_table: its table": _dataset("image_table/train.parquet", _tables, size=SIZE),
+    "image_table: its table": _dataset("image_table/train.parquet", TABLES, size=SIZE),
     "detection_folder: an image": _detection("JPEGImages/a.jpg"),
     "detection_folder: boxes": _detection("Annotations/a.xml"),
     "detection_folder: a list": _detection("ImageSets/Main/trainval.txt"),

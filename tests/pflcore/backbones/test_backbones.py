@@ -1,5 +1,6 @@
 """Backbones: sizes that are known, forward passes written out, and what every registered one keeps to."""
 
+import math
 import re
 from itertools import pairwise, product
 
@@ -8,6 +9,7 @@ import torch
 from support.mistakes import line_of
 from support.tiers import first_of_each
 from support.tiny import CLASSES, SHAPE, backbone, create, inputs_for
+from torch import nn
 from torch.nn import functional as F
 
 from pflcore.backbones import BACKBONES
@@ -89,6 +91,23 @@ def test_the_feature_maps_of_alexnet():
 
 # --- forward passes written out ------------------------------------------------------------------------------------
 
+LENGTH, CHARACTERS = 7, 11
+TEXTS = torch.randint(CHARACTERS, (5, LENGTH), generator=torch.Generator().manual_seed(0))
+
+
+def moved(model):
+    """The model in evaluation mode, its entries moved away from zeros and ones; they, a norm and a layer by name."""
+    state = {name: tensor + 0.1 * torch.rand(tensor.shape) for name, tensor in model.state_dict().items()}
+    model.eval().load_state_dict(state)
+
+    def norm(x, name, eps=1e-5):
+        return F.layer_norm(x, x.shape[-1:], state[f"{name}.weight"], state[f"{name}.bias"], eps)
+
+    def linear(x, name):
+        return F.linear(x, state[f"{name}.weight"], state.get(f"{name}.bias"))
+
+    return model, state, norm, linear
+
 
 def test_the_convnet_by_hand():
     model, _ = BACKBONES.create("convnet").create(CIFAR, 10, 0)
@@ -114,17 +133,9 @@ def test_the_convnet_of_signals_by_hand():
 
 
 def test_the_tiny_vit_by_hand():
-    model, _ = backbone("tiny_vit", dim=6, heads=3, head_dim=4, mlp_dim=5, patch=4).create((3, 8, 12), CLASSES, 0)
-    state = {name: tensor + 0.1 * torch.rand(tensor.shape) for name, tensor in model.state_dict().items()}
-    model.eval().load_state_dict(state)
+    net = backbone("tiny_vit", dim=6, heads=3, head_dim=4, mlp_dim=5, patch=4)
+    model, state, norm, linear = moved(net.create((3, 8, 12), CLASSES, 0)[0])
     images = torch.randn(3, 3, 8, 12)
-
-    def norm(x, name):
-        return F.layer_norm(x, (6,), state[f"{name}.weight"], state[f"{name}.bias"])
-
-    def linear(x, name):
-        return F.linear(x, state[f"{name}.weight"], state.get(f"{name}.bias"))
-
     # Row by row of patches; inside a patch row, column, channel.
     corners = [(top, left) for top in (0, 4) for left in (0, 4, 8)]
     patches = [images[:, :, y : y + 4, x : x + 4].permute(0, 2, 3, 1).flatten(1) for y, x in corners]
@@ -137,6 +148,43 @@ def test_the_tiny_vit_by_hand():
         x = x + linear(mixed, f"{block}.attention.out")
         x = x + linear(F.gelu(linear(norm(x, f"{block}.mlp_norm"), f"{block}.mlp.0")), f"{block}.mlp.3")
     torch.testing.assert_close(model(images), linear(norm(x[:, 0], "norm"), "head"), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("layers", [1, 3])
+def test_the_lstm_is_that_of_pytorch(layers):
+    """Names, shapes, initial bytes, outputs and gradients."""
+    torch.manual_seed(0)
+    table, reference = nn.Embedding(CHARACTERS, 3), nn.LSTM(3, 6, layers, batch_first=True)
+    modules = nn.ModuleDict({"embedding": table, "lstm": reference, "head": nn.Linear(6, CHARACTERS)})
+    torch.manual_seed(0)
+    model = BACKBONES.create("lstm", embedding=3, hidden=6, layers=layers).build((LENGTH,), CHARACTERS)
+    own, expected = model.state_dict(), modules.state_dict()
+    assert list(own) == list(expected) and all(torch.equal(own[key], expected[key]) for key in own)
+    logits, found = modules["head"](reference(table(TEXTS))[0]), model(TEXTS)
+    torch.testing.assert_close(found, logits)
+    pairs = ((logits, modules), (found, model))
+    slopes, others = (torch.autograd.grad(one.square().sum(), list(each.parameters())) for one, each in pairs)
+    torch.testing.assert_close(others, slopes)
+
+
+@pytest.mark.parametrize("mask, dim", [("causal", 6), ("none", 5)])
+def test_the_transformer_of_texts_by_hand(mask, dim):
+    options = {"dim": dim, "heads": 3, "head_dim": 4, "mlp_dim": 5, "positions": 9, "attention_mask": mask}
+    net = BACKBONES.create("language_transformer", **options)
+    model, state, norm, linear = moved(net.create((LENGTH,), CHARACTERS, 0)[0])
+
+    def wave(position, index):
+        angle = position / 10_000 ** ((index - index % 2) / dim)
+        return math.cos(angle) if index % 2 else math.sin(angle)
+
+    waves = torch.tensor([[wave(position, index) for index in range(dim)] for position in range(LENGTH)])
+    x = norm(state["embedding.weight"][TEXTS] + waves, "norm", 1e-6)
+    for block in ("blocks.0", "blocks.1"):
+        parts = (linear(x, f"{block}.attention.{part}").unflatten(2, (3, 4)).transpose(1, 2) for part in "qkv")
+        mixed = F.scaled_dot_product_attention(*parts, is_causal=mask == "causal").transpose(1, 2).flatten(2)
+        x = norm(x + linear(mixed, f"{block}.attention.out"), f"{block}.attention_norm", 1e-6)
+        x = norm(x + linear(linear(x, f"{block}.mlp.0").relu(), f"{block}.mlp.2"), f"{block}.mlp_norm", 1e-6)
+    torch.testing.assert_close(model(TEXTS), linear(x, "head") / dim**0.5, rtol=1e-4, atol=1e-5)
 
 
 # --- every registered backbone -------------------------------------------------------------------------------------

@@ -8,18 +8,7 @@ import numpy as np
 import pytest
 import torch
 from support import tiny
-from support.tiny import (
-    CLASSES,
-    backbone,
-    continued,
-    federation,
-    method,
-    result_bytes,
-    run,
-    run_by_all,
-    spied,
-    training,
-)
+from support.tiny import CLASSES, backbone, continued, federation, method, result_bytes, run, spied, training
 
 from pflcore.conditions import CONDITIONS
 from pflcore.conditions._base import Draws
@@ -138,17 +127,6 @@ def test_epsilon_is_that_of_the_formula():
     spent = make("privacy", noise=1.1).epsilon
     few, all_ = (spent(Training(sample_rate=rate), 100, [[0]] * 20) for rate in (0.05, 1.0))
     assert 0 < few < all_ / 3
-
-
-CONDITIONED = {"availability": {"away": 0.4, "slow": 0.6, "redrawn": True}, "attack": {"share": 0.4}}
-
-
-@pytest.mark.parametrize("name", CONDITIONED)
-def test_executors_agree_and_a_run_that_was_stopped_leaves_the_same_bytes(name, tmp_path):
-    settings = {"training": training(rounds=3, sample_rate=0.8), "data": federation(*SIZES)}
-    made = partial(run, method("ditto"), NET, condition=make(name, **CONDITIONED[name]), **settings)
-    whole = result_bytes(run_by_all(method("ditto"), NET, condition=make(name, **CONDITIONED[name]), **settings))
-    assert result_bytes(tiny.continued(made, tmp_path)) == whole != result_bytes(run(method("ditto"), NET, **settings))
 
 
 def test_a_robust_mean_leaves_the_same_bytes_after_a_stop(tmp_path):

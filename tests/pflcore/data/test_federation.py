@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 from support.pretend_device import pretend_cuda
-from support.tiny import CLASSES, EXECUTORS, LENGTH, NormNet, backbone, create, federation, method, run, texts, training
-from torch.func import functional_call
+from support.tiny import CLASSES, LENGTH, NormNet, backbone, federation, method, run, texts, training
 from torch.nn import functional as F
 
 from pflcore.data.assignment import Assignment
@@ -116,20 +115,3 @@ def test_every_character_but_the_first_is_predicted_and_counted():
     assert data.class_counts(1).tolist() == np.bincount(raw[12:20, 1:].reshape(-1), minlength=CLASSES).tolist()
     with pytest.raises(UserError, match=r"^backbone convnet takes images, the dataset is text; use "):
         run(method("fedavg"), backbone("convnet"), texts())
-
-
-@pytest.mark.parametrize("executor", EXECUTORS)
-def test_scores_of_text_against_a_plain_loop(executor):
-    data, net = texts(), backbone("language_transformer")
-    result = run(method("fedper"), net, data, training=training(rounds=1, sample_rate=1.0), executor=executor)
-    model, _ = create(net, 3)
-    shared = {entry: tensor for entry, tensor in result.weights.items() if "client" not in entry}
-    for client in range(3):
-        prefix = f"client.{client}."
-        own = {entry.removeprefix(prefix): tensor for entry, tensor in result.weights.items() if prefix in entry}
-        characters = data.inputs[data.test[client]].long()
-        logits = functional_call(model.eval(), {**shared, **own}, (characters[:, :-1],))
-        hits = logits.argmax(-1) == characters[:, 1:]
-        assert (result.correct[client], result.last[client]) == (int(hits.sum()), int(hits[:, -1].sum()))
-        loss = float(F.cross_entropy(logits.transpose(1, 2), characters[:, 1:]))
-        assert result.loss[client] == pytest.approx(loss, rel=1e-4)

@@ -102,16 +102,6 @@ def test_samples_refuse():
             dataclasses.replace(IMAGES, **change)
 
 
-def test_assignment_round_trips_byte_identically(tmp_path):
-    write_assignment(tmp_path / "a.parquet", ASSIGNMENT)
-    again = read_assignment(tmp_path / "a.parquet")
-    assert (again.scheme, again.seed, again.clients) == ("toy", 7, 3)
-    assert [rows.tolist() for rows in again.train] == [[1, 6, 7, 10], [], [2, 3, 5, 9, 11]]
-    assert [rows.tolist() for rows in again.test] == [[0], [], [8]] and again.train[1].dtype == np.int64
-    write_assignment(tmp_path / "b.parquet", again)
-    assert (tmp_path / "a.parquet").read_bytes() == (tmp_path / "b.parquet").read_bytes()
-
-
 DAMAGE = [  # None removes a column or a fact
     ("dataset/2", {"label": pa.array([5] * 12)}, {}, "row 0: label 5 is outside 0..2"),
     ("dataset/2", {"split": pa.array(["valid"] * 12)}, {}, "'split' must hold train or test"),

@@ -73,10 +73,7 @@ def test_own_images_are_as_a_viewer_shows_them():
     np.testing.assert_array_equal(decode([saved(transparent)], as_shown=True)[0, 0], np.where(ramp < 80, 255, ramp))
     cut = saved(Image.fromarray(np.tile(ramp, (9, 9))), "JPEG")
     for data, why in (
-        (
-            saved(Image.fromarray(np.full((6, 5), 300, np.float32)), "TIFF"),
-            "its values are not within 0 and 1; convert",
-        ),
+        (saved(Image.fromarray(np.full((6, 5), 300, np.float32)), "TIFF"), "its values are not within 0 and 1"),
         (saved(Image.fromarray(ramp.astype(np.int32)), "TIFF"), "its integers are signed or of 32 bits; convert it"),
         (cut[: len(cut) // 2] + bytes(600), "it ends with zeros, as a download that was cut"),
     ):

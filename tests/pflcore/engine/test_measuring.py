@@ -19,9 +19,7 @@ from pflcore.engine.client import balanced
 from pflcore.engine.evaluation import Scores
 from pflcore.engine.state import History
 from pflcore.errors import UserError
-from pflcore.method import Phase
 from pflcore.methods import METHODS
-from pflcore.methods.simple import FedAvg
 from pflcore.settings import Evaluation
 
 CONVNET = backbone("convnet")
@@ -66,30 +64,6 @@ def test_clients_are_measured_after_plain_sgd_in_batches_of_their_own(name, net,
         tiny.assert_states_close(result.weights, plain.weights)
 
 
-def test_train_losses_are_means_over_the_local_steps_of_clients_that_trained():
-    hand = Rounds(settings=training(rounds=2, sample_rate=0.5, local_epochs=2), data=DATA)
-    expected = []
-
-    def client(i, round_):
-        hand.lend(hand.x)
-        taken = []
-
-        def loss(rows):
-            taken.append(hand.cross_entropy(rows))
-            return taken[-1]
-
-        after = hand.descend(hand.rows(i, round_), loss)
-        expected[-1][i] = torch.stack(taken).mean().item()
-        return after
-
-    for round_, cohort in hand:
-        expected.append([np.nan] * DATA.clients)
-        hand.x = hand.mean({i: client(i, round_) for i in cohort}, "samples")
-    result = hand.run("fedavg")
-    np.testing.assert_allclose(result.train_loss, np.ravel(expected), rtol=1e-5)
-    assert np.isnan(result.train_loss).sum() == 2, "one of two clients trains in each round"
-
-
 # What they do before a measurement is theirs.
 REFUSING = ("per_fedavg", "fedala", "ifca", "pfedfda", "pfedgp")
 
@@ -115,13 +89,8 @@ def test_methods_that_tune_by_themselves_tune_the_named_groups_instead():
     assert own.steps is not None and (own.groups, own.lr) == ((), 0.3)
 
 
-class WildlyTuned(FedAvg):
-    def tuning(self):
-        return Phase(FedAvg(), epochs=2, lr=1e20)
-
-
 def test_a_divergence_in_tuning_is_told():
-    result = run(WildlyTuned(), CONVNET)
+    result = run(method("fedavg", finetune_epochs=2, finetune_lr=1e20), CONVNET)
     assert result.diverged.round == 1 and len(result.round) == 0
 
 

@@ -50,8 +50,9 @@ def measured(entry, net=CONVNET, data=DATA, folder=None, **settings):
         (at,) = np.flatnonzero(last & (result.client == client))
         loss = F.cross_entropy(logits.flatten(0, -2).double(), labels.flatten()).item()
         assert loss == pytest.approx(result.loss[at], rel=1e-5)
-        hits = int((logits.argmax(-1) == labels).sum())
-        assert (hits, labels.numel()) == model.measure()[:2] == (result.correct[at], result.total[at])
+        right = logits.argmax(-1) == labels
+        assert (right.sum(), labels.numel()) == model.measure()[:2] == (result.correct[at], result.total[at])
+        assert (right[:, -1] if data.is_text else right).sum() == result.last[at]
     return run
 
 

@@ -185,15 +185,11 @@ def test_what_of_lora_is_averaged():
         assert roles.personal == groups.select(["lora", "head"]) - roles.shared
 
 
-def test_a_of_ffa_lora_stays_so_that_the_mean_of_products_is_the_product_of_means():
-    seen, net = [], backbone("tiny_vit")
+def test_a_of_ffa_lora_is_neither_trained_nor_sent():
+    seen, net, a = [], backbone("tiny_vit"), "blocks.0.attention.lora.a.q.weight"
     result = run(spied(method("lora", train_a=False), seen), net)
     begun = create(net, 3, method("lora"))[0].state_dict()
-    a, b = (f"blocks.0.attention.lora.{part}.q.weight" for part in "ab")
     assert torch.equal(result.weights[a], begun[a]) and a not in seen[0][0].returned
-    total = sum(one.samples for one in seen[-1])
-    products = [one.samples / total * one.returned[b] @ begun[a] for one in seen[-1]]
-    torch.testing.assert_close(result.weights[b] @ result.weights[a], sum(products), rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("model", ["swin_tiny_patch4_window7_224", "beit_base_patch16_224", "mobilevit_s"])

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 from support import tiny
-from support.by_hand import SEED, Rounds, losses, moved, near
+from support.by_hand import SEED, Rounds, losses, near_rows
 from support.tiny import backbone, federation, known, method, result_bytes, run, spied, training
 from torch import nn
 
@@ -198,9 +198,8 @@ def test_mixtures_by_layer(name, net, keep):
         models = [ends.get(i, models[i]) for i in range(3)]  # mixtures of a round are of the models before it
     result = hand.run(entry)
     for i, mixer in enumerate(mixers):
-        near({n: result.weights[f"server.models/{n}"][i] for n in models[i]}, models[i])
-        values = {name: tensor.detach() for name, tensor in mixer.params.items()}
-        near({n: result.weights[f"server.hyper/{n}"][i] for n in values}, values)
+        near_rows(result, "models", i, models[i])
+        near_rows(result, "hyper", i, {name: tensor.detach() for name, tensor in mixer.params.items()})
     losses(result, [hand.loss(i, mixer(models), hand.own[i]) for i, mixer in enumerate(mixers)])
     assert result.cost.sent_down == pytest.approx(sum(sent) / len(sent), abs=0.5)
 
@@ -214,5 +213,5 @@ def test_mixtures_begin_near_the_mean_and_where_all_outputs_are_zero_a_client_ge
     wide.extra["hyper/layers.head.weight"][2] = -1.0
     (made,) = entry.generate(wide, [2])
     assert torch.equal(made["head.weight"], wide.extra["models/head.weight"][2])
-    after = entry.update_server(wide, roles, [moved(made, client=2)])
+    after = entry.update_server(wide, roles, [Update(2, 5, made, {n: torch.randn_like(t) for n, t in made.items()})])
     assert all(bool(torch.isfinite(tensor).all()) for tensor in after.extra.values())

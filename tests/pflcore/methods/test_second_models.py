@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from support.by_hand import Rounds, near
-from support.tiny import CLASSES, backbone, create, federation, method, texts, training
+from support.tiny import CLASSES, backbone, create, federation, method, training
 from torch import nn
 from torch.nn import functional as F
 
@@ -14,10 +14,6 @@ from pflcore.errors import UserError
 from pflcore.groups import add_prefix
 
 SETTINGS = training(rounds=3, momentum=0.5, weight_decay=1e-2)
-
-
-def data_of(net):
-    return texts() if net == "language_transformer" else federation()
 
 
 def plus(model, change, factor):
@@ -104,7 +100,7 @@ def kl(target, logits):
 
 @pytest.mark.parametrize("net", ["convnet", "norm", "language_transformer"])
 def test_fedkd(net):
-    hand, other = (Rounds(net, SETTINGS, data_of(net)) for _ in range(2))
+    hand, other = (Rounds(net, SETTINGS) for _ in range(2))
     width, student = hand.initial["head.weight"].shape[1], hand.initial
     teachers, maps, had, traffic = [hand.initial] * 3, [torch.eye(width)] * 3, [0] * 3, []
     broadcast = whole = sum(tensor.numel() for tensor in hand.initial.values())
@@ -148,7 +144,7 @@ def test_fedkd(net):
 
 @pytest.mark.parametrize("net", ["convnet", "language_transformer", "norm", "tiny_vit"])
 def test_fedrod(net):
-    hand, balanced = Rounds(net, SETTINGS, data_of(net)), net != "norm"
+    hand, balanced = Rounds(net, SETTINGS), net != "norm"
     hand.data.labels[hand.data.train[0]] %= 3  # the first client lacks a class
     heads, seen = [nn.Linear(*reversed(hand.head.weight.shape), bias=hand.head.bias is not None) for _ in range(3)], []
     reads = hand.model.get_submodule("norm" if net == "tiny_vit" else "head")  # there the class token, before its norm
@@ -177,7 +173,7 @@ def test_fedrod(net):
 def test_moon(net, width):
     """With a projection the classifier gets, and the loss compares, what it gives."""
     entry = method("moon", mu=2.0, tau=0.3, projection=width)
-    hand = Rounds(net, SETTINGS, data_of(net), entry=entry)
+    hand = Rounds(net, SETTINGS, entry=entry)
     previous = [hand.initial] * 3
 
     def client(i, round_):

@@ -1,8 +1,6 @@
-"""Partitions: the same assignments as ever, exact numbers, statistics, and what is held back."""
+"""Partitions: exact numbers, statistics, and what is held back."""
 
 import dataclasses
-import hashlib
-import json
 
 import numpy as np
 import pytest
@@ -32,24 +30,6 @@ def make(name, samples=SAMPLES, clients=20, seed=0, **options):
     return made
 
 
-MIXED = {"train_share": 0.35, "train_limit": 60, "validation_share": 0.1, "test_share": 0.2, "novel_share": 0.3}
-# Beside the assignments that are pinned: who holds what, with the seed 3 and so many clients, as a digest.
-KNOWN = [
-    ("coarse_classes", 10, "8e4ed40b34b1", {"fine": "single"}),
-    ("dirichlet", 6, "cc9cbff700df", {"alpha": 0.5, **MIXED}),
-    ("natural", 4, "c861747f55c0", {"attribute": "domain", "min_samples": 2}),
-    ("pathological", 10, "3aed68b16979", {"classes_per_client": 3, "variant": "as_released_pfedhn"}),
-]
-
-
-def test_assignments_are_the_same_as_ever():
-    for name, clients, digest, options in KNOWN:
-        held = make(name, make_samples(900, 200), clients, 3, **options)
-        rows = [[own.tolist() for own in side] for side in (held.train, held.test, held.validation)]
-        facts = json.dumps([held.own_split, held.novel, rows])
-        assert hashlib.sha256(facts.encode()).hexdigest().startswith(digest), (name, options)
-
-
 @pytest.mark.parametrize("name", PARTITIONS.names())
 def test_every_sample_has_one_owner_and_both_sides_the_same_classes(name, tmp_path):
     held = make(name, clients=ROLES)
@@ -71,7 +51,10 @@ def test_every_sample_has_one_owner_and_both_sides_the_same_classes(name, tmp_pa
         assert held_back and kept and not kept & held_back and kept | held_back == set(held.train[client].tolist())
     write_assignment(tmp_path / "a.parquet", after)
     read = read_assignment(tmp_path / "a.parquet")
-    assert (read.novel, read.noise) == (after.novel, after.noise)
+    write_assignment(tmp_path / "b.parquet", read)
+    assert (tmp_path / "a.parquet").read_bytes() == (tmp_path / "b.parquet").read_bytes()
+    facts = [(one.scheme, one.seed, one.clients, one.novel, one.noise) for one in (read, after)]
+    assert facts[0] == facts[1]
     for split, parts in after.sides().items():
         assert all(np.array_equal(*pair) for pair in zip(parts, read.sides()[split], strict=True))
 
@@ -79,21 +62,9 @@ def test_every_sample_has_one_owner_and_both_sides_the_same_classes(name, tmp_pa
 REFUSED: list[tuple[str, Samples, int, dict, str]] = [
     ("iid", SAMPLES, 0, {}, "clients = 0 must be at least 1"),
     ("iid", SAMPLES, 2500, {}, "500 of 2,500 clients get none of the 2,000 test samples"),
-    (
-        "iid",
-        SAMPLES,
-        4,
-        {"novel_clients": (1, 4)},
-        "novel_clients: there is no client 4; the 4 clients are counted from 0",
-    ),
+    ("iid", SAMPLES, 4, {"novel_clients": (1, 4)}, "novel_clients: .* no client 4; the 4 clients are counted from 0"),
     ("iid", SAMPLES, 2, {"novel_clients": (0, 1)}, "all clients are novel; at least one has to train"),
-    (
-        "domains",
-        SAMPLES,
-        5,
-        {"novel_domains": ("domain 9",)},
-        "toy has no domain 'domain 9'; did you mean 'domain [0-4]'",
-    ),
+    ("domains", SAMPLES, 5, {"novel_domains": ("domain 9",)}, "no domain 'domain 9'; did you mean 'domain [0-4]'"),
     ("iid", WHOLE, 5, {}, "no test samples of its own; set the partition's test_share"),
     ("pathological", SAMPLES, 7, {}, "14 places, not a multiple of the 10 classes"),
     ("pathological", SAMPLES, 10, {"classes_per_client": 11}, "classes_per_client = 11 but toy has only 10 classes"),

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.cohorts import AMPLIFIED, FIRST, PAIRS, UNEVEN, assert_close, trainer, uneven_run
 from support.tiers import SIX, few_of
-from support.tiny import assert_states_close, backbone, federation, method, result_bytes, run, training
+from support.tiny import backbone, federation, method, result_bytes, run, training
 
 from pflcore.engine.client import Diverged
 from pflcore.engine.executors import choose_executor
@@ -21,7 +21,6 @@ from pflcore.engine.executors.stacked import Stacked
 from pflcore.engine.phases import make_trainer
 from pflcore.errors import UserError
 from pflcore.memory import worker_count
-from pflcore.methods.simple import FedAvg
 
 
 @pytest.fixture(autouse=True)
@@ -47,25 +46,6 @@ def test_workers_give_the_bytes_of_the_sequential_executor(name, net):
 def test_stacked_clients_agree_with_single_ones(name, net, width, monkeypatch):
     monkeypatch.setenv("PFL_STACK", str(width))
     assert_close(uneven_run(name, net, "stacked"), reference_run(name, net), AMPLIFIED.get(name, 1e-6))
-
-
-class Thrice(FedAvg):
-    """The mean loss of three passes, each with other masks."""
-
-    def loss(self, local, params, batch):
-        return torch.stack([FedAvg.loss(self, local, params, batch) for _ in range(3)]).mean()
-
-
-@pytest.mark.parametrize("kind", ["pooled", "stacked"])
-def test_several_forward_passes_in_a_step_have_masks_of_their_own(kind):
-    reference, state = trainer("fedavg", "tiny_vit")
-    plain = reference.train(1, 0, state).loss
-    reference.method = Thrice()
-    with choose_executor(kind, reference, state) as executor:
-        outcomes = list(executor.train(1, [(client, state) for client in (0, 3)]))
-    for one in outcomes:
-        assert_states_close(one.model, reference.train(1, one.client, state).model)
-    assert abs(plain - outcomes[0].loss) > 1e-4
 
 
 def test_the_choice(monkeypatch):
