@@ -48,13 +48,6 @@ def test_edits_stop_the_guard_once_and_what_changes_nothing_does_not(tiny):
     assert stop().startswith("specs/tiny.yaml:11: grid.axes.method[0]: ") and tree(tiny.root) == files
 
 
-def test_a_comment_runs_the_guard_alone(project):
-    assert project.call("dvc", "status").stdout == "Data and pipelines are up to date.\n"
-    project.write("specs/tiny.yaml", "# A comment.\n" + spec())
-    done = project.repro()
-    assert (done.code, done.ran) == (0, ["guard"])
-
-
 @pytest.mark.matrix
 def test_an_upgrade_is_noticed_by_a_study_that_watches(tmp_path):
     project = make_project(tmp_path / "study", {"specs/tiny.yaml": spec("[local]", rounds=1)}, ["tiny"])

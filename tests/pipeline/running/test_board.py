@@ -1,4 +1,4 @@
-"""What is said while work lasts: of a ``pfl run``, by ``pfl status``, bars and at its end; of a stage; names of cells."""
+"""What is said while work lasts: of a run, by ``pfl status``, bars and at its end; of a stage; names of cells."""
 
 import io
 import re
