@@ -20,6 +20,7 @@ from support.project import BIN, Project, make_project, spec, tree
 from typer.main import get_command
 
 from pflcore.methods import METHODS
+from pflcore.partitions import PARTITIONS
 from pflcore.registry import KINDS, registry_of
 from pflcore.settings import Evaluation, Training
 from pipeline import cli
@@ -99,7 +100,7 @@ def test_adding_and_dropping(project: Project, pfl: Pfl) -> None:
     assert pfl(project.root, "drop", "--all")[1].startswith("1 spec, 2 runs: ") and project.generated() == before
 
 
-FEW = ("digits", "dirichlet", "tiny_vit", "fedavg", "rollout")
+FEW = ("digits", "tiny_vit", "fedavg", "rollout", *PARTITIONS.names())
 
 
 @pytest.mark.parametrize("names", [FEW, pytest.param(None, marks=pytest.mark.matrix)], ids=["few", "all"])
@@ -113,6 +114,7 @@ def test_all_that_specs_can_name_is_listed_and_described(project: Project, pfl: 
             entry = registry_of(kind).get(name)
             assert (code, err) == (0, "") and out.startswith(f"{name} · {kind} · ")
             assert (entry.__doc__ or "").splitlines()[0] in out and all(one.name in out for one in fields(entry))
+            assert ("Drawn with generated labels" in out and "over clients" in out) == (kind == "partition")
             assert out in pfl(project.root, "describe", name)[1]
 
 

@@ -1,4 +1,4 @@
-"""Specs of the project from data to report, one per paper and when asked all; an installed wheel without the rest."""
+"""Specs of the project from data to report, and an installed wheel without the rest: all slow."""
 
 import json
 import os
@@ -20,16 +20,10 @@ from pipeline.spec.catalog import load_catalog
 from pipeline.spec.specs import find_specs, load_spec
 
 SPECS = find_specs(ROOT / "specs")
-ONE_PER_PAPER = ("fedofa/fig5", "fedperfix/table6", "fedtp/fig4", "pfedla/table3_office31")
-MARKS = {name: pytest.mark.matrix if name in ONE_PER_PAPER else pytest.mark.slow for name in SPECS}
+pytestmark = pytest.mark.slow  # pins of tables run some of them in the tier `matrix`
 
 
-def test_every_paper_has_one() -> None:
-    papers = {name.partition("/")[0] for name in SPECS if "/" in name} - {"checks"}
-    assert {name.partition("/")[0] for name in ONE_PER_PAPER} == papers
-
-
-@pytest.mark.parametrize("name", [pytest.param(name, marks=mark) for name, mark in MARKS.items()])
+@pytest.mark.parametrize("name", SPECS)
 def test_a_spec_runs_from_end_to_end(name: str, tmp_path: Path) -> None:
     spec = load_spec(SPECS[name], ROOT / "specs", load_catalog(ROOT))
     if spec.abstract:
@@ -55,7 +49,6 @@ def files(folder: str, *patterns: str) -> set[str]:
     return {path.relative_to(ROOT).as_posix() for one in patterns for path in (ROOT / folder).rglob(one)}
 
 
-@pytest.mark.slow
 def test_a_study_and_the_tutorial_work_with_a_wheel_alone(tmp_path: Path) -> None:
     python, source, site, empty = (tmp_path / name for name in ("venv/bin/python", "source", "site", "empty"))
     without = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}

@@ -23,9 +23,7 @@ STOPPED = "specs or code changed: 1 run and 1 code digest added, 1 report change
 @pytest.fixture
 def project(reproduced, monkeypatch):
     """A project that is up to date, in another place than where it was made."""
-    for name, value in reproduced.environment(PFL_DEVICE="cpu").items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.chdir(reproduced.root)
+    reproduced.enter(monkeypatch, PFL_DEVICE="cpu")
     return reproduced
 
 

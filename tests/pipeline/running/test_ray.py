@@ -1,6 +1,8 @@
 """`pfl run --cluster`: a Ray cluster whose machines share nothing but the network."""
 
+import shutil
 import socket
+import tempfile
 
 import pytest
 from support.own_parts import own_parts
@@ -20,13 +22,16 @@ def free_port():
 def cluster(tmp_path, monkeypatch):
     """A head without resources and two nodes with a core each, every one in a folder of its own."""
     monkeypatch.setenv("PFL_THREADS", "1")
-    made, own = Cluster(), {"num_gpus": 0, "object_store_memory": 80_000_000, "include_dashboard": False}
+    place = tempfile.mkdtemp(prefix="r", dir="/tmp")  # short: Ray keeps sockets there
+    own = {"num_gpus": 0, "object_store_memory": 80_000_000, "include_dashboard": False, "temp_dir": place}
+    made = Cluster()
     for name, cores in {"head": 0, "one": 1, "two": 1}.items():
         (tmp_path / "nodes" / name).mkdir(parents=True)
         monkeypatch.chdir(tmp_path / "nodes" / name)
         made.add_node(num_cpus=cores, **own)
     yield made
     made.shutdown()
+    shutil.rmtree(place, ignore_errors=True)
 
 
 def logs(project):
@@ -47,7 +52,7 @@ def test_lost_machines_change_nothing(tmp_path, cluster):
     known = checkpoints()
     with at_work(project, *command) as head:
         wait_for(lambda: checkpoints() - known, head)
-        cluster.remove_node(max(cluster.worker_nodes, key=id), allow_graceful=False)  # a lost node
+        cluster.remove_node(next(iter(cluster.worker_nodes)), allow_graceful=False)  # a lost node
         output, _ = head.communicate(timeout=PATIENCE)
     assert head.returncode == 0, output
     assert "trying again" in output and "continued from the checkpoint after round" in logs(project)

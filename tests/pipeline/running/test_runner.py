@@ -27,10 +27,7 @@ from pipeline.workspace import RECORDS
 @pytest.fixture
 def project(tmp_path, monkeypatch):
     made = make_project(tmp_path, default=["tiny"])
-    own = {"PFL_CHECKPOINT_SECONDS": "0", "PFL_DEVICE": "cpu", "PFL_DATA": str(tmp_path / "data")}
-    for name, value in made.environment(**own).items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.chdir(tmp_path)
+    made.enter(monkeypatch, PFL_CHECKPOINT_SECONDS="0", PFL_DEVICE="cpu", PFL_DATA=str(tmp_path / "data"))
     return made
 
 

@@ -40,9 +40,7 @@ from pipeline.workspace import Workspace
 @pytest.fixture(autouse=True)
 def study(tmp_path, monkeypatch):
     project = Project(tmp_path)
-    for name, value in project.environment().items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.chdir(tmp_path)
+    project.enter(monkeypatch)
     yield project
     use_study(tmp_path / "nowhere")
 
