@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 from support.command import pfl as pfl
+from support.mistakes import line_of
 from support.report_demo import RECORD, cell
 
 from pflcore.artifacts import write_table
@@ -121,8 +122,6 @@ def test_which_cells_are_trained_again(tmp_path, monkeypatch):
     with pytest.raises(UserError, match=r"^no kept cell 'D, \*' .*did you mean '[ABC], \*'\?$"):
         verify(workspace, "tiny", 1, ["D, *"])
     failed[0] = 1
-    with pytest.raises(UserError, match=r"^tiny: a run failed; see above$"):
-        verify(workspace, "tiny", 1, [])
+    assert line_of(verify, workspace, "tiny", 1, []) == "tiny: a run failed; see above"
     compilation.kept = set()
-    with pytest.raises(UserError, match=r"^tiny: none of its cells is kept and current"):
-        verify(workspace, "tiny", 1, [])
+    assert line_of(verify, workspace, "tiny", 1, []).startswith("tiny: none of its cells is kept and current")

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
+from support.mistakes import line_of
 
 from pflcore.engine import Progress
 from pflcore.errors import UserError
@@ -44,8 +45,7 @@ def test_it_is_kept_in_a_file(board, tmp_path):
     again = Board.load(path)
     assert again.ended and not again.alive
     path.write_text('{"entries": [{"x": 1}]}')
-    with pytest.raises(UserError, match=r"run\.json: cannot be read; the next `pfl run` writes it again"):
-        Board.load(path)
+    assert "run.json: cannot be read; the next `pfl run` writes it again" in line_of(Board.load, path)
 
 
 def test_time_left_comes_from_what_has_been_trained(board):

@@ -68,8 +68,7 @@ def test_what_a_run_leaves(tmp_path):
     assert len(frame.clients) == 3 and frame.runs["run"].to_list() == [done.run.id]
     # The index has a row for it as soon as there is its report.
     (resolved,), reports = done.project.compiled().tables.values(), done.project.root / "reports"
-    with pytest.raises(UserError, match=r"table\.parquet: no such table artifact"):
-        index([resolved], reports)
+    assert "table.parquet: no such table artifact" in line_of(index, [resolved], reports)
     build_report(resolved, done.project.root, reports / "a")
     index([resolved.model_copy(update={"title": "<script>a|b*"})], reports)
     assert r"| &lt;script&gt;a\|b\* | 1 | 1 | [md](a/report.md)" in (reports / "index.md").read_text(encoding="utf-8")
@@ -109,13 +108,11 @@ def test_what_cannot_be_trained_is_one_error_and_no_output(tmp_path):
         with pytest.raises(UserError, match=message):
             whole.train()
         path.write_bytes(content)
-    with pytest.raises(UserError, match="device 'tpu9' cannot be used"):
-        whole.train(device="tpu9")
+    assert "device 'tpu9' cannot be used" in line_of(whole.train, device="tpu9")
     assert tree(whole.out) == {}
     whole.out.mkdir(parents=True)
     (whole.out / "rounds.parquet").write_bytes(b"PAR1 nothing of it PAR1")
-    with pytest.raises(UserError, match=f"^{whole.out}/rounds.parquet"):
-        whole.evaluate()
+    assert line_of(whole.evaluate).startswith(f"{whole.out}/rounds.parquet")
     with pytest.raises(UserError, match="clients get none of the"):
         partition.run(Run({"partition": {"name": "iid"}, "clients": 1000, "seed": 0}), whole.dataset, out)
     with pytest.raises(UserError, match="unknown dataset 'nothing'; known: "):
@@ -191,8 +188,7 @@ def test_the_best_on_validation_samples_is_chosen_trained_and_reported(tmp_path)
         return json.loads(out.read_text())["chosen"]
 
     assert choose() == selection.trials[0].chosen and choose(0) == selection.trials[1].chosen
-    with pytest.raises(UserError, match="all 3 trials diverged; widen the space"):
-        choose(0, 1, 2)
+    assert "all 3 trials diverged; widen the space" in line_of(choose, 0, 1, 2)
 
 
 def test_values_at_the_edge_of_a_space():
