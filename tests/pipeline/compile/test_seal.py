@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
-from support.project import BIN, PATIENCE, make_project, results, spec, wait_for
+from support.project import PATIENCE, make_project, results, spec, wait_for
 
 from pflcore import ENGINE_VERSION
 from pflcore.errors import UserError
@@ -214,14 +214,3 @@ def test_a_replaced_input_is_noticed(folder, name):
         other.write_text("INPUT")  # of the same size and time
         os.utime(other, ns=(path.stat().st_atime_ns, path.stat().st_mtime_ns))
         other.replace(path)
-
-
-def test_a_data_stage_does_not_import_torch(tmp_path):
-    program = (
-        "import sys; from pipeline.compile.seal import sealed; from pipeline.compile.stage_code import code_of\n"
-        "with sealed(code_of('data'), None): pass\n"
-        "print('torch' in sys.modules, 'pflcore.datasets._stand_in' in sys.modules)"
-    )
-    project = make_project(tmp_path, {"specs/tiny.yaml": spec("[fedavg]")})
-    done = project.call(str(BIN / "python"), "-c", program, PYTHONPATH=str(source_folder()))
-    assert done.stdout == "False True\n", done.stderr

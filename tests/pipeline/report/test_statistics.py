@@ -55,9 +55,15 @@ def test_comparisons_share_what_they_know_of_chance():
     assert ours.moderated_ps([*comparisons, compare(np.ones(1))]) == [far, *others, 1.0]
 
 
-def test_ties_are_paired_by_the_number_of_the_seed_and_one_decides_nothing():
-    best, others = {0: 70.0, 1: 80.0, 2: 90.0}, [{2: 79.8, 0: 60.0, 1: 70.1}, {2: 10.0}, {3: 1.0, 4: 2.0}]
-    assert ours.significant([(best, other) for other in others]) == [True, None, None]
+def test_ties_are_paired_by_seeds_and_corrected_for_all_comparisons():
+    best = {0: 70.0, 1: 80.0, 2: 90.0}
+    others = [{0: 69.5, 1: 79.0, 2: 89.6}, {0: 69.9, 1: 80.5, 2: 88.0}, {0: 60.0, 1: 70.5, 2: 80.2}]
+    ps = [stats.ttest_rel(list(best.values()), list(other.values())).pvalue for other in others]
+    assert ps[2] < 0.05 / 3 and 0.05 / 2 < ps[0] < ps[1]
+    assert ours.significant([(best, other) for other in others]) == [False, False, True]
+    # Seeds are paired by their number, and one decides nothing.
+    unlike = [{2: 79.8, 0: 60.0, 1: 70.1}, {2: 10.0}, {3: 1.0, 4: 2.0}]
+    assert ours.significant([(best, other) for other in unlike]) == [True, None, None]
 
 
 def test_beside_a_published_value():
