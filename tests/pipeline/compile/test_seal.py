@@ -16,6 +16,7 @@ from pipeline.compile.compiler import source_folder
 from pipeline.compile.fingerprint import PACKAGES, Code
 from pipeline.compile.seal import sealed
 from pipeline.compile.stage_code import ENGINE, Engine, Part, code_of
+from pipeline.running.board import Board, status_path
 from pipeline.workspace import RECORDS
 
 # --- code and stage files that are edited while runs are trained -----------------------------------------------------
@@ -35,10 +36,8 @@ class Laboratory:
     """A project with a copy of the packages, so that its code can be edited; training can be held in its middle."""
 
     def __init__(self, root):
-        self.root = root
-        self.project = make_project(
-            root, {"specs/tiny.yaml": spec("{FedAvg: fedavg, FedProx: fedprox}", rounds=6)}, ["tiny"]
-        )
+        text = spec("{FedAvg: fedavg, FedProx: fedprox}", rounds=6)
+        self.root, self.project = root, make_project(root, {"specs/tiny.yaml": text}, ["tiny"])
         for package in PACKAGES:
             shutil.copytree(source_folder() / package, root / package, ignore=shutil.ignore_patterns("__pycache__"))
         self.replace(HELD, _ROUND, _HOLD + _ROUND)
@@ -133,9 +132,10 @@ def test_what_is_edited_and_compiled_while_it_trains_is_recorded_as_what_trained
     second = laboratory.settled()
     laboratory.undo()
     first = laboratory.settled()
-    assert {name.split("/")[2][:8] for name in first if first[name] != second.get(name) and "/runs/" in name} == {
-        "fedprox-"
-    }
+    made = Board.load(status_path(laboratory.project.workspace())).of_state("done")
+    assert not [entry.name for entry in made if entry.kind == "train"]
+    differ = [name for name in first if "/runs/" in name and first[name] != second.get(name)]
+    assert {name.split("/")[2].partition("-")[0] for name in differ} == {"fedprox"}
     assert first == laboratory.anew()
     laboratory.edit()
     assert second == laboratory.anew()
