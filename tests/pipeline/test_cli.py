@@ -210,8 +210,6 @@ def test_wrong_usage_is_one_line_and_changes_nothing(project: Project, variant: 
     for words, message in WRONG.items():
         assert refused(pfl(project.root, *words.split())).startswith(message), words
     assert tree(project.root) == before
-    code, out, _ = pfl(project.root)
-    assert code == 2 and "Usage: pfl" in out
     project.compile()
     run = next(iter(project.compiled().runs))
     monkeypatch.setenv("PFL_CHECKPOINT_SECONDS", "soon")
@@ -223,6 +221,8 @@ def test_wrong_usage_is_one_line_and_changes_nothing(project: Project, variant: 
     for words in ("compile", "add bad", "plan bad"):
         assert refused(pfl(project.root, *words.split())).startswith("specs/bad.yaml:")
     assert tree(project.root) == before
+    code, out, _ = pfl(project.root)
+    assert code == 2 and "Usage: pfl" in out
 
 
 def test_a_broken_spec_stops_no_command_that_does_not_need_it(project: Project, pfl: Pfl) -> None:
