@@ -1,6 +1,8 @@
 """The command line: what each command prints and exits with, and that mistakes end in one line."""
 
+import io
 import json
+import os
 import re
 import shutil
 import sqlite3
@@ -11,20 +13,25 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 from support.command import Pfl
 from support.command import pfl as pfl
 from support.project import BIN, Project, make_project, spec, tree
 from typer.main import get_command
 
 from pflcore.methods import METHODS
+from pflcore.partitions import PARTITIONS
 from pflcore.registry import KINDS, registry_of
 from pflcore.settings import Evaluation, Training
 from pipeline import cli
 from pipeline.cli.commands import COMMANDS, LEDGER, app
 from pipeline.compile.compiler import compile_workspace
 from pipeline.compile.generated import write
+from pipeline.study.variant import write_variant
 
 VALID = "1 spec is valid: 2 runs, 2 if specs shared none\n"
+NAME = "variants/two-training.rounds-3-method.mu-0.25"
+SET = ["two", "--set", "training.rounds=3", "--set", "method.mu=0.25"]
 
 
 @pytest.fixture
@@ -93,7 +100,7 @@ def test_adding_and_dropping(project: Project, pfl: Pfl) -> None:
     assert pfl(project.root, "drop", "--all")[1].startswith("1 spec, 2 runs: ") and project.generated() == before
 
 
-FEW = ("digits", "dirichlet", "tiny_vit", "fedavg", "rollout")
+FEW = ("digits", "tiny_vit", "fedavg", "rollout", *PARTITIONS.names())
 
 
 @pytest.mark.parametrize("names", [FEW, pytest.param(None, marks=pytest.mark.matrix)], ids=["few", "all"])
@@ -107,6 +114,7 @@ def test_all_that_specs_can_name_is_listed_and_described(project: Project, pfl: 
             entry = registry_of(kind).get(name)
             assert (code, err) == (0, "") and out.startswith(f"{name} · {kind} · ")
             assert (entry.__doc__ or "").splitlines()[0] in out and all(one.name in out for one in fields(entry))
+            assert ("Drawn with generated labels" in out and "over clients" in out) == (kind == "partition")
             assert out in pfl(project.root, "describe", name)[1]
 
 
@@ -157,11 +165,47 @@ WRONG = {
     "stage train a b": "pfl stage train: takes one name, not 2: a b",
     "stage train nothing": "stages/records.json: no such file; run `pfl compile`",
     "stage index nothing": "stages/tables/nothing.json: no such file; run `pfl compile`",
+    "run --sed 1": "no such option: --sed; did you mean '--seed'?",
+    "rnu": "no such command 'rnu'; did you mean 'run'?",
+    "run --seed x": "invalid value for '--seed': Input should be a valid integer",
+    "list": "missing argument 'what': specs, datasets, ",
+    "run two --set training.rouds=3": "--set training.rouds: unknown option; did you mean 'rounds'?",
+    "run two --set method.muu=3": "--set method.muu: no method of two has this option; did you mean 'mu'?",
+    "run two --set traning.rounds=3": "--set traning: unknown run field; did you mean 'training'?",
+    "run two --set method.mu=-1": "--set method.mu: -1 must be at least 0",
+    "run two --set =3": "--set '=3': must be SETTING=VALUE",
+    "run two.yml": "two.yml: specs end in .yaml; rename it",
+    "run two --set clients": "--set 'clients': must be SETTING=VALUE, such as training.rounds=20",
+    "run two --set seed=0": "--set seed=0: changes no run of two",
+    "run two --set clients=4 --dry-run": "--set writes a spec, and --dry-run writes nothing",
+    "run two tiny --set clients=4": "--set makes a variant of one spec; name it",
+    f"run {' '.join(SET)}": f"specs/{NAME}.yaml: has been edited; type `pfl run {NAME}`, or remove the file",
 }
 
 
-def test_wrong_usage_is_one_line_and_changes_nothing(project: Project, pfl: Pfl, monkeypatch) -> None:
+@pytest.fixture
+def variant(project: Project) -> Path:
+    """The file of a variant, beside the spec `two` that it extends."""
+    project.write("specs/two.yaml", spec("{FedAvg: fedavg, Prox: {name: fedprox, mu: 0.5}}", title="Two"))
+    assert write_variant(project.workspace(), "two", SET[2::2]) == NAME
+    return project.root / f"specs/{NAME}.yaml"
+
+
+def test_variants_extend_a_spec(project: Project, variant: Path) -> None:
+    for title in ("Two", "Two again"):  # the same words are the same variant
+        project.write("specs/two.yaml", (project.root / "specs/two.yaml").read_text().replace("Two", title))
+        assert write_variant(project.workspace(), "two", SET[2::2]) == NAME
+        stated = f"extends: ../two.yaml\ntitle: {title}; training.rounds=3, method.mu=0.25\n"
+        assert stated in variant.read_text("utf-8")
+    assert NAME not in project.compiled().tables  # before it is run
+    compilation = compile_workspace(project.workspace(), [NAME])
+    runs = [run.record for run in compilation.runs.values() if run.training.rounds == 3]
+    assert [(one["method"]["name"], one["method"].get("mu")) for one in runs] == [("fedavg", None), ("fedprox", 0.25)]
+
+
+def test_wrong_usage_is_one_line_and_changes_nothing(project: Project, variant: Path, pfl: Pfl, monkeypatch) -> None:
     project.write("specs/base.yaml", "abstract: true\n")
+    variant.write_text(variant.read_text("utf-8").replace("0.25", "0.125"), "utf-8")
     before = tree(project.root)
     for words, message in WRONG.items():
         assert refused(pfl(project.root, *words.split())).startswith(message), words
@@ -174,9 +218,29 @@ def test_wrong_usage_is_one_line_and_changes_nothing(project: Project, pfl: Pfl,
     project.write("specs/tiny.yaml", spec("[local]"))
     project.write("specs/bad.yaml", b"title: caf\xe9\n")
     before = tree(project.root)
-    for words in ("compile", "validate", "run bad", "add bad", "plan bad"):
+    for words in ("compile", "add bad", "plan bad"):
         assert refused(pfl(project.root, *words.split())).startswith("specs/bad.yaml:")
     assert tree(project.root) == before
+    code, out, _ = pfl(project.root)
+    assert code == 2 and "Usage: pfl" in out
+
+
+def test_a_broken_spec_stops_no_command_that_does_not_need_it(project: Project, pfl: Pfl) -> None:
+    bad, misnamed = "specs/bad.yaml:1: gird: unknown key; did you mean 'grid'?", "specs/Copy of tiny.yaml: the name"
+    project.write("specs/bad.yaml", "gird: {}\n")
+    copy = project.write("specs/Copy of tiny.yaml", "")
+    both = [f"pfl: skipped: {misnamed}", f"pfl: skipped: {bad}"]
+    shown = dict.fromkeys(("run tiny --dry-run", "list specs", "report", "ledger list"), both)
+    for words, expected in {**shown, "plan tiny": both[:1], "describe partition tiny": []}.items():
+        code, _, err = pfl(project.root, *words.split())
+        lines = err.splitlines()
+        assert (code, len(lines)) == (0, len(expected)) and all(map(str.startswith, lines, expected)), words
+    for message in (misnamed, bad):
+        for words in ("compile", "validate", "stage guard", "clean --yes"):
+            assert refused(pfl(project.root, *words.split())).startswith(message), words
+        copy.unlink(missing_ok=True)
+    assert refused(pfl(project.root, "run", "bad")) == bad
+    assert "Tiny" in pfl(project.root, "list", "specs")[1]
 
 
 def test_outside_of_a_project_without_specs_and_where_git_has_gone(tmp_path: Path, pfl: Pfl) -> None:
@@ -224,6 +288,41 @@ def test_stdout_closed_full_or_ascii(project: Project) -> None:
         assert shell("pfl list methods > /dev/full") == (2, "", "pfl: standard output: No space left on device\n")
 
 
+def test_cleaning_removes_what_no_spec_asks_for(project: Project, pfl: Pfl, monkeypatch) -> None:
+    project.write("specs/gone.yaml", spec("[fedavg, local]"))
+    assert project.call("pfl", "run", "--all").returncode == 0
+    own = project.write("mine/copy", next((project.root / "artifacts/tables/gone").glob("*.parquet")).read_bytes())
+    assert project.call("dvc", "add", str(own)).returncode == 0
+    before = tree(project.root)
+    assert pfl(project.root, "clean") == (0, "nothing to remove: specs ask for all that is here\n", "")
+    run = next(run.id for run in project.compiled().runs.values() if run.method == "local")
+    path, state = f"artifacts/runs/{run}/rounds.parquet", f".pfl/checkpoints/{run}-01234567"
+    project.write(f"{state}/round-000001.safetensors", "x")
+    project.write("artifacts/mine.txt", "mine")
+    (project.root / "specs/gone.yaml").unlink()
+    *lines, total = pfl(project.root, "clean", "--dry-run")[1].splitlines()
+    assert [line.split()[-1] for line in lines] == [state, f"artifacts/runs/{run}", "artifacts/tables/gone"]
+    assert lines[0].split()[:2] == ["1", "byte"] and total.endswith("in 3 places could be removed")
+    for answer, end in {"": (130, "\npfl: interrupted\n"), "n\n": (0, "")}.items():
+        monkeypatch.setattr("sys.stdin", io.StringIO(answer))
+        assert pfl(project.root, "clean")[::2] == end
+    marks = {"read": {str(project.root / "artifacts/data"): [{"pid": os.getppid(), "cmd": "dvc repro"}]}, "write": {}}
+    project.write(".dvc/tmp/rwlock", json.dumps(marks))
+    code, _, err = pfl(project.root, "clean", "--yes")
+    assert (code, err.count("\n")) == (2, 1) and "is busy" in err and "dvc repro" in err
+    project.write(".dvc/tmp/rwlock", "{}")
+    with FileLock(project.root / ".pfl/run.lock"):
+        assert "another pfl run is at work here" in pfl(project.root, "clean", "--yes")[2]
+    assert (project.root / path).is_file() and pfl(project.root, "clean", "--yes")[0] == 0
+    after = tree(project.root)
+    kept = {one for one in before if one[:8] in ("artifact", "reports/") and "tables/gone" not in one} - {path}
+    assert kept < after.keys() and all(after[name] == before[name] for name in kept) and "artifacts/mine.txt" in after
+    assert not [name for name in after if name.startswith((path, state, "artifacts/tables/gone"))]
+    assert before[path] not in after.values(), "DVC's cache has no copy"
+    own.unlink()
+    assert project.call("dvc", "checkout", f"{own}.dvc").returncode == 0 and own.is_file()
+
+
 WITHOUT = """
 import sys
 from pipeline.cli import main
@@ -241,7 +340,8 @@ assert not {modules} & sys.modules.keys()
 def test_commands_import_what_they_need_and_a_run_needs_no_output(reproduced: Project) -> None:
     reproduced.succeed("pfl", "validate")  # which builds a model once and remembers that it could
     quick = ["--version", "compile", "validate", "stage guard", "schema", "status", "list specs", "list methods"]
-    reading = ["list datasets", "plan", *(f"stage {kind} tiny" for kind in ("evaluate", "report", "index"))]
+    stages = (one for one in reproduced.compiled().stages if one.kind in ("data", "evaluate", "report", "index"))
+    reading = ["list datasets", "plan", *(one.command.removeprefix("pfl ") for one in stages)]
     for commands, modules in (
         ([*quick, "describe fedtp"], {"torch", "matplotlib", "pandas", "pyarrow", "numpy"}),
         ([*reading, "describe iid", "describe partition tiny"], {"torch"}),

@@ -10,9 +10,10 @@ from pflcore.data.assignment_files import write_assignment
 from pflcore.data.noise import Noise
 from pflcore.protocols import summarise
 from pflcore.settings import Evaluation
+from pipeline.report.figures import build_sections
 from pipeline.spec.run import Run
 from pipeline.workspace import partition_path
-from support.report_demo import CODE, HEADINGS, cell, table, with_records, write_evaluation, write_metrics
+from support.report_demo import CODE, HEADINGS, cell, results_of, table, with_records, write_evaluation, write_metrics
 from support.rounds import rounds_table
 
 TOTAL = 200
@@ -76,6 +77,11 @@ def study(root, runs: Runs, column="setting", **changes):
     cells = [cell({"method": m, column: s}, list(own)) for (m, s), own in runs.items()]
     records = {run: of for own in runs.values() for run, of in own.items()}
     return with_records(root, table(cells, ["method"], [column], **changes), records)
+
+
+def sections_of(resolved, root):
+    """The figures of a table's report by name."""
+    return {section.name: section for section in build_sections(results_of(resolved, root))}
 
 
 def demo(root):

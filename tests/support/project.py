@@ -148,6 +148,12 @@ class Project:
         own = {"PATH": path, "CI": "true", "DVC_NO_ANALYTICS": "1", "DVC_SITE_CACHE_DIR": site, "PFL_THREADS": "1"}
         return {**os.environ, **own, **more}
 
+    def enter(self, monkeypatch, **more):
+        """Go there, under these variables."""
+        for name, value in self.environment(**more).items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.chdir(self.root)
+
     def repro(self, *targets, **environment):
         done = self.call("dvc", "repro", *targets, **environment)
         ran = re.findall(r"^Running stage '(?:.*:)?(.*?)':$", done.stdout, re.MULTILINE)

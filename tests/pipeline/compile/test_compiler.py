@@ -76,11 +76,9 @@ def test_records_are_known_by_their_hashes(project, tmp_path):
         assert read_record(path, run.federation_id) == run.federation and read_record(path, run.data_id) == run.data
     edited.write_text(path.read_text(encoding="utf-8").replace('"lr": 0.1', '"lr": 0.2'), encoding="utf-8")
     assert read_records(edited, [run.id])[run.id]["training"]["lr"] == 0.2
-    with pytest.raises(UserError, match=f"{run.id}: edited by hand"):
-        read_run(edited, run.id)
+    assert f"{run.id}: edited by hand" in line_of(read_run, edited, run.id)
     edited.write_text(f'"{run.id}": {{"a": ')
-    with pytest.raises(UserError, match=r"records\.json: edited by hand"):
-        read_run(edited, run.id)
+    assert "records.json: edited by hand" in line_of(read_run, edited, run.id)
     for file, message in ((path, "nothing of gone-0"), (tmp_path / "none.json", "no such file; run `pfl compile`")):
         with pytest.raises(UserError, match=message):
             read_record(file, "gone-0")

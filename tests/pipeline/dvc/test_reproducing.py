@@ -23,9 +23,7 @@ STOPPED = "specs or code changed: 1 run and 1 code digest added, 1 report change
 @pytest.fixture
 def project(reproduced, monkeypatch):
     """A project that is up to date, in another place than where it was made."""
-    for name, value in reproduced.environment(PFL_DEVICE="cpu").items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.chdir(reproduced.root)
+    reproduced.enter(monkeypatch, PFL_DEVICE="cpu")
     return reproduced
 
 
@@ -46,13 +44,6 @@ def test_edits_stop_the_guard_once_and_what_changes_nothing_does_not(tiny):
     tiny.write("specs/tiny.yaml", spec("[fedpt]"))
     files = tree(tiny.root)
     assert stop().startswith("specs/tiny.yaml:11: grid.axes.method[0]: ") and tree(tiny.root) == files
-
-
-def test_a_comment_runs_the_guard_alone(project):
-    assert project.call("dvc", "status").stdout == "Data and pipelines are up to date.\n"
-    project.write("specs/tiny.yaml", "# A comment.\n" + spec())
-    done = project.repro()
-    assert (done.code, done.ran) == (0, ["guard"])
 
 
 @pytest.mark.matrix

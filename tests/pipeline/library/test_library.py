@@ -34,20 +34,8 @@ def refuses(line, call, *words, **more):
 def test_frames_are_what_was_measured_reported_and_dealt(original):
     study = pipeline.open(original.root)
     frame, table, runs, dealt = (getattr(study, name)("tiny") for name in ("results", "table", "runs", "partition"))
-    head = [
-        "method",
-        "run",
-        "seed",
-        "client",
-        "round",
-        "population",
-        "accuracy",
-        "loss",
-        "train_loss",
-        "correct",
-        "total",
-    ]
-    assert list(frame.columns) == head and list(frame["method"].unique()) == ["FedAvg", "FedPer"]
+    columns = "method run seed client round population accuracy loss train_loss correct total"
+    assert " ".join(frame.columns) == columns and list(frame["method"].unique()) == ["FedAvg", "FedPer"]
     assert not frame.duplicated(["run", "client", "round", "population"]).any() and set(frame["seed"]) == {0}
     for path in original.root.glob("artifacts/runs/*/rounds.parquet"):
         mine = frame[frame["run"] == path.parent.name].set_index(["client", "round"])

@@ -6,10 +6,10 @@ from dataclasses import astuple, replace
 import pytest
 import yaml
 from support.command import pfl as pfl
+from support.mistakes import line_of
 from support.own_parts import BACKBONE
 from support.project import CONVNET, VIT, make_project, spec
 
-from pflcore.errors import UserError
 from pipeline.ledger import FACTS, Entry, Ledger
 from pipeline.plan import fit
 from pipeline.plan.estimate import Plan, Share, make_plan, plan_lines, visits
@@ -100,8 +100,7 @@ def test_what_is_cached(tiny, monkeypatch):
         patch.setattr("time.sleep", lambda seconds: path.write_bytes(whole))
         assert plan(tiny).total.new == 1
     path.write_text("- a\n", encoding="utf-8")
-    with pytest.raises(UserError, match=r"dvc\.lock: damaged; restore it with `git checkout"):
-        plan(tiny)
+    assert "dvc.lock: damaged; restore it with `git checkout" in line_of(plan, tiny)
 
 
 def test_times_are_of_similar_runs_here_else_of_the_ledger(tiny):

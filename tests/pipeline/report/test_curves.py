@@ -6,14 +6,10 @@ import xml.etree.ElementTree as ET
 import numpy as np
 import pytest
 from support import report_demo as rd
+from support.figure_demo import sections_of
 from support.report_demo import cell, table
 
 from pipeline.report.drawing.panels import spread_out
-from pipeline.report.figures import build_sections
-
-
-def sections_of(resolved, root):
-    return {section.name: section for section in build_sections(rd.results_of(resolved, root))}
 
 
 def test_curves_show_what_differs_and_the_page_can_read_their_values(tmp_path):

@@ -8,19 +8,14 @@ import pytest
 from matplotlib import colormaps
 from support import figure_demo as fd
 from support import report_demo as rd
-from support.figure_demo import TOTAL, record, write_rounds
+from support.figure_demo import TOTAL, record, sections_of, write_rounds
 from support.pages import Document
 from support.project import make_project, spec
 from support.report_demo import cell, table, write_metrics
 
-from pipeline.report.figures import build_sections
 from pipeline.report.figures._pictures import overlaid
 
 HEADING = {**fd.FIGURES, **rd.HEADINGS}
-
-
-def sections_of(resolved, root):
-    return {section.name: section for section in build_sections(rd.results_of(resolved, root))}
 
 
 def drawn(root, lines, figure, facts=(), **changes):

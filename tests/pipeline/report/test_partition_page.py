@@ -15,10 +15,8 @@ from support.toy_samples import make_samples
 from pflcore.data.assignment import Assignment
 from pflcore.data.noise import Noise
 from pflcore.data.samples import Attribute
-from pflcore.partitions import PARTITIONS
-from pipeline.browse.partition_view import Drawing, example_record
+from pipeline.browse.partition_view import Drawing
 from pipeline.report.partitions import write_partition_page
-from pipeline.spec.catalog import build_catalog
 
 RECORD = {"dataset": {"name": "toy"}, "partition": {"name": "by_hand", "alpha": 0.5}, "clients": 2, "seed": 0}
 # Two classes; client 0 has 3 + 1 of them for training and 0 + 1 for test, client 1 has 0 + 4 and 0 + 1.
@@ -65,10 +63,3 @@ def test_the_drawing_in_a_terminal():
     held = dataclasses.replace(HELD, noise=Noise((0.0, 5.0), False, 0), novel=(1,))
     text = drawn(Drawing(RECORD, dataclasses.replace(SAMPLES, attributes={"domain": domain}), held))
     assert re.search(r"\n\s*1\*\s.*\sB\s+5\.0", text), text
-
-
-@pytest.mark.parametrize("name", PARTITIONS.names())
-def test_every_partition_is_drawn_on_what_it_suggests(name, tmp_path):
-    shown = example_record(name, build_catalog(), dataset=None, clients=None, seed=0, options=[])
-    text = drawn(Drawing.make(shown, tmp_path))
-    assert "over clients" in text and "Drawn with generated labels" in text

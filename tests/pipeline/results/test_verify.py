@@ -1,10 +1,9 @@
 """`pfl verify`: how a kept run is compared with the same run trained again."""
 
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from support.command import pfl as pfl
+from support.mistakes import line_of
 from support.report_demo import RECORD, cell
 
 from pflcore.artifacts import write_table
@@ -92,7 +91,7 @@ def test_which_cells_are_trained_again(tmp_path, monkeypatch):
     runs = [Run({**RECORD, "seed": seed}) for seed in range(4)]
     in_table = {"A": runs[:2], "B": runs[2:3], "C": runs[2:], "D": []}
     cells = [cell({"method": name, "setting": "*"}, [run.id for run in own]) for name, own in in_table.items()]
-    Ledger(tmp_path).write("tiny", [replace(entry(KEPT), run=run) for run in runs[:3]], {})
+    Ledger(tmp_path).write("tiny", [entry(KEPT, run) for run in runs[:3]], {})
     kept, by_id = {run.id for run in runs[:3]}, {run.id: run for run in runs}
     compilation = SimpleNamespace(table=lambda spec: SimpleNamespace(cells=cells), kept=kept, runs=by_id)
 
@@ -121,8 +120,6 @@ def test_which_cells_are_trained_again(tmp_path, monkeypatch):
     with pytest.raises(UserError, match=r"^no kept cell 'D, \*' .*did you mean '[ABC], \*'\?$"):
         verify(workspace, "tiny", 1, ["D, *"])
     failed[0] = 1
-    with pytest.raises(UserError, match=r"^tiny: a run failed; see above$"):
-        verify(workspace, "tiny", 1, [])
+    assert line_of(verify, workspace, "tiny", 1, []) == "tiny: a run failed; see above"
     compilation.kept = set()
-    with pytest.raises(UserError, match=r"^tiny: none of its cells is kept and current"):
-        verify(workspace, "tiny", 1, [])
+    assert line_of(verify, workspace, "tiny", 1, []).startswith("tiny: none of its cells is kept and current")

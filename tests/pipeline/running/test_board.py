@@ -1,16 +1,22 @@
-"""The state of a ``pfl run``: kept in a file, shown by ``pfl status``, by bars and at the end; names of cells."""
+"""What is said while work lasts: of a run, by ``pfl status``, bars and at its end; of a stage; names of cells."""
 
 import io
+import re
+import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
+from support.mistakes import line_of
 
+from pflcore.engine import Progress
 from pflcore.errors import UserError
-from pipeline.running import board as module
+from pipeline import progress
+from pipeline.progress import show_preparation, show_training
 from pipeline.running.board import Board, Display, StageState, show_status, summary
 from pipeline.running.options import cell_name, cells_meant
-from pipeline.timing import duration
+from pipeline.timing import Timing, duration, read_timing
 
 
 @pytest.fixture
@@ -39,8 +45,7 @@ def test_it_is_kept_in_a_file(board, tmp_path):
     again = Board.load(path)
     assert again.ended and not again.alive
     path.write_text('{"entries": [{"x": 1}]}')
-    with pytest.raises(UserError, match=r"run\.json: cannot be read; the next `pfl run` writes it again"):
-        Board.load(path)
+    assert "run.json: cannot be read; the next `pfl run` writes it again" in line_of(Board.load, path)
 
 
 def test_time_left_comes_from_what_has_been_trained(board):
@@ -79,7 +84,7 @@ def test_status_and_the_end_name_what_runs_and_what_went_wrong(board):
     assert whole == "1 done, 1 stopped, 1 failed, 1 queued (1 cached)" and lines[1].split()[:2] == ["run-b", "stopped"]
 
 
-def test_bars_on_a_terminal_and_lines_elsewhere(board, monkeypatch, capsys):
+def test_lines_where_there_is_no_terminal(board, capsys):
     with Display(board) as lines:
         lines.tick()
         lines.ended(board.entries["c"])
@@ -89,11 +94,16 @@ def test_bars_on_a_terminal_and_lines_elsewhere(board, monkeypatch, capsys):
     failed, trained, whole = capsys.readouterr().err.splitlines()
     assert (failed, trained) == ("FAILED run-c: the reason", "run-a: 20 s, diverged")
     assert whole.startswith("1 done, 1 running") and whole.endswith("run-b round 3/9, 50.00 %")
+
+
+def test_bars_on_a_terminal(board, monkeypatch):
     terminal = io.StringIO()
     terminal.isatty = lambda: True
-    monkeypatch.setattr(module.sys, "stderr", terminal)
+    monkeypatch.setattr(sys, "stderr", terminal)
     for name, value in {"TERM": "xterm", "COLUMNS": "140"}.items():
         monkeypatch.setenv(name, value)
+    for name in ("NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+        monkeypatch.delenv(name, raising=False)
     with Display(board) as bars:
         bars.tick()
         bars.bars.refresh()
@@ -102,6 +112,13 @@ def test_bars_on_a_terminal_and_lines_elsewhere(board, monkeypatch, capsys):
         assert len(bars.bars.tasks) == 1, "the bar of all"
     shown = terminal.getvalue()
     assert "run-b" in shown and "round 3/9, 50.00 %" in shown and "run-c" not in shown
+    with pytest.raises(KeyboardInterrupt), show_training("a-run") as update:
+        update(Progress(7, 1000, 0.5, 0.75))
+        raise KeyboardInterrupt
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", terminal.getvalue())
+    last = [frame.strip() for frame in re.split(r"[\r\n]+", plain) if frame.strip()][-1]
+    assert re.fullmatch(r"a-run \S+ +7/1000 loss 0\.500, accuracy 75\.00 % (--:--|\d+:\d\d)", last), last
+    assert terminal.getvalue().rstrip().endswith("\x1b[?25h"), "the cursor is shown again"
 
 
 def test_what_patterns_of_cells_mean():
@@ -120,3 +137,36 @@ def test_a_failure_is_shown_by_its_last_attempt(tmp_path):
     log.write_text(f"{head.format(1)}old 1\nold 2\n--- 2026-11-26 10:00:02  failed: old\n{head.format(3)}new\n\n")
     lines = summary(Board(entries={"a": StageState("a", "train", "a", "failed", note="why", log=str(log))}))
     assert lines[1:3] == ["FAILED a: why", "    new"] and not any("old" in line for line in lines)
+
+
+def test_a_stage_says_now_and_then_how_far_it_is(monkeypatch, capsys):
+    now = [1000.0]
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    for first, seconds in ((1, 9.0), (8, 30.0)):  # the latter a run that was resumed, which counts its own
+        with show_training("a-run") as update:
+            for round_ in range(first, 11):
+                now[0] += seconds
+                update(Progress(round_, 10, 2.0 / round_, 0.5))
+    with show_preparation() as show:
+        show("decoding", 0, 4000)
+        for done in (1000, 2000, 3000, 4000):
+            now[0] += 15
+            show("decoding", done, 4000)
+    rounds = [
+        ("3/10, loss 0.667", ", 63 s left"), ("6/10, loss 0.333", ", 36 s left"), ("9/10, loss 0.222", ", 9 s left"),
+        ("10/10, loss 0.200", ""), ("8/10, loss 0.250", ", 60 s left"), ("9/10, loss 0.222", ", 30 s left"),
+        ("10/10, loss 0.200", ""),
+    ]  # fmt: skip
+    expected = [f"a-run: round {words}, accuracy 50.00 %{left}" for words, left in rounds]
+    expected += ["decoding: 2,000/4,000, 30 s left", "decoding: 4,000/4,000, 0 s left"]
+    assert capsys.readouterr() == ("".join(f"{line}\n" for line in expected), "")
+
+
+def test_what_is_no_duration_is_no_timing(tmp_path):
+    path = tmp_path / "run.json"  # which anybody may have edited
+    for seconds, work, known in (("2.5", "null", Timing(2.5, "cpu", 3)), ("2.5", "4", Timing(2.5, "cpu", 3, 4))):
+        path.write_text(f'{{"seconds": {seconds}, "device": "cpu", "rounds": 3, "core_seconds": {work}}}')
+        assert read_timing(path) == known
+    for seconds, work in (("Infinity", 0), ("NaN", 0), ("-1", 0), (2.5, "Infinity"), (10**400, 0), ('"2.5"', 0)):
+        path.write_text(f'{{"seconds": {seconds}, "device": "cpu", "rounds": 3, "core_seconds": {work}}}')
+        assert read_timing(path) is None

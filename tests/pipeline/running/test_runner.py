@@ -11,11 +11,11 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from support.mistakes import line_of
 from support.official import plain, write_files
 from support.project import PATIENCE, Project, at_work, kill, make_project, results, spec, wait_for
 
 import pipeline
-from pflcore.errors import UserError
 from pipeline.dvc.recorder import Recorder
 from pipeline.running.board import Board, status_path
 from pipeline.running.options import RunOptions
@@ -27,10 +27,7 @@ from pipeline.workspace import RECORDS
 @pytest.fixture
 def project(tmp_path, monkeypatch):
     made = make_project(tmp_path, default=["tiny"])
-    own = {"PFL_CHECKPOINT_SECONDS": "0", "PFL_DEVICE": "cpu", "PFL_DATA": str(tmp_path / "data")}
-    for name, value in made.environment(**own).items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.chdir(tmp_path)
+    made.enter(monkeypatch, PFL_CHECKPOINT_SECONDS="0", PFL_DEVICE="cpu", PFL_DATA=str(tmp_path / "data"))
     return made
 
 
@@ -60,8 +57,7 @@ def test_it_says_before_it_starts_what_would_fail(project, capsys, monkeypatch):
     assert pfl_run(project, dry=True) == 0
     assert "fedrod: method fedrod does not go with training.class_weights" in capsys.readouterr().err
     monkeypatch.setenv("PFL_TRACK", "mlfow")
-    with pytest.raises(UserError, match="unknown viewer 'mlfow'"):
-        pfl_run(project)
+    assert "unknown viewer 'mlfow'" in line_of(pfl_run, project)
 
 
 def test_it_ends_where_dvc_repro_ends(project, original, capsys):
@@ -95,8 +91,7 @@ def test_only_some_cells(project):
     records = [read_run(project.root / RECORDS, run) for run in trained]
     assert sorted((run.method, run.seed) for run in records) == [("fedavg", 7), ("fedper", 7)]
     assert not (project.root / "reports/tiny").exists()
-    with pytest.raises(UserError, match="no run of these cells has the seed 3"):
-        pfl_run(project, "tiny", seeds=(3,))
+    assert "no run of these cells has the seed 3" in line_of(pfl_run, project, "tiny", seeds=(3,))
 
 
 def test_a_profile_keeps_what_was_run_in_it(project):

@@ -6,7 +6,6 @@ import pytest
 from support.fake_catalog import BASE, CATALOG, write_specs
 from support.mistakes import line_of
 
-from pflcore.errors import UserError
 from pipeline.spec.resolve import resolve
 from pipeline.spec.specs import find_specs, load_spec
 
@@ -73,21 +72,17 @@ def test_what_lies_elsewhere_or_nowhere(tmp_path: Path) -> None:
     (specs / "b.yaml").symlink_to(tmp_path / "b.yaml")
     assert message_of(specs) == "specs/a.yaml:1: extends: 'b.yaml' leads out of specs/"
     for name, message in {"../b.yaml": "leads out of specs/", "none.yaml": "cannot be read: No such file"}.items():
-        with pytest.raises(UserError, match=f"^specs/{name}: {message}"):
-            load_spec(specs / name, specs, CATALOG)
-    with pytest.raises(UserError, match=r"^specs/b\.yaml: leads out of specs/"):
-        find_specs(specs)
+        assert line_of(load_spec, specs / name, specs, CATALOG).startswith(f"specs/{name}: {message}")
+    assert line_of(find_specs, specs).startswith("specs/b.yaml: leads out of specs/")
     (specs / "b.yaml").unlink()
     (specs / "c").symlink_to(tmp_path / "c")
-    with pytest.raises(UserError, match=r"^specs/c: a linked folder"):
-        find_specs(specs)
+    assert line_of(find_specs, specs).startswith("specs/c: a linked folder")
     for message, files in {
-        r"specs/a b\.yaml: the name 'a b' is not allowed": ["a b.yaml"],
-        r"specs/.*: the name '\$\(ls\)' is not allowed": ["$(ls)/a.yaml"],
-        r"specs/table\.yml: specs end in \.yaml; rename it": ["table.yml"],
-        r"specs/a/b\.yaml: its stage would be called 'a-b', as that of specs/a\.b": ["a/b.yaml", "a.b.yaml"],
-        r"specs: no such folder; specs are YAML files in it$": [],
+        "specs/a b.yaml: the name 'a b' is not allowed": ["a b.yaml"],
+        "specs/$(ls)/a.yaml: the name '$(ls)' is not allowed": ["$(ls)/a.yaml"],
+        "specs/table.yml: specs end in .yaml; rename it": ["table.yml"],
+        "specs/a/b.yaml: its stage would be called 'a-b', as that of specs/a.b": ["a/b.yaml", "a.b.yaml"],
+        "specs: no such folder; specs are YAML files in it": [],
     }.items():
         other = write_specs(tmp_path / message, {f"specs/{name}": "title: x\n" for name in files})
-        with pytest.raises(UserError, match=f"^{message}"):
-            find_specs(other)
+        assert line_of(find_specs, other).startswith(message)

@@ -1,10 +1,11 @@
-"""What single stages do, called as the command line calls them: resumed runs, damaged inputs, detection, viewers."""
+"""What single stages do, called as the command line calls them: resumed runs, damaged inputs, tuning, viewers."""
 
 import json
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 from safetensors.torch import load_file
@@ -14,22 +15,22 @@ from support.project import make_project, spec, tree
 from support.runner import ROUNDS, Runner
 from support.tiny import stop_in
 
-from pflcore.artifacts import read_table
+from pflcore.artifacts import read_meta, read_table, write_table
 from pflcore.engine import Progress
 from pflcore.errors import UserError
 from pflcore.protocols import curve
+from pipeline.report.figures._costs import at_edge
 from pipeline.report.frame import read_frame
 from pipeline.report.write import build_report
 from pipeline.spec.run import Run
 from pipeline.stages import data, partition, tracking
-from pipeline.stages.results import index
+from pipeline.stages.results import index, select
 from pipeline.stages.tracking import tracked
-from pipeline.workspace import frame_path, run_path
+from pipeline.workspace import RECORDS, RUNS, frame_path, run_path, selection_path
 
 
-def test_a_resumed_run_ends_with_the_same_bytes(tmp_path):
-    calm, torn = (Runner(tmp_path / name) for name in ("calm", "torn"))
-    calm.train()
+def test_a_run_is_resumed_from_its_last_checkpoint_by_the_same_code(tmp_path):
+    torn = Runner(tmp_path)
     with pytest.raises(InterruptedError):
         torn.train(on_round=stop_in(ROUNDS))
     assert torn.checkpoints() == [], "they are a minute apart"
@@ -38,10 +39,8 @@ def test_a_resumed_run_ends_with_the_same_bytes(tmp_path):
             torn.train(checkpoint_every=0.0, on_round=stop_in(round_))
         assert tree(torn.out.parent) == {} and torn.checkpoints()
     torn.train()
-    assert set(tree(calm.out)) == {"rounds.parquet", "weights.safetensors"} and tree(torn.out) == tree(calm.out)
-    assert torn.said == [f"{torn.run.id}: continued from the checkpoint after round 3"]
-    assert calm.said == [] and torn.checkpoints() == []
-    timing = json.loads((tmp_path / f"torn/.pfl/timings/{torn.run.id}.json").read_text(encoding="utf-8"))
+    assert torn.said == [f"{torn.run.id}: continued from the checkpoint after round 3"] and torn.checkpoints() == []
+    timing = json.loads((tmp_path / f".pfl/timings/{torn.run.id}.json").read_text(encoding="utf-8"))
     assert timing["rounds"] == ROUNDS - 3 and timing["seconds"] > 0 and timing["device"].startswith("cpu (")
     assert 50 < timing["peak_mb"] < 100_000, "more than Python, PyTorch and the model; not bytes"
     with pytest.raises(InterruptedError):
@@ -69,26 +68,21 @@ def test_what_a_run_leaves(tmp_path):
     assert len(frame.clients) == 3 and frame.runs["run"].to_list() == [done.run.id]
     # The index has a row for it as soon as there is its report.
     (resolved,), reports = done.project.compiled().tables.values(), done.project.root / "reports"
-    with pytest.raises(UserError, match=r"table\.parquet: no such table artifact"):
-        index([resolved], reports)
+    assert "table.parquet: no such table artifact" in line_of(index, [resolved], reports)
     build_report(resolved, done.project.root, reports / "a")
     index([resolved.model_copy(update={"title": "<script>a|b*"})], reports)
     assert r"| &lt;script&gt;a\|b\* | 1 | 1 | [md](a/report.md)" in (reports / "index.md").read_text(encoding="utf-8")
 
 
-def test_a_diverging_run_ends_and_is_reported(tmp_path):
+def test_a_diverging_run_ends(tmp_path):
     wild = Runner(tmp_path, training="")
     wild.change(training={"lr": 1e30})
     wild.train(checkpoint_every=0.0)
     assert len(wild.said) == 1 and "diverged" in wild.said[0]
     assert set(tree(wild.out)) == {"rounds.parquet"}, "no weights unless they are wanted"
     assert wild.checkpoints() == [] and not list(tmp_path.glob(".pfl/states/*"))
-    assert set(read_table(wild.out / "rounds.parquet", "rounds/2")[1]["diverged"]) == {"round", "client"}
     frame = wild.evaluate()
     assert frame.runs["state"].to_list() == ["diverged"] and frame.values.empty
-    (table,) = wild.project.compiled().tables.values()
-    build_report(table, wild.project.root, tmp_path / "report")
-    assert "diverged" in (tmp_path / "report/report.md").read_text(encoding="utf-8")
 
 
 def another_schema(path):
@@ -114,18 +108,92 @@ def test_what_cannot_be_trained_is_one_error_and_no_output(tmp_path):
         with pytest.raises(UserError, match=message):
             whole.train()
         path.write_bytes(content)
-    with pytest.raises(UserError, match="device 'tpu9' cannot be used"):
-        whole.train(device="tpu9")
+    assert "device 'tpu9' cannot be used" in line_of(whole.train, device="tpu9")
     assert tree(whole.out) == {}
     whole.out.mkdir(parents=True)
     (whole.out / "rounds.parquet").write_bytes(b"PAR1 nothing of it PAR1")
-    with pytest.raises(UserError, match=f"^{whole.out}/rounds.parquet"):
-        whole.evaluate()
+    assert line_of(whole.evaluate).startswith(f"{whole.out}/rounds.parquet")
     with pytest.raises(UserError, match="clients get none of the"):
         partition.run(Run({"partition": {"name": "iid"}, "clients": 1000, "seed": 0}), whole.dataset, out)
     with pytest.raises(UserError, match="unknown dataset 'nothing'; known: "):
         data.run({"name": "nothing", "stand_in": None}, out, tmp_path / "data")
     assert not out.exists() and not whole.frame.exists()
+
+
+# Trials are trained, one is chosen by what it gave on validation samples, and runs are trained with that.
+
+SEEDS = "    seed: [0, 3]\ntable: {rows: [method], average_over: [seed]}\n"
+TUNE = """\
+tune:
+  space: {training.lr: [0.001, 0.3, 0.1]}
+  where: {method: FedAvg}
+  seeds: [7, 8]
+  trial: {training: {rounds: 3}}
+"""
+SPEC = spec(partition="{name: iid, validation_share: 0.3}", rounds=4, more=SEEDS)
+
+
+def rounds(project, run):
+    table = pd.read_parquet(project.root / run_path(run, "rounds.parquet"))
+    return table[["round", "client", "population", "correct", "total", "loss"]].astype({"population": str})
+
+
+def test_the_best_on_validation_samples_is_chosen_trained_and_reported(tmp_path):
+    def executed(name, text):
+        project = make_project(tmp_path / name, {"specs/tiny.yaml": text}, default=["tiny"])
+        project.compile()
+        project.execute(compilation := project.compiled())
+        return project, compilation
+
+    project, compilation = executed("tuned", SPEC + TUNE)
+    (selection,) = compilation.selections.values()
+    means = []
+    for trial in selection.trials:
+        tables = [rounds(project, run.id) for run in trial.runs]  # the window is of one round
+        own = [one[(one["population"] == "validation") & one["round"].isin([2, 3])] for one in tables]
+        sums = [one.groupby("round")[["correct", "total"]].sum() for one in own]
+        means.append(sum((100 * one["correct"] / one["total"]).mean() for one in sums) / 2)
+    written = json.loads((project.root / selection_path(selection.id)).read_text())
+    assert [trial["mean"] for trial in written["trials"]] == pytest.approx(means) and len(set(means)) == 3
+    chosen = written["chosen"]
+    assert chosen == selection.trials[max(range(3), key=means.__getitem__)].chosen
+    # Tuned runs are the runs with what was chosen.
+    rate = chosen["training.lr"]
+    by_hand, plain = executed("by_hand", SPEC.replace(" lr: 0.1", f" lr: {rate}"))
+    runs = {(run.method, run.seed): run.id for run in plain.runs.values()}
+    tuned = [run for run in compilation.runs.values() if run.tuned]
+    assert len(tuned) == 2
+    for run in tuned:
+        assert rounds(project, run.id).equals(rounds(by_hand, runs["fedavg", run.seed]))
+        assert read_meta(project.root / run_path(run.id, "rounds.parquet"), "rounds/2")["chosen"] == chosen
+    page = (project.root / "reports/tiny/report.md").read_text(encoding="utf-8")
+    section = page.partition("## Tuning")[2].partition("## Partitions")[0]
+    assert "To choose from: training.lr 0.001, 0.3, 0.1." in section and "FedPer" not in section
+    shown = str(rate) if rate == 0.1 else f"{rate}\\*"  # at the edge of the space
+    (line,) = [line for line in section.splitlines() if line.startswith("| FedAvg")]
+    assert line.split()[:6] == ["|", "FedAvg", "|", shown, "|", "3"]
+    assert "3 of 3" in line and "18 (4.5×)" in line
+    tried = pd.read_csv(project.root / "reports/tiny/figures/tuning.csv")
+    assert len(tried) == 6 and tried["chosen"].sum() == 2 and sorted(set(tried["training.lr"])) == [0.001, 0.1, 0.3]
+    # Of equal trials the first is chosen, and none that diverged under any seed.
+    out = tmp_path / "out.json"
+    same, _ = read_table(project.root / run_path(tuned[0].id, "rounds.parquet"), "rounds/2")
+
+    def choose(*diverged):
+        for number, trial in enumerate(selection.trials):
+            end = {"round": 2, "client": 0} if number in diverged else None
+            for run, state in zip(trial.runs, (None, end), strict=True):
+                write_table(project.root / run_path(run.id, "rounds.parquet"), same, "rounds/2", diverged=state)
+        select(selection.id, project.root / RECORDS, project.root / RUNS, out)
+        return json.loads(out.read_text())["chosen"]
+
+    assert choose() == selection.trials[0].chosen and choose(0) == selection.trials[1].chosen
+    assert "all 3 trials diverged; widen the space" in line_of(choose, 0, 1, 2)
+
+
+def test_values_at_the_edge_of_a_space():
+    assert at_edge(0.3, [0.001, 0.3, 0.1]) and at_edge(0.001, [0.001, 0.3, 0.1])
+    assert not any((at_edge(0.1, [0.001, 0.3, 0.1]), at_edge("sgd", ["sgd", "adam"]), at_edge(0.1, [0.1])))
 
 
 SHAPES = """\

@@ -12,6 +12,7 @@ import pytest
 import yaml
 from support.command import pfl as pfl
 from support.markdown import ROOT
+from support.mistakes import line_of
 from support.own_parts import BACKBONE, METHOD, SCALING, own_parts
 from support.project import Project, make_project, tree
 from support.tiers import few_of
@@ -40,9 +41,7 @@ from pipeline.workspace import Workspace
 @pytest.fixture(autouse=True)
 def study(tmp_path, monkeypatch):
     project = Project(tmp_path)
-    for name, value in project.environment().items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.chdir(tmp_path)
+    project.enter(monkeypatch)
     yield project
     use_study(tmp_path / "nowhere")
 
@@ -114,8 +113,7 @@ def test_where_a_study_cannot_be_is_one_line_and_nothing_is_left(study, tmp_path
             create(tmp_path / folder, source)
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken/.git").write_text("gitdir: nowhere")
-    with pytest.raises(UserError, match=r"broken/new: not a git repository: "):  # git's own reason
-        create(tmp_path / "broken/new")
+    assert "broken/new: not a git repository: " in line_of(create, tmp_path / "broken/new")  # git's own reason
     (tmp_path / "broken/.git").unlink()
     (tmp_path / "broken").rmdir()
     with monkeypatch.context() as patch:
@@ -134,8 +132,7 @@ def test_folders_that_are_called_specs_are_not_all_studies(tmp_path):
     for folder in (deep, tmp_path / "specs"):
         folder.mkdir(parents=True)
     assert Workspace.find(tmp_path).root == tmp_path
-    with pytest.raises(UserError, match="neither here nor above"):
-        Workspace.find(deep)
+    assert "neither here nor above" in line_of(Workspace.find, deep)
     (tmp_path / ".pfl").mkdir()
     assert Workspace.find(deep).root == tmp_path
     (tmp_path / "below/pyproject.toml").write_text("[tool.pfl]\n")
@@ -290,8 +287,7 @@ def test_own_parts_are_listed_described_and_completed(own, capsys):
     own.write("methods/mine.py", METHOD.replace("loss is scaled", "loss is doubled"))
     assert load_catalog(own.root).entry("method", "mine").summary == "FedAvg whose loss is doubled."
     (own.root / "methods/mine.py").unlink()
-    with pytest.raises(UserError, match=r"specs/own\.yaml:12: grid\.axes\.method\.Mine: unknown method 'mine'"):
-        own.compiled()
+    assert "specs/own.yaml:12: grid.axes.method.Mine: unknown method 'mine'" in line_of(own.compiled)
 
 
 def test_an_edit_makes_exactly_its_runs_stale(own, tmp_path):
