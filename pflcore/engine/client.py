@@ -21,7 +21,7 @@ from pflcore.engine.optimizers import learning_rate, make_optimizer
 from pflcore.errors import UserError
 from pflcore.faults import during
 from pflcore.groups import Groups, Roles, Tensors, add_prefix, pick
-from pflcore.method import Batch, ClientView, Federation, LocalState, Method, OwnSamples, name_of
+from pflcore.method import Batch, ClientView, Federation, LocalState, Method, OwnSamples, model_part, name_of
 from pflcore.seeds import torch_seed
 from pflcore.settings import Training
 from pflcore.task import Classification, Task
@@ -223,7 +223,12 @@ class Trainer:
     def measured(self, state: Tensors) -> Tensors:
         """Return the entries of a client's state for its measurement, with class weights if it is tuned first."""
         weights = pick(state, [CLASS_WEIGHTS]) if self.tuning else {}
-        return {**self.method.eval_state(state), **weights}
+        measured = self.method.eval_state(state)
+        if missing := model_part(state).keys() - measured.keys():
+            raise UserError(
+                f"method {name_of(self.method)}: eval_state lacks {min(missing)!r}; return all of the model"
+            )
+        return {**measured, **weights}
 
     def predict(self, state: Tensors, inputs: Tensor) -> Tensor:
         """Return the logits with which a client is measured; `state` is from :meth:`measured`."""

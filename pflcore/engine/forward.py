@@ -107,8 +107,8 @@ class Stateless:
         new = [(*self.places[name], tensor) for name, tensor in state.items() if name in self.places]
         if len(new) < len(self.places):
             missing = next(name for name in self.places if name not in state)
-            needed = "a method's eval_state, and every state that it makes for local.forward, needs all of the model"
-            raise UserError(f"a forward pass lacks {missing!r}: {needed}, buffers too")
+            needed = "a state for local.forward needs all entries of the model, buffers too"
+            raise UserError(f"a forward pass lacks {missing!r}: {needed}")
         before = [own[key] for own, key, _ in new]
         try:
             for own, key, tensor in new:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from support.by_hand import SEED, Rounds
+from support.mistakes import line_of
 from support.tiny import backbone, federation, method, result_bytes, run, run_by_all, training
 from torch import nn
 
@@ -46,6 +47,40 @@ def test_a_client_predicts_with_its_own_facts_also_where_it_keeps_nothing():
         counts = torch.tensor([int((own == one).sum()) for one in range(4)])
         loss = hand.loss(client, dict(result.weights), logits=lambda _, made, counts=counts: made * counts)
         np.testing.assert_allclose(result.loss[client], loss, rtol=1e-4)
+
+
+MISTAKES = {  # what a method does, and what is said of it
+    "eval_state": (
+        lambda self, state: {n: t for n, t in state.items() if n != "head.bias"},
+        ": eval_state lacks 'head.bias'",
+    ),
+    "predict": (lambda self, local, state, inputs: local.forward({}, inputs), "a forward pass lacks 'conv1.weight'"),
+    "loss": (lambda self, local, state, batch: None, "the loss of a step must be a tensor of one number, not NoneType"),
+    "phases": (lambda self: (), "method fedavg: phases() names no phase"),
+}
+SERVERS = {
+    "returned NoneType": lambda server: None,
+    "returned float64 [4] as 'head.bias'; it was float32 [4]": lambda server: {"head.bias": torch.zeros(4).double()},
+    "returned float32 [3] as 'head.bias'; it was float32 [4]": lambda server: {"head.bias": torch.zeros(3)},
+    "returned float32 [1] as 'more'; it was no tensor": lambda server: {"more": torch.zeros(1)},
+}
+
+
+def test_what_breaks_the_contract_is_a_line_under_every_executor():
+    for executor in ("sequential", "pooled", "stacked"):
+        for name, (own, words) in MISTAKES.items():
+            wrong = type("FedAvg", (FedAvg,), {name: own})()
+            assert words in line_of(run, wrong, CONVNET, executor=executor), (executor, name)
+
+        class Served(FedAvg):
+            def update_server(self, server, roles, updates):
+                more = self.change(server)
+                return more and replace(server, shared={**server.shared, **more})
+
+        for words, change in SERVERS.items():
+            served = type("FedAvg", (Served,), {"change": staticmethod(change)})()
+            line = line_of(run, served, CONVNET, executor=executor)
+            assert "update_server" in line and words in line, (executor, words)
 
 
 def test_all_clients_that_train_do_once_what_comes_before_the_first_round(tmp_path):

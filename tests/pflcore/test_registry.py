@@ -98,6 +98,9 @@ def test_values_outside_their_bounds_and_other_types_are_refused():
     for hint in ("list[int]", "int | str", "object"):
         with pytest.raises(TypeError, match=r"Odd\.value: an option is bool, int, float or str"):
             describe_options(make_dataclass("Odd", [("value", hint, option(1, help="Odd."))]))
+    for default, words in ((1, "write an option as value: int = option"), (option("x", help="A."), "its default 'x'")):
+        with pytest.raises(TypeError, match=rf"Odd\.value: {words}"):
+            describe_options(make_dataclass("Odd", [("value", "int", default)]))
 
 
 def test_settings_are_explained_and_bounded():

@@ -97,6 +97,20 @@ def test_what_a_scheme_cannot_do(monkeypatch):
             make(name, samples, clients, **options)
 
 
+def test_a_split_gives_every_sample_a_client_that_there_is(monkeypatch):
+    scheme, count = PARTITIONS.create("iid"), len(SAMPLES)
+    for owners, words in (
+        (np.arange(count) % 4, r"split returned client 3; the 3 clients are counted from 0"),
+        (np.full(count, -2), "split returned client -2"),
+        (np.zeros(count), f"an integer for each of {count:,} samples, not float64 of shape"),
+        (np.zeros(2, int), r"not int64 of shape \(2,\)"),
+        (None, "not NoneType"),
+    ):
+        monkeypatch.setattr(type(scheme), "split", lambda *_, owners=owners: owners)
+        with pytest.raises(UserError, match=f"^partition 'iid': .*{words}"):
+            partition(scheme, SAMPLES, 3, 0)
+
+
 def test_coarse_classes_gives_everyone_five_classes_in_equal_parts_or_one():
     held = make("coarse_classes", HUNDRED, 100)
     train, test = class_counts(held.train, HUNDRED), class_counts(held.test, HUNDRED)

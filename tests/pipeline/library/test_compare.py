@@ -36,6 +36,7 @@ def write(root, name, rows, **changes):
 def test_cells_of_two_tables(tmp_path):
     specs = {f"specs/{name}.yaml": spec() for name in ("b/c", *"defghij")}
     decimals = spec(more="table: {rows: [method], decimals: 1}")
+    specs["specs/k.yaml"] = spec(more="table: {rows: [method], metric: final}")
     study = Study(make_project(tmp_path, {**specs, "specs/a.yaml": decimals}).workspace())
     for at, name in enumerate(("a", "b/c")):
         rows = {label: {"x": own[at]} for label, own in CELLS.items() if own[at] is not None}
@@ -59,6 +60,16 @@ def test_cells_of_two_tables(tmp_path):
     report(table([published], ["method"], [], spec="i"), tmp_path, tmp_path / "reports/i")
     (pair,) = tables.compare(study, "i", "e")
     assert (pair.first, pair.second, pair.verdict) == ("— (70.25±0.50)", "81.00±0.00", tables.NOT_RUN)
+    # Only the seeds that both have are compared: the second is worse by 1 under each, though its mean is higher.
+    write(tmp_path, "e", {"M": {"w": [None, 79.0, 79.5, 81.1]}})
+    write(tmp_path, "d", {"M": {"w": [50.0, 80.0, 80.5, 82.0]}})
+    (pair,) = tables.compare(study, "d", "e")
+    assert (pair.difference, pair.verdict) == ("\N{MINUS SIGN}0.97 (3 shared seeds)", tables.BEYOND)
+    assert line_of(tables.compare, study, "d", "e", {"setting": "z"}).startswith("--where setting=z: no label of this")
+    write(tmp_path, "k", {"M": {"w": [81.0]}}, metric="final")
+    line = "d shows last_rounds and k shows final; compare tables of one metric"
+    assert line_of(tables.compare, study, "d", "k") == line
+    write(tmp_path, "d", {"M": {"s": [80.0], "t": [80.5]}})
     with pytest.raises(UserError, match="no axis of these tables; did you mean 'setting'"):
         tables.compare(study, "f", "d", {"setings": "t"})
     for specs, line in {

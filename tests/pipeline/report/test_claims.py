@@ -5,11 +5,12 @@ from collections import Counter
 import numpy as np
 import pytest
 from scipy import stats
-from support.report_demo import by_seed, cell, changed, claim, report, results_of, table
+from support.report_demo import by_seed, cell, changed, claim, report, results_of, table, write_evaluation
 
 from pipeline.report.agreement import Agreement, count_within
 from pipeline.report.claim_tables import all_pairs, weakest_pairs
 from pipeline.report.claims import judge_claims
+from pipeline.spec.metrics import Quantity
 
 A_BEATS, MINUS = claim({"method": ["A"]}, {"method": ["B", "C"]}), "\N{MINUS SIGN}"
 
@@ -103,6 +104,31 @@ def test_verdicts_on_obtained_values(tmp_path):
     shared = {"A": {"x": [80.0, 81.0, 82.0, 70.0]}, "B": {"x": [79.0, 80.5, 81.0]}}
     effect = found(tmp_path / "shared", shared)[0].judged[0].effect
     assert (effect.n, effect.difference) == (3, pytest.approx(2.5 / 3))  # though the mean is lower
+
+
+def test_a_spread_is_that_of_seeds_and_costs_are_better_if_they_are_lower(tmp_path):
+    # Both settings are averaged. B differs more between them, A more between its seeds.
+    rows = {"A": {"x": [70.0, 80.0, 60.0, 75.0], "y": [70.0, 82.0, 64.0, 75.0]}}
+    rows["B"] = {"x": [70.0, 71.0, 72.0, 70.0], "y": [30.0, 30.0, 33.0, 31.0]}
+    one = by_seed(tmp_path, rows, claim({"method": ["B"]}, {"method": ["A"]}, "steadier"))
+    merged = [cell({"method": name}, [run for own in one.cells for run in own.runs if run[0] == name]) for name in "AB"]
+    one = changed(one, cells=merged, columns=[], labels={"method": ["A", "B"]})
+    (judgement,) = judge_claims(results_of(one, tmp_path))
+    (pair,) = judgement.obtained.judged
+    spreads = [np.std([np.mean(both) for both in zip(*rows[name].values(), strict=True)]) for name in "BA"]
+    assert [value.mean for value in pair.values] == pytest.approx(spreads)
+    assert pair.effect.difference == pytest.approx(spreads[1] - spreads[0])
+    assert pair.effect.low < pair.effect.difference < pair.effect.high and judgement.obtained.verdict == "holds"
+    # Fewer rounds are better, unless the table says otherwise.
+    quantity = Quantity(metric="rounds_to", accuracy=50.0)
+    rows = {"A": {"x": [3.0, 4.0, 3.5]}, "B": {"x": [9.0, 11.0, 9.5]}}
+    for better, verdict in ((None, "holds"), ("lower", "holds"), ("higher", "fails")):
+        made = by_seed(tmp_path, rows, A_BEATS, metric="rounds_to", better=better)
+        for own in made.cells:
+            for run, value in zip(own.runs, rows[own.labels["method"]]["x"], strict=True):
+                write_evaluation(tmp_path, run, {quantity.key: {"mean": value, "std": 0.0, "n": 1}})
+        made = changed(made, cells=[own.model_copy(update={"quantity": quantity}) for own in made.cells])
+        assert judge_claims(results_of(made, tmp_path))[0].obtained.verdict == verdict
 
 
 def test_columns_say_what_is_compared(tmp_path):

@@ -96,6 +96,26 @@ def test_clients_beside_local_and_by_their_noise(tmp_path):
     assert data["accuracy"] == accuracy.tolist() and data["noise"] == [0, 12.5, 25] * 2
 
 
+def test_clients_are_compared_with_one_row_of_local_under_their_own_condition(tmp_path):
+    """Run ids are such that their order, which says nothing, would choose others."""
+    noise = {"condition": {"name": "label_noise"}}
+    lines = [  # method, column, run, seed, and more of its record
+        *(("Local", "x", "z", 0, {}), ("Local", "y", "a", 0, noise), ("A", "x", "1", 0, {}), ("A", "y", "2", 0, noise)),
+        *(("Local", "p", "f", 1, {}), ("Local", "q", "e", 1, {}), ("A", "p", "3", 1, {}), ("A", "q", "4", 1, {})),
+        *(("Local", "u", "m", 2, {}), ("Local, tuned", "u", "k", 2, {}), ("A", "u", "5", 2, {})),
+        *(("Local", "u", "l", 3, {}), ("Local, tuned", "u", "n", 3, {}), ("A", "u", "6", 3, {})),
+    ]
+    runs = {}
+    for method, column, run, seed, more in lines:
+        of = record("local" if "Local" in method else "fedavg", seed=seed) | more
+        runs.setdefault((method, column), {})[run] = of
+        write_rounds(tmp_path, run, [100, 90])
+    data = sections_of(fd.study(tmp_path, runs, figures=["gain"]), tmp_path)["gain"].data
+    assert dict(zip(data["run"], data["local"], strict=True)) == {
+        **{"1": "z", "2": "a", "3": "f", "4": "e", "5": "m", "6": "l"}
+    }
+
+
 def test_what_analyses_found(tmp_path):
     # Embeddings: two pairs that lie together and one client that lies with the wrong group.
     at = {3: (0.0, 0.0, 4), 1: (0.0, 1.0, 4), 7: (9.0, 9.0, 6), 5: (9.0, 8.0, 6), 8: (0.0, -2.0, 6)}

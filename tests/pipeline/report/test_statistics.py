@@ -59,6 +59,10 @@ def test_ties_are_paired_by_seeds_and_corrected_for_all_comparisons():
     best, near = {0: 70.0, 1: 80.0, 2: 90.0}, {0: 69.0, 1: 78.5, 2: 88.0}  # t is √27, so p is 0.035: enough for one
     assert ours.significant([(best, near)]) == [True] and ours.significant([(best, near)] * 2) == [False, False]
     # Seeds are paired by their number, and one decides nothing.
+    # What is known of the spread of others helps, though they have no verdict.
+    others = [(best, {0: 40.0, 1: 50.1, 2: 60.2}), (best, {0: 30.0, 1: 40.1, 2: 49.9})]
+    wide = {0: 69.0, 1: 78.0, 2: 89.0}
+    assert ours.significant([(best, wide)]) == [False] and ours.significant([(best, wide)], others) == [True]
     unlike = [{2: 79.8, 0: 60.0, 1: 70.1}, {2: 10.0}, {3: 1.0, 4: 2.0}]
     assert ours.significant([(best, other) for other in unlike]) == [True, None, None]
 

@@ -8,7 +8,7 @@ from support import report_demo as rd
 from support.fake_catalog import write_specs
 from support.figure_demo import record, write_analysis
 from support.pages import squeezed
-from support.report_demo import RECORD, by_seed, cell, report, results_of, table, with_records, write_run
+from support.report_demo import RECORD, by_seed, cell, changed, report, results_of, table, with_records, write_run
 from support.rounds import rounds_table
 
 from pflcore.artifacts import write_table
@@ -197,6 +197,17 @@ def test_quantities_of_runs(tmp_path):
     up, never, early, late = (one.obtained for one in results_of(made, tmp_path).cells)
     # It rises as 80 (1 - 0.8 exp(-r / 20)), give or take a point.
     assert up == Value(1e9) and never is None and early.mean == 10 and 40 <= late.mean <= 60
+    # A mean over the runs that reach an accuracy would be too good, and nothing is a percentage of 0.
+    write_run(tmp_path, "slow", 30.0, clients=2)
+    both = cell({"m": "A"}, ["run", "slow"]).model_copy(update={"quantity": asked[3]})
+    (reached,) = results_of(table([both], ["m"], []), tmp_path).cells
+    assert (reached.obtained, reached.verdict, reached.n) == (None, "not reached", 0)
+    zero = [shows(Quantity(metric="bytes_up")), shows(Quantity(metric="bytes_up", percent_of={"m": "A"}), "B")]
+    for mean, share in ((0.0, None), (8.0, 100.0)):
+        rd.write_evaluation(tmp_path, "run", {"bytes_up": {"mean": mean, "std": 0.0, "n": 1}})
+        of_a = results_of(table(zero, ["m"], []), tmp_path).cells[1].obtained
+        assert (of_a and of_a.mean) == share
+    (tmp_path / "artifacts/runs/run/figures.json").unlink()
     # The added parameters of a method: prompts, in each of two blocks three of eight numbers.
     vit = {"name": "tiny_vit", "depth": 2, "dim": 8, "heads": 2, "head_dim": 4, "mlp_dim": 12, "patch": 4}
     changes = {"backbone": vit, "method": {"name": "prompts", "count": 3}, "training": {"rounds": 1}}
@@ -232,6 +243,11 @@ def test_numbers_in_print_and_verdicts_on_their_digits(tmp_path):
     made = table([shows(Quantity(metric="parameters"), published=printed)], ["m"], [])
     made = with_records(tmp_path, made, {"run": {**RECORD, "backbone": backbone}})
     for counted, verdict in ((45_178, "match"), (45_180, "differs")):  # it may be cut off
+        rd.write_evaluation(tmp_path, "run", {"parameters": {"mean": counted, "std": 0.0, "n": 1}})
+        assert [one.verdict for one in results_of(made, tmp_path).cells] == [verdict]
+    bound = printed.model_copy(update={"printed": "< 45.17 K"})
+    made = changed(made, cells=[one.model_copy(update={"published": bound}) for one in made.cells])
+    for counted, verdict in ((45_169, "match"), (45_170, "differs"), (12, "match")):
         rd.write_evaluation(tmp_path, "run", {"parameters": {"mean": counted, "std": 0.0, "n": 1}})
         assert [one.verdict for one in results_of(made, tmp_path).cells] == [verdict]
     numbers = {"n": (0, 692, 45_178, 999_999, 1.2e10, 1.76e12), "B": (12, 45_600, 45_600_000)}
