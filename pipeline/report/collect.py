@@ -200,7 +200,7 @@ def _count(shown: Shown, run: Run, root: Path) -> dict[str, float]:
         return {}
     metrics = sorted({quantity.metric or "" for quantity in shown.values()})
     flops = [metric for metric in metrics if metric.endswith("flops")]
-    parts = {name: run.record[name] for name in ("dataset", "backbone", "method", "training")}
+    parts = {name: run.record[name] for name in ("dataset", "clients", "backbone", "method", "training")}
     key = hashlib.sha256(f"{fingerprint()}{flops}{canonical_json(parts)}".encode()).hexdigest()[:16]
     path = root / COUNTS / f"{key}.json"
     if not path.is_file():

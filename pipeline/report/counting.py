@@ -73,7 +73,7 @@ def _count(run: Run, flops: Collection[str], device: torch.device) -> dict[str, 
 
 
 def blank(run: Run, device: torch.device | None = None) -> FederatedData | None:
-    """Return two clients with five zero samples of the run's size; None if only the data tell classes or size."""
+    """Return the run's clients with the same five zero samples of its size; None if only data tell classes or size."""
     device, chosen = device or torch.device("cpu"), run.options("dataset")
     stand_in = chosen.pop("stand_in", None)
     dataset = DATASETS.create(run.dataset, **chosen)
@@ -83,7 +83,7 @@ def blank(run: Run, device: torch.device | None = None) -> FederatedData | None:
     is_text, rows = dataset.kind == TEXT, np.arange(5)
     dtype = np.float32 if dataset.kind == ARRAYS else np.uint8
     zeros = np.zeros((5, dataset.shape[0] + 1) if is_text else (5, *dataset.shape), dtype)
-    held = [rows, rows]
+    held = [rows] * run.clients
     data = FederatedData.from_arrays(zeros, rows % classes, held, held, *dataset.normalisation, classes, device)
     if run.features:
         zeros = np.zeros((5, _width(canonical_json(run.data))), np.float32)

@@ -106,6 +106,11 @@ def test_every_promise_names_a_test_that_exists() -> None:
     assert len(promises) > 20 and all("::test_" in line for line in promises)
     for file, test in re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", text):
         assert re.search(rf"^def {test}\(", (ROOT / file).read_text("utf-8"), re.MULTILINE), test
+    traps = re.findall(r"`pytest (tests/[\w/.]+)[^`]* -k (\w+)`", (ROOT / "docs/traps.md").read_text("utf-8"))
+    assert len(traps) > 6
+    for place, part in traps:  # a part of a test's name, or of the id of a case
+        files = [*(ROOT / place).glob("*.py"), *(ROOT / place).glob("*.yaml")] or [ROOT / place]
+        assert any(part in one.read_text("utf-8") for one in files), part
 
 
 @pytest.mark.matrix
