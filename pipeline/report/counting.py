@@ -83,7 +83,7 @@ def blank(run: Run, device: torch.device | None = None) -> FederatedData | None:
     is_text, rows = dataset.kind == TEXT, np.arange(5)
     dtype = np.float32 if dataset.kind == ARRAYS else np.uint8
     zeros = np.zeros((5, dataset.shape[0] + 1) if is_text else (5, *dataset.shape), dtype)
-    held = [rows] * run.clients
+    held = [rows] * run.record.get("clients", 1)  # the record of an encoder's data has none
     data = FederatedData.from_arrays(zeros, rows % classes, held, held, *dataset.normalisation, classes, device)
     if run.features:
         zeros = np.zeros((5, _width(canonical_json(run.data))), np.float32)
