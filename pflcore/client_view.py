@@ -119,9 +119,7 @@ class ClientView:
             if isinstance(value, Tensor) and value.ndim == 0:
                 return value, {}
             found = f"shape {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
-            raise UserError(
-                f"the loss of a step must be a tensor of one number, not {found}; does it return its value?"
-            )
+            raise TypeError(f"a loss must be a tensor of one number, not {found}; does the method's loss() return it?")
 
         gradients, value, _ = self.differentiate(checked, params)
         return gradients, value

@@ -53,8 +53,9 @@ def check_server(method: str, before: Server, after: object) -> None:
     """Raise :class:`UserError` unless `after` is a server whose shared entries have the names, shapes and types that
     they had `before`: clients would train with what they get, or fail much later."""
     where = f"method {method}: update_server"
-    if not isinstance(after, Server):
-        raise UserError(f"{where} returned {type(after).__name__}; return dataclasses.replace(server, shared=...)")
+    if not isinstance(after, Server) or not isinstance(after.shared, dict):
+        found = type(after.shared if isinstance(after, Server) else after).__name__
+        raise UserError(f"{where} returned {found}; return dataclasses.replace(server, shared=...)")
     for name in [*before.shared, *after.shared]:
         old, new = (
             f"{one.dtype} {list(one.shape)}".removeprefix("torch.") if isinstance(one, Tensor) else "no tensor"

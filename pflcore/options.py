@@ -75,7 +75,7 @@ def _options_of(cls: type) -> tuple[OptionInfo, ...]:
         where = f"{cls.__qualname__}.{field.name}"
         kind, required = _parse(hints[field.name], where), field.default is dataclasses.MISSING
         if "help" not in field.metadata:
-            raise TypeError(f"{where}: write an option as {field.name}: {field.type} = option(default, help='...')")
+            raise TypeError(f"{where}: write an option as {field.name}: {kind[0]} = option(default, help='...')")
         info = OptionInfo(field.name, *kind, required, None if required else field.default, **field.metadata)
         for item in info.default if info.many and isinstance(info.default, tuple) else [info.default]:
             if not (required or (item is None and info.optional)) and (reason := _misfit(item, info)):

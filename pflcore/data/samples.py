@@ -92,7 +92,7 @@ class Samples:
         if len(self.mean) != channels or len(self.std) != channels or not all(s > 0 for s in self.std):
             needed = f"need one number for each of the {channels} channels, and a std above 0"
             if not channels:
-                needed = f"are of uint8 images, and the inputs are {self.inputs.dtype}; leave mean and std out"
+                needed = f"are of images, and these are {self.kind} of {self.inputs.dtype}; leave mean and std out"
             raise UserError(f"{where}: mean {self.mean} and std {self.std} {needed}")
         check_labels(self.labels, self.classes, where)
         if self.is_arrays:

@@ -126,7 +126,8 @@ class Dataset(Entry, ABC):
 
         `more` are further fields. Raises :class:`UserError` for another number than :attr:`expected`, or bad labels.
         """
-        found = int(train.sum()), int((~train).sum())
+        trains = int(np.count_nonzero(train))
+        found = trains, len(train) - trains
         if train.dtype == bool and self.expected not in (None, found):  # other types are refused below
             train_count, test_count = self.expected or found
             raise UserError(

@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from pflcore.errors import UserError
 from pflcore.groups import Groups, Tensors
 
 # Options of attention with values that change nothing.
@@ -102,13 +101,13 @@ class Stateless:
         self.places = {name: place for name, place in places.items() if name in entries}
 
     def __call__(self, state: Tensors, inputs: Tensor) -> Any:
-        """Return the model's output; entries of `state` that are not the model's are ignored. Raises :class:`UserError`
+        """Return the model's output; entries of `state` that are not the model's are ignored. Raises ``ValueError``
         if one of the model's is missing, since the entry of some other client would take its place."""
         new = [(*self.places[name], tensor) for name, tensor in state.items() if name in self.places]
         if len(new) < len(self.places):
             missing = next(name for name in self.places if name not in state)
             needed = "a state for local.forward needs all entries of the model, buffers too"
-            raise UserError(f"a forward pass lacks {missing!r}: {needed}")
+            raise ValueError(f"a forward pass lacks {missing!r}: {needed}")
         before = [own[key] for own, key, _ in new]
         try:
             for own, key, tensor in new:

@@ -203,8 +203,8 @@ class RunState:
         return {name: parts[name] for name in self.carried}
 
     def _server(self, round_: int) -> Server:
-        """Return the server that a method receives, with `federation` and `round`."""
-        return replace(self.server, federation=self.federation, round=round_)
+        """Return the server that a method receives, with `federation` and `round`; its `shared` may be changed."""
+        return replace(self.server, shared={**self.server.shared}, federation=self.federation, round=round_)
 
     @contextmanager
     def _measuring(self) -> Iterator[None]:

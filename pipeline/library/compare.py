@@ -16,6 +16,7 @@ from pipeline.library.study import Study, labels_of
 from pipeline.report.frame import Value
 from pipeline.report.printed import NO_VALUE, format_value, signed
 from pipeline.report.statistics import significant
+from pipeline.spec.table import ResolvedTable
 
 SAME, BEYOND, CHANCE = "the same", "beyond chance", "within chance"
 ONE_SEED, NOT_RUN = "fewer than two seeds", "not obtained"
@@ -43,9 +44,10 @@ def compare(study: Study, first: str, second: str, where: Mapping[str, str] | No
     labels match, or several cells of one table have the same labels.
     """
     where, tables = where or {}, [study.table(spec) for spec in (first, second)]
-    metrics = [Found.of(study.workspace, spec).table.metric for spec in (first, second)]
-    if metrics[0] != metrics[1]:
-        raise UserError(f"{first} shows {metrics[0]} and {second} shows {metrics[1]}; compare tables of one metric")
+    ours, theirs = (_shown(Found.of(study.workspace, spec).table) for spec in (first, second))
+    if not set(ours) & set(theirs):
+        both = f"{first} shows {', '.join(ours)} and {second} shows {', '.join(theirs)}"
+        raise UserError(f"{both}; compare tables of one metric")
     shapes = [labels_of(table) for table in tables]
     known = list(dict.fromkeys(shapes[0] + shapes[1]))
     if unknown := [axis for axis in where if axis not in known]:
@@ -73,6 +75,12 @@ def compare(study: Study, first: str, second: str, where: Mapping[str, str] | No
     differ = significant([(_by_seed(one), _by_seed(other)) for one, other in pairs.values()])
     decimals = Found.of(study.workspace, first).table.decimals
     return [_pair(", ".join(at), *pairs[at], beyond, decimals) for at, beyond in zip(pairs, differ, strict=True)]
+
+
+def _shown(table: ResolvedTable) -> list[str]:
+    """Return what the cells of a table show, as far as it differs."""
+    shown = [f"{one.key} in {one.unit}".strip() if one else table.metric for one in (at.quantity for at in table.cells)]
+    return list(dict.fromkeys(shown))
 
 
 def _by_seed(row: Row) -> dict[int, float]:

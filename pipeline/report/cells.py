@@ -21,8 +21,8 @@ MATCH, DIFFERS = "match", "differs"
 """Verdicts on a quantity: obtained and published value differ by less than one in the last printed digit, which may be
 rounded or cut off; or by more."""
 TRIAL, MISSING, DIVERGED, ABSENT, UNPUBLISHED = "trial", "missing", "diverged", "absent", "no published value"
-MISPRINTED, NO_GLOBAL, NOT_REACHED = "misprint", "no global model", "not reached"
-_OF_RUNS = TRIAL, MISSING, DIVERGED, ABSENT, UNPUBLISHED, MISPRINTED, NO_GLOBAL, NOT_REACHED
+MISPRINTED, NO_GLOBAL, NOT_REACHED, OF_ZERO = "misprint", "no global model", "not reached", "percent of 0"
+_OF_RUNS = TRIAL, MISSING, DIVERGED, ABSENT, UNPUBLISHED, MISPRINTED, NO_GLOBAL, NOT_REACHED, OF_ZERO
 VERDICTS = (WITHIN, BEYOND, NO_VERDICT, MATCH, DIFFERS, *_OF_RUNS)
 SMOKE = "smoke"
 """The profile whose numbers mean nothing, so no obtained value is marked as the best."""
@@ -113,7 +113,9 @@ def _reference(
 def _to_percent(cell: Cell, quantity: Quantity, whole: Value | None) -> None:
     """Replace the obtained value by its percentage of `whole`, or by how many percent it exceeds `whole`."""
     cell.by_seed = {}
-    if not cell.obtained or not whole or not whole.mean:  # nothing is a percentage of 0
+    if cell.obtained and whole and not whole.mean:
+        cell.verdict = OF_ZERO
+    if not cell.obtained or not whole or not whole.mean:
         cell.obtained = None
         return
     percent = 100.0 * cell.obtained.mean / whole.mean
@@ -122,7 +124,7 @@ def _to_percent(cell: Cell, quantity: Quantity, whole: Value | None) -> None:
 
 def _judge(cell: Cell, planned: TableCell, profile: str) -> None:
     """Set the verdict of a cell, and its noise if the values depend on chance."""
-    if cell.verdict in (DIVERGED, NO_GLOBAL, NOT_REACHED):
+    if cell.verdict in (DIVERGED, NO_GLOBAL, NOT_REACHED, OF_ZERO):
         return
     if not cell.runs:
         cell.verdict = ABSENT

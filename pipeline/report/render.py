@@ -305,7 +305,7 @@ def _opened(report: SpecReport, cell: Cell | None, text: PrintedCell) -> dict[st
     outcomes = []
     for run in (report.results.runs[run] for run in cell.runs):
         value = format_value(run.values_of(cell.client).get(key), report.table.decimals)
-        without = DIVERGED if run.diverged else cell.verdict if run.made else "not run yet"
+        without = DIVERGED if run.diverged else NO_VALUE if run.made else "not run yet"
         outcomes.append((run.id, f"seed {run.resolved.seed}: {value or without}"))
     title = (*cell.key(layout.row_axes), layout.column_title(cell.key(layout.column_axes)))
     known = [(name, value) for name, value in facts.items() if value]

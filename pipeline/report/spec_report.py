@@ -120,7 +120,8 @@ class SpecReport:
             if cell.verdict in (MISSING, DIVERGED):
                 counts[cell.verdict] += 1
             elif cell.runs:
-                counts["done" if cell.complete or cell.verdict == NOT_REACHED else "partly"] += 1
+                unreached = cell.verdict == NOT_REACHED and all(self.results.runs[run].made for run in cell.runs)
+                counts["done" if cell.complete or unreached else "partly"] += 1
             elif cell.published or cell.misprint:
                 counts["quoted" if cell.published and cell.quoted else "unplanned"] += 1
         return counts

@@ -11,7 +11,7 @@ from pflcore.registry import did_you_mean
 from pflcore.settings import USUAL, VIEWS
 from pipeline.spec.catalog import Catalog
 from pipeline.spec.grid import Labels, Points, check_where
-from pipeline.spec.metrics import OF_ONE_ROUND, SCORED, Quantity
+from pipeline.spec.metrics import OF_ONE_ROUND, PLAIN, SCORED, Quantity
 from pipeline.spec.patches import validates
 from pipeline.spec.published import PublishedRow, read_published
 from pipeline.spec.run import Run, describe_component, short_hash
@@ -47,12 +47,14 @@ def _number_of(layout: TableSection, labels: Mapping[str, str]) -> Quantity:
 
 
 def _kind_of(layout: TableSection, axis: str, label: str) -> str:
-    """Return what the cells of one label show: accuracy under any protocol, or the name of another metric."""
+    """Return what the cells of one label show: accuracy under any protocol, another metric, or the unit of a cost."""
     quantity = layout.quantity.with_defaults(_plain(metric=layout.metric))
     if label in (own := layout.quantities.get(axis, {})):
         quantity = own[label].with_defaults(quantity)
-    kind = f"{quantity.metric} in {quantity.unit}" if quantity.known else "accuracy"
-    return SCORED.get(quantity.metric or "", kind)
+    metric = quantity.metric or ""
+    if quantity.known:
+        return metric if quantity.unit == PLAIN or metric.endswith("flops") else quantity.unit
+    return SCORED.get(metric, "accuracy")
 
 
 def check_table(layout: TableSection, grid: Points, runs: list[Run], document: Document) -> None:

@@ -155,7 +155,8 @@ def closest(runs: pd.DataFrame, others: pd.DataFrame, on: str) -> pd.DataFrame:
     axes = [name for name in runs if str(name).startswith("axis.") and f"{name}_own" in pairs]
     labels = sum((pairs[axis].astype(str) != pairs[f"{axis}_own"].astype(str) for axis in axes), start=0)
     unlike = {"options": differ["options"], "labels": labels, "training": differ["training"]}
-    return pairs.assign(**unlike).sort_values([*unlike, "series", "run"]).drop_duplicates("index").set_index("index")
+    pairs = pairs.assign(**unlike).sort_values([*unlike, "series", "panel", "run"])
+    return pairs.drop_duplicates("index").set_index("index")
 
 
 def joined(frame: pd.DataFrame, axes: Sequence[str], keys: Iterable[Key] | None = None) -> pd.Categorical[Any]:

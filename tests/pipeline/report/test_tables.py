@@ -205,8 +205,8 @@ def test_quantities_of_runs(tmp_path):
     zero = [shows(Quantity(metric="bytes_up")), shows(Quantity(metric="bytes_up", percent_of={"m": "A"}), "B")]
     for mean, share in ((0.0, None), (8.0, 100.0)):
         rd.write_evaluation(tmp_path, "run", {"bytes_up": {"mean": mean, "std": 0.0, "n": 1}})
-        of_a = results_of(table(zero, ["m"], []), tmp_path).cells[1].obtained
-        assert (of_a and of_a.mean) == share
+        of_a = results_of(table(zero, ["m"], []), tmp_path).cells[1]
+        assert (of_a.obtained and of_a.obtained.mean) == share and (of_a.verdict == "percent of 0") == (mean == 0)
     (tmp_path / "artifacts/runs/run/figures.json").unlink()
     # The added parameters of a method: prompts, in each of two blocks three of eight numbers.
     vit = {"name": "tiny_vit", "depth": 2, "dim": 8, "heads": 2, "head_dim": 4, "mlp_dim": 12, "patch": 4}
