@@ -1,4 +1,4 @@
-"""From a spec and a profile to runs and their ids, a table and trials."""
+"""From a spec and a profile to runs, a table and trials."""
 
 import json
 from pathlib import Path
@@ -13,7 +13,6 @@ from pflcore.errors import UserError
 from pflcore.methods import METHODS
 from pflcore.partitions import PARTITIONS
 from pipeline.spec.resolve import Resolved, resolve, smoke_clients
-from pipeline.spec.run import Run
 from pipeline.spec.specs import load_spec
 
 HELD_BACK = BASE.replace("dirichlet", "{name: dirichlet, validation_share: 0.2}")
@@ -188,60 +187,6 @@ def test_kinds_of_axes(tmp_path: Path) -> None:
     for setting, left in (("noisy", [6, 7]), ("few", [0])):  # of eight and of five clients
         shrunk = small["1", setting, "some", "plain", "both"]["analyses"]
         assert shrunk == [{"name": "maps", "clients": left, "images": 1}, weights]
-
-
-# --- ids never change, and depend on what they stand for --------------------------------------------------------------
-
-EQUAL = {
-    "training: {lr: 1}": "training: {lr: 1.0}",
-    "backbone: {name: convnet, pool: 1}": "backbone: {name: convnet, pool: 1.0, channels: [16, 32]}",
-    "seed: 0": "analyses: []",
-    "analyses: [weights, maps]": "analyses: [{name: maps}, weights]",
-}
-RECORD = {
-    "dataset": {"name": "digits", "stand_in": None}, "partition": {"name": "dirichlet", "alpha": 0.3},
-    "clients": 10, "seed": 0, "backbone": {"name": "convnet", "channels": [8, 16]}, "method": {"name": "fedavg"},
-    "training": {"rounds": 40, "lr": 0.1}, "evaluation": {"every": 1}, "profile": "paper",
-}  # fmt: skip
-
-
-def test_ids_never_change_and_depend_on_what_they_stand_for(tmp_path: Path) -> None:
-    for pair in EQUAL.items():
-        texts = (f"extends: b.yaml\ngrid: {{base: {{{setting}}}}}" for setting in pair)
-        one, other = (resolved(tmp_path, text, b_yaml=f"grid: {{base: {BASE}}}").runs[0].id for text in texts)
-        assert one == other, pair
-    names = ("id", "federation_id", "data_id")
-    before = [getattr(Run(dict(reversed(RECORD.items()))), name) for name in names]
-    assert before == ["fedavg-convnet-digits-c70697d7", "digits-dirichlet-n10-s0-d5a4b076", "digits-302ab2f1"]
-    for field, value, differing in (
-        ("profile", "smoke", 1),
-        ("training", {"rounds": 41, "lr": 0.1}, 1),
-        ("seed", 1, 2),
-        ("partition", {"name": "dirichlet", "alpha": 1.0}, 2),
-        ("dataset", {"name": "digits", "stand_in": 8}, 3),
-    ):
-        after = [getattr(Run({**RECORD, field: value}), name) for name in names]
-        assert [one != other for one, other in zip(before, after, strict=True)] == [n < differing for n in range(3)]
-
-
-SPLITS = f"""grid: {{base: {BASE}, axes: {{partition.seed: {{own: null, held: 5, far: 8}}, seed: [5, 6, 9]}}}}
-table: {{rows: [partition.seed], columns: [seed]}}"""
-
-
-def test_a_seed_of_the_partition_stands_in_the_place_of_the_runs(tmp_path: Path) -> None:
-    held = {**RECORD, "partition": {**RECORD["partition"], "seed": 4}}
-    one, other, plain = Run(held), Run({**held, "seed": 7}), Run({**RECORD, "seed": 4})
-    assert one.federation == other.federation == plain.federation and one.federation_id == plain.federation_id
-    assert len({one.id, other.id, plain.id}) == 3 and Run(one.federation).federation_id == one.federation_id
-    runs = resolved(tmp_path, SPLITS).runs
-    dealt = [(run.record["partition"].get("seed"), run.seed, run.federation["seed"]) for run in runs]
-    assert dealt == [(held, seed, held or seed) for held in (None, 5, 8) for seed in (5, 6, 9)]
-    assert len({run.federation_id for run in runs}) == 4
-    small = {(run.record["partition"].get("seed"), run.seed) for run in resolved(tmp_path, SPLITS, "smoke").runs}
-    assert small == {(None, 1), (None, 0), (1, 1), (1, 0), (0, 1), (0, 0)}
-
-
-# --- the smoke profile ------------------------------------------------------------------------------------------------
 
 
 def test_smoke_shrinks_a_run_and_what_becomes_equal_runs_once(tmp_path: Path) -> None:
