@@ -56,7 +56,7 @@ def check_server(method: str, before: Server, after: object) -> None:
     if not isinstance(after, Server) or not isinstance(after.shared, dict):
         found = type(after.shared if isinstance(after, Server) else after).__name__
         raise UserError(f"{where} returned {found}; return dataclasses.replace(server, shared=...)")
-    for name in [*before.shared, *after.shared]:
+    for name in {**before.shared, **after.shared}:
         old, new = (
             f"{one.dtype} {list(one.shape)}".removeprefix("torch.") if isinstance(one, Tensor) else "no tensor"
             for one in (before.shared.get(name), after.shared.get(name))

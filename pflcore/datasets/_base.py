@@ -126,8 +126,8 @@ class Dataset(Entry, ABC):
 
         `more` are further fields. Raises :class:`UserError` for another number than :attr:`expected`, or bad labels.
         """
-        trains = int(np.count_nonzero(train))
-        found = trains, len(train) - trains
+        count = int(np.count_nonzero(train))
+        found = count, len(train) - count
         if train.dtype == bool and self.expected not in (None, found):  # other types are refused below
             train_count, test_count = self.expected or found
             raise UserError(

@@ -102,7 +102,7 @@ def make_trainer(
         trainer.parts[TUNING] = _tuner(trainer, groups, tuning)
     trainer.order = tuple(_phases(trainer))
     if not trainer.order:
-        raise UserError(f"method {name_of(trainer.method)}: phases() names no phase; return Phase() for one training")
+        raise UserError(f"method {name_of(trainer.method)}: phases() names no phase; return (Phase(),) to train once")
     return trainer
 
 

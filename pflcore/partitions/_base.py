@@ -85,7 +85,7 @@ def partition(scheme: Partition, samples: Samples, clients: int, seed: int) -> A
         raise UserError(f"partition {scheme.name!r}: its noise is of images; {samples.name} has {samples.kind}")
     sides = [np.arange(len(samples))] if pooled else [np.flatnonzero(samples.train), np.flatnonzero(~samples.train)]
     owners = scheme.split(samples, sides, clients, generator(seed, "partition"))
-    owners = _checked(scheme.name, owners, len(samples), clients)
+    owners = _checked_owners(scheme.name, owners, len(samples), clients)
     train = samples.train
     if scheme.test_share is not None:
         strata = owners * samples.classes + samples.labels if scheme.test_draw == "stratified" else owners
@@ -111,7 +111,7 @@ def partition(scheme: Partition, samples: Samples, clients: int, seed: int) -> A
     return Assignment.from_owners(owners, [*parts.values()], clients, scheme.name, seed, **more)
 
 
-def _checked(name: str, owners: object, samples: int, clients: int) -> Rows:
+def _checked_owners(name: str, owners: object, samples: int, clients: int) -> Rows:
     """Return what a split gives: the client of each sample, or -1. Raises :class:`UserError` for anything else."""
     array = owners if isinstance(owners, np.ndarray) else np.empty(0, object)
     if array.dtype.kind not in "iu" or array.shape != (samples,):

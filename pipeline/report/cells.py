@@ -23,6 +23,8 @@ rounded or cut off; or by more."""
 TRIAL, MISSING, DIVERGED, ABSENT, UNPUBLISHED = "trial", "missing", "diverged", "absent", "no published value"
 MISPRINTED, NO_GLOBAL, NOT_REACHED, OF_ZERO = "misprint", "no global model", "not reached", "percent of 0"
 _OF_RUNS = TRIAL, MISSING, DIVERGED, ABSENT, UNPUBLISHED, MISPRINTED, NO_GLOBAL, NOT_REACHED, OF_ZERO
+WITHOUT_VALUE = (DIVERGED, NO_GLOBAL, NOT_REACHED, OF_ZERO)
+"""Verdicts that a cell shows in place of a value."""
 VERDICTS = (WITHIN, BEYOND, NO_VERDICT, MATCH, DIFFERS, *_OF_RUNS)
 SMOKE = "smoke"
 """The profile whose numbers mean nothing, so no obtained value is marked as the best."""
@@ -113,9 +115,8 @@ def _reference(
 def _to_percent(cell: Cell, quantity: Quantity, whole: Value | None) -> None:
     """Replace the obtained value by its percentage of `whole`, or by how many percent it exceeds `whole`."""
     cell.by_seed = {}
-    if cell.obtained and whole and not whole.mean:
-        cell.verdict = OF_ZERO
     if not cell.obtained or not whole or not whole.mean:
+        cell.verdict = OF_ZERO if cell.obtained and whole else cell.verdict
         cell.obtained = None
         return
     percent = 100.0 * cell.obtained.mean / whole.mean
@@ -124,7 +125,7 @@ def _to_percent(cell: Cell, quantity: Quantity, whole: Value | None) -> None:
 
 def _judge(cell: Cell, planned: TableCell, profile: str) -> None:
     """Set the verdict of a cell, and its noise if the values depend on chance."""
-    if cell.verdict in (DIVERGED, NO_GLOBAL, NOT_REACHED, OF_ZERO):
+    if cell.verdict in WITHOUT_VALUE:
         return
     if not cell.runs:
         cell.verdict = ABSENT

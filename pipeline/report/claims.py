@@ -204,7 +204,7 @@ def _weigh(results: Results, claim: TableClaim, cells: Sequence[Cell], values: _
     """Return the evidence on a claim from one kind of values of some cells."""
     pairs = _matches(claim, results.table.axes, cells)
     judged = [
-        _measure(claim, *sides, _for(sides, values), lower=results.table.lower(sides[0][0].quantity))
+        _measure(claim, *sides, _compared(sides, values), lower=results.table.lower(sides[0][0].quantity))
         for sides in pairs
         if all((value := values.pick(cell)) and _has_spread(claim, value) for cell in (*sides[0], *sides[1]))
     ]
@@ -215,7 +215,7 @@ def _weigh(results: Results, claim: TableClaim, cells: Sequence[Cell], values: _
     return Evidence(worst if worst == FAILS or len(judged) == len(pairs) else NOT_YET, len(pairs), tuple(judged))
 
 
-def _for(sides: Sides, values: _Values) -> _Values:
+def _compared(sides: Sides, values: _Values) -> _Values:
     """Return values as the claim compares them on two sides: counts have no seeds."""
     counted = all(cell.known and cell.known.source == "plan" for side in sides for cell in side)
     return replace(values, paired=False) if counted else values

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from pipeline.report.cells import DIVERGED, NO_GLOBAL, NOT_REACHED, OF_ZERO, Cell
+from pipeline.report.cells import WITHOUT_VALUE, Cell
 from pipeline.report.frame import Value
 from pipeline.report.statistics import NO_VERDICT
 from pipeline.spec.metrics import BYTES, COUNT, PERCENT
@@ -130,7 +130,7 @@ def _placeholder(cell: Cell) -> str:
     """Return the text for a cell without an obtained value."""
     if not cell.runs:
         return ""
-    return cell.verdict if cell.verdict in (DIVERGED, NO_GLOBAL, NOT_REACHED, OF_ZERO) else NO_VALUE
+    return cell.verdict if cell.verdict in WITHOUT_VALUE else NO_VALUE
 
 
 def _sortable(number: float | None) -> str:

@@ -82,6 +82,7 @@ class QuantityKind(NamedTuple):
     source: Literal["plan", "run", "curve", "mixing"]
     unit: str = COUNT
     takes: tuple[str, ...] = ()  # the options of :class:`Quantity` that it requires or accepts
+    lower: bool = True  # whether lower numbers are better unless a table says otherwise
 
 
 _STORED = "how many numbers a client holds during a round: what it keeps, a second model included, and what it receives"
@@ -107,7 +108,7 @@ QUANTITIES: dict[str, QuantityKind] = {
         "the first measured round with a pooled test accuracy of at least", "rounds", "curve", PLAIN, ("accuracy",)
     ),
     "attention_weight": QuantityKind(
-        f"{_ATTENTION}over positions", "attention weight", "mixing", PLAIN, ("kind", "position")
+        f"{_ATTENTION}over positions", "attention weight", "mixing", PLAIN, ("kind", "position"), lower=False
     ),
 }
 """Every quantity by its name, which is the metric of a table or a cell."""

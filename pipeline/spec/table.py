@@ -142,7 +142,9 @@ class ResolvedTable(_Frozen):
         metric = self.metric_of(quantity)
         if score := SCORED.get(metric):
             return score in LOWER
-        return self.better == "lower" if self.better else metric in QUANTITIES and metric != "attention_weight"
+        if self.better:
+            return self.better == "lower"
+        return metric in QUANTITIES and QUANTITIES[metric].lower
 
     @property
     def axes(self) -> list[str]:

@@ -186,7 +186,7 @@ class _Worker(NamedTuple):
         except (EOFError, OSError):
             self.process.join(timeout=5)
             code = self.process.exitcode
-            why = "something ends it from within or without; PFL_EXECUTOR=sequential may show what"
+            why = "the method, a library or the system ended it; PFL_EXECUTOR=sequential shows more"
             if code == -signal.SIGKILL:
                 why = "most likely for lack of memory; set PFL_WORKERS to a smaller number"
             raise UserError(f"a worker process died (exit code {code}): {why}") from None

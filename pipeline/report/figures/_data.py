@@ -151,11 +151,11 @@ def closest(runs: pd.DataFrame, others: pd.DataFrame, on: str) -> pd.DataFrame:
     No rule depends on the seed, so all seeds of a row are compared with the same row.
     """
     pairs = runs.reset_index().merge(others, on=[on, "backbone"], suffixes=("_own", ""))
-    differ = {name: pairs[name] != pairs[f"{name}_own"] for name in ("options", "training")}
     axes = [name for name in runs if str(name).startswith("axis.") and f"{name}_own" in pairs]
     labels = sum((pairs[axis].astype(str) != pairs[f"{axis}_own"].astype(str) for axis in axes), start=0)
-    unlike = {"options": differ["options"], "labels": labels, "training": differ["training"]}
-    pairs = pairs.assign(**unlike).sort_values([*unlike, "series", "panel", "run"])
+    options, training = (pairs[name] != pairs[f"{name}_own"] for name in ("options", "training"))
+    pairs = pairs.assign(options=options, labels=labels, training=training)
+    pairs = pairs.sort_values(["options", "labels", "training", "series", "panel", "run"])
     return pairs.drop_duplicates("index").set_index("index")
 
 
