@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from pipeline.report.cells import SMOKE, Cell, Key
+from pipeline.report.cells import SMOKE, WITHOUT_VALUE, Cell, Key
 from pipeline.report.frame import Value
 from pipeline.report.printed import titled
 from pipeline.report.statistics import (
@@ -183,7 +183,8 @@ def judge_claims(results: Results) -> list[Judgement]:
     """Return the judgement of each claim of a table, on obtained and on published values.
 
     A claim fails if one of its pairs fails. Otherwise it is not yet decided while values are missing, undecided if a
-    pair has one seed, and else has the worst verdict of its pairs. Trials have no verdict on obtained values.
+    pair has one seed, and else has the worst verdict of its pairs. Trials have no verdict on obtained values, nor has a
+    claim of which a cell shows no value when all is done, since a run diverged for example.
     """
     paired = not results.table.counted
     obtained = _Values(lambda cell: cell.obtained if cell.complete else None, paired)
@@ -212,7 +213,10 @@ def _weigh(results: Results, claim: TableClaim, cells: Sequence[Cell], values: _
     judged = [replace(pair, corrected=p) for pair, p in zip(judged, corrected, strict=True)]
     judged.sort(key=lambda pair: (_SEVERITY.index(pair.verdict), pair.surplus))
     worst = judged[0].verdict if judged else NOT_YET
-    return Evidence(worst if worst == FAILS or len(judged) == len(pairs) else NOT_YET, len(pairs), tuple(judged))
+    if worst != FAILS and len(judged) < len(pairs):
+        never = any(cell.verdict in WITHOUT_VALUE for sides in pairs for side in sides for cell in side)
+        worst = NO_VERDICT if never else NOT_YET
+    return Evidence(worst, len(pairs), tuple(judged))
 
 
 def _compared(sides: Sides, values: _Values) -> _Values:

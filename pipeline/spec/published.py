@@ -58,10 +58,10 @@ def read_published(path: Path, label: str, axes: list[str], *, units: bool = Fal
 
 
 def _check_percent(rows: list[PublishedRow], label: str) -> None:
-    """Raise :class:`UserError` for accuracies above 100, or if there are several and all are fractions (at most 1)."""
+    """Raise :class:`UserError` for accuracies below 0 or above 100, or if several are there and all at most 1."""
     means = [(row.value.mean, row.where) for row in rows if row.value.mean is not None]
     for mean, where in means:
-        _check(mean <= 100, where, "mean", f"an accuracy of {mean:g} percent is above 100")
+        _check(0 <= mean <= 100, where, "mean", f"an accuracy of {mean:g} percent is not between 0 and 100")
     if len(means) > 1 and max(mean for mean, _ in means) <= 1:
         raise UserError(f"{label}: all accuracies are at most 1; write them in percent, not as fractions")
 

@@ -129,6 +129,8 @@ def test_a_spread_is_that_of_seeds_and_costs_are_better_if_they_are_lower(tmp_pa
                 write_evaluation(tmp_path, run, {quantity.key: {"mean": value, "std": 0.0, "n": 1}})
         made = changed(made, cells=[own.model_copy(update={"quantity": quantity}) for own in made.cells])
         assert judge_claims(results_of(made, tmp_path))[0].obtained.verdict == verdict
+    write_evaluation(tmp_path, made.cells[0].runs[0], {"final": {"mean": 40.0, "std": 0.0, "n": 1}})  # never reaches it
+    assert judge_claims(results_of(made, tmp_path))[0].obtained.verdict == "no verdict"
 
 
 def test_columns_say_what_is_compared(tmp_path):
