@@ -176,7 +176,7 @@ class FedDyn(_Corrected):
         shared = self.average(updates, roles.shared)
         extra = {}
         for name, before in strip_prefix("state/", server.extra).items():
-            moved = len(updates) / server.federation.clients * (shared[name] - server.shared[name])
+            moved = len(updates) / server.federation.members * (shared[name] - server.shared[name])
             after = before - self.alpha * moved
             extra[f"state/{name}"] = after
             shared[name] = shared[name] - after / self.alpha
@@ -233,5 +233,5 @@ class Scaffold(_Corrected):
         for name, variate in strip_prefix(COMMON, server.shared).items():
             shared[name] = server.shared[name].lerp(shared[name], self.server_step)
             changes = torch.stack([update.returned[COMMON + name] for update in updates])
-            shared[COMMON + name] = variate + changes.sum(0) / server.federation.clients
+            shared[COMMON + name] = variate + changes.sum(0) / server.federation.members
         return Server(shared)
