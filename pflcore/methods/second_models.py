@@ -51,12 +51,14 @@ class PFedMe(Method):
 
     θ begins a round as the received model. For every batch it takes ``inner_steps`` gradient steps on that objective,
     then w ← w − lr · λ · (w − θ). A client is measured with its last θ. Groups in `also_personal` are not pulled and
-    are the same in both models. Both steps use the run's learning rate, without momentum.
+    are the same in both models. Both steps use the run's learning rate, without momentum; decay and clipping act on θ
+    alone, as in the authors' code.
     """
 
     name = "pfedme"
     citation = "T. Dinh, Tran and Nguyen, pFedMe, NeurIPS 2020, algorithm 1"
     keeps = ("a second model",)
+    results_version = 2  # w does not decay
     plain_sgd = True
     ignores_unlabelled = True
     lam: float = option(15.0, gt=0, help="Weight λ of the distance between personal and global model.")
@@ -83,10 +85,10 @@ class PFedMe(Method):
             for name in grads.keys() & local.roles.shared:
                 grads[name] = grads[name] + self.lam * (theta[name] - model[name])
             theta, _ = local.sgd(theta, grads, {})
-        back = {name: self.lam * (model[name] - theta[name]) for name in theta if name in local.roles.shared}
-        moved, _ = local.sgd({name: model[name] for name in back}, back, {})
         # Personal parameters have no global value to stay near: they are the same in both models.
-        moved |= {name: tensor.clone() for name, tensor in theta.items() if name not in back}
+        moved = {name: tensor.clone() for name, tensor in theta.items()}
+        for name in theta.keys() & local.roles.shared:
+            moved[name] = model[name].lerp(theta[name], local.lr * self.lam)
         # The statistics of batch norm are those of θ, the model that saw the batches.
         return {**state, "model": {**model, **add_prefix(OWN, theta), **moved, **buffers}}, losses[0]
 
@@ -147,8 +149,7 @@ class Apfl(Method):
             difference = {name: tensor - state["model"][name] for name, tensor in v.items()}
         along = sum((difference[name] * toward[name]).sum() for name in v) + 0.02 * alpha  # as in every released code
         if self.adaptive:
-            moved, _ = local.sgd({"alpha": alpha}, {"alpha": torch.as_tensor(along)}, {})
-            alpha = moved["alpha"].clamp(0, 1)
+            alpha = (alpha - local.lr * along).clamp(0, 1)
         model = {**state["model"], **add_prefix(OWN, {**v, "alpha": alpha})}
         return {**state, "model": model, "own_opt_state": opt_state}, loss
 
