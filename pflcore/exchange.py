@@ -28,8 +28,14 @@ class Federation:
     local_epochs: int | None = None  # None if the run sets `training.local_steps`
     total_rounds: int | None = None  # None for a method that does not declare the fact `progress`
     samples: tuple[int, ...] = ()  # number of training samples of each client
+    novel: frozenset[int] = frozenset()  # clients that never train
     generated: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # shapes of the generated entries
     parameters: frozenset[str] = frozenset()  # model entries that gradients train; the others are buffers, or fixed
+
+    @property
+    def members(self) -> int:
+        """Number of clients that take part in training."""
+        return self.clients - len(self.novel)
 
     @property
     def rounds(self) -> int:

@@ -103,6 +103,11 @@ class Roles:
         made = (groups.select(generated) - own) & groups.parameters
         return cls(frozenset(groups.of) - own - made, own, made)
 
+    @property
+    def all(self) -> frozenset[str]:
+        """All entries that have an owner: all of the model but parameters that are never trained."""
+        return self.shared | self.personal | self.generated
+
     def without(self, names: frozenset[str]) -> Roles:
         """Return the roles without these entries."""
         return Roles(self.shared - names, self.personal - names, self.generated - names)

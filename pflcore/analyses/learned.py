@@ -12,7 +12,7 @@ from pflcore.analyses import ANALYSES
 from pflcore.backbones._local_attention import Hybrid
 from pflcore.engine.analysis import Analysis, Finding, Subject
 from pflcore.errors import UserError
-from pflcore.method import Federation, name_of
+from pflcore.method import name_of
 from pflcore.methods.pfedla_layerwise import PFedLALayerwise
 from pflcore.seeds import sequence
 
@@ -130,8 +130,7 @@ class LayerWeights(Analysis):
         """
         method, members = subject.trainer.method, subject.members()
         assert isinstance(method, PFedLALayerwise)
-        first = Federation(subject.trainer.data.clients, subject.trainer.seed)
-        begun = method.init_server(subject.state(0), subject.trainer.roles, first)
+        begun = method.init_server(subject.state(0), subject.trainer.roles, subject.server.federation)
         before, after = (method.weights_of(server, members) for server in (begun, subject.server))
         for row, client in enumerate(members):
             for layer, weights in after.items():

@@ -265,6 +265,7 @@ class Trainer:
             local_epochs=None if training.local_steps else training.local_epochs,
             total_rounds=training.rounds if PROGRESS in self.method.facts else None,
             samples=tuple(map(len, data.train)),
+            novel=data.novel,
             generated={name: tuple(it.shape) for name, it in initial.items() if name in self.roles.generated},
             parameters=self.parameters,
         )

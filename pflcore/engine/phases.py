@@ -103,6 +103,14 @@ def make_trainer(
     trainer.order = tuple(_phases(trainer))
     if not trainer.order:
         raise UserError(f"method {name_of(trainer.method)}: phases() names no phase; return (Phase(),) to train once")
+    for number, part in enumerate(trainer.order, 1):
+        batches = trainer.part(part).local
+        if not any(batches.steps(0, client) for client in range(data.clients) if client not in data.novel):
+            where = f"method {name_of(trainer.method)}: in part {number} of {len(trainer.order)} of its round"
+            raise UserError(
+                f"{where} no client takes a local step; change how many epochs the method gives to each part, or "
+                "training.local_epochs, local_steps or batch_size"
+            )
     return trainer
 
 

@@ -66,8 +66,9 @@ class CFL(PerClientModels):
         extra[_SIMILARITY][torch.tensor(present).unsqueeze(1), torch.tensor(present)] = directions @ directions.t()
         before, similarity = extra[_CLUSTER].cpu(), extra[_SIMILARITY].cpu()
         after = before.clone()
+        trains = torch.tensor([one not in server.federation.novel for one in range(len(before))])
         for cluster in range(int(before.max()) + 1):
-            members = (before == cluster).nonzero().flatten()
+            members = (trains & (before == cluster)).nonzero().flatten()
             rows = (before[present] == cluster).nonzero().flatten().tolist()
             still = rows and float(moved[rows].mean(0).norm()) < self.eps1 and float(norms[rows].max()) > self.eps2
             if server.round > self.after and len(members) > 2 and still:

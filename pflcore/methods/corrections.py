@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pflcore.errors import UserError
-from pflcore.groups import Roles, Tensors, add_prefix, split, strip_prefix
+from pflcore.groups import Roles, Tensors, add_prefix, pick, split, strip_prefix
 from pflcore.method import COMMON, OWN, Batch, ClientView, Federation, LocalState, Method, Server, Update, model_part
 from pflcore.methods import METHODS
 from pflcore.methods._bases import need_classifier, need_exchanged
@@ -80,20 +80,21 @@ class Moon(Method):
         need_classifier(self, federation)
         if self.projection is not None and federation.features != self.projection:
             raise UserError("method moon: projection: the backbone's last linear layer is not its classifier")
-        return initial
+        return pick(initial, roles.all)
 
     def eval_state(self, state: Tensors) -> Tensors:
         return model_part(state)
 
     def loss(self, local: ClientView, params: Tensors, batch: Batch) -> Tensor:
         logits, z = local.features(params, batch.inputs)
-        others = (local.frozen(model) for model in (local.received, strip_prefix(OWN, params)))
+        others = (local.frozen(model) for model in (local.received, {**params, **strip_prefix(OWN, params)}))
         towards, away = (F.cosine_similarity(z, local.features(one, batch.inputs)[1], dim=-1) for one in others)
         contrast = F.softplus((away - towards) / self.tau).mean()  # the −log of the docstring, without overflow
         return local.cross_entropy(logits, batch.labels) + self.mu * contrast
 
     def end(self, local: ClientView, state: LocalState) -> LocalState:
-        return {**state, "model": {**state["model"], **add_prefix(OWN, model_part(state["model"]))}}
+        model = state["model"]
+        return {**state, "model": {**model, **{OWN + name: model[name] for name in strip_prefix(OWN, model)}}}
 
 
 def _through(projection: nn.Module, classifier: nn.Module, inputs: tuple[Tensor]) -> tuple[Tensor]:
@@ -176,7 +177,7 @@ class FedDyn(_Corrected):
         shared = self.average(updates, roles.shared)
         extra = {}
         for name, before in strip_prefix("state/", server.extra).items():
-            moved = len(updates) / server.federation.clients * (shared[name] - server.shared[name])
+            moved = len(updates) / server.federation.members * (shared[name] - server.shared[name])
             after = before - self.alpha * moved
             extra[f"state/{name}"] = after
             shared[name] = shared[name] - after / self.alpha
@@ -233,5 +234,5 @@ class Scaffold(_Corrected):
         for name, variate in strip_prefix(COMMON, server.shared).items():
             shared[name] = server.shared[name].lerp(shared[name], self.server_step)
             changes = torch.stack([update.returned[COMMON + name] for update in updates])
-            shared[COMMON + name] = variate + changes.sum(0) / server.federation.clients
+            shared[COMMON + name] = variate + changes.sum(0) / server.federation.members
         return Server(shared)

@@ -50,7 +50,7 @@ class FedAMP(PerClientModels):
 
     def init_server(self, initial: Tensors, roles: Roles, federation: Federation) -> Server:
         need_exchanged(self, roles.generated)
-        others = federation.clients - 1
+        others = federation.members - 1
         if self.attention == "cosine" and not others:
             raise UserError("method fedamp: attention: cosine: it takes two clients")
         if self.attention == "distance" and self.alpha * others > self._sigma:
@@ -60,18 +60,20 @@ class FedAMP(PerClientModels):
     def mix(self, server: Server, clients: Sequence[int]) -> Tensors:
         chosen, models, sigma = list(clients), self.models(server), self._sigma
         flat = [entry.flatten(1) for entry in models.values()]
-        places = torch.arange(len(chosen)), torch.tensor(chosen)
+        places, novel = (torch.arange(len(chosen)), torch.tensor(chosen)), list(server.federation.novel)
         if self.attention == "distance":
             squares = torch.stack([torch.cdist(entry[chosen], entry).square() for entry in flat]).sum(0)
             shares = self.alpha / sigma * torch.exp(-squares / sigma)
+            shares[:, novel] = 0
             shares[places] = 0
             shares[places] = 1 - shares.sum(1)
         else:
             products = torch.stack([entry[chosen] @ entry.T for entry in flat]).sum(0)
             norms = torch.stack([entry.square().sum(1) for entry in flat]).sum(0).sqrt()
             scores = sigma * products / (norms[chosen, None] * norms)
+            scores[:, novel] = -torch.inf
             scores[places] = -torch.inf
-            mine = 1 / len(norms) if self.own_weight is None else self.own_weight
+            mine = 1 / server.federation.members if self.own_weight is None else self.own_weight
             shares = (1 - mine) * scores.softmax(1)
             shares[places] = mine
         return {name: (shares @ tensor.flatten(1)).view(-1, *tensor.shape[1:]) for name, tensor in models.items()}

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from pflcore.client_view import model_part
-from pflcore.errors import UserError
 from pflcore.groups import Roles, Tensors, add_prefix, strip_prefix
 from pflcore.method import Batch, ClientView, Federation, LocalState, Method, Phase, Server, Steps, Update, sgd_step
 from pflcore.methods import METHODS
@@ -40,13 +39,6 @@ class FedRep(Method):
     def tuning(self) -> Phase | None:
         tuning = super().tuning()
         return tuning if tuning is None or tuning.groups else replace(tuning, steps=PersonalPart())
-
-    def init_server(self, initial: Tensors, roles: Roles, federation: Federation) -> Server:
-        epochs = federation.local_epochs
-        if self.schedule == "alternating" and epochs is not None and self.head_epochs >= epochs:
-            what = f"fedrep: method.head_epochs = {self.head_epochs:g} of training.local_epochs = {epochs}"
-            raise UserError(f"{what} leaves no local step to the shared part; set it lower, or schedule: joint")
-        return super().init_server(initial, roles, federation)
 
     def phases(self) -> tuple[Phase, ...]:
         if self.schedule == "joint":
@@ -119,16 +111,13 @@ class FedSelect(Method):
     exchanges = ("masks of what is personal",)
     own_averaging = "uniform"
     ignores_unlabelled = True
-    smoke: ClassVar[dict[str, Any]] = {"every": 1}
+    smoke: ClassVar[dict[str, Any]] = {"every": 1, "alternations": 1}
     rate: float = option(0.25, ge=0, le=1, help="Share p of what is shared in a tensor that goes personal at a time.")
     limit: float = option(0.8, ge=0, le=1, help="Largest share α of a tensor that may become personal; 0 is FedAvg.")
     every: int = option(3, ge=1, help="Rounds of a client after which its mask grows.")
     alternations: int = option(1, ge=1, help="Turns of personal and shared parameters, a pass of each but the last.")
 
     def init_client(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
-        if federation.local_epochs is not None and self.alternations > federation.local_epochs:
-            what = f"method fedselect: alternations: {self.alternations} take as many epochs"
-            raise UserError(f"{what}, and training.local_epochs is {federation.local_epochs}")
         weights = _weights(initial, roles, federation)
         need_exchanged(self, weights)
         masks = {name: torch.zeros_like(tensor, dtype=torch.bool) for name, tensor in weights.items()}

@@ -52,7 +52,9 @@ class PFedLALayerwise(PerClientModels):
                 drawn = torch.rand(clients, *shape, generator=stream)
                 params[f"mlp.{index}.{part}"] = (2 * drawn - 1) * width**-0.5
         for layer in self.layers(server):
+            # Outputs for clients that never train are and stay zero.
             params[f"{_LAYER}{layer}.weight"] = torch.rand(clients, clients, self.hidden, generator=stream)
+            params[f"{_LAYER}{layer}.weight"][:, list(federation.novel)] = 0
             params[f"{_LAYER}{layer}.bias"] = torch.zeros(clients, clients)
         device = next(iter(initial.values())).device
         server.extra.update({f"{_HYPER}{name}": tensor.to(device) for name, tensor in params.items()})

@@ -8,11 +8,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from pflcore.groups import ALL, Roles, Tensors, add_prefix, split, strip_prefix
+from pflcore.groups import ALL, Roles, Tensors, add_prefix, pick, split, strip_prefix
 from pflcore.method import COMMON, OWN, Batch, ClientView, Federation, LocalState, Method, Server, Update, model_part
 from pflcore.methods import METHODS
 from pflcore.methods._bases import need_classifier
 from pflcore.options import option
+
+
+def second(state: Tensors) -> Tensors:
+    """Return the client's second model; what is never trained it shares with the first."""
+    return {**model_part(state), **strip_prefix(OWN, state)}
 
 
 @METHODS.register
@@ -30,15 +35,15 @@ class Ditto(Method):
     lam: float = option(1.0, ge=0, help="Weight λ of the distance to the global model; 0 is training alone.")
 
     def init_client(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
-        return initial
+        return pick(initial, roles.all)
 
     def eval_state(self, state: Tensors) -> Tensors:
-        return strip_prefix(OWN, state)
+        return second(state)
 
     def step(self, local: ClientView, state: LocalState, batch: Batch) -> tuple[LocalState, Tensor]:
         state, loss = super().step(local, state, batch)
-        trained, buffers = split(strip_prefix(OWN, state["model"]), local.parameters)
-        grads, _ = local.gradient(lambda params: self.loss(local, {**params, **buffers}, batch), trained)
+        trained, rest = split(second(state["model"]), local.parameters)
+        grads, _ = local.gradient(lambda params: self.loss(local, {**params, **rest}, batch), trained)
         for name in grads.keys() & local.roles.shared:
             grads[name] = grads[name] + self.lam * (trained[name] - local.received[name])
         trained, opt_state = local.sgd(trained, grads, state.get("own_opt_state", {}))
@@ -51,12 +56,14 @@ class PFedMe(Method):
 
     θ begins a round as the received model. For every batch it takes ``inner_steps`` gradient steps on that objective,
     then w ← w − lr · λ · (w − θ). A client is measured with its last θ. Groups in `also_personal` are not pulled and
-    are the same in both models. Both steps use the run's learning rate, without momentum.
+    are the same in both models. Both steps use the run's learning rate, without momentum; decay and clipping act on θ
+    alone, as in the authors' code.
     """
 
     name = "pfedme"
     citation = "T. Dinh, Tran and Nguyen, pFedMe, NeurIPS 2020, algorithm 1"
     keeps = ("a second model",)
+    results_version = 2  # w does not decay
     plain_sgd = True
     ignores_unlabelled = True
     lam: float = option(15.0, gt=0, help="Weight λ of the distance between personal and global model.")
@@ -64,10 +71,10 @@ class PFedMe(Method):
     beta: float = option(1.0, gt=0, help="The server's step: w ← (1 − β) · w + β · average; FedTP uses 1.")
 
     def init_client(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
-        return initial
+        return pick(initial, roles.all)
 
     def eval_state(self, state: Tensors) -> Tensors:
-        return strip_prefix(OWN, state)
+        return second(state)
 
     def begin(self, local: ClientView, start: Tensors) -> LocalState:
         theta = {name: start[name].clone() for name in strip_prefix(OWN, start)}
@@ -75,20 +82,20 @@ class PFedMe(Method):
 
     def step(self, local: ClientView, state: LocalState, batch: Batch) -> tuple[LocalState, Tensor]:
         model = state["model"]
-        theta, buffers = split(strip_prefix(OWN, model), local.parameters)
+        theta, rest = split(second(model), local.parameters)
         losses = []
         for _ in range(self.inner_steps):
-            grads, loss = local.gradient(lambda params: self.loss(local, {**params, **buffers}, batch), theta)
+            grads, loss = local.gradient(lambda params: self.loss(local, {**params, **rest}, batch), theta)
             losses.append(loss)
             for name in grads.keys() & local.roles.shared:
                 grads[name] = grads[name] + self.lam * (theta[name] - model[name])
             theta, _ = local.sgd(theta, grads, {})
-        back = {name: self.lam * (model[name] - theta[name]) for name in theta if name in local.roles.shared}
-        moved, _ = local.sgd({name: model[name] for name in back}, back, {})
         # Personal parameters have no global value to stay near: they are the same in both models.
-        moved |= {name: tensor.clone() for name, tensor in theta.items() if name not in back}
+        moved = {name: tensor.clone() for name, tensor in theta.items()}
+        for name in theta.keys() & local.roles.shared:
+            moved[name] = model[name].lerp(theta[name], local.lr * self.lam)
         # The statistics of batch norm are those of θ, the model that saw the batches.
-        return {**state, "model": {**model, **add_prefix(OWN, theta), **moved, **buffers}}, losses[0]
+        return {**state, "model": {**model, **add_prefix(OWN, theta), **moved, **rest}}, losses[0]
 
     def update_server(self, server: Server, roles: Roles, updates: Sequence[Update]) -> Server:
         mean = self.average(updates, roles.shared)
@@ -119,19 +126,20 @@ class Apfl(Method):
     variant: str = option("as_written", choices=("as_written", "as_released"), help="How v and α train; see above.")
 
     def init_client(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
-        return {**initial, "alpha": torch.tensor(self.alpha)}
+        return {**pick(initial, roles.all), "alpha": torch.tensor(self.alpha)}
 
     def eval_state(self, state: Tensors) -> Tensors:
+        w = model_part(state)
         v, alpha = _own(state)
-        return v if self.variant == "as_released" else mix(alpha, v, model_part(state))
+        return {**w, **(v if self.variant == "as_released" else mix(alpha, v, w))}
 
     def step(self, local: ClientView, state: LocalState, batch: Batch) -> tuple[LocalState, Tensor]:
         before = {name: tensor.clone() for name, tensor in state["model"].items() if name in local.parameters}
         own, alpha = _own(state["model"])
-        v, buffers = split(own, local.parameters)
+        v, rest = split({**model_part(state["model"]), **own}, local.parameters)
 
         def loss_of(params: Tensors) -> Tensor:
-            return self.loss(local, {**params, **buffers}, batch)
+            return self.loss(local, {**params, **rest}, batch)
 
         if self.variant == "as_released":
             grads, _ = local.gradient(loss_of, v)
@@ -147,8 +155,7 @@ class Apfl(Method):
             difference = {name: tensor - state["model"][name] for name, tensor in v.items()}
         along = sum((difference[name] * toward[name]).sum() for name in v) + 0.02 * alpha  # as in every released code
         if self.adaptive:
-            moved, _ = local.sgd({"alpha": alpha}, {"alpha": torch.as_tensor(along)}, {})
-            alpha = moved["alpha"].clamp(0, 1)
+            alpha = (alpha - local.lr * along).clamp(0, 1)
         model = {**state["model"], **add_prefix(OWN, {**v, "alpha": alpha})}
         return {**state, "model": model, "own_opt_state": opt_state}, loss
 
@@ -206,7 +213,8 @@ class FedKD(Method):
         return {"projection": torch.eye(federation.features), "numbers": torch.tensor(0)}
 
     def init_shared(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
-        return {**initial, "numbers": torch.tensor([0, sum(tensor.numel() for tensor in initial.values())])}
+        student = pick(initial, roles.all)
+        return {**student, "numbers": torch.tensor([0, sum(tensor.numel() for tensor in student.values())])}
 
     def eval_state(self, state: Tensors) -> Tensors:
         return model_part(state)
@@ -219,7 +227,7 @@ class FedKD(Method):
         def loss(params: Tensors) -> Tensor:
             everything = {**rest, **params}
             logits, features = local.features(model_part(everything), batch.inputs)
-            logits_s, features_s = local.features(strip_prefix(COMMON, everything), batch.inputs)
+            logits_s, features_s = local.features({**everything, **strip_prefix(COMMON, everything)}, batch.inputs)
             mapped = F.linear(features_s, params[_PROJECTION])
             of_teacher = local.cross_entropy(logits, batch.labels)
             of_student = local.cross_entropy(logits_s, batch.labels)
@@ -242,7 +250,7 @@ class FedKD(Method):
         returned = {}
         up = torch.zeros_like(model[_HAD])
         whole = 0
-        for name in model_part(model):
+        for name in strip_prefix(COMMON, model).keys() & model.keys():
             before, after = received[COMMON + name], model[COMMON + name]
             if before.ndim > 1 and before.is_floating_point():
                 change, numbers = compressed(after - before, energy)

@@ -24,11 +24,11 @@ def is_conv(name):
     return name.startswith("conv") and name.endswith(".weight")
 
 
-def start(entry, net, clients=3):
+def start(entry, net, clients=3, novel=()):
     """The server before the first round, and the roles."""
     model, groups = tiny.create(net, SEED, entry)
     initial, roles = dict(model.state_dict()), entry.roles(groups)
-    return entry.init_server(initial, roles, known(clients, SEED, initial, roles)), roles
+    return entry.init_server(initial, roles, known(clients, SEED, initial, roles, novel=frozenset(novel))), roles
 
 
 @pytest.mark.parametrize(
@@ -215,3 +215,16 @@ def test_mixtures_begin_near_the_mean_and_where_all_outputs_are_zero_a_client_ge
     assert torch.equal(made["head.weight"], wide.extra["models/head.weight"][2])
     after = entry.update_server(wide, roles, [Update(2, 5, made, {n: torch.randn_like(t) for n, t in made.items()})])
     assert all(bool(torch.isfinite(tensor).all()) for tensor in after.extra.values())
+
+
+def test_models_of_clients_that_never_train_are_not_mixed_in():
+    entry = method("pfedla_layerwise")
+    server, roles = start(entry, backbone("convnet"), 4, novel=[2])
+    for _ in range(2):
+        (sent,) = entry.generate(server, [1])
+        for models in entry.models(server).values():
+            models[2] += 9.0
+        (again,) = entry.generate(server, [1])
+        assert all(torch.equal(again[name], tensor) for name, tensor in sent.items())
+        returned = {name: tensor + torch.randn_like(tensor) for name, tensor in sent.items()}
+        server = entry.update_server(server, roles, [Update(1, 5, sent, returned)])

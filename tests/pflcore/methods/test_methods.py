@@ -16,7 +16,7 @@ from pflcore.engine.cost import count
 from pflcore.engine.phases import roles_of
 from pflcore.errors import UserError
 from pflcore.groups import add_prefix, pick
-from pflcore.method import OWN
+from pflcore.method import COMMON, OWN
 from pflcore.methods import METHODS, Method
 
 SEED = 3
@@ -107,14 +107,15 @@ def partly(name):
 
 
 @pytest.mark.parametrize("name", few_of(name for name in METHODS.names() if fits(partly(name), backbone("tiny_vit"))))
-def test_train_only_leaves_the_rest_as_it_begins_and_sends_none_of_it(name):
+def test_train_only_leaves_the_rest_as_it_begins_and_neither_sends_nor_stores_it(name):
     entry, net, seen = partly(name), backbone("tiny_vit"), []
     result, (model, groups) = run(spied(entry, seen), net), tiny.create(net, SEED, entry)
     fixed = pick(dict(model.state_dict()), groups.fixed)
     assert "blocks.0.mlp.0.weight" in fixed and not groups.fixed & groups.select(entry.train_only)
     assert all(torch.equal(result.weights[key], tensor) for key, tensor in fixed.items())
-    assert not any(key.startswith("client.") and key.endswith(tuple(fixed)) for key in result.weights if "/" not in key)
-    assert not any(groups.fixed & {*one.sent, *one.returned} for updates in seen for one in updates)
+    travelled = {name for updates in seen for one in updates for name in (*one.sent, *one.returned)}
+    stored = {name.split(".", 2)[2] for name in result.weights if name.startswith("client.")}
+    assert not {name.removeprefix(COMMON).removeprefix(OWN) for name in travelled | stored} & groups.fixed
 
 
 # --- refusals --------------------------------------------------------------------------------------------------------
@@ -131,10 +132,11 @@ MORE_THAN_MEANS = "scaffold fednova fedkd fedselect pfedhn fedtp fedcac fedproto
         *((name, {"averaging": "krum"}, ": averaging") for name in MORE_THAN_MEANS.split()),
         ("fedala", {"also_personal": ("head",)}, ": layers: head: the backbone has none, or they are personal"),
         *((name, {"finetune_epochs": 1}, r": finetune_\*: ") for name in ("fedala", "pfedfda", "pfedgp", "ifca")),
-        ("fedselect", {"alternations": 3}, ": alternations: 3 take as many epochs"),
+        ("fedselect", {"alternations": 3}, ": in part 6 of 6 of its round no client takes a local step; change"),
         ("fedamp", {"own_weight": 0.3}, ": own_weight: with attention by distance"),
         ("fedamp", {"alpha": 1.0, "sigma": 1.9}, ": alpha: 1 above sigma / 2"),
-        ("fedrep", {"head_epochs": 2.0}, r"method\.head_epochs = 2 of training\.local_epochs = 2 leaves no"),
+        ("fedrep", {"head_epochs": 2.0}, ": in part 2 of 2 of its round no client"),
+        ("fedrep", {"head_epochs": 0.2}, ": in part 1 of 2 of its round no client"),
         ("heurpfedla", {"keep": 5}, ": keep: 5 is more than the 4 layers that are mixed$"),
         ("fedofa", {"also_personal": ("conv",)}, "kind 'tfa' needs a convolution among the generated tensors"),
         ("fedtp", {"generated_part": "encoder"}, "fedtp: generated_part 'encoder' lies in the blocks of a Transformer"),
@@ -159,6 +161,9 @@ def test_what_does_not_fit_is_refused_in_a_line():
     for name, net in refused:
         line = line_of(run, method(name), backbone(net))
         assert re.search("the backbone has no parameter group|needs a|lies in", line)
+    too_few = training(local_steps=5)  # the head takes all
+    line = line_of(lambda: run(method("fedrep", head_epochs=4.0), backbone("convnet"), training=too_few))
+    assert "fedrep: in part 2 of 2 of its round no client takes a local step" in line
     for name, words in (("fedbabu", "rounds do not train head, which is all"), ("fedrep", "trains what is shared")):
         assert f"method {name}: " in (line := line_of(run, method(name), backbone("linear"))) and words in line
 

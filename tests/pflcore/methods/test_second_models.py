@@ -24,11 +24,11 @@ def plus(model, change, factor):
 @pytest.mark.parametrize("name", ["ditto", "pfedme"])
 def test_ditto_and_pfedme(name, own):
     """Groups that are also personal follow the gradient of their own model alone, from where they were."""
-    hand, lam = Rounds("convnet", training(rounds=3), own=own), 2.0
+    hand, lam, decay = Rounds("convnet", training(rounds=3, weight_decay=0.3), own=own), 2.0, 0.3
     lr, mine = hand.settings.lr, [hand.initial] * 3
 
     def pulled(model, towards, rows):
-        slopes = hand.slopes(model, rows)
+        slopes = plus(hand.slopes(model, rows), model, decay)
         pull = {n: g + (lam * (model[n] - towards[n]) if n in hand.x else 0) for n, g in slopes.items()}
         return plus(model, pull, -lr)
 
@@ -37,7 +37,7 @@ def test_ditto_and_pfedme(name, own):
         theta = mine[i] if name == "ditto" else received
         for rows in hand.rows(i, round_):
             if name == "ditto":
-                w, theta = plus(w, hand.slopes(w, rows), -lr), pulled(theta, received, rows)
+                w, theta = plus(w, plus(hand.slopes(w, rows), w, decay), -lr), pulled(theta, received, rows)
                 continue
             for _ in range(3):
                 theta = pulled(theta, w, rows)
@@ -55,8 +55,9 @@ def test_ditto_and_pfedme(name, own):
 
 @pytest.mark.parametrize("variant, begun", [("as_written", 0.4), ("as_written", 0.0), ("as_released", 0.4)])
 def test_apfl(variant, begun):
-    hand = Rounds("convnet", training(sample_rate=1.0), federation((14, 7), (5, 8)))
+    hand = Rounds("convnet", training(sample_rate=1.0, weight_decay=0.3), federation((14, 7), (5, 8)))
     lr, alphas, wanted, mine, written = hand.settings.lr, [begun] * 2, set(), [hand.x] * 2, variant == "as_written"
+    decay = hand.settings.weight_decay  # of both models, not of α
 
     def mixed(alpha, v, w):
         return {name: alpha * tensor + (1 - alpha) * w[name] for name, tensor in v.items()}
@@ -67,8 +68,8 @@ def test_apfl(variant, begun):
             of_w, of_v = hand.slopes(w, rows), hand.slopes(v, rows)
             toward = hand.slopes(mixed(alpha, v, w), rows) if written else mixed(alpha, of_v, of_w)
             before = v, w
-            w = plus(w, of_w, -lr)
-            v = plus(v, {n: alpha * t for n, t in toward.items()} if written else of_v, -lr)
+            w = plus(w, plus(of_w, w, decay), -lr)
+            v = plus(v, plus({n: alpha * t for n, t in toward.items()} if written else of_v, v, decay), -lr)
             own, common = before if written else (v, w)
             along = sum(float(((own[n] - common[n]) * toward[n]).sum()) for n in v) + 0.02 * alpha
             wanted.add(alpha - lr * along)

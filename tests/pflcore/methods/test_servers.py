@@ -1,5 +1,6 @@
 """Methods that differ from FedAvg in what the server makes of the clients' models, against rounds by hand."""
 
+from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 import torch
 from sklearn.cluster import AgglomerativeClustering
 from support.by_hand import SEED, Rounds, losses, near, near_rows
-from support.tiny import create, federation, method, training
+from support.tiny import backbone, create, federation, method, run, training
 from torch.nn import functional as F
 
 from pflcore.groups import add_prefix
@@ -298,3 +299,20 @@ def test_ifca(net, own):
     hand.x, places = {}, zip(("server.first/", "common/1/", "common/2/"), models, strict=True)
     own_models = [models[best(i, "tuning", 4)] | hand.own[i] for i in range(3)]
     hand.check(hand.run(entry), *(add_prefix(place, one) for place, one in places), models=own_models)
+
+
+ALIKE = {**COSINE, "own_weight": None}
+SPLIT = {"eps1": 10.0, "eps2": 0.0, "after": 0}
+WITH_NOVEL = [("scaffold", {}), ("feddyn", {"alpha": 0.3}), ("fedamp", DISTANCE), ("fedamp", ALIKE), ("cfl", SPLIT)]
+
+
+@pytest.mark.parametrize("name, options", WITH_NOVEL)
+def test_a_client_that_never_trains_changes_nothing_for_the_others(name, options):
+    data = federation((14, 7, 9, 11), (5, 8, 6, 4))
+    three = replace(data, train=data.train[:3], test=data.test[:3])
+    settings = training(rounds=3, sample_rate=1.0)
+    four, three = (
+        run(method(name, **options), backbone("convnet"), one, training=settings)
+        for one in (replace(data, novel=frozenset({3})), three)
+    )
+    np.testing.assert_allclose(four.loss.reshape(3, 4)[:, :3], three.loss.reshape(3, 3), rtol=1e-6)
