@@ -149,6 +149,17 @@ def test_dirichlet_stops_giving_to_full_clients_and_quantity_skews_sizes_alone()
     assert all(chisquare(own).pvalue > 1e-4 for own in counts)
 
 
+def test_equal_sizes_have_the_same_classes_for_training_and_test():
+    uneven = np.repeat([0, 1, 2], [60, 30, 10])
+    labels = np.concatenate([np.repeat(uneven, 10), np.repeat(uneven, 2)])
+    names, pixels = ("a", "b", "c", "without samples"), np.zeros((1200, 1, 1, 1), np.uint8)
+    samples = Samples(pixels, labels, np.arange(1200) < 1000, "toy", names, (0.5,), (1.0,), "here")
+    held = make("dirichlet", samples, 8, sizes="equal", alpha=0.4)
+    train, test = class_counts(held.train, samples), class_counts(held.test, samples)
+    assert set(train.sum(1)) == {125} and np.abs(train / 5 - test).max() < 1 and np.abs(test.sum(1) - 25).max() <= 2
+    assert sorted(flat(held)) == list(range(1200)) and (train[:, 0] / 125).std() > 0.2
+
+
 def test_pachinko_pools_and_draws_in_two_stages():
     held = make("pachinko", HUNDRED, 100, alpha=0.3)
     assert {len(rows) for rows in held.rows()} == {600} and len(flat(held)) == 60_000
