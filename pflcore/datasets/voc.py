@@ -76,7 +76,7 @@ def read_splits(dataset: Dataset, splits: Sequence[Split], rule: str, as_shown: 
 def _read_list(files: Files, name: str) -> list[str]:
     where, read = files.named(f"ImageSets/Main/{name}.txt")
     with reading(where, "put the official list there"):
-        names = read().decode("utf-8-sig").split()
+        names = [line.strip() for line in read().decode("utf-8-sig").splitlines() if line.strip()]
     if not names:
         raise UserError(f"{where}: is empty; put the official list there")
     return names

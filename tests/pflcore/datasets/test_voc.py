@@ -120,14 +120,15 @@ def own(**options):
 
 
 def test_a_folder_of_ones_own(tmp_path):
-    objects = {"a": [("red", (1, 1, 25, 40), 0), ("white", (26, 1, 50, 10), 0)], "b": [("white", (11, 11, 30, 30), 0)]}
-    write_files(tmp_path, files_of("cells", objects, trainval=["a"], test=["b"]))
+    two = [("red", (1, 1, 25, 40), 0), ("white", (26, 1, 50, 10), 0)]
+    objects = {"a (1)": two, "b": [("white", (11, 11, 30, 30), 0)]}
+    write_files(tmp_path, files_of("cells", objects, trainval=["a (1)"], test=["b"]))
     samples = own().load(tmp_path / "detection_folder")
     assert samples.class_names == ("red", "white") and samples.source == "images in cells/"
-    marked = {"trainval.txt": b"\xef\xbb\xbfa", "test.txt": b"\xef\xbb\xbfb\r\n"}  # by byte order marks
+    marked = {"trainval.txt": b"\xef\xbb\xbfa (1)", "test.txt": b"\xef\xbb\xbfb\r\n"}  # by byte order marks
     write_files(tmp_path / "cells/ImageSets/Main", marked)
     assert own().load(tmp_path / "detection_folder").labels.tolist() == samples.labels.tolist()
-    write_files(tmp_path / "cells/ImageSets/Main", {"trainval.txt": b"b", "test.txt": b"a"})
+    write_files(tmp_path / "cells/ImageSets/Main", {"trainval.txt": b"b", "test.txt": b"\na (1) \n"})
     assert "labels without a training object: 'red'" in failure(own(), tmp_path / "detection_folder")
     targets = samples.boxes.padded()
     assert targets.shape == (2, 2, 6) and targets.dtype == np.float32
