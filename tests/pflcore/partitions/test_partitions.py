@@ -256,6 +256,18 @@ def test_shares_of_clients_are_exact_and_nested():
     assert {len(rows) for rows in make("dirichlet", clients=5, train_share=1e-6).train} == {1}
 
 
+def test_of_texts_the_last_part_is_held_back_because_their_samples_overlap():
+    windows = np.lib.stride_tricks.sliding_window_view(np.arange(47, dtype=np.uint8), 4).copy()
+    roles = Attribute(np.repeat([1, 0], [30, 14]), ("Ann", "Bob"))
+    names = tuple(map(str, range(47)))
+    whole = Samples(windows, windows[:, -1].astype(np.int64), np.ones(44, bool), "toy", names, (), (), "here")
+    whole = dataclasses.replace(whole, attributes={"role": roles})
+    held = make("natural", whole, 2, test_share=0.2, validation_share=0.25)
+    assert [(min(rows), max(rows)) for rows in held.test] == [(41, 43), (24, 29)]
+    assert [(min(rows), max(rows)) for rows in held.validation] == [(38, 40), (18, 23)]
+    assert list(map(len, held.train)) == [8, 18]
+
+
 def test_classes_are_held_back_in_proportion_and_samples_with_equal_chances():
     before, after = make("dirichlet"), make("dirichlet", validation_share=0.25)
     for whole, part in zip(before.train, after.validation, strict=True):
