@@ -32,7 +32,9 @@ class Partition(Entry, ABC):
         None, gt=0, lt=1, help="Share of all of a client's samples drawn for its test; null: the dataset's own split."
     )
     test_draw: str | None = option(
-        None, choices=("stratified",), help="Whether a test_share is drawn of each class, or, when null, of all."
+        None,
+        choices=("stratified",),
+        help="Whether a test_share is drawn of each class, at least one of two samples, or, when null, of all.",
     )
     validation_share: float = option(
         0.0, ge=0, lt=1, later=True, help="Share of training samples held back for validation, before any limit."
@@ -104,9 +106,10 @@ def partition(scheme: Partition, samples: Samples, clients: int, seed: int) -> A
     for side, rows in parts.items():
         held = np.bincount(owners[rows & (owners >= 0)], minlength=clients)
         if not held.all():
+            advice = "raise min_samples or use fewer clients" if hasattr(scheme, "min_samples") else "use fewer clients"
             raise UserError(
                 f"partition {scheme.name!r}: {int((held == 0).sum()):,} of {clients:,} clients get none of the "
-                f"{int(held.sum()):,} {side} samples of {samples.name}; use fewer clients"
+                f"{int(held.sum()):,} {side} samples of {samples.name}; {advice}"
             )
     novel = tuple(sorted(scheme.novel(samples, clients, seed)))
     more = {"own_split": pooled, "novel": novel, "noise": noise}

@@ -79,7 +79,8 @@ class Drawn(Partition):
 
     @staticmethod
     def fewest() -> Any:
-        return option(10, help="Every client gets at least this many samples on each side of the split.", ge=1)
+        said = "Fewest samples of a client, on each side of the dataset's split, or, with test_share, in all."
+        return option(10, help=said, ge=1)
 
     def redraw(
         self, samples: Samples, counts: Sequence[Rows], clients: int, draw: Callable[[], Shares | None]

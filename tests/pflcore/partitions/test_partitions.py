@@ -20,6 +20,9 @@ WHOLE = dataclasses.replace(SAMPLES, train=np.ones(len(SAMPLES), np.bool_))
 HUNDRED = make_samples(50_000, 10_000, 100)
 COARSE = Attribute(HUNDRED.labels % 20, tuple(map(str, range(20))))
 HUNDRED = dataclasses.replace(HUNDRED, attributes={"coarse": COARSE})
+# Two roles have two samples each, and one has a single one.
+RARE = make_samples(5, 0, 1)
+RARE = dataclasses.replace(RARE, attributes={"role": Attribute(np.array([0, 0, 1, 1, 2]), ("a", "b", "c"))})
 
 
 def make(name, samples=SAMPLES, clients=20, seed=0, **options):
@@ -74,6 +77,7 @@ REFUSED: list[tuple[str, Samples, int, dict, str]] = [
     ("domains", SAMPLES, 7, {}, "7 clients are not a multiple of the 5 values of 'domain' .*domain 0, domain 1"),
     ("domains", SAMPLES, 5, {"attribute": "camera"}, "no attribute 'camera' .*coarse, domain, role"),
     ("natural", SAMPLES, 61, {}, "61 clients, but toy has 60 values of 'role'"),
+    ("natural", RARE, 3, {"test_share": 0.5}, "1 of 3 clients get none of the 2 test .*; raise min_samples"),
     ("pachinko", SAMPLES, 5, {"attribute": "domain"}, "in two values of 'domain'"),
     ("coarse_classes", SAMPLES, 7, {}, "7 clients are not a multiple of the 5 coarse classes"),
     ("coarse_classes", SAMPLES, 15, {"fine": "single"}, "fine = 'single' .* 2, not 3"),
