@@ -108,7 +108,10 @@ def test_voc_detection_trains_on_both_years(folder, monkeypatch):
     write_files(folder, ARCHIVES[TRAINVAL] | ARCHIVES[TEST])
     assert not dataset.found(both)
     write_files(folder.parent / "voc2012", files_of("VOCdevkit/VOC2012", train=["000002"], val=["000001"]))
-    assert dataset.found(both) and [part.what for part in dataset.data_files(both)] == ["voc2007", "voc2012"]
+    assert dataset.found(both) and [part.what for part in dataset.data_files(both)] == [
+        TRAINVAL,
+        "VOCtrainval_11-May-2012.tar",
+    ]
     samples = dataset.load(both)
     assert [CLASSES[label] for label in samples.labels] == ["sheep", "dog", "person", "train", "tvmonitor"]
     assert samples.train.tolist() == [True] * 4 + [False]
