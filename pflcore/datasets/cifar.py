@@ -11,7 +11,7 @@ import numpy as np
 from pflcore.data.samples import SPLITS, Attribute, Bytes, Mask, Rows, Samples, check_labels
 from pflcore.datasets import DATASETS
 from pflcore.datasets._base import DOWNLOAD, HALF, Dataset
-from pflcore.datasets._download import Source
+from pflcore.datasets._download import DataFile, Source
 from pflcore.datasets._files import load_pickle, reading
 from pflcore.datasets._images import Form, decode_images, read_tables
 from pflcore.errors import UserError
@@ -36,6 +36,11 @@ class Cifar(Dataset):
     counts = (50_000, 10_000)
 
     source: str = option("official", choices=("official", "parquet"), help="The authors' archive, or a public export.")
+
+    def data_files(self, folder: Path) -> list[DataFile]:
+        if self.source == "parquet":
+            return [DataFile("Parquet export", folder, self.files[2:])]
+        return [DataFile(self.name, folder, self.files[:2], self.archive, self.download_size, needed=True)]
 
     def load(self, folder: Path) -> Samples:
         parts: list[tuple[Bytes, Rows]] = []

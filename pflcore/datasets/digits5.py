@@ -68,7 +68,7 @@ class MnistM(Dataset):
     def data_files(self, folder: Path) -> list[DataFile]:
         if self.source == "official":
             return [DataFile("official images", folder, self.files, self.archive, "140 MB")]
-        mnist = [replace(file, what="MNIST") for file in Mnist().data_files(folder.parent / "mnist")]
+        mnist = [replace(file, what=f"MNIST, {file.what}") for file in Mnist().data_files(folder.parent / "mnist")]
         return [DataFile("photographs of BSDS500", folder, (_BSDS.name, f"{_PHOTOS}/"), _BSDS, "71 MB"), *mnist]
 
     def load(self, folder: Path) -> Samples:

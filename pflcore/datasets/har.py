@@ -31,6 +31,7 @@ class Har(ArrayDataset):
     (rad/s) and total acceleration (g), each along three axes; or the 561 features that the authors computed from them.
     The person is the attribute ``person``. UCI's training and test files have different persons, 21 and 9, and are
     joined here: with the partition ``natural`` each person is a client, and its ``test_share`` sets the test samples.
+    Neighbouring samples of a person have half of their readings in common, so readings in the test set are in training.
     The archive is the one inside UCI's present download. UCI states no hash; others publish this one.
     """
 

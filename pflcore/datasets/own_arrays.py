@@ -230,7 +230,8 @@ def _is_list(kind: pa.DataType) -> bool:
 def _has_numbers(kind: pa.DataType) -> bool:
     """Return whether a column has numbers, booleans, or lists of them."""
     single = kind.value_type if _is_list(kind) else kind
-    return bool(pa.types.is_integer(single) or pa.types.is_floating(single) or pa.types.is_boolean(single))
+    forms = pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_boolean
+    return any(form(single) for form in forms)
 
 
 def _numbers(column: pa.ChunkedArray, name: str, path: Path) -> Inputs:
@@ -255,7 +256,7 @@ def _numbers(column: pa.ChunkedArray, name: str, path: Path) -> Inputs:
 
 def _check_text(column: pa.ChunkedArray, name: str, path: Path) -> None:
     """Raise :class:`UserError` for a column of texts, about to be left out, of which more than half are numbers."""
-    if not pa.types.is_string(column.type):
+    if column.type not in (pa.string(), pa.large_string()):
         return
     plain, foreign = (pc.match_substring_regex(column, form) for form in (_PLAIN, _FOREIGN))
     if (pc.sum(pc.or_(plain, foreign)).as_py() or 0) > len(column) / 2:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from pflcore.data.samples import Bytes, Rows, Samples
+from pflcore.data.samples import SPLITS, Bytes, Rows, Samples
 from pflcore.datasets import DATASETS
 from pflcore.datasets._base import DIGITS, DOWNLOAD, FOLDER, HALF, INCLUDED, Dataset
 from pflcore.datasets._download import DataFile, Source
@@ -69,7 +69,6 @@ class Mnist(Dataset):
     homepage = "http://yann.lecun.com/exdb/mnist/"
     access = DOWNLOAD
     download_size = "12 MB"
-    files = tuple(f"{place}train-images-idx3-ubyte*" for place in _PLACES)
     original = (1, 28, 28)
     class_names = DIGITS
     counts = (60_000, 10_000)
@@ -82,6 +81,15 @@ class Mnist(Dataset):
         Source(f"{_MNIST}/t10k-images-idx3-ubyte.gz", "md5", "9fb629c4189551a2d022fa330f9573f3"),
         Source(f"{_MNIST}/t10k-labels-idx1-ubyte.gz", "md5", "ec29112dd5afa0611ce80d1b7f02629c"),
     )
+
+    def data_files(self, folder: Path) -> list[DataFile]:
+        whats = ("training images", "training labels", "test images", "test labels")
+        files = []
+        for what, source in zip(whats, self.sources, strict=True):
+            names = source.name, source.name.removesuffix(".gz")
+            patterns = tuple(place + name for place in _PLACES for name in names)
+            files.append(DataFile(what, folder, patterns, source, needed=True))
+        return files
 
     def load(self, folder: Path) -> Samples:
         names = [source.name.removesuffix(".gz") for source in self.sources]
@@ -231,6 +239,10 @@ class Usps(Dataset):
         Source(f"{_LIBSVM}/usps.t.bz2", "md5", "8ea070ee2aca1ac39742fdd1ef5ed118"),
     )
 
+    def data_files(self, folder: Path) -> list[DataFile]:
+        each = zip(SPLITS, self.sources, strict=True)
+        return [DataFile(split, folder, (one.name, self.files[1]), one, needed=True) for split, one in each]
+
     def load(self, folder: Path) -> Samples:
         import h5py
         from sklearn.datasets import load_svmlight_file
@@ -302,6 +314,10 @@ class OrganAMnist(Dataset):
     @property
     def normalisation(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
         return self.mean * self.channels, self.std * self.channels
+
+    def data_files(self, folder: Path) -> list[DataFile]:
+        source, _ = self.releases[self.release]
+        return [DataFile(self.name, folder, self.files, source, self.download_size, needed=True)]
 
     def load(self, folder: Path) -> Samples:
         source, _ = self.releases[self.release]

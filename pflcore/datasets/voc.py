@@ -76,7 +76,7 @@ def read_splits(dataset: Dataset, splits: Sequence[Split], rule: str, as_shown: 
 def _read_list(files: Files, name: str) -> list[str]:
     where, read = files.named(f"ImageSets/Main/{name}.txt")
     with reading(where, "put the official list there"):
-        names = read().decode("utf-8-sig").split()
+        names = [line.strip() for line in read().decode("utf-8-sig").splitlines() if line.strip()]
     if not names:
         raise UserError(f"{where}: is empty; put the official list there")
     return names
@@ -173,6 +173,9 @@ class Voc(Dataset):
     def expected(self) -> tuple[int, int] | None:
         return self.counts if self.class_list == CLASSES else None
 
+    def data_files(self, folder: Path) -> list[DataFile]:
+        return [DataFile(one.name, folder, (one.name, *self.files), one, needed=True) for one in self.archives]
+
     def load(self, folder: Path) -> Samples:
         with self.opened(folder, self.archives) as (files, source):
             return read_splits(self, [(files, source, split) for split in self.splits], LARGEST)
@@ -203,7 +206,7 @@ class Voc2007(Voc):
         Source(f"{_HOST}/voc2007/VOCtrainval_06-Nov-2007.tar", "md5", "c52e279531787c972589f7e41ab4ae64"),
         Source(f"{_HOST}/voc2007/VOCtest_06-Nov-2007.tar", "md5", "b6e924de25625d8de591ea690078ad9f"),
     )
-    files = (archives[0].name, archives[1].name, "VOCdevkit/VOC2007/", "VOC2007/", "Annotations/")
+    files = ("VOCdevkit/VOC2007/", "VOC2007/", "Annotations/")
 
 
 @DATASETS.register
@@ -220,7 +223,7 @@ class Voc2012(Voc):
     splits = ("train", "val")
     year_folder = "VOC2012"
     archives = (Source(f"{_HOST}/voc2012/VOCtrainval_11-May-2012.tar", "md5", "6cd6e144f989b92b3379bac3b3de84fd"),)
-    files = (archives[0].name, "VOCdevkit/VOC2012/", "VOC2012/", "Annotations/")
+    files = ("VOCdevkit/VOC2012/", "VOC2012/", "Annotations/")
 
 
 @DATASETS.register
@@ -240,7 +243,8 @@ class VocDetection(Voc):
     counts_as: str = option(LARGEST, choices=RULES, help=RULE_HELP)
 
     def data_files(self, folder: Path) -> list[DataFile]:
-        return [file for year in (Voc2007(), Voc2012()) for file in year.data_files(folder.parent / year.name)]
+        early, late = (year.data_files(folder.parent / year.name) for year in (Voc2007(), Voc2012()))
+        return [*early[:1], *late]  # without the test images of 2007
 
     def load(self, folder: Path) -> Samples:
         root = folder.parent

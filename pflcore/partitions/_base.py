@@ -11,7 +11,7 @@ import numpy as np
 
 from pflcore.data.assignment import Assignment
 from pflcore.data.noise import Noise
-from pflcore.data.samples import Mask, Rows, Samples
+from pflcore.data.samples import TEXT, Mask, Rows, Samples
 from pflcore.errors import UserError
 from pflcore.options import option
 from pflcore.registry import Entry
@@ -32,7 +32,9 @@ class Partition(Entry, ABC):
         None, gt=0, lt=1, help="Share of all of a client's samples drawn for its test; null: the dataset's own split."
     )
     test_draw: str | None = option(
-        None, choices=("stratified",), help="Whether a test_share is drawn of each class, or, when null, of all."
+        None,
+        choices=("stratified",),
+        help="Whether a test_share is drawn of each class, at least one of two samples, or, when null, of all.",
     )
     validation_share: float = option(
         0.0, ge=0, lt=1, later=True, help="Share of training samples held back for validation, before any limit."
@@ -89,12 +91,14 @@ def partition(scheme: Partition, samples: Samples, clients: int, seed: int) -> A
     train = samples.train
     if scheme.test_share is not None:
         strata = owners * samples.classes + samples.labels if scheme.test_draw == "stratified" else owners
-        train = ~draw_share(strata, owners >= 0, scheme.test_share, generator(seed, "partition test"))
+        drawn = draw_share(strata, owners >= 0, scheme.test_share, generator(seed, "partition test"))
+        train = ~(last_share(owners, owners >= 0, scheme.test_share) if samples.kind == TEXT else drawn)
     parts = {"training": train, "test": ~train}
     if scheme.validation_share:
         among = train & (owners >= 0)
         rng = generator(seed, "partition validation")
-        parts["validation"] = stratified_sample(owners, samples.labels, among, scheme.validation_share, rng)
+        drawn = stratified_sample(owners, samples.labels, among, scheme.validation_share, rng)
+        parts["validation"] = last_share(owners, among, scheme.validation_share) if samples.kind == TEXT else drawn
         train = train & ~parts["validation"]
         parts["training"] = train
     if scheme.train_limit is not None or scheme.train_share < 1:
@@ -102,9 +106,10 @@ def partition(scheme: Partition, samples: Samples, clients: int, seed: int) -> A
     for side, rows in parts.items():
         held = np.bincount(owners[rows & (owners >= 0)], minlength=clients)
         if not held.all():
+            advice = "raise min_samples or use fewer clients" if hasattr(scheme, "min_samples") else "use fewer clients"
             raise UserError(
                 f"partition {scheme.name!r}: {int((held == 0).sum()):,} of {clients:,} clients get none of the "
-                f"{int(held.sum()):,} {side} samples of {samples.name}; use fewer clients"
+                f"{int(held.sum()):,} {side} samples of {samples.name}; {advice}"
             )
     novel = tuple(sorted(scheme.novel(samples, clients, seed)))
     more = {"own_split": pooled, "novel": novel, "noise": noise}
@@ -152,6 +157,20 @@ def stratified_sample(owners: Rows, labels: Rows, among: Mask, share: float, rng
     drawn = np.zeros(len(owners), np.bool_)
     drawn[rows] = ((place + 1) * size + start) // count > (place * size + start) // count
     return drawn
+
+
+def last_share(owners: Rows, among: Mask, share: float) -> Mask:
+    """Return the mask of the last share of each owner's rows in `among`; of several rows, some but not all.
+
+    It is for texts: their samples overlap, so training would know nearly all of samples that are drawn.
+    """
+    rows = np.flatnonzero(among)
+    rows = rows[np.argsort(owners[rows], kind="stable")]
+    _, position, counts = np.unique(owners[rows], return_inverse=True, return_counts=True)
+    left = np.cumsum(counts)[position] - np.arange(len(rows))  # of the owner's rows, from this one on
+    last = np.zeros(len(owners), np.bool_)
+    last[rows] = left <= _sizes(counts, share)[position]
+    return last
 
 
 def _sizes(counts: Rows, share: float) -> Rows:

@@ -79,7 +79,8 @@ class Drawn(Partition):
 
     @staticmethod
     def fewest() -> Any:
-        return option(10, help="Every client gets at least this many samples on each side of the split.", ge=1)
+        said = "Fewest samples of a client, on each side of the dataset's split, or, with test_share, in all."
+        return option(10, help=said, ge=1)
 
     def redraw(
         self, samples: Samples, counts: Sequence[Rows], clients: int, draw: Callable[[], Shares | None]
@@ -123,8 +124,8 @@ def attribute_of(samples: Samples, name: str, scheme: str) -> Attribute:
     return samples.attributes[name]
 
 
-def deal_mixes(samples: Samples, sides: Sides, mixes: Shares, groups: Rows, rng: np.random.Generator) -> Rows:
-    """Return owners, int64 [n], by which clients draw equally many samples of each side, with weights of their own.
+def deal_mixes(samples: Samples, rows: Rows, mixes: Shares, groups: Rows, rng: np.random.Generator) -> Rows:
+    """Return owners, int64 [n], by which clients draw equally many of the `rows`, with weights of their own.
 
     If a class runs out while a client draws, its weight goes to the other classes of its group. If a whole group runs
     out, its weight goes to the other groups in proportion. The distribution is that of drawing samples one by one. For
@@ -135,11 +136,10 @@ def deal_mixes(samples: Samples, sides: Sides, mixes: Shares, groups: Rows, rng:
         groups: int64 [classes], the group of each class; one group for all is the flat form.
     """
     owners = np.full(len(samples), -1)
-    for side in sides:
-        classes = [rng.permutation(rows) for rows in rows_by_class(samples, side)]
-        counts = draw_counts(np.array([len(rows) for rows in classes]), mixes, groups, rng)
-        for rows, taken in zip(classes, counts.T, strict=True):
-            owners[rows[: taken.sum()]] = np.repeat(np.arange(len(mixes)), taken)
+    classes = [rng.permutation(own) for own in rows_by_class(samples, rows)]
+    counts = draw_counts(np.array([len(own) for own in classes]), mixes, groups, rng)
+    for own, taken in zip(classes, counts.T, strict=True):
+        owners[own[: taken.sum()]] = np.repeat(np.arange(len(mixes)), taken)
     return owners
 
 

@@ -136,7 +136,7 @@ class Pachinko(Partition):
         for group in range(count):
             fine = np.flatnonzero(coarse == group)
             mixes[:, fine] = outer[:, [group]] * rng.dirichlet(np.full(len(fine), self.beta), clients)
-        return deal_mixes(samples, [np.concatenate(sides)], mixes, coarse, rng)
+        return deal_mixes(samples, np.concatenate(sides), mixes, coarse, rng)
 
 
 def coarse_of_classes(samples: Samples, attribute: str, scheme: str) -> Rows:

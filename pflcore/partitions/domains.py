@@ -93,7 +93,11 @@ class Natural(Partition):
     example = ("shakespeare", 8)
 
     attribute: str = option("role", help="The attribute of the dataset whose values are the clients.")
-    min_samples: int = option(1, help="Fewest samples, on each side of the split, of a value that can be chosen.", ge=1)
+    min_samples: int = option(
+        1,
+        help="Fewest samples of a chosen value, on each side of the dataset's split, or, with test_share, in all.",
+        ge=1,
+    )
 
     def split(self, samples: Samples, sides: Sides, clients: int, rng: np.random.Generator) -> Rows:
         values = attribute_of(samples, self.attribute, self.name)

@@ -20,8 +20,9 @@ class FromFile(Iid):
 
     Split is train, test or validation. The file determines the whole split, so other options cannot be combined with
     it, and the seed has no effect. A sample is its row in the dataset, counted from 0; rows that the file does not name
-    are not used. The file is in ``specs/``. Its content is part of the run's identity. ``pfl export-split`` writes such
-    a file for any partition without novel clients and noise.
+    are not used. Rows are in the order of the dataset's files; of ``image_folder`` in that of all paths, so those of
+    ``test/`` come before ``train/``. The file is in ``specs/``. Its content is part of the run's identity.
+    ``pfl export-split`` writes such a file for any partition without novel clients and noise.
     """
 
     citation = "such as those of PFLlib: Zhang et al., JMLR 2025"

@@ -4,9 +4,12 @@ import re
 import shutil
 import zipfile
 from dataclasses import replace
+from decimal import Decimal
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from support.loaders import har_files
 from support.mistakes import line_of
@@ -61,6 +64,15 @@ def test_a_column_of_lists_is_an_embedding(tmp_path):
     assert "column 'e': its lists are empty" in line_of(lambda: load(tmp_path, "array_table"))
     table.drop(columns="e").rename(columns={"label": "n"}).to_csv(tmp_path / "b.csv")
     assert "needs one column 'n', has , n, n" in line_of(lambda: load(tmp_path, "array_table", file="b.csv", label="n"))
+
+
+def test_decimals_are_numbers_and_long_texts_are_texts_as_databases_and_polars_write_them(tmp_path):
+    price, names = pa.array([Decimal("1.25"), Decimal("-3.5")]), pa.array(["u", "v"], pa.large_string())
+    pq.write_table(pa.table({"price": price, "label": names}), tmp_path / "a.parquet")
+    assert load(tmp_path, "array_table").inputs.tolist() == [[1.25], [-3.5]]
+    foreign = pa.array(["0,5", "0,7"], pa.large_string())
+    pq.write_table(pa.table({"price": price, "label": names, "size": foreign}), tmp_path / "a.parquet")
+    assert "row 0: 'size' is the text '0,5'" in line_of(lambda: load(tmp_path, "array_table"))
 
 
 WRONG_TABLES = [

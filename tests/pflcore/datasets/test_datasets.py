@@ -19,7 +19,11 @@ def test_the_facts_of_an_entry(name, tmp_path):
     dataset = DATASETS.create(name)
     assert dataset.licence and dataset.download_size
     assert dataset.access in (INCLUDED, DOWNLOAD, FOLDER)
-    assert all(part.patterns for part in dataset.data_files(Path("data", name)))
+    parts = dataset.data_files(Path("data", name))
+    assert all(part.patterns for part in parts)
+    # What a run downloads, `pfl fetch` can download before.
+    assert all(part.source and part.source.direct for part in parts if part.needed)
+    assert dataset.access != DOWNLOAD or all(part.needed for part in parts)
     assert dataset.access == INCLUDED or dataset.homepage or dataset.counts is None
     assert len(dataset.class_names) == dataset.classes == len(set(dataset.class_names))
     assert len(dataset.shape) in {"text": (1,), "images": (3,), "arrays": (1, 2, 3)}[dataset.kind]

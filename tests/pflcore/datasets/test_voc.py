@@ -108,7 +108,10 @@ def test_voc_detection_trains_on_both_years(folder, monkeypatch):
     write_files(folder, ARCHIVES[TRAINVAL] | ARCHIVES[TEST])
     assert not dataset.found(both)
     write_files(folder.parent / "voc2012", files_of("VOCdevkit/VOC2012", train=["000002"], val=["000001"]))
-    assert dataset.found(both) and [part.what for part in dataset.data_files(both)] == ["voc2007", "voc2012"]
+    assert dataset.found(both) and [part.what for part in dataset.data_files(both)] == [
+        TRAINVAL,
+        "VOCtrainval_11-May-2012.tar",
+    ]
     samples = dataset.load(both)
     assert [CLASSES[label] for label in samples.labels] == ["sheep", "dog", "person", "train", "tvmonitor"]
     assert samples.train.tolist() == [True] * 4 + [False]
@@ -120,14 +123,15 @@ def own(**options):
 
 
 def test_a_folder_of_ones_own(tmp_path):
-    objects = {"a": [("red", (1, 1, 25, 40), 0), ("white", (26, 1, 50, 10), 0)], "b": [("white", (11, 11, 30, 30), 0)]}
-    write_files(tmp_path, files_of("cells", objects, trainval=["a"], test=["b"]))
+    two = [("red", (1, 1, 25, 40), 0), ("white", (26, 1, 50, 10), 0)]
+    objects = {"a (1)": two, "b": [("white", (11, 11, 30, 30), 0)]}
+    write_files(tmp_path, files_of("cells", objects, trainval=["a (1)"], test=["b"]))
     samples = own().load(tmp_path / "detection_folder")
     assert samples.class_names == ("red", "white") and samples.source == "images in cells/"
-    marked = {"trainval.txt": b"\xef\xbb\xbfa", "test.txt": b"\xef\xbb\xbfb\r\n"}  # by byte order marks
+    marked = {"trainval.txt": b"\xef\xbb\xbfa (1)", "test.txt": b"\xef\xbb\xbfb\r\n"}  # by byte order marks
     write_files(tmp_path / "cells/ImageSets/Main", marked)
     assert own().load(tmp_path / "detection_folder").labels.tolist() == samples.labels.tolist()
-    write_files(tmp_path / "cells/ImageSets/Main", {"trainval.txt": b"b", "test.txt": b"a"})
+    write_files(tmp_path / "cells/ImageSets/Main", {"trainval.txt": b"b", "test.txt": b"\na (1) \n"})
     assert "labels without a training object: 'red'" in failure(own(), tmp_path / "detection_folder")
     targets = samples.boxes.padded()
     assert targets.shape == (2, 2, 6) and targets.dtype == np.float32

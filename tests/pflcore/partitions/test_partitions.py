@@ -20,6 +20,9 @@ WHOLE = dataclasses.replace(SAMPLES, train=np.ones(len(SAMPLES), np.bool_))
 HUNDRED = make_samples(50_000, 10_000, 100)
 COARSE = Attribute(HUNDRED.labels % 20, tuple(map(str, range(20))))
 HUNDRED = dataclasses.replace(HUNDRED, attributes={"coarse": COARSE})
+# Two roles have two samples each, and one has a single one.
+RARE = make_samples(5, 0, 1)
+RARE = dataclasses.replace(RARE, attributes={"role": Attribute(np.array([0, 0, 1, 1, 2]), ("a", "b", "c"))})
 
 
 def make(name, samples=SAMPLES, clients=20, seed=0, **options):
@@ -74,6 +77,7 @@ REFUSED: list[tuple[str, Samples, int, dict, str]] = [
     ("domains", SAMPLES, 7, {}, "7 clients are not a multiple of the 5 values of 'domain' .*domain 0, domain 1"),
     ("domains", SAMPLES, 5, {"attribute": "camera"}, "no attribute 'camera' .*coarse, domain, role"),
     ("natural", SAMPLES, 61, {}, "61 clients, but toy has 60 values of 'role'"),
+    ("natural", RARE, 3, {"test_share": 0.5}, "1 of 3 clients get none of the 2 test .*; raise min_samples"),
     ("pachinko", SAMPLES, 5, {"attribute": "domain"}, "in two values of 'domain'"),
     ("coarse_classes", SAMPLES, 7, {}, "7 clients are not a multiple of the 5 coarse classes"),
     ("coarse_classes", SAMPLES, 15, {"fine": "single"}, "fine = 'single' .* 2, not 3"),
@@ -147,6 +151,17 @@ def test_dirichlet_stops_giving_to_full_clients_and_quantity_skews_sizes_alone()
     counts = class_counts(make("quantity", clients=10, alpha=0.5).train)
     assert counts.sum(1).max() > 5 * counts.sum(1).min() and counts.sum(1).min() >= 10
     assert all(chisquare(own).pvalue > 1e-4 for own in counts)
+
+
+def test_equal_sizes_have_the_same_classes_for_training_and_test():
+    uneven = np.repeat([0, 1, 2], [60, 30, 10])
+    labels = np.concatenate([np.repeat(uneven, 10), np.repeat(uneven, 2)])
+    names, pixels = ("a", "b", "c", "without samples"), np.zeros((1200, 1, 1, 1), np.uint8)
+    samples = Samples(pixels, labels, np.arange(1200) < 1000, "toy", names, (0.5,), (1.0,), "here")
+    held = make("dirichlet", samples, 8, sizes="equal", alpha=0.4)
+    train, test = class_counts(held.train, samples), class_counts(held.test, samples)
+    assert set(train.sum(1)) == {125} and np.abs(train / 5 - test).max() < 1 and np.abs(test.sum(1) - 25).max() <= 2
+    assert sorted(flat(held)) == list(range(1200)) and (train[:, 0] / 125).std() > 0.2
 
 
 def test_pachinko_pools_and_draws_in_two_stages():
@@ -243,6 +258,18 @@ def test_shares_of_clients_are_exact_and_nested():
     limited, both = (make("dirichlet", clients=5, train_limit=20, train_share=share) for share in (1.0, 0.25))
     assert flat(both) == flat(limited)
     assert {len(rows) for rows in make("dirichlet", clients=5, train_share=1e-6).train} == {1}
+
+
+def test_of_texts_the_last_part_is_held_back_because_their_samples_overlap():
+    windows = np.lib.stride_tricks.sliding_window_view(np.arange(47, dtype=np.uint8), 4).copy()
+    roles = Attribute(np.repeat([1, 0], [30, 14]), ("Ann", "Bob"))
+    names = tuple(map(str, range(47)))
+    whole = Samples(windows, windows[:, -1].astype(np.int64), np.ones(44, bool), "toy", names, (), (), "here")
+    whole = dataclasses.replace(whole, attributes={"role": roles})
+    held = make("natural", whole, 2, test_share=0.2, validation_share=0.25)
+    assert [(min(rows), max(rows)) for rows in held.test] == [(41, 43), (24, 29)]
+    assert [(min(rows), max(rows)) for rows in held.validation] == [(38, 40), (18, 23)]
+    assert list(map(len, held.train)) == [8, 18]
 
 
 def test_classes_are_held_back_in_proportion_and_samples_with_equal_chances():
