@@ -54,9 +54,11 @@ def keep(workspace: Workspace, spec: str) -> Kept:
         else:
             new.append(_entry(workspace, run, compilation.made_by[run.id]))
     selections = {}
-    for name in sorted({str(entry.run.tuned) for entry in new if entry.run.tuned} - ledger.lines.keys()):
-        content = json.loads((workspace.root / selection_path(name)).read_text(encoding="utf-8"))
-        selections[name] = compilation.made_by[compilation.selections[name].trials[0].runs[0].id], content
+    for name in sorted({str(entry.run.tuned) for entry in new if entry.run.tuned}):
+        versions = compilation.made_by[compilation.selections[name].trials[0].runs[0].id]
+        if ledger.selection(name, versions) is None:
+            content = json.loads((workspace.root / selection_path(name)).read_text(encoding="utf-8"))
+            selections[name] = versions, content
     if new:
         kept.file = ledger.write(spec, new, selections)
     kept.runs = [entry.run.id for entry in new]

@@ -129,6 +129,19 @@ def test_other_settings_and_other_code_are_not_shown(reproduced):
     assert "edited by hand" in line_of(compile_workspace, reproduced.workspace())
 
 
+def test_a_choice_by_earlier_code_is_kept_anew_with_its_run(tiny):
+    tune = "tune: {space: {training.lr: [0.05, 0.1]}}\n"
+    tiny.write("specs/tiny.yaml", spec("[fedper]", partition="{name: iid, validation_share: 0.2}", more=tune))
+    assert pfl(tiny, "run").returncode == 0 and len(keep(tiny.workspace(), "tiny").runs) == 1
+    ledger, (entry,) = Ledger(tiny.root), Ledger(tiny.root).entries()
+    old = {**entry.made_by, "method.fedper": "0"}
+    ledger.write("tiny", [replace(entry, made_by=old)], {entry.run.tuned: (old, {"trials": []})})
+    assert not compile_workspace(tiny.workspace()).kept
+    assert len(keep(tiny.workspace(), "tiny").runs) == 1
+    compilation = compile_workspace(tiny.workspace())
+    assert compilation.kept == set(compilation.runs), "its trials would be trained again in a clone"
+
+
 def test_the_time_of_a_run_that_was_resumed_is_that_of_all_its_rounds(tmp_path):
     path = tmp_path / "timing.json"
     for more, seconds in (("", 30.9), (', "core_seconds": 8.0', 20.0)):  # of cores, whatever else the machine did
