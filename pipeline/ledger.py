@@ -110,7 +110,7 @@ class Ledger:
             for number, line in enumerate(filter(None, text.splitlines()), 1):
                 kind, _, rest = line.removeprefix('{"').partition('": "')
                 if kind not in ("run", "selection"):
-                    raise UserError(f"{shown}:{number}: not a kept result; restore it with `git checkout`")
+                    raise UserError(f"{shown}:{number}: not a kept result; remove this line or restore the file")
                 lines[rest.partition('"')[0]] = path, line
         return lines
 
@@ -171,8 +171,10 @@ class Ledger:
 
     def drop(self, ids: Iterable[str]) -> int:
         """Remove runs and selections; return how many were in the ledger."""
-        gone = [id_ for id_ in ids if id_ in self.lines]
-        self._rewrite({id_: (self.lines[id_][0], "") for id_ in gone})
+        wanted, gone = {*ids}, set[str]()
+        while found := wanted & self.lines.keys():  # again for those that merged branches have in two files
+            self._rewrite({id_: (self.lines[id_][0], "") for id_ in found})
+            gone |= found
         return len(gone)
 
     def _rewrite(self, new: Mapping[str, tuple[Path, str]]) -> None:

@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from pflcore.errors import UserError
 from pipeline.parsing import parse_yaml
 
 _CLOCKS = 2.0  # seconds by which the clocks of a disk and of this machine may differ
@@ -18,12 +19,15 @@ def remove_cut_files(folder: Path, stage_files: Iterable[Path]) -> None:
     """Remove lock files and the file of marks, in `folder`, that a kill has truncated.
 
     All entries of a lock file are in the run cache. A file that a running DVC is just writing is whole a moment later.
+    Raises :class:`UserError` for a lock file with a conflict of git, whose entries may be from another machine.
     """
     for path in {folder / "rwlock", *(file.with_name("dvc.lock") for file in stage_files)}:
         with suppress(FileNotFoundError):
             if not _is_whole(path):
                 time.sleep(1)
                 if not _is_whole(path):
+                    if b"<<<<<<< " in path.read_bytes():
+                        raise UserError(f"{path}: git left a conflict in it; `git checkout --ours {path}`, or --theirs")
                     path.unlink()
 
 
@@ -55,7 +59,8 @@ def _is_whole(path: Path) -> bool:
 
     try:
         if path.name == "dvc.lock":
-            return bool(Lockfile.SCHEMA(parse_yaml(path.read_bytes()))["stages"])
+            text = path.read_bytes()
+            return text.endswith(b"\n") and bool(Lockfile.SCHEMA(parse_yaml(text))["stages"])
         return json.loads(path.read_bytes()) is not None
     except (ValueError, Invalid, KeyError, TypeError):
         return False

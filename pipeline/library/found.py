@@ -18,11 +18,11 @@ from pflcore.errors import UserError
 from pflcore.registry import did_you_mean
 from pipeline.compile.compilation import Compilation
 from pipeline.compile.compiler import compile_workspace
+from pipeline.dvc.recorded import Recorded
 from pipeline.ledger import Ledger
 from pipeline.report.collect import collect_frame
 from pipeline.report.frame import places_of
 from pipeline.report.table import Results
-from pipeline.results.keep import Recorded
 from pipeline.spec.run import Run
 from pipeline.spec.selection import named, read_selection
 from pipeline.spec.specs import find_specs

@@ -23,6 +23,7 @@ from pflcore.registry import did_you_mean
 from pipeline import workspace as at
 from pipeline.compile.compilation import Compilation
 from pipeline.compile.compiler import compile_workspace
+from pipeline.dvc.recorded import Recorded
 from pipeline.ledger import Entry, Ledger
 from pipeline.papers.paper import PLACES, Brief, Paper, Summary, in_order, papers_of, read_contents
 from pipeline.report.agreement import Agreement
@@ -107,16 +108,18 @@ class Papers:
         except (OSError, ValidationError):  # the summaries are then made again
             known = {}
         now = dict(known) if self.partial else {}
-        ledger = Ledger(self.workspace.root)
+        ledger, recorded = Ledger(self.workspace.root), Recorded(self.workspace.root, self.compilation)
         for name, paper in self.papers.items():
-            ids = sorted({run for table in paper.tables.values() for run in table.runs} & self.compilation.kept)
+            runs = {run for table in paper.tables.values() for run in table.runs}
+            ids = sorted(runs & self.compilation.kept)
+            stale = sorted(filter(recorded.is_stale, runs.difference(ids)))
             lines = [ledger.lines[run][1] for run in ids if run in ledger.lines]
-            state, before = self._state(paper, lines), known.get(name)
+            state, before = self._state(paper, [*lines, *stale]), known.get(name)
             if before and before.state == state and (name not in wanted or (before.page and self.page(name).is_file())):
                 now[name] = before
                 continue
             kept = {run: entry for run in ids if (entry := ledger.get(run))}
-            reports = reports_of(paper, self.workspace.root, kept)
+            reports = reports_of(paper, self.workspace.root, {**kept, **dict.fromkeys(stale)})
             if name in wanted:
                 write_paper(paper, reports, self.workspace.root)
                 written.append(name)
@@ -141,8 +144,8 @@ class Papers:
         )
         put(self.index, text)
 
-    def _state(self, paper: Paper, kept: list[str]) -> str:
-        """Return a hash of the inputs of a paper's page: specs, code, kept results, and files."""
+    def _state(self, paper: Paper, more: list[str]) -> str:
+        """Return a hash of the inputs of a paper's page: specs, code, files, and `more`."""
         files = set[str]()
         for spec, table in paper.tables.items():
             files |= {f"{at.report_path(spec)}/report.html", *map(at.selection_path, table.tuned.values())}
@@ -152,7 +155,7 @@ class Papers:
         code = [path for kind in ("*.py", "*.j2") for path in Path(pipeline.__file__).parent.rglob(kind)]
         inputs = [*sorted(code), *(self.workspace.root / file for file in sorted(files))]
         tables = [table.model_dump_json() for table in paper.tables.values()]
-        parts = [*tables, *(place.words for place in paper.places), *kept, *map(stamp, inputs)]
+        parts = [*tables, *(place.words for place in paper.places), *more, *map(stamp, inputs)]
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
@@ -165,9 +168,9 @@ def stamp(path: Path) -> str:
     return f"{stat.st_mtime_ns} {stat.st_size} {stat.st_ino}"
 
 
-def reports_of(paper: Paper, root: Path, kept: Mapping[str, Entry] | None = None) -> list[SpecReport]:
-    """Return the reports of a paper's specs from artifacts in the workspace `root`. `kept` maps run ids to ledger
-    entries that replace missing artifacts. Raises :class:`UserError` if an artifact is damaged."""
+def reports_of(paper: Paper, root: Path, kept: Mapping[str, Entry | None] | None = None) -> list[SpecReport]:
+    """Return the reports of a paper's specs from artifacts in the workspace `root` and from what replaces them, as
+    :func:`collect_frame` takes it. Raises :class:`UserError` if an artifact is damaged."""
     reports = []
     for number, (spec, table) in enumerate(paper.tables.items(), start=1):
         folder, own = paper.folder(spec), f"{at.report_path(spec)}/report.html"

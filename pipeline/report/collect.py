@@ -50,22 +50,23 @@ def write_frame(table: ResolvedTable, root: Path, folder: Path) -> None:
 
 
 def collect_frame(
-    table: ResolvedTable, runs: Mapping[str, Run], root: Path, kept: Mapping[str, Entry] | None = None
+    table: ResolvedTable, runs: Mapping[str, Run], root: Path, kept: Mapping[str, Entry | None] | None = None
 ) -> Frame:
     """Return the frame of a table's runs from their artifacts in the workspace `root`.
 
-    `kept` maps run ids to ledger entries that replace missing artifacts. Raises :class:`UserError` if one is damaged.
+    `kept` maps run ids to what replaces their artifacts, which may be missing or of other code: entries of the ledger,
+    or None for runs that count as missing. Raises :class:`UserError` if one is damaged.
     """
     return Frame.of(_collect(table, runs, root, kept or {}))
 
 
 def _collect(
-    table: ResolvedTable, runs: Mapping[str, Run], root: Path, kept: Mapping[str, Entry]
+    table: ResolvedTable, runs: Mapping[str, Run], root: Path, kept: Mapping[str, Entry | None]
 ) -> dict[str, pa.Table]:
     rows: dict[str, list[Row]] = {name: [] for name in SCHEMAS}
     shown = {cell.quantity.key: cell.quantity for cell in table.cells if cell.quantity}
     for id_ in sorted(table.runs):
-        for name, own in _of_run(table, shown, id_, runs[id_], root, kept.get(id_)).items():
+        for name, own in _of_run(table, shown, id_, runs[id_], root, kept).items():
             rows[name] += own
     for name in sorted(set(table.tuned.values())):
         if (path := root / selection_path(name)).is_file():
@@ -74,17 +75,17 @@ def _collect(
 
 
 def _of_run(
-    table: ResolvedTable, shown: Shown, id_: str, run: Run, root: Path, kept: Entry | None
+    table: ResolvedTable, shown: Shown, id_: str, run: Run, root: Path, kept: Mapping[str, Entry | None]
 ) -> dict[str, list[Row]]:
     """Return the rows of one run for each attribute of :class:`Frame`."""
     path, measured, facts = root / run_path(id_, "rounds.parquet"), None, dict[str, Any]()
     findings = _NOTHING_FOUND
-    if path.is_file() and not table.counted:
+    if id_ not in kept and path.is_file() and not table.counted:
         measured, facts = read_table(path, "rounds/2")
         findings = _read_findings(table, root / run_path(id_, "analysis.parquet"))
-    elif kept and not table.counted:
-        facts = {**kept.facts, "kept": kept.obtained}
-        measured = kept.rounds().replace_schema_metadata({b"pfl": json.dumps(facts).encode()})  # read by protocols
+    elif (entry := kept.get(id_)) and not table.counted:
+        facts = {**entry.facts, "kept": entry.obtained}
+        measured = entry.rounds().replace_schema_metadata({b"pfl": json.dumps(facts).encode()})  # read by protocols
     if measured is None:
         state = "missing"
     elif facts.get("diverged") is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import hashlib
 import json
 from collections import Counter
 from dataclasses import dataclass, field
@@ -15,7 +14,7 @@ from pflcore.protocols import curve, rounds_trained
 from pflcore.registry import did_you_mean
 from pipeline.compile.compilation import Compilation
 from pipeline.compile.compiler import compile_workspace
-from pipeline.dvc.program import locked_stages
+from pipeline.dvc.recorded import Recorded
 from pipeline.ledger import FACTS, Entry, Ledger, Versions, difference
 from pipeline.measurements import from_table
 from pipeline.spec.run import Run
@@ -54,9 +53,11 @@ def keep(workspace: Workspace, spec: str) -> Kept:
         else:
             new.append(_entry(workspace, run, compilation.made_by[run.id]))
     selections = {}
-    for name in sorted({str(entry.run.tuned) for entry in new if entry.run.tuned} - ledger.lines.keys()):
-        content = json.loads((workspace.root / selection_path(name)).read_text(encoding="utf-8"))
-        selections[name] = compilation.made_by[compilation.selections[name].trials[0].runs[0].id], content
+    for name in sorted({str(entry.run.tuned) for entry in new if entry.run.tuned}):
+        versions = compilation.made_by[compilation.selections[name].trials[0].runs[0].id]
+        if ledger.selection(name, versions) is None:
+            content = json.loads((workspace.root / selection_path(name)).read_text(encoding="utf-8"))
+            selections[name] = versions, content
     if new:
         kept.file = ledger.write(spec, new, selections)
     kept.runs = [entry.run.id for entry in new]
@@ -84,38 +85,6 @@ def time_of(path: Path, rounds: int) -> tuple[str, float | None]:
     seconds = timing.seconds if timing.core_seconds is None else timing.core_seconds
     day = datetime.datetime.fromtimestamp(path.stat().st_mtime, datetime.UTC).date().isoformat()
     return day, round(seconds * rounds / timing.rounds, 1)  # a resumed training timed only its last rounds
-
-
-class Recorded:
-    """DVC's records, from lock files, of the stages of a compilation."""
-
-    def __init__(self, root: Path, compilation: Compilation) -> None:
-        self.root = root
-        self.makers = {out: stage for stage in compilation.stages for out in stage.outs}
-        self.locked = locked_stages(root, compilation.stages)
-
-    def is_current(self, run: Run) -> bool:
-        """Return whether a run's artifact is as its stage wrote it, with the present specs and code."""
-        return self.holds(run_path(run.id, "rounds.parquet"))
-
-    def holds(self, path: str) -> bool:
-        """Return whether a file, relative to the workspace, is as its stage wrote it from inputs that are current."""
-        made, file = self._made(path), self.root / path
-        if made is None or not file.is_file():
-            return False
-        return hashlib.md5(file.read_bytes(), usedforsecurity=False).hexdigest() == made
-
-    def _made(self, out: str) -> str | None:
-        """Return the recorded hash of an output if its stage and all earlier ones ran the present commands, or None."""
-        stage = self.makers[out]
-        lock = self.locked.get(stage.address)
-        if not lock or lock.get("cmd") != stage.command:
-            return None
-        inputs, outs = ({one["path"]: one.get("md5") for one in lock.get(side) or []} for side in ("deps", "outs"))
-        before = [dep for dep in stage.deps if dep in self.makers and self.makers[dep].kind != "guard"]
-        if any(inputs.get(dep) is None or self._made(dep) != inputs[dep] for dep in before):
-            return None
-        return None if outs.get(out) is None else str(outs[out])
 
 
 @dataclass(frozen=True)

@@ -117,7 +117,8 @@ class Scheduler:
         self.locked_until = None
         del self.ready[address]
         for where in verdict.aside:
-            self.display.say(f"{entry.name}: had been changed by hand; that version is kept as {where}")
+            why = "had been changed by hand, or was cut short"  # by a kill or a full disk
+            self.display.say(f"{entry.name}: {why}; that version is kept as {where}")
         if verdict.what == "run":
             log = self.logs / f"{entry.subject.replace('/', '-')}.{entry.kind}.log"
             self.pool.start(Job(address, stage.command, stage.outs, log), place)

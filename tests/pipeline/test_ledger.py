@@ -109,6 +109,7 @@ def test_written_found_and_dropped(entry: Entry, tmp_path: Path) -> None:
     newer = replace(other, seconds=99.0)
     ledger.write("c", [newer], {})  # stays in its file
     assert Ledger(tmp_path).get(other.run.id) == newer and len(Ledger(tmp_path).files()) == 2
+    (tmp_path / "results/merged.jsonl").write_bytes((tmp_path / "results/b.jsonl").read_bytes())
     assert ledger.drop([other.run.id, "none"]) == 1 and [path.name for path in ledger.files()] == ["table.jsonl"]
 
 

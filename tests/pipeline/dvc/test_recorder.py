@@ -189,7 +189,10 @@ def test_while_another_process_has_dvcs_lock_nothing_is_done(study, monkeypatch,
     assert study.recorder.begin(C).what == "run" and study.again().locked() == ["a"]
 
 
-@pytest.mark.parametrize("damage", ["", "stages: [", "schema: '2.0'\nstages: {a: 3}\n"])
+CUT = "schema: '2.0'\nstages:\n  a:\n    cmd: pfl stage a\n    deps:\n    - path: in\n      hash: md"  # of md5
+
+
+@pytest.mark.parametrize("damage", ["", "stages: [", "schema: '2.0'\nstages: {a: 3}\n", CUT])
 def test_files_that_a_kill_has_cut_are_made_anew(study, damage):
     study.make(A, "1")
     study.make(C, "1")
@@ -198,6 +201,15 @@ def test_files_that_a_kill_has_cut_are_made_anew(study, damage):
     assert study.again().recorder.stale([A, C]) == {A: "not made yet"}
     assert not (study.root / "dvc.lock").exists() and study.locked("other/dvc.lock") == ["c"]
     assert study.recorder.begin(A).what == "cached"
+
+
+def test_a_lock_file_with_a_conflict_stays(study):
+    study.make(A, "1")
+    lock = study.root / "dvc.lock"
+    lock.write_text(text := "<<<<<<< HEAD\n" + lock.read_text())
+    with pytest.raises(UserError, match=rf"^{lock}: git left a conflict in it; `git checkout --ours"):
+        study.again()
+    assert lock.read_text() == text
 
 
 def test_what_the_disk_refuses_is_one_line(study, monkeypatch):

@@ -28,6 +28,7 @@ from pipeline.papers.pages import Papers, reports_of, write_paper
 from pipeline.papers.paper import Brief, Place, Summary, papers_of, read_contents
 from pipeline.papers.refresh import refresh
 from pipeline.report.agreement import Agreement
+from pipeline.results.keep import keep
 from pipeline.workspace import run_path
 
 KINDS = ("md", "tex", "html")
@@ -226,6 +227,25 @@ def test_a_kept_result_changes_the_pages_of_its_own_paper(project):
     entry = Entry(run, compilation.made_by[run.id], "2026-11-22", None, facts, {})
     Ledger(project.root).write("tiny", [entry], {})
     assert Papers.compiled(project.workspace()).write(["mine", "tiny"]) == ["tiny"]
+
+
+def test_a_page_shows_neither_results_of_earlier_code_nor_files_in_place_of_kept_ones(reproduced):
+    def shown():
+        papers = Papers.compiled(reproduced.workspace())
+        assert papers.write(["tiny"]) == ["tiny"]
+        page = (reproduced.root / "reports/papers/tiny.md").read_text("utf-8")
+        return re.findall(r"^\| Fed\w+ +\| +\W*([\d.]+|—)", page, re.MULTILINE)
+
+    before = shown()
+    (lock,) = reproduced.root.glob("stages/federations/*/dvc.lock")
+    text = lock.read_text(encoding="utf-8")
+    lock.write_text(re.sub(r"(stage train fedper\S+\s+--seal\s+)", r"\1old-", text), encoding="utf-8")
+    assert shown() == [before[0], "—"]
+    lock.write_text(text, encoding="utf-8")
+    keep(reproduced.workspace(), "tiny")
+    for run in compile_workspace(reproduced.workspace()).runs:
+        measured(reproduced.root, run, [1, 1])
+    assert shown() == before
 
 
 def test_the_end_of_a_trial_run(project, monkeypatch):

@@ -14,8 +14,9 @@ from support.project import Project, spec, tree
 from pflcore.files import write_text
 from pflcore.protocols import curve
 from pipeline.compile.compiler import compile_workspace
+from pipeline.dvc.recorded import Recorded
 from pipeline.ledger import Ledger
-from pipeline.results.keep import CURRENT, Recorded, keep, lines, time_of
+from pipeline.results.keep import CURRENT, keep, lines, time_of
 from pipeline.results.report import EARLIER, write_report
 from pipeline.workspace import run_path
 
@@ -127,6 +128,19 @@ def test_other_settings_and_other_code_are_not_shown(reproduced):
     (path,) = Ledger(reproduced.root).files()
     path.write_text(path.read_text(encoding="utf-8").replace('"loss": [', '"loss": [9', 1), encoding="utf-8")
     assert "edited by hand" in line_of(compile_workspace, reproduced.workspace())
+
+
+def test_a_choice_by_earlier_code_is_kept_anew_with_its_run(tiny):
+    tune = "tune: {space: {training.lr: [0.05, 0.1]}}\n"
+    tiny.write("specs/tiny.yaml", spec("[fedper]", partition="{name: iid, validation_share: 0.2}", more=tune))
+    assert pfl(tiny, "run").returncode == 0 and len(keep(tiny.workspace(), "tiny").runs) == 1
+    ledger, (entry,) = Ledger(tiny.root), Ledger(tiny.root).entries()
+    old = {**entry.made_by, "method.fedper": "0"}
+    ledger.write("tiny", [replace(entry, made_by=old)], {entry.run.tuned: (old, {"trials": []})})
+    assert not compile_workspace(tiny.workspace()).kept
+    assert len(keep(tiny.workspace(), "tiny").runs) == 1
+    compilation = compile_workspace(tiny.workspace())
+    assert compilation.kept == set(compilation.runs), "its trials would be trained again in a clone"
 
 
 def test_the_time_of_a_run_that_was_resumed_is_that_of_all_its_rounds(tmp_path):

@@ -180,7 +180,7 @@ def test_what_somebody_else_makes_is_waited_for():
     busy = Verdict("busy", why="held by dvc repro")
     play = Play({"data a": (), "data b": ()}, {"data a": [busy, busy, Verdict("fresh", aside=("there",))]})
     assert play.run() == {"data a": "cached", "data b": "done"}
-    changed = "data a: had been changed by hand; that version is kept as there"
+    changed = "data a: had been changed by hand, or was cut short; that version is kept as there"
     assert play.log["said"] == ["data a: waiting, held by dvc repro", changed] and play.entry("data a").note == ""
     assert play.log["asked"].count("data a") == 3 and play.log["started"] == ["data b"]
 
