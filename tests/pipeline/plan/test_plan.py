@@ -147,6 +147,9 @@ MISFITS = {
     "11: X: method fedrod does not go with training.class_weights": spec(
         "{A: fedavg, X: fedrod}", training=", class_weights: balanced"
     ),
+    "11: X: analyses: 'embeddings' needs a method with a hypernetwork": spec(
+        "{A: fedavg, X: {name: fedavg, analyses: [embeddings]}}"
+    ),
     "7: FedAvg and 1 more: backbone lstm takes text, the dataset has images": spec(backbone="lstm"),
     "7: FedAvg and 1 more: backbone tiny_vit: patch 5 does not": spec(backbone=VIT.replace("patch: 4", "patch: 5")),
     "5: FedAvg and 1 more: partition 'iid': 562 of 2,000": spec().replace("clients: 3", "clients: 2000"),
