@@ -51,6 +51,9 @@ def misfits(workspace: Workspace, compilation: Compilation, runs: Iterable[str])
             fits = {key: why for key, why in known.items() if not why}
             write_text(path, json.dumps({"code": fingerprint(), "answers": fits}))
     faults = {run: [(part, known[key]) for part, key, _ in some if known[key]] for run, some in asked.items()}
+    for id_, found in faults.items():  # both questions ask for the dataset, and its options are refused twice
+        options = f"{compilation.runs[id_].dataset}."
+        found[:] = dict.fromkeys(("dataset" if why.startswith(options) else part, why) for part, why in found)
     return _lines(workspace, compilation, faults) if any(faults.values()) else []
 
 
