@@ -109,7 +109,10 @@ def setup() -> None:
 
 def list_(
     what: Annotated[
-        str, typer.Argument(help="specs, datasets, partitions, backbones, methods, analyses, metrics, figures")
+        str,
+        typer.Argument(
+            help="specs, datasets, partitions, backbones, methods, conditions, analyses, metrics or figures"
+        ),
     ],
 ) -> None:
     """List the specs, or what a spec can name."""
@@ -145,7 +148,9 @@ def describe(
     if set_ and kind in (None, "dataset") and name in catalog.names("dataset"):
         kind, given, set_ = "dataset", given_options(set_, name), None
     if dataset or clients or set_:
-        raise UserError(f"--dataset, --clients and --set are for partitions, and {name!r} is none")
+        raise UserError(
+            f"--dataset, --clients and --set are for partitions (--set also for datasets); {name!r} is none"
+        )
     listing.describe(name, workspace, catalog, terminal, kind, given)
 
 

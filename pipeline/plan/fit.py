@@ -51,6 +51,9 @@ def misfits(workspace: Workspace, compilation: Compilation, runs: Iterable[str])
             fits = {key: why for key, why in known.items() if not why}
             write_text(path, json.dumps({"code": fingerprint(), "answers": fits}))
     faults = {run: [(part, known[key]) for part, key, _ in some if known[key]] for run, some in asked.items()}
+    for id_, found in faults.items():  # both questions ask for the dataset, and its options are refused twice
+        options = f"{compilation.runs[id_].dataset}."
+        found[:] = dict.fromkeys(("dataset" if why.startswith(options) else part, why) for part, why in found)
     return _lines(workspace, compilation, faults) if any(faults.values()) else []
 
 
@@ -63,6 +66,7 @@ def _questions(run: Run, workspace: Workspace) -> Iterator[Question]:
         validates = bool(record["partition"].get("validation_share"))
         parts = [record["dataset"], record["backbone"], record["method"], training, record["evaluation"], validates]
         parts += [record["condition"]] if run.condition else []
+        parts += [record["analyses"], _has_novel(run), run.clients] if run.analyses else []
         yield "method", _key(parts), build
 
 
@@ -70,10 +74,15 @@ def _key(parts: Any) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
+def _has_novel(run: Run) -> bool:
+    return any(value for name, value in run.record["partition"].items() if name.startswith("novel_"))
+
+
 def build(run: Run) -> None:
-    """Build what a run trains. Raises :class:`UserError` where training would."""
+    """Build what a run trains, and check its analyses. Raises :class:`UserError` where training would."""
     import torch
 
+    from pflcore.analyses import ANALYSES
     from pflcore.backbones import BACKBONES
     from pflcore.conditions import CONDITIONS
     from pflcore.engine.run import RunState
@@ -86,12 +95,16 @@ def build(run: Run) -> None:
             return
         if run.record["partition"].get("validation_share"):
             data = replace(data, validation=data.test)
+        if run.analyses and _has_novel(run):
+            data = replace(data, novel=frozenset({run.clients - 1}))
         try:
             method = METHODS.create(run.method, **run.options("method"))
             backbone = BACKBONES.create(run.backbone, **run.options("backbone"))
             condition = CONDITIONS.create(run.condition, **run.options("condition")) if run.condition else None
             with torch.random.fork_rng(devices=[]), torch.device(device):
-                RunState(data, backbone, method, run.training, run.evaluation, 0, None, condition)
+                state = RunState(data, backbone, method, run.training, run.evaluation, 0, None, condition)
+                for name, options in run.analyses.items():
+                    ANALYSES.create(name, **options).check(state.subject(None))
             return
         except UserError:
             raise

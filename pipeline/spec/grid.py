@@ -173,13 +173,14 @@ def _survives(option: Patch, change: Patch, patcher: Patcher) -> bool:
 def _read_axis(name: str, values: Any, patcher: Patcher) -> Axis:
     document, address = patcher.document, ("grid", "axes", name)
     part, dot, option = name.partition(".")
-    many = isinstance(values, list | dict) and values
+    many = isinstance(values, list | dict)
     document.check(many, address, f"{show(values)} must be a list of values or `label: value` lines")
+    document.check(values, address, "has no values; state one, or remove the axis")
     if dot:
         check_option(part, option, address, patcher)
     elif name in COMPONENTS:
         one = isinstance(values, dict) and "name" in values
-        message = f"a {name} where a list of them belongs; write it as [{{name: …}}]"
+        message = "an axis needs a list; write [{name: …}]"
         document.check(not one, (*address, "name"), message)
     elif name not in RUN_FIELDS:
         allowed = f"letters, digits, '_', '-', and a name that is none of {', '.join(_RESERVED)}"
@@ -187,11 +188,11 @@ def _read_axis(name: str, values: Any, patcher: Patcher) -> Axis:
         document.check(named, address, f"{show(name)} cannot name an axis; use {allowed}")
         group = patcher.catalog.group_of(name)
         hint = f"; did you mean '{group}.{name}'?" if group else did_you_mean(name, list(RUN_FIELDS))
-        message = f"no run field, so its values must be `label: patch of a run` lines{hint}"
+        message = f"is no field of a run, so its values must be `label: patch of a run` lines{hint}"
         document.check(isinstance(values, dict), address, message)
     axis = Axis(name, {}, {})
     for label, value, here in labelled(values, address, document):
-        twice = f"a second value labelled {show(label)}; write `label: value` lines"
+        twice = f"the label {show(label)} occurs twice; remove one, or write `label: value` lines"
         document.check(label not in axis.patches, here, twice)
         if dot:
             axis.patches[label] = patcher.read_field(part, {option: value}, here)
@@ -221,5 +222,5 @@ def _check_settings(axis: Axis, other: Axis, patcher: Patcher) -> None:
                 option = min({*part} & {*theirs.values[name]} - {"name"}, default=None)
                 if option is None and ("name" not in part or "." in other.name):
                     continue
-            message = f"the axis {other.name!r} sets this too; leave it to one of them, or write an override"
+            message = f"the axis {other.name!r} sets this too; state it in one of the two, or write an override"
             raise patcher.document.error(patcher.place([patch], name, option), message)

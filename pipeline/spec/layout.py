@@ -112,7 +112,7 @@ def _check_quantities(layout: TableSection, grid: Points, document: Document) ->
             document.check_known("label", label, grid.labels[axis], address)
     shown = [_number_of(layout, point.labels) for point in grid.points]
     found = [one for one in shown if one.known]
-    message = "leave some cells with accuracies; make a table of its own for other quantities"
+    message = "some cells would still show accuracies; put other quantities into a table of their own"
     document.check(len(found) in (0, len(grid.points)), here, message)
     for one in {id(one): one for one in shown}.values():  # most cells share one
         if fault := one.fault():
@@ -141,7 +141,7 @@ def check_choice(layout: TableSection, grid: Points, runs: list[Run], document: 
     chosen = next((metric for metric in sorted(shown) if metric.startswith("best_by_validation")), "")
     for run in runs if chosen else ():
         where = f"the partition {run.partition!r} on {run.dataset}"
-        message = f"{chosen!r} needs validation samples, and {where} holds none back; set its validation_share"
+        message = f"{chosen!r} needs validation samples, and {where} has none; set its validation_share"
         key = "metric" if chosen == layout.metric else "quantities"
         document.check(validates(run), ("table", key), message)
 

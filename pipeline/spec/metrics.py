@@ -40,7 +40,7 @@ def label_text(value: Any) -> str:
 
 def _label_list(value: Any) -> list[str]:
     if value == []:
-        raise ValueError("an empty list picks nothing; leave the axis out to pick every label")
+        raise ValueError("an empty list selects nothing; leave the axis out to select every label")
     return [label_text(item) for item in (value if isinstance(value, list) else [value])]
 
 
@@ -217,7 +217,7 @@ class Quantity(Part):
             if getattr(self, option) is None and option in takes and option not in ("position", *View._fields):
                 return f"the metric {self.metric!r} needs {option!r}"
         if self.view.model == "global" and self.view.moment == "after_training":
-            return "the global model is there after aggregation alone; after training there are those of clients"
+            return "the global model exists only after aggregation; after training only clients have models"
         if self.percent_of and self.added_to:
             return "'percent_of' and 'added_to' are one too many"
         if self.relative and (self.known is None or self.known.source != "plan"):

@@ -164,7 +164,7 @@ class Patcher:
             if not complete:
                 return {}
             address = self.place(draft, field, next(iter(options))) if options else BASE
-            raise self.document.error(address, f"an option without a {field}: no name is stated for these runs")
+            raise self.document.error(address, f"these runs have no {field} for this option; state its `name`")
         try:
             part = self.catalog.validate(field, options)
             return self._with_content_of_file(field, part) if self.home else part

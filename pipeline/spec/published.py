@@ -124,7 +124,7 @@ def _value(cells: dict[str, str], where: str, units: bool) -> Published:
 def _misprint(cells: dict[str, str], where: str) -> Published:
     """Return a value that is a misprint, with its text. Raises :class:`UserError` if text or note is missing."""
     for column in ("mean", "note"):
-        message = "missing; a misprint has what is printed, and why it cannot be so"
+        message = "missing; say what is printed, and why it must be a misprint"
         _check(cells.get(column), where, column, message)
     return Published(mean=None, std=None, quoted=False, note=cells["note"], printed=cells["mean"], misprint=True)
 

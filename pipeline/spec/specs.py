@@ -200,7 +200,7 @@ def _added(before: Node | None, node: Node, address: Address) -> Node:
     if not before:
         return node
     if not isinstance(before.value, list):
-        raise node.mark.error(address, f"adds to a list, and what is inherited is none: {show(before.plain())}")
+        raise node.mark.error(address, f"adds to a list, but the inherited value is no list: {show(before.plain())}")
     return Node([*before.value, *node.value], before.mark if before.value else node.mark)
 
 

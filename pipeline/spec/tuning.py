@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from pflcore.registry import did_you_mean
 from pipeline.spec.grid import Points, check_option, check_where, matches
 from pipeline.spec.metrics import Where
 from pipeline.spec.patches import Draft, Patch, Patcher, validates
@@ -77,19 +76,19 @@ def check_tuned(wanted: Tune, grid: Points, runs: list[Run], document: Document)
         check_where(where, grid.known, document, address)
         absent = any({*chosen} <= {*grid.left_out[axis]} for axis, chosen in where.items())
         found = [labels for labels in points if matches(where, labels)]
-        document.check(found or not points or absent, address, "picks no run that is tuned")
+        document.check(found or not points or absent, address, "selects no run that is tuned")
         return found
 
     tuned = picked(wanted.where, [point.labels for point in grid.points], ("tune", "where"))
     for index, more in enumerate(wanted.also):
         picked(more.when, tuned, ("tune", "also", index, "when"))
-        message = "says nothing of these runs; state a `space` or a `trial`"
+        message = "has no effect; state a `space` or a `trial`"
         document.check(more.space or more.trial, ("tune", "also", index), message)
     taken = {run.seed for run in runs}
     for index, seed in enumerate(wanted.seeds):
         here = ("tune", "seeds", index)
-        document.check(seed not in wanted.seeds[:index], here, f"{seed} is there twice; use another one")
-        message = f"{seed} is the seed of a run that the trials choose for; use another one"
+        document.check(seed not in wanted.seeds[:index], here, f"{seed} occurs twice; use another one")
+        message = f"{seed} is also the seed of a run that is tuned; use another one"
         document.check(seed not in taken, here, message)
 
 
@@ -124,7 +123,7 @@ def tune(
             for patch, setting in itertools.product(changes, own):
                 place = patcher.place([patch], setting.part, setting.option)
                 twice = setting.option in patch.values.get(setting.part, {})
-                check(not twice, place, "is in the `space` of these trials; leave it to one of them")
+                check(not twice, place, "is also in the `space` of these trials; state it in one place")
             tried = [*point.draft, *changes]
             if run.record["profile"] != "paper":
                 tried += change(patcher.run(tried, "paper"))
@@ -146,13 +145,14 @@ def _read_settings(wanted: Tune, grid: Points, patcher: Patcher) -> tuple[list[S
         for name, values in space.items():
             part, _, option = name.partition(".")
             here = (*address, "space", name)
-            message = f"cannot be tuned; what can is training.…, method.… and backbone.…, but {', '.join(_FIXED)}"
-            message += "" if part in _PARTS else did_you_mean(part, list(_PARTS))
+            message = f"cannot be tuned; name a setting of {', '.join(_PARTS)}, but none of {', '.join(_FIXED)}"
+            group = "" if part in _PARTS else patcher.catalog.group_of(name)
+            message += f"; did you mean '{group}.{name}'?" if group in _PARTS else ""
             check(option and part in _PARTS and name not in _FIXED, here, message)
             check_option(part, option, here, patcher)
             check(name not in grid.labels, here, "is an axis of the grid, which states its values")
             for index, value in enumerate(values):
-                check(value not in values[:index], (*here, index), f"{show(value)} is there twice")
+                check(value not in values[:index], (*here, index), f"{show(value)} occurs twice")
             settings.append(Setting(name, part, option, values, here, when))
         message = "trials have the `seeds` of `tune`; state them there"
         check("seed" not in trial, (*address, "trial", "seed"), message)
@@ -185,7 +185,7 @@ def _selection(
             values.insert(0, patcher.read_field(one.part, {one.option: one.values[index]}, (*one.address, index)))
         patcher.run([*draft, *values], profile)  # checks the run itself with these values
         runs = tuple(patcher.run([*trial, *values, seed], profile) for seed in seeds)
-        message = "chooses by accuracy on validation samples; set validation_share of the partition"
+        message = "needs validation samples; set the partition's validation_share"
         check(validates(runs[0]), ("tune",), message)
         parts = runs[0].record
         chosen = {one.name: patcher.catalog.stated(one.part, parts[one.part], one.option) for one in settings}

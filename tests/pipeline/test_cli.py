@@ -156,7 +156,7 @@ WRONG = {
     "describe digits5 --set source=1": "digits5.source = 1 must be str",
     "fetch domanet": "unknown dataset 'domanet'; did you mean 'domainnet'?",
     "describe pathological --clients 7": "pathological: 7 clients with 2 classes each make 14 places",
-    "describe fedtp --clients 7": "--dataset, --clients and --set are for partitions, and 'fedtp' is none",
+    "describe fedtp --clients 7": "--dataset, --clients and --set are for partitions (--set also for datasets)",
     "describe methd fedtp": "describe takes a name, or a kind (dataset, partition, backbone, method, condition, ",
     "check fedtp fedper": "check takes a name, or a kind (method, backbone) and a name; got 'fedtp fedper'",
     "check method fedtp tiny": "check takes a name, or a kind (method, backbone) and a name; got 'method fedtp tiny'",

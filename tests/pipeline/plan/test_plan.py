@@ -147,8 +147,14 @@ MISFITS = {
     "11: X: method fedrod does not go with training.class_weights": spec(
         "{A: fedavg, X: fedrod}", training=", class_weights: balanced"
     ),
+    "11: X: analyses: 'embeddings' needs a method with a hypernetwork": spec(
+        "{A: fedavg, X: {name: fedavg, analyses: [embeddings]}}"
+    ),
     "7: FedAvg and 1 more: backbone lstm takes text, the dataset has images": spec(backbone="lstm"),
     "7: FedAvg and 1 more: backbone tiny_vit: patch 5 does not": spec(backbone=VIT.replace("patch: 4", "patch: 5")),
+    "4: FedAvg and 1 more: image_folder.path = '../x' must be a folder": spec().replace(
+        "dataset: digits", "dataset: {name: image_folder, path: ../x}"
+    ),
     "5: FedAvg and 1 more: partition 'iid': 562 of 2,000": spec().replace("clients: 3", "clients: 2000"),
     "5: FedAvg and 1 more: pathological.classes_per_client = 11 but digits has only 10": spec(
         partition="{name: pathological, classes_per_client: 11}"
@@ -162,11 +168,11 @@ def found(project):
 
 
 def test_misfits_are_lines_with_their_places(tmp_path, pfl):
-    project = make_project(tmp_path, {f"specs/s{at}.yaml": text for at, text in enumerate(MISFITS.values())})
+    project = make_project(tmp_path, {f"specs/s{at:02}.yaml": text for at, text in enumerate(MISFITS.values())})
     lines = found(project)
     assert len(lines) == len(MISFITS)
     for line, (at, words) in zip(lines, enumerate(MISFITS), strict=True):
-        assert line.startswith(f"specs/s{at}.yaml:{words}") and "\n" not in line
+        assert line.startswith(f"specs/s{at:02}.yaml:{words}") and "\n" not in line
     # The command ends with 2 and a line per spec.
     project.write("specs/a.yaml", spec("[fedavg, fedtp]"))
     project.write("specs/b.yaml", spec("[fedbn]"))
