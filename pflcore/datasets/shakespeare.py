@@ -64,6 +64,7 @@ class Shakespeare(Dataset):
     attributes: ClassVar[dict[str, tuple[str, ...]]] = {"role": ()}
     files = (ARCHIVE, TEXT, "train/*.json", TINY.name)
     smoke: ClassVar[dict[str, Any]] = {"chunk_len": 5}
+    results_version = 2  # a test_share and a validation_share are the last part of a text
 
     source: str = option(
         "gutenberg", choices=("gutenberg", "leaf", "speakers"), help="Complete works, LEAF's shards, or NAME: speeches."
