@@ -250,7 +250,7 @@ class FedKD(Method):
         returned = {}
         up = torch.zeros_like(model[_HAD])
         whole = 0
-        for name in strip_prefix(COMMON, model).keys() & model.keys():
+        for name in (name for name in strip_prefix(COMMON, model) if name in model):
             before, after = received[COMMON + name], model[COMMON + name]
             if before.ndim > 1 and before.is_floating_point():
                 change, numbers = compressed(after - before, energy)
