@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -94,8 +95,9 @@ class OwnTable(OwnArrays):
             table = _read_csv(path) if path.suffix == ".csv" else pq.read_table(path, partitioning=None)
         if not len(table):
             raise UserError(f"{path}: has no rows; put the complete data there")
-        for name in (*self.used, *(inputs or table.column_names)):
-            if table.column_names.count(name) != 1:
+        here = Counter(table.column_names)
+        for name in (*self.used, *(inputs or here)):
+            if here[name] != 1:
                 raise UserError(f"{path}: needs one column {name!r}, has {', '.join(table.column_names[:20])}")
         return table
 
@@ -146,7 +148,8 @@ class ArrayTable(OwnTable):
         chosen = self.columns or tuple(
             name for name in others if _has_numbers(table[name].type) and name != _READ_AGAIN
         )
-        left_out = [] if self.columns else [name for name in others if name not in chosen]
+        seen = {*chosen}
+        left_out = [] if self.columns else [name for name in others if name not in seen]
         for name in left_out:
             _check_text(table[name], name, path)
         if not chosen:
