@@ -127,13 +127,11 @@ class Method(Steps, Entry):
         super().__post_init__()
         for name in ("finetune_lr", "finetune_groups"):
             if getattr(self, name) and not self.tunes:
-                raise UserError(f"{name_of(self)}.{name} says nothing without finetune_epochs or finetune_steps")
+                raise UserError(f"{name_of(self)}.{name} has no effect without finetune_epochs or finetune_steps")
         if self.averaging and not self.own_averaging:
-            raise UserError(
-                f"method {name_of(self)}: averaging has no meaning; what its server does goes by other rules"
-            )
+            raise UserError(f"method {name_of(self)}: averaging has no effect, because its server follows other rules")
         if self.averaging in _ROBUST and self.beyond_mean:
-            raise UserError(f"method {name_of(self)}: averaging: {self.averaging} is not enough, {self.beyond_mean}")
+            raise UserError(f"method {name_of(self)}: averaging: {self.averaging} does not apply; {self.beyond_mean}")
 
     @property
     def remembers(self) -> bool:

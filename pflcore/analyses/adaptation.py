@@ -54,7 +54,7 @@ class Adaptation(Analysis):
             needs = "clients that take no part in training; raise the partition's novel_share"
             raise UserError(f"analyses: 'adaptation' needs {needs}")
         if not self.parts:
-            raise UserError("adaptation.parts: nothing is to be tuned; name a part, or leave the analysis out")
+            raise UserError("adaptation.parts: no part to tune; name one, or leave the analysis out")
         for client in sorted(novel):
             subject.trainer.local.epoch_steps(client)  # raises an error if the client cannot train
         novel_client = NovelClient(subject, min(novel))

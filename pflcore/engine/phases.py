@@ -74,7 +74,7 @@ def check_settings(method: Method, training: Training, data: FederatedData, dete
     if training.class_weights != "none" and not method.weighs_classes:
         raise no_class_weights(method)
     if method.plain_sgd and (other := training.beyond_sgd):
-        raise UserError(f"{name} its local steps are plain SGD's by definition, and training.{other} makes them others")
+        raise UserError(f"{name} its local steps are plain SGD by definition; leave out training.{other}")
     if not detects:
         return
     changed = [part for part in ("predict", "predictor") if getattr(type(method), part) is not getattr(Method, part)]

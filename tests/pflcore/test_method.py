@@ -120,7 +120,7 @@ def parted(_):
 
 
 WRONG = {
-    "Method.finetune_lr says nothing without finetune_epochs": lambda: Method(finetune_lr=0.1),
+    "Method.finetune_lr has no effect without finetune_epochs": lambda: Method(finetune_lr=0.1),
     "method Nameless: finetune_": lambda: Nameless(finetune_steps=1),
     "method Ruled: averaging": lambda: type("Ruled", (Method,), {"own_averaging": None})(averaging="uniform"),
     "method Parted: one of its phases": lambda: run(type("Parted", (Method,), {"phases": parted})(), CONVNET),

@@ -84,7 +84,7 @@ NO_AVERAGES, OF_THEIR_OWN = {"fedamp", "fedproto", "local"}, ("fednova", "feddyn
 @pytest.mark.parametrize("name", few_of(name for name in METHODS.names() if name not in OF_THEIR_OWN))
 def test_every_method_averages_what_is_shared_over_the_cohort(name, averaging):
     if averaging and name in NO_AVERAGES:
-        with pytest.raises(UserError, match=f"^method {name}: averaging has no meaning"):
+        with pytest.raises(UserError, match=f"^method {name}: averaging has no effect"):
             method(name, averaging=averaging)
         return
     seen, entry = [], method(name, averaging=averaging)
