@@ -41,8 +41,8 @@ class Method(Steps, Entry):
     """Federated averaging over the shared groups; the base of every method.
 
     With `finetune_epochs` or `finetune_steps`, each client tunes a copy of the model with which it is measured (for
-    Ditto, the client's second model). It trains on its own training samples, by SGD without momentum or decay on the
-    cross-entropy of its predictions. A memory (`knn`) then uses the tuned copy. The copy is discarded afterwards.
+    Ditto, the client's second model). It trains on its own training samples, by SGD without momentum, decay or clipping
+    on the cross-entropy of its predictions. A memory (`knn`) then uses the tuned copy, which is discarded afterwards.
     """
 
     # Names of groups as in Groups.select; everything that is neither personal nor generated is shared.

@@ -26,6 +26,7 @@ _PLAIN_SGD: dict[str, Any] = {
     "momentum": 0.0,
     "nesterov": False,
     "weight_decay": 0.0,
+    "clip": None,
     "schedule": "constant",
     "warmup": 0,
 }

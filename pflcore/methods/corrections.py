@@ -107,7 +107,7 @@ class FedNova(Method):
 
     A client's update D = w_received − w is divided by a, its number of steps, or with momentum ρ the sum over steps j
     of (1 − ρ^j) / (1 − ρ). The server sets w to w − τ · Σ p · D / a with τ = Σ p · a, p the clients' weights in
-    averages. Running statistics are updated in the same way.
+    averages. Running statistics are averaged as in FedAvg, since in the same way variances could fall below zero.
     """
 
     name = "fednova"
@@ -120,11 +120,10 @@ class FedNova(Method):
         norms = [(one.steps - rho * (1 - rho**one.steps) / (1 - rho)) / (1 - rho) for one in updates]
         effective = sum(share * norm for share, norm in zip(shares, norms, strict=True))
         shared = self.average(updates, roles.shared)
-        for name, before in server.shared.items():
-            if before.is_floating_point():  # else a counter
-                shared[name] = before.clone()
-                for share, norm, update in zip(shares, norms, updates, strict=True):
-                    shared[name].add_(update.returned[name] - update.sent[name], alpha=effective * share / norm)
+        for name in shared.keys() & server.federation.parameters:
+            shared[name] = server.shared[name].clone()
+            for share, norm, update in zip(shares, norms, updates, strict=True):
+                shared[name].add_(update.returned[name] - update.sent[name], alpha=effective * share / norm)
         return Server(shared, server.extra)
 
 

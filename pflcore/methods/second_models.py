@@ -100,9 +100,8 @@ class PFedMe(Method):
     def update_server(self, server: Server, roles: Roles, updates: Sequence[Update]) -> Server:
         mean = self.average(updates, roles.shared)
         if self.beta != 1.0:
-            for name, tensor in mean.items():
-                if tensor.is_floating_point():
-                    mean[name] = server.shared[name].lerp(tensor, self.beta)
+            for name in mean.keys() & server.federation.parameters:  # not running variances: β may be above 1
+                mean[name] = server.shared[name].lerp(mean[name], self.beta)
         return Server(mean, server.extra)
 
 

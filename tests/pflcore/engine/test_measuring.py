@@ -40,7 +40,7 @@ TUNED = [
 
 @pytest.mark.parametrize("name, net, options, weights, executors", TUNED)
 def test_clients_are_measured_after_plain_sgd_in_batches_of_their_own(name, net, options, weights, executors):
-    settings = training(sample_rate=1.0, momentum=0.5, weight_decay=0.01, class_weights=weights)
+    settings = training(sample_rate=1.0, momentum=0.5, weight_decay=0.01, clip=0.1, class_weights=weights)
     hand = Rounds(net, settings, DATA)
     plain, *results = hand.run(name), *(hand.run(name, executor, **options) for executor in executors)
     hand.settings = training()

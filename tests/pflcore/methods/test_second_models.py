@@ -51,6 +51,10 @@ def test_ditto_and_pfedme(name, own):
         hand = Rounds("convnet", training(rounds=1))
         whole, part = hand.run("pfedme").weights, hand.run("pfedme", beta=0.2).weights
         near(part, {n: 0.8 * tensor + 0.2 * whole[n] for n, tensor in hand.x.items()}, atol=1e-6)
+        hand = Rounds("norm", training(rounds=1))
+        whole, part = hand.run("pfedme").weights, hand.run("pfedme", beta=3.0).weights
+        wanted = {n: 3 * whole[n] - 2 * hand.x[n] if n in hand.parameters() else whole[n] for n in hand.x}
+        near(part, wanted, atol=1e-6)
 
 
 @pytest.mark.parametrize("variant, begun", [("as_written", 0.4), ("as_written", 0.0), ("as_released", 0.4)])

@@ -50,15 +50,16 @@ def test_scaffold(net, step, own):
     hand.check(hand.run("scaffold", server_step=step), add_prefix("common/", c), kept=variates, atol=1e-4)
 
 
-@pytest.mark.parametrize("own, rho", [("", 0.0), ("head.", 0.6)])
-def test_fednova(own, rho):
-    hand = Rounds(own=own, settings=training(rounds=3, momentum=rho))
+@pytest.mark.parametrize("net, own, rho", [("convnet", "", 0.0), ("convnet", "head.", 0.6), ("norm", "", 0.0)])
+def test_fednova(net, own, rho):
+    hand = Rounds(net, own=own, settings=training(rounds=3, momentum=rho))
     for round_, cohort in hand:
         p, ended = hand.shares(cohort), {i: hand.train(i, round_) for i in cohort}
         # A gradient counts in the step that sees it and, by momentum, in all later ones.
         a = {i: sum(rho**j for k in range(len(hand.rows(i, round_))) for j in range(k + 1)) for i in cohort}
         tau = sum(p[i] * a[i] for i in cohort)
-        hand.x = {n: x - tau * sum(p[i] * (x - ended[i][n]) / a[i] for i in cohort) for n, x in hand.x.items()}
+        moved = {n: sum(p[i] * (hand.x[n] - ended[i][n]) / a[i] for i in cohort) for n in hand.zeros()}
+        hand.x = hand.mean(ended) | {n: hand.x[n] - tau * one for n, one in moved.items()}
     hand.check(hand.run("fednova"))
 
 
