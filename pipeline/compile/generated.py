@@ -14,7 +14,9 @@ import yaml
 from pflcore.files import write_text
 from pipeline.compile.compilation import Compilation
 from pipeline.parsing import parse_yaml
-from pipeline.workspace import CODE, RECORDS, TABLES, Workspace
+from pipeline.workspace import CODE, KEPT_STAGES, RECORDS, TABLES, Workspace
+
+_MAKERS = ("stages/federations/", "stages/selections/", KEPT_STAGES)  # files of stages that make runs and selections
 
 
 class Line(dict[str, Any]):
@@ -74,8 +76,10 @@ def compare(workspace: Workspace, compilation: Compilation) -> Changes:
     # The root file is written last, so that the next compilation notices one that was interrupted.
     differing = (name for name in files if before.get(name) != files[name])
     written = {name: files[name] for name in sorted(differing, key=lambda name: (name == "dvc.yaml", name))}
-    # It is unknown which of these files belong to skipped specs.
-    left = sorted(before.keys() - files.keys()) if not compilation.skipped else []
+    left = sorted(before.keys() - files.keys())
+    if compilation.skipped:  # it is unknown which of these belong to skipped specs; but no run may be made by two files
+        ids = {*compilation.runs, *compilation.selections}
+        left = [name for name in left if name.startswith(_MAKERS) and ids & {*re.findall(r"[\w-]+", before[name])}]
     old = _named({name: before[name] for name in (*written, *left) if name in before})
     new = _named(written)
     changed = {name for name in old.keys() & new.keys() if old[name] != new[name]}

@@ -13,8 +13,9 @@ from support.project import make_project, several, spec, tree
 from pflcore.errors import UserError
 from pipeline.compile import generated
 from pipeline.compile.compilation import Graph, Stage
-from pipeline.compile.compiler import GUARD
+from pipeline.compile.compiler import GUARD, compile_workspace
 from pipeline.compile.generated import Line, compare, to_yaml, write
+from pipeline.ledger import FACTS, Entry, Ledger
 from pipeline.spec.run import read_record, read_records, read_run
 from pipeline.spec.table import read_resolved, read_runs
 from pipeline.workspace import CODE, RECORDS, run_path, selection_path
@@ -162,6 +163,26 @@ def test_a_removed_spec_takes_its_files_and_locks_along_but_for_shared_runs(proj
     for path in (*(lock for lock in locks if lock.exists()), mine[-1]):
         path.unlink()
     assert more.generated() == project.generated()
+
+
+def test_a_run_is_made_by_one_stage_also_while_another_spec_is_broken(tmp_path):
+    project = make_project(tmp_path, {"specs/tiny.yaml": spec(), "specs/more.yaml": spec(partition="dirichlet")})
+    project.compile()
+    project.write("specs/more.yaml", "gird: {}\n")
+    workspace, ledger = project.workspace(), Ledger(project.root)
+    compilation = compile_workspace(workspace, wanted=())
+    facts = {name: 3 if kind is int else "cpu" for name, kind in FACTS.items()}
+    facts |= {"diverged": None, "chosen": None, "epsilon": None}
+    runs = compilation.runs.values()
+    ledger.write("tiny", [Entry(run, compilation.made_by[run.id], "2026-11-22", None, facts, {}) for run in runs], {})
+    for kind in ("recall", "train"):
+        write(workspace, compile_workspace(workspace, wanted=()))
+        outs = [(out, one["cmd"]) for one in project.stages().values() for out in one["outs"]]
+        for run in compilation.runs:
+            ((_, command),) = [one for one in outs if one[0] == run_path(run, "rounds.parquet")]
+            assert command.split()[2] == kind
+        ledger.drop(compilation.runs)
+    assert sum("/runs/" in out for out, _ in outs) == 4, "those of the broken spec stay"
 
 
 def test_a_name_that_dvc_or_a_report_would_trip_over_is_one_line_and_nothing_is_written(tmp_path):
