@@ -203,19 +203,21 @@ def judge_claims(results: Results) -> list[Judgement]:
 
 def _weigh(results: Results, claim: TableClaim, cells: Sequence[Cell], values: _Values) -> Evidence:
     """Return the evidence on a claim from one kind of values of some cells."""
-    pairs = _matches(claim, results.table.axes, cells)
-    judged = [
-        _measure(claim, *sides, _compared(sides, values), lower=results.table.lower(sides[0][0].quantity))
-        for sides in pairs
-        if all((value := values.pick(cell)) and _has_spread(claim, value) for cell in (*sides[0], *sides[1]))
-    ]
+    pairs, pending = _matches(claim, results.table.axes, cells), False
+    judged = []
+    for sides in pairs:
+        both = [*sides[0], *sides[1]]
+        if all((value := values.pick(cell)) and _has_spread(claim, value) for cell in both):
+            lower = results.table.lower(both[0].quantity)
+            judged.append(_measure(claim, *sides, _compared(sides, values), lower=lower))
+        elif not any(cell.verdict in WITHOUT_VALUE for cell in both):
+            pending = True
     corrected = holm([pair.effect.p if pair.surplus < 0 else 1.0 for pair in judged])
     judged = [replace(pair, corrected=p) for pair, p in zip(judged, corrected, strict=True)]
     judged.sort(key=lambda pair: (_SEVERITY.index(pair.verdict), pair.surplus))
     worst = judged[0].verdict if judged else NOT_YET
     if worst != FAILS and len(judged) < len(pairs):
-        never = any(cell.verdict in WITHOUT_VALUE for sides in pairs for side in sides for cell in side)
-        worst = NO_VERDICT if never else NOT_YET
+        worst = NOT_YET if pending else NO_VERDICT
     return Evidence(worst, len(pairs), tuple(judged))
 
 
