@@ -151,6 +151,9 @@ MISFITS = {
         "{A: fedavg, X: {name: fedavg, analyses: [embeddings]}}"
     ),
     "11: X: method fedrep: in part 2 of 2 of its round no client": spec("{A: fedavg, X: fedrep}"),
+    "11: X, 6: method fedamp: alpha: 1 above sigma / 5": spec(
+        "{A: fedavg, X: {name: fedamp, alpha: 1.0, sigma: 3.0}}", more="    clients: [3, 6]\n"
+    ),
     "7: FedAvg and 1 more: backbone lstm takes text, the dataset has images": spec(backbone="lstm"),
     "7: FedAvg and 1 more: backbone tiny_vit: patch 5 does not": spec(backbone=VIT.replace("patch: 4", "patch: 5")),
     "4: FedAvg and 1 more: image_folder.path = '../x' must be a folder": spec().replace(
