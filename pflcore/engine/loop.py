@@ -15,6 +15,7 @@ from pflcore.engine.checkpoint import CheckpointFolder
 from pflcore.engine.device import one_thread
 from pflcore.engine.executors import choose_executor
 from pflcore.engine.forward import use_precision
+from pflcore.engine.phases import check_steps
 from pflcore.engine.result import Result
 from pflcore.engine.run import RunState
 from pflcore.faults import during
@@ -69,6 +70,7 @@ def train(
         with during("before the first round"):
             scratch = checkpoints.folder if checkpoints else None
             run = RunState(data, backbone, method, training, evaluation, seed, scratch, condition)
+            check_steps(run.trainer)
             for analysis in analyses.values():
                 analysis.check(run.subject(kinds))
         if checkpoints:

@@ -106,13 +106,26 @@ def make_trainer(
         raise UserError(f"method {name_of(trainer.method)}: phases() names no phase; return (Phase(),) to train once")
     for number, part in enumerate(trainer.order, 1):
         batches = trainer.part(part).local
-        if not any(batches.steps(0, client) for client in range(data.clients) if client not in data.novel):
-            where = f"method {name_of(trainer.method)}: in part {number} of {len(trainer.order)} of its round"
-            raise UserError(
-                f"{where} no client takes a local step; change how many epochs the method gives to each part, or "
-                "training.local_epochs, local_steps or batch_size"
-            )
+        if not batches.training.local_steps and batches.before >= batches.training.local_epochs:
+            raise _no_step(trainer, number)
     return trainer
+
+
+def check_steps(trainer: Trainer) -> None:
+    """Raise :class:`UserError` if a part of a round has no step for any client, with the samples that these have."""
+    members = [client for client in range(trainer.data.clients) if client not in trainer.data.novel]
+    for number, part in enumerate(trainer.order, 1):
+        batches = trainer.part(part).local
+        if not any(batches.steps(0, client) for client in members):
+            raise _no_step(trainer, number)
+
+
+def _no_step(trainer: Trainer, number: int) -> UserError:
+    where = f"method {name_of(trainer.method)}: in part {number} of {len(trainer.order)} of its round"
+    return UserError(
+        f"{where} no client takes a local step; change how many epochs the method gives to each part, or "
+        "training.local_epochs, local_steps or batch_size"
+    )
 
 
 def _tuner(trainer: Trainer, groups: Groups, tuning: Phase) -> Trainer:

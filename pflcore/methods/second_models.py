@@ -91,9 +91,8 @@ class PFedMe(Method):
                 grads[name] = grads[name] + self.lam * (theta[name] - model[name])
             theta, _ = local.sgd(theta, grads, {})
         # Personal parameters have no global value to stay near: they are the same in both models.
-        moved = {name: tensor.clone() for name, tensor in theta.items()}
-        for name in theta.keys() & local.roles.shared:
-            moved[name] = model[name].lerp(theta[name], local.lr * self.lam)
+        near, rate = local.roles.shared, local.lr * self.lam
+        moved = {name: model[name].lerp(own, rate) if name in near else own.clone() for name, own in theta.items()}
         # The statistics of batch norm are those of θ, the model that saw the batches.
         return {**state, "model": {**model, **add_prefix(OWN, theta), **moved, **rest}}, losses[0]
 
@@ -249,7 +248,7 @@ class FedKD(Method):
         returned = {}
         up = torch.zeros_like(model[_HAD])
         whole = 0
-        for name in (name for name in strip_prefix(COMMON, model) if name in model):
+        for name in pick(model_part(model), strip_prefix(COMMON, model)):
             before, after = received[COMMON + name], model[COMMON + name]
             if before.ndim > 1 and before.is_floating_point():
                 change, numbers = compressed(after - before, energy)

@@ -29,12 +29,15 @@ class Partition(Entry, ABC):
     example: ClassVar[tuple[str, int]] = ("digits", 10)
 
     test_share: float | None = option(
-        None, gt=0, lt=1, help="Share of all of a client's samples drawn for its test; null: the dataset's own split."
+        None,
+        gt=0,
+        lt=1,
+        help="Share of all of a client's samples drawn for its test, of texts its last; null: the dataset's split.",
     )
     test_draw: str | None = option(
         None,
         choices=("stratified",),
-        help="Whether a test_share is drawn of each class, at least one of two samples, or, when null, of all.",
+        help="Whether a test_share, but of a text, is drawn of each class, at least one of two samples; null: of all.",
     )
     validation_share: float = option(
         0.0, ge=0, lt=1, later=True, help="Share of training samples held back for validation, before any limit."

@@ -57,6 +57,15 @@ def deal_classes(
     return owners
 
 
+def deal_counts(samples: Samples, sides: Sides, counts: Sequence[Rows], rng: np.random.Generator) -> Rows:
+    """Return owners, int64 [n], with the `counts` of a side, int64 [clients, classes], drawn from each class."""
+    owners = np.full(len(samples), -1)
+    for side, own in zip(sides, counts, strict=True):
+        for rows, sizes in zip(rows_by_class(samples, side), own.T, strict=True):
+            deal(rows, sizes, owners, rng)
+    return owners
+
+
 def deal_parts(samples: Samples, sides: Sides, shares: Shares, rng: np.random.Generator) -> Rows:
     """Return owners, int64 [n], with `shares` [clients] of each side, drawn at random without regard to classes."""
     owners = np.full(len(samples), -1)
@@ -160,6 +169,25 @@ def draw_counts(supply: Rows, mixes: Shares, groups: Rows, rng: np.random.Genera
             want = 0
             for group, wanted in zip(members, each, strict=True):
                 want += _take(left, counts[client], weights, group, int(wanted), rng)
+    return counts
+
+
+def spread_counts(supply: Rows, shares: Shares) -> Rows:
+    """Return samples of each class by `shares` [clients, classes]: int64 [clients, classes], of the sum `supply`.
+
+    A client has the rounded sum of its parts. What rounding adds to its part of a class, later clients have less, and
+    nobody has a class of which its share is 0, unless no other is left.
+    """
+    wanted = shares / shares.sum(0) * supply
+    left, lack, counts = supply.copy(), np.zeros(len(supply)), np.zeros(shares.shape, np.int64)
+    for client, size in enumerate(part_sizes(int(supply.sum()), wanted.sum(1))):
+        lack += wanted[client]
+        for _ in range(size):
+            own = (left > 0) & (wanted[client] > 0)
+            label = np.where(own if own.any() else left > 0, lack, -np.inf).argmax()
+            counts[client, label] += 1
+            lack[label] -= 1
+            left[label] -= 1
     return counts
 
 

@@ -10,7 +10,16 @@ from pflcore.data.samples import Rows, Samples
 from pflcore.options import option
 from pflcore.partitions import PARTITIONS
 from pflcore.partitions._base import Sides
-from pflcore.partitions._deal import Drawn, class_counts, deal_classes, deal_parts, draw_counts, part_sizes
+from pflcore.partitions._deal import (
+    Drawn,
+    class_counts,
+    deal_classes,
+    deal_counts,
+    deal_parts,
+    draw_counts,
+    part_sizes,
+    spread_counts,
+)
 
 
 @PARTITIONS.register
@@ -22,8 +31,9 @@ class Dirichlet(Drawn):
     client has ``min_samples``. FedPerfix's setting is ``test_share: 0.25, min_samples: 256``.
 
     With ``sizes: equal``, as in Hsu et al., every client draws its own mix of classes, and then as many training
-    samples as the others by that mix, while classes run out. Its shares of the classes cut the test samples, too, so
-    test sets are of nearly equal size. Nothing is drawn again, which suits large numbers of clients.
+    samples as the others by that mix, while classes run out. It gets its share of the test samples of each class, so
+    test sets are of equal size, too, if training and test have the same classes in proportion. Nothing is drawn again,
+    which suits large numbers of clients.
     """
 
     name = "dirichlet"
@@ -42,9 +52,10 @@ class Dirichlet(Drawn):
         if self.sizes == "equal":
             prior = sum(counts) / len(samples)
             mixes = rng.dirichlet(np.maximum(self.alpha * samples.classes * prior, 1e-9), clients)
-            drawn = draw_counts(counts[0], mixes, np.zeros(samples.classes, np.int64), rng).T.astype(np.float64)
-            drawn[counts[0] == 0] = 1  # of a class without a training sample
-            return deal_classes(samples, sides, drawn, rng)
+            drawn = draw_counts(counts[0], mixes, np.zeros(samples.classes, np.int64), rng)
+            shares = np.where(counts[0] > 0, drawn, 1)  # all have a part of a class without a training sample
+            tests = [spread_counts(own, shares) for own in counts[1:]]
+            return deal_counts(samples, sides, [drawn, *tests], rng)
         shares = self.redraw(samples, counts, clients, partial(self._draw, counts[0], clients, rng))
         return deal_classes(samples, sides, shares, rng)
 

@@ -65,8 +65,8 @@ def _questions(run: Run, workspace: Workspace) -> Iterator[Question]:
         training = {name: value for name, value in record["training"].items() if name not in _ANY_FITS}
         validates = bool(record["partition"].get("validation_share"))
         parts = [record["dataset"], record["backbone"], record["method"], training, record["evaluation"], validates]
-        parts += [record["condition"]] if run.condition else []
-        parts += [record["analyses"], _has_novel(run), run.clients] if run.analyses else []
+        parts += [run.clients, *([record["condition"]] if run.condition else [])]
+        parts += [record["analyses"], _has_novel(run)] if run.analyses else []
         yield "method", _key(parts), build
 
 

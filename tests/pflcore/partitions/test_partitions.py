@@ -160,8 +160,11 @@ def test_equal_sizes_have_the_same_classes_for_training_and_test():
     samples = Samples(pixels, labels, np.arange(1200) < 1000, "toy", names, (0.5,), (1.0,), "here")
     held = make("dirichlet", samples, 8, sizes="equal", alpha=0.4)
     train, test = class_counts(held.train, samples), class_counts(held.test, samples)
-    assert set(train.sum(1)) == {125} and np.abs(train / 5 - test).max() < 1 and np.abs(test.sum(1) - 25).max() <= 2
+    assert set(train.sum(1)) == {125} and np.abs(train / 5 - test).max() < 1.5 and set(test.sum(1)) == {25}
+    assert not test[train == 0].any()
     assert sorted(flat(held)) == list(range(1200)) and (train[:, 0] / 125).std() > 0.2
+    many = make("dirichlet", samples, 100, sizes="equal", alpha=0.4)
+    assert {len(rows) for rows in many.train} == {10} and {len(rows) for rows in many.test} == {2}
 
 
 def test_pachinko_pools_and_draws_in_two_stages():

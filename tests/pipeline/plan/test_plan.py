@@ -150,6 +150,10 @@ MISFITS = {
     "11: X: analyses: 'embeddings' needs a method with a hypernetwork": spec(
         "{A: fedavg, X: {name: fedavg, analyses: [embeddings]}}"
     ),
+    "11: X: method fedrep: in part 2 of 2 of its round no client": spec("{A: fedavg, X: fedrep}"),
+    "11: X, 6: method fedamp: alpha: 1 above sigma / 5": spec(
+        "{A: fedavg, X: {name: fedamp, alpha: 1.0, sigma: 3.0}}", more="    clients: [3, 6]\n"
+    ),
     "7: FedAvg and 1 more: backbone lstm takes text, the dataset has images": spec(backbone="lstm"),
     "7: FedAvg and 1 more: backbone tiny_vit: patch 5 does not": spec(backbone=VIT.replace("patch: 4", "patch: 5")),
     "4: FedAvg and 1 more: image_folder.path = '../x' must be a folder": spec().replace(
@@ -176,7 +180,8 @@ def test_misfits_are_lines_with_their_places(tmp_path, pfl):
     # The command ends with 2 and a line per spec.
     project.write("specs/a.yaml", spec("[fedavg, fedtp]"))
     project.write("specs/b.yaml", spec("[fedbn]"))
-    project.write("specs/good.yaml", spec(more="    partition: [iid]\n"))
+    half = "{A: fedavg, B: {name: fedrep, head_epochs: 0.5}}"  # which depends on how many samples clients have
+    project.write("specs/good.yaml", spec(half, more="    partition: [iid]\n"))
     code, out, err = pfl(tmp_path, "validate", "a", "b")
     lines = [line.split(": ")[1:4] for line in err.splitlines() if line.startswith("pfl: ")]
     assert (code, out) == (2, "")
