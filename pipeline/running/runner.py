@@ -211,4 +211,6 @@ def _print_reports(workspace: Workspace, names: list[str]) -> None:
         where = f"All of it: {os.path.relpath(path)}; HTML, LaTeX and CSV beside it"
         if missing := signs_without_latex(path.with_name("report.tex").read_text(encoding="utf-8")):
             where += f"; LaTeX has no {', '.join(missing)} and shows numbers of Unicode instead"
-        print(f"\n{shown}\n\n{where}. Training times: {os.path.relpath(workspace.root / timings_path(name))}")
+        if (times := workspace.root / timings_path(name)).is_file():  # not in a clone, which has trained nothing
+            where += f". Training times: {os.path.relpath(times)}"
+        print(f"\n{shown}\n\n{where}")

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from pflcore.registry import did_you_mean
 from pipeline.spec.grid import Points, check_option, check_where, matches
 from pipeline.spec.metrics import Where
 from pipeline.spec.patches import Draft, Patch, Patcher, validates
@@ -146,8 +147,9 @@ def _read_settings(wanted: Tune, grid: Points, patcher: Patcher) -> tuple[list[S
             part, _, option = name.partition(".")
             here = (*address, "space", name)
             message = f"cannot be tuned; name a setting of {', '.join(_PARTS)}, but none of {', '.join(_FIXED)}"
-            group = "" if part in _PARTS else patcher.catalog.group_of(name)
-            message += f"; did you mean '{group}.{name}'?" if group in _PARTS else ""
+            if part not in _PARTS:
+                group = patcher.catalog.group_of(name)
+                message += f"; did you mean '{group}.{name}'?" if group in _PARTS else did_you_mean(part, list(_PARTS))
             check(option and part in _PARTS and name not in _FIXED, here, message)
             check_option(part, option, here, patcher)
             check(name not in grid.labels, here, "is an axis of the grid, which states its values")
