@@ -95,8 +95,7 @@ def test_adding_and_dropping(project: Project, pfl: Pfl) -> None:
     assert refused(pfl(project.root, "add", "paper/two")).startswith("specs/paper/one.yaml:1: gird")
     compilation = compile_workspace(project.workspace(), wanted=["tiny"])  # others may be broken, and stay as they were
     assert (list(compilation.skipped), list(compilation.tables)) == (["paper/one"], ["tiny"])
-    write(project.workspace(), compilation)
-    assert "stages/tables/paper/one.json" in project.generated()
+    assert write(project.workspace(), compilation) and "stages/tables/paper/one.json" in project.generated()
     assert pfl(project.root, "drop", "--all")[1].startswith("1 spec, 2 runs: ") and project.generated() == before
 
 
