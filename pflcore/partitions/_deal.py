@@ -50,11 +50,11 @@ def deal_classes(
     samples: Samples, sides: Sides, shares: Shares, rng: np.random.Generator, truncate: bool = False
 ) -> Rows:
     """Return owners, int64 [n], with `shares` [classes, clients] of every class, the same on all sides."""
-    owners = np.full(len(samples), -1)
-    for side in sides:
-        for rows, share in zip(rows_by_class(samples, side), shares, strict=True):
-            deal(rows, part_sizes(len(rows), share, truncate), owners, rng)
-    return owners
+    counts = [
+        np.array([part_sizes(count, share, truncate) for count, share in zip(each, shares, strict=True)]).T
+        for each in (class_counts(samples, side) for side in sides)
+    ]
+    return deal_counts(samples, sides, counts, rng)
 
 
 def deal_counts(samples: Samples, sides: Sides, counts: Sequence[Rows], rng: np.random.Generator) -> Rows:
