@@ -18,6 +18,7 @@ from pflcore.client_view import Rate
 from pflcore.engine.client import Trainer
 from pflcore.engine.executors.attention import fused_attention, has_kernel
 from pflcore.engine.executors.graphs import copy_tree
+from pflcore.engine.executors.products import convolution, split_linear, splits
 from pflcore.engine.forward import Substitute, is_plain
 from pflcore.groups import Tensors
 from pflcore.method import Batch, ClientView, LocalState
@@ -165,7 +166,7 @@ def _layer_norm(
 
 def _linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Add the bias separately, because PyTorch's vectorised form multiplies it by 1 first."""
-    made = F.linear(x, weight)
+    made = split_linear(x, weight) if splits(x) else F.linear(x, weight)
     return made if bias is None else made + bias.to(made.dtype)
 
 
@@ -173,6 +174,7 @@ REWRITTEN: Mapping[Callable[..., Any], Callable[..., Any]] = {
     F.scaled_dot_product_attention: _attention,
     F.layer_norm: _layer_norm,
     F.linear: _linear,
+    F.conv2d: convolution,
 }
 
 
