@@ -18,7 +18,7 @@ from pflcore.client_view import Rate
 from pflcore.engine.client import Trainer
 from pflcore.engine.executors.attention import fused_attention, has_kernel
 from pflcore.engine.executors.graphs import copy_tree
-from pflcore.engine.executors.products import convolution, split_linear, splits
+from pflcore.engine.executors.linear import split_linear, splits
 from pflcore.engine.forward import Substitute, is_plain
 from pflcore.groups import Tensors
 from pflcore.method import Batch, ClientView, LocalState
@@ -174,7 +174,6 @@ REWRITTEN: Mapping[Callable[..., Any], Callable[..., Any]] = {
     F.scaled_dot_product_attention: _attention,
     F.layer_norm: _layer_norm,
     F.linear: _linear,
-    F.conv2d: convolution,
 }
 
 

@@ -15,7 +15,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from pflcore.client_view import CLASS_WEIGHTS
 from pflcore.engine.client import Trainer, balanced
 from pflcore.engine.dropout import DropoutBits
-from pflcore.engine.executors.products import split_linear
+from pflcore.engine.executors.linear import split_linear
 from pflcore.engine.executors.sequential import Sequential
 from pflcore.engine.executors.stacked import Stacked, can_pad, take_turns
 from pflcore.engine.executors.vectorised import REWRITTEN, vectorisable
@@ -146,10 +146,6 @@ def norm(x, *own):
         *((norm, [(4, 2, 5), *more]) for more in ([], [(5,)], [(5,), (5,)])),
         *((F.linear, [(4, 2, 5), *more]) for more in ([(6, 5)], [(6, 5), (6,)])),
         (split_linear, [(4, 256, 5), (6, 5)]),
-        (F.conv2d, [(4, 3, 8, 7), (5, 3, 3, 2), (5,)]),
-        (lambda *own: F.conv2d(*own, stride=(2, 1), padding=(1, 2)), [(4, 3, 8, 7), (5, 3, 3, 2)]),
-        (lambda *own: F.conv2d(*own, padding=1, groups=3), [(4, 3, 8, 7), (6, 1, 3, 3)]),
-        (lambda *own: F.conv2d(*own, padding="same", dilation=2), [(4, 3, 8, 7), (6, 3, 3, 3)]),
         (F.scaled_dot_product_attention, QKV),
         (lambda *qkv: F.scaled_dot_product_attention(*qkv, is_causal=True), QKV),
         (lambda *qkv: F.scaled_dot_product_attention(*qkv, scale=0.5), QKV),
