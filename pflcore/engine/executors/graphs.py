@@ -85,7 +85,7 @@ class Replay:
                 before.wait_stream(stream)
                 # The next state is written into the input's tensors, so that the next replay needs no copy.
                 in_place = signature(state) == signature(inputs[0])
-                outputs = inputs[0] if in_place else _map(torch.empty_like, state), torch.empty_like(losses)
+                outputs = inputs[0] if in_place else map_tree(torch.empty_like, state), torch.empty_like(losses)
                 del state, losses
                 graph = torch.cuda.CUDAGraph()
                 # thread_local, because another thread may pin memory during the capture.
@@ -98,7 +98,7 @@ class Replay:
 
 def copy_tree(tree: Any) -> Any:
     """Return a copy of nested dicts and tuples of tensors; one kernel copies all tensors of a type."""
-    copied = _map(torch.empty_like, tree)
+    copied = map_tree(torch.empty_like, tree)
     _fill(copied, tree)
     return copied
 
@@ -124,13 +124,13 @@ def _leaves(tree: Any) -> Iterator[Tensor]:
             yield from _leaves(child)
 
 
-def _map(function: Callable[[Tensor], Any], tree: Any) -> Any:
+def map_tree(function: Callable[[Tensor], Any], tree: Any) -> Any:
     """Return a tree of the same form with `function` applied to every leaf."""
     if isinstance(tree, Tensor):
         return function(tree)
     if isinstance(tree, dict):
-        return {name: _map(function, child) for name, child in tree.items()}
-    return tuple(_map(function, child) for child in tree)
+        return {name: map_tree(function, child) for name, child in tree.items()}
+    return tuple(map_tree(function, child) for child in tree)
 
 
 def signature(tree: Any) -> Any:

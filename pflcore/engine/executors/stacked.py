@@ -4,8 +4,8 @@ A GPU that trains one small model at a time is idle most of the time. Here a ste
 over clients with ``torch.func.vmap``; on CUDA the resulting hundreds of kernels are recorded once and replayed
 (:mod:`~pflcore.engine.executors.graphs`).
 
-All steps have one shape, (clients, batch): a smaller batch is padded with samples of weight 0. A client that has
-finished still computes, but its state does not change.
+A smaller batch is padded with samples of weight 0. A client that has finished still computes, though its state does not
+change, until at most half of the stack has steps left: then the stack gets narrower.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from itertools import islice
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -25,7 +25,7 @@ from torch.nn import functional as F
 from pflcore.data.upload import upload
 from pflcore.engine.client import TRAINING, Diverged, Job, Outcome, Trainer
 from pflcore.engine.evaluation import Scores, SplitScores, batch_size, by_split, score_client, score_shared_model
-from pflcore.engine.executors.graphs import Replay
+from pflcore.engine.executors.graphs import Replay, map_tree
 from pflcore.engine.executors.sequential import Sequential
 from pflcore.engine.executors.vectorised import MorePasses, Step, vectorisable
 from pflcore.faults import during
@@ -111,40 +111,49 @@ class Stacked(Sequential):
 
     def _side_by_side(self, trainer: Trainer, round_: int, jobs: Sequence[Job], key: int) -> list[Outcome]:
         """Take all local steps of clients; return outcomes whose states are views of the stacked ones, not copies."""
-        clients = [client for client, _ in jobs]
         pads = can_pad(trainer)
-        cohort = [trainer.local.batches(round_, client) for client in clients]
+        cohort = [trainer.local.batches(round_, client) for client, _ in jobs]
         turns = list(take_turns([[len(batch) for batch in own] for own in cohort], pads))
+        order, widths = narrowing(turns, len(jobs)) if pads else (range(len(jobs)), [len(jobs)] * len(turns))
+        clients, cohort = [jobs[one][0] for one in order], [cohort[one] for one in order]
+        turns = [[turn[one] for one in order[:width]] for turn, width in zip(turns, widths, strict=True)]
         size = min(trainer.training.batch_size, max(map(len, trainer.data.train))) if pads else 0
         device = trainer.data.device
         passes = self._passes[key]
         rows = []
         for turn in turns:
-            some = [_NONE if at is None else own[at] for own, at in zip(cohort, turn, strict=True)]
+            some = [_NONE if at is None else own[at] for at, own in zip(turn, cohort, strict=False)]
             rows.append(_padded(some, size or max(map(len, some))))
         first = torch.tensor([[trainer.local.first(client)] for client in clients])
-        numbers = [first + torch.tensor([[at or 0] for at in turn]) for turn in turns]
+        numbers = [first[: len(turn)] + torch.tensor([[at or 0] for at in turn]) for turn in turns]
         trainer.model.train()
         step = Step(trainer, pads)
         taken: list[Tensor] = []
+        ended: list[Tensors] = []  # models of the lanes that have ended, the last lanes first
         with vectorisable():
-            received = stack_states([received for _, received in jobs])
+            received = stack_states([jobs[one][1] for one in order])
             state = step.begin(received)
             drawn = trainer.data.batches([one.clamp_min(0) for one in rows], round_, numbers)
             weights = upload([_weights(one) for one in rows], device)
-            rates = upload([_rates(trainer, round_, clients, turn) for turn in turns], device)
+            rates = upload([_rates(trainer, round_, clients[: len(turn)], turn) for turn in turns], device)
             for turn, own, batch, weight, rate in zip(turns, rows, drawn, weights, rates, strict=True):
-                noise = _noise(trainer, round_, clients, turn, own, passes)
+                width = len(turn)
+                if taken and width < len(taken[-1]):
+                    ended.append(step.end(*_lanes((state, received), slice(width, None)))["model"])
+                    state, received = _lanes((state, received), slice(width))
+                noise = _noise(trainer, round_, clients[:width], turn, own, passes)
                 data = batch.inputs, batch.labels, noise, rate, weight
                 state, losses = self.replay(key, step.all, state, received, *data)
                 taken.append(losses)
-            models = step.end(state, received)["model"]
-        parts = {name: stack.unbind() for name, stack in models.items()}
+            ended.append(step.end(state, received)["model"])
+        parts = {name: [lane for model in reversed(ended) for lane in model[name].unbind()] for name in ended[0]}
+        losses_of = _mean_losses(taken, turns, len(clients))
         outcomes = []
-        for index, loss in enumerate(_mean_losses(taken, turns, len(clients))):
-            if not math.isfinite(loss):
-                raise Diverged(round_, clients[index])
-            outcomes.append(Outcome(clients[index], {name: part[index] for name, part in parts.items()}, loss))
+        for lane in np.argsort(order):  # the jobs' order
+            if not math.isfinite(losses_of[lane]):
+                raise Diverged(round_, clients[lane])
+            model = {name: part[lane] for name, part in parts.items()}
+            outcomes.append(Outcome(clients[lane], model, losses_of[lane]))
         return outcomes
 
     @torch.no_grad()
@@ -188,6 +197,20 @@ def take_turns(sizes: Sequence[Sequence[int]], pads: bool) -> Iterator[Turn]:
         at = [done + (step is not None) for done, step in zip(at, turn, strict=True)]
 
 
+def narrowing(turns: Sequence[Turn], clients: int) -> tuple[list[int], list[int]]:
+    """Return the clients, those that end last first, and how many of them compute in each turn.
+
+    So a narrower stack is the beginning of a wider one. Widths are halves of halves, because each one is recorded.
+    """
+    ends = [max((at for at, turn in enumerate(turns, 1) if turn[one] is not None), default=0) for one in range(clients)]
+    widths, width = [], clients
+    for at in range(len(turns)):
+        while -(-width // 2) >= sum(end > at for end in ends) and width > 1:
+            width = -(-width // 2)
+        widths.append(width)
+    return sorted(range(clients), key=lambda one: -ends[one]), widths
+
+
 def can_pad(trainer: Trainer) -> bool:
     """Return whether a client's step on a padded batch equals its step on the batch.
 
@@ -213,6 +236,11 @@ def stack_states(states: Sequence[Tensors]) -> Tensors:
         same = all(state[name] is first for state in states)
         stacked[name] = first.expand(len(states), *first.shape) if same else torch.stack([s[name] for s in states])
     return stacked
+
+
+def _lanes(trees: Any, lanes: slice) -> Any:
+    """Return some clients' part of stacked states, as views."""
+    return map_tree(lambda tensor: tensor[lanes], trees)
 
 
 def _padded(lists: Sequence[Tensor], size: int) -> Tensor:
@@ -248,8 +276,8 @@ def _noise(trainer: Trainer, round_: int, clients: Sequence[int], turn: Turn, ro
 def _mean_losses(taken: Sequence[Tensor], turns: Sequence[Turn], clients: int) -> list[float]:
     if not taken:
         return [0.0] * clients
-    stepped = np.array([[at is not None for at in turn] for turn in turns])
-    losses = torch.stack(list(taken)).cpu().numpy()  # one copy to the host
+    stepped = np.array([[*(at is not None for at in turn), *[False] * (clients - len(turn))] for turn in turns])
+    losses = torch.stack([F.pad(one, (0, clients - len(one))) for one in taken]).cpu().numpy()  # one copy to the host
     sums = np.where(stepped, losses, 0).sum(0, dtype=np.float64)
     return list(map(float, sums / np.maximum(stepped.sum(0), 1)))
 
