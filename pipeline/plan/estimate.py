@@ -58,10 +58,11 @@ class Plan:
 
 class Speed:
     """Sample visits per second, by method and backbone: of `runs` that left their timings in a folder of this machine,
-    or, where nothing alike was timed here, of kept results of the ledger."""
+    or, where nothing alike was timed here, of results of the ledger that a CPU obtained."""
 
     def __init__(self, runs: Iterable[Run], timings: Path, kept: Iterable[Entry] = ()) -> None:
-        there = [(one.run, visits(one.run), one.seconds) for one in kept if one.seconds and not one.facts["diverged"]]
+        whole = (one for one in kept if one.seconds and not one.facts["diverged"])
+        there = [(one.run, visits(one.run), one.seconds) for one in whole if one.facts["device"].startswith("cpu")]
         here = []
         for run in runs:
             timing = read_timing(timings / f"{run.id}.json")

@@ -113,8 +113,12 @@ def test_times_are_of_similar_runs_here_else_of_the_ledger(tiny):
     (share,) = plan(tiny).specs
     assert (share.seconds, share.untimed) == (pytest.approx(12.0), 1)
     facts = {name: kind() if isinstance(kind, type) else None for name, kind in FACTS.items()}
-    seconds = [(Run({**kept.record, "seed": 7}), 30.0), (Run({**short.record, "seed": 9}), 1e6)]
-    Ledger(tiny.root).write("tiny", [Entry(run, {}, "", took, facts, {}) for run, took in seconds], {})
+    seconds = [(kept, 7, 30.0, "cpu (AVX2)"), (kept, 8, 1.0, "NVIDIA H100"), (short, 9, 1e6, "cpu (AVX2)")]
+    entries = [
+        Entry(Run({**run.record, "seed": seed}), {}, "", took, {**facts, "device": device}, {})
+        for run, seed, took, device in seconds
+    ]
+    Ledger(tiny.root).write("tiny", entries, {})
     (share,) = plan(tiny).specs
     assert (share.seconds, share.untimed) == (pytest.approx(12.0 + 30.0), 0)  # what was timed here goes first
 
