@@ -56,6 +56,8 @@ class OwnArrays(ArrayDataset, OwnFiles):
     def find(self, folder: Path) -> Path:
         """Return the path of the file. Raises :class:`UserError` if there is none, or more than one."""
         root = self.root(folder)
+        if root.is_file():
+            raise UserError(f"{root}: 'path' is the folder of the data, and 'file' the name in it; set both")
         found = sorted({path for pattern in self.files for path in root.glob(pattern) if path.name[0] != "."})
         if not found:
             raise UserError(f"{root}: no {' or '.join(self.files)} here; put it there, or set 'path' or 'file'")

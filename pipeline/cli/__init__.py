@@ -47,7 +47,7 @@ def _call() -> None:
         code = end.code
     except usage_error as error:
         _refuse(_usage(error))
-    except typer.Abort:  # Ctrl-C or the end of the input at a prompt
+    except (typer.Abort, KeyboardInterrupt):  # at a prompt, where input can also end; or before the command began
         print("\npfl: interrupted", file=sys.stderr)
         sys.exit(130)
     except UserError as error:

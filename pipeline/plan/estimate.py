@@ -61,8 +61,8 @@ class Speed:
     or, where nothing alike was timed here, of results of the ledger that a CPU obtained."""
 
     def __init__(self, runs: Iterable[Run], timings: Path, kept: Iterable[Entry] = ()) -> None:
-        whole = (one for one in kept if one.seconds and not one.facts["diverged"])
-        there = [(one.run, visits(one.run), one.seconds) for one in whole if one.facts["device"].startswith("cpu")]
+        by_cpus = (one for one in kept if one.facts["device"].startswith("cpu") and not one.facts["diverged"])
+        there = [(one.run, visits(one.run), one.seconds) for one in by_cpus if one.seconds]
         here = []
         for run in runs:
             timing = read_timing(timings / f"{run.id}.json")

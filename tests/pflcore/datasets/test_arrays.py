@@ -54,6 +54,8 @@ def test_a_table_gives_numbers_labels_sides_and_attributes(tmp_path, suffix):
     assert chosen.inputs[:, 1].tolist() == [0.5, -2, 1000, 4] and chosen.train.all() and not chosen.standardise
     with pytest.raises(UserError, match=rf": a\.{suffix}, b\.{suffix}; say which by the option 'file'$"):
         load(tmp_path, "array_table", **OWN)
+    with pytest.raises(UserError, match=rf"a\.{suffix}: 'path' is the folder of the data, and 'file' the name in it"):
+        load(tmp_path, "array_table", path=f"{tmp_path.name}/a.{suffix}", **OWN)
 
 
 def test_a_column_of_lists_is_an_embedding(tmp_path):
