@@ -15,7 +15,6 @@ from typing import Any
 
 from pflcore.errors import UserError
 from pflcore.registry import did_you_mean
-from pipeline.papers.obtained import Obtained, collect_obtained
 from pipeline.report.agreement import Agreement
 from pipeline.report.spec_report import SpecReport
 from pipeline.spec.published import csv_lines
@@ -98,16 +97,14 @@ class Brief:
     coverage: Counter[str] = field(default_factory=Counter)
     claims: Counter[str] = field(default_factory=Counter)
     published: int = 0
-    obtained: tuple[Obtained, ...] = ()
     agreement: Agreement = field(default_factory=Agreement)
     best: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, report: SpecReport) -> Brief:
         """Return the entry of a spec from its report."""
-        table, obtained = report.table, tuple(collect_obtained(report.results))
-        counts = report.coverage, report.verdicts, table.published_accuracies
-        return cls(table.spec, report.heading, *counts, obtained, report.agreement, tuple(report.best))
+        counts = report.coverage, report.verdicts, report.table.published_accuracies
+        return cls(report.table.spec, report.heading, *counts, report.agreement, tuple(report.best))
 
 
 @dataclass(frozen=True)

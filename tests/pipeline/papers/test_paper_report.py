@@ -23,12 +23,13 @@ from pflcore.files import write_text
 from pipeline.compile.compiler import compile_workspace
 from pipeline.ledger import FACTS, Entry, Ledger
 from pipeline.papers import pages as module
-from pipeline.papers.obtained import collect_obtained
 from pipeline.papers.pages import Papers, reports_of, write_paper
 from pipeline.papers.paper import Brief, Place, Summary, papers_of, read_contents
 from pipeline.papers.refresh import refresh
-from pipeline.report.agreement import Agreement
+from pipeline.report.agreement import Agreement, compared_cells
+from pipeline.report.printed import print_cell
 from pipeline.results.keep import keep
+from pipeline.results.report import under_other_protocols
 from pipeline.workspace import run_path
 
 KINDS = ("md", "tex", "html")
@@ -282,7 +283,9 @@ def obtained(root, curves, cells, metric="final", **changes):
         if percents:
             measured(root, run, percents)
     resolved = rd.with_records(root, table(cells, ["method"], [], metric=metric, **changes), records)
-    return collect_obtained(rd.results_of(resolved, root)), resolved.published_accuracies
+    results = rd.results_of(resolved, root)
+    found = [(one, print_cell(one, 2), under_other_protocols(results, one)) for one in compared_cells(results)]
+    return found, resolved.published_accuracies
 
 
 def test_what_is_obtained_for_published_numbers(tmp_path):
@@ -290,19 +293,21 @@ def test_what_is_obtained_for_published_numbers(tmp_path):
         ((one,), _) = obtained(tmp_path, curves, [cell({"method": "FedTP"}, list(curves), published)], metric)
         return one
 
-    one = of({"a": [10, 20, *[80] * 9, 90], "later": []}, (85.5, 3.0))
-    assert (one.runs, one.ids) == ((1, 2), ("a",))
-    assert (one.published, one.obtained, one.last, one.comparison) == ("85.50±3.00", "90.00", "", "+4.50")
-    assert one.reached == 12 and one.elsewhere["last ten"] == 81.0 and one.elsewhere["best by test"] == 90.0
-    assert "last round" not in one.elsewhere  # which is what the table shows
-    one = of({run: [*[10] * 11, last] for run, last in zip("abc", (70, 73, 79), strict=True)}, (60, None))
+    one, printed, elsewhere = of({"a": [10, 20, *[80] * 9, 90], "later": []}, (85.5, 3.0))
+    assert (one.n, printed.partial) == (1, "1/2")
+    assert (printed.published, printed.obtained, printed.last) == ("85.50±3.00", "90.00", "")
+    assert printed.comparison == "+4.50" and elsewhere["reached in round"] == "12"
+    assert elsewhere["last ten"] == "81.00" and elsewhere["best by test"] == "90.00"
+    assert "last round" not in elsewhere  # which is what the table shows
+    runs = {run: [*[10] * 11, last] for run, last in zip("abc", (70, 73, 79), strict=True)}
+    _, printed, elsewhere = of(runs, (60, None))
     # 70, 73, 79 are 4, 1 and 5 from their mean; Student's quantile with two degrees of freedom is 4.3027.
-    assert one.comparison == f"+14.00 beyond noise ({4.302653 * ((16 + 1 + 25) / 2 / 3) ** 0.5:.2f})"
-    assert one.reached == 12
+    assert printed.comparison == f"+14.00 beyond noise ({4.302653 * ((16 + 1 + 25) / 2 / 3) ** 0.5:.2f})"
+    assert elsewhere["reached in round"] == "12"
     # Where a paper names no round it is the mean of the last ten beside the last.
-    one = of({"a": [10, 20, *[80] * 9, 90], "b": [40, 50]}, (62.0, None), "last_ten")
-    assert (one.obtained, one.last, one.comparison) == ("63.00±18.00", "70.00±20.00", "+1.00")
-    assert "last ten" not in one.elsewhere and "last round" not in one.elsewhere
+    _, printed, elsewhere = of({"a": [10, 20, *[80] * 9, 90], "b": [40, 50]}, (62.0, None), "last_ten")
+    assert (printed.obtained, printed.last, printed.comparison) == ("63.00±18.00", "70.00±20.00", "+1.00")
+    assert "last ten" not in elsewhere and "last round" not in elsewhere and elsewhere["reached in round"] == "—"
     # What is not published or not obtained is left out, and clients count by themselves.
     cells = [
         cell({"method": "both"}, ["a"], (51.0, None, "quoted")),
@@ -311,7 +316,10 @@ def test_what_is_obtained_for_published_numbers(tmp_path):
         cell({"method": "client"}, ["a"], (49.0, 0.2), client=0),
     ]
     curves = {"a": [50, 51], "later": []}
-    (both, client), published = obtained(tmp_path, curves, cells, clients={"method": {"client": 0}})
-    assert both.labels == ("both",) and both.quoted and published == 3
+    ((both, *_), (client, printed, elsewhere)), published = obtained(
+        tmp_path, curves, cells, clients={"method": {"client": 0}}
+    )
+    assert both.labels == {"method": "both"} and both.quoted and published == 3
     assert obtained(tmp_path, curves, cells, "clients.auc", clients={"method": {"client": 0}}) == ([], 0)
-    assert client.labels == ("client",) and client.comparison == "+2.00" and client.elsewhere["best by test"] == 51.0
+    assert client.labels == {"method": "client"} and printed.comparison == "+2.00"
+    assert elsewhere["best by test"] == "51.00"
