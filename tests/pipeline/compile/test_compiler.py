@@ -9,13 +9,14 @@ import yaml
 from ruamel.yaml import YAML
 from support.mistakes import line_of
 from support.project import make_project, several, spec, tree
+from support.report_demo import KEPT
 
 from pflcore.errors import UserError
 from pipeline.compile import generated
 from pipeline.compile.compilation import Graph, Stage
 from pipeline.compile.compiler import GUARD, compile_workspace
 from pipeline.compile.generated import Line, compare, to_yaml, write
-from pipeline.ledger import FACTS, Entry, Ledger
+from pipeline.ledger import Entry, Ledger
 from pipeline.spec.run import read_record, read_records, read_run
 from pipeline.spec.table import read_resolved, read_runs
 from pipeline.workspace import CODE, RECORDS, run_path, selection_path
@@ -171,10 +172,8 @@ def test_a_run_is_made_by_one_stage_also_while_another_spec_is_broken(tmp_path):
     project.write("specs/more.yaml", "gird: {}\n")
     workspace, ledger = project.workspace(), Ledger(project.root)
     compilation = compile_workspace(workspace, wanted=())
-    facts = {name: 3 if kind is int else "cpu" for name, kind in FACTS.items()}
-    facts |= {"diverged": None, "chosen": None, "epsilon": None}
     runs = compilation.runs.values()
-    ledger.write("tiny", [Entry(run, compilation.made_by[run.id], "2026-11-22", None, facts, {}) for run in runs], {})
+    ledger.write("tiny", [Entry(run, compilation.made_by[run.id], "2026-11-22", None, KEPT, {}) for run in runs], {})
     for kind in ("recall", "train"):
         write(workspace, compile_workspace(workspace, wanted=()))
         outs = [(out, one["cmd"]) for one in project.stages().values() for out in one["outs"]]

@@ -21,7 +21,7 @@ from pflcore.artifacts import write_table
 from pflcore.errors import UserError
 from pflcore.files import write_text
 from pipeline.compile.compiler import compile_workspace
-from pipeline.ledger import FACTS, Entry, Ledger
+from pipeline.ledger import Entry, Ledger
 from pipeline.papers import pages as module
 from pipeline.papers.pages import Papers, reports_of, write_paper
 from pipeline.papers.paper import Brief, Place, Summary, papers_of, read_contents
@@ -223,8 +223,7 @@ def test_a_kept_result_changes_the_pages_of_its_own_paper(project):
     Papers.compiled(project.workspace()).write(["mine", "tiny"])
     compilation = compile_workspace(project.workspace(), ["tiny"])
     run = next(iter(compilation.runs.values()))
-    facts = {name: 3 if kind is int else "cpu" for name, kind in FACTS.items()}
-    facts |= {"diverged": {"round": 1, "client": 0}, "chosen": None, "epsilon": None}
+    facts = {**rd.KEPT, "diverged": {"round": 1, "client": 0}}
     entry = Entry(run, compilation.made_by[run.id], "2026-11-22", None, facts, {})
     Ledger(project.root).write("tiny", [entry], {})
     assert Papers.compiled(project.workspace()).write(["mine", "tiny"]) == ["tiny"]

@@ -9,8 +9,9 @@ from support.command import pfl as pfl
 from support.mistakes import line_of
 from support.own_parts import BACKBONE
 from support.project import CONVNET, VIT, make_project, spec
+from support.report_demo import KEPT
 
-from pipeline.ledger import FACTS, Entry, Ledger
+from pipeline.ledger import Entry, Ledger
 from pipeline.plan import fit
 from pipeline.plan.estimate import Plan, Share, make_plan, plan_lines, visits
 from pipeline.plan.fit import misfits
@@ -112,9 +113,8 @@ def test_times_are_of_similar_runs_here_else_of_the_ledger(tiny):
     (tiny.root / "specs/tiny.yaml").unlink()  # its run is in stages/records.json
     (share,) = plan(tiny).specs
     assert (share.seconds, share.untimed) == (pytest.approx(12.0), 1)
-    facts = {name: kind() if isinstance(kind, type) else None for name, kind in FACTS.items()}
     seconds = [(Run({**kept.record, "seed": 7}), 30.0), (Run({**short.record, "seed": 9}), 1e6)]
-    Ledger(tiny.root).write("tiny", [Entry(run, {}, "", took, facts, {}) for run, took in seconds], {})
+    Ledger(tiny.root).write("tiny", [Entry(run, {}, "", took, KEPT, {}) for run, took in seconds], {})
     (share,) = plan(tiny).specs
     assert (share.seconds, share.untimed) == (pytest.approx(12.0 + 30.0), 0)  # what was timed here goes first
 
