@@ -165,10 +165,8 @@ def read_resolved(path: Path) -> ResolvedTable:
         raise UserError(f"{path}: no such file; run `pfl compile`")
     try:
         return ResolvedTable.model_validate_json(read_file(path, _MAX_BYTES))
-    except ValidationError as error:
-        fault = error.errors(include_url=False, include_input=False)[0]
-        where = "".join(f"{part}: " for part in (".".join(map(str, fault["loc"])),) if part)
-        raise UserError(f"{path}: not a resolved table ({where}{fault['msg']}); run `pfl compile`") from None
+    except ValidationError:
+        raise UserError(f"{path}: edited by hand; run `pfl compile`") from None
 
 
 def read_runs(table: ResolvedTable, root: Path) -> dict[str, Run]:

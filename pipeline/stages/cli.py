@@ -37,12 +37,8 @@ def stage(
     """Execute a stage of the pipeline, as DVC does; not meant to be typed."""
     use_study(study_home())
     names = subjects or []
-    if kind == "guard" and names:
-        raise UserError("pfl stage guard: takes no name")
-    if kind != "guard" and not names:
-        raise UserError(f"pfl stage {kind}: of what? A name is missing")
-    if kind != "index" and len(names) > 1:
-        raise UserError(f"pfl stage {kind}: takes one name, not {len(names)}: {' '.join(names)}")
+    if (kind == "guard") == bool(names) or (len(names) > 1 and kind != "index"):
+        raise UserError(f"pfl stage {kind}: takes {'no' if kind == 'guard' else 'one'} name")
     id_ = names[0] if names else ""
     match kind:
         case "guard":

@@ -163,10 +163,12 @@ def test_a_stage_says_now_and_then_how_far_it_is(monkeypatch, capsys):
 
 
 def test_what_is_no_duration_is_no_timing(tmp_path):
-    path = tmp_path / "run.json"  # which anybody may have edited
-    for seconds, work, known in (("2.5", "null", Timing(2.5, "cpu", 3)), ("2.5", "4", Timing(2.5, "cpu", 3, 4))):
-        path.write_text(f'{{"seconds": {seconds}, "device": "cpu", "rounds": 3, "core_seconds": {work}}}')
+    path = tmp_path / "run.json"
+    for text, known in (
+        ('{"seconds": 2.5, "device": "cpu", "rounds": 3, "core_seconds": 4}', Timing(2.5, "cpu", 3, 4)),
+        ('{"seconds": 2.5, "device": "cpu", "rounds": 3}', Timing(2.5, "cpu", 3)),
+        ('{"seconds": 2.5, "dev', None),
+        ('{"seconds": 2.5}', None),
+    ):
+        path.write_text(text)
         assert read_timing(path) == known
-    for seconds, work in (("Infinity", 0), ("NaN", 0), ("-1", 0), (2.5, "Infinity"), (10**400, 0), ('"2.5"', 0)):
-        path.write_text(f'{{"seconds": {seconds}, "device": "cpu", "rounds": 3, "core_seconds": {work}}}')
-        assert read_timing(path) is None
