@@ -32,18 +32,6 @@ class Note(BaseModel):
     def write(self, root: Path, data_id: str) -> None:
         write_text(root / ".pfl/raw" / f"{data_id}.json", self.model_dump_json())
 
-    def is_current(self) -> bool:
-        """Return whether the folder has the content that was read. Store the result for its present listing."""
-        listing = _listing(self.folder)
-        if listing in (self.listing, self.changed):
-            return listing == self.listing
-        same = digest_of(self.folder) == self.content
-        if same:
-            self.listing = listing
-        else:
-            self.changed = listing
-        return same
-
 
 def note_of(root: Path, record: dict[str, Any]) -> Note | None:
     """Return a note of the folder that a dataset will be read from; None unless it is there, with the user's own files.
@@ -76,13 +64,14 @@ def changed_folders(workspace: Workspace) -> list[str]:
         if not note.folder.is_dir():
             lines.append(f"{note.folder}: is gone; what was read from it stays in {dataset_path(data_id)}")
             continue
-        before = note.model_copy()
-        if not note.is_current():
-            lines.append(
-                f"{note.folder}: has changed since it was read; change the dataset's `version` to read it again"
-            )
-        if note != before:
+        listing = _listing(note.folder)
+        if listing not in (note.listing, note.changed):  # the content decides, and is compared once
+            same = digest_of(note.folder) == note.content
+            note = note.model_copy(update={"listing" if same else "changed": listing})
             note.write(workspace.root, data_id)
+        if listing != note.listing:
+            why = "has changed since it was read; change the dataset's `version` to read it again"
+            lines.append(f"{note.folder}: {why}")
     return lines
 
 
