@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from rich.table import Table
@@ -21,12 +20,6 @@ def plain_table(*columns: str, right: Collection[str] = ()) -> Table:
         else:
             table.add_column(column, justify="right" if column in right else "left", overflow="fold")
     return table
-
-
-def leave_alone(problems: Mapping[str, str]) -> None:
-    """Print to stderr why some items are not shown; `problems` has a line for each."""
-    for problem in problems.values():
-        print(f"pfl: skipped: {problem}", file=sys.stderr)
 
 
 def given_options(words: Sequence[str], name: str) -> dict[str, Any]:

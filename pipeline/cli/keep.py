@@ -10,10 +10,11 @@ from typing import Annotated
 import typer
 
 from pflcore.errors import UserError
-from pipeline.cli.common import Kept, Profile, all_specs, named_specs, print_table, warn, warn_of_skipped, write_stages
+from pipeline.cli.common import Kept, Profile, all_specs, named_specs, print_table, warn_of_skipped, write_stages
 from pipeline.compile.compiler import compile_workspace
 from pipeline.compile.generated import to_yaml
 from pipeline.ledger import Ledger
+from pipeline.progress import warn
 from pipeline.workspace import PAPER, Workspace
 
 

@@ -16,6 +16,7 @@ from pipeline.compile.generated import write
 from pipeline.dvc.program import executables, initialise
 from pipeline.dvc.recorder import Recorder
 from pipeline.papers.refresh import refresh
+from pipeline.progress import warn
 from pipeline.raw_data import changed_folders
 from pipeline.report.formats import signs_without_latex
 from pipeline.running.board import Board, Display, StageState, status_path, summary
@@ -48,8 +49,7 @@ def run_specs(workspace: Workspace, options: RunOptions) -> int:
             add(workspace, request.added)
         initialise(workspace.root)
         write(workspace, request.compilation)
-        for line in changed_folders(workspace):
-            print(f"pfl: {line}", file=sys.stderr)
+        warn(changed_folders(workspace))
         own = workspace.root != workspace.home  # a profile's workspace, which has neither a guard nor raw data
         if request.compilation.skipped or own:  # the guard does not run, but stages depend on its output
             leave_output(workspace)
@@ -85,8 +85,7 @@ def _bring_up_to_date(request: Request, gpus: list[str] | None) -> Board | None:
         if sum(new.values()) > _LONG:
             from pipeline.plan.fit import misfits
 
-            for line in misfits(workspace, request.compilation, new):
-                print(f"pfl: {line}", file=sys.stderr, flush=True)
+            warn(misfits(workspace, request.compilation, new))
     if options.dry or not stale:
         recorder.close()
     if options.dry:
@@ -101,7 +100,8 @@ def _bring_up_to_date(request: Request, gpus: list[str] | None) -> Board | None:
         pool = _pool(request, gpus, graph)
         board.places = pool.capacity
         logs = workspace.private / "logs"
-        with Display(board) as display:
+        display = Display(board)
+        with display.bars:
             scheduler = Scheduler(graph, board, stale, recorder, pool, display, logs, options.keep_going)
             try:
                 with interrupting(scheduler):

@@ -85,7 +85,8 @@ def test_status_and_the_end_name_what_runs_and_what_went_wrong(board):
 
 
 def test_lines_where_there_is_no_terminal(board, capsys):
-    with Display(board) as lines:
+    lines = Display(board)
+    with lines.bars:
         lines.tick()
         lines.ended(board.entries["c"])
         lines.ended(board.entries["a"])
@@ -104,7 +105,8 @@ def test_bars_on_a_terminal(board, monkeypatch):
         monkeypatch.setenv(name, value)
     for name in ("NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
         monkeypatch.delenv(name, raising=False)
-    with Display(board) as bars:
+    bars = Display(board)
+    with bars.bars:
         bars.tick()
         bars.bars.refresh()
         board.entries["b"].state = "done"
