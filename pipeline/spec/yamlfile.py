@@ -121,11 +121,6 @@ def show(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def load_yaml(path: Path, label: str) -> Document:
-    """Read a YAML file, which messages call `label`. Raises :class:`UserError` for anything outside the subset."""
-    return parse_yaml(read_text(path, label), label)
-
-
 def read_text(path: Path, label: str) -> str:
     """Read a small text file in UTF-8. Raises :class:`UserError`."""
     if path.exists() and not path.is_file():  # opening a pipe would block
@@ -145,7 +140,8 @@ def read_text(path: Path, label: str) -> str:
 
 
 def parse_yaml(text: str, label: str) -> Document:
-    """Read YAML from the text of a file that messages call `label`. Raises :class:`UserError`."""
+    """Read YAML from the text of a file that messages call `label`. Raises :class:`UserError` for anything outside the
+    subset."""
     try:
         check_depth(text)
         source = yaml.compose(text, Loader=_LOADER)

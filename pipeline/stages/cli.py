@@ -22,7 +22,7 @@ from pipeline.compile.seal import sealed, study_home
 from pipeline.parsing import parse_yaml
 from pipeline.progress import show_preparation, show_training
 from pipeline.raw_data import note_of
-from pipeline.spec.run import Run, read_record, read_run, weights_id
+from pipeline.spec.run import Run, read_record, weights_id
 from pipeline.spec.table import read_resolved, read_runs
 from pipeline.stages.tracking import tracked
 
@@ -73,7 +73,7 @@ def stage(
                 with sealed(code.code_of(kind), seal, [dataset, clients]):
                     print(_module(kind).run(federation, dataset, clients, Path(at.partition_report_path(id_))))
         case "train":
-            _train(read_run(_RECORDS, id_), seal)
+            _train(Run(read_record(_RECORDS, id_)), seal)
         case "recall":
             with sealed(code.code_of(kind), seal, [f"{at.RESULTS}/{id_}.jsonl"]):
                 stages = parse_yaml(Path(at.KEPT_STAGES).read_bytes())["stages"]
