@@ -22,7 +22,7 @@ from pipeline.report.drawing.sections import PlainTable, counted, drop_constant_
 from pipeline.report.formats import aligned, escape_latex, inline_svg, sized_svg, without_repeats
 from pipeline.report.printed import BESIDE, NO_VALUE, PrintedCell, format_value
 from pipeline.report.settings import settings_of, text_of
-from pipeline.report.spec_report import CLAIM_STATES, STATES, Part, SpecReport, banner
+from pipeline.report.spec_report import CLAIM_STATES, STATES, Part, SpecReport, banner_of
 from pipeline.spec.table import train_stage
 from pipeline.workspace import KEPT_STAGES, PAPER, shard_path
 
@@ -56,21 +56,11 @@ _DETAILS = {
 
 
 @dataclass(frozen=True)
-class Overview:
-    """A row of an overview: a table's heading, its page, and its cells and claims by state."""
-
-    heading: str
-    href: str
-    coverage: Counter[str]
-    claims: Counter[str]
-
-
-@dataclass(frozen=True)
 class Document:
     """The content of a page on one spec, on a paper, or with parts of its `own`.
 
     Attributes:
-        tables: The overview of a paper's tables; empty for other pages.
+        tables: All tables of a paper, also those that have pages of their own; empty for other pages.
         uncovered: A line for each part of the paper without a spec, with the reason.
         up: The path from the HTML page to ``reports/papers/``; home: address and title of the paper's page.
         here: Index of the table, on a page for one of several tables; the title is the table's heading.
@@ -82,21 +72,13 @@ class Document:
     timings: str = ".pfl/timings/"
     source: str = ""
     citation: str = ""
-    tables: list[Overview] = field(default_factory=list)
+    tables: list[SpecReport] = field(default_factory=list)
     uncovered: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     up: str = ""
     here: int | None = None
     home: tuple[str, str] = ("", "")
     own: list[Part] = field(default_factory=list)
-
-    @property
-    def banner(self) -> str:
-        return banner(self.profile)
-
-    @property
-    def mark(self) -> str:
-        return mark_of(self.profile)
 
     @property
     def parts(self) -> list[Part]:
@@ -120,14 +102,16 @@ class Document:
     @property
     def overview(self) -> PlainTable:
         """A row per table, and one for all tables, with numbers of cells and of claims by state."""
-        sums = [sum((getattr(row, name) for row in self.tables), Counter[str]()) for name in ("coverage", "claims")]
-        rows = [*self.tables, *([Overview("all", "", *sums)] if len(self.tables) > 1 else [])]
+        rows = [(one.heading, one.coverage, one.verdicts) for one in self.tables]
+        if len(rows) > 1:
+            every = sum((cells for _, cells, _ in rows), Counter[str]())
+            rows.append(("all", every, sum((claims for *_, claims in rows), Counter[str]())))
         printed = [
             (
-                *(row.heading, str(row.coverage.total()), *(str(row.coverage[state]) for state in STATES)),
-                ", ".join(f"{row.claims[name]} {name}" for name in CLAIM_STATES if row.claims[name]),
+                *(heading, str(cells.total()), *(str(cells[state]) for state in STATES)),
+                ", ".join(f"{claims[name]} {name}" for name in CLAIM_STATES if claims[name]),
             )
-            for row in rows
+            for heading, cells, claims in rows
         ]
         return PlainTable(("", "cells", *STATES.values(), "claims"), printed, labels=1)
 
@@ -321,7 +305,7 @@ def _class_name(verdict: str) -> str:
 
 
 _HELPERS = {"states": STATES, "claim_states": CLAIM_STATES, "agreement_legend": AGREEMENT_LEGEND, "data": details}
-_HELPERS |= {"without_repeats": without_repeats}
+_HELPERS |= {"without_repeats": without_repeats, "banner_of": banner_of, "mark_of": mark_of}
 _OF_LATEX = {"tex": escape_latex, "breakable": _breakable, "results": _latex_results, "row": _latex_row}
 _MARKDOWN = _environment({"md": escape_markdown, "results": _results, "numbers": _numbers})
 _LATEX = _environment(_OF_LATEX, **_ANGLED)

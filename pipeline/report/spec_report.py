@@ -257,7 +257,7 @@ def heading(table: ResolvedTable) -> str:
     return f"{place}: {table.title}" if place else table.title
 
 
-def banner(profile: str) -> str:
+def banner_of(profile: str) -> str:
     """Return the warning on top of every page of a profile other than ``paper``; "" for ``paper``."""
     trial = (
         "a trial of the machinery with shrunk models, a few rounds and stand-in data. These numbers say nothing about"

@@ -48,7 +48,7 @@ def build_report(table: ResolvedTable, root: Path, out: Path) -> None:
     write_text(out / "report.md", markdown("page.md.j2", page=document))
     write_text(out / "report.tex", latex("page.tex.j2", page=document))
     write_text(out / "report.html", html("page.html.j2", page=document))
-    write_text(out / "table.tex", latex("table.tex.j2", report=report, mark=document.mark))
+    write_text(out / "table.tex", latex("table.tex.j2", report=report))
     write_text(out / "table.csv", csv_text(rows.drop_columns("by_seed").to_pandas()))
     write_table(out / "table.parquet", rows, "table/2", **table.model_dump(include=_META))
     write_text(out / "results.csv", csv_text(pd.DataFrame(measured.to_pandas())))

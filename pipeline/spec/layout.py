@@ -17,7 +17,7 @@ from pipeline.spec.published import PublishedRow, read_published
 from pipeline.spec.run import Run, describe_component, short_hash
 from pipeline.spec.schema import COMPARISONS, Claim, TableSection
 from pipeline.spec.specs import Spec
-from pipeline.spec.table import ResolvedTable, TableCell, TableClaim, TablePartition, TableRank
+from pipeline.spec.table import ResolvedTable, TableCell, TableClaim, TablePartition
 from pipeline.spec.yamlfile import Address, Document, inside, show, shown
 
 Clients = dict[str, dict[str, int]]
@@ -228,14 +228,14 @@ def _clients(layout: TableSection, grid: Points, runs: list[Run]) -> Clients:
     return clients
 
 
-def _ranks(layout: TableSection, document: Document) -> list[TableRank]:
+def _ranks(layout: TableSection, document: Document) -> list[list[str]]:
     """Return the columns of ranks for the report, with axes in the order of the table's columns."""
-    ranks: list[TableRank] = []
+    ranks: list[list[str]] = []
     for index, derived in enumerate(layout.derived):
         address: Address = ("table", "derived", index)
         for position, axis in enumerate(derived.over or ()):
             document.check_known("axis", axis, layout.columns, (*address, "over", position))
-        rank = TableRank(over=[axis for axis in layout.columns if derived.over is None or axis in derived.over])
+        rank = [axis for axis in layout.columns if derived.over is None or axis in derived.over]
         if rank in ranks:
             raise document.error(address, f"the same columns as derived[{ranks.index(rank)}]")
         ranks.append(rank)
