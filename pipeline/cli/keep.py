@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import astuple
 from pathlib import Path
 from typing import Annotated
 
@@ -52,9 +51,8 @@ def list_() -> None:
     compilation = compile_workspace(workspace, all_specs(workspace), (), ledger=False)
     warn_of_skipped(compilation)
     kept = lines(Ledger(workspace.root), compilation)
-    columns = ("run", "accuracy", "obtained", "device", "seconds", "state")
-    print_table(columns, ("accuracy", "seconds"), map(astuple, kept))
-    current = sum(line.state == CURRENT for line in kept)
+    print_table(kept[0] if kept else (), ("accuracy", "seconds"), (tuple(line.values()) for line in kept))
+    current = sum(line["state"] == CURRENT for line in kept)
     print(f"{len(kept)} kept results, {current} of them current; all specs together have {len(compilation.runs)} runs")
 
 

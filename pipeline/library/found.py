@@ -88,9 +88,10 @@ class Found:
         """Return one of :data:`TRAINED`, :data:`KEPT`, :data:`STALE`, :data:`MISSING`."""
         if run.id in self.compilation.kept:
             return KEPT
-        if not (self.workspace.root / run_path(run.id, "rounds.parquet")).is_file():
+        path = run_path(run.id, "rounds.parquet")
+        if not (self.workspace.root / path).is_file():
             return MISSING
-        return TRAINED if self.recorded.is_current(run) else STALE
+        return TRAINED if self.recorded.holds(path) else STALE
 
     def rounds(self, run: Run) -> tuple[pa.Table, Mapping[str, Any]]:
         """Return the rows and facts of ``rounds/2`` of a run that was trained or kept."""

@@ -25,11 +25,11 @@ from pipeline.ledger import Entry, Ledger
 from pipeline.papers import pages as module
 from pipeline.papers.pages import Papers, reports_of, write_paper
 from pipeline.papers.paper import Brief, Place, Summary, papers_of, read_contents
-from pipeline.papers.refresh import refresh
 from pipeline.report.agreement import Agreement, compared_cells
 from pipeline.report.printed import print_cell
 from pipeline.results.keep import keep
 from pipeline.results.report import under_other_protocols
+from pipeline.running.runner import refresh
 from pipeline.workspace import run_path
 
 KINDS = ("md", "tex", "html")
@@ -208,7 +208,7 @@ def test_pages_are_written_when_they_change(project, pfl, monkeypatch):
     shutil.rmtree(reports)
     project.write(".pfl/papers.json", '{"tiny": {"state": "x"}}')
     assert papers.write(papers.chosen([])) == ["mine", "tiny"] and tree(reports) == same
-    assert pfl(specs, "report", "mines") == (2, "", "pfl: unknown paper 'mines'; did you mean 'mine'?\n")
+    assert pfl(specs, "report", "mines") == (2, "", "pfl: unknown spec 'mines'; did you mean 'mine'?\n")
     for names in (["mine"], ["mine/one"], ["specs/mine/one.yaml"], ["specs/mine/"]):
         assert papers.chosen(names) == ["mine"]
     (project.root / run_path(run, "rounds.parquet")).write_bytes(b"damaged")
