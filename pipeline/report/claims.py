@@ -209,7 +209,8 @@ def _weigh(results: Results, claim: TableClaim, cells: Sequence[Cell], values: _
         both = [*sides[0], *sides[1]]
         if all((value := values.pick(cell)) and _has_spread(claim, value) for cell in both):
             lower = results.table.lower(both[0].quantity)
-            judged.append(_measure(claim, *sides, _compared(sides, values), lower=lower))
+            paired = values.paired and not all(cell.counted for cell in both)  # counts have no seeds
+            judged.append(_measure(claim, *sides, replace(values, paired=paired), lower=lower))
         elif not any(cell.verdict in WITHOUT_VALUE for cell in both):
             pending = True
     corrected = holm([pair.effect.p if pair.surplus < 0 else 1.0 for pair in judged])
@@ -219,12 +220,6 @@ def _weigh(results: Results, claim: TableClaim, cells: Sequence[Cell], values: _
     if worst != FAILS and len(judged) < len(pairs):
         worst = NOT_YET if pending else NO_VERDICT
     return Evidence(worst, len(pairs), tuple(judged))
-
-
-def _compared(sides: Sides, values: _Values) -> _Values:
-    """Return values as the claim compares them on two sides: counts have no seeds."""
-    counted = all(cell.known and cell.known.source == "plan" for side in sides for cell in side)
-    return replace(values, paired=False) if counted else values
 
 
 def _has_spread(claim: TableClaim, value: Value) -> bool:

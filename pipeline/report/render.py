@@ -296,17 +296,11 @@ def _opened(report: SpecReport, cell: Cell | None, text: PrintedCell) -> dict[st
     return {"title": " · ".join(filter(None, title)), "facts": known, "runs": outcomes}
 
 
-def _breakable(text: str) -> str:
-    return re.sub(r"([-/.])", r"\1\\allowbreak{}", text)
-
-
-def _class_name(verdict: str) -> str:
-    return verdict.replace(":", "").replace(" ", "-")
-
-
 _HELPERS = {"states": STATES, "claim_states": CLAIM_STATES, "agreement_legend": AGREEMENT_LEGEND, "data": details}
 _HELPERS |= {"without_repeats": without_repeats, "banner_of": banner_of, "mark_of": mark_of}
-_OF_LATEX = {"tex": escape_latex, "breakable": _breakable, "results": _latex_results, "row": _latex_row}
+_OF_LATEX = {"tex": escape_latex, "results": _latex_results, "row": _latex_row}
+_OF_LATEX |= {"breakable": lambda text: re.sub(r"([-/.])", r"\1\\allowbreak{}", text)}
+_OF_HTML = {"inline": inline_svg, "sized": sized_svg, "name": lambda verdict: re.sub("[: ]+", "-", verdict)}
 _MARKDOWN = _environment({"md": escape_markdown, "results": _results, "numbers": _numbers})
 _LATEX = _environment(_OF_LATEX, **_ANGLED)
-_HTML = _environment({"inline": inline_svg, "sized": sized_svg, "name": _class_name}, autoescape=True)
+_HTML = _environment(_OF_HTML, autoescape=True)

@@ -41,16 +41,14 @@ def _number_of(layout: TableSection, labels: Mapping[str, str]) -> Quantity:
     """Return the quantity that a cell or a run with these labels shows, with the table's defaults."""
     quantity = layout.quantity.with_defaults(_plain(metric=layout.metric))
     for axis, own in layout.quantities.items():
-        if labels[axis] in own:
+        if labels.get(axis) in own:
             quantity = own[labels[axis]].with_defaults(quantity)
     return quantity
 
 
 def _kind_of(layout: TableSection, axis: str, label: str) -> str:
     """Return what the cells of one label show: accuracy under any protocol, another metric, or the unit of a cost."""
-    quantity = layout.quantity.with_defaults(_plain(metric=layout.metric))
-    if label in (own := layout.quantities.get(axis, {})):
-        quantity = own[label].with_defaults(quantity)
+    quantity = _number_of(layout, {axis: label})
     metric = quantity.metric or ""
     if quantity.known:
         return metric if quantity.unit == PLAIN or metric.endswith("flops") else quantity.unit
