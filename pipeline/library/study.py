@@ -29,6 +29,10 @@ class NotUpToDate(UserWarning):
     """A warning: a result is missing or stale, that is, not trained with the present code and settings."""
 
 
+def _warn(found: Found, line: str) -> None:
+    warnings.warn(f"{line}; type `{found.command}`", NotUpToDate, stacklevel=3)
+
+
 def _in_short(found: Found, run: Run) -> list[dict[str, Any]]:
     """Return a run's main settings and state as a row, once for each of its places in the table."""
     state, short = found.state(run), ("method", "backbone", "dataset", "partition", "clients")
@@ -92,8 +96,7 @@ class Study:
             )
         if left:
             words = ", ".join(f"{count} {state}" for state, count in left.items())
-            line = f"{found.spec}: {words} of {len(states)} runs are left out; type `{found.command}`"
-            warnings.warn(line, NotUpToDate, stacklevel=2)
+            _warn(found, f"{found.spec}: {words} of {len(states)} runs are left out")
         return joined_runs(tidy(found.table, run.id, run.seed, *found.rounds(run)) for run in usable)
 
     def table(self, spec: str) -> pd.DataFrame:
@@ -103,12 +106,10 @@ class Study:
         path = f"{report_path(found.spec)}/table.parquet"
         if not (self.workspace.root / path).is_file():
             rows, missing = found.table_so_far()
-            line = f"{found.spec}: no report has been made, and {missing} of its runs are missing"
-            warnings.warn(f"{line}; type `{found.command}`", NotUpToDate, stacklevel=2)
+            _warn(found, f"{found.spec}: no report has been made, and {missing} of its runs are missing")
             return pd.DataFrame(rows.to_pandas())
         if not found.recorded.holds(path):
-            line = f"{path} is not up to date: specs, code or results have changed; type `{found.command}`"
-            warnings.warn(line, NotUpToDate, stacklevel=2)
+            _warn(found, f"{path} is not up to date: specs, code or results have changed")
         rows, _ = read_table(self.workspace.root / path, "table/2")
         return pd.DataFrame(rows.to_pandas())
 
@@ -122,8 +123,7 @@ class Study:
         found = Found.of(self.workspace, spec)
         federations, left = found.dealt()
         if left:
-            line = f"{found.spec}: {left} federations are left out, not made here or stale; type `{found.command}`"
-            warnings.warn(line, NotUpToDate, stacklevel=2)
+            _warn(found, f"{found.spec}: {left} federations are left out, not made here or stale")
         return pd.concat([_owners(*one) for one in federations], ignore_index=True)
 
     def model(self, run: str, client: int, *, seed: int | None = None, device: str = "cpu") -> ClientModel:
