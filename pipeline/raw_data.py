@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
@@ -24,10 +24,6 @@ class Note(BaseModel):
     listing: str  # hash of names, sizes and times
     content: str  # hash of names and content
     changed: str = ""  # a listing that is known to have other content
-
-    @classmethod
-    def of(cls, folder: Path) -> Self:
-        return cls(folder=folder, listing=_listing(folder), content=digest_of(folder))
 
     def write(self, root: Path, data_id: str) -> None:
         write_text(root / ".pfl/raw" / f"{data_id}.json", self.model_dump_json())
@@ -45,7 +41,9 @@ def note_of(root: Path, record: dict[str, Any]) -> Note | None:
     if generated or not isinstance(dataset, OwnFiles):
         return None
     folder = dataset.root(raw_data_folder(root) / dataset.name)
-    return Note.of(folder) if folder.is_dir() else None
+    if not folder.is_dir():
+        return None
+    return Note(folder=folder, listing=_listing(folder), content=digest_of(folder))
 
 
 def changed_folders(workspace: Workspace) -> list[str]:

@@ -130,16 +130,11 @@ class Found:
             there = difflib.get_close_matches(labels, cells, n=1) or list(cells)
             hint = "did you mean" if len(there) < len(cells) else "there are"
             raise UserError(f"{self.spec}: no cell {labels!r} with runs; {hint} {', '.join(map(repr, there))}")
-        seeds = sorted({run.seed for run in cells[labels]})
         chosen = [run for run in cells[labels] if seed in (None, run.seed)]
-        if len(chosen) == 1:
-            return chosen[0]
-        why = f"a mean over several runs; name one of them: {', '.join(run.id for run in chosen)}"
-        if seed is None and len(seeds) > 1:
-            why = f"trained under several seeds; give the seed, one of {seeds}"
-        elif not chosen:
-            why = f"no run with seed {seed}; there are {seeds}"
-        raise UserError(f"{self.spec}: {labels}: {why}")
+        if len(chosen) != 1:
+            known = ", ".join(f"{run.id} (seed {run.seed})" for run in cells[labels])
+            raise UserError(f"{self.spec}: {labels}: {len(chosen)} runs; give a seed or an id that is one of {known}")
+        return chosen[0]
 
 
 def find_run(workspace: Workspace, word: str, seed: int | None) -> tuple[Found, Run]:
