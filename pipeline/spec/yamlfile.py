@@ -166,6 +166,18 @@ def parse_yaml(text: str, label: str) -> Document:
     return Document(root)
 
 
+def parse_setting(word: str, form: str) -> tuple[str, Any]:
+    """Return key and value of ``key=value`` on a command line. Raises :class:`UserError` for a word that is not in this
+    `form`, or whose value is not YAML."""
+    key, _, text = word.partition("=")
+    if not text.strip() or not all(key.split(".")):
+        raise UserError(f"--set {word!r}: must be {form}")
+    try:
+        return key, parse_yaml(f"value: {text}", word).data["value"]
+    except UserError:
+        raise UserError(f"--set {word!r}: the value is not YAML") from None
+
+
 def _read_node(source: yaml.Node, label: str, depth: int, size: list[int]) -> Node:
     """Return PyYAML's node as a :class:`Node`; ``size[0]`` is the number of values so far."""
     mark = Mark(label, source.start_mark.line + 1)
