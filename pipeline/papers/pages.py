@@ -24,7 +24,7 @@ from pipeline.compile.compilation import Compilation
 from pipeline.compile.compiler import compile_workspace
 from pipeline.dvc.recorded import Recorded
 from pipeline.ledger import Entry, Ledger
-from pipeline.papers.paper import PLACES, Brief, Paper, Summary, in_order, papers_of, read_contents
+from pipeline.papers.paper import PLACES, Paper, Summary, in_order, papers_of, read_contents
 from pipeline.report.agreement import Agreement
 from pipeline.report.collect import collect_frame
 from pipeline.report.render import Document, html, latex, markdown
@@ -120,14 +120,14 @@ class Papers:
             if name in wanted:
                 write_paper(paper, reports, self.workspace.root)
                 written.append(name)
-            summary = Summary(name, paper.title, paper.citation, list(map(Brief.of, reports)), list(paper.places))
-            now[name] = Known(state, name in wanted, summary)
+            now[name] = Known(state, name in wanted, Summary.of(paper, reports))
         write_text(path, _REMEMBERED.dump_json(now).decode())
         self._write_index(sorted((entry.summary for entry in now.values()), key=in_order))
         return written
 
     def _write_index(self, summaries: list[Summary]) -> None:
-        agreement = Agreement.total((one.agreement for one in summaries), sum(one.published for one in summaries))
+        every = [one.agreement for one in summaries]
+        agreement = Agreement.total(every, sum(one.published for one in every))
         text = html(
             "index.html.j2",
             numbers=agreement.numbers() if agreement.differences else [],

@@ -97,7 +97,9 @@ class SpecReport:
 
     @property
     def heading(self) -> str:
-        return heading(self.table)
+        """The table's heading: ``Table II: FedTP against …``, or the title alone."""
+        place = self.table.paper.table if self.table.paper else None
+        return f"{place}: {self.table.title}" if place else self.table.title
 
     @property
     def anchor(self) -> str:
@@ -249,12 +251,6 @@ class SpecReport:
             hashes[run.resolved.federation_id].add(run.facts.get("partition_hash", ""))
         unlike = ", ".join(sorted(part for part, found in hashes.items() if len(found - {""}) > 1))
         return f"NOT COMPARABLE: not all runs had the same data of {unlike} (see Provenance)." if unlike else ""
-
-
-def heading(table: ResolvedTable) -> str:
-    """Return ``Table II: FedTP against …``, or the title alone."""
-    place = table.paper.table if table.paper else None
-    return f"{place}: {table.title}" if place else table.title
 
 
 def banner_of(profile: str) -> str:

@@ -9,7 +9,7 @@ import re
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -17,7 +17,7 @@ from pflcore.errors import UserError
 from pipeline.compile.compiler import compile_workspace
 from pipeline.escape import escape_markdown
 from pipeline.ledger import Entry, Ledger, difference
-from pipeline.papers.paper import Brief, Paper, Summary, papers_of, read_contents
+from pipeline.papers.paper import Paper, Summary, papers_of, read_contents
 from pipeline.report.agreement import AGREEMENT_LEGEND, WITHIN_POINTS, Agreement, compared_cells, count_within
 from pipeline.report.cells import Cell, Key
 from pipeline.report.collect import collect_frame
@@ -28,7 +28,7 @@ from pipeline.report.frame import LAST, LAST_TEN
 from pipeline.report.legend import PROTOCOL_NAMES, TWO_NUMBERS, facts, period
 from pipeline.report.printed import BESIDE, NO_VALUE, headed, print_cell
 from pipeline.report.render import markdown
-from pipeline.report.spec_report import SpecReport, heading
+from pipeline.report.spec_report import SpecReport
 from pipeline.report.statistics import NOISE_LEGEND
 from pipeline.report.table import Layout, Results
 from pipeline.report.write import put
@@ -115,21 +115,17 @@ def _paper(
     paper: Paper, workspace: Workspace, entries: Mapping[str, Entry], old: set[str]
 ) -> tuple[Summary, list[KeptTable]]:
     """Return a paper's summary and tables: first the published ones, then those with runs that no other table has."""
-    briefs, reports = list[Brief](), list[SpecReport]()
-    for spec, table in paper.tables.items():
-        if entries.keys() & table.runs.keys():
-            with TemporaryDirectory() as scratch:  # an empty workspace, so that no artifacts of this machine are used
-                reports.append(SpecReport(Results.of(table, collect_frame(table, paper.runs, Path(scratch), entries))))
-            briefs.append(Brief.of(reports[-1]))
-        else:
-            briefs.append(Brief(spec, heading(table), published=table.published_accuracies))
+    reports = []
+    for table in (table for table in paper.tables.values() if entries.keys() & table.runs.keys()):
+        with TemporaryDirectory() as scratch:  # an empty workspace, so that no artifacts of this machine are used
+            reports.append(SpecReport(Results.of(table, collect_frame(table, paper.runs, Path(scratch), entries))))
     shown = [report for report in reports if compared_cells(report.results)]
     compared = {run for report in shown for cell in compared_cells(report.results) for run in cell.runs}
     for report in reports:
         if not report.table.published_accuracies and entries.keys() & report.results.runs.keys() - compared:
             shown.append(report)
     places = read_contents(workspace.specs, paper.name, [spec.partition("/")[2] for spec in paper.tables])
-    summary = Summary(paper.name, paper.title, paper.citation, briefs, places)
+    summary = Summary.of(replace(paper, places=tuple(places)), reports)
     return summary, [_section(report, entries, old) for report in shown]
 
 
@@ -253,13 +249,13 @@ def _markdown(rows: Sequence[Numbers], labels: int) -> str:
 
 
 def _page(papers: list[tuple[Summary, list[KeptTable]]], seconds: float) -> str:
-    published = sum(summary.published for summary, _ in papers)
-    agreement = Agreement.total((summary.agreement for summary, _ in papers), published)
+    every = [summary.agreement for summary, _ in papers]
+    agreement = Agreement.total(every, sum(one.published for one in every))
     overview = [["paper", "published", "obtained", *(f"within {points:g}" for points in WITHIN_POINTS), "explained"]]
     for summary, tables in papers:
         differences = summary.agreement.differences
         explained = sum(bool(cell.explained) for table in tables for cell in compared_cells(table.report.results))
-        numbers = [summary.published, len(differences), *count_within(differences), explained]
+        numbers = [summary.agreement.published, len(differences), *count_within(differences), explained]
         overview.append([escape_markdown(summary.title), *(f"{number:,}" for number in numbers)])
     return markdown(
         "results.md.j2",

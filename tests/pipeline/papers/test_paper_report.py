@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,7 @@ from pipeline.compile.compiler import compile_workspace
 from pipeline.ledger import Entry, Ledger
 from pipeline.papers import pages as module
 from pipeline.papers.pages import Papers, reports_of, write_paper
-from pipeline.papers.paper import Brief, Place, Summary, papers_of, read_contents
+from pipeline.papers.paper import Paper, Place, papers_of, read_contents
 from pipeline.report.agreement import Agreement, compared_cells
 from pipeline.report.printed import print_cell
 from pipeline.results.keep import keep
@@ -37,13 +38,13 @@ CITED = {"name": "FedTP", "citation": "Li et al.", "table": "Table II"}
 
 
 def write(root, *tables):
-    """The pages of the only paper of some tables, by format, and what an index says of each table."""
+    """The pages of the only paper of some tables, by format, and the reports of these tables."""
     runs = {run: of for one in tables for run, of in rd.runs_of(one, root).items()}
     (paper,) = papers_of({one.spec: one for one in tables}, runs).values()
     studies = reports_of(paper, root)
     write_paper(paper, studies, root)
     pages = {kind: (root / f"reports/papers/{paper.name}.{kind}").read_text(encoding="utf-8") for kind in KINDS}
-    return pages, list(map(Brief.of, studies))
+    return pages, studies
 
 
 def test_papers_are_folders_in_the_order_of_their_tables():
@@ -58,12 +59,13 @@ def test_papers_are_folders_in_the_order_of_their_tables():
     with pytest.raises(UserError, match=r"^specs/papers.yaml: reports/papers is where the pages of papers are"):
         papers_of({"papers": table([], ["method"], [], spec="papers")}, {})
     # Accuracies of specs about the same table count once.
-    twice = {"table1": 1.0, "table1b": 3.0}.items()
-    briefs = [Brief(f"p/{name}", "", published=30, agreement=Agreement(30, [at])) for name, at in twice]
-    briefs.append(Brief("p/own", "", published=7))
-    paper = Summary("p", "P", "Somebody", briefs, [Place("Table 1", "all", ("table1", "table1b"))])
-    assert paper.published == 30 and paper.agreement == Agreement(30, [1.0, 3.0])
-    assert Summary("p", "P", "Somebody", briefs).published == 67
+    cells = [cell({"method": name}, [], (50.0, None)) for name in "abc"]
+    counts = {"p/table1": 3, "p/table1b": 3, "p/own": 2}.items()
+    tables = {spec: table(cells[:count], ["method"], [], spec=spec) for spec, count in counts}
+    paper = Paper("p", "P", "Somebody", tables, {})
+    assert paper.published == 8
+    assert replace(paper, places=(Place("Table 1", "all", ("table1", "table1b")),)).published == 3
+    assert Agreement.total([Agreement(3, [1.0]), Agreement(3, [3.0])], 3) == Agreement(3, [1.0, 3.0])
 
 
 CONTENTS = """\
@@ -133,7 +135,7 @@ def test_a_page_has_what_the_specs_reports_have(tmp_path):
     assert (facts["device"], facts["data (SHA-256)"], facts["metric last_rounds"]) == ("cpu", "d" * 64, number)
     assert dict(cells[0][1]["facts"])["note"] == "printed twice" and data["tables"]["s1"]["command"].endswith("table2")
     assert found.coverage == Counter(done=20, missing=2, diverged=2, quoted=4)
-    assert found.claims == Counter({"not yet": 1, "one seed: undecided": 1, "contradicted": 1})
+    assert found.verdicts == Counter({"not yet": 1, "one seed: undecided": 1, "contradicted": 1})
 
 
 def test_pages_of_a_long_paper_come_go_and_have_links_that_lead_somewhere(tmp_path, monkeypatch):
