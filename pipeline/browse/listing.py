@@ -43,7 +43,7 @@ def list_kind(what: str, workspace: Workspace, catalog: Catalog, console: Consol
                 continue
             paper = spec.body.paper
             where = ", ".join(filter(None, (paper.name, paper.table))) if paper else ""
-            title = "(to be extended)" if spec.abstract else escape(spec.title)
+            title = "(to be extended)" if spec.body.abstract else escape(spec.title)
             table.add_row(f"[cyan]{name}[/]", title, escape(where))
         warn(f"skipped: {problem}" for problem in wrong.values())
     elif kind:

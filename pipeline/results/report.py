@@ -53,7 +53,7 @@ class KeptTable:
 
     Attributes:
         words: Sentences above the facts.
-        curves: The picture below, in the file `picture`; None if there are no curves.
+        curves: The picture below, for the file `picture`; None if there are no curves.
         cells: A table in Markdown, a line per number.
         small: A table in Markdown with the layout of the paper's table: obtained values, published ones in parentheses.
         elsewhere: A table in Markdown of the numbers under other protocols; "" for none.
@@ -66,16 +66,9 @@ class KeptTable:
     curves: Picture | None
     cells: str
     small: str
+    picture: str
     elsewhere: str = ""
     why: Sequence[str] = ()
-
-    @property
-    def spec(self) -> str:
-        return self.report.table.spec
-
-    @property
-    def picture(self) -> str:
-        return _picture(self.spec)
 
 
 def _picture(spec: str) -> str:
@@ -94,7 +87,7 @@ def write_report(workspace: Workspace) -> list[Path]:
     old = {run for run, entry in entries.items() if difference(entry.made_by, compilation.made_by.get(run, {}))}
     published = [paper for paper in papers_of(compilation.tables, compilation.every_run).values() if paper.citation]
     papers = [_paper(paper, workspace, entries, old) for paper in published]
-    tables = {one.spec: one for _, several in papers for one in several}
+    tables = {one.report.table.spec: one for _, several in papers for one in several}
     files = {page: _page(papers, sum(entry.seconds or 0.0 for entry in entries.values()))}
     files |= {page.parent / one.picture: one.curves.svg for one in tables.values() if one.curves}
 
@@ -161,6 +154,7 @@ def _section(report: SpecReport, entries: Mapping[str, Entry], old: set[str]) ->
         curves=curves_of(report.results),
         cells=_lines(report, compared, old) if compared else small,
         small=small,
+        picture=_picture(table.spec),
         elsewhere=_elsewhere(report, compared),
         why=[f"{'; '.join(own)}: {reason}" for reason, own in why.items()],
     )

@@ -79,7 +79,7 @@ def test_inheritance(tmp_path: Path) -> None:
     specs = write_specs(tmp_path, {f"specs/{name}.yaml": text for name, text in texts.items()})
     loaded = load_spec(specs / "a.yaml", specs, CATALOG)
     files = ("specs/a.yaml", "specs/side.yaml", "specs/sub/middle.yaml", "specs/base.yaml")
-    assert loaded.files == files and not loaded.abstract
+    assert loaded.files == files and not loaded.body.abstract
     data = loaded.document.data
     assert data["notes"] == ["one", "two", "three", "four", "five"] and data["figures"] == ["maps"]
     assert data["paper"] == {"name": "P", "citation": "C", "table": "II"}
