@@ -102,7 +102,7 @@ def _bring_up_to_date(request: Request, gpus: list[str] | None) -> Board | None:
         logs = workspace.private / "logs"
         display = Display(board)
         with display.bars:
-            scheduler = Scheduler(graph, board, stale, recorder, pool, display, logs, options.keep_going)
+            scheduler = Scheduler(graph, board, {*stale}, recorder, pool, display, logs, options.keep_going)
             try:
                 with interrupting(scheduler):
                     scheduler.run()
