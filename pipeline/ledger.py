@@ -76,11 +76,7 @@ class Ledger:
         """Run or selection id → its file and its line. Raises :class:`UserError` for a line that is neither."""
         lines = {}
         for path in self.files():
-            shown = path.relative_to(self.root).as_posix()
-            try:
-                text = path.read_text(encoding="utf-8")
-            except (OSError, UnicodeDecodeError) as error:
-                raise UserError(f"{shown}: cannot be read ({error})") from None
+            shown, text = path.relative_to(self.root).as_posix(), path.read_text(encoding="utf-8", errors="replace")
             for number, line in enumerate(filter(None, text.splitlines()), 1):
                 kind, _, rest = line.removeprefix('{"').partition('": "')
                 if kind not in ("run", "selection"):

@@ -20,7 +20,7 @@ from pipeline.report.agreement import AGREEMENT_LEGEND
 from pipeline.report.cells import DIVERGED, Cell
 from pipeline.report.drawing.sections import PlainTable, counted, drop_constant_columns
 from pipeline.report.formats import aligned, escape_latex, inline_svg, sized_svg, without_repeats
-from pipeline.report.printed import BESIDE, NO_VALUE, PrintedCell, format_value
+from pipeline.report.printed import NO_VALUE, PrintedCell, format_value
 from pipeline.report.settings import settings_of, text_of
 from pipeline.report.spec_report import CLAIM_STATES, STATES, Part, SpecReport, banner_of
 from pipeline.spec.table import train_stage
@@ -175,16 +175,13 @@ def _numbers(table: PlainTable) -> str:
 
 
 def _markdown_cell(cell: PrintedCell) -> str:
-    parts = [f"**{cell.obtained}**" if cell.best_obtained else cell.obtained + cell.tied]
-    if cell.last:
-        parts.append(f"{BESIDE} {cell.last}")
-    if cell.partial:
-        parts.append(f"\\[{cell.partial}\\]")
+    text = f"**{cell.obtained}**" if cell.best_obtained else cell.obtained + cell.tied
+    text += escape_markdown(cell.more)
     if cell.published:
         published = f"**{cell.published}**" if cell.best_published else cell.published
         star = "\\*" if cell.quoted else ""
-        parts.append(f"({published}{star})")
-    return " ".join(part for part in parts if part) + cell.dagger
+        text += f" ({published}{star})"
+    return text.strip() + cell.dagger
 
 
 def _latex_row(labels: Sequence[str], cells: Sequence[str] = ()) -> str:
@@ -224,13 +221,7 @@ def _latex_results(report: SpecReport) -> str:
 
 def _latex_obtained(cell: PrintedCell) -> str:
     text = escape_latex(cell.obtained + cell.tied)
-    more = ""
-    if cell.last:
-        more += f" {BESIDE} {cell.last}"
-    if cell.partial:
-        more += f" [{cell.partial}]"
-    if not cell.published:
-        more += cell.dagger
+    more = cell.more if cell.published else cell.more + cell.dagger
     return (rf"\textbf{{{text}}}" if cell.best_obtained else text) + escape_latex(more)
 
 

@@ -26,7 +26,7 @@ from pipeline.report.figures import curves_of
 from pipeline.report.formats import aligned
 from pipeline.report.frame import LAST, LAST_TEN
 from pipeline.report.legend import PROTOCOL_NAMES, TWO_NUMBERS, facts, period
-from pipeline.report.printed import BESIDE, NO_VALUE, headed, print_cell
+from pipeline.report.printed import NO_VALUE, headed, print_cell
 from pipeline.report.render import markdown
 from pipeline.report.spec_report import SpecReport
 from pipeline.report.statistics import NOISE_LEGEND
@@ -129,8 +129,7 @@ def _section(report: SpecReport, entries: Mapping[str, Entry], old: set[str]) ->
     cells, grid = compared or [cell for cell in layout.cells if cell.obtained], dict[tuple[Key, Key], str]()
     for cell in cells:
         printed = print_cell(cell, table.decimals)
-        more = f" {BESIDE} {printed.last}" * bool(printed.last) + f" [{printed.partial}]" * bool(printed.partial)
-        text = f" ({printed.published})" if compared else more + _mark(cell.runs, old)
+        text = f" ({printed.published})" if compared else printed.more + _mark(cell.runs, old)
         grid[cell.key(layout.row_axes), cell.key(layout.column_axes)] = printed.obtained + text
     small = _grid(layout, grid, "" if compared else NO_VALUE)
     runs = [run for run in dict.fromkeys(run for cell in cells for run in cell.runs) if run in entries]
