@@ -101,10 +101,6 @@ class Found:
         assert entry is not None  # since the compilation has it as kept
         return entry.rounds(), {**entry.facts, "kept": entry.obtained}
 
-    def labels(self, run: Run) -> list[dict[str, str]]:
-        """Return a run's labels on the axes of settings, once for each of its places in the table."""
-        return places_of(self.table, run.id)
-
     def dealt(self) -> tuple[list[tuple[Run, Path, Assignment]], int]:
         """Return a run, the dataset and the assignment of each current federation, and the number of other ones."""
         federations, there, root = {run.federation_id: run for run in self.runs}, [], self.workspace.root
@@ -123,7 +119,7 @@ class Found:
         """Return the run of a cell by its labels, and by its seed if it has several. Raises :class:`UserError`."""
         cells: dict[str, list[Run]] = {}
         for run in self.runs:
-            for place in self.labels(run):
+            for place in places_of(self.table, run.id):
                 words = ", ".join(label for axis, label in place.items() if axis != "seed")
                 cells.setdefault(words, []).append(run)
         if labels not in cells:

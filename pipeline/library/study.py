@@ -19,7 +19,7 @@ from pflcore.engine.trained import ClientModel, Trained
 from pflcore.errors import UserError
 from pipeline.library.found import KEPT, MISSING, STALE, TRAINED, Found, find_run
 from pipeline.library.models import trained
-from pipeline.report.frame import joined_runs, tidy
+from pipeline.report.frame import joined_runs, places_of, tidy
 from pipeline.spec.run import Run
 from pipeline.spec.specs import find_specs
 from pipeline.workspace import PAPER, Workspace, report_path
@@ -45,7 +45,10 @@ def _in_short(found: Found, run: Run) -> list[dict[str, Any]]:
         row |= {"diverged": facts.get("diverged") is not None, "last_round": last}
         row |= {name: facts.get(name) for name in ("device", "communicated_up", "communicated_down", "chosen", "kept")}
     # An axis may have the name of a column, as `method` often has; then the column has the table's label.
-    return [{**labels, **{name: row[name] for name in row if name not in labels}} for labels in found.labels(run)]
+    return [
+        {**labels, **{name: row[name] for name in row if name not in labels}}
+        for labels in places_of(found.table, run.id)
+    ]
 
 
 def _owners(run: Run, dataset: Path, assignment: Assignment) -> pd.DataFrame:
