@@ -25,25 +25,12 @@ if TYPE_CHECKING:
 Versions = dict[str, str]
 """``engine``, or an entry's kind and name → its version. For a study's own entry this is a digest of its source."""
 
-FACTS: dict[str, Any] = {
-    "device": str,
-    "torch": str,
-    "dataset_hash": str,
-    "partition_hash": str,
-    "code": str,
-    "parameters": int,
-    "communicated_up": int,
-    "communicated_down": int,
-    "stored": int,
-    "received": int,
-    "server": int,
-    "macs": int,
-    "positions": int,
-    "epsilon": float | None,
-    "diverged": dict | None,
-    "chosen": dict | None,
-}
-"""Entries of the header of ``rounds.parquet`` that the ledger keeps, with their types."""
+FACTS = (
+    *("device", "torch", "dataset_hash", "partition_hash", "code"),
+    *("parameters", "communicated_up", "communicated_down", "stored", "received", "server", "macs", "positions"),
+    *("epsilon", "diverged", "chosen"),
+)
+"""Entries of the header of ``rounds.parquet`` that the ledger keeps."""
 
 
 @dataclass(frozen=True)
@@ -59,13 +46,10 @@ class Entry:
     machine: str = ""  # processor, instruction sets, threads and libraries; "" if these were not recorded
 
     def rounds(self) -> pa.Table:
-        """Return the measurements as a ``rounds/2`` table. Raises :class:`UserError` if they are damaged."""
+        """Return the measurements as a ``rounds/2`` table."""
         from pipeline.measurements import to_table
 
-        try:
-            return to_table(self.measurements)
-        except (ValueError, KeyError, TypeError, OverflowError) as error:
-            raise UserError(f"{self.run.id}: kept with damaged measurements ({error}); keep the run again") from None
+        return to_table(self.measurements)
 
     def line(self) -> str:
         """Return the entry as a line of the ledger."""
@@ -75,20 +59,10 @@ class Entry:
 
     @classmethod
     def of(cls, content: dict[str, Any]) -> Entry:
-        """Return the entry of a line's content. Raises ``KeyError`` and others if the content is not an entry."""
+        """Return the entry of a line's content."""
         facts = {name: content["facts"].get(name) for name in FACTS}
-        for name, value in facts.items():
-            if not isinstance(value, FACTS[name]) or isinstance(value, bool):
-                raise TypeError(f"{name}: {value!r}")
-        return cls(
-            run=Run(content["settings"]),
-            made_by={str(name): str(version) for name, version in content["made_by"].items()},
-            obtained=str(content["obtained"]),
-            seconds=content["seconds"],
-            facts=facts,
-            measurements=dict(content["measurements"]),
-            machine=str(content.get("machine", "")),
-        )
+        own = {name: content[name] for name in ("made_by", "obtained", "seconds", "measurements")}
+        return cls(Run(content["settings"]), **own, facts=facts, machine=content.get("machine", ""))
 
 
 @dataclass(frozen=True)
@@ -102,11 +76,7 @@ class Ledger:
         """Run or selection id → its file and its line. Raises :class:`UserError` for a line that is neither."""
         lines = {}
         for path in self.files():
-            shown = path.relative_to(self.root).as_posix()
-            try:
-                text = path.read_text(encoding="utf-8")
-            except (OSError, UnicodeDecodeError) as error:
-                raise UserError(f"{shown}: cannot be read ({error})") from None
+            shown, text = path.relative_to(self.root).as_posix(), path.read_text(encoding="utf-8", errors="replace")
             for number, line in enumerate(filter(None, text.splitlines()), 1):
                 kind, _, rest = line.removeprefix('{"').partition('": "')
                 if kind not in ("run", "selection"):
@@ -132,16 +102,9 @@ class Ledger:
             UserError: The line was edited by hand or is cut, or its settings are those of another run.
         """
         content = self._content(id_, "run")
-        if content is None:
-            return None
-        try:
-            entry = Entry.of(content)
-            name = entry.run.id
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            what = " ".join(f"{type(error).__name__}: {error}".split())
-            raise UserError(f"{self.path(id_)}: {id_}: not a kept result ({what}); keep the run again") from None
-        if name != id_:
-            raise UserError(f"{self.path(id_)}: {id_}: its settings are those of {name}; keep the run again")
+        entry = None if content is None else Entry.of(content)
+        if entry and entry.run.id != id_:
+            raise UserError(f"{self.path(id_)}: {id_}: its settings are those of {entry.run.id}; keep the run again")
         return entry
 
     def find(self, run: Run, now: Mapping[str, str]) -> Entry | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -61,6 +61,12 @@ def show_preparation(first: str = "") -> Iterator[Show]:
             bar.update(tasks[what], completed=done, total=total, state=state)
 
         yield update
+
+
+def warn(lines: Iterable[str]) -> None:
+    """Print lines to standard error."""
+    for line in lines:
+        print(f"pfl: {line}", file=sys.stderr, flush=True)
 
 
 def _lines() -> Show:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
@@ -25,24 +25,8 @@ class Note(BaseModel):
     content: str  # hash of names and content
     changed: str = ""  # a listing that is known to have other content
 
-    @classmethod
-    def of(cls, folder: Path) -> Self:
-        return cls(folder=folder, listing=_listing(folder), content=digest_of(folder))
-
     def write(self, root: Path, data_id: str) -> None:
         write_text(root / ".pfl/raw" / f"{data_id}.json", self.model_dump_json())
-
-    def is_current(self) -> bool:
-        """Return whether the folder has the content that was read. Store the result for its present listing."""
-        listing = _listing(self.folder)
-        if listing in (self.listing, self.changed):
-            return listing == self.listing
-        same = digest_of(self.folder) == self.content
-        if same:
-            self.listing = listing
-        else:
-            self.changed = listing
-        return same
 
 
 def note_of(root: Path, record: dict[str, Any]) -> Note | None:
@@ -57,7 +41,9 @@ def note_of(root: Path, record: dict[str, Any]) -> Note | None:
     if generated or not isinstance(dataset, OwnFiles):
         return None
     folder = dataset.root(raw_data_folder(root) / dataset.name)
-    return Note.of(folder) if folder.is_dir() else None
+    if not folder.is_dir():
+        return None
+    return Note(folder=folder, listing=_listing(folder), content=digest_of(folder))
 
 
 def changed_folders(workspace: Workspace) -> list[str]:
@@ -76,13 +62,14 @@ def changed_folders(workspace: Workspace) -> list[str]:
         if not note.folder.is_dir():
             lines.append(f"{note.folder}: is gone; what was read from it stays in {dataset_path(data_id)}")
             continue
-        before = note.model_copy()
-        if not note.is_current():
-            lines.append(
-                f"{note.folder}: has changed since it was read; change the dataset's `version` to read it again"
-            )
-        if note != before:
+        listing = _listing(note.folder)
+        if listing not in (note.listing, note.changed):  # the content decides, and is compared once
+            same = digest_of(note.folder) == note.content
+            note = note.model_copy(update={"listing" if same else "changed": listing})
             note.write(workspace.root, data_id)
+        if listing != note.listing:
+            why = "has changed since it was read; change the dataset's `version` to read it again"
+            lines.append(f"{note.folder}: {why}")
     return lines
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -92,55 +93,26 @@ def raw_data_folder(root: Path) -> Path:
 
 
 # Paths of artifacts, stage files and reports by id, relative to the workspace.
-
-
-def dataset_path(data_id: str) -> str:
-    return f"artifacts/data/{data_id}.parquet"
-
-
-def partition_path(federation_id: str) -> str:
-    return f"artifacts/partitions/{federation_id}.parquet"
-
-
-def selection_path(selection_id: str) -> str:
-    return f"artifacts/selections/{selection_id}.json"
-
-
-def weights_path(weights_id: str) -> str:
-    return f"artifacts/weights/{weights_id}.safetensors"
+_Path = Callable[[str], str]
+dataset_path: _Path = "artifacts/data/{}.parquet".format
+partition_path: _Path = "artifacts/partitions/{}.parquet".format
+selection_path: _Path = "artifacts/selections/{}.json".format
+weights_path: _Path = "artifacts/weights/{}.safetensors".format
+frame_path: _Path = "artifacts/tables/{}".format  # the folder with the tidy frame of a spec's runs
+shard_path: _Path = "stages/federations/{}/dvc.yaml".format  # the stage file of a federation and its runs
+table_path: _Path = f"{TABLES}/{{}}.json".format  # the resolved table of a spec
+partition_report_path: _Path = f"{PARTITION_REPORTS}/{{}}".format
+report_path: _Path = "reports/{}".format
 
 
 def run_path(run_id: str, name: str) -> str:
     return f"{RUNS}/{run_id}/{name}"
 
 
-def frame_path(spec_id: str) -> str:
-    """Return the folder with the tidy frame of a spec's runs."""
-    return f"artifacts/tables/{spec_id}"
-
-
-def shard_path(federation_id: str) -> str:
-    """Return the stage file of a federation and its runs."""
-    return f"stages/federations/{federation_id}/dvc.yaml"
-
-
-def table_path(spec_id: str) -> str:
-    """Return the resolved table of a spec."""
-    return f"{TABLES}/{spec_id}.json"
-
-
-def partition_report_path(federation_id: str) -> str:
-    return f"{PARTITION_REPORTS}/{federation_id}"
-
-
 def partition_report_files(federation_id: str) -> list[str]:
     """Return the files of a partition's page. They are listed one by one, as users may put files into the folder."""
     names = ("index.md", "index.html", "picture.svg", "clients.csv")
     return [f"{partition_report_path(federation_id)}/{name}" for name in names]
-
-
-def report_path(spec_id: str) -> str:
-    return f"reports/{spec_id}"
 
 
 def report_files(spec_id: str) -> list[str]:

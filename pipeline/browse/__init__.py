@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from rich.table import Table
 
-from pflcore.errors import UserError
-from pipeline.parsing import parse_yaml
+from pipeline.spec.yamlfile import parse_setting
 
 
 def plain_table(*columns: str, right: Collection[str] = ()) -> Table:
@@ -23,22 +21,6 @@ def plain_table(*columns: str, right: Collection[str] = ()) -> Table:
     return table
 
 
-def leave_alone(problems: Mapping[str, str]) -> None:
-    """Print to stderr why some items are not shown; `problems` has a line for each."""
-    for problem in problems.values():
-        print(f"pfl: skipped: {problem}", file=sys.stderr)
-
-
 def given_options(words: Sequence[str], name: str) -> dict[str, Any]:
-    """Return the options of `name` that the command line gives as ``key=value``, with values in YAML, by key. Raises
-    :class:`UserError` for a word of another form."""
-    values = {}
-    for word in words:
-        key, equals, value = word.partition("=")
-        if not equals or not key:
-            raise UserError(f"--set {word!r} must be option=value, with an option of {name!r}")
-        try:
-            values[key] = parse_yaml(value)
-        except ValueError:
-            raise UserError(f"--set {word!r}: the value is not YAML") from None
-    return values
+    """Return the options of `name` that the command line gives as ``key=value``, by key (:func:`parse_setting`)."""
+    return dict(parse_setting(word, f"OPTION=VALUE, with an option of {name!r}") for word in words)

@@ -14,8 +14,8 @@ from pflcore.data.samples import TEXT
 from pflcore.datasets import DATASETS, Dataset
 from pflcore.datasets._base import DOWNLOAD
 from pflcore.errors import UserError
-from pipeline.browse import leave_alone, plain_table
-from pipeline.progress import show_preparation
+from pipeline.browse import plain_table
+from pipeline.progress import show_preparation, warn
 from pipeline.spec.catalog import Catalog
 from pipeline.workspace import Workspace, raw_data_folder
 
@@ -28,7 +28,7 @@ def list_datasets(workspace: Workspace, catalog: Catalog, console: Console) -> N
         try:
             dataset = DATASETS.create(name)
         except UserError as error:  # a study's own dataset with a required option
-            leave_alone({name: str(error)})
+            warn([f"skipped: {error}"])
             continue
         source = " · ".join(filter(None, (entry.origin, entry.citation)))
         cells = (entry.summary, _state(dataset, workspace.home), _size(dataset), dataset.licence, source)

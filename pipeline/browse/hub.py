@@ -34,12 +34,7 @@ def fetch_from_hub(address: str, home: Path, console: Console) -> None:
     other Parquet files in the data folder, and any refusal of the hub.
     """
     from huggingface_hub import HfApi, hf_hub_url
-    from huggingface_hub.errors import (
-        GatedRepoError,
-        HFValidationError,
-        RepositoryNotFoundError,
-        RevisionNotFoundError,
-    )
+    from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError, RevisionNotFoundError
 
     if not (asked := _ADDRESS.fullmatch(address)):
         raise UserError(f"{address}: must be hf:OWNER/NAME, with /FOLDER and @REVISION where they are needed")
@@ -65,10 +60,9 @@ def fetch_from_hub(address: str, home: Path, console: Console) -> None:
             console.print(escape(said), highlight=False)
     except UserError:
         raise
-    except GatedRepoError:
-        raise UserError(f"{address}: its owner asks for consent; give it on its page and set HF_TOKEN") from None
-    except (RepositoryNotFoundError, HFValidationError):
-        raise UserError(f"{address}: the hub has no such dataset, or it needs HF_TOKEN; check the name") from None
+    except (RepositoryNotFoundError, HFValidationError):  # or one whose owner asks for consent
+        why = "the hub has no such dataset, or it needs consent, given on its page, and HF_TOKEN; check the name"
+        raise UserError(f"{address}: {why}") from None
     except RevisionNotFoundError:
         raise UserError(f"{address}: has no revision {asked['revision']!r}; name a branch, tag or commit") from None
     except Exception as error:  # releases of the hub's client use different HTTP libraries

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from pflcore.options import OptionInfo
 from pipeline.spec.catalog import Catalog
@@ -34,13 +34,8 @@ _OPTIONS = {"bool": "true or false", "int": "whole number", "float": "number", "
 _TYPES = {"boolean": "true or false", "integer": "whole number", "number": "number", "string": "text", "null": "null"}
 
 
-class SpecKey(NamedTuple):
-    """A key of a part of a spec; `default` is "required" if there is none."""
-
-    name: str
-    takes: str
-    default: str
-    meaning: str
+SpecKey = tuple[str, str, str, str]
+"""A key of a part of a spec, what it takes, its default ("required" if there is none), and its meaning."""
 
 
 def keys_of(part: str, catalog: Catalog) -> list[SpecKey]:
@@ -49,14 +44,14 @@ def keys_of(part: str, catalog: Catalog) -> list[SpecKey]:
         return list(_keys_of_runs())
     if part in SETTINGS:
         options = catalog.settings[part].options
-        return [SpecKey(one.name, _values(one), _default(one.required, one.default), one.help) for one in options]
+        return [(one.name, _values(one), _default(one.required, one.default), one.help) for one in options]
     whole, encoder = SpecFile.model_json_schema(), Features.model_json_schema()
     whole["$defs"] |= {**encoder.pop("$defs"), "Features": encoder}
     model = whole if part == "spec" else whole["$defs"][PARTS[part]]
     needed, keys = model.get("required", []), list[SpecKey]()
     for name, schema in model["properties"].items():
         meaning = schema.get("description", "") or _summary(schema, whole)
-        keys.append(SpecKey(name, _takes(schema), _default(name in needed, schema.get("default", "")), meaning))
+        keys.append((name, _takes(schema), _default(name in needed, schema.get("default", "")), meaning))
     return keys
 
 
@@ -76,14 +71,12 @@ def figures(catalog: Catalog) -> list[tuple[str, str]]:
 def _keys_of_runs() -> Iterator[SpecKey]:
     for kind in COMPONENTS:
         several = f"A name of `pfl list {kind}s`, or `{{name: …}}` with its options."
-        yield SpecKey(kind, "name or options", OPTIONAL.get(kind, {}).get("name", "required"), several)
+        yield kind, "name or options", OPTIONAL.get(kind, {}).get("name", "required"), several
     for name, (least, meaning) in SCALARS.items():
-        yield SpecKey(name, f"whole number, at least {least}", "0" if name == "seed" else "required", meaning)
+        yield name, f"whole number, at least {least}", "0" if name == "seed" else "required", meaning
     for kind in SETTINGS:
-        yield SpecKey(kind, f"keys of `{kind}`", "", f"`pfl describe {kind}` has them.")
-    yield SpecKey(
-        "analyses", "list of names or options", "", "What is made of the trained models: `pfl list analyses`."
-    )
+        yield kind, f"keys of `{kind}`", "", f"`pfl describe {kind}` has them."
+    yield "analyses", "list of names or options", "", "What is made of the trained models: `pfl list analyses`."
 
 
 def _takes(schema: dict[str, Any]) -> str:

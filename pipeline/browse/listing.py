@@ -11,7 +11,8 @@ from rich.markup import escape
 
 from pflcore.errors import UserError
 from pflcore.registry import KINDS, did_you_mean, module_of
-from pipeline.browse import language, leave_alone, plain_table
+from pipeline.browse import language, plain_table
+from pipeline.progress import warn
 from pipeline.spec.catalog import Catalog, EntryInfo
 from pipeline.spec.specs import find_specs, load_spec
 from pipeline.workspace import Workspace
@@ -22,7 +23,7 @@ PLURALS = {package.rpartition(".")[2]: kind for kind, (package, _) in KINDS.item
 def list_kind(what: str, workspace: Workspace, catalog: Catalog, console: Console) -> None:
     """Print all specs, metrics, figures, or entries of a kind (in the plural). Raises :class:`UserError` for others."""
     kind = PLURALS.get(what, "")
-    leave_alone(catalog.broken.get(kind, {}))
+    warn(f"skipped: {problem}" for problem in catalog.broken.get(kind, {}).values())
     if kind == "dataset":
         from pipeline.browse.dataset_view import list_datasets
 
@@ -42,9 +43,9 @@ def list_kind(what: str, workspace: Workspace, catalog: Catalog, console: Consol
                 continue
             paper = spec.body.paper
             where = ", ".join(filter(None, (paper.name, paper.table))) if paper else ""
-            title = "(to be extended)" if spec.abstract else escape(spec.title)
+            title = "(to be extended)" if spec.body.abstract else escape(spec.title)
             table.add_row(f"[cyan]{name}[/]", title, escape(where))
-        leave_alone(wrong)
+        warn(f"skipped: {problem}" for problem in wrong.values())
     elif kind:
         own = {"method": "parts", "backbone": "groups"}.get(kind, "options")
         table = plain_table("name", "what it is", own, "source")

@@ -33,9 +33,10 @@ _FEW = (2_000, 500)  # samples of a stand-in for a dataset whose size is known o
 
 def draw_spec(name: str, workspace: Workspace, catalog: Catalog, console: Console) -> None:
     """Draw every partition of a spec, each for its first seed. Raises :class:`UserError` for an invalid spec."""
-    resolved = resolve(load_spec(find_specs(workspace.specs, {})[name], workspace.specs, catalog), catalog)
-    if not resolved.table:
+    spec = load_spec(find_specs(workspace.specs, {})[name], workspace.specs, catalog)
+    if spec.body.abstract:
         raise UserError(f"specs/{name}.yaml: is abstract, so it has no runs")
+    resolved = resolve(spec, catalog)
     records = {run.federation_id: run.federation for run in resolved.runs}
     for drawn in resolved.table.partitions:
         Drawing.make(records[drawn.federation], workspace.root).show(console)

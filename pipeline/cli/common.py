@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,6 +10,7 @@ import typer
 from pipeline.compile.compilation import Compilation
 from pipeline.compile.compiler import compile_workspace
 from pipeline.compile.generated import write
+from pipeline.progress import warn
 from pipeline.spec.selection import SpecSelection, named, read_selection
 from pipeline.spec.specs import find_specs
 from pipeline.workspace import Workspace
@@ -48,12 +48,6 @@ def print_table(columns: Iterable[str], right: Sequence[str], rows: Iterable[Seq
         table.add_row(*map(escape, row))
     if table.row_count:
         console().print(table)
-
-
-def warn(lines: Iterable[str]) -> None:
-    """Print lines to standard error."""
-    for line in lines:
-        print(f"pfl: {line}", file=sys.stderr)
 
 
 def all_specs(workspace: Workspace) -> list[str]:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import os
-from dataclasses import astuple
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from pflcore.errors import UserError
-from pipeline.cli.common import Kept, Profile, all_specs, named_specs, print_table, warn, warn_of_skipped, write_stages
+from pipeline.cli.common import Kept, Profile, all_specs, named_specs, print_table, warn_of_skipped, write_stages
 from pipeline.compile.compiler import compile_workspace
 from pipeline.compile.generated import to_yaml
 from pipeline.ledger import Ledger
+from pipeline.progress import warn
 from pipeline.workspace import PAPER, Workspace
 
 
@@ -51,9 +51,8 @@ def list_() -> None:
     compilation = compile_workspace(workspace, all_specs(workspace), (), ledger=False)
     warn_of_skipped(compilation)
     kept = lines(Ledger(workspace.root), compilation)
-    columns = ("run", "accuracy", "obtained", "device", "seconds", "state")
-    print_table(columns, ("accuracy", "seconds"), map(astuple, kept))
-    current = sum(line.state == CURRENT for line in kept)
+    print_table(kept[0] if kept else (), ("accuracy", "seconds"), (tuple(line.values()) for line in kept))
+    current = sum(line["state"] == CURRENT for line in kept)
     print(f"{len(kept)} kept results, {current} of them current; all specs together have {len(compilation.runs)} runs")
 
 

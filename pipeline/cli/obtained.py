@@ -9,8 +9,9 @@ from contextlib import contextmanager
 import pandas as pd
 
 from pflcore.settings import METRICS
-from pipeline.cli.common import print_table, warn
+from pipeline.cli.common import print_table
 from pipeline.library.study import NotUpToDate, Study, labels_of
+from pipeline.progress import warn
 from pipeline.workspace import Workspace
 
 _CELL = ("obtained_mean", "obtained_std", "n", "published_mean", "published_std", "difference", "verdict")

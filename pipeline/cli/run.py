@@ -19,12 +19,12 @@ from pipeline.cli.common import (
     console,
     named_specs,
     selected,
-    warn,
     warn_of_skipped,
     write_stages,
 )
 from pipeline.compile.compiler import compile_workspace
 from pipeline.compile.generated import compare, write
+from pipeline.progress import warn
 from pipeline.raw_data import changed_folders
 from pipeline.spec import selection
 from pipeline.study.begin import SCHEMA, write_schema

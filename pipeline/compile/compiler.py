@@ -83,14 +83,13 @@ def _add_spec(compilation: Compilation, name: str, path: Path, workspace: at.Wor
     if name.rpartition("/")[2] == "dvc":
         raise UserError(f"specs/{name}.yaml: DVC would read this file as its own; rename it")
     spec = load_spec(path, workspace.specs, catalog)
-    if spec.abstract:
+    if spec.body.abstract:
         return
     folder = name.split("/")[0]
     if folder in _RESERVED and ("/" in name or at.report_path(name) == at.PARTITION_REPORTS):
         what = "folder of specs" if "/" in name else "spec"
         raise UserError(f"specs/{name}.yaml: a {what} cannot be called {folder!r}; rename it")
     resolved = resolve(spec, catalog, workspace.profile)
-    assert resolved.table is not None  # only an abstract spec has none
     compilation.tables[name] = resolved.table
     compilation.idle += [line for line in resolved.idle if line not in compilation.idle]
     if resolved.table.counted:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from pipeline.compile.compilation import Compilation
 from pipeline.dvc.program import locked_stages
-from pipeline.spec.run import Run
 from pipeline.workspace import run_path
 
 
@@ -18,10 +17,6 @@ class Recorded:
         self.root = root
         self.makers = {out: stage for stage in compilation.stages for out in stage.outs}
         self.locked = locked_stages(root, compilation.stages)
-
-    def is_current(self, run: Run) -> bool:
-        """Return whether a run's artifact is as its stage wrote it, with the present specs and code."""
-        return self.holds(run_path(run.id, "rounds.parquet"))
 
     def is_stale(self, run: str) -> bool:
         """Return whether DVC has recorded the run with this id, but with other code or data than the present ones."""

@@ -88,9 +88,10 @@ class Found:
         """Return one of :data:`TRAINED`, :data:`KEPT`, :data:`STALE`, :data:`MISSING`."""
         if run.id in self.compilation.kept:
             return KEPT
-        if not (self.workspace.root / run_path(run.id, "rounds.parquet")).is_file():
+        path = run_path(run.id, "rounds.parquet")
+        if not (self.workspace.root / path).is_file():
             return MISSING
-        return TRAINED if self.recorded.is_current(run) else STALE
+        return TRAINED if self.recorded.holds(path) else STALE
 
     def rounds(self, run: Run) -> tuple[pa.Table, Mapping[str, Any]]:
         """Return the rows and facts of ``rounds/2`` of a run that was trained or kept."""
@@ -99,10 +100,6 @@ class Found:
         entry = Ledger(self.workspace.root).find(run, self.compilation.made_by[run.id])
         assert entry is not None  # since the compilation has it as kept
         return entry.rounds(), {**entry.facts, "kept": entry.obtained}
-
-    def labels(self, run: Run) -> list[dict[str, str]]:
-        """Return a run's labels on the axes of settings, once for each of its places in the table."""
-        return places_of(self.table, run.id)
 
     def dealt(self) -> tuple[list[tuple[Run, Path, Assignment]], int]:
         """Return a run, the dataset and the assignment of each current federation, and the number of other ones."""
@@ -122,23 +119,18 @@ class Found:
         """Return the run of a cell by its labels, and by its seed if it has several. Raises :class:`UserError`."""
         cells: dict[str, list[Run]] = {}
         for run in self.runs:
-            for place in self.labels(run):
+            for place in places_of(self.table, run.id):
                 words = ", ".join(label for axis, label in place.items() if axis != "seed")
                 cells.setdefault(words, []).append(run)
         if labels not in cells:
             there = difflib.get_close_matches(labels, cells, n=1) or list(cells)
             hint = "did you mean" if len(there) < len(cells) else "there are"
             raise UserError(f"{self.spec}: no cell {labels!r} with runs; {hint} {', '.join(map(repr, there))}")
-        seeds = sorted({run.seed for run in cells[labels]})
         chosen = [run for run in cells[labels] if seed in (None, run.seed)]
-        if len(chosen) == 1:
-            return chosen[0]
-        why = f"a mean over several runs; name one of them: {', '.join(run.id for run in chosen)}"
-        if seed is None and len(seeds) > 1:
-            why = f"trained under several seeds; give the seed, one of {seeds}"
-        elif not chosen:
-            why = f"no run with seed {seed}; there are {seeds}"
-        raise UserError(f"{self.spec}: {labels}: {why}")
+        if len(chosen) != 1:
+            known = ", ".join(f"{run.id} (seed {run.seed})" for run in cells[labels])
+            raise UserError(f"{self.spec}: {labels}: {len(chosen)} runs; give a seed or an id that is one of {known}")
+        return chosen[0]
 
 
 def find_run(workspace: Workspace, word: str, seed: int | None) -> tuple[Found, Run]:

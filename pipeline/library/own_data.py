@@ -36,33 +36,28 @@ _CHANNELS = (1, 3, 4)
 @contextmanager
 def torch_defaults() -> Iterator[None]:
     """Compute with PyTorch's default global settings, and then restore the caller's, such as another default type."""
-    dtype, threads = torch.get_default_dtype(), torch.get_num_threads()
-    deterministic = torch.are_deterministic_algorithms_enabled()
-    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
-    filled = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
-    elsewhere = torch.get_default_device().type != "cpu"
     try:
         precision = torch.get_float32_matmul_precision()
     except RuntimeError:  # `torch.backends` has one for each device
         raise UserError("torch.backends: fp32_precision is set for one device alone; set it to 'none'") from None
-    torch.set_default_dtype(torch.float32)
-    torch.set_float32_matmul_precision("highest")
-    torch.use_deterministic_algorithms(False)
-    try:
-        with ExitStack() as settings:
-            settings.enter_context(torch.inference_mode(False))
-            settings.enter_context(torch.enable_grad())
-            settings.enter_context(torch.autocast("cpu", enabled=False))
-            settings.enter_context(torch.autocast("cuda", enabled=False))
-            if elsewhere:  # only then, since this context slows down each call of PyTorch a little
-                settings.enter_context(torch.device("cpu"))
-            yield
-    finally:
-        torch.set_default_dtype(dtype)
-        torch.set_float32_matmul_precision(precision)
-        torch.set_num_threads(threads)
-        torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)
-        torch.utils.deterministic.fill_uninitialized_memory = filled  # type: ignore[attr-defined]
+    deterministic, filling = torch.are_deterministic_algorithms_enabled, torch.utils.deterministic
+    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    with ExitStack() as settings:
+        settings.callback(setattr, filling, "fill_uninitialized_memory", filling.fill_uninitialized_memory)  # type: ignore[attr-defined]
+        settings.callback(torch.use_deterministic_algorithms, deterministic(), warn_only=warn_only)
+        settings.callback(torch.set_num_threads, torch.get_num_threads())
+        settings.callback(torch.set_float32_matmul_precision, precision)
+        settings.callback(torch.set_default_dtype, torch.get_default_dtype())
+        torch.set_default_dtype(torch.float32)
+        torch.set_float32_matmul_precision("highest")
+        torch.use_deterministic_algorithms(False)
+        for context in (torch.inference_mode(False), torch.enable_grad()):
+            settings.enter_context(context)
+        for device in ("cpu", "cuda"):
+            settings.enter_context(torch.autocast(device, enabled=False))
+        if torch.get_default_device().type != "cpu":  # only then, since it slows down each call of PyTorch a little
+            settings.enter_context(torch.device("cpu"))
+        yield
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from pflcore.engine.trained import ClientModel, Trained
 from pflcore.errors import UserError
 from pipeline.library.found import KEPT, MISSING, STALE, TRAINED, Found, find_run
 from pipeline.library.models import trained
-from pipeline.report.frame import joined_runs, tidy
+from pipeline.report.frame import joined_runs, places_of, tidy
 from pipeline.spec.run import Run
 from pipeline.spec.specs import find_specs
 from pipeline.workspace import PAPER, Workspace, report_path
@@ -27,6 +27,10 @@ from pipeline.workspace import PAPER, Workspace, report_path
 
 class NotUpToDate(UserWarning):
     """A warning: a result is missing or stale, that is, not trained with the present code and settings."""
+
+
+def _warn(found: Found, line: str) -> None:
+    warnings.warn(f"{line}; type `{found.command}`", NotUpToDate, stacklevel=3)
 
 
 def _in_short(found: Found, run: Run) -> list[dict[str, Any]]:
@@ -41,7 +45,10 @@ def _in_short(found: Found, run: Run) -> list[dict[str, Any]]:
         row |= {"diverged": facts.get("diverged") is not None, "last_round": last}
         row |= {name: facts.get(name) for name in ("device", "communicated_up", "communicated_down", "chosen", "kept")}
     # An axis may have the name of a column, as `method` often has; then the column has the table's label.
-    return [{**labels, **{name: row[name] for name in row if name not in labels}} for labels in found.labels(run)]
+    return [
+        {**labels, **{name: row[name] for name in row if name not in labels}}
+        for labels in places_of(found.table, run.id)
+    ]
 
 
 def _owners(run: Run, dataset: Path, assignment: Assignment) -> pd.DataFrame:
@@ -92,8 +99,7 @@ class Study:
             )
         if left:
             words = ", ".join(f"{count} {state}" for state, count in left.items())
-            line = f"{found.spec}: {words} of {len(states)} runs are left out; type `{found.command}`"
-            warnings.warn(line, NotUpToDate, stacklevel=2)
+            _warn(found, f"{found.spec}: {words} of {len(states)} runs are left out")
         return joined_runs(tidy(found.table, run.id, run.seed, *found.rounds(run)) for run in usable)
 
     def table(self, spec: str) -> pd.DataFrame:
@@ -103,12 +109,10 @@ class Study:
         path = f"{report_path(found.spec)}/table.parquet"
         if not (self.workspace.root / path).is_file():
             rows, missing = found.table_so_far()
-            line = f"{found.spec}: no report has been made, and {missing} of its runs are missing"
-            warnings.warn(f"{line}; type `{found.command}`", NotUpToDate, stacklevel=2)
+            _warn(found, f"{found.spec}: no report has been made, and {missing} of its runs are missing")
             return pd.DataFrame(rows.to_pandas())
         if not found.recorded.holds(path):
-            line = f"{path} is not up to date: specs, code or results have changed; type `{found.command}`"
-            warnings.warn(line, NotUpToDate, stacklevel=2)
+            _warn(found, f"{path} is not up to date: specs, code or results have changed")
         rows, _ = read_table(self.workspace.root / path, "table/2")
         return pd.DataFrame(rows.to_pandas())
 
@@ -122,8 +126,7 @@ class Study:
         found = Found.of(self.workspace, spec)
         federations, left = found.dealt()
         if left:
-            line = f"{found.spec}: {left} federations are left out, not made here or stale; type `{found.command}`"
-            warnings.warn(line, NotUpToDate, stacklevel=2)
+            _warn(found, f"{found.spec}: {left} federations are left out, not made here or stale")
         return pd.concat([_owners(*one) for one in federations], ignore_index=True)
 
     def model(self, run: str, client: int, *, seed: int | None = None, device: str = "cpu") -> ClientModel:

@@ -19,20 +19,20 @@ from pydantic import TypeAdapter, ValidationError
 import pipeline
 from pflcore.errors import UserError
 from pflcore.files import write_text
-from pflcore.registry import did_you_mean
 from pipeline import workspace as at
 from pipeline.compile.compilation import Compilation
 from pipeline.compile.compiler import compile_workspace
 from pipeline.dvc.recorded import Recorded
 from pipeline.ledger import Entry, Ledger
-from pipeline.papers.paper import PLACES, Brief, Paper, Summary, in_order, papers_of, read_contents
+from pipeline.papers.paper import PLACES, Paper, Summary, in_order, papers_of, read_contents
 from pipeline.report.agreement import Agreement
 from pipeline.report.collect import collect_frame
-from pipeline.report.render import Document, Overview, html, latex, mark_of, markdown
-from pipeline.report.spec_report import SpecReport, banner
+from pipeline.report.render import Document, html, latex, markdown
+from pipeline.report.spec_report import SpecReport
 from pipeline.report.statistics import NOISE_LEGEND
 from pipeline.report.table import Results
 from pipeline.report.write import put, write_pictures
+from pipeline.spec.selection import named
 from pipeline.spec.specs import find_specs
 from pipeline.workspace import INDEX, PAPERS, Workspace
 
@@ -85,11 +85,8 @@ class Papers:
     def chosen(self, names: Iterable[str]) -> list[str]:
         """Return the papers with these names or with specs of these names; all papers for no names. Raises
         :class:`UserError` if there is no such paper or spec."""
-        words = [name.removeprefix("specs/").removesuffix(".yaml").rstrip("/") for name in names]
-        known = list(dict.fromkeys([*self.papers, *(spec for paper in self.papers.values() for spec in paper.tables)]))
-        if unknown := [name for name in words if name not in known]:
-            raise UserError(f"unknown paper {unknown[0]!r}{did_you_mean(unknown[0], known)}")
-        return list(dict.fromkeys(name.split("/")[0] for name in words)) or list(self.papers)
+        specs = named(names, [spec for paper in self.papers.values() for spec in paper.tables])
+        return list(dict.fromkeys(spec.split("/")[0] for spec in specs)) or list(self.papers)
 
     def page(self, name: str) -> Path:
         """Return the path of the HTML page of a paper."""
@@ -123,15 +120,14 @@ class Papers:
             if name in wanted:
                 write_paper(paper, reports, self.workspace.root)
                 written.append(name)
-            summary = Summary(name, paper.title, paper.citation, list(map(Brief.of, reports)), list(paper.places))
-            now[name] = Known(state, name in wanted, summary)
+            now[name] = Known(state, name in wanted, Summary.of(paper, reports))
         write_text(path, _REMEMBERED.dump_json(now).decode())
         self._write_index(sorted((entry.summary for entry in now.values()), key=in_order))
         return written
 
     def _write_index(self, summaries: list[Summary]) -> None:
-        profile = self.workspace.profile
-        agreement = Agreement.total((one.agreement for one in summaries), sum(one.published for one in summaries))
+        every = [one.agreement for one in summaries]
+        agreement = Agreement.total(every, sum(one.published for one in every))
         text = html(
             "index.html.j2",
             numbers=agreement.numbers() if agreement.differences else [],
@@ -139,8 +135,7 @@ class Papers:
             papers=[(entry, self.page(entry.name).is_file()) for entry in summaries],
             total=sum((entry.of_paper for entry in summaries), Counter[str]()),
             places=PLACES,
-            banner=banner(profile),
-            mark=mark_of(profile),
+            profile=self.workspace.profile,
         )
         put(self.index, text)
 
@@ -198,7 +193,7 @@ def write_paper(paper: Paper, reports: list[SpecReport], root: Path) -> None:
         reports[0].table.profile,
         reports,
         citation=paper.citation,
-        tables=[Overview(report.heading, report.href, report.coverage, report.verdicts) for report in reports],
+        tables=reports,
         uncovered=[place.words for place in paper.places if not place.specs],
         notes=notes if len(reports) > 1 else [],
     )

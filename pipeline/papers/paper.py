@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pflcore.errors import UserError
 from pflcore.registry import did_you_mean
-from pipeline.papers.obtained import Obtained, collect_obtained
 from pipeline.report.agreement import Agreement
 from pipeline.report.spec_report import SpecReport
 from pipeline.spec.published import csv_lines
@@ -83,76 +82,51 @@ class Paper:
     runs: Mapping[str, Run]
     places: tuple[Place, ...] = ()
 
+    @property
+    def published(self) -> int:
+        """How many accuracies the paper prints; of several specs about one table only the first one counts."""
+        first = {place.specs[0] for place in self.places if place.specs}
+        counts = {spec.partition("/")[2]: table.published_accuracies for spec, table in self.tables.items()}
+        return sum(count for spec, count in counts.items() if not first or spec in first)
+
     def folder(self, spec: str) -> str:
         """Return the folder of the pictures of one of its specs, relative to its page."""
         return f"{self.name}/{spec.removeprefix(f'{self.name}/')}"
 
 
 @dataclass(frozen=True)
-class Brief:
-    """The entry of a spec in the index: its cells and claims by state, how many accuracies are published of it,
-    and the best of its columns."""
-
-    spec: str
-    heading: str
-    coverage: Counter[str] = field(default_factory=Counter)
-    claims: Counter[str] = field(default_factory=Counter)
-    published: int = 0
-    obtained: tuple[Obtained, ...] = ()
-    agreement: Agreement = field(default_factory=Agreement)
-    best: tuple[str, ...] = ()
-
-    @classmethod
-    def of(cls, report: SpecReport) -> Brief:
-        """Return the entry of a spec from its report."""
-        table, obtained = report.table, tuple(collect_obtained(report.results))
-        counts = report.coverage, report.verdicts, table.published_accuracies
-        return cls(table.spec, report.heading, *counts, obtained, report.agreement, tuple(report.best))
-
-
-@dataclass(frozen=True)
 class Summary:
-    """The entry of a paper in the index."""
+    """The entry of a paper in the index: its tables and figures, their cells and their claims by state; the tables and
+    figures that no spec is about; the best of each column, by heading of its table; and published accuracies."""
 
     name: str
     title: str
     citation: str
-    briefs: list[Brief] = field(default_factory=list)
-    places: list[Place] = field(default_factory=list)
+    of_paper: Counter[str]
+    coverage: Counter[str]
+    claims: Counter[str]
+    lacking: list[str]
+    best: list[tuple[str, list[str]]]
+    agreement: Agreement
 
-    @property
-    def of_paper(self) -> Counter[str]:
-        """The paper's tables and figures by state; without a list of places, one table per spec. Specs that a profile
+    @classmethod
+    def of(cls, paper: Paper, reports: Sequence[SpecReport]) -> Summary:
+        """Return the entry of a paper. Without a list of its places it has one table per spec. Specs that a profile
         leaves out count as not run yet."""
-        by_spec = {brief.spec.removeprefix(f"{self.name}/"): brief.coverage for brief in self.briefs}
-        found = Counter[str]()
-        for place in self.places or [Place("Table", "", (spec,)) for spec in by_spec]:
-            if place.shows_results:
-                found[_state(place, by_spec)] += 1
-        return found
-
-    @property
-    def lacking(self) -> list[Place]:
-        """The tables and figures that no spec is about."""
-        return [place for place in self.places if place.shows_results and not place.specs]
-
-    @property
-    def coverage(self) -> Counter[str]:
-        return sum((brief.coverage for brief in self.briefs), Counter[str]())
-
-    @property
-    def claims(self) -> Counter[str]:
-        return sum((brief.claims for brief in self.briefs), Counter[str]())
-
-    @property
-    def published(self) -> int:
-        """How many accuracies the paper prints; of several specs about one table only the first one counts."""
-        first = {place.specs[0] for place in self.places if place.specs}
-        return sum(brief.published for brief in self.briefs if not first or brief.spec.partition("/")[2] in first)
-
-    @property
-    def agreement(self) -> Agreement:
-        return Agreement.total((brief.agreement for brief in self.briefs), self.published)
+        by_spec = {report.table.spec.removeprefix(f"{paper.name}/"): report.coverage for report in reports}
+        places = paper.places or [Place("Table", "", (spec,)) for spec in by_spec]
+        shown = [place for place in places if place.shows_results]
+        return cls(
+            paper.name,
+            paper.title,
+            paper.citation,
+            of_paper=Counter(_state(place, by_spec) for place in shown),
+            coverage=sum((report.coverage for report in reports), Counter[str]()),
+            claims=sum((report.verdicts for report in reports), Counter[str]()),
+            lacking=[place.words for place in shown if not place.specs],
+            best=[(report.heading, report.best) for report in reports],
+            agreement=Agreement.total((report.agreement for report in reports), paper.published),
+        )
 
 
 def _state(place: Place, by_spec: Mapping[str, Counter[str]]) -> str:

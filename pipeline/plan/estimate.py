@@ -127,12 +127,8 @@ def make_plan(workspace: Workspace, compilation: Compilation, only: Collection[s
 def plan_lines(plan: Plan) -> Iterator[str]:
     """Yield ``36 of 96 runs are new (about 2:05 h here); 40 MB of artifacts``, then a line per spec, then the rest."""
     total = plan.total
-    if not total.new:
-        here = ""
-    elif total.untimed == total.new:
-        here = " (time unknown)"
-    else:
-        here = f" ({_time(total)} here)"
+    time = "time unknown" if total.untimed == total.new else f"{_time(total)} here"
+    here = f" ({time})" if total.new else ""
     are = "is" if total.new == 1 else "are"
     yield f"{total.new:,} of {total.runs:,} runs {are} new{here}; {decimal(total.bytes)} of artifacts"
     yield ""
@@ -190,19 +186,14 @@ def _samples(run: Run) -> tuple[int, int]:
 
 def _sizes(run: Run) -> Iterator[tuple[str, int]]:
     """Yield the dataset of a run, and what an encoder makes of it, with their bytes."""
-    plain = run.unencoded
-    yield plain.data_id, sum(_samples(plain)) * _bytes(_dataset_of(run))
+    plain, dataset = run.unencoded, _dataset_of(run)
+    yield plain.data_id, sum(_samples(plain)) * math.prod(dataset.shape) * (4 if dataset.kind == ARRAYS else 1)
     if run.features:
         from pipeline.report.counting import blank  # with torch, as it builds the encoder
 
         with suppress(UserError):  # which `pfl validate` reports
             if data := blank(run):
                 yield run.data_id, sum(_samples(run)) * 4 * math.prod(data.shape)
-
-
-def _bytes(dataset: Dataset) -> int:
-    """Return the bytes of a sample."""
-    return math.prod(dataset.shape) * (4 if dataset.kind == ARRAYS else 1)
 
 
 def _dataset_of(run: Run) -> Dataset:

@@ -69,6 +69,11 @@ class Cell:
         return self.quantity.known if self.quantity else None
 
     @property
+    def counted(self) -> bool:
+        """Whether it shows a count, which is the same for every seed."""
+        return bool(self.known and self.known.source == "plan")
+
+    @property
     def difference(self) -> float | None:
         """Obtained minus published mean, in percentage points or the quantity's unit; None if either is missing."""
         return self.obtained.mean - self.published.mean if self.obtained and self.published else None
@@ -137,7 +142,7 @@ def _judge(cell: Cell, planned: TableCell, profile: str) -> None:
         cell.verdict = MISPRINTED if cell.misprint else UNPUBLISHED
     elif cell.known and planned.published and _matches(cell.obtained, planned.published):
         cell.verdict = MATCH
-    elif _is_counted(cell):  # counts do not depend on chance
+    elif cell.counted:  # counts do not depend on chance
         cell.verdict = DIFFERS
     else:
         seeds = list(cell.by_seed.values())
@@ -186,7 +191,7 @@ def _cell(table: ResolvedTable, planned: TableCell, runs: list[Measured]) -> Cel
         quantity=quantity,
         figure=PRECISION if any("figure" in run.facts for run in runs) else heading,
     )
-    if known and _is_counted(cell):  # a count is the same for every seed
+    if known and cell.counted:
         cell.obtained = replace(known[0][1][metric], unit=unit)
     if printed:
         text = printed.printed
@@ -208,10 +213,6 @@ def _average(values: list[Value], planned: int, unit: str) -> Value | None:
     if len(means) < 2:
         return Value(means[0], values[0].std if planned == 1 else None, unit=unit) if means else None
     return Value(statistics.fmean(means), statistics.pstdev(means), unit=unit)
-
-
-def _is_counted(cell: Cell) -> bool:
-    return bool(cell.known and cell.known.source == "plan")
 
 
 def _mark_best(table: ResolvedTable, cells: list[Cell]) -> None:

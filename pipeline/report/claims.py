@@ -209,7 +209,8 @@ def _weigh(results: Results, claim: TableClaim, cells: Sequence[Cell], values: _
         both = [*sides[0], *sides[1]]
         if all((value := values.pick(cell)) and _has_spread(claim, value) for cell in both):
             lower = results.table.lower(both[0].quantity)
-            judged.append(_measure(claim, *sides, _compared(sides, values), lower=lower))
+            paired = values.paired and not all(cell.counted for cell in both)  # counts have no seeds
+            judged.append(_measure(claim, *sides, replace(values, paired=paired), lower=lower))
         elif not any(cell.verdict in WITHOUT_VALUE for cell in both):
             pending = True
     corrected = holm([pair.effect.p if pair.surplus < 0 else 1.0 for pair in judged])
@@ -219,12 +220,6 @@ def _weigh(results: Results, claim: TableClaim, cells: Sequence[Cell], values: _
     if worst != FAILS and len(judged) < len(pairs):
         worst = NOT_YET if pending else NO_VERDICT
     return Evidence(worst, len(pairs), tuple(judged))
-
-
-def _compared(sides: Sides, values: _Values) -> _Values:
-    """Return values as the claim compares them on two sides: counts have no seeds."""
-    counted = all(cell.known and cell.known.source == "plan" for side in sides for cell in side)
-    return replace(values, paired=False) if counted else values
 
 
 def _has_spread(claim: TableClaim, value: Value) -> bool:
@@ -264,45 +259,24 @@ def _measure(claim: TableClaim, one: list[Cell], other: list[Cell], values: _Val
         for side in (one, other)
     )
     labels = {axis: label for axis, label in one[0].labels.items() if axis not in (*claim.side, *claim.over)}
-    if claim.form == "better":
-        sides, effect = _compare_means(one, other, values, claim.margin, lower=lower)
-    elif claim.form == "steadier" and claim.over:
-        sides, effect = _compare_ranges(one, other, values, claim.margin)
-    elif claim.form == "steadier":
-        sides, effect = _compare_spreads(one[0], other[0], values, claim.margin)
-    else:
+    if claim.form == "steadier" and not claim.over:
+        theirs, ours, effect = values.spreads(other[0], one[0], claim.margin)
+        sides = Value(ours), Value(theirs)
+    elif claim.form == "within":
         high, low = _ends(one, values)
         sides, effect = _one_range(one, high, low, values, claim.margin)
         better, than = ({axis: cell.labels[axis] for axis in claim.over} for cell in (high, low))
+    else:
+        first, second = (
+            _mean(side) if claim.form == "better" else _range(*_ends(side, values)) for side in (one, other)
+        )
+        more, less = (first, second) if claim.form == "better" and not lower else (second, first)
+        sides = values.total(first), values.total(second)
+        # The ends of a range are chosen by noisy values. This hardly affects the difference of two ranges, so it is
+        # judged like a difference of four cells that were known beforehand.
+        effect = values.effect([*more, *((cell, -weight) for cell, weight in less)], claim.margin)
     surplus = round((effect.difference - claim.margin) * (-1.0 if claim.form == "within" else 1.0), 9)  # float errors
     return Pair(better, than, labels, sides, effect, surplus)
-
-
-def _compare_means(
-    one: list[Cell], other: list[Cell], values: _Values, margin: float, *, lower: bool
-) -> tuple[tuple[Value, Value], Effect]:
-    """Return the means of two groups, and by how much the first is better."""
-    first, second = ([(cell, 1 / len(one)) for cell in side] for side in (one, other))
-    more, less = (second, first) if lower else (first, second)
-    return (values.total(first), values.total(second)), values.effect(_difference(more, less), margin)
-
-
-def _compare_ranges(
-    one: list[Cell], other: list[Cell], values: _Values, margin: float
-) -> tuple[tuple[Value, Value], Effect]:
-    """Return the ranges of two groups, and by how much the first is narrower.
-
-    The ends of a range are chosen by noisy values. This hardly affects the difference of two ranges, so it is judged
-    like a difference of four cells that were known beforehand.
-    """
-    first, second = (_range(*_ends(side, values)) for side in (one, other))
-    return (values.total(first), values.total(second)), values.effect(_difference(second, first), margin)
-
-
-def _compare_spreads(one: Cell, other: Cell, values: _Values, margin: float) -> tuple[tuple[Value, Value], Effect]:
-    """Return the spread of two cells, and by how much the first is smaller."""
-    second, first, effect = values.spreads(other, one, margin)
-    return (Value(first), Value(second)), effect
 
 
 def _one_range(
@@ -328,9 +302,9 @@ def _ends(cells: list[Cell], values: _Values) -> tuple[Cell, Cell]:
     return by_value[0], by_value[-1]
 
 
+def _mean(cells: list[Cell]) -> Terms:
+    return [(cell, 1 / len(cells)) for cell in cells]
+
+
 def _range(high: Cell, low: Cell) -> Terms:
     return [(high, 1.0), (low, -1.0)]
-
-
-def _difference(more: Terms, less: Terms) -> Terms:
-    return [*more, *((cell, -weight) for cell, weight in less)]

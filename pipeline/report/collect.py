@@ -129,8 +129,6 @@ def _read_findings(table: ResolvedTable, path: Path) -> pd.DataFrame:
     if not shown or not path.is_file():
         return _NOTHING_FOUND
     rows, _ = read_table(path, "analysis/1")
-    if not set(FINDING) <= set(rows.column_names):
-        raise UserError(f"{path}: expected the columns {', '.join(FINDING)}; delete it and run `dvc repro`")
     return pd.DataFrame(rows.select([*FINDING]).to_pandas())
 
 

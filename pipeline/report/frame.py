@@ -126,7 +126,8 @@ class Frame:
     def of(cls, tables: Mapping[str, pa.Table]) -> Frame:
         """Return the frame of these tables, one per attribute."""
         frames = {name: pd.DataFrame(rows.to_pandas()) for name, rows in tables.items() if name != "runs"}
-        return cls(runs=pd.DataFrame(tables["runs"].to_pandas(types_mapper=_nullable)), **frames)
+        integers = {pa.int64(): pd.Int64Dtype()}.get  # nullable, so that missing facts do not turn them into floats
+        return cls(runs=pd.DataFrame(tables["runs"].to_pandas(types_mapper=integers)), **frames)
 
     @cached_property
     def measured(self) -> dict[str, Measured]:
@@ -153,11 +154,6 @@ def read_frame(folder: Path) -> Frame:
     """Return the frame that `collect.write_frame` wrote. Raises :class:`UserError` if a file is missing or damaged."""
     names = [field.name for field in fields(Frame)]
     return Frame.of({name: read_table(folder / f"{name}.parquet", f"frame.{name}/1")[0] for name in names})
-
-
-def _nullable(kind: pa.DataType) -> pd.Int64Dtype | None:
-    """Return the nullable type for columns of integers, so that missing facts do not turn whole numbers into floats."""
-    return pd.Int64Dtype() if kind == pa.int64() else None
 
 
 def tidy(table: ResolvedTable, run: str, seed: int, rounds: pa.Table, facts: Mapping[str, Any]) -> pd.DataFrame:

@@ -89,6 +89,11 @@ class PrintedCell:
     comparison: str = ""
     sort: tuple[str, str, str] = ("", "", "")
 
+    @property
+    def more(self) -> str:
+        """What follows the obtained value: the value after the last round, and how many of the runs are done."""
+        return f" {BESIDE} {self.last}" * bool(self.last) + f" [{self.partial}]" * bool(self.partial)
+
 
 def print_cell(cell: Cell | None, decimals: int) -> PrintedCell:
     """Return a cell as it is printed; None stands for a place of the table without a cell."""

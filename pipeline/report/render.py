@@ -20,9 +20,9 @@ from pipeline.report.agreement import AGREEMENT_LEGEND
 from pipeline.report.cells import DIVERGED, Cell
 from pipeline.report.drawing.sections import PlainTable, counted, drop_constant_columns
 from pipeline.report.formats import aligned, escape_latex, inline_svg, sized_svg, without_repeats
-from pipeline.report.printed import BESIDE, NO_VALUE, PrintedCell, format_value
+from pipeline.report.printed import NO_VALUE, PrintedCell, format_value
 from pipeline.report.settings import settings_of, text_of
-from pipeline.report.spec_report import CLAIM_STATES, STATES, Part, SpecReport, banner
+from pipeline.report.spec_report import CLAIM_STATES, STATES, Part, SpecReport, banner_of
 from pipeline.spec.table import train_stage
 from pipeline.workspace import KEPT_STAGES, PAPER, shard_path
 
@@ -56,21 +56,11 @@ _DETAILS = {
 
 
 @dataclass(frozen=True)
-class Overview:
-    """A row of an overview: a table's heading, its page, and its cells and claims by state."""
-
-    heading: str
-    href: str
-    coverage: Counter[str]
-    claims: Counter[str]
-
-
-@dataclass(frozen=True)
 class Document:
     """The content of a page on one spec, on a paper, or with parts of its `own`.
 
     Attributes:
-        tables: The overview of a paper's tables; empty for other pages.
+        tables: All tables of a paper, also those that have pages of their own; empty for other pages.
         uncovered: A line for each part of the paper without a spec, with the reason.
         up: The path from the HTML page to ``reports/papers/``; home: address and title of the paper's page.
         here: Index of the table, on a page for one of several tables; the title is the table's heading.
@@ -82,21 +72,13 @@ class Document:
     timings: str = ".pfl/timings/"
     source: str = ""
     citation: str = ""
-    tables: list[Overview] = field(default_factory=list)
+    tables: list[SpecReport] = field(default_factory=list)
     uncovered: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     up: str = ""
     here: int | None = None
     home: tuple[str, str] = ("", "")
     own: list[Part] = field(default_factory=list)
-
-    @property
-    def banner(self) -> str:
-        return banner(self.profile)
-
-    @property
-    def mark(self) -> str:
-        return mark_of(self.profile)
 
     @property
     def parts(self) -> list[Part]:
@@ -120,14 +102,16 @@ class Document:
     @property
     def overview(self) -> PlainTable:
         """A row per table, and one for all tables, with numbers of cells and of claims by state."""
-        sums = [sum((getattr(row, name) for row in self.tables), Counter[str]()) for name in ("coverage", "claims")]
-        rows = [*self.tables, *([Overview("all", "", *sums)] if len(self.tables) > 1 else [])]
+        rows = [(one.heading, one.coverage, one.verdicts) for one in self.tables]
+        if len(rows) > 1:
+            every = sum((cells for _, cells, _ in rows), Counter[str]())
+            rows.append(("all", every, sum((claims for *_, claims in rows), Counter[str]())))
         printed = [
             (
-                *(row.heading, str(row.coverage.total()), *(str(row.coverage[state]) for state in STATES)),
-                ", ".join(f"{row.claims[name]} {name}" for name in CLAIM_STATES if row.claims[name]),
+                *(heading, str(cells.total()), *(str(cells[state]) for state in STATES)),
+                ", ".join(f"{claims[name]} {name}" for name in CLAIM_STATES if claims[name]),
             )
-            for row in rows
+            for heading, cells, claims in rows
         ]
         return PlainTable(("", "cells", *STATES.values(), "claims"), printed, labels=1)
 
@@ -191,16 +175,13 @@ def _numbers(table: PlainTable) -> str:
 
 
 def _markdown_cell(cell: PrintedCell) -> str:
-    parts = [f"**{cell.obtained}**" if cell.best_obtained else cell.obtained + cell.tied]
-    if cell.last:
-        parts.append(f"{BESIDE} {cell.last}")
-    if cell.partial:
-        parts.append(f"\\[{cell.partial}\\]")
+    text = f"**{cell.obtained}**" if cell.best_obtained else cell.obtained + cell.tied
+    text += escape_markdown(cell.more)
     if cell.published:
         published = f"**{cell.published}**" if cell.best_published else cell.published
         star = "\\*" if cell.quoted else ""
-        parts.append(f"({published}{star})")
-    return " ".join(part for part in parts if part) + cell.dagger
+        text += f" ({published}{star})"
+    return text.strip() + cell.dagger
 
 
 def _latex_row(labels: Sequence[str], cells: Sequence[str] = ()) -> str:
@@ -240,13 +221,7 @@ def _latex_results(report: SpecReport) -> str:
 
 def _latex_obtained(cell: PrintedCell) -> str:
     text = escape_latex(cell.obtained + cell.tied)
-    more = ""
-    if cell.last:
-        more += f" {BESIDE} {cell.last}"
-    if cell.partial:
-        more += f" [{cell.partial}]"
-    if not cell.published:
-        more += cell.dagger
+    more = cell.more if cell.published else cell.more + cell.dagger
     return (rf"\textbf{{{text}}}" if cell.best_obtained else text) + escape_latex(more)
 
 
@@ -312,17 +287,11 @@ def _opened(report: SpecReport, cell: Cell | None, text: PrintedCell) -> dict[st
     return {"title": " · ".join(filter(None, title)), "facts": known, "runs": outcomes}
 
 
-def _breakable(text: str) -> str:
-    return re.sub(r"([-/.])", r"\1\\allowbreak{}", text)
-
-
-def _class_name(verdict: str) -> str:
-    return verdict.replace(":", "").replace(" ", "-")
-
-
 _HELPERS = {"states": STATES, "claim_states": CLAIM_STATES, "agreement_legend": AGREEMENT_LEGEND, "data": details}
-_HELPERS |= {"without_repeats": without_repeats}
-_OF_LATEX = {"tex": escape_latex, "breakable": _breakable, "results": _latex_results, "row": _latex_row}
+_HELPERS |= {"without_repeats": without_repeats, "banner_of": banner_of, "mark_of": mark_of}
+_OF_LATEX = {"tex": escape_latex, "results": _latex_results, "row": _latex_row}
+_OF_LATEX |= {"breakable": lambda text: re.sub(r"([-/.])", r"\1\\allowbreak{}", text)}
+_OF_HTML = {"inline": inline_svg, "sized": sized_svg, "name": lambda verdict: re.sub("[: ]+", "-", verdict)}
 _MARKDOWN = _environment({"md": escape_markdown, "results": _results, "numbers": _numbers})
 _LATEX = _environment(_OF_LATEX, **_ANGLED)
-_HTML = _environment({"inline": inline_svg, "sized": sized_svg, "name": _class_name}, autoescape=True)
+_HTML = _environment(_OF_HTML, autoescape=True)

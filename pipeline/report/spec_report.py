@@ -97,7 +97,9 @@ class SpecReport:
 
     @property
     def heading(self) -> str:
-        return heading(self.table)
+        """The table's heading: ``Table II: FedTP against …``, or the title alone."""
+        place = self.table.paper.table if self.table.paper else None
+        return f"{place}: {self.table.title}" if place else self.table.title
 
     @property
     def anchor(self) -> str:
@@ -251,13 +253,7 @@ class SpecReport:
         return f"NOT COMPARABLE: not all runs had the same data of {unlike} (see Provenance)." if unlike else ""
 
 
-def heading(table: ResolvedTable) -> str:
-    """Return ``Table II: FedTP against …``, or the title alone."""
-    place = table.paper.table if table.paper else None
-    return f"{place}: {table.title}" if place else table.title
-
-
-def banner(profile: str) -> str:
+def banner_of(profile: str) -> str:
     """Return the warning on top of every page of a profile other than ``paper``; "" for ``paper``."""
     trial = (
         "a trial of the machinery with shrunk models, a few rounds and stand-in data. These numbers say nothing about"

@@ -184,7 +184,7 @@ class Results:
         """The columns of ranks of the table, in the order of its spec."""
         ranks = {column: self.ranks(column) for column in self.layout.columns} if self.table.derived else {}
         found = []
-        for over in (one.over for one in self.table.derived):
+        for over in self.table.derived:
             grouped = defaultdict[str, list[Key]](list)
             for column in self.layout.columns:
                 labels = zip(self.layout.column_axes, column, strict=True)

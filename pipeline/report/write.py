@@ -17,7 +17,7 @@ from pflcore.files import atomic_path, write_text
 from pipeline.escape import escape_markdown
 from pipeline.report.cells import Key
 from pipeline.report.claim_tables import all_pairs
-from pipeline.report.formats import csv_text
+from pipeline.report.formats import aligned, csv_text
 from pipeline.report.frame import read_frame
 from pipeline.report.render import Document, html, latex, markdown
 from pipeline.report.spec_report import SpecReport
@@ -48,7 +48,7 @@ def build_report(table: ResolvedTable, root: Path, out: Path) -> None:
     write_text(out / "report.md", markdown("page.md.j2", page=document))
     write_text(out / "report.tex", latex("page.tex.j2", page=document))
     write_text(out / "report.html", html("page.html.j2", page=document))
-    write_text(out / "table.tex", latex("table.tex.j2", report=report, mark=document.mark))
+    write_text(out / "table.tex", latex("table.tex.j2", report=report))
     write_text(out / "table.csv", csv_text(rows.drop_columns("by_seed").to_pandas()))
     write_table(out / "table.parquet", rows, "table/2", **table.model_dump(include=_META))
     write_text(out / "results.csv", csv_text(pd.DataFrame(measured.to_pandas())))
@@ -111,14 +111,12 @@ def write_metrics(results: Results, out: Path) -> None:
 
 def write_timings(table: ResolvedTable, root: Path) -> None:
     """Collect ``.pfl/timings/<run id>.json`` into one table, if there are any."""
-    timings = {run: read_timing(root / ".pfl" / "timings" / f"{run}.json") for run in sorted(table.runs)}
-    made = {run: timing for run, timing in timings.items() if timing}
-    lines = list[str]()
-    for run, one in made.items():
-        memory = f"{one.peak_mb:,.0f}" if one.peak_mb else ""
-        lines.append(f"| {run} | {escape_markdown(one.device)} | {one.seconds:.1f} | {memory} |\n")
-    if lines:
-        columns = "| run | device | seconds | MiB at most |\n|:---|:---|---:|---:|\n"
-        head = f"# Training time and memory of {table.spec}\n\n{columns}"
-        total = f"| **all** | | {sum(one.seconds for one in made.values()):.1f} | |\n"
-        write_text(root / timings_path(table.spec), head + "".join(lines) + total)
+    rows, total = [("run", "device", "seconds", "MiB at most")], 0.0
+    for run in sorted(table.runs):
+        if one := read_timing(root / ".pfl" / "timings" / f"{run}.json"):
+            memory = f"{one.peak_mb:,.0f}" if one.peak_mb else ""
+            rows.append((run, escape_markdown(one.device), f"{one.seconds:.1f}", memory))
+            total += one.seconds
+    if len(rows) > 1:
+        lines = aligned([*rows, ("**all**", "", f"{total:.1f}", "")], 2)
+        write_text(root / timings_path(table.spec), f"# Training time and memory of {table.spec}\n\n{lines}\n")

@@ -46,7 +46,7 @@ def keep(workspace: Workspace, spec: str) -> Kept:
             kept.before += 1
         elif run.analyses or run.training.save_weights:
             kept.left["have more to keep than accuracies (analyses, weights)"] += 1
-        elif not recorded.is_current(run):
+        elif not recorded.holds(run_path(run.id, "rounds.parquet")):
             kept.left["are not up to date here"] += 1
         elif "figure" in read_meta(workspace.root / run_path(run.id, "rounds.parquet"), "rounds/2"):
             kept.left["are of detectors, of which counts do not tell the precision"] += 1
@@ -87,27 +87,22 @@ def time_of(path: Path, rounds: int) -> tuple[str, float | None]:
     return day, round(seconds * rounds / timing.rounds, 1)  # a resumed training timed only its last rounds
 
 
-@dataclass(frozen=True)
-class Line:
-    """A kept result in a list. `state` is :data:`CURRENT`, or the reason why no report shows it."""
-
-    run: str
-    accuracy: str
-    obtained: str
-    device: str
-    seconds: str
-    state: str
-
-
-def lines(ledger: Ledger, compilation: Compilation) -> list[Line]:
-    """List the runs of a ledger, each compared with `compilation`, which has all specs and ignores the ledger."""
+def lines(ledger: Ledger, compilation: Compilation) -> list[dict[str, str]]:
+    """List the runs of a ledger, each compared with `compilation`, which has all specs and ignores the ledger: its
+    state is :data:`CURRENT`, or the reason why no report shows it."""
     found = []
     for entry in ledger.entries():
         points, asked = curve_of(entry), entry.run.id in compilation.runs
-        accuracy = "diverged" if entry.facts["diverged"] or not points else f"{points[-1][1]:.2f}"
         state = difference(entry.made_by, compilation.made_by[entry.run.id]) if asked else "no spec asks for it"
-        seconds = "" if entry.seconds is None else f"{entry.seconds:,.0f}"
-        found.append(Line(entry.run.id, accuracy, entry.obtained, entry.facts["device"], seconds, state or CURRENT))
+        line = {
+            "run": entry.run.id,
+            "accuracy": "diverged" if entry.facts["diverged"] or not points else f"{points[-1][1]:.2f}",
+            "obtained": entry.obtained,
+            "device": entry.facts["device"],
+            "seconds": "" if entry.seconds is None else f"{entry.seconds:,.0f}",
+            "state": state or CURRENT,
+        }
+        found.append(line)
     return found
 
 

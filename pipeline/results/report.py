@@ -6,8 +6,10 @@ It uses kept results only, so it is the same on every machine. Results of earlie
 from __future__ import annotations
 
 import re
+import statistics
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -15,18 +17,18 @@ from pflcore.errors import UserError
 from pipeline.compile.compiler import compile_workspace
 from pipeline.escape import escape_markdown
 from pipeline.ledger import Entry, Ledger, difference
-from pipeline.papers.obtained import Obtained
-from pipeline.papers.paper import Brief, Paper, Summary, papers_of, read_contents
-from pipeline.report.agreement import AGREEMENT_LEGEND, WITHIN_POINTS, Agreement, count_within
-from pipeline.report.cells import Key
+from pipeline.papers.paper import Paper, Summary, papers_of, read_contents
+from pipeline.report.agreement import AGREEMENT_LEGEND, WITHIN_POINTS, Agreement, compared_cells, count_within
+from pipeline.report.cells import Cell, Key
 from pipeline.report.collect import collect_frame
 from pipeline.report.drawing.sections import Picture, counted
 from pipeline.report.figures import curves_of
 from pipeline.report.formats import aligned
-from pipeline.report.legend import TWO_NUMBERS, facts, period
-from pipeline.report.printed import BESIDE, NO_VALUE, headed, print_cell
+from pipeline.report.frame import LAST, LAST_TEN
+from pipeline.report.legend import PROTOCOL_NAMES, TWO_NUMBERS, facts, period
+from pipeline.report.printed import NO_VALUE, headed, print_cell
 from pipeline.report.render import markdown
-from pipeline.report.spec_report import SpecReport, heading
+from pipeline.report.spec_report import SpecReport
 from pipeline.report.statistics import NOISE_LEGEND
 from pipeline.report.table import Layout, Results
 from pipeline.report.write import put
@@ -36,6 +38,7 @@ from pipeline.workspace import Workspace
 PAGE = "docs/results.md"
 EARLIER = "°"
 """The mark of a number that was obtained with an earlier state of the code."""
+REACHED = "reached in round"
 
 _WRITTEN = "<!-- Written by `pfl ledger report`. -->"
 _PLACE = re.compile(r"(<!-- results: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -50,7 +53,7 @@ class KeptTable:
 
     Attributes:
         words: Sentences above the facts.
-        curves: The picture below, in the file `picture`; None if there are no curves.
+        curves: The picture below, for the file `picture`; None if there are no curves.
         cells: A table in Markdown, a line per number.
         small: A table in Markdown with the layout of the paper's table: obtained values, published ones in parentheses.
         elsewhere: A table in Markdown of the numbers under other protocols; "" for none.
@@ -63,16 +66,9 @@ class KeptTable:
     curves: Picture | None
     cells: str
     small: str
+    picture: str
     elsewhere: str = ""
     why: Sequence[str] = ()
-
-    @property
-    def spec(self) -> str:
-        return self.report.table.spec
-
-    @property
-    def picture(self) -> str:
-        return _picture(self.spec)
 
 
 def _picture(spec: str) -> str:
@@ -91,7 +87,7 @@ def write_report(workspace: Workspace) -> list[Path]:
     old = {run for run, entry in entries.items() if difference(entry.made_by, compilation.made_by.get(run, {}))}
     published = [paper for paper in papers_of(compilation.tables, compilation.every_run).values() if paper.citation]
     papers = [_paper(paper, workspace, entries, old) for paper in published]
-    tables = {one.spec: one for _, several in papers for one in several}
+    tables = {one.report.table.spec: one for _, several in papers for one in several}
     files = {page: _page(papers, sum(entry.seconds or 0.0 for entry in entries.values()))}
     files |= {page.parent / one.picture: one.curves.svg for one in tables.values() if one.curves}
 
@@ -112,105 +108,103 @@ def _paper(
     paper: Paper, workspace: Workspace, entries: Mapping[str, Entry], old: set[str]
 ) -> tuple[Summary, list[KeptTable]]:
     """Return a paper's summary and tables: first the published ones, then those with runs that no other table has."""
-    briefs, reports = list[Brief](), list[SpecReport]()
-    for spec, table in paper.tables.items():
-        if entries.keys() & table.runs.keys():
-            with TemporaryDirectory() as scratch:  # an empty workspace, so that no artifacts of this machine are used
-                reports.append(SpecReport(Results.of(table, collect_frame(table, paper.runs, Path(scratch), entries))))
-            briefs.append(Brief.of(reports[-1]))
-        else:
-            briefs.append(Brief(spec, heading(table), published=table.published_accuracies))
-    obtained = {brief.spec: brief.obtained for brief in briefs}
-    compared = {run for several in obtained.values() for one in several for run in one.ids}
-    kept = [_beside_published(report, own, entries, old) for report in reports if (own := obtained[report.table.spec])]
+    reports = []
+    for table in (table for table in paper.tables.values() if entries.keys() & table.runs.keys()):
+        with TemporaryDirectory() as scratch:  # an empty workspace, so that no artifacts of this machine are used
+            reports.append(SpecReport(Results.of(table, collect_frame(table, paper.runs, Path(scratch), entries))))
+    shown = [report for report in reports if compared_cells(report.results)]
+    compared = {run for report in shown for cell in compared_cells(report.results) for run in cell.runs}
     for report in reports:
-        if obtained[report.table.spec] or report.table.published_accuracies:
-            continue
-        if entries.keys() & report.results.runs.keys() - compared:
-            kept.append(_without_published(report, entries, old))
+        if not report.table.published_accuracies and entries.keys() & report.results.runs.keys() - compared:
+            shown.append(report)
     places = read_contents(workspace.specs, paper.name, [spec.partition("/")[2] for spec in paper.tables])
-    return Summary(paper.name, paper.title, paper.citation, briefs, places), kept
+    summary = Summary.of(replace(paper, places=tuple(places)), reports)
+    return summary, [_section(report, entries, old) for report in shown]
 
 
-def _beside_published(
-    report: SpecReport, obtained: Sequence[Obtained], entries: Mapping[str, Entry], old: set[str]
-) -> KeptTable:
-    """Return the section of a table that has published values."""
-    layout, axes = report.results.layout, report.table.axes
-    by_labels = {one.labels: one for one in obtained}
-    small = dict[tuple[Key, Key], str]()
-    for place in layout.places:
-        cell = layout.cell(*place)
-        if cell and (one := by_labels.get(tuple(cell.labels.values()))):
-            small[place] = f"{one.obtained} ({one.published})"
-    lines, others, why = list[Numbers](), list[Numbers](), dict[str, list[str]]()
-    names = dict.fromkeys(name for one in obtained for name in one.elsewhere)
-    for one in obtained:
-        labels = _labels(axes, one.labels)
-        numbers = _numbers(one, _mark(one.ids, old))
-        lines.append({**labels, **numbers, "difference": one.comparison, "runs": f"{one.runs[0]} of {one.runs[1]}"})
-        under = {name: f"{one.elsewhere[name]:.2f}" if name in one.elsewhere else NO_VALUE for name in names}
-        reached = NO_VALUE if one.reached is None else str(one.reached)
-        others.append({**labels, "published": one.published, **under, "reached in round": reached})
-        if one.explained:
-            why.setdefault(one.explained, []).append(", ".join(one.labels))
-    runs = list(dict.fromkeys(run for one in obtained for run in one.ids))
-    words = _on_earlier_code(runs, old)
-    if any(one.quoted for one in obtained):
+def _section(report: SpecReport, entries: Mapping[str, Entry], old: set[str]) -> KeptTable:
+    """Return the section of a table: a line per number that has a published one; of a table without such numbers all
+    that were obtained, in its layout."""
+    table, layout, compared = report.table, report.results.layout, compared_cells(report.results)
+    cells, grid = compared or [cell for cell in layout.cells if cell.obtained], dict[tuple[Key, Key], str]()
+    for cell in cells:
+        printed = print_cell(cell, table.decimals)
+        text = f" ({printed.published})" if compared else printed.more + _mark(cell.runs, old)
+        grid[cell.key(layout.row_axes), cell.key(layout.column_axes)] = printed.obtained + text
+    small = _grid(layout, grid, "" if compared else NO_VALUE)
+    runs = [run for run in dict.fromkeys(run for cell in cells for run in cell.runs) if run in entries]
+    words = [] if compared else [table.caption]
+    if not compared and any(cell.last for cell in cells):
+        words.append(TWO_NUMBERS)
+    if _mark(runs, old):
+        words.append(f"{EARLIER}: by an earlier state of the code, see `pfl ledger list`.")
+    if any(cell.quoted for cell in compared):
         words.append("*: the paper quotes this value from an earlier paper.")
+    why = defaultdict[str, list[str]](list)
+    for cell in compared:
+        if cell.explained:
+            why[cell.explained].append(", ".join(cell.labels.values()))
+    about = [fact for fact in facts(report.results) if fact[0] != "kept results"]
+    made = _made([entries[run] for run in runs])
     return KeptTable(
         report=report,
         words=words,
-        facts=_facts(report, [entries[run] for run in runs]),
+        facts=[*report.agreement.numbers(), ("obtained from", made), *about],
         curves=curves_of(report.results),
-        cells=_markdown(lines, len(axes)),
-        small=_grid(layout, small),
-        elsewhere=_markdown(others, len(axes)),
-        why=[f"{'; '.join(several)}: {reason}" for reason, several in why.items()],
+        cells=_lines(report, compared, old) if compared else small,
+        small=small,
+        picture=_picture(table.spec),
+        elsewhere=_elsewhere(report, compared),
+        why=[f"{'; '.join(own)}: {reason}" for reason, own in why.items()],
     )
 
 
-def _without_published(report: SpecReport, entries: Mapping[str, Entry], old: set[str]) -> KeptTable:
-    """Return the section of a table without published values."""
-    results, layout, decimals = report.results, report.results.layout, report.table.decimals
-    numbers = dict[tuple[Key, Key], str]()
-    for place in layout.places:
-        cell = layout.cell(*place)
-        if cell and cell.obtained:
-            printed = print_cell(cell, decimals)
-            text = printed.obtained
-            if printed.last:
-                text += f" {BESIDE} {printed.last}"
-            if printed.partial:
-                text += f" [{printed.partial}]"
-            numbers[place] = text + _mark(cell.runs, old)
-    runs = [run for run in results.runs if run in entries]
-    words = [report.table.caption]
-    if any(cell.last for cell in results.cells):
-        words.append(TWO_NUMBERS)
-    cells = _grid(layout, numbers, NO_VALUE)
-    return KeptTable(
-        report=report,
-        words=[*words, *_on_earlier_code(runs, old)],
-        facts=_facts(report, [entries[run] for run in runs]),
-        curves=curves_of(results),
-        cells=cells,
-        small=cells,
-    )
+def _lines(report: SpecReport, compared: Sequence[Cell], old: set[str]) -> str:
+    """Return a table of obtained and published numbers."""
+    lines = []
+    for cell in compared:
+        printed = print_cell(cell, report.table.decimals)
+        obtained = printed.obtained + _mark(cell.runs, old)
+        ours = {"last ten": obtained, "last round": printed.last} if printed.last else {"obtained": obtained}
+        published = {"published": printed.published + "\\*" * cell.quoted}
+        counted = {"difference": printed.comparison, "runs": f"{cell.n} of {len(cell.runs)}"}
+        lines.append(_labels(report.table.axes, cell.labels.values()) | published | ours | counted)
+    return _markdown(lines, len(report.table.axes))
 
 
-def _facts(report: SpecReport, runs: list[Entry]) -> list[tuple[str, str]]:
-    about = [fact for fact in facts(report.results) if fact[0] != "kept results"]
-    return [*report.agreement.numbers(), ("obtained from", _made(runs)), *about]
+def _elsewhere(report: SpecReport, compared: Sequence[Cell]) -> str:
+    """Return a table of the same runs under other protocols, and in which round they reach the published number."""
+    under, lines = [under_other_protocols(report.results, cell) for cell in compared], []
+    names = [name for name in (*PROTOCOL_NAMES.values(), REACHED) if any(name in own for own in under)]
+    for cell, own in zip(compared, under, strict=True):
+        published = {"published": print_cell(cell, report.table.decimals).published}
+        others = {name: own.get(name, NO_VALUE) for name in names}
+        lines.append(_labels(report.table.axes, cell.labels.values()) | published | others)
+    return _markdown(lines, len(report.table.axes))
+
+
+def under_other_protocols(results: Results, cell: Cell) -> Numbers:
+    """Return the mean over the runs of a compared cell under each protocol that its table does not show, and the first
+    round at the published accuracy or above, the mean over runs, if all of them reach it."""
+    assert cell.published
+    runs = [run for run in map(results.runs.__getitem__, cell.runs) if run.values_of(cell.client)]
+    shown, found, reached = {results.table.metric, "last_position"}, [], list[int]()
+    shown |= {"final"} if results.table.metric == LAST_TEN else set()
+    if not any(run.resolved.evaluation.window for run in runs):
+        shown.add("last_rounds")  # the window is then the last round
+    for run in runs:
+        curve = run.curve(cell.client)
+        more = {"best_by_test": float(curve.max()), LAST_TEN: float(curve.iloc[-LAST:].mean())}
+        found.append({name: value.mean for name, value in run.values_of(cell.client).items()} | more)
+        reached += curve.index[curve >= cell.published.mean].tolist()[:1]
+    names = [name for name in PROTOCOL_NAMES if name not in shown and all(name in own for own in found)]
+    means = {PROTOCOL_NAMES[name]: round(statistics.fmean(own[name] for own in found), 6) for name in names}
+    first = str(round(statistics.fmean(reached))) if len(reached) == len(runs) else NO_VALUE
+    return {name: f"{mean:.2f}" for name, mean in means.items()} | {REACHED: first}
 
 
 def _mark(runs: Iterable[str], old: set[str]) -> str:
     return EARLIER if old.intersection(runs) else ""
-
-
-def _on_earlier_code(runs: Iterable[str], old: set[str]) -> list[str]:
-    """Return a list with the line that explains the mark, empty if no number has it."""
-    return [f"{EARLIER}: by an earlier state of the code, see `pfl ledger list`."] if _mark(runs, old) else []
 
 
 def _made(runs: list[Entry]) -> str:
@@ -238,15 +232,8 @@ def _grid(layout: Layout, numbers: Mapping[tuple[Key, Key], str], lacking: str =
     return _markdown(rows, len(layout.row_axes))
 
 
-def _labels(axes: list[str], labels: Sequence[str]) -> Numbers:
+def _labels(axes: list[str], labels: Iterable[str]) -> Numbers:
     return dict(zip(axes, map(escape_markdown, labels), strict=True))
-
-
-def _numbers(one: Obtained, mark: str) -> Numbers:
-    published = {"published": one.published + "\\*" * one.quoted}
-    if one.last:
-        return published | {"last ten": one.obtained + mark, "last round": one.last}
-    return published | {"obtained": one.obtained + mark}
 
 
 def _markdown(rows: Sequence[Numbers], labels: int) -> str:
@@ -255,13 +242,13 @@ def _markdown(rows: Sequence[Numbers], labels: int) -> str:
 
 
 def _page(papers: list[tuple[Summary, list[KeptTable]]], seconds: float) -> str:
-    published = sum(summary.published for summary, _ in papers)
-    agreement = Agreement.total((summary.agreement for summary, _ in papers), published)
+    every = [summary.agreement for summary, _ in papers]
+    agreement = Agreement.total(every, sum(one.published for one in every))
     overview = [["paper", "published", "obtained", *(f"within {points:g}" for points in WITHIN_POINTS), "explained"]]
-    for summary, _ in papers:
+    for summary, tables in papers:
         differences = summary.agreement.differences
-        explained = sum(bool(one.explained) for brief in summary.briefs for one in brief.obtained)
-        numbers = [summary.published, len(differences), *count_within(differences), explained]
+        explained = sum(bool(cell.explained) for table in tables for cell in compared_cells(table.report.results))
+        numbers = [summary.agreement.published, len(differences), *count_within(differences), explained]
         overview.append([escape_markdown(summary.title), *(f"{number:,}" for number in numbers)])
     return markdown(
         "results.md.j2",

@@ -153,7 +153,7 @@ def status_path(workspace: Workspace) -> Path:
 
 
 class Display:
-    """The display on standard error during a run; a context manager."""
+    """The display on standard error during a run, within its `bars` as a context."""
 
     def __init__(self, board: Board) -> None:
         self.board, self.next_line = board, time.monotonic() + LINE_EVERY
@@ -167,13 +167,6 @@ class Display:
             disable=not sys.stderr.isatty(),
         )
         self.tasks: dict[str, TaskID] = {}
-
-    def __enter__(self) -> Display:
-        self.bars.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.bars.stop()
 
     def say(self, line: str) -> None:
         print(line, file=sys.stderr, flush=True)

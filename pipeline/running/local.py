@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import shlex
 import signal
 import sys
 import threading
@@ -200,46 +199,28 @@ def visible_gpus(wanted: str | None) -> list[str] | None:
 
     As in CUDA, numbers are indices into ``CUDA_VISIBLE_DEVICES``. The function returns the names listed there.
     """
-    device = os.environ.get("PFL_DEVICE") or "auto"
-    if wanted is not None:
-        return _chosen_gpus(wanted, f"--gpus {wanted}")
-    if device.startswith("cuda:"):
-        return _chosen_gpus(device.removeprefix("cuda:"), f"PFL_DEVICE = {device}")
-    return _every_gpu() if device in ("auto", "cuda") else None
+    device, option = os.environ.get("PFL_DEVICE") or "auto", f"--gpus {wanted}"
+    if wanted is None and device.startswith("cuda:"):
+        wanted, option = device.removeprefix("cuda:"), f"PFL_DEVICE = {device}"
+    names, driver = os.environ.get("CUDA_VISIBLE_DEVICES"), any(Path(path).exists() for path in DRIVERS)
+    if wanted is None:
+        if device not in ("auto", "cuda") or not driver:  # checked first, since importing PyTorch takes long
+            return None
+        import torch
 
-
-def _has_driver() -> bool:
-    return any(Path(path).exists() for path in DRIVERS)
-
-
-def _every_gpu() -> list[str] | None:
-    """Return the GPUs that CUDA would see, or None if there are none."""
-    if not _has_driver():  # checked first, since importing PyTorch takes long
-        return None
-    import torch
-
-    if not torch.cuda.is_available():
-        return None
-    if names := os.environ.get("CUDA_VISIBLE_DEVICES"):
-        return names.split(",")
-    return [str(index) for index in range(torch.cuda.device_count())]
-
-
-def _chosen_gpus(wanted: str, option: str) -> list[str]:
-    """Return the names of the GPUs in a list of numbers; error messages name `option`."""
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        return (names.split(",") if names else [str(index) for index in range(count)]) if count else None
     numbers = [number.strip() for number in wanted.split(",")]
     if not all(number.isascii() and number.isdecimal() for number in numbers) or len(set(numbers)) < len(numbers):
         raise UserError(f"{option} must be numbers separated by commas, e.g. 0,1")
-    if not _has_driver():
+    if not driver:
         raise UserError(f"{option}: there is no GPU here; leave it out to run on the CPU")
-    names = os.environ.get("CUDA_VISIBLE_DEVICES")
     if names is None:
         return numbers
     seen = [name.strip() for name in names.split(",") if name.strip()]
-    for number in numbers:
-        if int(number) >= len(seen):
-            left = f"CUDA_VISIBLE_DEVICES = {names!r} leaves {len(seen)}"
-            raise UserError(f"{option}: there is no GPU {number}, since {left}")
+    if absent := [number for number in numbers if int(number) >= len(seen)]:
+        left = f"CUDA_VISIBLE_DEVICES = {names!r} leaves {len(seen)}"
+        raise UserError(f"{option}: there is no GPU {absent[0]}, since {left}")
     return [seen[int(number)] for number in numbers]
 
 
@@ -295,11 +276,8 @@ def _execute(job: Job, connection: Connection) -> None:
 
     progress.listener = send
     words, _, seal = job.command.partition(" --seal ")
-    match shlex.split(words):
-        case ["pfl", "stage", kind, *subjects]:
-            stage(kind, subjects, seal or None)
-        case _:
-            raise UserError(f"{job.address}: {job.command!r} is no stage of this pipeline; run `pfl compile`")
+    _, _, kind, *subjects = words.split()
+    stage(kind, subjects, seal or None)
 
 
 def _diverged(job: Job) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -11,6 +10,7 @@ from fnmatch import fnmatchcase
 from pflcore.errors import UserError
 from pipeline.compile.compilation import Compilation
 from pipeline.compile.compiler import compile_workspace
+from pipeline.progress import warn
 from pipeline.spec.selection import read_selection
 from pipeline.spec.specs import find_specs
 from pipeline.workspace import Workspace, table_path
@@ -71,8 +71,7 @@ class Request:
         if added and options.dry:
             line = f"DVC does not see the stages of {added[0]} yet; ask `pfl plan`, or `pfl add {added[0]}` first"
             raise UserError(line)
-        for problem in compilation.skipped.values():
-            print(f"pfl: skipped: {problem}", file=sys.stderr)
+        warn(f"skipped: {problem}" for problem in compilation.skipped.values())
         return cls(workspace, options, specs, compilation, runs, added)
 
 

@@ -5,17 +5,18 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import chdir, contextmanager, suppress
 
 from filelock import FileLock, Timeout
 
+from pflcore.errors import UserError
 from pflcore.files import named
-from pipeline.compile.compilation import Graph
+from pipeline.compile.compilation import Compilation, Graph
 from pipeline.compile.generated import write
 from pipeline.dvc.program import executables, initialise
 from pipeline.dvc.recorder import Recorder
-from pipeline.papers.refresh import refresh
+from pipeline.progress import warn
 from pipeline.raw_data import changed_folders
 from pipeline.report.formats import signs_without_latex
 from pipeline.running.board import Board, Display, StageState, status_path, summary
@@ -26,7 +27,7 @@ from pipeline.spec.selection import add
 from pipeline.stages.guard import leave_output
 from pipeline.stages.tracking import check_viewers
 from pipeline.timing import duration
-from pipeline.workspace import Workspace, raw_data_folder, report_path, run_path, timings_path
+from pipeline.workspace import INDEX, PAPERS, Workspace, raw_data_folder, report_path, run_path, timings_path
 
 MAX_SHOWN = 3  # reports that are printed; if there are more, only their paths are
 _LONG = 60.0  # seconds of training, from which on it is checked beforehand what training would refuse
@@ -48,8 +49,7 @@ def run_specs(workspace: Workspace, options: RunOptions) -> int:
             add(workspace, request.added)
         initialise(workspace.root)
         write(workspace, request.compilation)
-        for line in changed_folders(workspace):
-            print(f"pfl: {line}", file=sys.stderr)
+        warn(changed_folders(workspace))
         own = workspace.root != workspace.home  # a profile's workspace, which has neither a guard nor raw data
         if request.compilation.skipped or own:  # the guard does not run, but stages depend on its output
             leave_output(workspace)
@@ -85,8 +85,7 @@ def _bring_up_to_date(request: Request, gpus: list[str] | None) -> Board | None:
         if sum(new.values()) > _LONG:
             from pipeline.plan.fit import misfits
 
-            for line in misfits(workspace, request.compilation, new):
-                print(f"pfl: {line}", file=sys.stderr, flush=True)
+            warn(misfits(workspace, request.compilation, new))
     if options.dry or not stale:
         recorder.close()
     if options.dry:
@@ -101,8 +100,9 @@ def _bring_up_to_date(request: Request, gpus: list[str] | None) -> Board | None:
         pool = _pool(request, gpus, graph)
         board.places = pool.capacity
         logs = workspace.private / "logs"
-        with Display(board) as display:
-            scheduler = Scheduler(graph, board, stale, recorder, pool, display, logs, options.keep_going)
+        display = Display(board)
+        with display.bars:
+            scheduler = Scheduler(graph, board, {*stale}, recorder, pool, display, logs, options.keep_going)
             try:
                 with interrupting(scheduler):
                     scheduler.run()
@@ -214,3 +214,20 @@ def _print_reports(workspace: Workspace, names: list[str]) -> None:
         if (times := workspace.root / timings_path(name)).is_file():  # not in a clone, which has trained nothing
             where += f". Training times: {os.path.relpath(times)}"
         print(f"\n{shown}\n\n{where}")
+
+
+def refresh(workspace: Workspace, compilation: Compilation, specs: Iterable[str], *, idle: bool = False) -> str:
+    """Update the pages of the papers of some specs; return a line with their paths, or with the error. If `idle`,
+    nothing has been run, so the pages are not updated if all of them exist."""
+    names = list(dict.fromkeys(spec.split("/")[0] for spec in specs))
+    pages = [workspace.root / PAPERS / f"{name}.html" for name in names]
+    if not (idle and all(page.is_file() for page in pages)):
+        from pipeline.papers.pages import Papers  # imported late, since it imports what renders pages
+
+        try:
+            Papers.compiled(workspace, names, compilation).write(names)
+        except UserError as error:
+            return f"pages of papers: {error}"
+    more = f" and {len(pages) - 3} more" if len(pages) > 3 else ""
+    index = os.path.relpath(workspace.root / INDEX)
+    return f"By paper: {', '.join(map(os.path.relpath, pages[:3]))}{more}; all papers: {index}"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.compile.compilation import Graph
@@ -17,32 +17,24 @@ BUSY_PAUSE = 2.0  # seconds between two checks of a stage, or of DVC's lock, tha
 TICK = 0.5  # seconds
 
 
+@dataclass(eq=False)
 class Scheduler:
     """The scheduler of one call of ``pfl run``.
 
     `graph` has all stages, `board` the wanted ones, and `stale` those of the wanted ones that differ from DVC's record.
     """
 
-    def __init__(
-        self,
-        graph: Graph,
-        board: Board,
-        stale: Iterable[str],
-        recorder: Recorder,
-        pool: LocalPool,
-        display: Display,
-        logs: Path,
-        keep_going: bool = True,
-    ) -> None:
-        self.graph = graph
-        self.board = board
-        self.entries = board.entries
-        self.stale = set(stale)
-        self.recorder = recorder
-        self.pool = pool
-        self.display = display
-        self.logs = logs
-        self.keep_going = keep_going
+    graph: Graph
+    board: Board
+    stale: set[str]
+    recorder: Recorder
+    pool: LocalPool
+    display: Display
+    logs: Path
+    keep_going: bool = True
+
+    def __post_init__(self) -> None:
+        graph, self.entries = self.graph, self.board.entries
         heights = graph.heights([*self.entries], {at: entry.expected for at, entry in self.entries.items()})
         # Short stages go first, so that figures are made as early as possible; then trainings by critical path.
         order = sorted(self.entries, key=lambda at: (self.entries[at].kind == "train", -heights[at]))

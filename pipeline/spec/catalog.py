@@ -207,20 +207,8 @@ class Catalog:
         infos = self.options(kind, str(part.get("name", kind)))
         return part.get(option, next(info.default for info in infos if info.name == option))
 
-    def to_json(self) -> str:
-        """Return JSON, which :meth:`from_json` reads."""
-        return _ADAPTER.dump_json(self, indent=1).decode()
 
-    @classmethod
-    def from_json(cls, text: str) -> Catalog:
-        """Return the catalog of :meth:`to_json`. Raises ``ValueError`` for another text."""
-        catalog = _ADAPTER.validate_json(text)
-        if {*catalog.entries} != {*KINDS} or {*catalog.settings} != {*SETTINGS}:
-            raise ValueError("not a catalog of this version")
-        return catalog
-
-
-_ADAPTER = TypeAdapter(Catalog)
+ADAPTER = TypeAdapter(Catalog)  # for the cache, as JSON
 
 
 def _fields(infos: Iterable[OptionInfo]) -> dict[str, Any]:
@@ -265,12 +253,12 @@ def load_catalog(root: Path) -> Catalog:
     use_study(root)
     path = root / ".pfl" / f"catalog-{fingerprint()}.json"
     with contextlib.suppress(OSError, ValueError):
-        return Catalog.from_json(path.read_text(encoding="utf-8"))
+        return ADAPTER.validate_json(path.read_bytes())
     catalog = build_catalog()
     if catalog.broken:  # perhaps by a missing package, whose installation does not change the hash
         return catalog
     with contextlib.suppress(OSError):  # without the cache, the next process collects again
-        write_text(path, catalog.to_json())
+        write_text(path, ADAPTER.dump_json(catalog, indent=1).decode())
         for other in path.parent.glob("catalog-*.json"):
             if other != path:
                 other.unlink(missing_ok=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from typing import Any
 
 from pydantic.json_schema import GenerateJsonSchema
@@ -63,7 +62,7 @@ def _runs(catalog: Catalog) -> dict[str, Schema]:
             required = [*own, *(info.name for info in catalog.options(kind, name) if info.required)]
             entry = _object(catalog.entry(kind, name).summary, {**own, **options}) | {"required": required}
             definitions[kind if kind in SETTINGS else f"{kind}_{name}"] = entry
-        accepted[kind] = {option: _any(schemas) for option, schemas in sorted(arms.items())}
+        accepted[kind] = {name: own[0] if len(own) == 1 else {"anyOf": own} for name, own in sorted(arms.items())}
         if kind in SETTINGS:
             continue
         names = catalog.names(kind)  # editors show summaries beside them
@@ -102,11 +101,6 @@ def _runs(catalog: Catalog) -> dict[str, Schema]:
 
 def _ref(name: str) -> Schema:
     return {"$ref": f"#/$defs/{name}"}
-
-
-def _any(arms: Iterable[Schema]) -> Schema:
-    schemas = list(arms)
-    return schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
 
 
 def _object(description: str, properties: dict[str, Any]) -> Schema:

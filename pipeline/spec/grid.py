@@ -112,7 +112,9 @@ def labelled(values: Any, address: Address, document: Document) -> Iterator[tupl
     if isinstance(values, dict):
         items = [(key, key, value) for key, value in values.items()]
     elif isinstance(values, list):
-        items = [(_name_of(value), index, value) for index, value in enumerate(values)]
+        # An entry with options is called by its name; any other value is its own label.
+        named = [value["name"] if isinstance(value, dict) and "name" in value else value for value in values]
+        items = [(name, index, value) for index, (name, value) in enumerate(zip(named, values, strict=True))]
     for name, key, value in items:
         here = (*address, key)
         try:
@@ -120,11 +122,6 @@ def labelled(values: Any, address: Address, document: Document) -> Iterator[tupl
         except ValueError:
             raise document.error(here, f"{show(value)} has no label; write `label: value` lines") from None
         yield label, value, here
-
-
-def _name_of(value: Any) -> Any:
-    """Return the name of an entry with options; any other value is its own name."""
-    return value["name"] if isinstance(value, dict) and "name" in value else value
 
 
 def check_option(part: str, option: str, address: Address, patcher: Patcher) -> None:

@@ -17,7 +17,7 @@ from pipeline.spec.published import PublishedRow, read_published
 from pipeline.spec.run import Run, describe_component, short_hash
 from pipeline.spec.schema import COMPARISONS, Claim, TableSection
 from pipeline.spec.specs import Spec
-from pipeline.spec.table import ResolvedTable, TableCell, TableClaim, TablePartition, TableRank
+from pipeline.spec.table import ResolvedTable, TableCell, TableClaim, TablePartition
 from pipeline.spec.yamlfile import Address, Document, inside, show, shown
 
 Clients = dict[str, dict[str, int]]
@@ -41,16 +41,14 @@ def _number_of(layout: TableSection, labels: Mapping[str, str]) -> Quantity:
     """Return the quantity that a cell or a run with these labels shows, with the table's defaults."""
     quantity = layout.quantity.with_defaults(_plain(metric=layout.metric))
     for axis, own in layout.quantities.items():
-        if labels[axis] in own:
+        if labels.get(axis) in own:
             quantity = own[labels[axis]].with_defaults(quantity)
     return quantity
 
 
 def _kind_of(layout: TableSection, axis: str, label: str) -> str:
     """Return what the cells of one label show: accuracy under any protocol, another metric, or the unit of a cost."""
-    quantity = layout.quantity.with_defaults(_plain(metric=layout.metric))
-    if label in (own := layout.quantities.get(axis, {})):
-        quantity = own[label].with_defaults(quantity)
+    quantity = _number_of(layout, {axis: label})
     metric = quantity.metric or ""
     if quantity.known:
         return metric if quantity.unit == PLAIN or metric.endswith("flops") else quantity.unit
@@ -228,14 +226,14 @@ def _clients(layout: TableSection, grid: Points, runs: list[Run]) -> Clients:
     return clients
 
 
-def _ranks(layout: TableSection, document: Document) -> list[TableRank]:
+def _ranks(layout: TableSection, document: Document) -> list[list[str]]:
     """Return the columns of ranks for the report, with axes in the order of the table's columns."""
-    ranks: list[TableRank] = []
+    ranks: list[list[str]] = []
     for index, derived in enumerate(layout.derived):
         address: Address = ("table", "derived", index)
         for position, axis in enumerate(derived.over or ()):
             document.check_known("axis", axis, layout.columns, (*address, "over", position))
-        rank = TableRank(over=[axis for axis in layout.columns if derived.over is None or axis in derived.over])
+        rank = [axis for axis in layout.columns if derived.over is None or axis in derived.over]
         if rank in ranks:
             raise document.error(address, f"the same columns as derived[{ranks.index(rank)}]")
         ranks.append(rank)

@@ -52,16 +52,18 @@ def validates(run: Run) -> bool:
     return bool(run.record["partition"].get("validation_share"))
 
 
+@dataclass(eq=False)
 class Patcher:
     """Reads the patches of one spec and turns drafts into runs. Without `home`, the project's folder, it only reads.
 
     `weights` collects files of weights: digest → path in `home`, the first if several files have the same content.
     """
 
-    def __init__(self, document: Document, catalog: Catalog, home: Path | None = None) -> None:
-        self.document = document
-        self.catalog = catalog
-        self.home = home
+    document: Document
+    catalog: Catalog
+    home: Path | None = None
+
+    def __post_init__(self) -> None:
         self.weights: dict[str, str] = {}
         self._with_content: dict[str, dict[str, Any]] = {}
         self._stated = cache(self._merge)  # most runs of a grid share most parts

@@ -107,7 +107,10 @@ def _value(cells: dict[str, str], where: str, units: bool) -> Published:
     if not cells["mean"] and note:  # unreadable or unknown, as the note says
         _check(std is None, where, "std", f"{show(cells['std'])} without a mean")
     elif units:
-        mean, step = _number_with_unit(cells["mean"], where, "mean")
+        try:
+            mean, step = read_printed(cells["mean"])
+        except UserError:
+            raise UserError(f"{where}: mean: {show(cells['mean'])} is not a number such as 45.17 K") from None
     else:
         mean = _number(cells["mean"], where, "mean")
     return Published(
@@ -133,14 +136,6 @@ def _number(text: str, where: str, column: str) -> float:
     hint = "; write a decimal point" if re.fullmatch(r"-?[0-9]+,[0-9]+", text) else ""
     _check(_NUMBER.fullmatch(text), where, column, f"{show(text)} is not a number{hint}")
     return float(text)
-
-
-def _number_with_unit(text: str, where: str, column: str) -> tuple[float, float]:
-    """Return the value of a printed number, and of 1 in its last digit. Raises :class:`UserError`."""
-    try:
-        return read_printed(text)
-    except UserError:
-        raise UserError(f"{where}: {column}: {show(text)} is not a number such as 45.17 K") from None
 
 
 def _check(right: object, where: str, column: str, message: str) -> None:

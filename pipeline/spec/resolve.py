@@ -28,10 +28,10 @@ _SAMPLES_PER_CLASS = 10
 
 @dataclass(frozen=True)
 class Resolved:
-    """What a spec compiles to. An abstract spec has no runs and no table."""
+    """What a spec compiles to."""
 
     runs: list[Run]
-    table: ResolvedTable | None
+    table: ResolvedTable
     selections: dict[str, Selection] = field(default_factory=dict)
     weights: dict[str, str] = field(default_factory=dict)  # digest of pretrained weights → path in the project
     idle: list[str] = field(default_factory=list)  # a line for each setting without effect
@@ -40,11 +40,9 @@ class Resolved:
 def resolve(spec: Spec, catalog: Catalog, profile: str = "paper") -> Resolved:
     """Return all distinct runs of a spec under a profile, in the order of the grid, and the table they fill.
 
-    The runs are always checked as published first, so that a profile cannot hide a mistake. Raises :class:`UserError`
-    with the file, line and dotted address of the axis value, override or base at fault.
+    The spec is not abstract. The runs are always checked as published first, so that a profile cannot hide a mistake.
+    Raises :class:`UserError` with the file, line and dotted address of the axis value, override or base at fault.
     """
-    if spec.body.abstract:
-        return Resolved([], None)
     document, wanted = spec.document, spec.body.tune
     patcher = Patcher(document, catalog, spec.specs_dir.parent)
     grid = expand(spec.body.grid, patcher)

@@ -264,18 +264,9 @@ def read_record(path: Path, id_: str) -> dict[str, Any]:
     raise UserError(f"{path}: {id_}: edited by hand; run `pfl compile`")
 
 
-def read_run(path: Path, id_: str) -> Run:
-    """Return a run. Raises as :func:`read_record`."""
-    return Run(read_record(path, id_))
-
-
 def read_chosen(path: Path) -> dict[str, Any]:
     """Return a selection's chosen values, ``training.lr`` → value. Raises :class:`UserError` if missing or damaged."""
     try:
-        chosen: dict[str, Any] = parse_json(read_file(path, _MAX_BYTES).decode())["chosen"]
-        if not all("." in name for name in chosen):
-            raise TypeError(chosen)
-    except (ValueError, KeyError, TypeError) as error:
-        fault = f"not what a select stage writes ({type(error).__name__})"
-        raise UserError(f"{path}: {fault}; delete it and run again") from None
-    return chosen
+        return dict(parse_json(read_file(path, _MAX_BYTES).decode())["chosen"])
+    except (ValueError, KeyError, TypeError):
+        raise UserError(f"{path}: not what a select stage writes; delete it and run again") from None

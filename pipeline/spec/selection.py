@@ -55,7 +55,7 @@ def read_selection(workspace: Workspace, known: Sequence[str]) -> SpecSelection:
         for name in names:
             if name not in known and not (key == "compile" and {*"*?["} & set(name)):
                 raise UserError(f"pyproject.toml: tool.pfl.{key}: unknown spec {name!r}{did_you_mean(name, [*known])}")
-    matched = [name for name in (known if "compile" in settings else own) if _matches(name, patterns)]
+    matched = {name for name in (known if "compile" in settings else own) for one in patterns if fnmatchcase(name, one)}
     shared = [name for name in known if name in default or name in matched]
     added = [name for name in _added(workspace) if name in known and name not in shared]
     watching = settings.get("watch_upgrades", False)
@@ -87,10 +87,6 @@ def named(words: Iterable[str], known: Sequence[str]) -> list[str]:
             raise UserError(f"unknown spec {name!r}{did_you_mean(name, [*known, *sorted(folders)])}")
         names += inside
     return list(dict.fromkeys(names))
-
-
-def _matches(name: str, patterns: Iterable[str]) -> bool:
-    return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def _added(workspace: Workspace) -> list[str]:

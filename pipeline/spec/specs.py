@@ -35,10 +35,6 @@ class Spec:
     files: tuple[str, ...]  # the files it was read from, its own first, as messages show them
 
     @property
-    def abstract(self) -> bool:
-        return self.body.abstract
-
-    @property
     def title(self) -> str:
         """The heading of the report; the id if the spec has no title."""
         return self.body.title or self.id

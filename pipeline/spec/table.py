@@ -77,12 +77,6 @@ class TableClaim(_Frozen):
     margin: float  # by how much the side must be better or narrower; for `within` the largest range
 
 
-class TableRank(_Frozen):
-    """Columns of ranks (:class:`~pipeline.spec.schema.Derived`), with the names of all axes of the mean."""
-
-    over: list[str]
-
-
 class ResolvedTable(_Frozen):
     """A table with its cells in reading order, rows first."""
 
@@ -107,7 +101,7 @@ class ResolvedTable(_Frozen):
     claims: list[TableClaim]
     figures: list[str] | None  # figures of the report; None: the analyses that runs made
     analyses: dict[str, str]  # analysis → heading, of those that runs made or `figures` names
-    derived: list[TableRank] = []
+    derived: list[list[str]] = []  # columns of ranks (:class:`~pipeline.spec.schema.Derived`): the axes of the mean
 
     @property
     def drawn(self) -> list[str]:
@@ -165,10 +159,8 @@ def read_resolved(path: Path) -> ResolvedTable:
         raise UserError(f"{path}: no such file; run `pfl compile`")
     try:
         return ResolvedTable.model_validate_json(read_file(path, _MAX_BYTES))
-    except ValidationError as error:
-        fault = error.errors(include_url=False, include_input=False)[0]
-        where = "".join(f"{part}: " for part in (".".join(map(str, fault["loc"])),) if part)
-        raise UserError(f"{path}: not a resolved table ({where}{fault['msg']}); run `pfl compile`") from None
+    except ValidationError:
+        raise UserError(f"{path}: edited by hand; run `pfl compile`") from None
 
 
 def read_runs(table: ResolvedTable, root: Path) -> dict[str, Run]:

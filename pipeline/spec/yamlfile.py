@@ -121,11 +121,6 @@ def show(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def load_yaml(path: Path, label: str) -> Document:
-    """Read a YAML file, which messages call `label`. Raises :class:`UserError` for anything outside the subset."""
-    return parse_yaml(read_text(path, label), label)
-
-
 def read_text(path: Path, label: str) -> str:
     """Read a small text file in UTF-8. Raises :class:`UserError`."""
     if path.exists() and not path.is_file():  # opening a pipe would block
@@ -145,7 +140,8 @@ def read_text(path: Path, label: str) -> str:
 
 
 def parse_yaml(text: str, label: str) -> Document:
-    """Read YAML from the text of a file that messages call `label`. Raises :class:`UserError`."""
+    """Read YAML from the text of a file that messages call `label`. Raises :class:`UserError` for anything outside the
+    subset."""
     try:
         check_depth(text)
         source = yaml.compose(text, Loader=_LOADER)
@@ -168,6 +164,18 @@ def parse_yaml(text: str, label: str) -> Document:
         kind = "a list" if isinstance(root.value, list) else show(root.value)
         raise root.mark.error((), f"expected `key: value` lines at the top level, found {kind}")
     return Document(root)
+
+
+def parse_setting(word: str, form: str) -> tuple[str, Any]:
+    """Return key and value of ``key=value`` on a command line. Raises :class:`UserError` for a word that is not in this
+    `form`, or whose value is not YAML."""
+    key, _, text = word.partition("=")
+    if not text.strip() or not all(key.split(".")):
+        raise UserError(f"--set {word!r}: must be {form}")
+    try:
+        return key, parse_yaml(f"value: {text}", word).data["value"]
+    except UserError:
+        raise UserError(f"--set {word!r}: the value is not YAML") from None
 
 
 def _read_node(source: yaml.Node, label: str, depth: int, size: list[int]) -> Node:

@@ -22,7 +22,7 @@ from pipeline.compile.seal import sealed, study_home
 from pipeline.parsing import parse_yaml
 from pipeline.progress import show_preparation, show_training
 from pipeline.raw_data import note_of
-from pipeline.spec.run import Run, read_record, read_run, weights_id
+from pipeline.spec.run import Run, read_record, weights_id
 from pipeline.spec.table import read_resolved, read_runs
 from pipeline.stages.tracking import tracked
 
@@ -37,12 +37,8 @@ def stage(
     """Execute a stage of the pipeline, as DVC does; not meant to be typed."""
     use_study(study_home())
     names = subjects or []
-    if kind == "guard" and names:
-        raise UserError("pfl stage guard: takes no name")
-    if kind != "guard" and not names:
-        raise UserError(f"pfl stage {kind}: of what? A name is missing")
-    if kind != "index" and len(names) > 1:
-        raise UserError(f"pfl stage {kind}: takes one name, not {len(names)}: {' '.join(names)}")
+    if (kind == "guard") == bool(names) or (len(names) > 1 and kind != "index"):
+        raise UserError(f"pfl stage {kind}: takes {'no' if kind == 'guard' else 'one'} name")
     id_ = names[0] if names else ""
     match kind:
         case "guard":
@@ -77,7 +73,7 @@ def stage(
                 with sealed(code.code_of(kind), seal, [dataset, clients]):
                     print(_module(kind).run(federation, dataset, clients, Path(at.partition_report_path(id_))))
         case "train":
-            _train(read_run(_RECORDS, id_), seal)
+            _train(Run(read_record(_RECORDS, id_)), seal)
         case "recall":
             with sealed(code.code_of(kind), seal, [f"{at.RESULTS}/{id_}.jsonl"]):
                 stages = parse_yaml(Path(at.KEPT_STAGES).read_bytes())["stages"]

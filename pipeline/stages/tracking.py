@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from pflcore.errors import UserError
 from pflcore.registry import did_you_mean
+from pipeline.report.settings import settings_of
 from pipeline.spec.run import Run
 
 if TYPE_CHECKING:
@@ -27,8 +28,6 @@ Log = Callable[[int, Mapping[str, float]], None]
 def tensorboard(run: Run, private: Path) -> tuple[Log, Callable[[], None]]:
     """Return functions that log a round into event files below ``.pfl/tensorboard/<run>`` and that close them."""
     from torch.utils.tensorboard import SummaryWriter
-
-    from pipeline.report.settings import settings_of
 
     writer = SummaryWriter(str(private / "tensorboard" / run.id))
     writer.add_text("settings", "\n".join(f"    {key}: {value}" for key, value in settings_of(run).items()))
@@ -50,8 +49,6 @@ def mlflow(run: Run, private: Path) -> tuple[Log, Callable[[], None]]:
     if not where:  # newer versions of MLflow refuse local files unless this is set
         os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
     from mlflow.tracking import MlflowClient
-
-    from pipeline.report.settings import settings_of
 
     client = MlflowClient(where or (private / "mlflow").absolute().as_uri())
     found = client.get_experiment_by_name(run.dataset)
@@ -75,8 +72,6 @@ def wandb(run: Run, private: Path) -> tuple[Log, Callable[[], None]]:
     An existing run with the same id is continued. ``WANDB_MODE=offline`` writes to ``.pfl/wandb``, for ``wandb sync``.
     """
     import wandb
-
-    from pipeline.report.settings import settings_of
 
     private.mkdir(parents=True, exist_ok=True)
     one = wandb.init(

@@ -17,7 +17,7 @@ from pipeline.spec.grid import labelled
 from pipeline.spec.run import COMPONENTS
 from pipeline.spec.selection import VARIANTS
 from pipeline.spec.specs import Spec, find_specs, load_spec
-from pipeline.spec.yamlfile import parse_yaml
+from pipeline.spec.yamlfile import parse_setting
 from pipeline.workspace import Workspace
 
 MAX_NAME = 100
@@ -69,13 +69,7 @@ def _is_written(text: str) -> bool:
 
 def _override(spec: Spec, catalog: Catalog, word: str) -> dict[str, Any]:
     """Return a setting as an override of all runs, or of those that have such an option."""
-    key, equals, text = word.partition("=")
-    if not equals or not text.strip() or not all(key.split(".")):
-        raise UserError(f"--set {word!r}: must be SETTING=VALUE, such as training.rounds=20")
-    try:
-        value = parse_yaml(f"value: {text}", word).data["value"]
-    except UserError:
-        raise UserError(f"--set {word!r}: the value is not YAML") from None
+    key, value = parse_setting(word, "SETTING=VALUE, such as training.rounds=20")
     if (tune := spec.body.tune) and any(key in space for space in (tune.space, *(one.space for one in tune.also))):
         raise UserError(f"--set {key}: {spec.id} tunes it, so the tuned value would replace this one")
     part, dot, option = key.partition(".")

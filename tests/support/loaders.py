@@ -22,9 +22,9 @@ from pflcore.datasets.voc import Voc2007
 from pipeline.papers.paper import read_contents
 from pipeline.running.board import Board, StageState
 from pipeline.spec.published import read_published
-from pipeline.spec.run import read_run
+from pipeline.spec.run import read_record
 from pipeline.spec.table import read_resolved
-from pipeline.spec.yamlfile import load_yaml
+from pipeline.spec.yamlfile import parse_yaml, read_text
 from support import cifar_files, digit_files
 from support.official import SIZE, plain, table, write_files
 
@@ -116,7 +116,7 @@ def _copied(pattern, name=""):
 
 def _record(path):
     records = json.loads((ROOT / "stages/records.json").read_text(encoding="utf-8"))
-    return read_run(path, next(id_ for id_, record in records.items() if "method" in record))
+    return read_record(path, next(id_ for id_, record in records.items() if "method" in record))
 
 
 def _board(path):
@@ -197,7 +197,9 @@ LOADERS = {
     "weights: a state dict": Loader("a.pth", lambda path: torch.save(TENSORS, path), read_weights),
     "a split": Loader("here/a.csv", {"a.csv": SPLIT}, lambda path: read_split(path, "from_file", 0)),
     "prepared samples": Loader("a.parquet", _samples, read_samples),
-    "a spec": Loader("here/a.yaml", {"a.yaml": b"title: A\n"}, lambda path: load_yaml(path, path.name)),
+    "a spec": Loader(
+        "here/a.yaml", {"a.yaml": b"title: A\n"}, lambda path: parse_yaml(read_text(path, path.name), path.name)
+    ),
     "a paper's contents": Loader("fedtp/contents.csv", _copied("specs/fedtp/contents.csv", "contents.csv"), _contents),
     "a resolved table": Loader("table.json", _copied("stages/tables/*.json"), read_resolved),
     "records of runs": Loader("records.json", _copied("stages/records.json"), _record),

@@ -43,9 +43,9 @@ def with_keys(text, catalog):
 
     def table(place):
         lines = ["| key | takes | default | meaning |", "|---|---|---|---|"]
-        for key in keys_of(place[1], catalog):
-            default = f"`{key.default}`" if key.default not in ("", "required") else key.default
-            lines.append(f"| `{key.name}` | {key.takes} | {default} | {key.meaning} |".replace("  ", " "))
+        for name, takes, stated, meaning in keys_of(place[1], catalog):
+            default = f"`{stated}`" if stated not in ("", "required") else stated
+            lines.append(f"| `{name}` | {takes} | {default} | {meaning} |".replace("  ", " "))
         return "\n".join([f"<!-- keys: {place[1]} -->", *lines, "<!-- end -->"])
 
     return re.sub(r"<!-- keys: (\S+) -->\n.*?<!-- end -->", table, text, flags=re.DOTALL)

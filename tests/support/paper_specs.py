@@ -20,5 +20,6 @@ def catalog_of_all():
 
 @cache
 def resolve_spec(name):
-    """A spec as published, by its name; resolved once per process, and not to be changed."""
-    return resolve(load_spec(SPECS / f"{name}.yaml", SPECS, catalog_of_all()), catalog_of_all())
+    """A spec as published, by its name, None if it is abstract; resolved once per process, and not to be changed."""
+    spec = load_spec(SPECS / f"{name}.yaml", SPECS, catalog_of_all())
+    return None if spec.body.abstract else resolve(spec, catalog_of_all())

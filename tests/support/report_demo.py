@@ -14,6 +14,7 @@ from pflcore.files import write_text
 from pflcore.protocols import summarise
 from pflcore.settings import Evaluation
 from pipeline.compile.generated import to_json
+from pipeline.ledger import FACTS
 from pipeline.report.collect import collect_frame, write_frame
 from pipeline.report.frame import ALL
 from pipeline.report.table import Results
@@ -43,6 +44,9 @@ RECORD = {
     "evaluation": {"every": 5, "window": 20, "curve_every": 10},
 }
 """What a run is of which a test says nothing else."""
+KEPT = dict.fromkeys(FACTS, 3) | dict.fromkeys(("device", "torch", "dataset_hash", "partition_hash", "code"), "cpu")
+KEPT |= dict.fromkeys(("epsilon", "diverged", "chosen"))
+"""The facts of a kept run."""
 CODE = "c0de00c0de00"
 Rows = dict[str, dict[str, list[float | None]]]
 """Method → setting → value by seed, from 0 on; None of one that is not run yet."""

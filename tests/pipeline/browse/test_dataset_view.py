@@ -164,7 +164,10 @@ def test_files_come_by_their_hashes_and_are_read(site, tmp_path):
 def test_wrong_addresses_and_no_network(site, tmp_path, monkeypatch):
     for address, problem in (
         ("hf:pets", "must be hf:OWNER/NAME, with /FOLDER and @REVISION where they are needed"),
-        ("hf:some/cats@v1", "the hub has no such dataset, or it needs HF_TOKEN; check the name"),
+        (
+            "hf:some/cats@v1",
+            "the hub has no such dataset, or it needs consent, given on its page, and HF_TOKEN; check the name",
+        ),
         ("hf:some/pets@v2", "has no revision 'v2'; name a branch, tag or commit"),
         ("hf:some/words@v1", "has no Parquet files; try @refs/convert/parquet, where the hub keeps some"),
         ("hf:some/many@v1", "no train*.parquet; it has the folders x/test, x/train, y/test, y/train: name one as /FOL"),

@@ -9,14 +9,15 @@ import yaml
 from ruamel.yaml import YAML
 from support.mistakes import line_of
 from support.project import make_project, several, spec, tree
+from support.report_demo import KEPT
 
 from pflcore.errors import UserError
 from pipeline.compile import generated
 from pipeline.compile.compilation import Graph, Stage
 from pipeline.compile.compiler import GUARD, compile_workspace
 from pipeline.compile.generated import Line, compare, to_yaml, write
-from pipeline.ledger import FACTS, Entry, Ledger
-from pipeline.spec.run import read_record, read_records, read_run
+from pipeline.ledger import Entry, Ledger
+from pipeline.spec.run import read_record, read_records
 from pipeline.spec.table import read_resolved, read_runs
 from pipeline.workspace import CODE, RECORDS, run_path, selection_path
 
@@ -73,13 +74,13 @@ def test_dvc_reads_stages_that_come_after_what_they_read_and_name_nothing_of_thi
 def test_records_are_known_by_their_hashes(project, tmp_path):
     path, edited = project.root / RECORDS, tmp_path / "records.json"
     for run in project.compiled().runs.values():
-        assert read_run(path, run.id) == run
+        assert read_record(path, run.id) == run.record
         assert read_record(path, run.federation_id) == run.federation and read_record(path, run.data_id) == run.data
     edited.write_text(path.read_text(encoding="utf-8").replace('"lr": 0.1', '"lr": 0.2'), encoding="utf-8")
     assert read_records(edited, [run.id])[run.id]["training"]["lr"] == 0.2
-    assert f"{run.id}: edited by hand" in line_of(read_run, edited, run.id)
+    assert f"{run.id}: edited by hand" in line_of(read_record, edited, run.id)
     edited.write_text(f'"{run.id}": {{"a": ')
-    assert "records.json: edited by hand" in line_of(read_run, edited, run.id)
+    assert "records.json: edited by hand" in line_of(read_record, edited, run.id)
     for file, message in ((path, "nothing of gone-0"), (tmp_path / "none.json", "no such file; run `pfl compile`")):
         with pytest.raises(UserError, match=message):
             read_record(file, "gone-0")
@@ -171,10 +172,8 @@ def test_a_run_is_made_by_one_stage_also_while_another_spec_is_broken(tmp_path):
     project.write("specs/more.yaml", "gird: {}\n")
     workspace, ledger = project.workspace(), Ledger(project.root)
     compilation = compile_workspace(workspace, wanted=())
-    facts = {name: 3 if kind is int else "cpu" for name, kind in FACTS.items()}
-    facts |= {"diverged": None, "chosen": None, "epsilon": None}
     runs = compilation.runs.values()
-    ledger.write("tiny", [Entry(run, compilation.made_by[run.id], "2026-11-22", None, facts, {}) for run in runs], {})
+    ledger.write("tiny", [Entry(run, compilation.made_by[run.id], "2026-11-22", None, KEPT, {}) for run in runs], {})
     for kind in ("recall", "train"):
         write(workspace, compile_workspace(workspace, wanted=()))
         outs = [(out, one["cmd"]) for one in project.stages().values() for out in one["outs"]]

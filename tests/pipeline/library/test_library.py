@@ -146,8 +146,8 @@ def test_models_of_clients(saved, tmp_path):
     path.write_bytes(before)
     for words, seed, line in [
         ("saved: FedProto", None, r"^saved: no cell .*did you mean 'FedProto \+ FT'"),
-        ("saved: FedAvg", None, r"^saved: FedAvg: .*give the seed, one of \[0, 1\]$"),
-        ("saved: FedAvg", 7, "no run with seed 7; there are"),
+        ("saved: FedAvg", None, r"^saved: FedAvg: 2 runs; give a seed or an id .* \S+ \(seed 0\), \S+ \(seed 1\)$"),
+        ("saved: FedAvg", 7, "^saved: FedAvg: 0 runs; give a seed or an id"),
         ("saved", None, r"^saved: a spec; name one of its runs"),
         ("fedavg-convnet-digits-0", None, r"^no spec asks for .*; did you mean 'fedavg-convnet-digits-\w+'"),
     ]:

@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,14 +22,15 @@ from pflcore.artifacts import write_table
 from pflcore.errors import UserError
 from pflcore.files import write_text
 from pipeline.compile.compiler import compile_workspace
-from pipeline.ledger import FACTS, Entry, Ledger
+from pipeline.ledger import Entry, Ledger
 from pipeline.papers import pages as module
-from pipeline.papers.obtained import collect_obtained
 from pipeline.papers.pages import Papers, reports_of, write_paper
-from pipeline.papers.paper import Brief, Place, Summary, papers_of, read_contents
-from pipeline.papers.refresh import refresh
-from pipeline.report.agreement import Agreement
+from pipeline.papers.paper import Paper, Place, papers_of, read_contents
+from pipeline.report.agreement import Agreement, compared_cells
+from pipeline.report.printed import print_cell
 from pipeline.results.keep import keep
+from pipeline.results.report import under_other_protocols
+from pipeline.running.runner import refresh
 from pipeline.workspace import run_path
 
 KINDS = ("md", "tex", "html")
@@ -36,13 +38,13 @@ CITED = {"name": "FedTP", "citation": "Li et al.", "table": "Table II"}
 
 
 def write(root, *tables):
-    """The pages of the only paper of some tables, by format, and what an index says of each table."""
+    """The pages of the only paper of some tables, by format, and the reports of these tables."""
     runs = {run: of for one in tables for run, of in rd.runs_of(one, root).items()}
     (paper,) = papers_of({one.spec: one for one in tables}, runs).values()
     studies = reports_of(paper, root)
     write_paper(paper, studies, root)
     pages = {kind: (root / f"reports/papers/{paper.name}.{kind}").read_text(encoding="utf-8") for kind in KINDS}
-    return pages, list(map(Brief.of, studies))
+    return pages, studies
 
 
 def test_papers_are_folders_in_the_order_of_their_tables():
@@ -57,12 +59,13 @@ def test_papers_are_folders_in_the_order_of_their_tables():
     with pytest.raises(UserError, match=r"^specs/papers.yaml: reports/papers is where the pages of papers are"):
         papers_of({"papers": table([], ["method"], [], spec="papers")}, {})
     # Accuracies of specs about the same table count once.
-    twice = {"table1": 1.0, "table1b": 3.0}.items()
-    briefs = [Brief(f"p/{name}", "", published=30, agreement=Agreement(30, [at])) for name, at in twice]
-    briefs.append(Brief("p/own", "", published=7))
-    paper = Summary("p", "P", "Somebody", briefs, [Place("Table 1", "all", ("table1", "table1b"))])
-    assert paper.published == 30 and paper.agreement == Agreement(30, [1.0, 3.0])
-    assert Summary("p", "P", "Somebody", briefs).published == 67
+    cells = [cell({"method": name}, [], (50.0, None)) for name in "abc"]
+    counts = {"p/table1": 3, "p/table1b": 3, "p/own": 2}.items()
+    tables = {spec: table(cells[:count], ["method"], [], spec=spec) for spec, count in counts}
+    paper = Paper("p", "P", "Somebody", tables, {})
+    assert paper.published == 8
+    assert replace(paper, places=(Place("Table 1", "all", ("table1", "table1b")),)).published == 3
+    assert Agreement.total([Agreement(3, [1.0]), Agreement(3, [3.0])], 3) == Agreement(3, [1.0, 3.0])
 
 
 CONTENTS = """\
@@ -132,7 +135,7 @@ def test_a_page_has_what_the_specs_reports_have(tmp_path):
     assert (facts["device"], facts["data (SHA-256)"], facts["metric last_rounds"]) == ("cpu", "d" * 64, number)
     assert dict(cells[0][1]["facts"])["note"] == "printed twice" and data["tables"]["s1"]["command"].endswith("table2")
     assert found.coverage == Counter(done=20, missing=2, diverged=2, quoted=4)
-    assert found.claims == Counter({"not yet": 1, "one seed: undecided": 1, "contradicted": 1})
+    assert found.verdicts == Counter({"not yet": 1, "one seed: undecided": 1, "contradicted": 1})
 
 
 def test_pages_of_a_long_paper_come_go_and_have_links_that_lead_somewhere(tmp_path, monkeypatch):
@@ -207,7 +210,7 @@ def test_pages_are_written_when_they_change(project, pfl, monkeypatch):
     shutil.rmtree(reports)
     project.write(".pfl/papers.json", '{"tiny": {"state": "x"}}')
     assert papers.write(papers.chosen([])) == ["mine", "tiny"] and tree(reports) == same
-    assert pfl(specs, "report", "mines") == (2, "", "pfl: unknown paper 'mines'; did you mean 'mine'?\n")
+    assert pfl(specs, "report", "mines") == (2, "", "pfl: unknown spec 'mines'; did you mean 'mine'?\n")
     for names in (["mine"], ["mine/one"], ["specs/mine/one.yaml"], ["specs/mine/"]):
         assert papers.chosen(names) == ["mine"]
     (project.root / run_path(run, "rounds.parquet")).write_bytes(b"damaged")
@@ -222,8 +225,7 @@ def test_a_kept_result_changes_the_pages_of_its_own_paper(project):
     Papers.compiled(project.workspace()).write(["mine", "tiny"])
     compilation = compile_workspace(project.workspace(), ["tiny"])
     run = next(iter(compilation.runs.values()))
-    facts = {name: 3 if kind is int else "cpu" for name, kind in FACTS.items()}
-    facts |= {"diverged": {"round": 1, "client": 0}, "chosen": None, "epsilon": None}
+    facts = {**rd.KEPT, "diverged": {"round": 1, "client": 0}}
     entry = Entry(run, compilation.made_by[run.id], "2026-11-22", None, facts, {})
     Ledger(project.root).write("tiny", [entry], {})
     assert Papers.compiled(project.workspace()).write(["mine", "tiny"]) == ["tiny"]
@@ -282,7 +284,9 @@ def obtained(root, curves, cells, metric="final", **changes):
         if percents:
             measured(root, run, percents)
     resolved = rd.with_records(root, table(cells, ["method"], [], metric=metric, **changes), records)
-    return collect_obtained(rd.results_of(resolved, root)), resolved.published_accuracies
+    results = rd.results_of(resolved, root)
+    found = [(one, print_cell(one, 2), under_other_protocols(results, one)) for one in compared_cells(results)]
+    return found, resolved.published_accuracies
 
 
 def test_what_is_obtained_for_published_numbers(tmp_path):
@@ -290,19 +294,21 @@ def test_what_is_obtained_for_published_numbers(tmp_path):
         ((one,), _) = obtained(tmp_path, curves, [cell({"method": "FedTP"}, list(curves), published)], metric)
         return one
 
-    one = of({"a": [10, 20, *[80] * 9, 90], "later": []}, (85.5, 3.0))
-    assert (one.runs, one.ids) == ((1, 2), ("a",))
-    assert (one.published, one.obtained, one.last, one.comparison) == ("85.50±3.00", "90.00", "", "+4.50")
-    assert one.reached == 12 and one.elsewhere["last ten"] == 81.0 and one.elsewhere["best by test"] == 90.0
-    assert "last round" not in one.elsewhere  # which is what the table shows
-    one = of({run: [*[10] * 11, last] for run, last in zip("abc", (70, 73, 79), strict=True)}, (60, None))
+    one, printed, elsewhere = of({"a": [10, 20, *[80] * 9, 90], "later": []}, (85.5, 3.0))
+    assert (one.n, printed.partial) == (1, "1/2")
+    assert (printed.published, printed.obtained, printed.last) == ("85.50±3.00", "90.00", "")
+    assert printed.comparison == "+4.50" and elsewhere["reached in round"] == "12"
+    assert elsewhere["last ten"] == "81.00" and elsewhere["best by test"] == "90.00"
+    assert "last round" not in elsewhere  # which is what the table shows
+    runs = {run: [*[10] * 11, last] for run, last in zip("abc", (70, 73, 79), strict=True)}
+    _, printed, elsewhere = of(runs, (60, None))
     # 70, 73, 79 are 4, 1 and 5 from their mean; Student's quantile with two degrees of freedom is 4.3027.
-    assert one.comparison == f"+14.00 beyond noise ({4.302653 * ((16 + 1 + 25) / 2 / 3) ** 0.5:.2f})"
-    assert one.reached == 12
+    assert printed.comparison == f"+14.00 beyond noise ({4.302653 * ((16 + 1 + 25) / 2 / 3) ** 0.5:.2f})"
+    assert elsewhere["reached in round"] == "12"
     # Where a paper names no round it is the mean of the last ten beside the last.
-    one = of({"a": [10, 20, *[80] * 9, 90], "b": [40, 50]}, (62.0, None), "last_ten")
-    assert (one.obtained, one.last, one.comparison) == ("63.00±18.00", "70.00±20.00", "+1.00")
-    assert "last ten" not in one.elsewhere and "last round" not in one.elsewhere
+    _, printed, elsewhere = of({"a": [10, 20, *[80] * 9, 90], "b": [40, 50]}, (62.0, None), "last_ten")
+    assert (printed.obtained, printed.last, printed.comparison) == ("63.00±18.00", "70.00±20.00", "+1.00")
+    assert "last ten" not in elsewhere and "last round" not in elsewhere and elsewhere["reached in round"] == "—"
     # What is not published or not obtained is left out, and clients count by themselves.
     cells = [
         cell({"method": "both"}, ["a"], (51.0, None, "quoted")),
@@ -311,7 +317,10 @@ def test_what_is_obtained_for_published_numbers(tmp_path):
         cell({"method": "client"}, ["a"], (49.0, 0.2), client=0),
     ]
     curves = {"a": [50, 51], "later": []}
-    (both, client), published = obtained(tmp_path, curves, cells, clients={"method": {"client": 0}})
-    assert both.labels == ("both",) and both.quoted and published == 3
+    ((both, *_), (client, printed, elsewhere)), published = obtained(
+        tmp_path, curves, cells, clients={"method": {"client": 0}}
+    )
+    assert both.labels == {"method": "both"} and both.quoted and published == 3
     assert obtained(tmp_path, curves, cells, "clients.auc", clients={"method": {"client": 0}}) == ([], 0)
-    assert client.labels == ("client",) and client.comparison == "+2.00" and client.elsewhere["best by test"] == 51.0
+    assert client.labels == {"method": "client"} and printed.comparison == "+2.00"
+    assert elsewhere["best by test"] == "51.00"

@@ -9,8 +9,9 @@ from support.command import pfl as pfl
 from support.mistakes import line_of
 from support.own_parts import BACKBONE
 from support.project import CONVNET, VIT, make_project, spec
+from support.report_demo import KEPT
 
-from pipeline.ledger import FACTS, Entry, Ledger
+from pipeline.ledger import Entry, Ledger
 from pipeline.plan import fit
 from pipeline.plan.estimate import Plan, Share, make_plan, plan_lines, visits
 from pipeline.plan.fit import misfits
@@ -112,13 +113,6 @@ def test_times_are_of_similar_runs_here_else_of_the_ledger(tiny):
     (tiny.root / "specs/tiny.yaml").unlink()  # its run is in stages/records.json
     (share,) = plan(tiny).specs
     assert (share.seconds, share.untimed) == (pytest.approx(12.0), 1)
-    facts = {name: kind() if isinstance(kind, type) else None for name, kind in FACTS.items()}
-    seconds = [(kept, 7, 30.0, "cpu (AVX2)"), (kept, 8, 1.0, "NVIDIA H100"), (short, 9, 1e6, "cpu (AVX2)")]
-    entries = [
-        Entry(Run({**run.record, "seed": seed}), {}, "", took, {**facts, "device": device}, {})
-        for run, seed, took, device in seconds
-    ]
-    Ledger(tiny.root).write("tiny", entries, {})
     (share,) = plan(tiny).specs
     assert (share.seconds, share.untimed) == (pytest.approx(12.0 + 30.0), 0)  # what was timed here goes first
 

@@ -32,7 +32,7 @@ RANKED = {
     "FedAvg": {"hard": [65.0, 55.0], "easy": [80.0, 81.0]},
     "FedTP": {"hard": [70.0, 75.0], "easy": [50.0, 50.5]},
 }
-OVER = {"derived": [{"over": []}, {"over": ["setting"]}]}
+OVER = {"derived": [[], ["setting"]]}
 
 
 def test_columns_of_ranks(tmp_path):

@@ -87,7 +87,7 @@ def test_what_was_made_otherwise_or_is_not_there_is_not_kept(reproduced):
 
     def current():
         found = Recorded(workspace.root, compilation)
-        return [name for name, run in sorted(runs.items()) if found.is_current(run)]
+        return [name for name, run in sorted(runs.items()) if found.holds(run_path(run.id, "rounds.parquet"))]
 
     assert current() == ["fedavg", "fedper"]
     document = yaml.safe_load(text)
@@ -121,10 +121,10 @@ def test_other_settings_and_other_code_are_not_shown(reproduced):
     kinds = sorted(stage.kind for stage in compilation.stages if stage.kind in ("evaluate", "recall", "train"))
     assert kinds == ["evaluate", "recall", "train"]
     plain = compile_workspace(reproduced.workspace(), ledger=False)
-    states = {line.run.partition("-")[0]: line for line in lines(Ledger(reproduced.root), plain)}
-    assert states["fedavg"].state == CURRENT
-    assert states["fedper"].state == "made by other versions: method.fedper (0 → 1)"
-    assert states["fedper"].accuracy == f"{curve(entry.rounds())[1][-1]:.2f}"
+    states = {line["run"].partition("-")[0]: line for line in lines(Ledger(reproduced.root), plain)}
+    assert states["fedavg"]["state"] == CURRENT
+    assert states["fedper"]["state"] == "made by other versions: method.fedper (0 → 1)"
+    assert states["fedper"]["accuracy"] == f"{curve(entry.rounds())[1][-1]:.2f}"
     (path,) = Ledger(reproduced.root).files()
     path.write_text(path.read_text(encoding="utf-8").replace('"loss": [', '"loss": [9', 1), encoding="utf-8")
     assert "edited by hand" in line_of(compile_workspace, reproduced.workspace())

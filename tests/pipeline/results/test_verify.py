@@ -3,12 +3,13 @@
 from types import SimpleNamespace
 
 import pytest
+from support import report_demo
 from support.mistakes import line_of
 from support.report_demo import RECORD, cell
 
 from pflcore.artifacts import write_table
 from pflcore.errors import UserError
-from pipeline.ledger import FACTS, Entry, Ledger
+from pipeline.ledger import Entry, Ledger
 from pipeline.measurements import to_table
 from pipeline.results import verify as module
 from pipeline.results.verify import compare, verify
@@ -18,10 +19,7 @@ from pipeline.workspace import Workspace, run_path
 
 # Trained again: the same, every count; or, on another kind of machine, a cell that differs by chance.
 
-HERE = {
-    **{name: 3 if kind is int else "x" for name, kind in FACTS.items()},
-    **{"device": "cpu", "torch": "2.11", "positions": 1, "diverged": None, "chosen": None, "epsilon": None},
-}
+HERE = {**report_demo.KEPT, "torch": "2.11", "positions": 1}
 SAME, DIFFERS = ("the same, every count", True), ("DIFFERS, on the same kind of machine", False)
 AGREES = "the cell agrees, on another kind of machine (kept: a processor)"
 

@@ -20,7 +20,7 @@ from pipeline.dvc.recorder import Recorder
 from pipeline.running.board import Board, status_path
 from pipeline.running.options import RunOptions
 from pipeline.running.runner import interrupting, run_specs
-from pipeline.spec.run import read_run
+from pipeline.spec.run import Run, read_record
 from pipeline.workspace import RECORDS
 
 
@@ -88,7 +88,7 @@ def test_only_some_cells(project):
     project.write("specs/tiny.yaml", spec("{FedAvg: fedavg, FedPer: fedper, Local: local}", more="    seed: [0, 7]\n"))
     assert pfl_run(project, "tiny", cells=("Fed*",), seeds=(7,)) == 0
     trained = [path.parent.name for path in project.root.glob("artifacts/runs/*/rounds.parquet")]
-    records = [read_run(project.root / RECORDS, run) for run in trained]
+    records = [Run(read_record(project.root / RECORDS, run)) for run in trained]
     assert sorted((run.method, run.seed) for run in records) == [("fedavg", 7), ("fedper", 7)]
     assert not (project.root / "reports/tiny").exists()
     assert "no run of these cells has the seed 3" in line_of(pfl_run, project, "tiny", seeds=(3,))

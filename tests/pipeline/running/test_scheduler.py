@@ -36,7 +36,7 @@ class Play:
             self.board.entries[address] = StageState(address, one.kind, one.subject, expected=expected)
         self.jobs, self.running, self.looks = [], [], 0
         self.turns = {name: list(turns) for name, turns in (then or {}).items()}
-        due = [f"f:{name}" for name in (stages if stale is None else stale)]
+        due = {f"f:{name}" for name in (stages if stale is None else stale)}
         self.scheduler = Scheduler(graph, self.board, due, self, self, self, Path("logs"), keep_going)
 
     def run(self):

@@ -96,7 +96,6 @@ def test_runs_and_their_table(tmp_path: Path) -> None:
         "rows": ["method"], "columns": ["dataset"], "metric": "clients", "decimals": 1, "figures": None, "analyses": {},
         "labels": {"method": ["Big", "FedTP", "Avg"], "dataset": ["hundred", "ten"]},
     }  # fmt: skip
-    assert resolved(tmp_path, "abstract: true\ngrid: {base: {seed: 1}}") == Resolved([], None)
     with pytest.raises(UserError, match=r"t\.csv:5: dataset: '# Avg'"):  # a label, further down
         resolved(tmp_path, TABLE, t_csv=CSV.replace("hundred,", "# Avg,"))
 
