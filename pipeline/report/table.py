@@ -17,7 +17,7 @@ from pipeline.report.cells import ACCURACY, PRECISION, Cell, Key, collect_cells,
 from pipeline.report.frame import LAST_TEN, Frame, Measured
 from pipeline.report.printed import headed, short, titled
 from pipeline.report.statistics import significant
-from pipeline.spec.table import ResolvedTable
+from pipeline.spec.table import ResolvedTable, TableCell
 
 _COLUMNS = {
     **dict.fromkeys(("published_mean", "published_std"), pa.float64()),
@@ -147,8 +147,13 @@ class Results:
         return replace(self, layout=self.layout.of_runs())
 
     def under(self, protocol: str) -> Results:
-        """Return the results of the same runs under another protocol, which may be one that no spec can name."""
-        return Results.of(self.table.model_copy(update={"metric": protocol}), self.frame)
+        """Return the results of the same runs under another protocol, which may be one that no spec can name. Views of
+        cells stay as they are."""
+        cells, other = list[TableCell](), {"metric": protocol}
+        for cell in self.table.cells:
+            quantity = cell.quantity and cell.quantity.model_copy(update=other)
+            cells.append(cell.model_copy(update={"quantity": quantity}))
+        return Results.of(self.table.model_copy(update={**other, "cells": cells}), self.frame)
 
     @property
     def selections(self) -> dict[str, str]:
