@@ -81,7 +81,7 @@ class Pair:
         A claim holds if all its pairs hold; each has to do so by itself, and more pairs make this no likelier. One
         failing pair is enough against a claim, and of many pairs one fails by chance, so the corrected p counts there.
         """
-        if self.effect.n == 1:
+        if self.effect.n in (0, 1):
             return ONE_SEED
         if self.surplus > 0 and self.effect.p <= LEVEL:
             return HOLDS

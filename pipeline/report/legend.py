@@ -64,7 +64,7 @@ _MARKS = (
     "% over all comparisons of a column, Holm); cells that do not share two seeds are not judged and have no mark.",
     f"{NO_VALUE}: not run yet, or not to be counted before training; diverged: training of at least one run of the "
     "cell ended in non-finite numbers; not reached: at least one run never had the accuracy; [n/m]: n of the cell's m "
-    "runs are done.",
+    "runs are done; while a seed is partly done, the cell is neither the best nor judged.",
     "± of a cell of several runs: population standard deviation over them.",
     "Published values are in parentheses and have a best of their own; *: the paper quotes it from an earlier paper; "
     f"{MISPRINT}: printed so, though it cannot be (see Notes); {UNPLANNED}: no run is planned.",
@@ -79,6 +79,7 @@ _PRECISION = (
     "mAP in place of accuracy: mean average precision at an overlap of one half (COCO's, 101 recalls; difficult "
     "objects do not count), the mean over clients."
 )
+_NOVEL = "Of runs with novel clients the other clients alone are measured, but for what is on all samples."
 _BENIGN = "Of runs with attackers the other clients alone are measured."
 _PRIVACY = "Runs with privacy are differentially private for a client with ε = {} at δ = {} (RDP)."
 _COUNTED = (
@@ -106,11 +107,14 @@ def legend(results: Results) -> str:
         sentences.append(VIEWS_LEGEND)
     if results.layout.figure == PRECISION:
         sentences.append(_PRECISION)
-    if metric == LAST_TEN:
+    if metric == LAST_TEN or any(cell.last for cell in results.cells):
         sentences.append(TWO_NUMBERS)
     if results.table.derived:
         sentences.append(_RANKS)
     conditions = [run.resolved.record["condition"] for run in results.runs.values() if run.resolved.condition]
+    partitions = (run.resolved.record["partition"] for run in results.runs.values())
+    if any(value for one in partitions for name, value in one.items() if name.startswith("novel_")):
+        sentences.append(_NOVEL)
     if any(one["name"] == "attack" for one in conditions):
         sentences.append(_BENIGN)
     epsilons = [run.facts["epsilon"] for run in results.runs.values() if run.facts.get("epsilon") is not None]

@@ -228,7 +228,8 @@ class Results:
         """Return one row per cell as the columns of a ``table/2`` artifact. ``runs`` has run ids joined by spaces,
         ``kept_since`` the last day on which a kept run of the cell was obtained. Unknown values are null. Raises
         :class:`UserError` if an axis has the name of another column."""
-        more = {_LAST: pa.float64()} if self.table.metric == LAST_TEN else {}
+        last = self.table.metric == LAST_TEN or any(cell.last for cell in self.cells)
+        more = {_LAST: pa.float64()} if last else {}
         more |= {one.name: pa.float64() for one in self.derived}
         if taken := [axis for axis in self.table.axes if axis in ("spec", _LAST, *_COLUMNS, *more)]:
             message = f"an axis cannot be named {taken[0]!r}, which is a column of every report"
