@@ -196,7 +196,7 @@ def draw_curves(data: TableData, work: bool = False) -> Section:
     """Draw a curve per cell over the rounds that all of its runs measured. CSV: a column per cell.
 
     With `work` curves are over visits of a training sample (:func:`_visits`, summed over rounds). There is then no
-    picture if all rounds in a panel have as many, or if steps are counted instead of epochs.
+    picture if all rounds in a panel have as many, or if they are unknown or differ between the runs of a cell.
     """
     if data.table.quantities:
         return OF_QUANTITIES
@@ -210,11 +210,12 @@ def draw_curves(data: TableData, work: bool = False) -> Section:
     if curves.empty:
         return _NOTHING
     if work:
-        visits = frame.groupby(axes, observed=True)["run"].first().map(_visits(data)).rename("visits")
+        by_cell = frame.assign(visits=frame["run"].map(_visits(data))).groupby(axes, observed=True)["visits"]
+        visits = by_cell.first().where(by_cell.nunique() == 1)
         curves = curves.join(visits, on=axes)
         by_panel = curves.groupby("panel", observed=True)["visits"]
         if curves["visits"].isna().any() or (by_panel.max() < 1.05 * by_panel.min()).all():
-            return Section("The rounds of all methods visit a sample equally often, or count steps instead of epochs.")
+            return Section("Rounds visit a sample equally often, or it is not known before how often.")
         curves["round"] *= curves["visits"]
     measure = PRECISION if data.measure == PRECISION else ACCURACY  # even if the table has another metric
     name, unit, over = "curves", "round", "communication rounds"
@@ -244,12 +245,13 @@ def draw_curves(data: TableData, work: bool = False) -> Section:
 
 
 def _visits(data: TableData) -> dict[str, float]:
-    """Return by run how often a round uses a training sample, the mean over all samples; nan if steps are counted."""
+    """Return by run how often a round uses a training sample, the mean over all samples; nan if steps are counted, or
+    if sampled clients are absent or do fewer steps."""
     visits = {}
     for name, planned in data.results.runs.items():
         run = planned.resolved.with_chosen(planned.facts.get("chosen") or {})
         used = run.cohort / run.clients * run.training.local_epochs
-        visits[name] = math.nan if run.training.local_steps else used
+        visits[name] = math.nan if run.training.local_steps or run.condition == "availability" else used
     return visits
 
 
