@@ -2,7 +2,7 @@
 
 import numpy as np
 import pyarrow as pa
-from support.figure_demo import TOTAL, sections_of
+from support.figure_demo import TOTAL, record, sections_of, study, write_rounds
 from support.report_demo import RECORD, cell, table, with_records, write_evaluation
 from support.rounds import rounds_table
 
@@ -53,6 +53,16 @@ def test_boxes_of_rounds_are_of_runs_that_the_table_counts(tmp_path):
     found = sections_of(with_records(tmp_path, made, {run: ONE_ROUND for run in made.runs}), tmp_path)
     assert found["boxes"].data["accuracy"].tolist() == [3.0, 5.0]  # a run of B never has the accuracy
     assert found["protocols"].table is None and "under no protocol" in found["protocols"].text
+
+
+def test_resources_of_unlike_runs_are_relative_to_the_mean_of_what_each_is_compared_with(tmp_path):
+    runs, facts = {}, {"fedavg": (1000, 4000), "ditto": (2000, 8000)}
+    for method, macs in facts.items():
+        for depth, own in zip((1, 4), macs, strict=True):
+            runs.setdefault((method, "x"), {})[f"{method}{depth}"] = record(method, depth=depth)
+            write_rounds(tmp_path, f"{method}{depth}", [1], macs=own)
+    section = sections_of(study(tmp_path, runs, figures=["resources"]), tmp_path)["resources"]
+    assert section.data["macs"].tolist() == [2500, 5000] and section.data["relative"].tolist() == [1.0, 2.0]
 
 
 def test_mean_ranks_go_by_what_is_better_in_each_column(tmp_path):
