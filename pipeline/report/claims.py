@@ -144,13 +144,13 @@ class _Values:
         """Return a weighted sum of cells, with its standard deviation if that is known."""
         if len(terms) == 1:
             return self.of(terms[0][0])
-        mean = math.fsum(weight * self.of(cell).mean for cell, weight in terms)
+        mean, unit = math.fsum(weight * self.of(cell).mean for cell, weight in terms), self.of(terms[0][0]).unit
         if self.paired:
             seeds = _by_seed(terms)
-            return Value(mean, float(seeds.std()) if len(seeds) > 1 else None)
+            return Value(mean, float(seeds.std()) if len(seeds) > 1 else None, unit=unit)
         stds = [(self.of(cell).std, weight) for cell, weight in terms]
         known = any(std is not None for std, _ in stds)
-        return Value(mean, math.hypot(*(weight * (std or 0.0) for std, weight in stds)) if known else None)
+        return Value(mean, math.hypot(*(weight * (std or 0.0) for std, weight in stds)) if known else None, unit=unit)
 
     def effect(self, terms: Terms, margin: float) -> Effect:
         """Return a weighted sum of cells, judged against the margin of the claim."""
@@ -302,7 +302,8 @@ def _compare_ranges(
 def _compare_spreads(one: Cell, other: Cell, values: _Values, margin: float) -> tuple[tuple[Value, Value], Effect]:
     """Return the spread of two cells, and by how much the first is smaller."""
     second, first, effect = values.spreads(other, one, margin)
-    return (Value(first), Value(second)), effect
+    unit = values.of(one).unit
+    return (Value(first, unit=unit), Value(second, unit=unit)), effect
 
 
 def _one_range(

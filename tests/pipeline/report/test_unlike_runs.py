@@ -17,6 +17,7 @@ from support.report_demo import (
 )
 
 from pipeline.report.agreement import Agreement
+from pipeline.report.claim_tables import weakest_pairs
 from pipeline.report.claims import judge_claims
 from pipeline.report.frame import Value
 from pipeline.report.legend import legend
@@ -66,6 +67,24 @@ def test_no_common_seed_decides_no_claim_and_equal_seeds_have_no_verdict(tmp_pat
     made = changed(made, cells=[made.cells[0].model_copy(update={"published": printed})])
     found = dict(Agreement.of(results_of(made, tmp_path / "equal"), []).numbers())
     assert found["verdicts"] == "1 without a verdict"
+
+
+def test_numbers_of_claims_have_the_unit_of_their_cells(tmp_path):
+    up = {"A": {"x": [1000.0, 1100.0, 1200.0], "y": [3000.0, 3000.0, 3000.0]}}
+    up["B"] = {"x": [2000.0, 2150.0, 2200.0], "y": [5000.0, 5000.0, 5000.0]}
+    sides, quantity = ({"method": ["A"]}, {"method": ["B"]}), Quantity(metric="bytes_up")
+    claims = [claim(*sides, over=["setting"]), claim(*sides, "steadier", where={"setting": ["x"]})]
+    made = by_seed(tmp_path, up, *claims, metric="bytes_up", better=None)
+    for one in made.cells:
+        for run, value in zip(one.runs, up[one.labels["method"]][one.labels["setting"]], strict=True):
+            write_evaluation(tmp_path, run, {"bytes_up": {"mean": value, "std": 0.0, "n": 1}})
+    made = changed(made, cells=[one.model_copy(update={"quantity": quantity}) for one in made.cells])
+    pairs = weakest_pairs(judge_claims(results_of(made, tmp_path)), 2)
+    means, spreads = (dict(zip(pairs.header, row, strict=True)) for row in pairs.rows)
+    # Leads are 3000, 3050 and 3000 in the sum of two settings, so 1508 on average; t is 4.303 and s / √3 is 8.33.
+    assert (means["first"], means["second"], means["difference"]) == ("2.05 kB±41 B", "3.56 kB±42 B", "+1.51 kB")
+    assert means["95 % interval"] == "+1.47 kB to +1.54 kB"
+    assert (spreads["first"], spreads["second"], spreads["difference"]) == ("82 B", "85 B", "+3 B")
 
 
 def test_the_text_says_what_the_second_number_is_and_who_is_left_out(tmp_path):
