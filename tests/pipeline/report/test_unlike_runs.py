@@ -21,7 +21,9 @@ from pipeline.report.claim_tables import weakest_pairs
 from pipeline.report.claims import judge_claims
 from pipeline.report.frame import Value
 from pipeline.report.legend import legend
+from pipeline.report.printed import print_cell
 from pipeline.spec.metrics import Quantity
+from pipeline.spec.table import Published
 
 
 def test_a_mean_over_a_part_of_a_seeds_runs_is_neither_best_nor_judged(tmp_path):
@@ -87,6 +89,18 @@ def test_numbers_of_claims_have_the_unit_of_their_cells(tmp_path):
     assert (spreads["first"], spreads["second"], spreads["difference"]) == ("82 B", "85 B", "+3 B")
 
 
+def test_noise_has_the_unit_of_the_difference(tmp_path):
+    """Three seeds are 1000 apart, so 4.303 · 1000 / √3 is chance."""
+    one = by_seed(tmp_path, {"A": {"x": [7000.0, 8000.0, 9000.0]}}).cells[0]
+    for run, value in zip(one.runs, (7000.0, 8000.0, 9000.0), strict=True):
+        write_evaluation(tmp_path, run, {"bytes_up": {"mean": value, "std": 0.0, "n": 1}})
+    printed = Published(mean=9000.0, std=None, quoted=False, note="", printed="9 kB", step=1.0)
+    one = one.model_copy(update={"quantity": Quantity(metric="bytes_up"), "published": printed})
+    records = {run: RECORD | {"seed": int(run[-1])} for run in one.runs}
+    (found,) = results_of(with_records(tmp_path, table([one], ["method"], ["setting"]), records), tmp_path).cells
+    assert print_cell(found, 2).comparison == "\N{MINUS SIGN}1.00 kB within noise (2.48 kB)"
+
+
 def test_the_text_says_what_the_second_number_is_and_who_is_left_out(tmp_path):
     figures = {"last_ten": 71.0, "final": 72.0, "clients": 73.0}
     write_evaluation(tmp_path, "run", {name: {"mean": mean, "std": 0.5, "n": 10} for name, mean in figures.items()})
@@ -109,3 +123,5 @@ def test_whole_numbers_are_in_full_in_files(tmp_path):
     write_evaluation(tmp_path, "run", {"bytes_up": {"mean": 123456789.0, "std": 0.0, "n": 1}})
     report(table([one], ["m"], []), tmp_path, tmp_path / "out")
     assert ",123456789," in (tmp_path / "out/table.csv").read_text(encoding="utf-8")
+    page = (tmp_path / "out/report.html").read_text(encoding="utf-8")  # a click shows the cell's run in the cell's unit
+    assert "seed 0: 123.46 MB" in page and '["metric bytes_up","123.46 MB"]' in page
