@@ -118,6 +118,15 @@ def test_the_text_says_what_the_second_number_is_and_who_is_left_out(tmp_path):
         assert ("Of runs with novel clients the other clients alone are measured" in legend(results)) == said
 
 
+def test_a_misprint_alone_is_in_every_format(tmp_path):
+    write_metrics(tmp_path, "run", 80.0)
+    printed = Published(mean=None, std=None, quoted=False, note="above 100", printed="190.5", misprint=True)
+    one = cell({"m": "A"}, ["run"]).model_copy(update={"published": printed})
+    report(table([one], ["m"], []), tmp_path, tmp_path / "out")
+    for name in ("report.md", "report.tex", "table.tex", "report.html"):
+        assert "190.5" in (tmp_path / "out" / name).read_text(encoding="utf-8"), name
+
+
 def test_whole_numbers_are_in_full_in_files(tmp_path):
     one = cell({"m": "A"}, ["run"]).model_copy(update={"quantity": Quantity(metric="bytes_up")})
     write_evaluation(tmp_path, "run", {"bytes_up": {"mean": 123456789.0, "std": 0.0, "n": 1}})
