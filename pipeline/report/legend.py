@@ -128,8 +128,6 @@ def legend(results: Results) -> str:
 def facts(results: Results) -> list[tuple[str, str]]:
     """Return the facts of a table and its runs; several values of a fact are in ascending order."""
     table, metric, runs = results.table, results.table.metric, results.runs.values()
-    predicted = [cell.quantity for cell in results.cells if not (cell.quantity and cell.quantity.known)]
-    names = {quantity.key if quantity else metric for quantity in predicted}
     by_text = defaultdict[str, list[str]](list)  # labels by description of their quantity
     for cell in results.cells:
         if not (quantity := cell.quantity):
@@ -150,6 +148,12 @@ def facts(results: Results) -> list[tuple[str, str]]:
         return counted
     made = [run.resolved for run in runs]
     cells = [[results.runs[run].resolved.seed for run in cell.runs] for cell in results.cells if cell.runs]
+    shown = [cell for cell in results.cells if not cell.known]
+    values = [
+        results.runs[run].values_of(cell.client).get(cell.quantity.key if cell.quantity else metric)
+        for cell in shown
+        for run in cell.runs
+    ]
     per_cell, seeds = {len(own) for own in cells}, {len(set(own)) for own in cells}
     windows = sorted({(run.evaluation.window, run.evaluation.every) for run in made})
     days = [run.kept for run in runs if run.kept]
@@ -158,7 +162,7 @@ def facts(results: Results) -> list[tuple[str, str]]:
     apart = (f"{found:,} of {count:,}{f' ({title})' if title else ''}" for title, found, count in titled)
     found = {
         "protocol": "" if counted else metric,
-        "n": _listed(value.n for run in runs for name, value in run.values.items() if name in names and value.n),
+        "n": _listed(value.n for value in values if value and value.n),
         "measured": ", ".join(f"last {window} rounds, every {every}" for window, every in windows)
         if metric.split(".")[0] in ("last_rounds", "last_position")
         else "",
