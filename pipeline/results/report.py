@@ -36,6 +36,7 @@ from pipeline.workspace import Workspace
 PAGE = "docs/results.md"
 EARLIER = "°"
 """The mark of a number that was obtained with an earlier state of the code."""
+_EARLIER = f"{EARLIER}: by an earlier state of the code, see `pfl ledger list`."
 
 _WRITTEN = "<!-- Written by `pfl ledger report`. -->"
 _PLACE = re.compile(r"(<!-- results: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -98,7 +99,8 @@ def write_report(workspace: Workspace) -> list[Path]:
     def table(place: re.Match[str]) -> str:
         if place[2] not in tables:
             raise UserError(f"README.md: a place for the results of {place[2]!r}, of which no published number is kept")
-        return f"{place[1]}{tables[place[2]].small}\n{place[3]}"
+        small = tables[place[2]].small
+        return f"{place[1]}{small}\n{f'{chr(10)}{_EARLIER}{chr(10)}' if EARLIER in small else ''}{place[3]}"
 
     if readme.is_file():
         files[readme] = _PLACE.sub(table, readme.read_text(encoding="utf-8"))
@@ -142,7 +144,8 @@ def _beside_published(
     for place in layout.places:
         cell = layout.cell(*place)
         if cell and (one := by_labels.get(tuple(cell.labels.values()))):
-            small[place] = f"{one.obtained} ({one.published})"
+            partial = "" if one.runs[0] == one.runs[1] else f" \\[{one.runs[0]}/{one.runs[1]}\\]"
+            small[place] = f"{one.obtained}{_mark(one.ids, old)}{partial} ({one.published})"
     lines, others, why = list[Numbers](), list[Numbers](), dict[str, list[str]]()
     names = dict.fromkeys(name for one in obtained for name in one.elsewhere)
     for one in obtained:
@@ -210,7 +213,7 @@ def _mark(runs: Iterable[str], old: set[str]) -> str:
 
 def _on_earlier_code(runs: Iterable[str], old: set[str]) -> list[str]:
     """Return a list with the line that explains the mark, empty if no number has it."""
-    return [f"{EARLIER}: by an earlier state of the code, see `pfl ledger list`."] if _mark(runs, old) else []
+    return [_EARLIER] if _mark(runs, old) else []
 
 
 def _made(runs: list[Entry]) -> str:
