@@ -12,6 +12,7 @@ from pflcore.settings import METRICS
 from pipeline.cli.common import print_table
 from pipeline.library.study import NotUpToDate, Study, labels_of
 from pipeline.progress import warn
+from pipeline.report.cells import WITHOUT_VALUE
 from pipeline.workspace import Workspace
 
 _CELL = ("obtained_mean", "obtained_std", "n", "published_mean", "published_std", "difference", "verdict")
@@ -42,12 +43,12 @@ def show(frame: pd.DataFrame) -> None:
 
 
 def _cells(table: pd.DataFrame) -> pd.DataFrame:
-    verdicts = table["verdict"].where(table["published_mean"].notna())
+    verdicts = table["verdict"].where(table["published_mean"].notna() | table["verdict"].isin(WITHOUT_VALUE))
     return table.assign(verdict=verdicts)[[*labels_of(table), *_CELL]]
 
 
 def _last_rounds(measured: pd.DataFrame) -> pd.DataFrame:
-    """Return the measurements after each run's last round, in percent except the negative log-likelihood."""
+    """Return the measurements after each run's last round, in percent except losses."""
     last = measured[measured["round"] == measured.groupby("run")["round"].transform("max")]
-    percent = [name for name in ("accuracy", *METRICS) if name in last and name != "nll"]
+    percent = [name for name in ("accuracy", "precision", *METRICS) if name in last and name != "nll"]
     return last.assign(**{name: 100 * last[name] for name in percent})

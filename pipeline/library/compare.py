@@ -13,9 +13,11 @@ from pflcore.errors import UserError
 from pflcore.registry import did_you_mean
 from pipeline.library.found import Found
 from pipeline.library.study import Study, labels_of
+from pipeline.report.cells import DIFFERS
 from pipeline.report.frame import Value
 from pipeline.report.printed import NO_VALUE, format_value, signed
 from pipeline.report.statistics import significant
+from pipeline.spec.metrics import PERCENT, Quantity
 from pipeline.spec.table import ResolvedTable
 
 SAME, BEYOND, CHANCE = "the same", "beyond chance", "within chance"
@@ -26,7 +28,8 @@ Row = dict[Any, Any]
 @dataclass(frozen=True)
 class CellPair:
     """A cell that two tables have in common, as printed, with published values in parentheses. The verdict is one of
-    the constants above. The difference is over the seeds that both cells have, as the test is, if they share two."""
+    the constants above, or ``differs`` for costs that are equal under all seeds. The difference is over the seeds that
+    both cells have, as the test is, if they share two."""
 
     labels: str
     first: str
@@ -44,7 +47,9 @@ def compare(study: Study, first: str, second: str, where: Mapping[str, str] | No
     labels match, or several cells of one table have the same labels.
     """
     where, tables = where or {}, [study.table(spec) for spec in (first, second)]
-    ours, theirs = (_shown(Found.of(study.workspace, spec).table) for spec in (first, second))
+    decimals = Found.of(study.workspace, first).table.decimals
+    metrics = [_metrics(Found.of(study.workspace, spec).table) for spec in (first, second)]
+    ours, theirs = (list(dict.fromkeys(shown for shown, _ in own.values())) for own in metrics)
     if not set(ours) & set(theirs):
         both = f"{first} shows {', '.join(ours)} and {second} shows {', '.join(theirs)}"
         raise UserError(f"{both}; compare tables of one metric")
@@ -73,28 +78,40 @@ def compare(study: Study, first: str, second: str, where: Mapping[str, str] | No
     if not pairs:
         raise UserError(f"{first} and {second} have no cells with the same labels")
     differ = significant([(_by_seed(one), _by_seed(other)) for one, other in pairs.values()])
-    decimals = Found.of(study.workspace, first).table.decimals
-    return [_pair(", ".join(at), *pairs[at], beyond, decimals) for at, beyond in zip(pairs, differ, strict=True)]
+    found = []
+    for (at, (one, other)), beyond in zip(pairs.items(), differ, strict=True):
+        (here, quantity), (there, _) = (
+            own.get(frozenset((axis, row[axis]) for axis in shape), ("", None))
+            for own, row, shape in zip(metrics, (one, other), shapes, strict=True)
+        )
+        if here and there and here != there:  # a cell that a spec no longer has is not known
+            both = f"{first} shows {here} and {second} shows {there}"
+            raise UserError(f"{', '.join(at)}: {both}; choose cells of one metric by --where")
+        found.append(_pair(", ".join(at), one, other, beyond, decimals, quantity))
+    return found
 
 
-def _shown(table: ResolvedTable) -> list[str]:
-    """Return what the cells of a table show, as far as it differs."""
-    shown = [f"{one.key} in {one.unit}".strip() if one else table.metric for one in (at.quantity for at in table.cells)]
-    return list(dict.fromkeys(shown))
+def _metrics(table: ResolvedTable) -> dict[frozenset[tuple[str, str]], tuple[str, Quantity | None]]:
+    """Return what each cell shows, in words and as its quantity, by the labels of the cell."""
+    return {
+        frozenset(cell.labels.items()): (f"{one.key} in {one.unit}".strip() if one else table.metric, one)
+        for cell, one in ((cell, cell.quantity) for cell in table.cells)
+    }
 
 
 def _by_seed(row: Row) -> dict[int, float]:
     return {one["seed"]: one["value"] for one in row["by_seed"]}
 
 
-def _value(row: Row, side: str) -> Value | None:
+def _value(row: Row, side: str, unit: str) -> Value | None:
     mean, std = row[f"{side}_mean"], row[f"{side}_std"]
-    return None if pd.isna(mean) else Value(mean, None if pd.isna(std) else std)
+    return None if pd.isna(mean) else Value(mean, None if pd.isna(std) else std, unit=unit)
 
 
-def _pair(labels: str, one: Row, other: Row, beyond: bool | None, decimals: int) -> CellPair:
-    before, after = (_value(row, "obtained") for row in (one, other))
-    published = [format_value(_value(row, "published"), decimals) for row in (one, other)]
+def _pair(labels: str, one: Row, other: Row, beyond: bool | None, decimals: int, quantity: Quantity | None) -> CellPair:
+    unit = quantity.unit if quantity else PERCENT
+    before, after = (_value(row, "obtained", unit) for row in (one, other))
+    published = [format_value(_value(row, "published", unit), decimals) for row in (one, other)]
     first, second = (
         (format_value(value, decimals) or NO_VALUE) + (f" ({beside})" if beside else "")
         for value, beside in zip((before, after), published, strict=True)
@@ -103,8 +120,11 @@ def _pair(labels: str, one: Row, other: Row, beyond: bool | None, decimals: int)
         return CellPair(labels, first, second, "", NOT_RUN)
     ours, theirs = _by_seed(one), _by_seed(other)
     verdict = SAME if before == after and ours == theirs else {None: ONE_SEED, True: BEYOND, False: CHANCE}[beyond]
+    source, spreads = quantity and quantity.known and quantity.known.source, {before.std, after.std}
+    if source == "plan" or (source == "run" and spreads == {0.0}):  # it does not depend on chance
+        verdict = SAME if before.mean == after.mean else DIFFERS
     difference, shared, note = after.mean - before.mean, ours.keys() & theirs.keys(), ""
     if len(shared) > 1 and ours.keys() != theirs.keys():
         difference = statistics.fmean(theirs[seed] - ours[seed] for seed in sorted(shared))
         note = f" ({len(shared)} shared seeds)"
-    return CellPair(labels, first, second, signed(difference, decimals) + note, verdict)
+    return CellPair(labels, first, second, signed(difference, decimals, unit) + note, verdict)

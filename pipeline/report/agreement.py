@@ -18,8 +18,8 @@ WITHIN_POINTS = (1.0, 2.5, 5.0)
 """Distances in percentage points; the report counts obtained values within each distance of the published one."""
 AGREEMENT_LEGEND = (
     f"Against the published values: distances are in percentage points; verdicts are on cells with {FEWEST_SEEDS} "
-    "seeds of ours or more; order of rows: rank correlations of the obtained with the published values of a column, "
-    "Spearman / Kendall (τ-b); comparisons are those that claims make, as far as cells are obtained."
+    "seeds of ours or more, not all equal; order of rows: rank correlations of the obtained with the published values "
+    "of a column, Spearman / Kendall (τ-b); comparisons are those that claims make, as far as cells are obtained."
 )
 
 
@@ -87,8 +87,8 @@ class Agreement:
             counts = zip(count_within(self.differences), WITHIN_POINTS, strict=True)
             distances = ", ".join(f"{count} within {points:g}" for count, points in counts)
             found["distance in points"] = f"{distances}; median {statistics.median(map(abs, self.differences)):.2f}"
-            fewer = len(self.differences) - self.verdicts.total()
-            verdicts = {**{name: self.verdicts[name] for name in (WITHIN, BEYOND)}, "with fewer seeds": fewer}
+            others = len(self.differences) - self.verdicts.total()
+            verdicts = {**{name: self.verdicts[name] for name in (WITHIN, BEYOND)}, "without a verdict": others}
             found["verdicts"] = ", ".join(f"{count} {name}" for name, count in verdicts.items() if count)
         if self.orders:
             several = len({order.table for order in self.orders}) > 1

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import statistics
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from pflcore.settings import METRICS
 from pipeline.report.frame import LAST_TEN, Frame, Measured, Value
@@ -38,6 +38,8 @@ class Cell:
         runs: Ids, one per combination of the averaged axes; empty if no run is planned. `n` of these runs have a value.
         noise: How far obtained and published value may differ by chance; None if no verdict depends on it.
         last: The value after the last round, if `obtained` is the mean of the last ten measurements; else None.
+        by_seed: The mean under each seed of which all runs have a value. The cell is `uneven` if of a seed only some
+            have one: its mean is then over unlike runs, so it is neither the best nor judged.
         tied: Whether seeds cannot distinguish it from the best of its column; None for the best, and for too few seeds.
         misprint: The printed text, if the paper's value is a misprint; `published` is None then.
         explained: Why obtained and published value differ, if that is known; else "".
@@ -57,6 +59,7 @@ class Cell:
     best_obtained: bool = False
     best_published: bool = False
     by_seed: dict[int, float] = field(default_factory=dict)
+    uneven: bool = False
     tied: bool | None = None
     quantity: Quantity | None = None
     misprint: str = ""
@@ -145,7 +148,7 @@ def _judge(cell: Cell, planned: TableCell, profile: str) -> None:
     elif cell.counted:  # counts do not depend on chance
         cell.verdict = DIFFERS
     else:
-        seeds = list(cell.by_seed.values())
+        seeds = [] if cell.uneven else list(cell.by_seed.values())
         cell.verdict, cell.noise = beside_published(seeds, cell.published.mean, cell.published.std)
 
 
@@ -168,9 +171,11 @@ def _cell(table: ResolvedTable, planned: TableCell, runs: list[Measured]) -> Cel
     unreached = of_curve and any(run.made and metric not in run.values_of(planned.client) for run in runs)
     known = [(run.resolved.seed, run.values_of(planned.client)) for run in runs if not (diverged or unreached)]
     known = [(seed, values) for seed, values in known if metric in values]
-    by_seed = defaultdict[int, list[float]](list)
-    for seed, values in known:
-        by_seed[seed].append(values[metric].mean)
+    means, by_seed = [values[metric].mean for _, values in known], defaultdict[int, list[float]](list)
+    for (seed, _), mean in zip(known, means, strict=True):
+        by_seed[seed].append(mean)
+    asked = Counter(run.resolved.seed for run in runs)
+    whole = {seed: statistics.fmean(several) for seed, several in by_seed.items() if len(several) == asked[seed]}
     verdict = ""
     if diverged:
         verdict = DIVERGED
@@ -187,12 +192,13 @@ def _cell(table: ResolvedTable, planned: TableCell, runs: list[Measured]) -> Cel
         verdict=verdict,
         last=_average([values["final"] for _, values in known], 0, unit) if metric == LAST_TEN else None,
         client=planned.client,
-        by_seed={seed: statistics.fmean(several) for seed, several in by_seed.items()},
+        by_seed=whole,
+        uneven=len(whole) < len(by_seed),
         quantity=quantity,
         figure=PRECISION if any("figure" in run.facts for run in runs) else heading,
     )
-    if known and cell.counted:
-        cell.obtained = replace(known[0][1][metric], unit=unit)
+    if cell.counted and len({*means}) == 1:  # a count is the same for every seed
+        cell.obtained = Value(means[0], unit=unit)
     if printed:
         text = printed.printed
         cell.published = Value(printed.mean, printed.std, unit=unit, printed=text) if printed.mean is not None else None
@@ -226,7 +232,7 @@ def _mark_best(table: ResolvedTable, cells: list[Cell]) -> None:
         printed = {at: sign * cell.published.mean for at, cell in enumerate(column) if cell.published}
         for at in _least(printed, table.decimals):
             column[at].best_published = True
-        scores = {at: sign * cell.obtained.mean for at, cell in enumerate(column) if cell.obtained}
+        scores = {at: sign * cell.obtained.mean for at, cell in enumerate(column) if cell.obtained and not cell.uneven}
         if scores and table.profile != SMOKE:
             best, *others = sorted(scores, key=lambda at: (scores[at], at))
             ties = tied_with(column[best], [column[at] for at in others])

@@ -28,8 +28,9 @@ def weakest_pairs(judgements: Sequence[Judgement], decimals: int) -> PlainTable:
             effect = pair.effect
             known, low, high = bool(effect.n) and math.isfinite(effect.low), effect.low, effect.high
             row += [pair.sides, pair.at, *(format_value(value, decimals) for value in pair.values)]
-            row.append(signed(effect.difference, decimals, pair.values[0].unit))
-            row.append(" to ".join(signed(end, decimals) for end in (low, high) if low < high < math.inf))
+            unit = pair.values[0].unit
+            row.append(signed(effect.difference, decimals, unit))
+            row.append(" to ".join(signed(end, decimals, unit) for end in (low, high) if low < high < math.inf))
             row += [f"{effect.p:.3f}" if known else ""]
             row += [f"{pair.corrected:.3f}" if known and pair.surplus < 0 else ""]
             row += ["" if effect.n is None else str(effect.n), f"{margin:g}" if margin else ""]

@@ -81,7 +81,7 @@ class Pair:
         A claim holds if all its pairs hold; each has to do so by itself, and more pairs make this no likelier. One
         failing pair is enough against a claim, and of many pairs one fails by chance, so the corrected p counts there.
         """
-        if self.effect.n == 1:
+        if self.effect.n in (0, 1):
             return ONE_SEED
         if self.surplus > 0 and self.effect.p <= LEVEL:
             return HOLDS
@@ -144,13 +144,13 @@ class _Values:
         """Return a weighted sum of cells, with its standard deviation if that is known."""
         if len(terms) == 1:
             return self.of(terms[0][0])
-        mean = math.fsum(weight * self.of(cell).mean for cell, weight in terms)
+        mean, unit = math.fsum(weight * self.of(cell).mean for cell, weight in terms), self.of(terms[0][0]).unit
         if self.paired:
             seeds = _by_seed(terms)
-            return Value(mean, float(seeds.std()) if len(seeds) > 1 else None)
+            return Value(mean, float(seeds.std()) if len(seeds) > 1 else None, unit=unit)
         stds = [(self.of(cell).std, weight) for cell, weight in terms]
         known = any(std is not None for std, _ in stds)
-        return Value(mean, math.hypot(*(weight * (std or 0.0) for std, weight in stds)) if known else None)
+        return Value(mean, math.hypot(*(weight * (std or 0.0) for std, weight in stds)) if known else None, unit=unit)
 
     def effect(self, terms: Terms, margin: float) -> Effect:
         """Return a weighted sum of cells, judged against the margin of the claim."""
@@ -261,7 +261,8 @@ def _measure(claim: TableClaim, one: list[Cell], other: list[Cell], values: _Val
     labels = {axis: label for axis, label in one[0].labels.items() if axis not in (*claim.side, *claim.over)}
     if claim.form == "steadier" and not claim.over:
         theirs, ours, effect = values.spreads(other[0], one[0], claim.margin)
-        sides = Value(ours), Value(theirs)
+        unit = values.of(one[0]).unit
+        sides = Value(ours, unit=unit), Value(theirs, unit=unit)
     elif claim.form == "within":
         high, low = _ends(one, values)
         sides, effect = _one_range(one, high, low, values, claim.margin)

@@ -125,13 +125,17 @@ def legible(name: str) -> str:
 
 
 def csv_text(frame: pd.DataFrame) -> str:
-    """Return a table as CSV, the same bytes for the same table. A text that a spreadsheet would execute gets an
-    apostrophe in front."""
+    """Return a table as CSV, the same bytes for the same table: whole numbers in full, others with six digits. A text
+    that a spreadsheet would execute gets an apostrophe in front."""
     shown = frame.rename(columns=_inert)
     for place, kind in enumerate(shown.dtypes):
         if kind.kind not in "biuf":
             shown.isetitem(place, shown.iloc[:, place].map(_inert).to_numpy())
-    return str(shown.to_csv(float_format="%.6g", lineterminator="\n", index=False))
+    return str(shown.to_csv(float_format=_digits, lineterminator="\n", index=False))
+
+
+def _digits(number: Any) -> str:
+    return f"{number:.0f}" if number.is_integer() and abs(number) < 1e15 else f"{number:.6g}"
 
 
 def _inert(value: Any) -> Any:

@@ -64,7 +64,7 @@ _MARKS = (
     "% over all comparisons of a column, Holm); cells that do not share two seeds are not judged and have no mark.",
     f"{NO_VALUE}: not run yet, or not to be counted before training; diverged: training of at least one run of the "
     "cell ended in non-finite numbers; not reached: at least one run never had the accuracy; [n/m]: n of the cell's m "
-    "runs are done.",
+    "runs are done; while a seed is partly done, the cell is neither the best nor judged.",
     "± of a cell of several runs: population standard deviation over them.",
     "Published values are in parentheses and have a best of their own; *: the paper quotes it from an earlier paper; "
     f"{MISPRINT}: printed so, though it cannot be (see Notes); {UNPLANNED}: no run is planned.",
@@ -79,6 +79,7 @@ _PRECISION = (
     "mAP in place of accuracy: mean average precision at an overlap of one half (COCO's, 101 recalls; difficult "
     "objects do not count), the mean over clients."
 )
+_NOVEL = "Of runs with novel clients the other clients alone are measured, but for what is on all samples."
 _BENIGN = "Of runs with attackers the other clients alone are measured."
 _PRIVACY = "Runs with privacy are differentially private for a client with ε = {} at δ = {} (RDP)."
 _COUNTED = (
@@ -106,11 +107,14 @@ def legend(results: Results) -> str:
         sentences.append(VIEWS_LEGEND)
     if results.layout.figure == PRECISION:
         sentences.append(_PRECISION)
-    if metric == LAST_TEN:
+    if metric == LAST_TEN or any(cell.last for cell in results.cells):
         sentences.append(TWO_NUMBERS)
     if results.table.derived:
         sentences.append(_RANKS)
     conditions = [run.resolved.record["condition"] for run in results.runs.values() if run.resolved.condition]
+    partitions = (run.resolved.record["partition"] for run in results.runs.values())
+    if any(value for one in partitions for name, value in one.items() if name.startswith("novel_")):
+        sentences.append(_NOVEL)
     if any(one["name"] == "attack" for one in conditions):
         sentences.append(_BENIGN)
     epsilons = [run.facts["epsilon"] for run in results.runs.values() if run.facts.get("epsilon") is not None]
@@ -124,8 +128,6 @@ def legend(results: Results) -> str:
 def facts(results: Results) -> list[tuple[str, str]]:
     """Return the facts of a table and its runs; several values of a fact are in ascending order."""
     table, metric, runs = results.table, results.table.metric, results.runs.values()
-    predicted = [cell.quantity for cell in results.cells if not (cell.quantity and cell.quantity.known)]
-    names = {quantity.key if quantity else metric for quantity in predicted}
     by_text = defaultdict[str, list[str]](list)  # labels by description of their quantity
     for cell in results.cells:
         if not (quantity := cell.quantity):
@@ -146,6 +148,12 @@ def facts(results: Results) -> list[tuple[str, str]]:
         return counted
     made = [run.resolved for run in runs]
     cells = [[results.runs[run].resolved.seed for run in cell.runs] for cell in results.cells if cell.runs]
+    shown = [cell for cell in results.cells if not cell.known]
+    values = [
+        results.runs[run].values_of(cell.client).get(cell.quantity.key if cell.quantity else metric)
+        for cell in shown
+        for run in cell.runs
+    ]
     per_cell, seeds = {len(own) for own in cells}, {len(set(own)) for own in cells}
     windows = sorted({(run.evaluation.window, run.evaluation.every) for run in made})
     days = [run.kept for run in runs if run.kept]
@@ -154,7 +162,7 @@ def facts(results: Results) -> list[tuple[str, str]]:
     apart = (f"{found:,} of {count:,}{f' ({title})' if title else ''}" for title, found, count in titled)
     found = {
         "protocol": "" if counted else metric,
-        "n": _listed(value.n for run in runs for name, value in run.values.items() if name in names and value.n),
+        "n": _listed(value.n for value in values if value and value.n),
         "measured": ", ".join(f"last {window} rounds, every {every}" for window, every in windows)
         if metric.split(".")[0] in ("last_rounds", "last_position")
         else "",

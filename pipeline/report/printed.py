@@ -123,11 +123,12 @@ def print_cell(cell: Cell | None, decimals: int) -> PrintedCell:
 def _comparison(cell: Cell, difference: float | None, decimals: int) -> str:
     if difference is None:
         return ""
-    words = [signed(difference, decimals, cell.quantity.unit if cell.quantity else PERCENT)]
+    unit = cell.quantity.unit if cell.quantity else PERCENT
+    words = [signed(difference, decimals, unit)]
     if cell.verdict != NO_VERDICT:
         words.append(cell.verdict)
     if cell.noise is not None:
-        words.append(f"({cell.noise:.{decimals}f})")
+        words.append(f"({_scaled(cell.noise, decimals, unit)})")
     return " ".join(words)
 
 

@@ -7,7 +7,7 @@ import re
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,11 @@ from pipeline.report.agreement import AGREEMENT_LEGEND
 from pipeline.report.cells import DIVERGED, Cell
 from pipeline.report.drawing.sections import PlainTable, counted, drop_constant_columns
 from pipeline.report.formats import aligned, escape_latex, inline_svg, sized_svg, without_repeats
+from pipeline.report.frame import Measured
 from pipeline.report.printed import NO_VALUE, PrintedCell, format_value
 from pipeline.report.settings import settings_of, text_of
 from pipeline.report.spec_report import CLAIM_STATES, STATES, Part, SpecReport, banner_of
+from pipeline.spec.metrics import QUANTITIES
 from pipeline.spec.table import train_stage
 from pipeline.workspace import KEPT_STAGES, PAPER, shard_path
 
@@ -245,7 +247,7 @@ def details(reports: Iterable[SpecReport]) -> Markup:
         for run in report.results.runs.values():
             known = [("run", run.id)]
             known += [(name, text_of(run.facts[fact])) for name, fact in _DETAILS.items() if fact in run.facts]
-            known += [(f"metric {name}", format_value(value, table.decimals)) for name, value in run.values.items()]
+            known += [(f"metric {name}", _of_run(run, name, None, table.decimals)) for name in run.values]
             if table.profile == PAPER:  # other profiles have a workspace of their own
                 stage = f"{shard_path(run.resolved.federation_id)}:{train_stage(run.resolved)}"
                 known.append(("command", f"dvc repro {KEPT_STAGES if run.kept else stage}"))
@@ -279,12 +281,18 @@ def _opened(report: SpecReport, cell: Cell | None, text: PrintedCell) -> dict[st
     }
     outcomes = []
     for run in (report.results.runs[run] for run in cell.runs):
-        value = format_value(run.values_of(cell.client).get(key), report.table.decimals)
+        value = _of_run(run, key, cell.client, report.table.decimals)
         without = DIVERGED if run.diverged else NO_VALUE if run.made else "not run yet"
         outcomes.append((run.id, f"seed {run.resolved.seed}: {value or without}"))
     title = (*cell.key(layout.row_axes), layout.column_title(cell.key(layout.column_axes)))
     known = [(name, value) for name, value in facts.items() if value]
     return {"title": " · ".join(filter(None, title)), "facts": known, "runs": outcomes}
+
+
+def _of_run(run: Measured, key: str, client: int | None, decimals: int) -> str:
+    """Return a run's value of a metric or a quantity in its unit; "" if it has none."""
+    value, kind = run.values_of(client).get(key), QUANTITIES.get(key.split(" ")[0])
+    return format_value(replace(value, unit=kind.unit) if value and kind else value, decimals)
 
 
 _HELPERS = {"states": STATES, "claim_states": CLAIM_STATES, "agreement_legend": AGREEMENT_LEGEND, "data": details}

@@ -144,7 +144,8 @@ class SpecReport:
 
     @cached_property
     def has_published(self) -> bool:
-        return any(cell.published for cell in self.results.cells)
+        """Whether a cell has a published value, which may be a misprint."""
+        return any(cell.published or cell.misprint for cell in self.results.cells)
 
     @cached_property
     def caption(self) -> tuple[str, str]:

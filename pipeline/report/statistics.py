@@ -28,7 +28,7 @@ WITHIN, BEYOND, NO_VERDICT = "within noise", "beyond noise", "no verdict"
 NOISE_LEGEND = (
     "Noise: a difference is beyond noise where its 95 % interval excludes zero (for a claim: its margin), and within "
     "noise otherwise. The interval is by t over our seeds; a printed ± counts as the standard deviation of the printed "
-    f"value. Beside a published value fewer than {FEWEST_SEEDS} seeds of ours have no verdict."
+    f"value. Beside a published value fewer than {FEWEST_SEEDS} seeds of ours, or equal ones, have no verdict."
 )
 
 

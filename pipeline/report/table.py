@@ -17,7 +17,7 @@ from pipeline.report.cells import ACCURACY, PRECISION, Cell, Key, collect_cells,
 from pipeline.report.frame import LAST_TEN, Frame, Measured
 from pipeline.report.printed import headed, short, titled
 from pipeline.report.statistics import significant
-from pipeline.spec.table import ResolvedTable
+from pipeline.spec.table import ResolvedTable, TableCell
 
 _COLUMNS = {
     **dict.fromkeys(("published_mean", "published_std"), pa.float64()),
@@ -147,8 +147,13 @@ class Results:
         return replace(self, layout=self.layout.of_runs())
 
     def under(self, protocol: str) -> Results:
-        """Return the results of the same runs under another protocol, which may be one that no spec can name."""
-        return Results.of(self.table.model_copy(update={"metric": protocol}), self.frame)
+        """Return the results of the same runs under another protocol, which may be one that no spec can name. Views of
+        cells stay as they are."""
+        cells, other = list[TableCell](), {"metric": protocol}
+        for cell in self.table.cells:
+            quantity = cell.quantity and cell.quantity.model_copy(update=other)
+            cells.append(cell.model_copy(update={"quantity": quantity}))
+        return Results.of(self.table.model_copy(update={**other, "cells": cells}), self.frame)
 
     @property
     def selections(self) -> dict[str, str]:
@@ -223,7 +228,8 @@ class Results:
         """Return one row per cell as the columns of a ``table/2`` artifact. ``runs`` has run ids joined by spaces,
         ``kept_since`` the last day on which a kept run of the cell was obtained. Unknown values are null. Raises
         :class:`UserError` if an axis has the name of another column."""
-        more = {_LAST: pa.float64()} if self.table.metric == LAST_TEN else {}
+        last = self.table.metric == LAST_TEN or any(cell.last for cell in self.cells)
+        more = {_LAST: pa.float64()} if last else {}
         more |= {one.name: pa.float64() for one in self.derived}
         if taken := [axis for axis in self.table.axes if axis in ("spec", _LAST, *_COLUMNS, *more)]:
             message = f"an axis cannot be named {taken[0]!r}, which is a column of every report"

@@ -39,6 +39,7 @@ PAGE = "docs/results.md"
 EARLIER = "°"
 """The mark of a number that was obtained with an earlier state of the code."""
 REACHED = "reached in round"
+_EARLIER = f"{EARLIER}: by an earlier state of the code, see `pfl ledger list`."
 
 _WRITTEN = "<!-- Written by `pfl ledger report`. -->"
 _PLACE = re.compile(r"(<!-- results: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -94,7 +95,8 @@ def write_report(workspace: Workspace) -> list[Path]:
     def table(place: re.Match[str]) -> str:
         if place[2] not in tables:
             raise UserError(f"README.md: a place for the results of {place[2]!r}, of which no published number is kept")
-        return f"{place[1]}{tables[place[2]].small}\n{place[3]}"
+        small = tables[place[2]].small
+        return f"{place[1]}{small}\n{f'{chr(10)}{_EARLIER}{chr(10)}' if EARLIER in small else ''}{place[3]}"
 
     if readme.is_file():
         files[readme] = _PLACE.sub(table, readme.read_text(encoding="utf-8"))
@@ -129,7 +131,9 @@ def _section(report: SpecReport, entries: Mapping[str, Entry], old: set[str]) ->
     cells, grid = compared or [cell for cell in layout.cells if cell.obtained], dict[tuple[Key, Key], str]()
     for cell in cells:
         printed = print_cell(cell, table.decimals)
-        text = f" ({printed.published})" if compared else printed.more + _mark(cell.runs, old)
+        partial = "" if cell.n == len(cell.runs) else f" \\[{cell.n}/{len(cell.runs)}\\]"
+        mark = _mark(cell.runs, old)
+        text = f"{mark}{partial} ({printed.published})" if compared else printed.more + mark
         grid[cell.key(layout.row_axes), cell.key(layout.column_axes)] = printed.obtained + text
     small = _grid(layout, grid, "" if compared else NO_VALUE)
     runs = [run for run in dict.fromkeys(run for cell in cells for run in cell.runs) if run in entries]
@@ -137,7 +141,7 @@ def _section(report: SpecReport, entries: Mapping[str, Entry], old: set[str]) ->
     if not compared and any(cell.last for cell in cells):
         words.append(TWO_NUMBERS)
     if _mark(runs, old):
-        words.append(f"{EARLIER}: by an earlier state of the code, see `pfl ledger list`.")
+        words.append(_EARLIER)
     if any(cell.quoted for cell in compared):
         words.append("*: the paper quotes this value from an earlier paper.")
     why = defaultdict[str, list[str]](list)

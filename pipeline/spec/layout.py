@@ -153,7 +153,13 @@ def resolve_table(
     if layout.published is not None:
         path = inside(spec.specs_dir, document, ("table", "published"), layout.published)
         units = any(_number_of(layout, point.labels).known for point in grid.points)
-        published = read_published(path, shown(path, spec.specs_dir), axes, units=units)
+        published = read_published(
+            path,
+            shown(path, spec.specs_dir),
+            axes,
+            units=units,
+            score=lambda labels: SCORED.get(_number_of(layout, labels).metric or ""),
+        )
     labels, clients = _labels(axes, grid, published), _clients(layout, grid, runs)
     values = {tuple(row.labels.values()): row.value for row in published}
     of_cell: dict[tuple[str, ...], dict[str, None]] = {}

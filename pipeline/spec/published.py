@@ -10,12 +10,13 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from pflcore.errors import UserError
 from pflcore.registry import did_you_mean
+from pflcore.settings import LOWER
 from pipeline.spec.metrics import read_printed
 from pipeline.spec.table import Published
 from pipeline.spec.yamlfile import read_text, show
@@ -33,8 +34,16 @@ class PublishedRow(NamedTuple):
     where: str
 
 
-def read_published(path: Path, label: str, axes: list[str], *, units: bool = False) -> list[PublishedRow]:
-    """Read published values: percentages, or with `units` quantities. Raises :class:`UserError` with file and line."""
+def read_published(
+    path: Path,
+    label: str,
+    axes: list[str],
+    *,
+    units: bool = False,
+    score: Callable[[Mapping[str, str]], str | None] = lambda labels: None,
+) -> list[PublishedRow]:
+    """Read published values: accuracies and other metrics, or with `units` quantities. `score` returns the metric of a
+    line by its labels, None for accuracy. Raises :class:`UserError` with file and line."""
     rows: dict[tuple[str, ...], PublishedRow] = {}
     header: list[str] = []
     columns = [*axes, *_VALUES]
@@ -53,16 +62,18 @@ def read_published(path: Path, label: str, axes: list[str], *, units: bool = Fal
     if not header:
         raise UserError(f"{label}:1: the file is empty; its first line names the columns {', '.join(columns)}")
     if not units:
-        _check_percent(list(rows.values()), label)
+        _check_percent([(row, score(row.labels)) for row in rows.values()], label)
     return list(rows.values())
 
 
-def _check_percent(rows: list[PublishedRow], label: str) -> None:
-    """Raise :class:`UserError` for accuracies below 0 or above 100, or if several are there and all at most 1."""
-    means = [(row.value.mean, row.where) for row in rows if row.value.mean is not None]
-    for mean, where in means:
-        _check(0 <= mean <= 100, where, "mean", f"an accuracy of {mean:g} percent is not between 0 and 100")
-    if len(means) > 1 and max(mean for mean, _ in means) <= 1:
+def _check_percent(rows: list[tuple[PublishedRow, str | None]], label: str) -> None:
+    """Raise :class:`UserError` for percentages below 0 or above 100, or if several accuracies are all at most 1.
+    `rows` have their metrics; a likelihood is no percentage, and an error may be small."""
+    for mean, where in [(row.value.mean, row.where) for row, score in rows if score != "nll"]:
+        message = f"an accuracy of {mean or 0.0:g} percent is not between 0 and 100"
+        _check(mean is None or 0 <= mean <= 100, where, "mean", message)
+    high = [row.value.mean for row, score in rows if score not in LOWER and row.value.mean is not None]
+    if len(high) > 1 and max(high) <= 1:
         raise UserError(f"{label}: all accuracies are at most 1; write them in percent, not as fractions")
 
 

@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, ScalarFormatter
 from numpy.typing import ArrayLike, NDArray
 
+from pflcore.settings import USUAL
 from pipeline.report.cells import ACCURACY, PRECISION
 from pipeline.report.drawing.panels import MAX_PANELS, Style, draw_panels, grid_shape, left_out, name_lines
 from pipeline.report.drawing.sections import Picture, PlainTable, Section, counted
@@ -31,6 +32,7 @@ _VISITS = (
     " A local epoch of all clients visits each sample once. Work beyond local epochs is not counted: a second model, "
     "inner steps of a method, tuning before a measurement."
 )
+_USUAL = " Of personal models on their own test samples, after aggregation, though the table shows others."
 _ADAPTATION = (
     "Accuracy on the novel clients' test samples while one part of the model is tuned on their training samples and "
     "the rest stays as it was trained; epoch 0 is before. Of several runs the mean is shown."
@@ -59,13 +61,17 @@ def draw_values(data: TableData) -> Section:
 
 def draw_boxes(data: TableData) -> Section:
     """Draw the spread of each cell's runs as box plots, with their means. CSV: a line per run."""
-    values = data.results.frame.values
-    runs = data.place(values[values["metric"] == data.table.metric], single=True).rename(columns={"mean": "accuracy"})
     if data.table.quantities:
         return OF_QUANTITIES
+    if data.quantity and data.quantity.relative:
+        return Section("Its numbers are shares of other rows; a run by itself has none.")
+    values, metric = data.results.frame.values, data.quantity.key if data.quantity else data.table.metric
+    runs = data.place(values[values["metric"] == metric], single=True).rename(columns={"mean": "accuracy"})
+    axes, shown = data.axes(runs), data.cells.dropna(subset="mean")
+    there = {*shown[axes].itertuples(index=False, name=None)}  # not those of which a run never reached an accuracy
+    runs = runs[[key in there for key in runs[axes].itertuples(index=False, name=None)]]
     if runs.empty:
         return _NOTHING
-    axes = data.axes(runs)
     by_cell = runs.groupby(axes, observed=True)["accuracy"]
     spreads = {key: own.to_numpy() for key, own in by_cell}
 
@@ -190,7 +196,7 @@ def draw_curves(data: TableData, work: bool = False) -> Section:
     """Draw a curve per cell over the rounds that all of its runs measured. CSV: a column per cell.
 
     With `work` curves are over visits of a training sample (:func:`_visits`, summed over rounds). There is then no
-    picture if all rounds in a panel have as many, or if steps are counted instead of epochs.
+    picture if all rounds in a panel have as many, or if they are unknown or differ between the runs of a cell.
     """
     if data.table.quantities:
         return OF_QUANTITIES
@@ -204,11 +210,12 @@ def draw_curves(data: TableData, work: bool = False) -> Section:
     if curves.empty:
         return _NOTHING
     if work:
-        visits = frame.groupby(axes, observed=True)["run"].first().map(_visits(data)).rename("visits")
+        by_cell = frame.assign(visits=frame["run"].map(_visits(data))).groupby(axes, observed=True)["visits"]
+        visits = by_cell.first().where(by_cell.nunique() == 1)
         curves = curves.join(visits, on=axes)
         by_panel = curves.groupby("panel", observed=True)["visits"]
         if curves["visits"].isna().any() or (by_panel.max() < 1.05 * by_panel.min()).all():
-            return Section("The rounds of all methods visit a sample equally often, or count steps instead of epochs.")
+            return Section("Rounds visit a sample equally often, or it is not known before how often.")
         curves["round"] *= curves["visits"]
     measure = PRECISION if data.measure == PRECISION else ACCURACY  # even if the table has another metric
     name, unit, over = "curves", "round", "communication rounds"
@@ -227,6 +234,7 @@ def draw_curves(data: TableData, work: bool = False) -> Section:
     alt = f"Test {measure} over {over}, {counted(len(last), 'curve')}; the highest ends at {ends}."
     what = "Pooled test accuracy" if measure == ACCURACY else "Mean average precision, the mean over clients,"
     text = f"{what} over {over}{'; in cells of one client, its own' if data.table.clients else ''}."
+    text += _USUAL * bool(data.quantity and data.quantity.view != USUAL)
     text += _VISITS * work
     if close:
         text += " The axis of accuracies is logarithmic in the error; curves leave it below."
@@ -237,12 +245,13 @@ def draw_curves(data: TableData, work: bool = False) -> Section:
 
 
 def _visits(data: TableData) -> dict[str, float]:
-    """Return by run how often a round uses a training sample, the mean over all samples; nan if steps are counted."""
+    """Return by run how often a round uses a training sample, the mean over all samples; nan if steps are counted, or
+    if sampled clients are absent or do fewer steps."""
     visits = {}
     for name, planned in data.results.runs.items():
         run = planned.resolved.with_chosen(planned.facts.get("chosen") or {})
         used = run.cohort / run.clients * run.training.local_epochs
-        visits[name] = math.nan if run.training.local_steps else used
+        visits[name] = math.nan if run.training.local_steps or run.condition == "availability" else used
     return visits
 
 

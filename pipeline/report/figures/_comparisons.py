@@ -126,11 +126,14 @@ def draw_protocols(data: TableData) -> Section:
     """Draw ranks under each protocol; only a sentence if nothing is measured. CSV: protocol, mean, std, rank, tied."""
     if data.table.quantities:
         return OF_QUANTITIES
-    of = data.table.metric.partition(".")[2]  # protocols of the table's score alone, and of the usual view
-    known = {name for run in data.results.runs.values() for name in run.values} - {"validation"}
-    measured = {name for name in known if name.partition(".")[2] == of and " " not in name}
+    if data.quantity and data.quantity.known:
+        return Section("Its numbers are costs, which are under no protocol.")
+    own, view = data.table.metric_of(data.quantity), data.quantity.view.words if data.quantity else ""
+    of = own.partition(".")[2]  # protocols of the table's score alone, and of its view
+    known = {name.partition(" ") for run in data.results.runs.values() for name in run.values}
+    measured = {name for name, _, at in known if name.partition(".")[2] == of and at == view} - {"validation"}
     protocols = [f"{name}.{of}".rstrip(".") for name in PROTOCOL_NAMES]
-    order = dict.fromkeys((data.table.metric, *protocols, *sorted(measured)))
+    order = dict.fromkeys((own, *protocols, *sorted(measured)))
     under = {name: data.results.under(name) for name in order if name in measured}
     frames = dict[str, pd.DataFrame]()
     for name, results in under.items():
@@ -204,8 +207,10 @@ def _claims(verdicts: pd.DataFrame) -> list[str]:
 def draw_ranks(data: TableData) -> Section:
     """Draw mean ranks of rows that have a number in every column, and join those that do not differ by Nemenyi's test
     (Demšar, 2006, figure 1); only a sentence if there are too few. CSV: mean_rank."""
+    if {*data.table.quantities} & {*data.table.rows}:
+        return OF_QUANTITIES
     cells = data.cells
-    scores = data.sign * cells["mean"].where(cells["complete"]).round(data.table.decimals)
+    scores = cells["sign"] * cells["mean"].where(cells["complete"]).round(data.table.decimals)
     every = cells.assign(score=scores).pivot(index="series", columns="panel", values="score")
     whole = every.dropna()
     columns, rows = len(whole.columns), len(whole)

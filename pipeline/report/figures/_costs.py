@@ -46,7 +46,7 @@ def draw_resources(data: TableData) -> Section:
     costs["stored"] = costs["kept"] + costs["received"]
     costs["up"], costs["down"] = (costs["bytes_up"] / 4).round(), (costs["bytes_down"] / 4).round()
     printed = costs.map(lambda count: NO_VALUE if pd.isna(count) else f"{int(count):,}")
-    costs["relative"] = costs["macs"] / cells["of"].first()
+    costs["relative"] = costs["macs"] / cells["of"].mean()
     ratios = costs["relative"].map("{:.2f}".format) + cells["star"].first()
     printed["relative"] = ratios.where(costs["relative"].notna(), NO_VALUE)
     lines = costs[_IN_DATA].astype(dict.fromkeys(_IN_DATA[:-1], "Int64")).reset_index()

@@ -42,6 +42,7 @@ class TableData:
     Attributes:
         table: The resolved table.
         rows, columns: The row axes and the column axes, as columns of the frames.
+        quantity: What all cells show, if no axis chooses quantities; None for the table's metric in the usual view.
         sign: 1, or -1 if lower numbers are better.
         measure: The label of an axis for the values, such as ``accuracy (%)`` or ``mAP (%)``.
     """
@@ -49,7 +50,9 @@ class TableData:
     def __init__(self, results: Results) -> None:
         self.results, self.table, self.measure = results, results.table, results.layout.figure
         self.rows, self.columns = ([f"axis.{axis}" for axis in axes] for axes in (self.table.rows, self.table.columns))
-        self.sign = -1.0 if self.table.lower() else 1.0
+        shown = [cell.quantity for cell in self.table.cells if not self.table.quantities]
+        self.quantity = shown[0] if shown else None
+        self.sign = -1.0 if self.table.lower(self.quantity) else 1.0
 
     def axes(self, frame: pd.DataFrame) -> list[str]:
         """Return the axes that a frame has, or ``series``; frames of runs lack axes over clients or quantities."""
@@ -58,13 +61,15 @@ class TableData:
     @cached_property
     def cells(self) -> pd.DataFrame:
         """A line per cell: mean, std, n (runs), complete (whether these are all planned ones), tied (with the best of
-        its column by seeds), published_mean, published_std."""
+        its column by seeds), sign (-1 if lower numbers are better), published_mean, published_std."""
         axes, numbers = self.table.axes, ("mean", "std", "published_mean", "published_std")
         lines = []
         for cell in self.results.layout.cells:
             values = [getattr(of, name, None) for of in (cell.obtained, cell.published) for name in ("mean", "std")]
-            lines.append((*cell.key(axes), *values, cell.n, cell.complete, cell.tied))
-        frame = pd.DataFrame(lines, columns=[*(f"axis.{axis}" for axis in axes), *numbers, "n", "complete", "tied"])
+            sign = -1.0 if self.table.lower(cell.quantity) else 1.0
+            lines.append((*cell.key(axes), *values, cell.n, cell.complete, cell.tied, sign))
+        columns = [*(f"axis.{axis}" for axis in axes), *numbers, "n", "complete", "tied", "sign"]
+        frame = pd.DataFrame(lines, columns=columns)
         return self._in_order(frame.astype(dict.fromkeys(numbers, float) | {"complete": bool}), self.results.layout)
 
     def place(self, rows: pd.DataFrame, *, single: bool = False, diverged: bool = False) -> pd.DataFrame:

@@ -7,11 +7,15 @@ import pytest
 from support.command import pfl as pfl
 from support.mistakes import line_of
 from support.project import make_project, spec
-from support.report_demo import by_seed, cell, report, table
+from support.report_demo import RECORD, by_seed, cell, report, table, with_records, write_evaluation
 
 from pflcore.errors import UserError
 from pipeline.library import compare as tables
 from pipeline.library.study import Study
+from pipeline.spec.metrics import Quantity
+
+FITTING = {"name": "convnet", "kernel": 3, "padding": 1}
+"""A backbone for images as small as the digits."""
 
 FAR = [80.0, 81.0, 82.0, 80.0, 81.0, 82.0]
 CELLS = {  # values by seed in the first table, in the second one, and what is said of the two
@@ -79,6 +83,51 @@ def test_cells_of_two_tables(tmp_path):
         ("f", "h"): "h: its report has not been made; type `pfl run h`",
     }.items():
         assert re.fullmatch(line, line_of(tables.compare, study, *specs))
+
+
+@pytest.mark.filterwarnings("ignore::pipeline.library.study.NotUpToDate")
+def test_costs_that_do_not_depend_on_chance_differ(tmp_path):
+    """They have units, and no test over seeds is needed; a cell with another metric is refused."""
+    metrics = {"a": "parameters", "b": "parameters", "c": "bytes_up", "d": "bytes_up", "e": "bytes_down"}
+    table_of = "table: {{rows: [method], metric: {}}}"
+    specs = {f"specs/{name}.yaml": spec(more=table_of.format(metric)) for name, metric in metrics.items()}
+    study = Study(make_project(tmp_path, specs).workspace())
+    values = {
+        "a": [45_178.0] * 3,
+        "b": [45_000.0] * 3,
+        "c": [1000.0] * 3,
+        "d": [900.0] * 3,
+        "e": [1000.0, 1010.0, 1001.0],
+    }
+    for name, own in values.items():
+        shown = Quantity(metric=metrics[name])
+        records = {f"{name}{seed}": RECORD | {"seed": seed, "backbone": FITTING} for seed in range(3)}
+        for run, value in zip(records, own, strict=True):
+            write_evaluation(tmp_path, run, {shown.key: {"mean": value, "std": 0.0, "n": 1}})
+        one = cell({"method": "FedAvg"}, list(records)).model_copy(update={"quantity": shown})
+        made = with_records(tmp_path, table([one], ["method"], [], spec=name), records)
+        report(made, tmp_path, tmp_path / "reports" / name)
+    (pair,) = tables.compare(study, "a", "b")
+    assert (pair.first, pair.second, pair.difference, pair.verdict) == ("45.18 K", "45.00 K", "−178", "differs")
+    assert [tables.compare(study, "c", name)[0].verdict for name in "cd"] == [tables.SAME, "differs"]
+    assert "compare tables of one metric" in line_of(tables.compare, study, "c", "e")
+
+
+@pytest.mark.filterwarnings("ignore::pipeline.library.study.NotUpToDate")
+def test_cells_of_unlike_metrics_are_not_compared(tmp_path):
+    shape = """\
+    shown: {{one: {{}}, two: {{}}}}
+table: {{rows: [method], columns: [shown], metric: clients, quantities: {{shown: {{two: {{metric: {}}}}}}}}}"""
+    specs = {
+        f"specs/{name}.yaml": spec(more=shape.format(of)) for name, of in {"a": "final", "b": "worst_tenth"}.items()
+    }
+    study = Study(make_project(tmp_path, specs).workspace())
+    for name in "ab":
+        cells = [cell({"method": "FedAvg", "shown": shown}, ["run"]) for shown in ("one", "two")]
+        report(table(cells, ["method"], ["shown"], spec=name), tmp_path, tmp_path / "reports" / name)
+    line = "FedAvg, two: a shows final in % and b shows worst_tenth in %; choose cells of one metric by --where"
+    assert line_of(tables.compare, study, "a", "b") == line
+    assert [one.labels for one in tables.compare(study, "a", "b", {"shown": "one"})] == ["FedAvg, one"]
 
 
 def test_the_command_shows_the_cells_that_differ(tmp_path, pfl):

@@ -2,6 +2,7 @@
 
 import io
 import json
+import math
 import re
 import shutil
 import subprocess
@@ -20,7 +21,9 @@ from support.command import pfl as pfl
 from support.project import make_project, spec
 
 import pipeline
+from pipeline.cli.obtained import obtained
 from pipeline.library.models import export
+from pipeline.library.study import Study
 from pipeline.results.keep import keep
 
 CONVNET = {"name": "convnet", **tiny.BACKBONE_OPTIONS["convnet"]}
@@ -64,6 +67,19 @@ def test_results_are_printed_by_cell_and_by_client_and_as_csv(original, pfl):
     assert mine["accuracy"] == pytest.approx(100 * last["correct"] / last["total"])
     printed = pfl(original.root, "results", "tiny")[1].splitlines()
     assert printed[1].split()[:2] == ["FedAvg", f"{cells['obtained_mean'][0]:.2f}"]
+
+
+def test_a_detectors_precision_is_in_percent_and_why_a_cell_has_no_number_is_said(monkeypatch):
+    rows = {"run": ["a", "a"], "round": [1, 2], "accuracy": [0.1, 0.2], "precision": [0.3, 0.4], "nll": [0.5, 0.6]}
+    numbers = ("obtained_mean", "obtained_std", "published_mean", "published_std", "difference")
+    cells: dict[str, list] = {name: [math.nan] for name in numbers}
+    cells |= {"verdict": ["diverged"], "n": [0]}
+    order = ["spec", "published_mean", *(cells.keys() - {"published_mean"})]
+    monkeypatch.setattr(Study, "results", lambda self, spec: pd.DataFrame(rows))
+    monkeypatch.setattr(Study, "table", lambda self, spec: pd.DataFrame({"spec": ["a"], **cells})[order])
+    (last,) = obtained(None, "a", per_client=True).to_dict("records")
+    assert last == {"run": "a", "round": 2, "accuracy": 20.0, "precision": 40.0, "nll": 0.6}
+    assert obtained(None, "a", per_client=False)["verdict"].tolist() == ["diverged"]
 
 
 def test_what_is_unknown_untrained_or_stale_is_said_and_never_shown(reproduced):

@@ -1,6 +1,7 @@
 """Curves of convergence: what they show, the names of their lines, and that the page can read their values."""
 
 import re
+import shutil
 import xml.etree.ElementTree as ET
 
 import numpy as np
@@ -82,5 +83,10 @@ def test_curves_over_visits_of_samples(tmp_path):
     found = [rd.with_records(tmp_path, table(cells, ["method"], [], figures=[]), records) for cells in (one, both)]
     alone, together = (sections_of(resolved, tmp_path).get("curves_by_work") for resolved in found)
     # Half of the clients in each of a hundred rounds: fifty visits by one epoch, and three times as many by three.
+    mixed = rd.with_records(tmp_path, table([cell({"method": "all"}, [*records])], ["method"], [], figures=[]), records)
+    absent = records | {"Once": records["Once"] | {"condition": {"name": "availability", "away": 0.5}}}
+    absent = rd.with_records(tmp_path / "absent", found[1], absent)
+    shutil.copytree(tmp_path / "artifacts", tmp_path / "absent/artifacts")
+    assert not any("curves_by_work" in sections_of(*own) for own in ((mixed, tmp_path), (absent, tmp_path / "absent")))
     data = together.data
     assert not alone and [data["visits"][data[run].last_valid_index()] for run in records] == [50, 150]

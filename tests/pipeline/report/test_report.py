@@ -182,6 +182,8 @@ def test_tables_of_other_shapes(tmp_path):
         write_metrics(tmp_path, run, mean, 1.5)
     runs = {"A": ["a-0", "a-1", "a-2"], "B": ["b-0"], "C": ["a-0", "a-2", "not-run"], "D": ["b-0", "not-run"]}
     resolved = table([cell({"method": method}, own) for method, own in runs.items()], ["method"], [])
+    seeds = {"a-0": 0, "a-1": 1, "a-2": 2, "b-0": 0, "not-run": 3}
+    resolved = rd.with_records(tmp_path, resolved, {run: rd.RECORD | {"seed": seed} for run, seed in seeds.items()})
     found = [(one.obtained.mean, one.obtained.std, one.n) for one in rd.results_of(resolved, tmp_path).cells]
     # ± is over seeds, of two or more; of one run that is all there is to be, its own.
     assert found == [(84.0, pytest.approx(math.sqrt(32 / 3)), 3), (70.0, 1.5, 1), (84.0, 4.0, 2), (70.0, None, 1)]

@@ -214,6 +214,7 @@ def test_values_of_a_client_are_its_own(tmp_path):
         shown = table(cells, ["method"], ["domain"], metric=metric, clients={"domain": clients})
         results = results_of(with_records(tmp_path, shown, runs), tmp_path)
         assert [one.obtained for one in results.cells[:2]] == [first, second]
+        assert dict(facts(results))["n"] == ("1, 2" if metric == "clients" else "2")  # clients, or measurements
     curves = SpecReport(results).sections[0]
     found = [curves.data[name].tolist() for name in curves.data if name != "round"]
     assert found == [[30.0, 40.0, 70.0], [60.0, 60.0, 50.0], [45.0, 50.0, 60.0]]

@@ -208,6 +208,7 @@ def test_the_page_says_what_was_published_and_what_was_obtained(kept):
     assert [first, place, end, last] == [*text.splitlines()[:2], *text.splitlines()[-2:]] and "old" not in table
     assert [*map(str.strip, header.strip("|").split("|"))] == ["method", "accuracy (%)"]
     assert f"{obtained} (0.50±0.10)" in table[1]
+    assert "at the published number or above, the\nmean over runs." in page
     # The same again, also where nothing else is than specs and the ledger.
     before = tree(kept.root / "docs")
     for name in ("artifacts", "docs", "stages"):
@@ -242,3 +243,15 @@ def test_tables_without_published_values_are_shown_for_what_no_other_has(kept):
     tried = page[page.index("### Tried: Tiny, published") :]
     assert rows(tried, "FedPer") == [["FedPer", f"{last_accuracy(entry):.2f}{EARLIER}"]]
     assert f"{EARLIER}: by an earlier state of the code" in tried and "2 runs" in tried
+
+
+def test_the_readme_marks_numbers_of_earlier_code_and_cells_that_are_partly_done(kept):
+    axis, average = "grid: {axes: {seed: [0, 1]}}\n", "columns: [], average_over: [seed]"
+    kept.write("specs/mine/table1.yaml", SPEC.replace("columns: []", average) + axis)
+    readme = kept.write("README.md", "<!-- results: mine/table1 -->\n<!-- end -->\nmore\n")
+    entry = by_earlier_code(kept)
+    page_of(kept)
+    text = readme.read_text(encoding="utf-8")
+    assert rows(text, "FedPer") == [["FedPer", f"{last_accuracy(entry):.2f}{EARLIER} \\[1/2\\] (1.50±0.10)"]]
+    assert EARLIER not in rows(text, "FedAvg")[0][1]
+    assert f"\n\n{EARLIER}: by an earlier state of the code, see `pfl ledger list`.\n<!-- end -->\nmore\n" in text

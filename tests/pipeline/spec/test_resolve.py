@@ -100,6 +100,30 @@ def test_runs_and_their_table(tmp_path: Path) -> None:
         resolved(tmp_path, TABLE, t_csv=CSV.replace("hundred,", "# Avg,"))
 
 
+def test_published_likelihoods_are_no_percentages(tmp_path: Path) -> None:
+    """Two below 1 are no fractions, and one may be above 100; a small calibration error is no fraction either."""
+    text = f"""\
+grid:
+  base: {BASE}
+  axes: {{clients: [5, 9], shown: {{accuracy: {{}}, score: {{}}}}}}
+  overrides: [{{when: {{}}, set: {{evaluation: {{metrics: [nll, ece]}}}}}}]
+table:
+  {{rows: [clients], columns: [shown], metric: clients, quantities: {{shown: {{score: {{metric: clients.nll}}}}}},
+   published: t.csv}}
+"""
+    values = "clients,shown,mean,std\n5,score,0.5,\n9,score,0.25,0.1\n"
+    shown = resolved(tmp_path, text, t_csv=values).table
+    assert [cell.published.mean for cell in shown.cells if cell.published] == [0.5, 0.25]
+    resolved(tmp_path, text, t_csv=values.replace("0.5", "120"))
+    resolved(tmp_path, text.replace("clients.nll", "clients.ece"), t_csv=values)
+    for wrong, line in (
+        (values.replace("score", "accuracy"), "all accuracies are at most 1"),
+        (values.replace("9,score,0.25", "9,accuracy,120"), "an accuracy of 120 percent"),
+    ):
+        with pytest.raises(UserError, match=line):
+            resolved(tmp_path, text, t_csv=wrong)
+
+
 WHOLE = f"""\
 grid:
   base: {BASE}

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from safetensors.torch import load_file
@@ -72,6 +73,11 @@ def test_what_a_run_leaves(tmp_path):
     build_report(resolved, done.project.root, reports / "a")
     index([resolved.model_copy(update={"title": "<script>a|b*"})], reports)
     assert r"| &lt;script&gt;a\|b\* | 1 | 1 | [md](a/report.md)" in (reports / "index.md").read_text(encoding="utf-8")
+    cells, _ = read_table(reports / "a/table.parquet", "table/2")  # as if the run had diverged
+    at = cells.column_names.index("obtained_mean")
+    write_table(reports / "a/table.parquet", cells.set_column(at, "obtained_mean", pa.array([None], "f8")), "table/2")
+    index([resolved], reports)
+    assert "| 0 | 1 | [md](a/report.md)" in (reports / "index.md").read_text(encoding="utf-8")
 
 
 def test_a_diverging_run_ends(tmp_path):
