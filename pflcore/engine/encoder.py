@@ -52,7 +52,7 @@ class Encoder:
         On a CPU, every core computes batches on one thread, so the numbers do not depend on the number of cores.
         """
         parts = [rows[start : start + _BATCH] for start in range(0, len(rows), _BATCH)]
-        workers = worker_count() if self._data.device.type == "cpu" else 1
+        workers = min(worker_count(), len(parts)) if self._data.device.type == "cpu" else 1
         advance, start = track("encoding", len(rows)), 0
         with one_thread(self._data.device):
             width = self._encode(parts[0][:1]).shape[1]
