@@ -13,7 +13,7 @@ from pflcore.data.federation import Batch
 from pflcore.errors import UserError
 from pflcore.faults import caller
 from pflcore.groups import Roles, Tensors
-from pflcore.task import Classification, Task
+from pflcore.task import Task
 
 # In a client's state, names of model entries have no slash. Names of other entries begin with one of these prefixes.
 OWN = "own/"  # personal entries beside the model
@@ -80,7 +80,7 @@ class ClientView:
     parameters: frozenset[str]
     roles: Roles
     rate: Rate | None = None
-    task: Task = field(default_factory=Classification)
+    task: Task = field(default_factory=Task)
     used: set[str] = field(default_factory=set)
     head: tuple[str, ...] = ()
 
