@@ -86,9 +86,6 @@ def read_split(path: Path, scheme: str, seed: int) -> Assignment:
     rows, owners, split = np.array(list(_lines(path)), np.int64).reshape(-1, 3).T
     if not len(rows):
         raise UserError(f"{path}: no samples in it; its lines are {','.join(HEADER)}")
-    first, counts = np.unique(rows, return_counts=True)
-    if (counts > 1).any():
-        raise UserError(f"{path}: sample {first[counts > 1][0]} is held more than once")
     clients = int(owners.max()) + 1
     if clients > len(rows):  # checked before a list is made for each client, as a number may be huge
         raise UserError(

@@ -297,7 +297,7 @@ class RunState:
             self.restore(found)
             self.resumed_from = found.round
             due = set(self.evaluation.due(self.training.rounds))  # an earlier run may have measured other rounds too
-            self.history.scores = {one: scores for one, scores in self.history.scores.items() if one in due}
+            self.history.rows = {one: rows for one, rows in self.history.rows.items() if one in due}
 
     def misfit(self, tensors: Tensors) -> str:
         """Return how tensors differ from a state of this run, except for clients and rounds; "" if they fit."""

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from pflcore.errors import UserError
 from pflcore.groups import ALL, Roles, Tensors, add_prefix, split, strip_prefix
 from pflcore.method import MOMENTA, Batch, ClientView, Federation, Method, Server, Update
 from pflcore.methods import METHODS
@@ -147,6 +148,10 @@ class FedOFA(HypernetworkMethod):
     embedding: int | None = option(100, ge=1, help="Width of a client's embedding; null is floor(1 + clients / 4).")
 
     def init_server(self, initial: Tensors, roles: Roles, federation: Federation) -> Server:
+        of_convolutions = self.kind != "none" or self.lam or (self.percent and self.parts == "conv")
+        if of_convolutions and not any(len(shape) == 4 for shape in federation.generated.values()):
+            use = "use a backbone with convolutions, or kind: none, lam: 0 and parts: all"
+            raise UserError(f"method fedofa: no convolution is generated; {use}")
         server = super().init_server(initial, roles, federation)
         device = next(iter(initial.values())).device
         for name, tensor in self._attention(self.hypernetwork(server)[0]).init(federation.seed).items():

@@ -11,7 +11,6 @@ import pytest
 from pflcore.artifacts import read_table, write_table
 from pflcore.data.assignment import Assignment
 from pflcore.data.assignment_files import read_assignment, write_assignment
-from pflcore.data.noise import Noise
 from pflcore.data.sample_files import read_facts, read_samples, write_samples
 from pflcore.data.samples import Attribute, Boxes, Samples
 from pflcore.errors import UserError
@@ -129,17 +128,14 @@ def test_damaged_artifacts_are_refused(tmp_path):
             read(path)
 
 
-def test_an_assignment_is_of_as_many_clients_on_every_side_and_fits_its_dataset():
+def test_an_assignment_fits_its_dataset():
     one, two, none = ([np.array(own, np.int64) for own in parts] for parts in ([[1]], [[1], [2]], [[], []]))
-    for train, test, more, message in (
-        (two, one, {}, "2 clients in train, 1 in test; all need the same number"),
-        (two, two, {"validation": one}, "2 clients in train, 2 in test, 1 in validation; all need the same number"),
-        (two, two, {"noise": Noise((1.0,), False, 0)}, "2 clients in train, 2 in test, 1 in noise; all need"),
-        ([one[0], one[0] + 11], none, {}, "client 1, train: row 12 is outside the dataset of 12 samples"),
-        (two, [one[0] - 2, none[0]], {}, "client 0, test: row -1 is outside the dataset of 12 samples"),
-        ([one[0], one[0] - 1], none, {}, "client 1, train: row 0 is not a train sample of the dataset"),
-        (two, [none[0], np.array([0, 3])], {}, "client 1, test: row 3 is not a test sample of the dataset"),
-        ([np.array([1, 2]), two[1]], none, {}, "row 2 is held 2 times, by clients 0, 1"),
+    for train, test, message in (
+        ([one[0], one[0] + 11], none, "client 1, train: row 12 is outside the dataset of 12 samples"),
+        (two, [one[0] - 2, none[0]], "client 0, test: row -1 is outside the dataset of 12 samples"),
+        ([one[0], one[0] - 1], none, "client 1, train: row 0 is not a train sample of the dataset"),
+        (two, [none[0], np.array([0, 3])], "client 1, test: row 3 is not a test sample of the dataset"),
+        ([np.array([1, 2]), two[1]], none, "row 2 is held 2 times, by clients 0, 1"),
     ):
         with pytest.raises(UserError, match=f"^partition 'toy': {message}"):
-            Assignment(train, test, "toy", 0, **more).check(12, IMAGES.train)
+            Assignment(train, test, "toy", 0).check(12, IMAGES.train)
