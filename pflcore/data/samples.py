@@ -160,6 +160,14 @@ def check_finite(inputs: Inputs, where: str) -> None:
         first += len(part)
 
 
+def as_floats(values: np.ndarray, where: str) -> Inputs:
+    """Return numbers [n, …] as float32. Raises :class:`UserError` with the first row that is not finite."""
+    with np.errstate(over="ignore"):
+        floats = values.astype(np.float32)
+    check_finite(floats, where)
+    return floats
+
+
 def check_labels(labels: Rows, classes: int, where: str) -> None:
     """Raise :class:`UserError` with the first row whose label is not in 0..classes-1."""
     wrong = (labels < 0) | (labels >= classes)

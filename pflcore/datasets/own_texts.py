@@ -11,10 +11,9 @@ import numpy as np
 import pyarrow as pa
 
 from pflcore.data.preparation import track
-from pflcore.data.samples import Inputs, Samples
+from pflcore.data.samples import Inputs, Samples, as_floats
 from pflcore.data.workers import each_part
 from pflcore.datasets import DATASETS
-from pflcore.datasets._arrays import as_floats
 from pflcore.datasets._files import reading
 from pflcore.datasets.own_arrays import OwnTable
 from pflcore.errors import UserError
