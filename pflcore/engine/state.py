@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pflcore.data.upload import move
-from pflcore.engine.evaluation import COLUMNS, Scores
+from pflcore.engine.evaluation import COLUMNS, Scored
 from pflcore.groups import Tensors
 from pflcore.memory import memory_limit
 from pflcore.settings import USUAL, View
@@ -118,19 +118,20 @@ class History:
     ) -> None:
         self.members, self.splits, self.views = members, splits, tuple(views)
         self.columns = (*COLUMNS, *further)
-        self.precise = "precision" in further
         # By round the scores and, last, the train losses: (views · splits · columns + 1, clients).
         self.rows: dict[int, NDArray[np.float64]] = {}
 
-    def add(self, round_: int, scores: Scores, train_losses: Mapping[int, float]) -> None:
+    def add(self, round_: int, scores: Scored, train_losses: Mapping[int, float]) -> None:
         """Add the measurement after a round; `train_losses` are of the clients that trained in it."""
         losses = [train_losses.get(one, np.nan) for one in range(len(self.members))]
-        self.rows[round_] = np.vstack((scores.values.reshape(-1, len(losses)), losses))
+        self.rows[round_] = np.vstack((scores.reshape(-1, len(losses)), losses))
 
     def figure(self, round_: int, split: int = 0) -> float:
-        """Return the figure (0 to 1) of the members in the usual measurement after a round."""
-        rows = self.rows[round_][:-1].reshape(-1, len(self.columns), len(self.members))
-        return Scores(rows).figure(self.members, split, precise=self.precise)
+        """Return the figure (0 to 1) of the members in the usual measurement after a round: the pooled accuracy, or the
+        mean of their precisions."""
+        scores = self.rows[round_][:-1].reshape(-1, len(self.columns), len(self.members))
+        own = dict(zip(self.columns, scores[split][:, self.members], strict=True))
+        return float(np.nanmean(own["precision"]) if "precision" in own else own["correct"].sum() / own["total"].sum())
 
     def last_figure(self) -> float | None:
         """Return the figure (0 to 1) of the members in the last measurement, or None if there is none."""
