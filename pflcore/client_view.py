@@ -1,7 +1,5 @@
 """A method's view of one client: the client's state, whose names say what an entry is, and operations on it."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Tasks of a model: the loss, the numbers measured per sample, and the score of a client."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

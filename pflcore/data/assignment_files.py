@@ -1,7 +1,5 @@
 """Assignments of samples to clients as files: the artifact ``partition/2``, and CSV for people and other tools."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The artifact ``dataset/2``: the samples of a dataset as a Parquet file, a row per sample."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path

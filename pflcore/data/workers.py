@@ -1,7 +1,5 @@
 """Parts of a dataset computed in forked processes."""
 
-from __future__ import annotations
-
 import ctypes
 import signal
 import sys

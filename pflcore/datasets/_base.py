@@ -1,7 +1,5 @@
 """The base class of datasets: facts that are known before loading, and a loader."""
 
-from __future__ import annotations
-
 import unicodedata
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence

@@ -1,8 +1,6 @@
 """Object detection as a task: outputs are offsets from default boxes and logits of what is in them; how good it is
 says mean average precision, by COCO's evaluation at an overlap of one half."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

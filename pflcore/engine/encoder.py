@@ -1,7 +1,5 @@
 """A frozen model as an encoder: the inputs of its classifier for many samples."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

@@ -3,8 +3,6 @@
 Both splits are measured in one pass, first test and then validation.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 

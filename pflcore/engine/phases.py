@@ -1,8 +1,6 @@
 """Roles of parameters, checks of settings against the method and the data, and the trainers of a run: for whole rounds,
 phases, the warm-up and the tuning."""
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """The result of a run: measurements as columns, weights by name, costs, findings of analyses."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any

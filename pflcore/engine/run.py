@@ -1,7 +1,5 @@
 """The state of one run, and the transition of a round."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy

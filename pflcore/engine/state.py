@@ -1,7 +1,5 @@
 """The state of a run beside its server: personal entries of clients, and measurements."""
 
-from __future__ import annotations
-
 import mmap
 from collections.abc import Mapping, Sequence
 from itertools import groupby

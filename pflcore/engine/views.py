@@ -4,8 +4,6 @@ Further views are measured by parts of the trainer (:attr:`pflcore.engine.client
 samples or with plain predictions. So executors do not depend on what they measure.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace

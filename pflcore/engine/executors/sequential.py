@@ -1,7 +1,5 @@
 """The reference executor: the base class of the others, whose results must agree with it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from typing import Self
 

@@ -8,8 +8,6 @@ All steps have one shape, (clients, batch): a smaller batch is padded with sampl
 finished still computes, but its state does not change.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
