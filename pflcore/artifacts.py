@@ -1,7 +1,5 @@
 """Parquet artifacts: compressed with zstd, a schema version in the metadata, written under a temporary name."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager

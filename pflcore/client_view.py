@@ -1,7 +1,5 @@
 """A method's view of one client: the client's state, whose names say what an entry is, and operations on it."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -13,7 +11,7 @@ from pflcore.data.federation import Batch
 from pflcore.errors import UserError
 from pflcore.faults import caller
 from pflcore.groups import Roles, Tensors
-from pflcore.task import Classification, Task
+from pflcore.task import Task
 
 # In a client's state, names of model entries have no slash. Names of other entries begin with one of these prefixes.
 OWN = "own/"  # personal entries beside the model
@@ -80,7 +78,7 @@ class ClientView:
     parameters: frozenset[str]
     roles: Roles
     rate: Rate | None = None
-    task: Task = field(default_factory=Classification)
+    task: Task = field(default_factory=Task)
     used: set[str] = field(default_factory=set)
     head: tuple[str, ...] = ()
 

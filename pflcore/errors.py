@@ -1,7 +1,5 @@
 """The exception for errors of a user, and error messages in one line."""
 
-from __future__ import annotations
-
 import errno
 import re
 

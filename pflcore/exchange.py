@@ -1,7 +1,5 @@
 """Data that a server and its clients exchange: facts of the federation, the server's state, updates, their mean."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 

@@ -4,8 +4,6 @@ A study's ``methods/mine.py`` is the module ``study.methods.mine``. A package na
 entry points, group ``pfl.methods``. Listing the names of entries imports no module.
 """
 
-from __future__ import annotations
-
 import importlib
 import re
 import sys

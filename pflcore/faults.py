@@ -1,7 +1,5 @@
 """The place of an error in a user's code: its file and line, and notes about client, step and round."""
 
-from __future__ import annotations
-
 import pickle
 import sys
 import traceback

@@ -1,7 +1,5 @@
 """Atomic writing of files, and reading of files that may be foreign or damaged."""
 
-from __future__ import annotations
-
 import csv
 import glob
 import hashlib

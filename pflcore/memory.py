@@ -1,7 +1,5 @@
 """Limits of the machine: numbers in environment variables, the memory limit, and errors for lack of memory."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import re

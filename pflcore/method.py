@@ -5,8 +5,6 @@ the updates. The base class is federated averaging of everything that is shared;
 the functions. Executors in :mod:`pflcore.engine` decide how the functions are run.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -10,8 +10,6 @@ probabilities) or negative distances. All metrics except ``nll`` are 0 to 1.
 - ``nll``: the mean cross-entropy in nats, over predictions.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

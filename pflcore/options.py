@@ -1,7 +1,5 @@
 """Options of registered entries: dataclass fields with help and bounds, for checks, schemas and ``pfl describe``."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import inspect

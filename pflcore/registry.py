@@ -5,8 +5,6 @@
 installed packages (:mod:`pflcore.extensions`).
 """
 
-from __future__ import annotations
-
 import dataclasses
 import difflib
 import importlib

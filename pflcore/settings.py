@@ -1,7 +1,5 @@
 """Settings of a run that do not depend on the method: training, and when and how models are measured."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 

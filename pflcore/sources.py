@@ -4,8 +4,6 @@ Files are edited while a long run trains. The project's packages are therefore i
 source and uses bytecode only if it was compiled from exactly these bytes.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Mapping
 from importlib.abc import MetaPathFinder

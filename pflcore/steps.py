@@ -1,7 +1,5 @@
 """Local steps of a client, and phases of local training."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import ClassVar

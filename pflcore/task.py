@@ -1,9 +1,6 @@
 """Tasks of a model: the loss, the numbers measured per sample, and the score of a client."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from torch import Tensor
@@ -18,35 +15,20 @@ Score = tuple[float, ...]
 the numbers that the task's `further` names."""
 
 
-class Task(Protocol):
-    """A kind of prediction. A model that does not classify has its task in an attribute ``task``."""
-
-    @property
-    def further(self) -> tuple[str, ...]:
-        """Names of the further numbers of a score, beside those that every task has."""
-
-    def loss(self, outputs: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
-        """Return the loss of a batch, a scalar; `weights` are those of classes, if there are any."""
-
-    def measure(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, ...]:
-        """Measure samples in any leading dimensions; the numbers of a sample do not depend on other samples."""
-
-    def score(self, measured: Measured) -> Score:
-        """Return the score of a client from the numbers measured on its samples."""
-
-    def at_once(self, samples: int) -> int:
-        """Return the number of samples per forward pass in measurements, if a classifier takes `samples`."""
-
-
 @dataclass(frozen=True)
-class Classification:
-    """One class per image, or one character per position of a text; labels of texts are (…, `positions`)."""
+class Task:
+    """What a model predicts: one class per image, or one character per position of a text.
+
+    Labels of texts are (…, `positions`). A model with another task has it in an attribute ``task``, see
+    :class:`pflcore.detection.task.Detection`.
+    """
 
     positions: int = 1
     is_text: bool = False
-    further: tuple[str, ...] = ()  # names in :mod:`pflcore.metrics`
+    further: tuple[str, ...] = ()  # names of a score's further numbers: those in :mod:`pflcore.metrics`
 
     def loss(self, outputs: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
+        """Return the loss of a batch, a scalar; `weights` are those of classes, if there are any."""
         return cross_entropy(outputs, targets, weights)
 
     def measure(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, ...]:
@@ -61,12 +43,14 @@ class Classification:
         return hits, losses, hits, *by_class
 
     def score(self, measured: Measured) -> Score:
+        """Return the score of a client from the numbers measured on its samples."""
         hits, losses, last, *given = measured
         total, loss = len(hits) * self.positions, float(losses.sum())
         metrics = score_metrics(self.further, loss / max(1, total), (given[0], given[1]) if given else None)
         return int(hits.sum()), total, loss, int(last.sum()), *metrics
 
     def at_once(self, samples: int) -> int:
+        """Return the number of samples per forward pass in measurements, if a classifier takes `samples`."""
         return samples
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from torch.overrides import TorchFunctionMode
 
 from pflcore.analyses import ANALYSES
 from pflcore.data.federation import FederatedData
@@ -19,6 +18,7 @@ from pflcore.detection.ssd import distinct
 from pflcore.detection.task import Detection
 from pflcore.engine.analysis import Analysis, Finding, Subject
 from pflcore.engine.client import Trainer
+from pflcore.engine.forward import Substitute
 from pflcore.errors import UserError
 from pflcore.groups import Tensors
 from pflcore.options import option
@@ -95,12 +95,25 @@ class Rollout(_Pictures):
 
 @torch.no_grad()
 def attention(trainer: Trainer, state: Tensors, inputs: Tensor) -> list[Tensor]:
-    """Return the attention of every block: (batch, heads, length, length), float64 on the host, rows that sum to 1."""
+    """Return the attention of every block: (batch, heads, length, length), float64 on the host, rows that sum to 1.
+
+    It is computed beside every call of PyTorch's fused function, which does not return it. Vision Transformers of this
+    project and of timm, with or without prefixes, all call that function.
+    """
+    maps: list[Tensor] = []
+
+    def noted(q: Tensor, k: Tensor, v: Tensor, attn_mask: Any = None, *more: Any, **options: Any) -> Tensor:
+        if attn_mask is not None or options.get("is_causal") or options.get("enable_gqa"):
+            masks = "attention of every token to every other, and this backbone masks it"
+            raise UserError(f"analyses: 'rollout' needs {masks}; use tiny_vit or vit, or leave the analysis out")
+        scale = q.shape[-1] ** -0.5 if (given := options.get("scale")) is None else given
+        maps.append((q.cpu().double() @ k.cpu().double().mT * scale).softmax(-1))
+        return F.scaled_dot_product_attention(q, k, v, attn_mask, *more, **options)
+
     trainer.model.eval()
-    seen = _Attentions()
-    with seen:
+    with Substitute({F.scaled_dot_product_attention: noted}):
         trainer.features(state, inputs)
-    return seen.maps
+    return maps
 
 
 def rollout(maps: Sequence[Tensor], discard: float = DISCARD) -> Tensor:
@@ -135,32 +148,6 @@ def grid(maps: Sequence[Tensor], size: Sequence[int]) -> tuple[int, int]:
         needs = "a Transformer in which every block attends to a class token and square patches of the image alone"
         raise UserError(f"analyses: 'rollout' needs {needs}; use tiny_vit or vit, or leave the analysis out")
     return height // side, width // side
-
-
-class _Attentions(TorchFunctionMode):
-    """A mode that computes the attention of every call of PyTorch's fused function, which does not return it.
-
-    Vision Transformers of this project and of timm, with or without prefixes, all call that function.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.maps: list[Tensor] = []
-
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Sequence[type], args: Sequence[Any] = (), kwargs: Any = None
-    ) -> Any:
-        if func is F.scaled_dot_product_attention:
-            self._note(*args, **(kwargs or {}))
-        return func(*args, **(kwargs or {}))
-
-    def _note(self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Any = None, *_: Any, **more: Any) -> None:
-        if attn_mask is not None or more.get("is_causal") or more.get("enable_gqa"):
-            masks = "attention of every token to every other, and this backbone masks it"
-            raise UserError(f"analyses: 'rollout' needs {masks}; use tiny_vit or vit, or leave the analysis out")
-        query, key, scale = query.cpu().double(), key.cpu().double(), more.get("scale")
-        scale = query.shape[-1] ** -0.5 if scale is None else scale
-        self.maps.append((query @ key.transpose(-2, -1) * scale).softmax(-1))
 
 
 @ANALYSES.register

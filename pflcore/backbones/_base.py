@@ -1,7 +1,5 @@
 """The base class of backbones, which build a module and name the groups of its entries; plain modules as backbones."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import re

@@ -1,7 +1,5 @@
 """Pretrained weights from a file, which are read without executing code and checked against the model."""
 
-from __future__ import annotations
-
 import pickle
 import zipfile
 from collections.abc import Collection, Mapping

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -10,15 +9,8 @@ from torch import Tensor, nn
 
 from pflcore.backbones import BACKBONES
 from pflcore.backbones._local_attention import REDUCTION, AttentiveBackbone
-from pflcore.errors import UserError
+from pflcore.backbones.plain import Layers, classifier, need_positions
 from pflcore.options import option
-
-
-def need_positions(entry: ConvNet | AlexNetBN, sides: Sequence[int], shape: tuple[int, ...], index: int) -> None:
-    """Raise :class:`UserError` if no position is left after convolution `index`, given the sides of its output."""
-    if min(sides) < 1:
-        what = f"kernel {entry.kernel} with padding {entry.padding} leaves nothing of {shape[1]}×{shape[2]} images"
-        raise UserError(f"backbone {entry.name}: {what} after convolution {index}; use a smaller one or more padding")
 
 
 @BACKBONES.register
@@ -40,19 +32,14 @@ class ConvNet(AttentiveBackbone):
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         width, *sides = shape
-        layers: dict[str, nn.Module] = {"layout": _ChannelsLast()}
+        layers: Layers = {"layout": _ChannelsLast()}
         for index, channels in enumerate(self.channels, 1):
             layers[f"conv{index}"] = nn.Conv2d(width, channels, self.kernel, padding=self.padding)
             # ReLU before pooling would give the same values and gradients, but more work.
             layers |= {f"conv{index}_pool": nn.MaxPool2d(2), f"conv{index}_relu": nn.ReLU()}
             width, sides = channels, [(side + 2 * self.padding - self.kernel + 1) // 2 for side in sides]
-            need_positions(self, sides, shape, index)
-        layers["flatten"] = nn.Flatten()
-        width *= sides[0] * sides[1]
-        for index, hidden in enumerate(self.hidden, 1):
-            layers |= {f"fc{index}": nn.Linear(width, hidden), f"fc{index}_relu": nn.ReLU()}
-            width = hidden
-        layers["head"] = nn.Linear(width, classes)
+            need_positions(self, sides, f"{shape[1]}×{shape[2]} images", index)
+        layers |= classifier(width * sides[0] * sides[1], self.hidden, classes)
         return self.assemble(layers, {f"conv{index}_relu": each for index, each in enumerate(self.channels, 1)})
 
 
@@ -133,7 +120,7 @@ class AlexNetBN(AttentiveBackbone):
     grid: int = option(6, ge=1, help="Side of the grid of averages that the first linear layer takes.")
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
-        layers, stages = dict[str, nn.Module](), dict[str, int]()
+        layers, stages = Layers(), dict[str, int]()
         width, *sides = shape
         sizes = (self.kernel, self.stride, self.padding), *((kernel, 1, kernel // 2) for kernel in _KERNELS)
         for index, (factor, (kernel, stride, padding)) in enumerate(zip(_FACTORS, sizes, strict=True), 1):
@@ -144,7 +131,7 @@ class AlexNetBN(AttentiveBackbone):
                 layers[f"conv{index}_pool"] = nn.MaxPool2d(3, 2, self.pool_padding)
                 sides = [(side + 2 * self.pool_padding - 3) // 2 + 1 for side in sides]
             stages[list(layers)[-1]] = width
-            need_positions(self, sides, shape, index)
+            need_positions(self, sides, f"{shape[1]}×{shape[2]} images", index)
         layers |= {"average": _Grid(self.grid), "flatten": nn.Flatten()}
         width *= self.grid**2
         for index in (1, 2):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from torch import nn
@@ -11,6 +13,25 @@ from pflcore.backbones import BACKBONES
 from pflcore.backbones._base import Backbone
 from pflcore.errors import UserError
 from pflcore.options import option
+
+Layers = dict[str, nn.Module]
+
+
+def classifier(width: int, hidden: Sequence[int], classes: int) -> Layers:
+    """Return hidden linear layers with ReLU, and a linear classifier, by name, for inputs that have `width` numbers."""
+    layers: Layers = {"flatten": nn.Flatten()}
+    for index, wider in enumerate(hidden, 1):
+        layers |= {f"fc{index}": nn.Linear(width, wider), f"fc{index}_relu": nn.ReLU()}
+        width = wider
+    return {**layers, "head": nn.Linear(width, classes)}
+
+
+def need_positions(entry: Any, sides: Sequence[int], whole: str, index: int) -> None:
+    """Raise :class:`UserError` if no position of a `whole` input is left in the output of convolution `index`, given
+    the sides of that; `entry` is a backbone with the options ``kernel`` and ``padding``."""
+    if min(sides) < 1:
+        what = f"kernel {entry.kernel} with padding {entry.padding} leaves nothing of {whole}"
+        raise UserError(f"backbone {entry.name}: {what} after convolution {index}; use a smaller one or more padding")
 
 
 @BACKBONES.register
@@ -28,7 +49,7 @@ class MLP(Backbone):
     hidden: tuple[int, ...] = option((200, 200), ge=1, help="Widths of the hidden layers.")
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
-        return _classify(nn.Sequential(), shape, self.hidden, classes)
+        return nn.Sequential(OrderedDict(classifier(math.prod(shape), self.hidden, classes)))
 
 
 @BACKBONES.register
@@ -45,7 +66,7 @@ class Linear(Backbone):
     takes = "images or arrays"
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
-        return _classify(nn.Sequential(), shape, (), classes)
+        return nn.Sequential(OrderedDict(classifier(math.prod(shape), (), classes)))
 
 
 @BACKBONES.register
@@ -71,26 +92,10 @@ class ConvNet1d(Backbone):
             what = f"takes arrays [channels, time], the dataset's are {list(shape)}"
             raise UserError(f"backbone {self.name} {what}; use mlp or linear")
         width, length = shape
-        model = nn.Sequential()
+        layers: Layers = {}
         for index, channels in enumerate(self.channels, 1):
-            model.add_module(f"conv{index}", nn.Conv1d(width, channels, self.kernel, padding=self.padding))
-            model.add_module(f"conv{index}_relu", nn.ReLU())
-            model.add_module(f"conv{index}_pool", nn.MaxPool1d(2))
+            layers[f"conv{index}"] = nn.Conv1d(width, channels, self.kernel, padding=self.padding)
+            layers |= {f"conv{index}_relu": nn.ReLU(), f"conv{index}_pool": nn.MaxPool1d(2)}
             width, length = channels, (length + 2 * self.padding - self.kernel + 1) // 2
-            if length < 1:
-                what = f"kernel {self.kernel} with padding {self.padding} leaves nothing of {shape[1]} times"
-                where = f"after convolution {index}; use a smaller one or more padding"
-                raise UserError(f"backbone {self.name}: {what} {where}")
-        return _classify(model, (width, length), self.hidden, classes)
-
-
-def _classify(model: nn.Sequential, shape: tuple[int, ...], hidden: tuple[int, ...], classes: int) -> nn.Module:
-    """Add hidden linear layers with ReLU, and a classifier, to a model whose output has the given shape."""
-    model.add_module("flatten", nn.Flatten())
-    width = math.prod(shape)
-    for index, wider in enumerate(hidden, 1):
-        model.add_module(f"fc{index}", nn.Linear(width, wider))
-        model.add_module(f"fc{index}_relu", nn.ReLU())
-        width = wider
-    model.add_module("head", nn.Linear(width, classes))
-    return model
+            need_positions(self, [length], f"{shape[1]} times", index)
+        return nn.Sequential(OrderedDict(layers | classifier(width * length, self.hidden, classes)))

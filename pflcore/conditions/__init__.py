@@ -1,7 +1,5 @@
 """Registry of the conditions under which federations train: :data:`CONDITIONS`."""
 
-from __future__ import annotations
-
 from pflcore.conditions._base import Condition, Draws
 from pflcore.registry import Registry
 

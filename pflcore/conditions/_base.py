@@ -1,7 +1,5 @@
 """Base of the conditions, which change clients' attendance, local steps, labels, or what they send."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache

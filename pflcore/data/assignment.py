@@ -30,16 +30,6 @@ class Assignment:
     validation: list[Rows] = field(default_factory=list)  # rows for validation, as `train`; empty if there are none
 
     def __post_init__(self) -> None:
-        sizes = {split: len(parts) for split, parts in self.sides().items()}
-        if self.noise:
-            sizes["noise"] = len(self.noise.std)
-        if {*sizes.values()} != {self.clients}:
-            (what, clients), *others = sizes.items()
-            listed = ", ".join([f"{clients} clients in {what}", *(f"{count} in {name}" for name, count in others)])
-            raise UserError(f"partition {self.scheme!r}: {listed}; all need the same number")
-        if self.novel != tuple(sorted({*self.novel} & {*range(self.clients)})):
-            wanted = f"must be ascending and within 0..{self.clients - 1}"
-            raise UserError(f"partition {self.scheme!r}: novel clients {self.novel} {wanted}")
         if len(self.novel) == self.clients:
             raise UserError(f"partition {self.scheme!r}: all clients are novel; at least one has to train")
 

@@ -3,8 +3,6 @@
 Numbers are hashes of (seed, round, row) and, except for noise, the local step: equal on all devices and executors.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

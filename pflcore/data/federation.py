@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
+from typing import Any
 
 import numpy as np
 import torch
@@ -72,7 +73,8 @@ class FederatedData:
         if samples.standardise:
             known = [rows for client, rows in enumerate(assignment.train) if client not in assignment.novel]
             mean, std = standardisation(samples.inputs, np.concatenate(known))
-        data = cls.from_arrays(
+        fresh = noise.per_row(len(samples), assignment.rows()) if noise and noise.released else None
+        return cls.from_arrays(
             samples.inputs,
             samples.labels,
             assignment.train,
@@ -81,10 +83,6 @@ class FederatedData:
             std,
             samples.classes,
             device,
-        )
-        fresh = noise.per_row(len(samples), assignment.rows()) if noise and noise.released else None
-        return dataclasses.replace(
-            data,
             size=samples.size,
             novel=frozenset(assignment.novel),
             validation=[torch.from_numpy(rows) for rows in assignment.validation],
@@ -104,10 +102,11 @@ class FederatedData:
         std: Sequence[float],
         classes: int,
         device: torch.device,
+        **more: Any,
     ) -> FederatedData:
         """Return data from arrays for training on `device`; on a CPU the inputs are not copied.
 
-        If `mean` and `std` are empty, float32 inputs are not normalised.
+        If `mean` and `std` are empty, float32 inputs are not normalised. `more` are further fields of the class.
         """
         _check_none_empty("training", train)
         _check_none_empty("test", test)
@@ -125,6 +124,7 @@ class FederatedData:
             mean=scale[0],
             std=scale[1],
             classes=classes,
+            **more,
         )
 
     def with_boxes(self) -> FederatedData:

@@ -1,7 +1,5 @@
 """Gaussian noise on the images of each client: feature skew of a known strength (FedTP, figure 10)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -3,8 +3,6 @@
 Outside a :func:`preparing` block no progress is reported and all arrays are in memory.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar

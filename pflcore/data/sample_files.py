@@ -1,7 +1,5 @@
 """The artifact ``dataset/2``: the samples of a dataset as a Parquet file, a row per sample."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -91,19 +89,9 @@ def checking(path: Path) -> Iterator[None]:
 
 
 def positions(table: pa.Table, name: str, words: Sequence[str]) -> Rows:
-    """Return the index in `words` of each value of a column, int64. Raise ``ValueError`` for any other value."""
+    """Return the index in `words` of each value of a column, int64."""
     index = pc.index_in(table[name].cast(pa.string()), value_set=pa.array(words, pa.string()))
-    if index.null_count:
-        raise ValueError(f"column {name!r} must hold {' or '.join(words[:9])} in every row")
     return np.asarray(index).astype(np.int64)
-
-
-def column(table: pa.Table, name: str, kind: pa.DataType) -> pa.ChunkedArray:
-    """Return a column. Raise ``ValueError`` if it has another type or nulls."""
-    cells = table[name]
-    if cells.type != kind or cells.null_count:
-        raise ValueError(f"column {name!r} must be {kind} without nulls, is {cells.type} with {cells.null_count}")
-    return cells
 
 
 def _read(path: Path, scratch: Path | None, with_inputs: bool) -> Samples:
@@ -126,7 +114,7 @@ def _read(path: Path, scratch: Path | None, with_inputs: bool) -> Samples:
             _decode(table, inputs)
         return Samples(
             inputs=inputs,
-            labels=column(table, "label", pa.int64()).to_numpy().copy(),  # Arrow memory is read-only
+            labels=table["label"].to_numpy().copy(),  # Arrow memory is read-only
             train=positions(table, "split", SPLITS) == 0,
             name=meta["name"],
             class_names=tuple(meta["class_names"]),
@@ -141,7 +129,7 @@ def _read(path: Path, scratch: Path | None, with_inputs: bool) -> Samples:
 
 
 def _boxes(table: pa.Table) -> Boxes:
-    lists = column(table, "boxes", pa.list_(_BOX)).combine_chunks()
+    lists = table["boxes"].combine_chunks()
     parts = {part.name: lists.flatten().field(part.name).to_numpy(zero_copy_only=False) for part in _BOX}
     corners = np.stack([parts[side] for side in _SIDES], axis=1)
     counts = lists.value_lengths().to_numpy().astype(np.int64)
@@ -169,7 +157,7 @@ def _decode(table: pa.Table, out: Inputs) -> None:
     size = int(np.prod(out.shape[1:]))
     width = size * out.itemsize
     start = 0
-    for chunk in column(table, "input", pa.binary(width)).chunks:
+    for chunk in table["input"].chunks:
         stored = np.frombuffer(chunk.buffers()[1], out.dtype, len(chunk) * size, chunk.offset * width)
         out[start : start + len(chunk)] = stored.reshape(len(chunk), *out.shape[1:])
         start += len(chunk)

@@ -1,7 +1,5 @@
 """The samples of a dataset as arrays."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -158,6 +156,14 @@ def check_finite(inputs: Inputs, where: str) -> None:
             row = first + int(finite.argmin())
             raise UserError(f"{where}: row {row} has a number that is missing, infinite or too large; fill or drop it")
         first += len(part)
+
+
+def as_floats(values: np.ndarray, where: str) -> Inputs:
+    """Return numbers [n, …] as float32. Raises :class:`UserError` with the first row that is not finite."""
+    with np.errstate(over="ignore"):
+        floats = values.astype(np.float32)
+    check_finite(floats, where)
+    return floats
 
 
 def check_labels(labels: Rows, classes: int, where: str) -> None:

@@ -1,7 +1,5 @@
 """Copies of many tensors to a device, or from it, in few transfers."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import torch

@@ -1,38 +1,56 @@
-"""Parts of a dataset computed by PyTorch in forked processes."""
+"""Parts of a dataset computed in forked processes."""
 
-from __future__ import annotations
-
-import multiprocessing
-from collections.abc import Callable, Iterator, Sequence
+import ctypes
+import signal
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import get_context
 from typing import Any
 
-import numpy as np
+from pflcore.errors import UserError
 
-Work = Callable[[Any], np.ndarray]
+Work = Callable[[Any], Any]
 
 
-def each_part(work: Work, parts: Sequence[Any], workers: int) -> Iterator[np.ndarray]:
-    """Yield what `work` returns for each part, in order.
+def each_part(work: Work, parts: Iterable[Any], workers: int) -> Iterator[Any]:
+    """Yield what `work` returns for each part, in order; parts are taken from the iterable shortly before their turn.
 
-    Several workers are processes with one thread each, so results do not depend on their number if the caller has one
-    thread, too. With one worker or one part, this process computes.
+    Several workers are processes, where PyTorch has one thread, so results do not depend on their number if the caller
+    has one thread, too. They are forked: other ways to start a process would run the caller's script again. With one
+    worker, this process computes.
     """
-    if (workers := min(workers, len(parts))) <= 1:
+    if workers <= 1:
         yield from map(work, parts)
         return
-    with multiprocessing.get_context("fork").Pool(workers, _begin, (work,)) as pool:
-        yield from pool.imap(_work, parts)
+    pending: deque[Future[Any]] = deque()
+    with ProcessPoolExecutor(workers, get_context("fork"), _begin, (work,)) as pool:
+        try:
+            for part in parts:
+                pending.append(pool.submit(_work, part))
+                if len(pending) > 2 * workers:
+                    yield pending.popleft().result()
+            while pending:
+                yield pending.popleft().result()
+        except BrokenProcessPool:
+            why = "perhaps for lack of memory; set PFL_WORKERS to a smaller number and try again"
+            raise UserError(f"a worker process was killed, {why}") from None
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 _inherited: list[Work] = []  # one function, set in each forked process of a pool
 
 
 def _begin(work: Work) -> None:
-    import torch  # here, because datasets that need no workers do not need it either
-
     _inherited[:] = [work]
-    torch.set_num_threads(1)
+    if prctl := getattr(ctypes.CDLL(None), "prctl", None):
+        prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: Linux kills this process when its parent ends for any reason
+    if torch := sys.modules.get("torch"):
+        torch.set_num_threads(1)
 
 
-def _work(part: Any) -> np.ndarray:
+def _work(part: Any) -> Any:
     return _inherited[0](part)

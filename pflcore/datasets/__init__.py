@@ -1,7 +1,5 @@
 """The registry of datasets, :data:`DATASETS`, by name; related datasets share a file."""
 
-from __future__ import annotations
-
 from pflcore.datasets._base import Dataset
 from pflcore.datasets._stand_in import stand_in, stand_in_counts
 from pflcore.registry import Registry

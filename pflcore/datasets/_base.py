@@ -1,7 +1,5 @@
 """The base class of datasets: facts that are known before loading, and a loader."""
 
-from __future__ import annotations
-
 import unicodedata
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -12,10 +10,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from pflcore.data.samples import IMAGES, TEXT, Attribute, Bytes, Inputs, Mask, Rows, Samples, check_labels
+from pflcore.data.samples import ARRAYS, IMAGES, TEXT, Attribute, Bytes, Inputs, Mask, Rows, Samples, check_labels
 from pflcore.datasets._download import DataFile, Source
 from pflcore.datasets._files import Files, open_files
 from pflcore.errors import UserError
+from pflcore.options import option
 from pflcore.registry import Entry
 
 INCLUDED, DOWNLOAD, FOLDER = "included", "download", "folder"
@@ -169,6 +168,25 @@ class Dataset(Entry, ABC):
             where = str(paths[0] if len(paths) == 1 else folder)
             names = {name: read for files in opened for name, read in files.readers.items()}
             yield Files(where, names), ", ".join(path.name for path in paths)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArrayDataset(Dataset):
+    """Base of the datasets of features [n, d], signals [n, channels, time] and other arrays of floats.
+
+    A subclass states the shape of one sample in ``original``; 0 stands for a size that is known only after loading.
+    """
+
+    results_version: ClassVar[int] = 2  # 1 had other generated samples
+
+    standardise: bool = option(  # type: ignore[misc]
+        True,
+        help="Bring channels, or single features, to mean 0 and std 1 over training samples of clients that train.",
+    )
+
+    @property
+    def kind(self) -> str:
+        return ARRAYS
 
 
 def encode(words: Sequence[str], names: Sequence[str]) -> Rows:

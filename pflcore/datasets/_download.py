@@ -1,7 +1,5 @@
 """Official files of datasets: their addresses, their state on this machine, and downloads checked by hash."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import time

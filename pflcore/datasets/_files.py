@@ -1,7 +1,5 @@
 """Readers of untrusted files: one-line errors, one interface to folders and archives, pickles of arrays only."""
 
-from __future__ import annotations
-
 import pickle
 import tarfile
 import zipfile

@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-import ctypes
 import io
-import os
 import re
-import signal
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,9 +18,11 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from pflcore.data.preparation import allocate, track
 from pflcore.data.samples import SPLITS, Bytes, Mask, Rows
+from pflcore.data.workers import each_part
 from pflcore.datasets._files import Read, describe, reading
 from pflcore.errors import UserError
 from pflcore.files import parse_json
+from pflcore.memory import worker_count
 
 FORMATS = ("PNG", "JPEG", "BMP", "WEBP", "PPM", "TIFF", "GIF")
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
@@ -60,14 +55,18 @@ class Form(NamedTuple):
 def decode_images(images: Sequence[tuple[str, Read]], form: Form, what: str) -> Decoded:
     """Decode images, each given as its name for messages and a function that returns its bytes, on all cores.
 
-    This process calls the functions. `what` is the name of the work in the display of progress.
+    This process calls the functions. Many images are decoded in processes, as threads would wait for Python's lock.
+    `what` is the name of the work in the display of progress.
     """
     pixels = allocate((len(images), *form.shape))
     sizes = np.empty((len(images), 2), np.int64)
     formats: set[str] = set()
     advance = track(what, len(images))
+    starts = range(0, len(images), CHUNK)
+    chunks = ([(where, read()) for where, read in images[start : start + CHUNK]] for start in starts)
+    workers = worker_count() if len(images) >= MIN_PARALLEL else 1
     stop = 0
-    for part in _decoded(images, partial(_decode_chunk, form=form)):
+    for part in each_part(partial(_decode_chunk, form=form), chunks, workers):
         start, stop = stop, stop + len(part.pixels)
         pixels[start:stop] = part.pixels
         sizes[start:stop] = part.sizes
@@ -76,41 +75,7 @@ def decode_images(images: Sequence[tuple[str, Read]], form: Form, what: str) -> 
     return Decoded(pixels, formats, sizes)
 
 
-Chunk = list[tuple[str, bytes]]
-
-
-def _decoded(images: Sequence[tuple[str, Read]], decode: Callable[[Chunk], Decoded]) -> Iterator[Decoded]:
-    """Yield the decoded chunks in order. Many are decoded in processes, as threads would wait for Python's lock."""
-    starts = range(0, len(images), CHUNK)
-    chunks = ([(where, read()) for where, read in images[start : start + CHUNK]] for start in starts)
-    workers = os.cpu_count() or 1
-    if len(images) < MIN_PARALLEL or workers == 1:
-        yield from map(decode, chunks)
-        return
-    ahead = 2 * workers  # chunks that are read ahead
-    # Forked, because other ways to start a process would run the caller's script again.
-    with ProcessPoolExecutor(workers, get_context("fork"), _end_with_parent) as pool:
-        pending: deque[Future[Decoded]] = deque()
-        try:
-            for chunk in chunks:
-                pending.append(pool.submit(decode, chunk))
-                if len(pending) > ahead:
-                    yield pending.popleft().result()
-            while pending:
-                yield pending.popleft().result()
-        except BrokenProcessPool:
-            raise UserError("a process that decodes images was killed, perhaps for lack of memory; try again") from None
-        finally:
-            pool.shutdown(cancel_futures=True)
-
-
-def _end_with_parent() -> None:
-    """Make Linux kill this process when its parent ends for any reason."""
-    if prctl := getattr(ctypes.CDLL(None), "prctl", None):
-        prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-
-
-def _decode_chunk(images: Chunk, form: Form) -> Decoded:
+def _decode_chunk(images: list[tuple[str, bytes]], form: Form) -> Decoded:
     pixels = np.empty((len(images), *form.shape), np.uint8)
     sizes = np.empty((len(images), 2), np.int64)
     formats: set[str] = set()

@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 import numpy as np
 
 from pflcore.data.samples import Inputs, Mask, Rows, check_labels
-from pflcore.datasets._base import FOLDER, Dataset, Names
+from pflcore.datasets._base import Dataset, Names
 from pflcore.datasets._download import DataFile
 from pflcore.errors import UserError
 from pflcore.options import option
@@ -22,7 +22,6 @@ class OwnFiles(Dataset):
 
     licence = "the user's own"
     download_size = "the user's own"
-    access = FOLDER
 
     path: str = option("", help="A folder below the data folder; empty: the one with this dataset's name.")
     version: str = option("", help="Any text, to change when the files have changed: they are not watched.")

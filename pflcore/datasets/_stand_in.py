@@ -1,7 +1,5 @@
 """Generated samples with the dimensions of a real dataset, for runs that test whether everything works."""
 
-from __future__ import annotations
-
 import colorsys
 from typing import Any
 

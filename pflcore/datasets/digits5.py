@@ -14,7 +14,7 @@ from PIL import Image
 from pflcore.data.preparation import allocate, track
 from pflcore.data.samples import SPLITS, Attribute, Bytes, Mask, Rows, Samples
 from pflcore.datasets import DATASETS
-from pflcore.datasets._base import DIGITS, FOLDER, HALF, Dataset, check_distinct
+from pflcore.datasets._base import DIGITS, HALF, Dataset, check_distinct
 from pflcore.datasets._download import DataFile, Source
 from pflcore.datasets._files import load_pickle, open_files, reading
 from pflcore.datasets._images import Form, decode_images
@@ -43,7 +43,6 @@ class MnistM(Dataset):
     citation = "Y. Ganin et al., Domain-Adversarial Training of Neural Networks, JMLR 2016"
     licence = "none stated by the authors; MNIST: CC BY-SA 3.0; BSDS500: for non-commercial research"
     homepage = "http://yaroslav.ganin.net/"
-    access = FOLDER
     download_size = "about 140 MB; for building it 71 MB of BSDS500"
     files = ("mnist_m.tar.gz", "mnist_m/mnist_m_train_labels.txt", "mnist_m_train_labels.txt")
     original = (3, 32, 32)
@@ -166,7 +165,6 @@ class Digits5(Dataset):
     citation = "X. Li et al., FedBN: Federated Learning on Non-IID Features via Local Batch Normalization, ICLR 2021"
     licence = "see the five datasets"
     homepage = "https://github.com/med-air/FedBN"
-    access = FOLDER
     download_size = "see the five datasets; FedBN's own files 278 MB"
     original = (3, 28, 28)
     class_names = DIGITS

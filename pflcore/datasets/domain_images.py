@@ -12,7 +12,7 @@ import numpy as np
 
 from pflcore.data.samples import Attribute, Samples
 from pflcore.datasets import DATASETS
-from pflcore.datasets._base import FOLDER, HALF, Dataset, encode
+from pflcore.datasets._base import HALF, Dataset, encode
 from pflcore.datasets._download import DataFile, Source
 from pflcore.datasets._files import Read, open_files
 from pflcore.datasets._images import Form, decode_images, is_image
@@ -39,7 +39,6 @@ class DomainImages(Dataset):
     domains: ClassVar[tuple[str, ...]]
     archives: ClassVar[tuple[Archive, ...]]
     unpacked: ClassVar[str] = "."  # the folder in an archive; its content may also be directly in the dataset's folder
-    access = FOLDER
     original = (3, 0, 0)
     mean = std = HALF
     smoke: ClassVar[dict[str, int]] = {"size": 32}

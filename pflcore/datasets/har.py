@@ -9,10 +9,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from pflcore.data.preparation import track
-from pflcore.data.samples import SPLITS, Attribute, Inputs, Samples
+from pflcore.data.samples import SPLITS, Attribute, Inputs, Samples, as_floats
 from pflcore.datasets import DATASETS
-from pflcore.datasets._arrays import ArrayDataset, as_floats
-from pflcore.datasets._base import DOWNLOAD
+from pflcore.datasets._base import DOWNLOAD, ArrayDataset
 from pflcore.datasets._download import DataFile, Source
 from pflcore.datasets._files import GET_AGAIN, Files, reading
 from pflcore.errors import UserError

@@ -13,10 +13,9 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet as pq
 
-from pflcore.data.samples import SPLITS, Attribute, Inputs, Mask, Samples
+from pflcore.data.samples import SPLITS, Attribute, Inputs, Mask, Samples, as_floats
 from pflcore.datasets import DATASETS
-from pflcore.datasets._arrays import ArrayDataset, as_floats
-from pflcore.datasets._base import check_distinct, check_file_name
+from pflcore.datasets._base import ArrayDataset, check_distinct, check_file_name
 from pflcore.datasets._files import reading
 from pflcore.datasets._own import OwnFiles, name_classes, note_of_repeats
 from pflcore.errors import UserError

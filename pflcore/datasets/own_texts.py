@@ -11,10 +11,9 @@ import numpy as np
 import pyarrow as pa
 
 from pflcore.data.preparation import track
-from pflcore.data.samples import Inputs, Samples
+from pflcore.data.samples import Inputs, Samples, as_floats
 from pflcore.data.workers import each_part
 from pflcore.datasets import DATASETS
-from pflcore.datasets._arrays import as_floats
 from pflcore.datasets._files import reading
 from pflcore.datasets.own_arrays import OwnTable
 from pflcore.errors import UserError
@@ -80,6 +79,7 @@ def _encode(texts: list[str], place: Path) -> Inputs:
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     parts = [texts[start : start + _PART] for start in range(0, len(texts), _PART)]
+    workers = min(worker_count(), len(parts)) if device == "cpu" else 1
     advance, threads = track(f"encoding by {place.name}", len(texts)), torch.get_num_threads()
     safe = {"model_kwargs": {"use_safetensors": True}, "trust_remote_code": False, "local_files_only": True}
     found = []
@@ -87,7 +87,7 @@ def _encode(texts: list[str], place: Path) -> Inputs:
         model = SentenceTransformer(str(place), device=device, **safe)
         torch.set_num_threads(1)
         try:
-            for embeddings in each_part(model.encode, parts, worker_count() if device == "cpu" else 1):
+            for embeddings in each_part(model.encode, parts, workers):
                 found.append(embeddings)
                 advance(len(embeddings))
         finally:

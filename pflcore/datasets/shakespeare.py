@@ -17,7 +17,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from pflcore.data.preparation import allocate, track
 from pflcore.data.samples import SPLITS, Attribute, Bytes, Samples
 from pflcore.datasets import DATASETS
-from pflcore.datasets._base import FOLDER, Dataset, check_file_name
+from pflcore.datasets._base import Dataset, check_file_name
 from pflcore.datasets._download import DataFile, Source
 from pflcore.datasets._files import open_files, read_file, reading
 from pflcore.errors import UserError
@@ -57,7 +57,6 @@ class Shakespeare(Dataset):
     licence = "public domain; the 1994 edition: personal use and free distribution only"
     download_size = "5.5 MB; tiny Shakespeare: 1.1 MB"
     homepage = "https://www.gutenberg.org/ebooks/100"
-    access = FOLDER
     original = (80,)
     class_names = tuple(string.printable)  # in the order of the characters' numbers
     about = (2_062_679, 515_670)  # FedTP counts 2,578,349 and splits them 80/20

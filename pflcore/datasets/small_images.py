@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from pflcore.data.samples import SPLITS, Bytes, Rows, Samples
 from pflcore.datasets import DATASETS
-from pflcore.datasets._base import DIGITS, DOWNLOAD, FOLDER, HALF, INCLUDED, Dataset
+from pflcore.datasets._base import DIGITS, DOWNLOAD, HALF, INCLUDED, Dataset
 from pflcore.datasets._download import DataFile, Source
 from pflcore.datasets._files import read_file, reading
 from pflcore.options import option
@@ -183,7 +183,6 @@ class SynthDigits(Dataset):
     citation = "Y. Ganin and V. Lempitsky, Unsupervised Domain Adaptation by Backpropagation, ICML 2015"
     licence = "none stated by the authors; cite the paper"
     homepage = "http://yaroslav.ganin.net/"
-    access = FOLDER
     download_size = "1.5 GB unpacked"
     files = ("synth_train_32x32.mat", "synth_test_32x32.mat")
     original = (3, 32, 32)

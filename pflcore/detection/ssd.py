@@ -5,8 +5,6 @@ shapes, so that clients can be stacked and no image is looked at by itself. Sour
 MultiBox Detector, ECCV 2016, section 2.2.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

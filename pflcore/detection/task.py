@@ -1,11 +1,8 @@
 """Object detection as a task: outputs are offsets from default boxes and logits of what is in them; how good it is
 says mean average precision, by COCO's evaluation at an overlap of one half."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -13,20 +10,20 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pflcore.detection.ssd import Found, candidates, distinct, losses, overlaps
-from pflcore.task import Measured, Score
+from pflcore.task import Measured, Score, Task
 
 RIGHT = 0.5  # overlap from which a detection is right
 
 
-@dataclass(frozen=True, eq=False)
-class Detection:
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Detection(Task):
     """Objects and the boxes around them, by SSD's default boxes.
 
     Outputs are (…, images, boxes, 4 + 1 + classes), targets (…, images, objects, 6).
     """
 
     defaults: Tensor  # (boxes, 4), centre and size as shares of the image
-    further: ClassVar[tuple[str, ...]] = ("precision",)
+    further: tuple[str, ...] = ("precision",)
 
     def loss(self, outputs: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
         """Return SSD's, divided by the number of default boxes that are objects'; there are no weights."""

@@ -1,7 +1,5 @@
 """Batches of local steps: the training samples that a client uses in each step."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

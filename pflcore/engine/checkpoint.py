@@ -35,10 +35,8 @@ Misfit = Callable[[Tensors], str]  # returns the reason why tensors cannot be a 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The state after a round, with the hashes of its run and its lineage."""
+    """The state after a round."""
 
-    run: str
-    lineage: str
     round: int
     tensors: Tensors
 
@@ -81,13 +79,29 @@ class CheckpointFolder:
     def save(self, round_: int, tensors: Mapping[str, Tensor]) -> None:
         """Write the state after a round. Then delete all others, skipped ones too, except the good one before it."""
         started = time.monotonic()
-        path = _write(self.folder, Checkpoint(self.run, self.lineage, round_, dict(tensors)))
+        path = self._write(round_, tensors)
         self._good = [*(one for one in self._good if one != path), path][-_KEPT:]
         for other in stored(self.folder):
             if other not in self._good:
                 other.unlink()
         self._last = time.monotonic()
         self._took = self._last - started
+
+    def _write(self, round_: int, tensors: Mapping[str, Tensor]) -> Path:
+        """Write a checkpoint, without copying tensors of the host. Raises ``OSError``."""
+        temporary = self.folder / _PART
+        flat = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+        header = {"run": self.run, "lineage": self.lineage, "round": round_}
+        try:
+            with named(self.folder):
+                # Only one key, because the order of several keys varies between processes, and so would the hash.
+                save_file(flat, temporary, {"pfl": json.dumps(header)})
+                path = self.folder / f"round-{round_:06d}-{digest_of(temporary)[:16]}.safetensors"
+                with temporary.open("rb") as file:
+                    os.fsync(file.fileno())
+            return temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
 
     def save_last(self, round_: int, tensors: Mapping[str, Tensor]) -> None:
         """Write the state after the last round; if this fails, warn and go on, so that the result is not lost."""
@@ -139,23 +153,6 @@ def round_of(path: Path) -> int:
     return int(path.name.split("-")[1])
 
 
-def _write(folder: Path, checkpoint: Checkpoint) -> Path:
-    """Write a checkpoint into an existing folder, without copying tensors of the host. Raises ``OSError``."""
-    temporary = folder / _PART
-    flat = {name: tensor.detach().cpu().contiguous() for name, tensor in checkpoint.tensors.items()}
-    header = {"run": checkpoint.run, "lineage": checkpoint.lineage, "round": checkpoint.round}
-    try:
-        with named(folder):
-            # Only one key, because the order of several keys varies between processes, and so would the hash.
-            save_file(flat, temporary, {"pfl": json.dumps(header)})
-            path = folder / f"round-{checkpoint.round:06d}-{digest_of(temporary)[:16]}.safetensors"
-            with temporary.open("rb") as file:
-                os.fsync(file.fileno())
-        return temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
 def _read(path: Path, misfit: Misfit, warn: Callable[[str], None], **identity: str) -> Checkpoint | None:
     """Read a checkpoint that has this identity (`run` or `lineage`) and fits; its tensors are mapped from the file.
     For any other file warn with one line and return None; do not warn if another process has removed the file."""
@@ -167,10 +164,9 @@ def _read(path: Path, misfit: Misfit, warn: Callable[[str], None], **identity: s
             if not isinstance(header, dict) or any(header.get(key) != value for key, value in identity.items()):
                 raise ValueError("it belongs to another run")
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        checkpoint = Checkpoint(header["run"], header["lineage"], header["round"], tensors)
         if reason := misfit(tensors):
             raise ValueError(reason)
-        return checkpoint
+        return Checkpoint(header["round"], tensors)
     except FileNotFoundError:
         pass
     except (OSError, ValueError) as error:

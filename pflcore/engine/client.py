@@ -24,7 +24,7 @@ from pflcore.groups import Groups, Roles, Tensors, add_prefix, pick
 from pflcore.method import Batch, ClientView, Federation, LocalState, Method, OwnSamples, model_part, name_of
 from pflcore.seeds import torch_seed
 from pflcore.settings import Training
-from pflcore.task import Classification, Task
+from pflcore.task import Task
 
 # Parts of training: the local steps of rounds, the tuning before a measurement, the warm-up before the first round.
 # Phases of rounds have the numbers above.
@@ -99,7 +99,7 @@ class Trainer:
         self.noise = DropoutBits(model, data.example())
         self.seen, self.stateless = Features(model, groups), Stateless(model)
         self.feature_layer = method.feature_layer  # kept here, since the method of a part can be a plain `Steps`
-        self.task: Task = getattr(model, "task", None) or Classification(data.positions, data.is_text)
+        self.task: Task = getattr(model, "task", None) or Task(data.positions, data.is_text)
         self.local = LocalBatches(data.train, training, seed, bool(norms), pace=pace)
         self.resting: frozenset[str] = frozenset()
         self.mask_ids: tuple[int, ...] = ()

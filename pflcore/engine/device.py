@@ -1,7 +1,5 @@
 """The device and the number of threads of a run."""
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Iterator

@@ -5,8 +5,6 @@ forward pass. So a client gets the same masks alone, in a worker, or stacked wit
 no generator. A 16-bit number per element is also cheaper than a Bernoulli variable.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from torch import Tensor, nn

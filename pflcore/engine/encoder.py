@@ -1,7 +1,5 @@
 """A frozen model as an encoder: the inputs of its classifier for many samples."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np
@@ -39,10 +37,10 @@ class Encoder:
         self._model = model.to(data.device).eval()
         self._data = data
 
-    def encode(self, rows: Tensor) -> np.ndarray:
+    def encode(self, rows: Tensor | Rows) -> np.ndarray:
         """Return the features of the samples in `rows`, int64 on the host: float32 (rows, features)."""
         with torch.no_grad(), use_precision("fp32"), self._features as seen:
-            self._model(self._data.batch(rows).inputs)
+            self._model(self._data.batch(torch.as_tensor(rows)).inputs)
             features: np.ndarray = seen.of_classifier().flatten(1).float().cpu().numpy()
         return features
 
@@ -52,16 +50,13 @@ class Encoder:
         On a CPU, every core computes batches on one thread, so the numbers do not depend on the number of cores.
         """
         parts = [rows[start : start + _BATCH] for start in range(0, len(rows), _BATCH)]
-        workers = worker_count() if self._data.device.type == "cpu" else 1
+        workers = min(worker_count(), len(parts)) if self._data.device.type == "cpu" else 1
         advance, start = track("encoding", len(rows)), 0
         with one_thread(self._data.device):
-            width = self._encode(parts[0][:1]).shape[1]
+            width = self.encode(parts[0][:1]).shape[1]
             filled = allocate((len(rows), 4 * width)).view(np.float32)
-            for features in each_part(self._encode, parts, workers):
+            for features in each_part(self.encode, parts, workers):
                 filled[start : start + len(features)] = features
                 start += len(features)
                 advance(len(features))
         return filled
-
-    def _encode(self, rows: Rows) -> np.ndarray:
-        return self.encode(torch.from_numpy(rows))

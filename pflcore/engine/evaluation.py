@@ -3,10 +3,7 @@
 Both splits are measured in one pass, first test and then validation.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -24,32 +21,15 @@ COLUMNS = ("correct", "total", "loss", "last")
 SplitScores = tuple[Score, ...]
 """The scores of a client: on its test samples and, if the data has any, on its validation samples."""
 
+Scored = NDArray[np.float64]
+"""The scores of clients: [splits, columns, clients], in which counts are exact up to 2^53. Splits are test and, if the
+data has any, validation samples, and the same for each further view. Columns are :data:`COLUMNS` and the task's further
+numbers. All numbers are NaN for a client that is not measured in a view."""
 
-@dataclass(frozen=True, eq=False)
-class Scores:
-    """The scores of several clients: float64 [splits, columns, clients], in which counts are exact up to 2^53.
 
-    Splits are test and, if the data has any, validation samples, and the same for each further view. Columns are
-    :data:`COLUMNS` and the task's further numbers. All numbers are NaN for a client that is not measured in a view.
-    """
-
-    values: NDArray[np.float64]
-
-    @classmethod
-    def join(cls, scores: Iterable[SplitScores]) -> Scores:
-        """Join the scores of clients, in order."""
-        return cls(np.ascontiguousarray(np.moveaxis(np.array(list(scores), np.float64), 0, -1)))
-
-    def column(self, name: str, split: int = 0) -> NDArray[np.float64]:
-        """Return one of :data:`COLUMNS` for each client."""
-        column: NDArray[np.float64] = self.values[split, COLUMNS.index(name)]
-        return column
-
-    def figure(self, clients: NDArray[np.bool_], split: int = 0, *, precise: bool = False) -> float:
-        """Return the pooled accuracy of some clients, 0 to 1; if `precise`, the mean of the clients' precisions."""
-        if precise:
-            return float(np.nanmean(self.values[split, len(COLUMNS)][clients]))
-        return float(self.column("correct", split)[clients].sum() / self.column("total", split)[clients].sum())
+def join(scores: Iterable[SplitScores]) -> Scored:
+    """Join the scores of clients, in order."""
+    return np.ascontiguousarray(np.moveaxis(np.array(list(scores), np.float64), 0, -1))
 
 
 def batch_size(trainer: Trainer) -> int:
@@ -66,7 +46,7 @@ def score_client(trainer: Trainer, state: Tensors, client: int, size: int | None
         return by_split(trainer, client, _joined(_measure(trainer, predict, chunks)))
 
 
-def score_shared_model(trainer: Trainer, state: Tensors, size: int | None = None) -> Scores:
+def score_shared_model(trainer: Trainer, state: Tensors, size: int | None = None) -> Scored:
     """Score one model that all clients share in one pass over their samples; `size` as for :func:`score_client`."""
     return client_scores(trainer, measure_chunks(trainer, state, pooled_chunks(trainer, size)))
 
@@ -82,12 +62,12 @@ def measure_chunks(trainer: Trainer, state: Tensors, chunks: Sequence[Tensor]) -
     return _measure(trainer, partial(trainer.predict, state), chunks)
 
 
-def client_scores(trainer: Trainer, parts: Iterable[Measured]) -> Scores:
+def client_scores(trainer: Trainer, parts: Iterable[Measured]) -> Scored:
     """Return the scores of all clients from the results of :func:`measure_chunks` for all pooled chunks."""
     data = trainer.data
     ends = np.cumsum([len(data.measured(client)) for client in range(data.clients)])[:-1]
     clients = zip(*(np.split(part, ends) for part in _joined(parts)), strict=True)
-    return Scores.join(by_split(trainer, client, measured) for client, measured in enumerate(clients))
+    return join(by_split(trainer, client, measured) for client, measured in enumerate(clients))
 
 
 def by_split(trainer: Trainer, client: int, measured: Measured) -> SplitScores:

@@ -1,7 +1,5 @@
 """The round loop: rounds, with checkpoints between them; at the end, analyses and the result."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ The state of a client's optimiser is one flat dict of tensors. So it can be hand
 worker, stacked with those of other clients, or read by a recorded step. It is empty before the first step of a round.
 """
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_right
 from collections.abc import Mapping

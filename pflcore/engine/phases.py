@@ -1,8 +1,6 @@
 """Roles of parameters, checks of settings against the method and the data, and the trainers of a run: for whole rounds,
 phases, the warm-up and the tuning."""
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Callable, Iterator
@@ -135,24 +133,40 @@ def _tuner(trainer: Trainer, groups: Groups, tuning: Phase) -> Trainer:
         part = groups.select(tuning.groups or (ALL,))
     except UserError as error:
         raise UserError(f"{where} {error}") from None
-    tuner = copy.copy(trainer)
-    # A part only calls the functions of Steps, so its `method` can be a plain Steps.
-    tuner.method = cast(Method, tuning.steps or FineTuning(host=trainer.method, moving=part - groups.parameters))
+    tuner = _apart(trainer, TUNING, tuning, "tuning", lr=tuning.lr or trainer.training.lr, **_PLAIN_SGD)
     tuner.parameters = groups.parameters & part
     if groups.parameters and not tuner.parameters:
         raise UserError(f"{where} train_only leaves nothing to train in them")
-    tuner.mask_ids, tuner.parts = (TUNING,), {}
-    tuner.training = replace(
-        trainer.training,
-        local_epochs=int(tuning.epochs or 1),  # not used if `local_steps` is set
-        local_steps=tuning.count,
-        lr=tuning.lr or trainer.training.lr,
-        **_PLAIN_SGD,
-    )
-    tuner.local = replace(trainer.local, training=tuner.training, stream="tuning", pace=None)
+    _limit(tuner, tuning)
+    # A part only calls the functions of Steps, so its `method` can be a plain Steps.
+    tuner.method = cast(Method, tuning.steps or FineTuning(host=trainer.method, moving=part - groups.parameters))
+    tuner.parts = {}
     tuner.data = replace(trainer.data, augmentation=None)
     tuner.optimizer = make_optimizer(tuner.training)
     return tuner
+
+
+def _apart(trainer: Trainer, part: int, phase: Phase, stream: str, **settings: Any) -> Trainer:
+    """Return the trainer with passes or steps of their own, beside those of a round, and with other settings."""
+    one = copy.copy(trainer)
+    passes = int(phase.epochs or 1)  # not used if `local_steps` is set
+    one.training = replace(trainer.training, local_epochs=passes, local_steps=phase.count, **settings)
+    one.local = replace(trainer.local, training=one.training, stream=stream, share=phase.share, pace=None)
+    one.mask_ids = (part,)
+    return one
+
+
+def _limit(one: Trainer, phase: Phase) -> None:
+    """Let the trainer of a part train only what has the phase's roles. Raises :class:`UserError` if that is nothing."""
+    if not phase.roles:
+        return
+    trained = frozenset[str]().union(*(getattr(one.roles, role) for role in phase.roles))
+    one.resting = one.entries - one.parameters - trained
+    if one.parameters and not one.parameters & trained:
+        what = f"what is {' and '.join(phase.roles)}, and there is nothing of that to train"
+        why = "with this backbone, train_only and also_personal"
+        raise UserError(f"method {name_of(one.method)}: one of its phases trains {what} {why}")
+    one.parameters &= trained
 
 
 def _phases(trainer: Trainer) -> Iterator[int]:
@@ -172,23 +186,13 @@ def _phases(trainer: Trainer) -> Iterator[int]:
 
 def _phase(trainer: Trainer, part: int, phase: Phase, before: float) -> Trainer:
     """Return the trainer with the steps and batches of a phase that begins after `before` passes of the round."""
-    one = copy.copy(trainer)
-    one.method = cast(Method, phase.steps or trainer.method)
     if phase.extra:
-        one.training = replace(trainer.training, local_epochs=int(phase.epochs or 1), local_steps=None)
-        own = replace(trainer.local, stream=f"phase {part}", share=phase.share, pace=None)
-        one.local = replace(own, training=one.training)
-        one.mask_ids = (part,)
+        one = _apart(trainer, part, phase, f"phase {part}")
     else:
+        one = copy.copy(trainer)
         one.local = replace(trainer.local, before=before, passes=phase.epochs)
-    if phase.roles:
-        trained = frozenset[str]().union(*(getattr(trainer.roles, role) for role in phase.roles))
-        one.parameters = trainer.parameters & trained
-        if trainer.parameters and not one.parameters:
-            what = f"what is {' and '.join(phase.roles)}, and there is nothing of that to train"
-            why = "with this backbone, train_only and also_personal"
-            raise UserError(f"method {name_of(trainer.method)}: one of its phases trains {what} {why}")
-        one.resting = trainer.entries - trainer.parameters - trained
+    _limit(one, phase)
+    one.method = cast(Method, phase.steps or trainer.method)
     return one
 
 

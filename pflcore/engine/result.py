@@ -1,7 +1,5 @@
 """The result of a run: measurements as columns, weights by name, costs, findings of analyses."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,15 +54,14 @@ def columns(history: History) -> dict[str, Any]:
     """Return the measurements as arrays of a :class:`Result`, ordered by round and view, test before validation."""
     clients, splits, count = len(history.members), history.splits, len(history.columns)
     parts = len(history.views) * splits
-    values = np.array([scores.values for scores in history.scores.values()], np.float64)
-    values = values.reshape(-1, parts, count, clients)
+    rows = np.array(list(history.rows.values()), np.float64).reshape(-1, parts * count + 1, clients)
+    values, losses = rows[:, :-1].reshape(-1, parts, count, clients), rows[:, -1:]
     numbers = dict(zip(history.columns, np.moveaxis(values, 2, 0).reshape(count, -1), strict=True))
     measured = ~np.isnan(numbers["total"])
     numbers = {name: own[measured] for name, own in numbers.items()}
     part = np.tile(np.repeat(np.arange(parts), clients), len(values))[measured]
-    losses = np.array([history.train_losses[round_] for round_ in history.scores]).reshape(-1, 1, clients)
     return {
-        "round": np.repeat(list(history.scores), parts * clients)[measured].astype(np.int32),
+        "round": np.repeat(list(history.rows), parts * clients)[measured].astype(np.int32),
         "client": np.tile(np.arange(clients), parts * len(values))[measured].astype(np.int32),
         "loss": numbers["loss"] / numbers["total"],
         "train_loss": np.broadcast_to(losses, (len(losses), parts, clients)).ravel()[measured],

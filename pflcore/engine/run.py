@@ -1,7 +1,5 @@
 """The state of one run, and the transition of a round."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
@@ -22,13 +20,13 @@ from pflcore.engine.analysis import Findings, Subject
 from pflcore.engine.checkpoint import Checkpoint, CheckpointFolder, compare
 from pflcore.engine.client import WARMUP, Diverged, Job
 from pflcore.engine.cost import Cost, count, step_macs
-from pflcore.engine.evaluation import COLUMNS, Scores
+from pflcore.engine.evaluation import COLUMNS, Scored
 from pflcore.engine.executors.sequential import Sequential
 from pflcore.engine.optimizers import ServerOptimizer
 from pflcore.engine.phases import check_settings, groups_of, make_trainer
 from pflcore.engine.result import Result, columns
 from pflcore.engine.state import ClientStates, History
-from pflcore.engine.views import GENERATED, Scored, Views
+from pflcore.engine.views import GENERATED, Views
 from pflcore.errors import UserError
 from pflcore.exchange import check_server
 from pflcore.faults import during
@@ -227,7 +225,7 @@ class RunState:
         if len(lost):  # the last local step can break a model whose loss before the step was finite
             self.diverged = Diverged(self.round, int(lost[0]))
         else:
-            self.history.add(self.round, Scores(np.concatenate(scores)), train_losses)
+            self.history.add(self.round, np.concatenate(scores), train_losses)
 
     def subject(self, kinds: Sequence[int] | None) -> Subject:
         """Return the run as the input of an analysis."""
@@ -297,7 +295,7 @@ class RunState:
             self.restore(found)
             self.resumed_from = found.round
             due = set(self.evaluation.due(self.training.rounds))  # an earlier run may have measured other rounds too
-            self.history.scores = {one: scores for one, scores in self.history.scores.items() if one in due}
+            self.history.rows = {one: rows for one, rows in self.history.rows.items() if one in due}
 
     def misfit(self, tensors: Tensors) -> str:
         """Return how tensors differ from a state of this run, except for clients and rounds; "" if they fit."""

@@ -1,7 +1,5 @@
 """The state of a run beside its server: personal entries of clients, and measurements."""
 
-from __future__ import annotations
-
 import mmap
 from collections.abc import Mapping, Sequence
 from itertools import groupby
@@ -14,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pflcore.data.upload import move
-from pflcore.engine.evaluation import COLUMNS, Scores
+from pflcore.engine.evaluation import COLUMNS, Scored
 from pflcore.groups import Tensors
 from pflcore.memory import memory_limit
 from pflcore.settings import USUAL, View
@@ -118,24 +116,24 @@ class History:
     ) -> None:
         self.members, self.splits, self.views = members, splits, tuple(views)
         self.columns = (*COLUMNS, *further)
-        self.precise = "precision" in further
-        self.scores: dict[int, Scores] = {}
-        self.train_losses: dict[int, NDArray[np.float64]] = {}
-        self._rows: dict[int, NDArray[np.float64]] = {}  # both together; the others are views of it
+        # By round the scores and, last, the train losses: (views · splits · columns + 1, clients).
+        self.rows: dict[int, NDArray[np.float64]] = {}
 
-    def add(self, round_: int, scores: Scores, train_losses: Mapping[int, float]) -> None:
+    def add(self, round_: int, scores: Scored, train_losses: Mapping[int, float]) -> None:
         """Add the measurement after a round; `train_losses` are of the clients that trained in it."""
         losses = [train_losses.get(one, np.nan) for one in range(len(self.members))]
-        self._add(round_, np.vstack((scores.values.reshape(-1, len(losses)), losses)))
+        self.rows[round_] = np.vstack((scores.reshape(-1, len(losses)), losses))
 
-    def _add(self, round_: int, rows: NDArray[np.float64]) -> None:
-        shape = len(self.views) * self.splits, len(self.columns), len(self.members)
-        self._rows[round_], self.train_losses[round_] = rows, rows[-1]
-        self.scores[round_] = Scores(rows[:-1].reshape(shape))
+    def figure(self, round_: int, split: int = 0) -> float:
+        """Return the figure (0 to 1) of the members in the usual measurement after a round: the pooled accuracy, or the
+        mean of their precisions."""
+        scores = self.rows[round_][:-1].reshape(-1, len(self.columns), len(self.members))
+        own = dict(zip(self.columns, scores[split][:, self.members], strict=True))
+        return float(np.nanmean(own["precision"]) if "precision" in own else own["correct"].sum() / own["total"].sum())
 
     def last_figure(self) -> float | None:
         """Return the figure (0 to 1) of the members in the last measurement, or None if there is none."""
-        return self.scores[max(self.scores)].figure(self.members, precise=self.precise) if self.scores else None
+        return self.figure(max(self.rows)) if self.rows else None
 
     def stops_after(self, patience: int | None) -> int | None:
         """Return the round after which training stops early according to the measurements so far, or None.
@@ -146,8 +144,8 @@ class History:
             return None
         best = -1.0
         waited = 0
-        for round_ in sorted(self.scores):
-            figure = self.scores[round_].figure(self.members, 1, precise=self.precise)  # 1: validation samples
+        for round_ in sorted(self.rows):
+            figure = self.figure(round_, 1)  # of validation samples
             if figure > best:
                 best = figure
                 waited = 0
@@ -158,11 +156,9 @@ class History:
         return None
 
     def state(self) -> Tensors:
-        """Return by round the scores and, last, the train losses: float64 (views · splits · columns + 1, clients)."""
-        return {str(round_): torch.from_numpy(self._rows[round_]) for round_ in self.scores}
+        """Return the rows by round, as views."""
+        return {str(round_): torch.from_numpy(rows) for round_, rows in self.rows.items()}
 
     def restore(self, tensors: Tensors) -> None:
-        """Set the scores and train losses to copies of those of :meth:`state`."""
-        self.scores, self.train_losses, self._rows = {}, {}, {}
-        for round_ in sorted(map(int, tensors)):
-            self._add(round_, tensors[str(round_)].clone().numpy())
+        """Set the rows to copies of those of :meth:`state`."""
+        self.rows = {round_: tensors[str(round_)].clone().numpy() for round_ in sorted(map(int, tensors))}

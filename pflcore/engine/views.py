@@ -4,8 +4,6 @@ Further views are measured by parts of the trainer (:attr:`pflcore.engine.client
 samples or with plain predictions. So executors do not depend on what they measure.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -16,12 +14,12 @@ import torch
 from numpy.typing import NDArray
 
 from pflcore.engine.client import TRAINING, TUNING, Job, Trainer
-from pflcore.engine.evaluation import COLUMNS
+from pflcore.engine.evaluation import COLUMNS, Scored
 from pflcore.engine.executors.sequential import Sequential
 from pflcore.groups import Tensors
 from pflcore.method import Method
 from pflcore.settings import Evaluation
-from pflcore.task import Classification
+from pflcore.task import Task
 
 # In measurements, entries are generated for that many clients together, so that a hypernetwork is read less often.
 GENERATED = 16
@@ -32,8 +30,6 @@ _ALL, _ONE, _PLAIN, _PLAIN_ONE = range(-4, 0)
 _EACH = {"own": TRAINING, "all": _ALL}
 _SHARED = {"own": TRAINING, "all": _ONE}
 _GLOBAL = {"own": _PLAIN, "all": _PLAIN_ONE}
-Scored = NDArray[np.float64]
-"""The values of :class:`pflcore.engine.evaluation.Scores` in one view: [splits, columns, clients]."""
 
 
 class Views:
@@ -53,7 +49,7 @@ class Views:
         self.of = evaluation.views(has_global=has_global)
         self.with_global = has_global and "global" in evaluation.models
         if evaluation.metrics:
-            trainer.task = Classification(trainer.data.positions, trainer.data.is_text, evaluation.metrics)
+            trainer.task = Task(trainer.data.positions, trainer.data.is_text, evaluation.metrics)
         if len(evaluation.views()) > 1:
             self._add_parts(members)
 
@@ -92,7 +88,7 @@ class Views:
 
     def _score_shared(self, executor: Sequential, state: Tensors, parts: Mapping[str, int]) -> list[Scored]:
         """Return the scores of one model, per kind of samples; on those of all clients, every client's are the same."""
-        scores = [executor.score_shared(state, parts[on]).values for on in self.evaluation.on]
+        scores = [executor.score_shared(state, parts[on]) for on in self.evaluation.on]
         return [np.broadcast_to(one, (*one.shape[:2], self.trainer.data.clients)) for one in scores]
 
     def _score_each(self, executor: Sequential, round_: int, states: Callable[[], Iterable[Job]]) -> list[Scored]:
@@ -103,9 +99,9 @@ class Views:
             return ((client, trainer.measured(state)) for client, state in states())
 
         if trainer.tuning is None:
-            return [executor.score_each(jobs(), part).values for part in parts]
+            return [executor.score_each(jobs(), part) for part in parts]
         scores, rest = [], jobs()
         while some := list(islice(rest, GENERATED)):
             tuned = [(one.client, one.model) for one in executor.train(round_, some, TUNING)]
-            scores.append([executor.score_each(tuned, part).values for part in parts])
+            scores.append([executor.score_each(tuned, part) for part in parts])
         return [np.concatenate(one, -1) for one in zip(*scores, strict=True)]

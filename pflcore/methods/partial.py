@@ -38,24 +38,12 @@ class FedRep(Method):
 
     def tuning(self) -> Phase | None:
         tuning = super().tuning()
-        return tuning if tuning is None or tuning.groups else replace(tuning, steps=PersonalPart())
+        return tuning if tuning is None or tuning.groups else replace(tuning, steps=Steps(), roles=("personal",))
 
     def phases(self) -> tuple[Phase, ...]:
         if self.schedule == "joint":
             return super().phases()
         return Phase(epochs=self.head_epochs, roles=("personal",)), Phase(roles=("shared",))
-
-
-class PersonalPart(Steps):
-    """Steps that train personal parameters only; running statistics of all other layers do not change."""
-
-    ignores_unlabelled = True
-
-    def step(self, local: ClientView, state: LocalState, batch: Batch) -> tuple[LocalState, Tensor]:
-        trained, model = local.parameters & local.roles.personal, model_part(state["model"])
-        owned = local.parameters | local.roles.personal
-        still = {name: tensor.clone() for name, tensor in model.items() if name not in owned}
-        return sgd_step(local, state, lambda params: self.loss(local, {**params, **still}, batch), trained)
 
 
 @METHODS.register
@@ -72,22 +60,20 @@ class FedBabu(Method):
     personal = ("head",)
     own_averaging = "uniform"
     untrained = ("head",)
-    ignores_unlabelled = True
     smoke: ClassVar[dict[str, Any]] = {"finetune_steps": 1}
     finetune_parts: str = option("all", choices=("head", "all"), help="What is tuned: the personal part alone, or all.")
     finetune_steps: int | None = option(None, ge=1, help="Steps of the tuning, on batches drawn anew; null: epochs.")
     finetune_epochs: int = option(5, ge=1, help="Passes of the tuning over a client's samples, without finetune_steps.")
     finetune_lr: float | None = option(None, gt=0, help="Learning rate of the tuning; null is that of the rounds.")
 
-    def step(self, local: ClientView, state: LocalState, batch: Batch) -> tuple[LocalState, Tensor]:
-        trained = local.parameters & local.roles.shared
-        return sgd_step(local, state, lambda params: self.loss(local, params, batch), trained)
+    def phases(self) -> tuple[Phase, ...]:
+        return (Phase(roles=("shared",)),)
 
     def tuning(self) -> Phase | None:
         tuning = super().tuning()
         if tuning is None or tuning.groups:
             return tuning
-        return replace(tuning, steps=Steps() if self.finetune_parts == "all" else PersonalPart())
+        return replace(tuning, steps=Steps(), roles=() if self.finetune_parts == "all" else ("personal",))
 
 
 _VALUES, _MASK, _ROUNDS, _USED = "own/values/", "own/mask/", "own/rounds", "common/mask/"

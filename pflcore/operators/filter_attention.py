@@ -10,7 +10,6 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
-from pflcore.errors import UserError
 from pflcore.groups import Tensors
 from pflcore.seeds import torch_seed
 
@@ -39,11 +38,6 @@ class FilterAttention:
     targets: Mapping[str, tuple[int, ...]]  # shapes of all generated tensors; those with four axes are convolutions
     bias: bool = True  # one per filter or layer, added to all its numbers; with them runs tend to diverge
     dense: bool = False
-
-    def __post_init__(self) -> None:
-        if self.kind != "none" and not self._layers():
-            what = f"filter attention: kind {self.kind!r} needs a convolution among the generated tensors"
-            raise UserError(f"{what} and there is none; use a backbone with convolutions, or kind 'none'")
 
     def init(self, seed: int) -> Tensors:
         """Return initial parameters: weights as in PyTorch's linear layers of the same size, biases zero.
@@ -123,8 +117,6 @@ def orthogonality(generated: Mapping[str, Tensor]) -> Tensor:
             rows = tensor.flatten(2)
             identity = torch.eye(rows.shape[1], dtype=rows.dtype, device=rows.device)
             grams.append((rows @ rows.transpose(1, 2) - identity).square().sum())
-    if not grams:
-        raise UserError("method fedofa: lam: there is no convolution among the generated tensors; set it to 0")
     return torch.stack(grams).mean()
 
 
@@ -141,11 +133,9 @@ def masks(generated: Mapping[str, Tensor], percent: float, parts: str = "conv") 
     """Return masks of the weights that a client keeps, those of largest absolute value by layer (FedOFA, equation 9).
 
     In each tensor (clients, …), with ``conv`` only in convolutions, the floor(n · `percent` / 100) smallest of a
-    client's n numbers are dropped, of equal ones the earlier. Raises :class:`UserError` if there is no such tensor.
+    client's n numbers are dropped, of equal ones the earlier.
     """
     chosen = {name: tensor for name, tensor in generated.items() if parts == "all" or tensor.ndim == 1 + _CONV}
-    if not chosen:
-        raise UserError("pruning: there is no convolution among the generated tensors; use parts 'all'")
     kept = {}
     for name, tensor in chosen.items():
         sizes = tensor.detach().abs().flatten(1)

@@ -1,7 +1,5 @@
 """Means of clients' entries that a few wrong clients hardly change: pure functions of (clients, entries) tensors."""
 
-from __future__ import annotations
-
 import math
 
 import torch

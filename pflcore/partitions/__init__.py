@@ -1,7 +1,5 @@
 """The registry of partitions of a dataset over clients, :data:`PARTITIONS`, by name; related ones share a file."""
 
-from __future__ import annotations
-
 from pflcore.partitions._base import Partition, partition
 from pflcore.registry import Registry
 

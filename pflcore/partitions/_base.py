@@ -1,7 +1,5 @@
 """The base class of partition schemes, which choose a client for every sample, and what all schemes share."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -17,8 +17,7 @@ from torch import Tensor
 import pflcore.engine as engine
 from pflcore.backbones import BACKBONES
 from pflcore.data.federation import FederatedData, standardisation
-from pflcore.data.samples import Inputs
-from pflcore.datasets._arrays import as_floats
+from pflcore.data.samples import Inputs, as_floats
 from pflcore.engine import Result, select_device, use_threads
 from pflcore.engine.trained import ClientModel, Trained
 from pflcore.errors import UserError

@@ -1,7 +1,5 @@
 """Executors, which decide how a cohort's local training is computed. All give the same result."""
 
-from __future__ import annotations
-
 from pflcore.engine.client import Trainer
 from pflcore.engine.executors.pooled import Pooled
 from pflcore.engine.executors.sequential import Sequential

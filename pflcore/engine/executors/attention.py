@@ -4,8 +4,6 @@ The dimension of clients becomes part of the batch. The scores of all queries an
 they are a third of what a step of FedTP's ViT reads and writes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -4,8 +4,6 @@ A vectorised step of a small Transformer is about a thousand kernels of a few mi
 from Python takes many times as long as running them. On other devices, steps are called without recording.
 """
 
-from __future__ import annotations
-
 import os
 import warnings
 from collections import Counter

@@ -3,8 +3,6 @@
 The gradient of a client's weight is a small matrix with long sums, which cuBLAS gives to a few multiprocessors.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

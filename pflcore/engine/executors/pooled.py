@@ -24,13 +24,13 @@ import torch.multiprocessing
 from torch import Tensor
 
 from pflcore.engine.client import TRAINING, Diverged, Job, Outcome, Trainer, Unfinished
-from pflcore.engine.evaluation import Scores, SplitScores, client_scores, measure_chunks, pooled_chunks, score_client
+from pflcore.engine.evaluation import Scored, client_scores, join, measure_chunks, pooled_chunks, score_client
 from pflcore.engine.executors.sequential import Sequential
 from pflcore.engine.state import packed_size, packed_views
 from pflcore.errors import UserError
 from pflcore.faults import during, portable
 from pflcore.groups import Tensors
-from pflcore.task import Measured
+from pflcore.task import Measured, Score
 
 # Other systems cannot fork a process after their mathematical libraries are loaded.
 _START = "fork" if sys.platform == "linux" else "spawn"
@@ -88,16 +88,16 @@ class Pooled(Sequential):
                     turn += 1
                     yield outcome
 
-    def score_each(self, jobs: Iterable[Job], part: int = TRAINING) -> Scores:
+    def score_each(self, jobs: Iterable[Job], part: int = TRAINING) -> Scored:
         def begin(task: tuple[int, Job], worker: _Worker) -> Message:
             _, (client, state) = task
             worker.load(state)
             return _score, part, client
 
         answers = {index: answer for (index, _), answer, _ in self._hand_out(enumerate(jobs), begin)}
-        return Scores.join(answers[index] for index in range(len(answers)))
+        return join(answers[index] for index in range(len(answers)))
 
-    def score_shared(self, state: Tensors, part: int = TRAINING) -> Scores:
+    def score_shared(self, state: Tensors, part: int = TRAINING) -> Scored:
         trainer = self.trainer.part(part)
         holders: set[int] = set()
 
@@ -244,7 +244,7 @@ def _train(
     return outcome.loss
 
 
-def _score(trainer: Trainer, state: Tensors, part: int, client: int) -> SplitScores:
+def _score(trainer: Trainer, state: Tensors, part: int, client: int) -> tuple[Score, ...]:
     return score_client(trainer.part(part), state, client)
 
 

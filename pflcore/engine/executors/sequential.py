@@ -1,12 +1,10 @@
 """The reference executor: the base class of the others, whose results must agree with it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from typing import Self
 
 from pflcore.engine.client import TRAINING, Job, Outcome, Trainer
-from pflcore.engine.evaluation import Scores, score_client, score_shared_model
+from pflcore.engine.evaluation import Scored, join, score_client, score_shared_model
 from pflcore.groups import Tensors
 
 
@@ -33,11 +31,11 @@ class Sequential:
         trainer = self.trainer.part(part)
         return (trainer.train(round_, client, received) for client, received in jobs)
 
-    def score_each(self, jobs: Iterable[Job], part: int = TRAINING) -> Scores:
+    def score_each(self, jobs: Iterable[Job], part: int = TRAINING) -> Scored:
         """Return the scores of each job's model on its client's samples, with a part's predictions and samples."""
         trainer = self.trainer.part(part)
-        return Scores.join(score_client(trainer, state, client) for client, state in jobs)
+        return join(score_client(trainer, state, client) for client, state in jobs)
 
-    def score_shared(self, state: Tensors, part: int = TRAINING) -> Scores:
+    def score_shared(self, state: Tensors, part: int = TRAINING) -> Scored:
         """Return the scores of all clients with one model that they share, with a part's predictions and samples."""
         return score_shared_model(self.trainer.part(part), state)

@@ -8,8 +8,6 @@ A smaller batch is padded with samples of weight 0. A client that has finished s
 change, until at most half of the stack has steps left: then the stack gets narrower.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -24,7 +22,7 @@ from torch.nn import functional as F
 
 from pflcore.data.upload import upload
 from pflcore.engine.client import TRAINING, Diverged, Job, Outcome, Trainer
-from pflcore.engine.evaluation import Scores, SplitScores, batch_size, by_split, score_client, score_shared_model
+from pflcore.engine.evaluation import Scored, SplitScores, batch_size, by_split, join, score_client, score_shared_model
 from pflcore.engine.executors.graphs import Replay, map_tree
 from pflcore.engine.executors.sequential import Sequential
 from pflcore.engine.executors.vectorised import MorePasses, Step, vectorisable
@@ -55,10 +53,10 @@ class Stacked(Sequential):
     def train(self, round_: int, jobs: Iterable[Job], part: int = TRAINING) -> Iterator[Outcome]:
         yield from self._in_stacks(jobs, lambda stack: self.train_stack(round_, stack, part), measures=False)
 
-    def score_each(self, jobs: Iterable[Job], part: int = TRAINING) -> Scores:
-        return Scores.join(self._in_stacks(jobs, lambda stack: self._score(stack, part), measures=True))
+    def score_each(self, jobs: Iterable[Job], part: int = TRAINING) -> Scored:
+        return join(self._in_stacks(jobs, lambda stack: self._score(stack, part), measures=True))
 
-    def score_shared(self, state: Tensors, part: int = TRAINING) -> Scores:
+    def score_shared(self, state: Tensors, part: int = TRAINING) -> Scored:
         while True:
             try:
                 return score_shared_model(self.trainer.part(part), state, self.samples)

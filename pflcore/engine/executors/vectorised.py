@@ -1,7 +1,5 @@
 """Local steps as functions for :func:`torch.func.vmap`: everything that differs between clients is an argument."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace

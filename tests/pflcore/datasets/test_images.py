@@ -35,7 +35,7 @@ IMAGES = [saved(Image.fromarray(pixels)) for pixels in RANDOM]
 def test_order_colours_sizes_and_progress(processes, monkeypatch):
     monkeypatch.setattr(_images, "CHUNK", 2)
     monkeypatch.setattr(_images, "MIN_PARALLEL", 0)
-    monkeypatch.setattr(os, "cpu_count", lambda: processes)
+    monkeypatch.setenv("PFL_WORKERS", str(processes))
     large = Image.fromarray(np.random.default_rng(9).integers(0, 256, (12, 10, 3), np.uint8))
     images = [*IMAGES[:8], saved(Image.fromarray(RANDOM[8]).convert("L")), saved(large)]
     seen = []
@@ -55,7 +55,7 @@ def test_order_colours_sizes_and_progress(processes, monkeypatch):
         decode(IMAGES)
     if processes > 1:
         monkeypatch.setattr(_images, "decode_image", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
-        with pytest.raises(UserError, match="a process that decodes images was killed"):
+        with pytest.raises(UserError, match="a worker process was killed"):
             decode(IMAGES)
 
 

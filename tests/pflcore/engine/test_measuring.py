@@ -16,7 +16,7 @@ from pflcore.detection.ssd import candidates, distinct
 from pflcore.detection.task import mean_average_precision
 from pflcore.engine import CheckpointFolder
 from pflcore.engine.client import balanced
-from pflcore.engine.evaluation import Scores
+from pflcore.engine.evaluation import join
 from pflcore.engine.state import History
 from pflcore.errors import UserError
 from pflcore.methods import METHODS
@@ -132,7 +132,7 @@ def test_where_it_stops_by_hand():
         """After measurements of two clients with 9 validation samples each in rounds 10, 20, …"""
         made = History(np.arange(2) != novel, 2)
         for number, both in enumerate(correct, start=1):
-            made.add(10 * number, Scores.join([((0, 5, 1.0, 0), (one, 9, 1.0, one)) for one in both]), {})
+            made.add(10 * number, join([((0, 5, 1.0, 0), (one, 9, 1.0, one)) for one in both]), {})
         return made.stops_after(patience)
 
     # Pooled 3, 5, 5, 4, 6, 1, 2, 6: equal is no better.
@@ -204,8 +204,9 @@ def test_a_figure_is_the_mean_average_precision_of_a_clients_own_images():
         figure = mean_average_precision([distinct(one) for one in found.numpy()], batch.labels.numpy())
         assert result.further["precision"][3 + client] == pytest.approx(figure, abs=1e-9) and 0 <= figure <= 1
         assert result.total[3 + client] == len(data.test[client])
-    scores = Scores.join([((1, 1, 0.5, 1, 0.2),), ((2, 2, 0.5, 2, 0.6),)])  # averaged, not pooled
-    assert scores.figure(np.array([True, True]), precise=True) == pytest.approx(0.4)
+    history = History(np.array([True, True]), further=("precision",))
+    history.add(1, join([((1, 1, 0.5, 1, 0.2),), ((2, 2, 0.5, 2, 0.6),)]), {})
+    assert history.last_figure() == pytest.approx(0.4)  # averaged, not pooled
 
 
 # Per-FedAvg halves batches, and norms over the one place of the last maps make gradients of 1e7 of three images.

@@ -138,7 +138,7 @@ MORE_THAN_MEANS = "scaffold fednova fedkd fedselect pfedhn fedtp fedcac fedproto
         ("fedrep", {"head_epochs": 2.0}, ": in part 2 of 2 of its round no client"),
         ("fedrep", {"head_epochs": 0.2}, ": in part 1 of 2 of its round no client"),
         ("heurpfedla", {"keep": 5}, ": keep: 5 is more than the 4 layers that are mixed$"),
-        ("fedofa", {"also_personal": ("conv",)}, "kind 'tfa' needs a convolution among the generated tensors"),
+        ("fedofa", {"also_personal": ("conv",)}, ": no convolution is generated; use"),
         ("fedtp", {"generated_part": "encoder"}, "fedtp: generated_part 'encoder' lies in the blocks of a Transformer"),
         ("lora", {"projections": ()}, r"lora\.projections names none"),
         ("prompts", {}, "^prompt tuning needs a Transformer .*one projection to queries, keys and values.* plain ViT"),

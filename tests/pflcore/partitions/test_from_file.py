@@ -51,7 +51,7 @@ def test_a_bad_file_is_one_line(file):
         ("0,0,train", "0,0,trian", r"split\.csv:3: '0,0,trian' is not sample,client,split: two whole numbers"),
         ("0,0,train", "0,-1,train", r"split\.csv:3: '0,-1,train' is not"),
         ("0,0,train", f"0,{'9' * 30},train", r"split\.csv:3: "),
-        ("0,0,train", "3,0,train", r"split\.csv: sample 3 is held more than once$"),
+        ("0,0,train", "3,0,train", r"specs/split\.csv: not a split of \S+ \(.*row 3 is held 2 times"),
         ("1,0,test", "1,0,train", r"split\.csv: client 0 of 0 to 1 has no test samples$"),
         ("70,1,test", "70000,1,test", r"specs/split\.csv: not a split of \S+ \(.*row 70000 is outside the dataset"),
         ("2,1,train", "2,2,train\n4,2,test", r"specs/split\.csv: has 3 clients, and the spec 2$"),

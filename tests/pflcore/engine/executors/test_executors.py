@@ -14,6 +14,7 @@ from support.tiers import SIX, few_of
 from support.tiny import backbone, federation, method, result_bytes, run, training
 
 from pflcore.engine.client import Diverged
+from pflcore.engine.evaluation import COLUMNS
 from pflcore.engine.executors import choose_executor
 from pflcore.engine.executors.pooled import Piece, Pooled, cut
 from pflcore.engine.executors.sequential import Sequential
@@ -77,7 +78,7 @@ def test_the_first_divergence_in_order_is_told(kind):
             list(executor.train(5, [(2, state), (4, lost), (1, lost)]))
         # The executor is not confused by what another worker still had to say.
         scores = executor.score_each((client, state) for client in range(5))
-    assert np.array_equal(scores.column("total"), UNEVEN[1])
+    assert np.array_equal(scores[0, COLUMNS.index("total")], UNEVEN[1])
 
 
 @pytest.mark.parametrize("samples", [1, 257, 700])
@@ -89,9 +90,10 @@ def test_one_model_is_measured_over_chunks_that_are_cut_inside_clients(samples):
         expected, scores = Sequential(reference).score_shared(state), pooled.score_shared(state)
         again = pooled.score_shared({name: torch.zeros_like(tensor) for name, tensor in state.items()})
     each = Sequential(reference).score_each([(0, state), (1, state)])
-    np.testing.assert_allclose(scores.values, each.values, rtol=1e-6)
-    assert scores.column("total").tolist() == [3, samples] and np.array_equal(scores.values, expected.values)
-    assert np.allclose(again.column("loss"), again.column("total") * np.log(data.classes), rtol=1e-5)
+    np.testing.assert_allclose(scores, each, rtol=1e-6)
+    total, loss = (COLUMNS.index(name) for name in ("total", "loss"))
+    assert scores[0, total].tolist() == [3, samples] and np.array_equal(scores, expected)
+    assert np.allclose(again[0, loss], again[0, total] * np.log(data.classes), rtol=1e-5)
 
 
 def test_workers_stop_where_nobody_waits_for_them_and_say_that_they_died_or_failed():
