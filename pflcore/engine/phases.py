@@ -173,7 +173,7 @@ def _phases(trainer: Trainer) -> Iterator[int]:
 def _phase(trainer: Trainer, part: int, phase: Phase, before: float) -> Trainer:
     """Return the trainer with the steps and batches of a phase that begins after `before` passes of the round."""
     one = copy.copy(trainer)
-    one.method = cast(Method, phase.steps or trainer.method)
+    one.method, one.extra = cast(Method, phase.steps or trainer.method), phase.extra
     if phase.extra:
         one.training = replace(trainer.training, local_epochs=int(phase.epochs or 1), local_steps=None)
         own = replace(trainer.local, stream=f"phase {part}", share=phase.share, pace=None)
