@@ -210,7 +210,7 @@ class Method(Steps, Entry):
         if self.averaging not in _ROBUST:
             return average(updates, names, shares)
         mean = average(updates[:1], names, [1.0])
-        # Sorted, because a checkpoint does not keep the order of entries, and the rounding of sums depends on it.
+        # Sorted, because the rounding of sums depends on the order of entries.
         summed = sorted(name for name, one in mean.items() if one.is_floating_point())
         if not summed:
             return mean

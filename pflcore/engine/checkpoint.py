@@ -143,7 +143,8 @@ def _write(folder: Path, checkpoint: Checkpoint) -> Path:
     """Write a checkpoint into an existing folder, without copying tensors of the host. Raises ``OSError``."""
     temporary = folder / _PART
     flat = {name: tensor.detach().cpu().contiguous() for name, tensor in checkpoint.tensors.items()}
-    header = {"run": checkpoint.run, "lineage": checkpoint.lineage, "round": checkpoint.round}
+    # The names keep the order of the entries, which safetensors sorts, as the rounding of sums over them depends on it.
+    header = {"run": checkpoint.run, "lineage": checkpoint.lineage, "round": checkpoint.round, "names": list(flat)}
     try:
         with named(folder):
             # Only one key, because the order of several keys varies between processes, and so would the hash.
@@ -166,7 +167,7 @@ def _read(path: Path, misfit: Misfit, warn: Callable[[str], None], **identity: s
             header = parse_json((file.metadata() or {}).get("pfl", "{}"))
             if not isinstance(header, dict) or any(header.get(key) != value for key, value in identity.items()):
                 raise ValueError("it belongs to another run")
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            tensors = {name: file.get_tensor(name) for name in header.get("names", file.keys())}
         checkpoint = Checkpoint(header["run"], header["lineage"], header["round"], tensors)
         if reason := misfit(tensors):
             raise ValueError(reason)

@@ -58,7 +58,7 @@ class CFL(PerClientModels):
 
         extra = server.extra
         present = [update.client for update in updates]
-        # Sorted: a checkpoint does not keep the order of entries, and the rounding of sums depends on it.
+        # Sorted: the rounding of sums depends on the order of entries.
         names = sorted(server.federation.parameters & updates[0].returned.keys())
         moved = torch.stack([torch.cat([(one.returned[n] - one.sent[n]).flatten() for n in names]) for one in updates])
         norms = moved.norm(dim=1)
