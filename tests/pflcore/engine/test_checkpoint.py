@@ -22,8 +22,8 @@ from pflcore.memory import memory_limit
 ROUNDS = 5
 SETTINGS = {"rounds": ROUNDS, "momentum": 0.5, "local_epochs": 1}
 TENSORS = {"shared/a": torch.arange(3.0), "shared/n": torch.tensor(2)}
-# Personal groups, a hypernetwork, buffers; shared alone, a second model, the progress, nothing that is shared, sums that
-# go by the order of the server's entries.
+# Personal groups, a hypernetwork, buffers; shared alone, a second model, the progress, nothing that is shared, sums
+# that go by the order of the entries.
 FEW, OTHERS = ("fedper", "fedtp", "norms"), ("fedavg", "ditto", "fedkd", "local", "fedamp")
 
 
