@@ -192,6 +192,10 @@ class Method(Steps, Entry):
         """Return the phases of local training in a round, in order; ``Phase()`` takes all steps of the round."""
         return (Phase(),)
 
+    def origin(self, sent: Tensors, returned: Tensors) -> Tensors:
+        """Return what a client's entries were before it trained them, as :attr:`Update.sent`; by default as `sent`."""
+        return sent
+
     def update_server(self, server: Server, roles: Roles, updates: Sequence[Update]) -> Server:
         """Return the server after a round. It may reuse the storage of `server`, which is not used again."""
         return Server(self.average(updates, roles.shared), server.extra)

@@ -186,7 +186,9 @@ class RunState:
             for outcome in noting(parts[-1]):
                 client = outcome.client
                 samples, steps = len(self.data.train[client]), self.trainer.local.steps(round_, client)
-                updates.append(Update(client, samples, sent[client], pick(outcome.model, exchanged), steps, changes))
+                returned = pick(outcome.model, exchanged)
+                before = self.method.origin(sent[client], returned)
+                updates.append(Update(client, samples, before, returned, steps, changes))
                 personal[client] = pick(outcome.model, self.kept)
                 losses.append(summed[client])
         except Diverged as diverged:

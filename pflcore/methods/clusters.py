@@ -138,6 +138,9 @@ class IFCA(OwnTuning):
     def tuning(self) -> Phase:
         return Phase(Choosing(self.clusters))
 
+    def origin(self, sent: Tensors, returned: Tensors) -> Tensors:
+        return {**sent, **strip_prefix(f"common/{int(returned[_CHOICE])}/", sent)}  # of the model that it chose
+
     def traffic(self, update: Update) -> tuple[int, int]:
         down = sum(tensor.nbytes for name, tensor in update.sent.items() if name != _CHOICE)
         up = sum(tensor.nbytes for name, tensor in update.returned.items() if "/" not in name or name == _CHOICE)
