@@ -75,7 +75,8 @@ class Update:
 
     client: int
     samples: int  # number of the client's training samples
-    sent: Mapping[str, Tensor]  # the shared and generated entries that the server sent to the client
+    # The shared and generated entries that the server sent to the client, by Method.origin those that it then trained.
+    sent: Mapping[str, Tensor]
     returned: Mapping[str, Tensor]  # the same entries after local training; never personal ones
     steps: int = 0  # number of local steps
     changes: frozenset[str] = frozenset()  # names of returned entries that are changes and not new values

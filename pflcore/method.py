@@ -190,6 +190,10 @@ class Method(Steps, Entry):
         """Return the phases of local training in a round, in order; ``Phase()`` takes all steps of the round."""
         return (Phase(),)
 
+    def origin(self, sent: Tensors, returned: Tensors) -> Tensors:
+        """Return what a client's entries were before it trained them, as :attr:`Update.sent`; by default as `sent`."""
+        return sent
+
     def update_server(self, server: Server, roles: Roles, updates: Sequence[Update]) -> Server:
         """Return the server after a round. It may reuse the storage of `server`, which is not used again."""
         return Server(self.average(updates, roles.shared), server.extra)
@@ -208,7 +212,7 @@ class Method(Steps, Entry):
         if self.averaging not in _ROBUST:
             return average(updates, names, shares)
         mean = average(updates[:1], names, [1.0])
-        # Sorted, because a checkpoint does not keep the order of entries, and the rounding of sums depends on it.
+        # Sorted, because the rounding of sums depends on the order of entries.
         summed = sorted(name for name, one in mean.items() if one.is_floating_point())
         if not summed:
             return mean

@@ -1,10 +1,24 @@
 """Settings of a run that do not depend on the method: training, and when and how models are measured."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from pflcore.errors import UserError
 from pflcore.options import check_options, option
+
+_SCHEDULE, _OPTIMIZER, _SERVER = "schedule", "optimizer", "server_optimizer"
+OF_ONE_KIND: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "gamma": (_SCHEDULE, ("step", "exponential")),
+    "milestones": (_SCHEDULE, ("step",)),
+    "step_every": (_SCHEDULE, ("step",)),
+    "lr_min": (_SCHEDULE, ("cosine", "linear")),
+    **dict.fromkeys(("beta1", "beta2", "eps"), (_OPTIMIZER, ("adam", "adamw"))),
+    **dict.fromkeys(("server_lr", "server_beta1"), (_SERVER, ("momentum", "adam", "yogi", "adagrad"))),
+    "server_beta2": (_SERVER, ("adam", "yogi")),
+    "server_tau": (_SERVER, ("adam", "yogi", "adagrad")),
+}
+"""Settings of training that only have an effect if another setting has one of some values."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,6 +110,12 @@ class Training:
             raise UserError("training.schedule: step needs either training.milestones or training.step_every")
         if list(self.milestones) != sorted(set(self.milestones)):
             raise UserError(f"training.milestones = {list(self.milestones)} must ascend")
+        for name, (other, values) in OF_ONE_KIND.items():
+            if getattr(self, name) != getattr(type(self), name) and getattr(self, other) not in values:
+                without = f"training.{name} has no effect with {other}: {getattr(self, other)}"
+                raise UserError(f"{without}; set training.{other}: {' or '.join(values)}, or leave {name} out")
+        if self.schedule_by == "step" and not self.scheduled:
+            raise UserError("training.schedule_by has no effect without a training.schedule or training.warmup")
 
     @property
     def augments(self) -> bool:

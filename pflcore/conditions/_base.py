@@ -90,7 +90,7 @@ def changed(update: Update, change: Callable[[Tensor, Tensor], Tensor]) -> Updat
 
 
 def floating(tensors: Mapping[str, Tensor]) -> list[str]:
-    """Return the sorted names of floating-point entries; a checkpoint does not keep their order."""
+    """Return the sorted names of floating-point entries."""
     return sorted(name for name, tensor in tensors.items() if tensor.is_floating_point())
 
 

@@ -91,7 +91,8 @@ class CheckpointFolder:
         """Write a checkpoint, without copying tensors of the host. Raises ``OSError``."""
         temporary = self.folder / _PART
         flat = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-        header = {"run": self.run, "lineage": self.lineage, "round": round_}
+        # The names keep the order of the entries, which safetensors sorts, as the rounding of sums depends on it.
+        header = {"run": self.run, "lineage": self.lineage, "round": round_, "names": list(flat)}
         try:
             with named(self.folder):
                 # Only one key, because the order of several keys varies between processes, and so would the hash.
@@ -163,7 +164,7 @@ def _read(path: Path, misfit: Misfit, warn: Callable[[str], None], **identity: s
             header = parse_json((file.metadata() or {}).get("pfl", "{}"))
             if not isinstance(header, dict) or any(header.get(key) != value for key, value in identity.items()):
                 raise ValueError("it belongs to another run")
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            tensors = {name: file.get_tensor(name) for name in header.get("names", file.keys())}
         if reason := misfit(tensors):
             raise ValueError(reason)
         return Checkpoint(header["round"], tensors)

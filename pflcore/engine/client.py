@@ -69,6 +69,7 @@ class Trainer:
         other_statistics: Whether layers other than batch norm have running statistics.
         resting: Buffers that forward passes must not change.
         mask_ids: Further ids of the dropout masks, so that parts have other masks than a round's steps.
+        extra: Whether a part's steps are passes beside the local steps of a round.
         parts: The trainers of parts: :data:`TUNING`, :data:`WARMUP`, phases and further views. `order` are the parts
             of a round. :mod:`pflcore.engine.phases` sets both, and :mod:`pflcore.engine.views` adds views.
         seen: Captures the classifier's input.
@@ -103,6 +104,7 @@ class Trainer:
         self.local = LocalBatches(data.train, training, seed, bool(norms), pace=pace)
         self.resting: frozenset[str] = frozenset()
         self.mask_ids: tuple[int, ...] = ()
+        self.extra = False
         self.parts: dict[int, Trainer] = {}
         self.order: tuple[int, ...] = (TRAINING,)
         self._class_counts: dict[int, Tensor] = {}  # by client; cached, because every round uses them

@@ -17,17 +17,10 @@ from pflcore.engine.optimizers import make_optimizer
 from pflcore.errors import UserError
 from pflcore.groups import ALL, Groups, Roles, Tensors
 from pflcore.method import OWN, Batch, ClientView, LocalState, Method, Phase, Steps, name_of, sgd_step
-from pflcore.settings import Training
+from pflcore.settings import OF_ONE_KIND, Training
 
-_PLAIN_SGD: dict[str, Any] = {
-    "optimizer": "sgd",
-    "momentum": 0.0,
-    "nesterov": False,
-    "weight_decay": 0.0,
-    "clip": None,
-    "schedule": "constant",
-    "warmup": 0,
-}
+_BEYOND = ("optimizer", "momentum", "nesterov", "weight_decay", "clip", "schedule", "schedule_by", "warmup")
+_PLAIN_SGD: dict[str, Any] = {name: getattr(Training, name) for name in (*_BEYOND, *OF_ONE_KIND)}
 
 
 def roles_of(method: Method, groups: Groups) -> Roles:
@@ -192,7 +185,7 @@ def _phase(trainer: Trainer, part: int, phase: Phase, before: float) -> Trainer:
         one = copy.copy(trainer)
         one.local = replace(trainer.local, before=before, passes=phase.epochs)
     _limit(one, phase)
-    one.method = cast(Method, phase.steps or trainer.method)
+    one.method, one.extra = cast(Method, phase.steps or trainer.method), phase.extra
     return one
 
 

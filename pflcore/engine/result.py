@@ -28,7 +28,7 @@ class Result:
     correct: np.ndarray  # number of correct predictions
     total: np.ndarray  # number of predictions
     loss: np.ndarray  # the mean over predictions
-    train_loss: np.ndarray  # the mean over the client's local steps in the round; NaN if it did not train
+    train_loss: np.ndarray  # the mean over the client's local steps in all phases of the round; NaN if it did not train
     last: np.ndarray  # number of correct predictions at the last positions of texts
     further: dict[str, np.ndarray]  # metrics by name; for detectors `precision`, the mean average precision, 0 to 1
     validation: np.ndarray  # whether an entry is about validation samples

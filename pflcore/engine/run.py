@@ -18,7 +18,7 @@ from pflcore.data.upload import move
 from pflcore.detection.task import Detection
 from pflcore.engine.analysis import Findings, Subject
 from pflcore.engine.checkpoint import Checkpoint, CheckpointFolder, compare
-from pflcore.engine.client import WARMUP, Diverged, Job
+from pflcore.engine.client import WARMUP, Diverged, Job, Outcome
 from pflcore.engine.cost import Cost, count, step_macs
 from pflcore.engine.evaluation import COLUMNS, Scored
 from pflcore.engine.executors.sequential import Sequential
@@ -159,7 +159,18 @@ class RunState:
         self, executor: Sequential, round_: int, clients: Sequence[int], parts: Sequence[int]
     ) -> tuple[list[Update], dict[int, Tensors], list[float]] | None:
         """Train clients in the given parts; each part begins with the state that the one before it ends with. Return
-        their updates, personal entries by client, and losses; or None if a client diverged."""
+        their updates, personal entries by client, and mean losses over local steps, if there are any without those of
+        extra passes; or None if a client diverged."""
+        trainers = {part: self.trainer.part(part) for part in parts}
+        counted = [part for part in parts if not trainers[part].extra] or parts
+        summed = dict.fromkeys(clients, 0.0)
+
+        def noting(part: int) -> Iterator[Outcome]:
+            for one in executor.train(round_, jobs, part):
+                taken = {part: trainers[part].local.steps(round_, one.client) for part in counted}
+                summed[one.client] += one.loss * (taken.get(part, 0) / max(1, sum(taken.values())))
+                yield one
+
         exchanged = self.roles.shared | self.roles.generated
         changes = frozenset(name for name in exchanged if self.method.returns_changes and name.startswith(COMMON))
         updates: list[Update] = []
@@ -169,14 +180,15 @@ class RunState:
         sent = {client: pick(received, exchanged) for client, received in jobs}
         try:
             for part in parts[:-1]:
-                done = executor.train(round_, jobs, part)
-                jobs = [(one.client, {name: one.model[name] for name in self.carried}) for one in done]
-            for outcome in executor.train(round_, jobs, parts[-1]):
+                jobs = [(one.client, {name: one.model[name] for name in self.carried}) for one in noting(part)]
+            for outcome in noting(parts[-1]):
                 client = outcome.client
                 samples, steps = len(self.data.train[client]), self.trainer.local.steps(round_, client)
-                updates.append(Update(client, samples, sent[client], pick(outcome.model, exchanged), steps, changes))
+                returned = pick(outcome.model, exchanged)
+                before = self.method.origin(sent[client], returned)
+                updates.append(Update(client, samples, before, returned, steps, changes))
                 personal[client] = pick(outcome.model, self.kept)
-                losses.append(outcome.loss)
+                losses.append(summed[client])
         except Diverged as diverged:
             self.diverged = diverged
             return None

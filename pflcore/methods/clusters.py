@@ -58,7 +58,7 @@ class CFL(PerClientModels):
 
         extra = server.extra
         present = [update.client for update in updates]
-        # Sorted: a checkpoint does not keep the order of entries, and the rounding of sums depends on it.
+        # Sorted: the rounding of sums depends on the order of entries.
         names = sorted(server.federation.parameters & updates[0].returned.keys())
         moved = torch.stack([torch.cat([(one.returned[n] - one.sent[n]).flatten() for n in names]) for one in updates])
         norms = moved.norm(dim=1)
@@ -137,6 +137,9 @@ class IFCA(OwnTuning):
 
     def tuning(self) -> Phase:
         return Phase(Choosing(self.clusters))
+
+    def origin(self, sent: Tensors, returned: Tensors) -> Tensors:
+        return {**sent, **strip_prefix(f"common/{int(returned[_CHOICE])}/", sent)}  # of the model that it chose
 
     def traffic(self, update: Update) -> tuple[int, int]:
         down = sum(tensor.nbytes for name, tensor in update.sent.items() if name != _CHOICE)

@@ -71,7 +71,7 @@ class HypernetworkMethod(Method):
 
     def hypernetwork(self, server: Server) -> tuple[HyperNetwork, Tensors]:
         """Return the hypernetwork and its parameters."""
-        # Sorted: a checkpoint does not keep the order of entries, and the rounding of sums depends on it.
+        # Sorted: the rounding of sums depends on the order of entries.
         params = dict(sorted(strip_prefix(_HYPER, server.extra).items()))
         targets = dict(sorted(server.federation.generated.items()))
         clients, width = params["embedding"].shape

@@ -63,7 +63,7 @@ class PFedLALayerwise(PerClientModels):
     def layers(self, server: Server) -> dict[str, list[str]]:
         """Return layer → names of its parameters; a parameter of the model itself is a layer."""
         layers: dict[str, list[str]] = {}
-        # Sorted: a checkpoint does not keep the order of entries, and the rounding of sums depends on it.
+        # Sorted: the rounding of sums depends on the order of entries.
         for name in sorted(self.models(server)):
             layers.setdefault(layer_of(name), []).append(name)
         return layers

@@ -62,6 +62,17 @@ def test_attackers_send_what_they_say_in_all_entries_and_the_others_what_they_ha
             torch.testing.assert_close(tensor, expected)
 
 
+def test_attackers_in_a_cluster_turn_the_change_of_its_model_round():
+    honest, _ = updates_of(None, "ifca")
+    sent, result = updates_of(make("attack", share=0.4), "ifca")
+    chosen = {client: int(honest[client].returned["common/choice"]) for client in result.attackers}
+    assert any(chosen.values())
+    for client, cluster in chosen.items():
+        for name in ("conv1.weight", "head.bias"):
+            received = honest[client].sent[f"common/{cluster}/{name}" if cluster else name]
+            torch.testing.assert_close(sent[client].returned[name], 2 * received - honest[client].returned[name])
+
+
 def test_attackers_train_on_other_classes_or_send_noise():
     data = federation(*SIZES)
     condition = make("attack", share=0.4, kind="label_flip")

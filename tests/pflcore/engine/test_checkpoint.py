@@ -22,8 +22,9 @@ from pflcore.memory import memory_limit
 ROUNDS = 5
 SETTINGS = {"rounds": ROUNDS, "momentum": 0.5, "local_epochs": 1}
 TENSORS = {"shared/a": torch.arange(3.0), "shared/n": torch.tensor(2)}
-# Personal groups, a hypernetwork, buffers; shared alone, a second model, the progress, nothing that is shared.
-FEW, OTHERS = ("fedper", "fedtp", "norms"), ("fedavg", "ditto", "fedkd", "local")
+# Personal groups, a hypernetwork, buffers; shared alone, a second model, the progress, nothing that is shared, sums
+# that go by the order of the entries.
+FEW, OTHERS = ("fedper", "fedtp", "norms"), ("fedavg", "ditto", "fedkd", "local", "fedamp")
 
 
 class Stopped(BaseException):
@@ -34,7 +35,8 @@ def trained(name, **changes):
     if name == "norms":
         settings, data = training(**SETTINGS, server_optimizer="adam"), federation((15, 10, 20), (4, 4, 4))
         return run(method("fedper"), NormNet(), data, training=settings, **changes)
-    return run(method(name), first_fitting(method(name)), training=training(**SETTINGS), **changes)
+    entry = method(name, **({"attention": "cosine"} if name == "fedamp" else {}))
+    return run(entry, first_fitting(entry), training=training(**SETTINGS), **changes)
 
 
 @cache
@@ -146,7 +148,8 @@ def test_what_is_saved_is_loaded_and_only_the_newest_two_are_kept(tmp_path):
             assert len(stored(folder.folder)) == min(round_, 2)
         for _ in range(2):
             found = folder.load(lambda tensors: compare(tensors, state))
-            assert found.round == 11 and all(torch.equal(found.tensors[name], state[name]) for name in state)
+            assert found.round == 11 and list(found.tensors) == list(state)
+            assert all(torch.equal(found.tensors[name], state[name]) for name in state)
             found.tensors["shared/a"].add_(1)  # which the file does not see
     assert rounds_in(folder.folder) == [10, 11]
 

@@ -40,7 +40,8 @@ TUNED = [
 
 @pytest.mark.parametrize("name, net, options, weights, executors", TUNED)
 def test_clients_are_measured_after_plain_sgd_in_batches_of_their_own(name, net, options, weights, executors):
-    settings = training(sample_rate=1.0, momentum=0.5, weight_decay=0.01, clip=0.1, class_weights=weights)
+    beside = {"schedule": "exponential", "gamma": 0.9, "server_optimizer": "momentum", "server_lr": 0.9}
+    settings = training(sample_rate=1.0, momentum=0.5, weight_decay=0.01, clip=0.1, class_weights=weights, **beside)
     hand = Rounds(net, settings, DATA)
     plain, *results = hand.run(name), *(hand.run(name, executor, **options) for executor in executors)
     hand.settings = training()

@@ -78,6 +78,13 @@ def test_settings_that_contradict_each_other():
         ({"schedule": "exponential"}, r"needs training\.gamma"),
         ({"schedule": "step", "gamma": 0.1}, r"either training\.milestones or training\.step_every"),
         ({"schedule": "step", "gamma": 0.1, "milestones": (5, 2)}, r"\[5, 2\] must ascend"),
+        ({"gamma": 0.9}, r"^training\.gamma has no effect with schedule: constant; set .*: step or exponential, or"),
+        ({"schedule": "exponential", "gamma": 0.9, "lr_min": 0.1}, "lr_min has no effect with schedule: exponential"),
+        ({"schedule": "cosine", "milestones": (2, 5)}, "milestones has no effect with schedule: cosine"),
+        ({"beta2": 0.9}, "beta2 has no effect with optimizer: sgd"),
+        ({"server_lr": 0.1}, "server_lr has no effect with server_optimizer: none"),
+        ({"server_optimizer": "momentum", "server_tau": 0.1}, "server_tau has no effect with server_opt.*: momentum"),
+        ({"schedule_by": "step"}, "schedule_by has no effect without"),
         ({"optimizer": "adam"}, f"{PLAIN} training.optimizer: adam"),
         ({"schedule": "cosine", "schedule_by": "step"}, f"{PLAIN} training.schedule_by: step"),
     ):

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from support.by_hand import SEED, Rounds, losses
@@ -23,12 +24,16 @@ def test_fedrep(epochs):
         first = epochs * len(rows) // 3  # of three epochs
         hand.lend(hand.x, hand.own[i])
         hand.descend(rows[:first], moved=hand.parameters(head=True))
+        taken = hand.taken
         ended = hand.descend(rows[first:], moved=hand.parameters(head=False))
+        hand.train_losses[-1][i] = sum(taken + hand.taken) / len(rows)
         hand.own[i] = {name: ended[name] for name in hand.own[i]}
         return ended
 
     hand.average(client, "uniform")
-    hand.check(hand.run(method("fedrep", head_epochs=epochs)))
+    result = hand.run(method("fedrep", head_epochs=epochs))
+    hand.check(result)
+    np.testing.assert_allclose(result.train_loss, np.ravel(hand.train_losses), rtol=1e-5)
 
 
 @pytest.mark.parametrize("parts, steps, lr", [("all", None, 0.2), ("head", 3, None)])
