@@ -113,6 +113,12 @@ def test_times_are_of_similar_runs_here_else_of_the_ledger(tiny):
     (tiny.root / "specs/tiny.yaml").unlink()  # its run is in stages/records.json
     (share,) = plan(tiny).specs
     assert (share.seconds, share.untimed) == (pytest.approx(12.0), 1)
+    seconds = [(kept, 7, 30.0, "cpu (AVX2)"), (kept, 8, 1.0, "NVIDIA H100"), (short, 9, 1e6, "cpu (AVX2)")]
+    entries = [
+        Entry(Run({**run.record, "seed": seed}), {}, "", took, {**KEPT, "device": device}, {})
+        for run, seed, took, device in seconds
+    ]
+    Ledger(tiny.root).write("tiny", entries, {})
     (share,) = plan(tiny).specs
     assert (share.seconds, share.untimed) == (pytest.approx(12.0 + 30.0), 0)  # what was timed here goes first
 
