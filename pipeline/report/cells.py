@@ -179,6 +179,7 @@ def _cell(table: ResolvedTable, planned: TableCell, runs: list[Measured]) -> Cel
     elif quantity and quantity.view.model == "global" and _lacks(runs, quantity):
         verdict = NO_GLOBAL
     heading = METRICS.get(SCORED.get(metric.split(" ")[0], ""), ACCURACY)
+    heading = quantity.heading if quantity and quantity.known else heading
     cell = Cell(
         labels=planned.labels,
         runs=tuple(planned.runs),
