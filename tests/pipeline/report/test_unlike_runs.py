@@ -42,6 +42,7 @@ def test_a_mean_over_a_part_of_a_seeds_runs_is_neither_best_nor_judged(tmp_path)
     assert [one.best_obtained for one in (a, b, c)] == [True, False, False]
     assert (b.by_seed, b.obtained.mean, b.n) == ({}, pytest.approx(90.0 - 1.15), 4)
     assert c.by_seed == pytest.approx({0: 68.0, 1: 67.8, 2: 67.6}) and c.n == 7
+    assert "[n/m]: n of the cell's m runs are done and have such a number" in legend(results_of(made, tmp_path))
     assert (b.verdict, c.verdict, b.tied, c.tied) == ("no verdict", "no verdict", None, None)
 
 
