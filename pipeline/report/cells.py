@@ -78,8 +78,8 @@ class Cell:
 
     @property
     def is_compared(self) -> bool:
-        """Whether the cell can be compared with its published value: both exist and it is no trial."""
-        return self.difference is not None and self.verdict != TRIAL
+        """Whether the cell can be compared with its published value: both exist, and it is neither trial nor uneven."""
+        return self.difference is not None and self.verdict != TRIAL and not self.uneven
 
     @property
     def complete(self) -> bool:
