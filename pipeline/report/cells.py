@@ -83,8 +83,8 @@ class Cell:
 
     @property
     def is_compared(self) -> bool:
-        """Whether the cell can be compared with its published value: both exist and it is no trial."""
-        return self.difference is not None and self.verdict != TRIAL
+        """Whether the cell can be compared with its published value: both exist, and it is neither trial nor uneven."""
+        return self.difference is not None and self.verdict != TRIAL and not self.uneven
 
     @property
     def complete(self) -> bool:
@@ -184,6 +184,7 @@ def _cell(table: ResolvedTable, planned: TableCell, runs: list[Measured]) -> Cel
     elif quantity and quantity.view.model == "global" and _lacks(runs, quantity):
         verdict = NO_GLOBAL
     heading = METRICS.get(SCORED.get(metric.split(" ")[0], ""), ACCURACY)
+    heading = quantity.heading if quantity and quantity.known else heading
     cell = Cell(
         labels=planned.labels,
         runs=tuple(planned.runs),

@@ -188,7 +188,8 @@ def judge_claims(results: Results) -> list[Judgement]:
     """
     paired = not results.table.counted
     obtained = _Values(lambda cell: cell.obtained if cell.complete else None, paired)
-    so_far, printed = _Values(lambda cell: cell.obtained), _Values(lambda cell: cell.published)
+    so_far = _Values(lambda cell: None if cell.uneven else cell.obtained)
+    printed = _Values(lambda cell: cell.published)
     planned, judgements = [cell for cell in results.cells if cell.runs], []
     for claim in results.table.claims:
         in_print = [cell for cell in results.cells if cell.published and _has_spread(claim, cell.published)]

@@ -62,9 +62,10 @@ _MARKS = (
     "Personalised models of all clients are measured after aggregation. Bold: the best of its column.",
     f"{TIED}: does not differ significantly from the best of its column (moderated paired t tests over the seeds, at 5 "
     "% over all comparisons of a column, Holm); cells that do not share two seeds are not judged and have no mark.",
-    f"{NO_VALUE}: not run yet, or not to be counted before training; diverged: training of at least one run of the "
-    "cell ended in non-finite numbers; not reached: at least one run never had the accuracy; [n/m]: n of the cell's m "
-    "runs are done; while a seed is partly done, the cell is neither the best nor judged.",
+    f"{NO_VALUE}: not run yet, without such a number, or not to be counted before training; diverged: training of at "
+    "least one run of the cell ended in non-finite numbers; not reached: at least one run never had the accuracy; "
+    "[n/m]: n of the cell's m runs are done and have such a number; while of a seed only some do, the cell is neither "
+    "the best nor judged.",
     "± of a cell of several runs: population standard deviation over them.",
     "Published values are in parentheses and have a best of their own; *: the paper quotes it from an earlier paper; "
     f"{MISPRINT}: printed so, though it cannot be (see Notes); {UNPLANNED}: no run is planned.",

@@ -49,9 +49,11 @@ def test_boxes_of_rounds_are_of_runs_that_the_table_counts(tmp_path):
         reached = {} if rounds is None else {quantity.key: {"mean": rounds, "std": 0.0, "n": 1}}
         write_evaluation(tmp_path, run, {"final": {"mean": 70.0, "std": 0.0, "n": 1}} | reached)
     cells = with_quantity([cell({"method": name}, [f"{name}0", f"{name}1"]) for name in "AB"], quantity)
-    made = table(cells, ["method"], [], metric="rounds_to", better=None, figures=["boxes", "protocols"])
+    made = table(cells, ["method"], [], metric="rounds_to", better=None, figures=["boxes", "protocols", "values"])
     found = sections_of(with_records(tmp_path, made, {run: ONE_ROUND for run in made.runs}), tmp_path)
     assert found["boxes"].data["accuracy"].tolist() == [3.0, 5.0]  # a run of B never has the accuracy
+    assert found["values"].picture.alt == "Rounds over method, 1 series in 1 panel: from 4.00 to 4.00."
+    assert [axes.get_ylabel() for axes in found["values"].picture.figure.axes] == ["rounds"]
     assert found["protocols"].table is None and "under no protocol" in found["protocols"].text
 
 

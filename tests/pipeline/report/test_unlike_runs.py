@@ -28,8 +28,8 @@ from pipeline.spec.table import Published
 
 def test_a_mean_over_a_part_of_a_seeds_runs_is_neither_best_nor_judged(tmp_path):
     """Each seed has an easy and a hard run; of B all easy ones are there, of C all but the last hard one."""
-    ahead, records, cells = {"A": 0.0, "B": -1.0, "C": -2.0}, {}, []
-    for method, more in ahead.items():
+    levels, records, cells = {"A": 0.0, "B": -1.0, "C": -2.0}, {}, []
+    for method, more in levels.items():
         runs = [f"{method}-{kind}-{seed}" for kind in ("easy", "hard") for seed in range(4)]
         cells.append(cell({"method": method}, runs, (70.0, None)))
         for run in runs:
@@ -37,11 +37,16 @@ def test_a_mean_over_a_part_of_a_seeds_runs_is_neither_best_nor_judged(tmp_path)
             records[run] = RECORD | {"seed": int(seed)}
             if kind == "easy" or method == "A" or (method, seed) in (("C", "0"), ("C", "1"), ("C", "2")):
                 write_metrics(tmp_path, run, {"easy": 90.0, "hard": 50.0}[kind] + more * (1 + int(seed) / 10))
-    made = with_records(tmp_path, table(cells, ["method"], []), records)
-    a, b, c = results_of(made, tmp_path).cells
+    ahead = claim({"method": ["A"]}, {"method": ["B"]})
+    made = with_records(tmp_path, table(cells, ["method"], [], claims=[ahead]), records)
+    results = results_of(made, tmp_path)
+    a, b, c = results.cells
+    (judgement,) = judge_claims(results)
+    assert judgement.so_far == (0, 0) and Agreement.of(results, []).differences == [0.0]  # A's own difference
     assert [one.best_obtained for one in (a, b, c)] == [True, False, False]
     assert (b.by_seed, b.obtained.mean, b.n) == ({}, pytest.approx(90.0 - 1.15), 4)
     assert c.by_seed == pytest.approx({0: 68.0, 1: 67.8, 2: 67.6}) and c.n == 7
+    assert "[n/m]: n of the cell's m runs are done and have such a number" in legend(results_of(made, tmp_path))
     assert (b.verdict, c.verdict, b.tied, c.tied) == ("no verdict", "no verdict", None, None)
 
 
