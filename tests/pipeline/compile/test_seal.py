@@ -43,9 +43,8 @@ class Laboratory:
             shutil.copytree(source_folder() / package, root / package, ignore=shutil.ignore_patterns("__pycache__"))
         self.replace(HELD, _ROUND, _HOLD + _ROUND)
         code = Code(root)
-        write_text(
-            code.source / RECORD, Engine.on_disk(code).text
-        )  # as `make pins` does when the engine gives the numbers that are known
+        # As `make pins` does when the engine gives the numbers that are known.
+        write_text(code.source / RECORD, Engine.on_disk(code).text)
         self.compile()
 
     def replace(self, name, before, after):
