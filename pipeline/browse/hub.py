@@ -66,9 +66,7 @@ def fetch_from_hub(address: str, home: Path, console: Console) -> None:
     except RevisionNotFoundError:
         raise UserError(f"{address}: has no revision {asked['revision']!r}; name a branch, tag or commit") from None
     except Exception as error:  # releases of the hub's client use different HTTP libraries
-        why = (
-            f"could not be fetched ({type(error).__name__}); check network and disk, type the same command to continue"
-        )
+        why = f"could not be fetched ({type(error).__name__}); check network and disk, and type the same again"
         raise UserError(f"{address}: {why}") from None
     columns = ", ".join(pq.read_schema(folder / next(iter(files))).names)
     spec = f"{{name: image_table, path: {asked['name']}, version: {str(info.sha)[:8]!r}}}"

@@ -84,7 +84,11 @@ def describe(
 
         DATASETS.create(name, **options)  # raises an error before anything is printed
     if name in parts:
-        _print_part(name, catalog, console)
+        table = plain_table("name", "takes", "default", "meaning")
+        for key in language.keys_of(name, catalog):
+            table.add_row(*map(escape, key))
+        console.print(f"[bold cyan]{name}[/] · a part of specs\n", highlight=False)
+        console.print(table)
         if kinds:  # an entry has the same name
             console.print()
     for one in kinds:
@@ -99,14 +103,6 @@ def describe(
 
             show_facts(name, workspace.home, console, options)
         _print_options(catalog, one, name, console)
-
-
-def _print_part(name: str, catalog: Catalog, console: Console) -> None:
-    table = plain_table("name", "takes", "default", "meaning")
-    for key in language.keys_of(name, catalog):
-        table.add_row(*map(escape, key))
-    console.print(f"[bold cyan]{name}[/] · a part of specs\n", highlight=False)
-    console.print(table)
 
 
 def _print_options(catalog: Catalog, kind: str, name: str, console: Console) -> None:

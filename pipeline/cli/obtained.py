@@ -22,7 +22,11 @@ def obtained(workspace: Workspace, spec: str, per_client: bool) -> pd.DataFrame:
     """Return a row per cell of a spec's table, or with `per_client` per run and client after the run's last round."""
     study = Study(workspace)
     with printed_warnings():
-        return _last_rounds(study.results(spec)) if per_client else _cells(study.table(spec))
+        if per_client:
+            return _last_rounds(study.results(spec))
+        table = study.table(spec)
+    verdicts = table["verdict"].where(table["published_mean"].notna() | table["verdict"].isin(WITHOUT_VALUE))
+    return table.assign(verdict=verdicts)[[*labels_of(table), *_CELL]]
 
 
 @contextmanager
@@ -40,11 +44,6 @@ def show(frame: pd.DataFrame) -> None:
     numbers = [str(name) for name in frame if pd.api.types.is_numeric_dtype(frame[name])]
     text = frame.map(lambda value: f"{value:.2f}" if isinstance(value, float) else str(value))
     print_table(frame.columns, numbers, text.where(frame.notna(), "").itertuples(index=False))
-
-
-def _cells(table: pd.DataFrame) -> pd.DataFrame:
-    verdicts = table["verdict"].where(table["published_mean"].notna() | table["verdict"].isin(WITHOUT_VALUE))
-    return table.assign(verdict=verdicts)[[*labels_of(table), *_CELL]]
 
 
 def _last_rounds(measured: pd.DataFrame) -> pd.DataFrame:

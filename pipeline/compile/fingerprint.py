@@ -68,11 +68,6 @@ class Code:
         own = [] if root in self.modules else sorted(self._closure(root) - self.modules.keys())
         return "".join(f"{module} {self._parse(module)[0]}\n" for module in own)
 
-    @staticmethod
-    def names(fingerprint: str) -> list[str]:
-        """Return the names of the modules and templates in a fingerprint."""
-        return [line.split()[0] for line in fingerprint.splitlines()]
-
     def altered(self, fingerprint: str, contents: Mapping[str, bytes]) -> str | None:
         """Return the first module or template of a fingerprint that `contents` lacks or has with another hash."""
         for name, expected in (line.split() for line in fingerprint.splitlines()):

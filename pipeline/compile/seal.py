@@ -81,7 +81,8 @@ def study_home() -> Path:
 def _load(code: Code, fingerprint: str, since: str, remedy: str) -> None:
     """Import all modules of a fingerprint. Raises :class:`UserError` if an imported source has another hash."""
     fault = None
-    for name in filter(code.has, code.names(fingerprint)):  # templates are read with their modules
+    names = (line.split()[0] for line in fingerprint.splitlines())
+    for name in filter(code.has, names):  # templates are read with their modules
         try:
             import_module(name)
         except Exception as error:

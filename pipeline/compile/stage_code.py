@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 from pflcore import ENGINE_VERSION
 from pflcore.errors import UserError
-from pflcore.files import write_text
 from pflcore.registry import module_of
 from pipeline.compile.fingerprint import Code, text_hash
 from pipeline.ledger import Versions
@@ -84,10 +83,6 @@ class Engine:
         lines = [f"{name} {rest}" for name, rest in self.sources.items()]
         digest = text_hash("\n".join(lines))[:16]
         return "\n".join([self.title, f"sources {digest}", *lines]) + "\n"
-
-    def write(self, code: Code) -> None:
-        """Write the record to ``engine.txt`` of the packages in `code`."""
-        write_text(code.source / RECORD, self.text)
 
     def fingerprint(self, stage: str) -> str:
         """Return the fingerprint of what a stage of this kind imports, in the form of :meth:`Code.fingerprint`."""

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from pipeline.report.claims import Judgement, Pair
-from pipeline.report.drawing.sections import PlainTable, without_empty
+from pipeline.report.drawing.sections import PlainTable
 from pipeline.report.printed import format_value, signed
 
 
@@ -35,7 +35,8 @@ def weakest_pairs(judgements: Sequence[Judgement], decimals: int) -> PlainTable:
             row += [f"{pair.corrected:.3f}" if known and pair.surplus < 0 else ""]
             row += ["" if effect.n is None else str(effect.n), f"{margin:g}" if margin else ""]
             rows.append(tuple(row))
-    return without_empty(PlainTable(header, rows, labels=6))
+    filled = [at for at in range(len(header)) if any(row[at] for row in rows)]
+    return PlainTable(header, rows, labels=6).select(filled)
 
 
 def all_pairs(judgements: Iterable[Judgement]) -> pd.DataFrame:

@@ -34,7 +34,8 @@ def confounded_settings(table: ResolvedTable, runs: Mapping[str, Run]) -> list[T
             groups[tuple(label for other, label in labels.items() if other != axis)].append((labels[axis], values))
         for name in names:
             field = name.partition(".")[0]  # options come after their entries and are skipped if these differ
-            if _is_about(axis, name):
+            about = axis in (name, field) if axis in RUN_FIELDS or "." in axis else field in COMPONENTS
+            if about:
                 continue
             at = [key for key, group in groups.items() if len({frozenset(own[name]) for _, own in group}) > 1]
             by_label, labels_of = defaultdict[str, list[str]](list), defaultdict[Texts, list[str]](list)
@@ -48,15 +49,6 @@ def confounded_settings(table: ResolvedTable, runs: Mapping[str, Run]) -> list[T
                 others = [f"{', '.join(own)} ({', '.join(labels_of[own])})" for own in labels_of if own != usual]
                 rows.append((axis.rpartition(".")[2].replace("_", " "), name, ", ".join(usual), "; ".join(others)))
     return rows
-
-
-def _is_about(axis: str, setting: str) -> bool:
-    """Return whether an axis is meant to vary a setting: an axis over a field or an option of a run varies that, any
-    other axis varies components and lists."""
-    field = setting.partition(".")[0]
-    if axis in RUN_FIELDS or "." in axis:
-        return axis in (setting, field)
-    return field in COMPONENTS
 
 
 def _distinct(values: Iterable[str]) -> Texts:

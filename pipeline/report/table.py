@@ -69,14 +69,9 @@ class Layout:
         return self._cells.get((row, column))
 
     @property
-    def places(self) -> list[tuple[Key, Key]]:
-        """Every pair of a row and a column, row by row, with or without a cell."""
-        return list(itertools.product(self.rows, self.columns))
-
-    @property
     def cells(self) -> list[Cell]:
         """All cells, row by row."""
-        return [self._cells[place] for place in self.places if place in self._cells]
+        return [self._cells[at] for at in itertools.product(self.rows, self.columns) if at in self._cells]
 
     def of_runs(self) -> Layout:
         """Return the layout for statements about whole runs, without the cells of single clients. If no other cell has

@@ -102,9 +102,6 @@ class Board:
     def of_state(self, *states: State) -> list[StageState]:
         return [entry for entry in self.entries.values() if entry.state in states]
 
-    def of_kind(self, kind: str) -> list[StageState]:
-        return [entry for entry in self.entries.values() if entry.kind == kind]
-
     def left(self, now: float) -> float:
         """Return the expected seconds until the end: the work per place or the longest stage, whichever is more."""
         each = [entry.left(now) for entry in self.entries.values()]
@@ -228,7 +225,7 @@ def show_status(board: Board, console: Console, everything: bool) -> None:
 
 def summary(board: Board) -> list[str]:
     """Return the last lines of a run: counts, each failure with the end of its log, and the command to try again."""
-    counts, trains = board.counts(), board.of_kind("train")
+    counts, trains = board.counts(), [entry for entry in board.entries.values() if entry.kind == "train"]
     words = {state: counts[state] for state in ("done", "cached", "failed")}
     words["not done"] = counts["skipped"] + counts["queued"] + counts["waiting"]
     trained = sum(entry.state == "done" for entry in trains)

@@ -61,7 +61,7 @@ def run_specs(workspace: Workspace, options: RunOptions) -> int:
         return 0
     print("\n".join(summary(board)), file=sys.stderr, flush=True)
     if request.runs is None:
-        complete = {entry.subject for entry in board.of_kind("report") if entry.state in ("done", "cached")}
+        complete = {entry.subject for entry in board.of_state("done", "cached") if entry.kind == "report"}
         _print_reports(workspace, [name for name in request.specs if name in complete])
         idle = all(entry.state == "cached" for entry in board.entries.values())
         print(f"\n{refresh(workspace, request.compilation, request.specs, idle=idle)}")

@@ -44,7 +44,7 @@ class Scheduler:
         self.ready: dict[str, float] = {}  # stages whose inputs are complete → the earliest time to decide about them
         self.executed: list[str] = []  # stages that ended and are not recorded yet
         self.locked_until: float | None = None  # DVC's lock is not tried before this time; None if it was free
-        self.failed = False
+        self.stopped = False  # nothing is started any more, since a stage has failed
         self.interrupted = self.interrupted_again = False
 
     def run(self) -> None:
@@ -71,12 +71,9 @@ class Scheduler:
 
     def _at_work(self) -> bool:
         """Return whether a stage is running or still to be started."""
-        if self._stopped():
+        if self.stopped:
             return bool(self.board.of_state("running"))
         return bool(self.board.of_state("running", "queued", "waiting"))
-
-    def _stopped(self) -> bool:
-        return self.failed and not self.keep_going
 
     def _push(self, address: str) -> None:
         """Queue a stage whose inputs are complete. If it is not stale and no input is new, it needs no work."""
@@ -89,7 +86,7 @@ class Scheduler:
         """Decide about the next stage for which a slot is free; return whether there was one."""
         if self._lock_is_held():
             return False
-        due = [address for address, at in self.ready.items() if at <= time.monotonic() and not self._stopped()]
+        due = [address for address, at in self.ready.items() if at <= time.monotonic() and not self.stopped]
         for address in sorted(due, key=self.rank.__getitem__):
             if place := self.pool.free_slot(address):
                 self._decide(address, place)
@@ -198,7 +195,7 @@ class Scheduler:
 
     def _fail(self, address: str, why: str) -> None:
         entry = self.entries[address]
-        entry.state, entry.note, self.failed = "failed", why, True
+        entry.state, entry.note, self.stopped = "failed", why, not self.keep_going
         self.display.ended(entry)
         for other in self.graph.after(address) & self.entries.keys():
             self.entries[other].state, self.entries[other].note = "skipped", f"needs {entry.name}"

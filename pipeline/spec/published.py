@@ -107,7 +107,9 @@ def _value(cells: dict[str, str], where: str, units: bool) -> Published:
         text = cells.get(column, "")
         _check(text in ("", "yes"), where, column, f"{show(text)} must be yes or empty")
     if cells.get("misprint") == "yes":
-        return _misprint(cells, where)
+        for column in ("mean", "note"):
+            _check(cells.get(column), where, column, "missing; say what is printed, and why it must be a misprint")
+        return Published(mean=None, std=None, quoted=False, note=cells["note"], printed=cells["mean"], misprint=True)
     std = None
     if cells["std"]:
         std = _number(cells["std"], where, "std")
@@ -133,14 +135,6 @@ def _value(cells: dict[str, str], where: str, units: bool) -> Published:
         step=step,
         explained=cells.get("explained", ""),
     )
-
-
-def _misprint(cells: dict[str, str], where: str) -> Published:
-    """Return a value that is a misprint, with its text. Raises :class:`UserError` if text or note is missing."""
-    for column in ("mean", "note"):
-        message = "missing; say what is printed, and why it must be a misprint"
-        _check(cells.get(column), where, column, message)
-    return Published(mean=None, std=None, quoted=False, note=cells["note"], printed=cells["mean"], misprint=True)
 
 
 def _number(text: str, where: str, column: str) -> float:

@@ -49,6 +49,7 @@ def find_specs(specs_dir: Path, wrong: dict[str, str] | None = None) -> dict[str
     if not specs_dir.is_dir():
         raise UserError(f"{specs_dir.name}: no such folder; specs are YAML files in it")
     paths: dict[str, Path] = {}
+    flat: dict[str, Path] = {}
     for folder, folders, files in os.walk(specs_dir):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for path in (Path(folder, name) for name in sorted([*folders, *files]) if not name.startswith(".")):
@@ -58,21 +59,16 @@ def find_specs(specs_dir: Path, wrong: dict[str, str] | None = None) -> dict[str
                 if path.name in files and path.suffix == ".yml":
                     raise UserError(f"{shown(path, specs_dir)}: specs end in .yaml; rename it")
                 if path.name in files and path.suffix == ".yaml":
-                    paths[_spec_id(path, specs_dir)] = path
+                    identity = _spec_id(path, specs_dir)
+                    name = re.sub(r"[/.]", "-", identity)  # the name of a stage must be one word
+                    if (other := flat.setdefault(name, path)) != path:
+                        both = f"{name!r}, as that of {shown(other, specs_dir)}"
+                        raise UserError(f"{shown(path, specs_dir)}: its stage would be called {both}; rename one")
+                    paths[identity] = path
             except UserError as error:
                 if wrong is None:
                     raise
                 wrong[shown(path, specs_dir)] = str(error)
-    flat: dict[str, str] = {}
-    for identity in sorted(paths):
-        name = re.sub(r"[/.]", "-", identity)  # the name of a stage must be one word
-        if (other := flat.setdefault(name, identity)) != identity:
-            both = f"{name!r}, as that of {shown(paths[other], specs_dir)}"
-            label = shown(paths.pop(identity), specs_dir)
-            message = f"{label}: its stage would be called {both}; rename one"
-            if wrong is None:
-                raise UserError(message)
-            wrong[label] = message
     return dict(sorted(paths.items()))
 
 

@@ -4,10 +4,11 @@ import argparse
 import sys
 import time
 
+from pflcore.files import write_text
 from pins.pins import KINDS, compare, read_pins, record
 from pipeline.compile.compiler import source_folder
 from pipeline.compile.fingerprint import Code
-from pipeline.compile.stage_code import Engine
+from pipeline.compile.stage_code import RECORD, Engine
 
 
 def main():
@@ -27,7 +28,7 @@ def main():
             print(f"  {line}")
         if kind == "numbers" and not lines:  # with these sources the numbers are those of the engine's version
             code = Code(source_folder())
-            Engine.on_disk(code).write(code)
+            write_text(code.source / RECORD, Engine.on_disk(code).text)
     return bool(bad)
 
 

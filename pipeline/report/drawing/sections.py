@@ -138,11 +138,6 @@ def drop_constant_columns(table: PlainTable, keep: int = 1) -> tuple[PlainTable,
     return table.select([at for at in range(len(table.header)) if at not in out]), words
 
 
-def without_empty(table: PlainTable) -> PlainTable:
-    """Return a table without the columns that are empty in all rows."""
-    return table.select([at for at in range(len(table.header)) if any(row[at] for row in table.rows)])
-
-
 def counted(number: int, noun: str) -> str:
     """Return ``1 method``, ``2 methods``."""
     return f"{number:,} {noun}" + ("" if number == 1 else "s")

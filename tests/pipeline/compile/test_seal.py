@@ -12,10 +12,11 @@ from support.project import PATIENCE, make_project, results, spec, wait_for
 
 from pflcore import ENGINE_VERSION
 from pflcore.errors import UserError
+from pflcore.files import write_text
 from pipeline.compile.compiler import source_folder
 from pipeline.compile.fingerprint import PACKAGES, Code
 from pipeline.compile.seal import sealed
-from pipeline.compile.stage_code import ENGINE, Engine, Part, code_of
+from pipeline.compile.stage_code import ENGINE, RECORD, Engine, Part, code_of
 from pipeline.running.board import Board, status_path
 from pipeline.workspace import RECORDS
 
@@ -42,7 +43,8 @@ class Laboratory:
             shutil.copytree(source_folder() / package, root / package, ignore=shutil.ignore_patterns("__pycache__"))
         self.replace(HELD, _ROUND, _HOLD + _ROUND)
         code = Code(root)
-        Engine.on_disk(code).write(code)  # as `make pins` does when the engine gives the numbers that are known
+        # As `make pins` does when the engine gives the numbers that are known.
+        write_text(code.source / RECORD, Engine.on_disk(code).text)
         self.compile()
 
     def replace(self, name, before, after):
