@@ -87,7 +87,7 @@ class _Detector(nn.Module):
 
     @property
     def task(self) -> Detection:
-        return Detection(defaults=self.defaults)
+        return Detection(self.defaults)
 
     def forward(self, images: Tensor) -> Tensor:
         def rows(numbers: Tensor) -> Tensor:

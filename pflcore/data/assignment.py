@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +12,7 @@ from pflcore.data.noise import Noise
 from pflcore.data.samples import SPLITS, Mask, Rows
 from pflcore.errors import UserError
 
+Integers = npt.NDArray[np.integer]
 VALIDATION = "validation"  # a third side, which only partitions have
 
 
@@ -38,16 +38,13 @@ class Assignment:
         return len(self.train)
 
     @classmethod
-    def from_owners(
-        cls, owners: Rows, sides: Sequence[Mask], clients: int, scheme: str, seed: int, **more: Any
+    def of(
+        cls, rows: Rows, owners: Integers, split: Integers, clients: int, scheme: str, seed: int, **more: Any
     ) -> Assignment:
-        """Return the assignment given by the client of each sample, `owners` int64 [n]; -1 leaves the sample out.
-
-        `sides` are two or three masks, bool [n]: the samples for training, for test and, optionally, for validation.
-        `more` are further fields of the class.
-        """
-        parts = [np.flatnonzero(side & (owners >= 0)) for side in sides]
-        train, test, *held_back = (by_client(owners[rows], rows, clients) for rows in parts)
+        """Return the assignment of some rows of a dataset, each with its client and its side: 0 for training, 1 for
+        test, 2 for validation. `more` are further fields of the class."""
+        sides = [split == side for side in range(int(split.max(initial=1)) + 1)]
+        train, test, *held_back = (by_client(owners[side], rows[side], clients) for side in sides)
         return cls(train, test, scheme, seed, validation=held_back[0] if held_back else [], **more)
 
     def sides(self) -> dict[str, list[Rows]]:
@@ -96,7 +93,7 @@ class Assignment:
             raise UserError(f"{where}: row {row} is held {held[row]} times, by clients {clients}")
 
 
-def by_client(owners: npt.NDArray[np.integer], rows: Rows, clients: int) -> list[Rows]:
+def by_client(owners: Integers, rows: Rows, clients: int) -> list[Rows]:
     """Return the rows of each client in ascending order; ``owners[i]`` is the client of ``rows[i]``."""
     order = np.lexsort((rows, owners))
     return np.split(rows[order], np.cumsum(np.bincount(owners, minlength=clients))[:-1])

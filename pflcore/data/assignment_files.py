@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from pflcore.artifacts import read_table, write_table
-from pflcore.data.assignment import VALIDATION, Assignment, by_client, flat, owners_of
+from pflcore.data.assignment import VALIDATION, Assignment, flat, owners_of
 from pflcore.data.noise import Noise
 from pflcore.data.sample_files import checking, positions
 from pflcore.data.samples import SPLITS
@@ -44,22 +44,17 @@ def read_assignment(path: Path) -> Assignment:
     """Read the artifact ``partition/2``."""
     table, meta = read_table(path, SCHEMA)
     with checking(path):
-        clients = meta["clients"]
         noise = meta.get("noise")
-        owners, rows = np.asarray(table["client"]), np.asarray(table["sample"])
-        split = positions(table, "split", _WORDS)
-        train, test, *held_back = (
-            by_client(owners[split == side], rows[split == side], clients) for side in range(split.max(initial=1) + 1)
-        )
-        return Assignment(
-            train,
-            test,
+        return Assignment.of(
+            np.asarray(table["sample"]),
+            np.asarray(table["client"]),
+            positions(table, "split", _WORDS),
+            meta["clients"],
             meta["scheme"],
             meta["seed"],
             own_split=bool(meta["own_split"]),
             novel=tuple(meta["novel"]),
             noise=Noise(tuple(noise["std"]), bool(noise["released"]), int(noise["seed"])) if noise else None,
-            validation=held_back[0] if held_back else [],
         )
 
 
@@ -86,14 +81,11 @@ def read_split(path: Path, scheme: str, seed: int) -> Assignment:
         raise UserError(
             f"{path}: client {np.setdiff1d(np.arange(len(rows)), owners)[0]} of 0 to {clients - 1} has no samples"
         )
-    sides = [by_client(owners[split == side], rows[split == side], clients) for side in range(len(_WORDS))]
-    for word, parts in zip(_WORDS, sides, strict=True):
-        empty = [client for client, own in enumerate(parts) if not len(own)]
-        if empty and (word != VALIDATION or len(empty) < clients):
+    assignment = Assignment.of(rows, owners, split, clients, scheme, seed, own_split=True)
+    for word, parts in assignment.sides().items():
+        if empty := [client for client, own in enumerate(parts) if not len(own)]:
             raise UserError(f"{path}: client {empty[0]} of 0 to {clients - 1} has no {word} samples")
-    train, test, held_back = sides
-    validation = held_back if len(held_back[0]) else []
-    return Assignment(train, test, scheme, seed, own_split=True, validation=validation)
+    return assignment
 
 
 def _lines(path: Path) -> Iterator[tuple[int, int, int]]:

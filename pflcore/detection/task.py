@@ -2,7 +2,6 @@
 says mean average precision, by COCO's evaluation at an overlap of one half."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -15,7 +14,6 @@ from pflcore.task import Measured, Score, Task
 RIGHT = 0.5  # overlap from which a detection is right
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
 class Detection(Task):
     """Objects and the boxes around them, by SSD's default boxes.
 
@@ -23,7 +21,10 @@ class Detection(Task):
     """
 
     defaults: Tensor  # (boxes, 4), centre and size as shares of the image
-    further: tuple[str, ...] = ("precision",)
+
+    def __init__(self, defaults: Tensor) -> None:
+        super().__init__(further=("precision",))
+        object.__setattr__(self, "defaults", defaults)
 
     def loss(self, outputs: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
         """Return SSD's, divided by the number of default boxes that are objects'; there are no weights."""

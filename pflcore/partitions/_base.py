@@ -113,8 +113,9 @@ def partition(scheme: Partition, samples: Samples, clients: int, seed: int) -> A
                 f"{int(held.sum()):,} {side} samples of {samples.name}; {advice}"
             )
     novel = tuple(sorted(scheme.novel(samples, clients, seed)))
+    dealt_rows, split = np.flatnonzero(owners >= 0), np.argmax(list(parts.values()), axis=0)
     more = {"own_split": pooled, "novel": novel, "noise": noise}
-    return Assignment.from_owners(owners, [*parts.values()], clients, scheme.name, seed, **more)
+    return Assignment.of(dealt_rows, owners[dealt_rows], split[dealt_rows], clients, scheme.name, seed, **more)
 
 
 def _checked_owners(name: str, owners: object, samples: int, clients: int) -> Rows:
