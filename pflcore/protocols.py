@@ -53,7 +53,8 @@ def summarise(rounds_table: pa.Table, evaluation: Evaluation, rounds: int, view:
     """
     if _header(rounds_table).get("diverged") is not None:
         return {}
-    measured, accuracies, _ = curve(rounds_table, view=view)
+    tested = _measured(rounds_table, "test", view)
+    measured, accuracies, _ = _curve(tested)
     if view != USUAL and not len(measured):
         return {}
     steps = [r for r in evaluation.due(rounds) if evaluation.in_window(r, rounds)]
@@ -67,8 +68,8 @@ def summarise(rounds_table: pa.Table, evaluation: Evaluation, rounds: int, view:
     held_back, by_validation, _ = curve(rounds_table, "validation", view=view)
     figures = Figures()
     for metric in ("", *(name for name in METRICS if name in rounds_table.column_names)):
-        values = curve(rounds_table, metric=metric, view=view)[1] if metric else accuracies
-        clients = _final(rounds_table, metric, view)
+        values = _curve(tested, metric=metric)[1] if metric else accuracies
+        clients = _final(tested, metric)
         made = {
             "last_rounds": _spread(values[window]),
             "clients": _spread(clients),
@@ -76,7 +77,8 @@ def summarise(rounds_table: pa.Table, evaluation: Evaluation, rounds: int, view:
             "worst_tenth": worst_tenth(clients, lower=metric in LOWER),
         }
         if not metric:
-            made["last_position"] = _spread(curve(rounds_table, last=True, view=view)[1][window])
+            several = _header(tested).get("positions", 1) != 1
+            made["last_position"] = _spread((_curve(tested, last=True)[1] if several else values)[window])
         if len(held_back) and not metric:
             made["validation"] = _spread(by_validation[np.isin(held_back, steps)])
         if len(held_back):
@@ -107,12 +109,9 @@ def _spread(values: Floats) -> dict[str, float]:
     return {"mean": float(values.mean()), "std": float(values.std()), "n": len(values)}
 
 
-def _final(rounds_table: pa.Table, metric: str, view: View) -> Floats:
+def _final(tested: pa.Table, metric: str) -> Floats:
     """Return the accuracy, or a metric in its unit, of each client that has one after the last round."""
-    rows = final_clients(rounds_table, view)
-    if metric:
-        last = _measured(rounds_table, "test", view)
-        rows = last.filter(pc.equal(last["round"], pc.max(last["round"])))
+    rows = tested.filter(pc.equal(tested["round"], pc.max(tested["round"]))) if metric else _final_clients(tested)
     values: Floats = rows[metric or "accuracy"].to_numpy()
     return _scale(metric) * values[~np.isnan(values)]
 
@@ -121,11 +120,14 @@ def _scale(metric: str) -> float:
     return 1.0 if metric == _NLL else 100.0
 
 
-def final_clients(rounds_table: pa.Table, view: View = USUAL) -> pa.Table:
+def final_clients(rounds_table: pa.Table) -> pa.Table:
     """Return the ``evaluation/1`` rows of the last measured round, sorted by client: client, correct, total, accuracy
     (0 to 1, NaN for a client without test samples; for a detector mean average precision), loss."""
-    table = _measured(rounds_table, "test", view)
-    last = table.filter(pc.equal(table["round"], pc.max(table["round"]))).sort_by("client")
+    return _final_clients(_measured(rounds_table, "test", USUAL))
+
+
+def _final_clients(tested: pa.Table) -> pa.Table:
+    last = tested.filter(pc.equal(tested["round"], pc.max(tested["round"]))).sort_by("client")
     correct, total = last["correct"].to_numpy(), last["total"].to_numpy()
     accuracy = np.divide(correct, total, out=np.full(len(total), np.nan), where=total > 0)
     if _PRECISION in last.column_names:
@@ -142,7 +144,10 @@ def curve(
     Accuracy is pooled over clients, with `last` at last positions only. For detectors it is the mean over clients of
     mean average precision, without clients that have no object to find. With `metric`, the metric replaces accuracy:
     `nll` pooled, others as mean over clients that have it (NaN if none has). All are empty for an empty population."""
-    table = _measured(rounds_table, population, view)
+    return _curve(_measured(rounds_table, population, view), last=last, metric=metric)
+
+
+def _curve(table: pa.Table, *, last: bool = False, metric: str = "") -> tuple[NDArray[np.int64], Floats, Floats]:
     table = table.filter(pc.greater(table["total"], 0))
     rounds, index = np.unique(table["round"].to_numpy().astype(np.int64), return_inverse=True)
 
@@ -154,7 +159,7 @@ def curve(
     loss = per_round(table["loss"].to_numpy() * total) / pooled
     scored = metric or (_PRECISION if _PRECISION in table.column_names else "")
     if not scored:
-        column, share = ("last_correct", _header(rounds_table).get("positions", 1)) if last else ("correct", 1)
+        column, share = ("last_correct", _header(table).get("positions", 1)) if last else ("correct", 1)
         return rounds, 100.0 * per_round(table[column].to_numpy()) * share / pooled, loss
     values = table[scored].to_numpy()
     known = np.isfinite(values)

@@ -42,12 +42,13 @@ def compile_workspace(
     wanted: Collection[str] | None = None,
     *,
     ledger: bool = True,
+    stages: bool = True,
 ) -> Compilation:
     """Compile the specs in use in a workspace, or the specs in `only`, in use or not.
 
     Invalid specs that are not in `wanted`, and files that cannot be specs, are skipped and noted; if `wanted` is None,
-    they are errors. With `ledger`, runs with a current result in the workspace's ledger are not trained. Raises
-    :class:`UserError` for an invalid spec, and for a kept result that is damaged.
+    they are errors. With `ledger`, runs with a current result in the workspace's ledger are not trained. Without
+    `stages` there are no stages and files. Raises :class:`UserError` for an invalid spec or a damaged kept result.
     """
     catalog = load_catalog(workspace.home)
     compilation = Compilation()
@@ -67,9 +68,11 @@ def compile_workspace(
                 raise UserError(f"specs/{name}.yaml: {message}")
     defaults = [name for name in selection.default if name in compilation.tables]
     code = Code(source_folder(), known=workspace.home / ".pfl" / "fingerprints.json")
-    results = Ledger(workspace.root) if ledger else None
-    _Emitter(compilation, code, catalog, workspace).emit(defaults, results, selection.watching)
-    compilation.untested = of.untested(code)
+    emitter, results = _Emitter(compilation, code, catalog, workspace), Ledger(workspace.root)
+    kept = emitter.find_kept(results) if ledger else {}
+    if stages:
+        emitter.emit(defaults, kept, results, selection.watching)
+        compilation.untested = of.untested(code)
     code.remember()
     return compilation
 
@@ -118,14 +121,14 @@ class _Emitter:
         self._runs = compilation.every_run
         compilation.made_by = {run.id: of.versions(code, catalog, run) for run in compilation.runs.values()}
 
-    def emit(self, defaults: list[str], ledger: Ledger | None, watching: bool) -> None:
-        """Fill in the files, the stages and the kept runs of the compilation.
+    def emit(self, defaults: list[str], kept: dict[str, str], ledger: Ledger, watching: bool) -> None:
+        """Fill in the files and the stages of the compilation.
 
-        `defaults` are the specs that a bare ``dvc repro`` brings up to date. Without a ledger all runs are trained. If
+        `defaults` are the specs that a bare ``dvc repro`` brings up to date, `kept` is from :meth:`find_kept`. If
         `watching`, every ``dvc repro`` runs the guard, which then notices changes outside the workspace.
         """
         compilation = self.compilation
-        kept = self._recall(ledger) if ledger else set()
+        self._recall(kept, ledger)
         for run in sorted(compilation.runs.values(), key=lambda run: run.id):
             if run.id not in compilation.kept:
                 self._train(run)
@@ -258,8 +261,8 @@ class _Emitter:
         file = at.shard_path(run.federation_id)
         self._add(file, train_stage(run), "train", [run.id], deps, outs, of.code_of_run("train", run), **item)
 
-    def _recall(self, ledger: Ledger) -> set[str]:
-        """Add a recall stage for each file of the ledger that is used; return the kept runs and selections."""
+    def find_kept(self, ledger: Ledger) -> dict[str, str]:
+        """Fill in the kept runs; return these and the kept selections, with the paths of their artifacts."""
         compilation, made_by = self.compilation, self.compilation.made_by
         current = [run.id for run in compilation.runs.values() if ledger.find(run, made_by[run.id]) is not None]
         kept = {run: at.run_path(run, _ROUNDS) for run in current}
@@ -270,13 +273,16 @@ class _Emitter:
             if ledger.selection(name, made_by[min(trials)]) is not None:
                 kept[name] = at.selection_path(name)
                 compilation.kept |= trials - shown
+        return kept
+
+    def _recall(self, kept: dict[str, str], ledger: Ledger) -> None:
+        """Add a recall stage for each file of the ledger that is used."""
         outs: defaultdict[str, list[str]] = defaultdict(list)
         for name, out in sorted(kept.items()):
             outs[str(ledger.path(name))].append(out)
         for file, own in outs.items():
             subject = file.removeprefix(f"{at.RESULTS}/").removesuffix(".jsonl")
             self._add(at.KEPT_STAGES, subject.replace("/", "-"), "recall", [subject], [file, GUARD], own)
-        return {*kept}
 
     def _report(self, name: str, table: ResolvedTable) -> str:
         """Add the evaluate, describe and report stages of a table; return the table as JSON."""

@@ -66,8 +66,9 @@ class Papers:
         """Return all papers of a workspace, or `only` some of them, compiled in memory without invalid specs. If a kept
         result is damaged, take the existing compilation `compiled`, or raise :class:`UserError` if there is none."""
         names = [name for name in find_specs(workspace.specs, {}) if not only or name.split("/")[0] in only]
+        recorded = any((workspace.root / at.RECORDS).parent.rglob("dvc.lock"))  # if not, no stage can be stale
         try:
-            compiled = compile_workspace(workspace, names, wanted=())
+            compiled = compile_workspace(workspace, names, wanted=(), stages=recorded)
         except UserError:
             if compiled is None:
                 raise

@@ -11,9 +11,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from pflcore.artifacts import read_meta, read_table, write_table
 from pflcore.data.assignment_files import SCHEMA as PARTITION_SCHEMA
@@ -32,7 +34,9 @@ from pipeline.workspace import COUNTING, COUNTS, partition_path, run_path, selec
 Row = dict[Any, Any]
 Shown = Mapping[str, Quantity]
 """The quantities that the cells of a table show, by their keys."""
-_NOTHING_FOUND, _NO_POINTS = pd.DataFrame(columns=[*FINDING]), pd.DataFrame(columns=[*POINT])
+Columns = Mapping[str, NDArray[Any]]
+"""Equally long columns by name."""
+_NOTHING_FOUND = pd.DataFrame(columns=[*FINDING])
 
 
 def write_frame(table: ResolvedTable, root: Path, folder: Path) -> None:
@@ -96,13 +100,13 @@ def _of_run(
     about |= {name: json.dumps(about[name]) for name in AS_JSON if about.get(name) is not None}
     about |= {"run": id_, "seed": run.seed, "state": state, "settings": json.dumps(run.record, ensure_ascii=False)}
     rows: dict[str, list[Row]] = {"runs": [about], "values": [], "rounds": [], "clients": []}
-    rows["findings"] = _records(findings, run=id_)
+    rows["findings"] = _records(findings, run=id_) if len(findings) else []
     counts = _count(shown, run, root)
     single = {cell.client for cell in table.cells if cell.client is not None and id_ in cell.runs}
     for client in [ALL, *sorted(single)]:
         at = {"run": id_, "client": client}
         points, figures = _of_client(table, shown, run, measured, state, client)
-        if client == ALL or len(points):
+        if client == ALL or len(points["round"]):
             counted = _quantities(shown, run, counts, facts, points, findings, client)
             figures |= {key: {"mean": value, "std": 0.0, "n": 1} for key, value in counted.items()}
         rows["rounds"] += _records(points, **at)
@@ -112,14 +116,16 @@ def _of_run(
             if math.isfinite(figure["mean"])
         ]
     if measured is not None and state == "measured":
-        clients = final_clients(measured).to_pandas()
-        rows["clients"] = _records(clients.assign(accuracy=100.0 * clients["accuracy"]), run=id_)
+        clients = final_clients(measured)
+        last = {name: clients[name].to_numpy() for name in clients.column_names}
+        rows["clients"] = _records({**last, "accuracy": 100.0 * last["accuracy"]}, run=id_)
     return rows
 
 
-def _records(frame: pd.DataFrame, **columns: Any) -> list[Row]:
-    """Return the rows of a frame with further columns."""
-    return [columns | row for row in frame.to_dict("records")] if len(frame) else []
+def _records(columns: Columns | pd.DataFrame, **more: Any) -> list[Row]:
+    """Return the rows of columns, and in each row `more`. pandas does this slowly."""
+    rows = zip(*(values.tolist() for _, values in columns.items()), strict=True)
+    return [more | dict(zip(columns, row, strict=True)) for row in rows]
 
 
 def _read_findings(table: ResolvedTable, path: Path) -> pd.DataFrame:
@@ -134,24 +140,24 @@ def _read_findings(table: ResolvedTable, path: Path) -> pd.DataFrame:
 
 def _of_client(
     table: ResolvedTable, shown: Shown, run: Run, measured: pa.Table | None, state: str, client: int
-) -> tuple[pd.DataFrame, Figures]:
+) -> tuple[Columns, Figures]:
     """Return the curve of a client (or :data:`ALL`) and its figures by protocol. A figure of a further view has the
     name :attr:`Quantity.key`. Both are empty if nothing is measured; a diverged run has a curve but no figures."""
     figures = Figures()
     if measured is None:
-        return _NO_POINTS, figures
+        return dict.fromkeys(POINT, np.empty(0)), figures
     own = measured
     if client != ALL:  # keep the validation samples of all clients, which choose rounds
         held_back = pc.equal(measured["population"].cast(pa.string()), "validation")
         own = measured.filter(pc.or_(pc.equal(measured["client"], client), held_back))
-    points = pd.DataFrame(dict(zip(_NO_POINTS.columns, (*curve(own), train_losses(own)), strict=True)))
-    if state == "measured" and len(points):
+    points = dict(zip(POINT, (*curve(own), train_losses(own)), strict=True))
+    if state == "measured" and len(points["round"]):
         asked = [quantity for quantity in shown.values() if not quantity.known]
         for view in dict.fromkeys((USUAL, *(quantity.view for quantity in asked))):
             made = summarise(own, run.evaluation, rounds_trained(measured, run.training), view)
-            last = curve(own, view=view)[1][-LAST:]
             # Only tables that name this protocol need it.
             if made and LAST_TEN in (table.metric, *(quantity.metric for quantity in asked)):
+                last = curve(own, view=view)[1][-LAST:]
                 made[LAST_TEN] = {"mean": float(last.mean()), "std": float(last.std()), "n": len(last)}
             figures |= {f"{protocol} {view.words}".rstrip(): figure for protocol, figure in made.items()}
     return points, figures
@@ -169,7 +175,7 @@ def _quantities(
     run: Run,
     counts: Mapping[str, float],
     facts: Mapping[str, Any],
-    points: pd.DataFrame,
+    points: Columns,
     findings: pd.DataFrame,
     client: int,
 ) -> dict[str, float]:

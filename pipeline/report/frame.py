@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from pflcore.artifacts import read_table
 from pflcore.settings import METRICS, USUAL, View
+from pipeline.report.settings import settings_of
 from pipeline.spec.metrics import PERCENT
 from pipeline.spec.run import Run
 from pipeline.spec.table import ResolvedTable
@@ -88,6 +89,11 @@ class Measured:
         """The day on which the run was obtained, if it comes from the ledger; else ""."""
         return str(self.facts.get("kept") or "")
 
+    @cached_property
+    def settings(self) -> dict[str, str]:
+        """The settings as text."""
+        return settings_of(self.resolved)
+
     @property
     def values(self) -> dict[str, Value]:
         return self.values_of(None)
@@ -136,10 +142,10 @@ class Frame:
         for run, client, metric, mean, std, n in self.values.to_numpy().tolist():
             value = Value(mean, None if math.isnan(std) else std, n)
             values.setdefault(run, {}).setdefault(client, {})[metric] = value
-        curves: dict[str, dict[int, pd.Series[float]]] = {}
-        by_client: Iterable[Any] = self.rounds.groupby(["run", "client"], sort=False)
-        for (run, client), rows in by_client:
-            curves.setdefault(run, {})[client] = rows.set_index("round")["accuracy"].rename_axis(None).rename(None)
+        points: dict[str, dict[int, dict[int, float]]] = {}
+        for run, client, at, accuracy in self.rounds[[*_CLIENT, "round", "accuracy"]].to_numpy().tolist():
+            points.setdefault(run, {}).setdefault(client, {})[at] = accuracy
+        curves = {run: {client: pd.Series(own) for client, own in found.items()} for run, found in points.items()}
         runs = {}
         for row in self.runs.to_dict("records"):
             facts = {str(name): value for name, value in row.items() if not pd.isna(value)}

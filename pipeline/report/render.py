@@ -22,7 +22,7 @@ from pipeline.report.drawing.sections import PlainTable, counted, drop_constant_
 from pipeline.report.formats import aligned, escape_latex, inline_svg, sized_svg, without_repeats
 from pipeline.report.frame import Measured
 from pipeline.report.printed import NO_VALUE, PrintedCell, format_value
-from pipeline.report.settings import settings_of, text_of
+from pipeline.report.settings import text_of
 from pipeline.report.spec_report import CLAIM_STATES, STATES, Part, SpecReport, banner_of
 from pipeline.spec.metrics import QUANTITIES
 from pipeline.spec.table import train_stage
@@ -251,7 +251,7 @@ def details(reports: Iterable[SpecReport]) -> Markup:
             if table.profile == PAPER:  # other profiles have a workspace of their own
                 stage = f"{shard_path(run.resolved.federation_id)}:{train_stage(run.resolved)}"
                 known.append(("command", f"dvc repro {KEPT_STAGES if run.kept else stage}"))
-            runs[run.id] = [*known, *settings_of(run.resolved).items()]
+            runs[run.id] = [*known, *run.settings.items()]
         cells = [
             [
                 _opened(report, layout.cell(row.labels, column), text)

@@ -11,20 +11,22 @@ from pipeline.spec.table import ResolvedTable
 
 _LEFT_OUT = ("seed", *LISTS, "training.save_weights", "evaluation.curve_every")
 """Settings that no number of a table depends on, and the seed."""
+_DEFAULT = "its default"
 Texts = tuple[str, ...]
 
 
-def confounded_settings(table: ResolvedTable, runs: Mapping[str, Run]) -> list[Texts]:
+def confounded_settings(table: ResolvedTable, settings: Mapping[str, Mapping[str, str]]) -> list[Texts]:
     """Return the settings that differ between labels of an axis that is about something else, such as a learning rate
     of one method. A row is the axis, the setting, its value for most labels, and other values with their labels.
+    `settings` has those of each run (:func:`settings_of`).
 
     Only cells that differ on no other axis are compared. An axis over a field or an option of a run is about that, any
     other axis about components and lists. Records lack options that were added later, at their default.
     """
-    settings = {run: settings_of(runs[run]) for run in table.runs}
-    names, rows = sorted({name for own in settings.values() for name in own}), list[Texts]()
+    found, rows = sorted({name for own in settings.values() for name in own}), list[Texts]()
+    names = [name for name in found if len({own.get(name, _DEFAULT) for own in settings.values()}) > 1]
     lines = [
-        (cell.labels, {name: _distinct(settings[run].get(name, "its default") for run in cell.runs) for name in names})
+        (cell.labels, {name: _distinct(settings[run].get(name, _DEFAULT) for run in cell.runs) for name in names})
         for cell in table.cells
         if cell.runs
     ]

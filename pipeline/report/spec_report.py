@@ -242,12 +242,12 @@ class SpecReport:
 
     @cached_property
     def _confounded(self) -> list[tuple[str, ...]]:
-        return confounded_settings(self.table, {run.id: run.resolved for run in self.results.runs.values()})
+        return confounded_settings(self.table, {run.id: run.settings for run in self.results.runs.values()})
 
     def _warning(self) -> str:
         """Return a warning if runs with one dataset or partition had different data (own files may cause it), or ""."""
         hashes = defaultdict[str, set[str]](set)
-        for run in self.results.runs.values():
+        for run in filter(lambda run: run.facts, self.results.runs.values()):
             hashes[run.resolved.data_id].add(run.facts.get("dataset_hash", ""))
             hashes[run.resolved.federation_id].add(run.facts.get("partition_hash", ""))
         unlike = ", ".join(sorted(part for part, found in hashes.items() if len(found - {""}) > 1))

@@ -109,6 +109,9 @@ def panel_grid(titles: Sequence[str], xlabel: str, ylabel: str, *, height: float
         panel.set_title(title, y=1.0, parse_math=False)  # no search for ticks above the panel
         panel.set_ylabel(ylabel if index % across == 0 else "")
         panel.set_xlabel(xlabel if index + across >= len(titles) else "")
+        for axis in (panel.xaxis, panel.yaxis):
+            if not axis.label.get_text():
+                axis.set_label_coords(0, 0)  # no search for a place, which takes a tenth of drawing
     return figure, panels[: len(titles)]
 
 

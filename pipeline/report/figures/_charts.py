@@ -204,7 +204,7 @@ def draw_curves(data: TableData, work: bool = False) -> Section:
         return OF_QUANTITIES
     if data.results.frame.rounds.empty:
         return _NOTHING
-    frame = data.place(data.results.frame.rounds, single=True, diverged=True)
+    frame = data.rounds
     axes = data.axes(frame)
     place = list(dict.fromkeys([*axes, "series", "panel", "made", "round"]))
     by_round = frame.groupby(place, observed=True)["accuracy"].agg(["mean", "size"]).reset_index()

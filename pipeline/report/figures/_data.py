@@ -114,6 +114,11 @@ class TableData:
         return self.place(pd.concat([costs, settings], axis="columns"))
 
     @cached_property
+    def rounds(self) -> pd.DataFrame:
+        """A line per measured round of each run: run, client, round, accuracy, loss, train_loss."""
+        return self.place(self.results.frame.rounds, single=True, diverged=True)
+
+    @cached_property
     def accuracies(self) -> pd.DataFrame:
         """A line per run and client with test samples, after the last round: run, client, accuracy."""
         frame = self.results.frame.clients

@@ -27,7 +27,7 @@ from pipeline.escape import escape_markdown
 from pipeline.report.claims import judge_claims
 from pipeline.report.formats import csv_text, escape_latex, signs_without_latex
 from pipeline.report.legend import PROTOCOLS, facts, legend
-from pipeline.report.settings import confounded_settings
+from pipeline.report.settings import confounded_settings, settings_of
 from pipeline.spec.run import short_hash
 from pipeline.spec.table import Published, read_resolved
 from pipeline.workspace import report_files
@@ -324,4 +324,4 @@ def test_settings_that_are_not_held_equal(tmp_path):
         axes = f"    {rows}: {labels}\n{more}"
         spec = f"grid:\n  base: {BASE}\n  axes:\n{axes}table: {{rows: [{rows}], columns: [{columns}]}}\n"
         made = resolved(tmp_path / str(at), spec)
-        assert confounded_settings(made.table, {run.id: run for run in made.runs}) == expected
+        assert confounded_settings(made.table, {run.id: settings_of(run) for run in made.runs}) == expected
