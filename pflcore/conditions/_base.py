@@ -15,7 +15,6 @@ from pflcore.groups import Tensors
 from pflcore.method import Method
 from pflcore.registry import Entry
 from pflcore.seeds import generator, torch_seed
-from pflcore.settings import Training
 
 
 @dataclass(frozen=True)
@@ -72,7 +71,7 @@ class Condition(Entry):
         """Return the updates that the server receives in place of the trained ones; round 0 is the warm-up."""
         return list(updates)
 
-    def epsilon(self, training: Training, clients: int, cohorts: Iterable[Sequence[int]]) -> float | None:
+    def epsilon(self, clients: int, cohorts: Iterable[Sequence[int]]) -> float | None:
         """Return the ε of differential privacy after rounds with these `cohorts`; None if none is promised."""
         return None
 

@@ -18,7 +18,6 @@ from pflcore.exchange import Update
 from pflcore.groups import Tensors
 from pflcore.method import Method, name_of
 from pflcore.options import option
-from pflcore.settings import Training
 
 
 @CONDITIONS.register
@@ -79,14 +78,14 @@ class Privacy(Condition):
 
         return changed(update, noisy)
 
-    def epsilon(self, training: Training, clients: int, cohorts: Iterable[Sequence[int]]) -> float:
+    def epsilon(self, clients: int, cohorts: Iterable[Sequence[int]]) -> float:
         import dp_accounting  # optional, and slow to import
         from dp_accounting.rdp import RdpAccountant
 
         accountant = RdpAccountant(range(2, 513))  # for fractional orders it warns that sums do not converge
         rounds = list(cohorts)
         if self.where == "central":
-            rate = training.cohort_size(clients) / clients
+            rate = max(map(len, rounds)) / clients
             one = dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(self.noise))
             accountant.compose(one, len(rounds))
         else:

@@ -120,10 +120,8 @@ class RunState:
         If training, or a measurement before aggregation, diverges, the state is that before the round. A loss that is
         not finite in the measurement after aggregation is a divergence too, but leaves the state after the round.
         """
-        round_, members = self.round + 1, self.draws.members
-        sampled = sample_cohort(members, self.training.cohort_size(len(members)), self.seed, round_)
-        chosen = [one for one in self.method.participants(sampled, self.data.clients) if one not in self.data.novel]
-        participants = [client for client in chosen if self.condition.attends(self.draws, round_, client)]
+        round_ = self.round + 1
+        participants = [one for one in self._cohort(round_) if self.condition.attends(self.draws, round_, one)]
         updates, personal, losses = list[Update](), dict[int, Tensors](), list[float]()
         if participants:
             if (done := self._train(executor, round_, participants, self.trainer.order)) is None:
@@ -144,6 +142,12 @@ class RunState:
             pairs = zip(updates, losses, strict=True)
             self._measure(executor, trained, {one.client: loss for one, loss in pairs if one.steps})
         return float(np.mean(losses)) if losses and not self.diverged else float("nan")
+
+    def _cohort(self, round_: int) -> list[int]:
+        """Return the clients that train in a round if none is away."""
+        members = self.draws.members
+        sampled = sample_cohort(members, self.training.cohort_size(len(members)), self.seed, round_)
+        return [one for one in self.method.participants(sampled, self.data.clients) if one not in self.data.novel]
 
     def _aggregate(self, round_: int, updates: Sequence[Update]) -> None:
         """Update the server with the updates of the clients, and count their bytes."""
@@ -280,10 +284,7 @@ class RunState:
 
     def _epsilon(self) -> float | None:
         """Return the ε of differential privacy that the condition guarantees, or None."""
-        members = self.draws.members
-        size = self.training.cohort_size(len(members))
-        cohorts = (sample_cohort(members, size, self.seed, round_) for round_ in range(1, self.round + 1))
-        return self.condition.epsilon(self.training, len(members), cohorts)
+        return self.condition.epsilon(len(self.draws.members), map(self._cohort, range(1, self.round + 1)))
 
     # --- checkpoints -------------------------------------------------------------------------------------------------
 

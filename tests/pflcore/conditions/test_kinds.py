@@ -13,7 +13,7 @@ from support.tiny import CLASSES, backbone, continued, federation, method, resul
 from pflcore.conditions import CONDITIONS
 from pflcore.conditions._base import Draws
 from pflcore.errors import UserError
-from pflcore.settings import Training
+from pflcore.methods.simple import FedAvg
 
 SIZES = (14, 7, 9, 12, 6), (5, 8, 6, 4, 7)
 DRAWS = Draws(3, (0, 1, 2, 3, 4))
@@ -134,10 +134,31 @@ def test_epsilon_is_that_of_the_formula():
     renyi = orders * 3 / (2 * (4.0 / 2) ** 2)
     expected = (renyi + np.log1p(-1 / orders) - np.log(1e-3 * orders) / (orders - 1)).min()
     each = make("privacy", where="client", noise=4.0, delta=1e-3)
-    assert each.epsilon(Training(), 5, cohorts) == pytest.approx(expected, rel=1e-6)
-    spent = make("privacy", noise=1.1).epsilon
-    few, all_ = (spent(Training(sample_rate=rate), 100, [[0]] * 20) for rate in (0.05, 1.0))
+    assert each.epsilon(5, cohorts) == pytest.approx(expected, rel=1e-6)
+    few, all_ = (make("privacy", noise=1.1).epsilon(100, [range(size)] * 20) for size in (5, 100))
     assert 0 < few < all_ / 3
+
+
+class Everyone(FedAvg):
+    """Trains all clients, whichever are sampled."""
+
+    def participants(self, sampled, clients):
+        return range(clients)
+
+
+@pytest.mark.parametrize("where", ("client", "central"))
+def test_epsilon_counts_the_clients_that_a_method_trains(where):
+    pytest.importorskip("dp_accounting")
+    condition, data = make("privacy", where=where), federation(*SIZES)
+    settings = {"few": training(rounds=3, sample_rate=0.2), "all": training(rounds=3, sample_rate=1.0)}
+    found = {
+        (kind.__name__, name): run(
+            kind(averaging="uniform"), NET, data, training=one, condition=condition, executor="sequential"
+        ).epsilon
+        for kind in (Everyone, FedAvg)
+        for name, one in settings.items()
+    }
+    assert found["Everyone", "few"] == found["Everyone", "all"] == found["FedAvg", "all"] > found["FedAvg", "few"]
 
 
 def test_a_robust_mean_leaves_the_same_bytes_after_a_stop(tmp_path):
