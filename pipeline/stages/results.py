@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from pflcore.artifacts import read_table, write_table
+from pflcore.artifacts import read_meta, read_table, write_table
 from pflcore.errors import UserError
 from pflcore.files import write_text
 from pflcore.protocols import rounds_trained, summarise
@@ -64,6 +64,7 @@ def index(tables: Iterable[ResolvedTable], reports: Path) -> str:
     """Write ``index.md``, with a row per table, into the folder `reports`; return a line to show."""
     rows = ["| report | cells obtained | of | |", "|---|---:|---:|---|"]
     for table in tables:
+        read_meta(reports / table.spec / "table.parquet", "table/2")
         obtained = sum(bool(cell.runs) for cell in table.cells)
         links = " · ".join(f"[{kind}]({table.spec}/report.{kind})" for kind in ("md", "html", "tex"))
         rows.append(f"| {escape_markdown(table.title)} | {obtained} | {len(table.cells)} | {links} |")
