@@ -136,7 +136,7 @@ class Stacked(Sequential):
             rates = upload([_rates(trainer, round_, clients[: len(turn)], turn) for turn in turns], device)
             for turn, own, batch, weight, rate in zip(turns, rows, drawn, weights, rates, strict=True):
                 width = len(turn)
-                if taken and width < len(taken[-1]):
+                if width < len(taken[-1] if taken else jobs):
                     ended.append(step.end(*_lanes((state, received), slice(width, None)))["model"])
                     state, received = _lanes((state, received), slice(width))
                 noise = _noise(trainer, round_, clients[:width], turn, own, passes)

@@ -1,5 +1,7 @@
 """Stacked clients: what there is memory for, who steps with whom, and functions in forms of ours."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -109,6 +111,19 @@ def test_uneven_clients_step_side_by_side(entry, net, weighted):
         assert seen[0][0] == 5 and seen[-1][0] < 5
     for one, other in zip(outcomes, Sequential(reference).train(1, jobs), strict=True):
         assert_states_close(one.model, other.model)
+        assert one.loss == pytest.approx(other.loss, rel=1e-5)
+
+
+@pytest.mark.parametrize("passes", [0.5, 0.4, 0.3, 0.1])
+def test_clients_without_a_step_in_a_part_of_a_round_stay_as_they_are(passes):
+    reference, state = trainer()
+    reference.local = replace(reference.local, passes=passes)
+    jobs = [(client, state) for client in range(reference.data.clients)]
+    steps = [reference.local.steps(1, client) for client, _ in jobs]
+    assert 0 in steps
+    pairs = zip(Stacked(reference, 8).train(1, jobs), Sequential(reference).train(1, jobs), strict=True)
+    for own, (one, other) in zip(steps, pairs, strict=True):
+        assert_states_close(one.model, other.model if own else state)
         assert one.loss == pytest.approx(other.loss, rel=1e-5)
 
 
