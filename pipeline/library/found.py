@@ -75,7 +75,7 @@ class Found:
             raise UserError(f"{self.spec}: its report has not been made; type `{self.command}`")
         ledger, made_by = Ledger(self.workspace.root), self.compilation.made_by
         entries = {run.id: entry for run in runs if (entry := ledger.find(run, made_by[run.id]))}
-        frame = collect_frame(self.table, self.compilation.runs, self.workspace.root, entries)
+        frame = collect_frame(self.table, self.compilation.every_run, self.workspace.root, entries)
         return Results.of(self.table, frame).to_arrow(), states[MISSING]
 
     @property

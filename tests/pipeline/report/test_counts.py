@@ -7,6 +7,7 @@ from support.report_demo import results_of
 
 from pflcore.errors import UserError
 from pipeline.compile.compiler import compile_workspace
+from pipeline.library.study import NotUpToDate, Study
 from pipeline.running.options import Request, RunOptions
 from pipeline.workspace import Workspace
 
@@ -69,3 +70,12 @@ def test_counts_are_those_by_hand_and_nothing_is_trained(tmp_path):
     assert found["Ditto", "step"] == 2 * found["FedAvg", "step"] and found["Ditto", "more"] == 100
     assert found["FedPer", "share"] == pytest.approx(100 * (ALL - HEAD) / ALL)
     assert not any(one.best_obtained or one.tied for one in results.cells)
+
+
+def test_counts_are_shown_beside_published_ones_before_a_report_is_made(tmp_path):
+    printed = f"method,quantity,mean,std,quoted\nFedPer,personal,{HEAD},,\n"
+    write_specs(tmp_path, {"specs/costs.yaml": f"{SPEC}  published: costs.csv\n", "specs/costs.csv": printed})
+    with pytest.warns(NotUpToDate, match="^costs: no report has been made"):
+        table = Study(Workspace(tmp_path, tmp_path)).table("costs")
+    (row,) = table[table["published_mean"].notna()].to_dict("records")
+    assert (row["method"], row["obtained_mean"], row["verdict"]) == ("FedPer", HEAD, "match")
