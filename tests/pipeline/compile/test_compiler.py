@@ -108,6 +108,9 @@ def test_the_root_file(project, tmp_path):
     (tmp_path / "pflcore").mkdir()
     other.compile()
     assert {name: stage["deps"] for name, stage in other.stages().items()} == {"dvc.yaml:guard": ["specs", "pflcore"]}
+    other.write("pyproject.toml", "[tool.pfl]\nwatch_upgrades = true\n")  # of code elsewhere, at every `dvc repro`
+    other.compile()
+    assert other.stages()["dvc.yaml:guard"]["always_changed"]
     for name in ("12e45678", "00000008", "0e123456", "-.5E+3", "0o17", "0123abcd"):  # DVC reads YAML 1.2, others 1.1
         text = to_yaml({name: Line({"a": name})})
         assert YAML(typ="safe", pure=True).load(text) == yaml.safe_load(text) == {name: {"a": name}}

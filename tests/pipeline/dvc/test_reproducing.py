@@ -1,6 +1,5 @@
 """What ``dvc repro`` runs and what it does not; and what is damaged is made good by ``pfl run``."""
 
-import shutil
 from functools import partial
 
 import pytest
@@ -8,7 +7,7 @@ from support.damage import cut, flip
 from support.mistakes import line_of
 from support.project import make_project, results, spec, tree
 
-from pipeline.compile.compiler import GUARD, source_folder
+from pipeline.compile.compiler import GUARD
 from pipeline.dvc.program import in_cache
 from pipeline.running.board import Board, status_path
 from pipeline.running.options import RunOptions
@@ -43,22 +42,6 @@ def test_edits_stop_the_guard_once_and_what_changes_nothing_does_not(tiny):
     tiny.write("specs/tiny.yaml", spec("[fedpt]"))
     files = tree(tiny.root)
     assert stop().startswith("specs/tiny.yaml:11: grid.axes.method[0]: ") and tree(tiny.root) == files
-
-
-@pytest.mark.matrix
-def test_an_upgrade_is_noticed_by_a_study_that_watches(tmp_path):
-    project = make_project(tmp_path / "study", {"specs/tiny.yaml": spec("[local]", rounds=1)}, ["tiny"])
-    for name in ("pflcore", "pipeline"):
-        shutil.copytree(source_folder() / name, tmp_path / "site" / name)
-    method, site = tmp_path / "site/pflcore/methods/simple.py", str(tmp_path / "site")
-    project.write("pyproject.toml", '[tool.pfl]\ndefault = ["tiny"]\nwatch_upgrades = true\n')
-    project.compile()
-    project.succeed("dvc", "repro", PYTHONPATH=site)
-    assert project.repro(PYTHONPATH=site).ran == ["guard"]
-    method.write_text(method.read_text(encoding="utf-8") + "\nUPGRADED = True\n", encoding="utf-8")
-    stopped = project.repro(PYTHONPATH=site)
-    assert (stopped.code, stopped.ran) == (255, ["guard"])
-    assert "specs or code changed: 1 code digest changed. Compiled; type `dvc repro` again" in stopped.output
 
 
 # --- damage ---------------------------------------------------------------------------------------------------------
