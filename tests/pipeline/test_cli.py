@@ -87,6 +87,7 @@ def test_adding_and_dropping(project: Project, pfl: Pfl) -> None:
     pfl(project.root, "compile")
     before = project.generated()
     assert pfl(project.root, "add", "paper")[1].startswith("3 specs, 4 runs: 2 runs and 2 reports")
+    assert pfl(project.root, "add", "paper/two", "tiny")[1].startswith("3 specs, 4 runs: ")
     assert project.generated()["dvc.yaml"] == before["dvc.yaml"]
     assert refused(pfl(project.root, "add", "paper/base")).startswith("paper/base: abstract; add a spec")
     assert pfl(project.root, "drop", "specs/paper/two.yaml")[1].startswith("2 specs, 3 runs: ")
@@ -142,7 +143,6 @@ def test_settings_keys_and_specs_are_described_and_listed(project: Project, pfl:
 
 WRONG = {
     "validate tinny": "unknown spec 'tinny'; did you mean 'tiny'?",
-    "run ../tiny": "unknown spec '../tiny'; did you mean 'tiny'?",
     "run base": "specs/base.yaml: abstract; name a spec that extends it",
     "drop tiny": "tiny: pyproject.toml names it; there is nothing to drop",
     "run --profile smok": "unknown profile 'smok'; did you mean 'smoke'?",
@@ -151,19 +151,15 @@ WRONG = {
     "describe dirichlet --set alfa=1": "dirichlet.alfa: unknown option; did you mean 'alpha'?",
     "describe dirichlet --set alpha=-1": "dirichlet.alpha: -1 must be greater than 0",
     "describe dirichlet --set alpha=[1": "--set 'alpha=[1': the value is not YAML",
-    "describe dirichlet --dataset cifar": "unknown dataset 'cifar'; did you mean 'cifar10'?",
     "describe digits5 --set source=1": "digits5.source = 1 must be str",
     "fetch domanet": "unknown dataset 'domanet'; did you mean 'domainnet'?",
     "describe pathological --clients 7": "pathological: 7 clients with 2 classes each make 14 places",
     "describe fedtp --clients 7": "--dataset, --clients and --set are for partitions (--set also for datasets)",
     "describe methd fedtp": "describe takes a name, or a kind (dataset, partition, backbone, method, condition, ",
     "check fedtp fedper": "check takes a name, or a kind (method, backbone) and a name; got 'fedtp fedper'",
-    "check method fedtp tiny": "check takes a name, or a kind (method, backbone) and a name; got 'method fedtp tiny'",
     "stage guard a": "pfl stage guard: takes no name",
-    "stage report": "pfl stage report: takes one name",
     "stage train a b": "pfl stage train: takes one name",
     "stage train nothing": "stages/records.json: no such file; run `pfl compile`",
-    "stage index nothing": "stages/tables/nothing.json: no such file; run `pfl compile`",
     "run --sed 1": "no such option: --sed; did you mean '--seed'?",
     "rnu": "no such command 'rnu'; did you mean 'run'?",
     "run --seed x": "invalid value for '--seed': Input should be a valid integer",
@@ -172,8 +168,6 @@ WRONG = {
     "run two --set method.muu=3": "--set method.muu: no method of two has this option; did you mean 'mu'?",
     "run two --set traning.rounds=3": "--set traning: unknown run field; did you mean 'training'?",
     "run two --set method.mu=-1": "--set method.mu: -1 must be at least 0",
-    "run two --set =3": "--set '=3': must be SETTING=VALUE",
-    "run two.yml": "two.yml: specs end in .yaml; rename it",
     "run two --set clients": "--set 'clients': must be SETTING=VALUE, such as training.rounds=20",
     "run two --set seed=0": "--set seed=0: changes no run of two",
     "run two --set clients=4 --dry-run": "--set writes a spec, and --dry-run writes nothing",

@@ -13,7 +13,7 @@ from support.report_demo import KEPT
 
 from pflcore.errors import UserError
 from pipeline.compile import generated
-from pipeline.compile.compilation import Graph, Stage
+from pipeline.compile.compilation import Graph
 from pipeline.compile.compiler import GUARD, compile_workspace
 from pipeline.compile.generated import Line, compare, to_yaml, write
 from pipeline.ledger import Entry, Ledger
@@ -32,15 +32,6 @@ def project(tmp_path_factory):
     made = make_project(tmp_path_factory.mktemp("several"), several(), default=["tiny", "hostile"])
     made.compile()
     return made
-
-
-def test_stages_as_a_graph():
-    """a → b → d, a → c → d."""
-    deps = {"d": ("b", "c"), "b": ("a",), "c": ("a",), "a": ("raw",)}
-    graph = Graph([Stage("f", name, f"pfl stage train {name}", before, (name,)) for name, before in deps.items()])
-    order = graph.needed(["f:d"])
-    assert order == [f"f:{name}" for name in "abcd"] and graph.after("f:a") == {f"f:{name}" for name in "bcd"}
-    assert graph.heights(order, {"f:a": 1, "f:b": 10, "f:c": 2, "f:d": 5}) == {"f:d": 5, "f:c": 7, "f:b": 15, "f:a": 16}
 
 
 def test_dvc_reads_stages_that_come_after_what_they_read_and_name_nothing_of_this_machine(project):
@@ -117,6 +108,9 @@ def test_the_root_file(project, tmp_path):
     (tmp_path / "pflcore").mkdir()
     other.compile()
     assert {name: stage["deps"] for name, stage in other.stages().items()} == {"dvc.yaml:guard": ["specs", "pflcore"]}
+    other.write("pyproject.toml", "[tool.pfl]\nwatch_upgrades = true\n")  # of code elsewhere, at every `dvc repro`
+    other.compile()
+    assert other.stages()["dvc.yaml:guard"]["always_changed"]
     for name in ("12e45678", "00000008", "0e123456", "-.5E+3", "0o17", "0123abcd"):  # DVC reads YAML 1.2, others 1.1
         text = to_yaml({name: Line({"a": name})})
         assert YAML(typ="safe", pure=True).load(text) == yaml.safe_load(text) == {name: {"a": name}}

@@ -5,8 +5,6 @@ import json
 import math
 import re
 import shutil
-import subprocess
-import sys
 
 import numpy as np
 import pandas as pd
@@ -219,10 +217,8 @@ REFUSED = [
     ({"mean": [0.1, 0.2]}, "^mean has 2 numbers for 1 channels$"),
     ({"seed": -1}, "^seed = -1 must be a whole number"),
     ({"classes": "4"}, "^classes = '4' must be a whole number, at least 1$"),
-    ({"measure_every": 1.5}, "^measure_every = 1.5 must be a whole number"),
     ({"std": torch.tensor([0.0])}, r"^std = tensor\(\[0.\]\) must be a list of numbers, each above 0$"),
     ({"mean": ["a"]}, r"^mean = \['a'\] must be a list of numbers$"),
-    ({"mean": 0.5}, r"^mean = 0.5 must be a list of numbers$"),
     ({"device": None}, "^device 'None' cannot be used"),
     ({"train": (one for one in [CLIENT])}, "^train is a generator; give a list with a pair"),
     ({"train": [(torch.eye(3).to_sparse(), [0, 1, 2])]}, "^client 0: no array of numbers"),
@@ -299,9 +295,6 @@ def test_training_on_own_tensors_is_the_engines_run_on_these_samples():
     inputs = readings[0][0].astype(np.float32)
     standardised = (inputs - inputs.mean(0)) / inputs.std(0)
     np.testing.assert_allclose(model.prepared(torch.from_numpy(inputs)).numpy(), standardised, rtol=1e-5, atol=1e-5)
-    # What the package offers is imported when it is asked for.
-    code = "import sys, pipeline; sys.exit(any(name in sys.modules for name in ('pandas', 'torch', 'numpy')))"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
     assert {*pipeline.__all__} <= {*dir(pipeline)}
     with pytest.raises(AttributeError, match=r"^module 'pipeline' has no attribute 'opne'$"):
         pipeline.opne  # noqa: B018

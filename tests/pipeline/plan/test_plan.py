@@ -145,8 +145,6 @@ MISFITS = {
     "11: X: method fedper: also_personal: the backbone has no parameter group 'hed'; did you mean 'head'?": spec(
         "{A: fedavg, X: {name: fedper, also_personal: [hed]}}"
     ),
-    "11: FedTP: method fedtp: generated: the backbone has no parameter group": spec("{FedAvg: fedavg, FedTP: fedtp}"),
-    "11: X: method ifca: finetune_*": spec("{A: fedavg, X: {name: ifca, finetune_epochs: 2}}"),
     "11: X: method scaffold: its local steps": spec("{A: fedavg, X: scaffold}", training=", optimizer: adam"),
     "11: X: method fedrod does not go with training.class_weights": spec(
         "{A: fedavg, X: fedrod}", training=", class_weights: balanced"
@@ -154,19 +152,14 @@ MISFITS = {
     "11: X: analyses: 'embeddings' needs a method with a hypernetwork": spec(
         "{A: fedavg, X: {name: fedavg, analyses: [embeddings]}}"
     ),
-    "11: X: method fedrep: in part 2 of 2 of its round no client": spec("{A: fedavg, X: fedrep}"),
     "11: X, 6: method fedamp: alpha: 1 above sigma / 5": spec(
         "{A: fedavg, X: {name: fedamp, alpha: 1.0, sigma: 3.0}}", more="    clients: [3, 6]\n"
     ),
     "7: FedAvg and 1 more: backbone lstm takes text, the dataset has images": spec(backbone="lstm"),
-    "7: FedAvg and 1 more: backbone tiny_vit: patch 5 does not": spec(backbone=VIT.replace("patch: 4", "patch: 5")),
     "4: FedAvg and 1 more: image_folder.path = '../x' must be a folder": spec().replace(
         "dataset: digits", "dataset: {name: image_folder, path: ../x}"
     ),
     "5: FedAvg and 1 more: partition 'iid': 562 of 2,000": spec().replace("clients: 3", "clients: 2000"),
-    "5: FedAvg and 1 more: pathological.classes_per_client = 11 but digits has only 10": spec(
-        partition="{name: pathological, classes_per_client: 11}"
-    ),
 }
 
 

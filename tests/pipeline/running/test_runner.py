@@ -121,14 +121,6 @@ def test_a_broken_spec_that_nobody_asked_for(project, capsys):
     assert "specs/broken.yaml:1: gird" in project.repro().output
 
 
-def test_a_folder_of_own_images_that_is_not_there_is_one_line(project, capsys):
-    text = spec("[fedavg]", partition="{name: iid, test_share: 0.25}")
-    project.write("specs/tiny.yaml", text.replace("digits", "{name: image_folder, path: flowers, size: 8}"))
-    assert pfl_run(project) == 1
-    said = capsys.readouterr().err
-    assert "data/flowers: no data here; put images there as <class>/<image>" in said and "Traceback" not in said
-
-
 @pytest.mark.matrix
 def test_own_images_that_have_changed_are_noticed_by_every_command(project):
     """Replaced, added or gone after they were read: said; a file that was only touched: not."""
@@ -165,28 +157,21 @@ def stopped(process):
 
 
 @pytest.mark.matrix
-@pytest.mark.parametrize("program", ["pfl run -j 1", "dvc repro"])
-def test_a_second_one_waits_for_who_is_at_work_in_the_workspace(project, program):
+def test_a_second_one_waits_for_who_is_at_work_in_the_workspace(project):
     project.write("specs/tiny.yaml", spec("[fedavg]", rounds=150))
     project.write("pyproject.toml", '[tool.pfl]\ndefault = ["tiny"]\ncompile = ["tiny"]\n')
     project.call("pfl", "compile")
-    wanted = ["tiny"]
-    with at_work(project, *program.split()) as first:
-        if program != "dvc repro":
-            wait_for(lambda: "1 running" in project.call("pfl", "status").stdout, first)
+    with at_work(project, "pfl", "run", "-j", "1") as first:
+        wait_for(lambda: "1 running" in project.call("pfl", "status").stdout, first)
         with stopped(first):
-            waits = "waiting, '"
-            if program != "dvc repro":
-                beside = project.repro()
-                assert beside.code and "is busy, it is being blocked by" in beside.output
-                waits = "another pfl run is at work here (process"
-                project.write("specs/other.yaml", spec("[fedper]"))  # which DVC has not seen yet
-                wanted = ["other"]
+            beside = project.repro()
+            assert beside.code and "is busy, it is being blocked by" in beside.output
+            project.write("specs/other.yaml", spec("[fedper]"))  # which DVC has not seen yet
             how = {"cwd": project.root, "env": project.environment(), "text": True, "stderr": subprocess.PIPE}
-            second = subprocess.Popen(["pfl", "run", "-j", "1", *wanted], **how)
+            second = subprocess.Popen(["pfl", "run", "-j", "1", "other"], **how)
             try:
                 assert select.select([second.stderr], [], [], PATIENCE)[0]
-                assert waits in second.stderr.readline()
+                assert "another pfl run is at work here (process" in second.stderr.readline()
             except BaseException:
                 second.kill()
                 raise

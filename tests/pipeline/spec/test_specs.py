@@ -16,7 +16,7 @@ from pipeline.spec import catalog as module
 from pipeline.spec.catalog import ADAPTER, load_catalog
 from pipeline.spec.editor_schema import json_schema
 from pipeline.spec.figures import figure_names
-from pipeline.spec.selection import SpecSelection, add, drop, named, read_selection
+from pipeline.spec.selection import SpecSelection, read_selection
 from pipeline.spec.specs import find_specs, load_spec
 from pipeline.spec.yamlfile import MAX_NODES, dotted, parse_yaml, read_text
 
@@ -175,7 +175,7 @@ SELECTED = {
 """Lines of pyproject.toml → default and shared specs, or what is wrong."""
 
 
-def test_what_pyproject_names_and_what_is_added(tmp_path: Path) -> None:
+def test_what_pyproject_names(tmp_path: Path) -> None:
     project = make_project(tmp_path, {})
     workspace = project.workspace()
 
@@ -188,15 +188,6 @@ def test_what_pyproject_names_and_what_is_added(tmp_path: Path) -> None:
             assert selected(settings) == SpecSelection(*expected, [])
             continue
         assert line_of(selected, settings).startswith(f"pyproject.toml: {expected}")
-    add(workspace, ["paper/two", "alone"])
-    add(workspace, ["paper/one", "gone"])
-    selection = selected("default = []\ncompile = ['alone']")
-    assert (selection.added, selection.compiled) == (["paper/one", "paper/two"], ["alone", "paper/one", "paper/two"])
-    drop(workspace, ["paper/two", "studies/mine"])
-    assert selected("default = []\ncompile = ['alone']").added == ["paper/one"]
-    assert named(["specs/paper/two.yaml", "alone", "alone"], KNOWN) == ["paper/two", "alone"]
-    assert named(["paper/"], KNOWN) == ["paper/base", "paper/one", "paper/two"]
-    assert "unknown spec 'papr'; did you mean 'paper'" in line_of(named, ["papr"], KNOWN)
 
 
 def test_later_options_are_in_no_record_at_their_defaults() -> None:
