@@ -102,13 +102,14 @@ def attention(trainer: Trainer, state: Tensors, inputs: Tensor) -> list[Tensor]:
     """
     maps: list[Tensor] = []
 
-    def noted(q: Tensor, k: Tensor, v: Tensor, attn_mask: Any = None, *more: Any, **options: Any) -> Tensor:
+    # With PyTorch's names, since a backbone may call by name.
+    def noted(query: Tensor, key: Tensor, value: Tensor, attn_mask: Any = None, *more: Any, **options: Any) -> Tensor:
         if attn_mask is not None or options.get("is_causal") or options.get("enable_gqa"):
             masks = "attention of every token to every other, and this backbone masks it"
             raise UserError(f"analyses: 'rollout' needs {masks}; use tiny_vit or vit, or leave the analysis out")
-        scale = q.shape[-1] ** -0.5 if (given := options.get("scale")) is None else given
-        maps.append((q.cpu().double() @ k.cpu().double().mT * scale).softmax(-1))
-        return F.scaled_dot_product_attention(q, k, v, attn_mask, *more, **options)
+        scale = query.shape[-1] ** -0.5 if (given := options.get("scale")) is None else given
+        maps.append((query.cpu().double() @ key.cpu().double().mT * scale).softmax(-1))
+        return F.scaled_dot_product_attention(query, key, value, attn_mask, *more, **options)
 
     trainer.model.eval()
     with Substitute({F.scaled_dot_product_attention: noted}):
