@@ -10,9 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.mistakes import refuses
 from support.project import Project, make_project, spec, wait_for
-
-from pflcore.errors import UserError
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 ANOTHER_RATE = """
@@ -85,8 +84,7 @@ def test_cells_are_refused_when_a_module_was_edited_before_it_was_imported(tmp_p
     session = cells["Session"](argparse.Namespace(cells=tmp_path, out=tmp_path, device="cpu", deadline=1.0))
     session.check_code()
     session.modules["pflcore.engine.run"] = "0" * 64
-    with pytest.raises(UserError, match=r"^pflcore\.engine\.run is not the one that the cells were packed with; pack"):
-        session.check_code()
+    refuses(r"^pflcore\.engine\.run is not the one that the cells were packed with; pack", session.check_code)
 
 
 THERE = {**os.environ, "PFL_WORKERS": "1", "PFL_THREADS": "1"}

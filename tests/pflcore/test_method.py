@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from support.by_hand import SEED, Rounds
-from support.mistakes import line_of
+from support.mistakes import line_of, refuses
 from support.tiny import backbone, federation, method, result_bytes, run, run_by_all, training
 from torch import nn
 
@@ -129,8 +129,7 @@ WRONG = {
 
 @pytest.mark.parametrize("words", WRONG)
 def test_a_method_that_is_not_registered_is_called_by_its_class(words):
-    with pytest.raises(UserError, match=f"^{words}"):
-        WRONG[words]()
+    refuses(f"^{words}", WRONG[words])
 
 
 def test_a_mean_is_by_samples_or_by_the_shares_that_are_given():
@@ -165,8 +164,7 @@ def test_a_group_or_a_module_selects_all_below_it_and_an_entry_itself():
     ):
         assert VIT.select(wanted) == chosen
     groups = r"\(its groups: patch_embed, attention.qkv, attention.out, mlp, head\)"
-    with pytest.raises(UserError, match=rf"did you mean 'attention.qkv'\? {groups}"):
-        VIT.select(["head", "atention.qkv"])
+    refuses(rf"did you mean 'attention.qkv'\? {groups}", VIT.select, ["head", "atention.qkv"])
 
 
 def test_patterns_that_do_not_cover_an_entry_once_are_a_mistake():

@@ -129,8 +129,6 @@ def test_settings_keys_and_specs_are_described_and_listed(project: Project, pfl:
         "describe run": ["clients", "whole number, at least 1"],
         "describe table": ["keys of `quantity`"],
         "describe quantity": ["quantity · a part of specs\n", "percent_of", "quantity · partition · "],
-        "drop --help": ["All added specs."],
-        "run --help": ["After a failure, continue with everything that does not"],
     }
     for words, expected in shown.items():
         code, out, err = pfl(project.root, *words.split())

@@ -5,6 +5,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from support import tiny
+from support.mistakes import refuses
 from support.project import make_project, spec
 
 from pflcore.backbones import BACKBONES
@@ -75,8 +76,7 @@ def test_specs_share_an_encoder_and_the_samples_that_it_reads(tmp_path):
     assert read_record(project.root / RECORDS, encoders[0].subject)["dataset"]["features"]
     assert FILE in next(one for one in compilation.stages if one.kind == "guard").deps
     (project.root / FILE).unlink()
-    with pytest.raises(UserError, match=f"^{FILE}: is missing, so it is unknown which runs began with it"):
-        unused(project.workspace())
+    refuses(f"^{FILE}: is missing, so it is unknown which runs began with it", unused, project.workspace())
 
 
 def test_a_sentence_encoder_is_part_of_a_run_by_what_is_in_its_folder(tmp_path):
@@ -98,8 +98,7 @@ def test_a_sentence_encoder_is_part_of_a_run_by_what_is_in_its_folder(tmp_path):
     assert content() == "absent:files/absent"
     for path, words in (("files/encoder/more", "is no folder"), ("../encoder", "must be a path inside the project")):
         made.write("specs/a.yaml", text.replace("files/encoder", path))
-        with pytest.raises(UserError, match=rf"^specs/a\.yaml:4: grid\.base\.dataset\.encoder: .*{words}"):
-            made.compiled()
+        refuses(rf"^specs/a\.yaml:4: grid\.base\.dataset\.encoder: .*{words}", made.compiled)
 
 
 def test_features_are_what_the_classifier_of_the_file_takes(tmp_path, digits):

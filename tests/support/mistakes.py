@@ -1,5 +1,7 @@
 """What mistakes of users end in."""
 
+import re
+
 import pytest
 
 from pflcore.errors import UserError
@@ -11,3 +13,9 @@ def line_of(call, *given, **named):
         call(*given, **named)
     assert "\n" not in str(error.value)
     return str(error.value)
+
+
+def refuses(pattern, call, *given, **named):
+    """Make sure that a call raises a :class:`UserError` whose only line has a pattern in it."""
+    line = line_of(call, *given, **named)
+    assert re.search(pattern, line), line

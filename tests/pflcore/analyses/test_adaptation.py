@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from support.mistakes import line_of
+from support.mistakes import line_of, refuses
 from support.tiny import EXECUTORS, backbone, federation, method, normalised, result_bytes, run, training
 from torch.func import functional_call
 from torch.nn import functional as F
@@ -14,7 +14,6 @@ from torch.nn import functional as F
 from pflcore.analyses import adaptation
 from pflcore.analyses.adaptation import Adaptation
 from pflcore.engine.evaluation import score_client
-from pflcore.errors import UserError
 from pflcore.groups import strip_prefix
 from pflcore.seeds import generator
 from pflcore.settings import Evaluation
@@ -158,8 +157,7 @@ def test_executors_agree_and_the_run_stays_as_it_is(data):
 def test_a_part_that_is_not_there_is_an_error_before_training(name, part, net, message, data):
     line = line_of(adapted, name, data, "all", part, net=net, on_round=lambda _: pytest.fail("trained"))
     assert line.startswith("adaptation.parts") and re.search(message, line)
-    with pytest.raises(UserError, match="novel_share"):
-        adapted("fedavg", federation(), "all")
+    refuses("novel_share", adapted, "fedavg", federation(), "all")
 
 
 def test_a_model_that_is_lost_is_never_right(data):

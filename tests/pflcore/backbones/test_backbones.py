@@ -238,7 +238,6 @@ def test_a_seed_gives_the_same_model_anywhere_whose_parameters_are_all_used_and_
     [
         ("tiny_vit", {"patch": 4}, (1, 8, 10), "patch 4 does not divide images of 8×10 pixels"),
         ("convnet", {}, DIGITS, "kernel 5 with padding 0 leaves nothing of 8×8 images after convolution 2"),
-        ("convnet", {"channels": (4, 4, 4, 4), "kernel": 3, "padding": 1}, DIGITS, "after convolution 4"),
         ("alexnet_bn", {}, CIFAR, "leaves nothing of 32×32 images after convolution 5"),
         ("vit", {"patch": 4}, (1, 8, 10), "patch 4 does not divide images of 8×10 pixels"),
         ("timm_model", {"model": "resnet81"}, CIFAR, "has no model 'resnet81'; did you mean 'resnet18'?"),

@@ -1,7 +1,6 @@
 """Weights from a file: what is read, what is refused in one line, and what a model then begins with."""
 
 import pickle
-import zipfile
 from dataclasses import replace
 from functools import partial
 
@@ -9,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from support.mistakes import line_of
-from support.official import Hostile
+from support.official import Hostile, write_zip
 from support.tiny import CLASSES, backbone, inputs_for
 
 from pflcore.backbones import BACKBONES, _pretrained, read_weights
@@ -93,6 +92,5 @@ def test_sizes_are_bounded_before_anything_is_read(tmp_path, monkeypatch):
     assert "8,000 bytes" in refused(written(tmp_path / "view.pth", {"w": view}))
     for file in ("w.pth", "w.safetensors"):
         assert "more than the 4,000" in refused(written(tmp_path / file, {"w": torch.ones(2000)}))
-    with zipfile.ZipFile(tmp_path / "bomb.pth", "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("archive/data.pkl", b"\0" * 100_000)
-    assert (tmp_path / "bomb.pth").stat().st_size < 4000 and "100,000 bytes" in refused(tmp_path / "bomb.pth")
+    bomb = write_zip(tmp_path / "bomb.pth", {"archive/data.pkl": b"\0" * 100_000})
+    assert bomb.stat().st_size < 4000 and "100,000 bytes" in refused(bomb)

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 from support import tiny
+from support.mistakes import refuses
 from support.tiny import CLASSES, backbone, continued, federation, method, result_bytes, run, spied, training
 
 from pflcore.conditions import CONDITIONS
 from pflcore.conditions._base import Draws
-from pflcore.errors import UserError
 from pflcore.methods.simple import FedAvg
 
 SIZES = (14, 7, 9, 12, 6), (5, 8, 6, 4, 7)
@@ -187,8 +187,7 @@ def test_a_file_of_absences_has_a_header_and_pairs(text, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     name = f"away{len(text)}.csv"  # what is in a file is read once
     (tmp_path / name).write_text(text)
-    with pytest.raises(UserError, match=f"{name}:{ABSENCES[text]}"):
-        make("availability", path=name).attends(DRAWS, 1, 0)
+    refuses(f"{name}:{ABSENCES[text]}", lambda: make("availability", path=name).attends(DRAWS, 1, 0))
 
 
 REFUSED = {
@@ -208,11 +207,9 @@ REFUSED = {
 def test_what_does_not_go_together_is_refused_in_one_line(reason):
     name, kind, options = REFUSED[reason]
     data = federation((9,), (5,)) if "two clients" in reason else None
-    with pytest.raises(UserError, match=re.escape(reason)):
-        run(method(name), NET, data, condition=make(kind, **options))
+    refuses(re.escape(reason), lambda: run(method(name), NET, data, condition=make(kind, **options)))
 
 
 @pytest.mark.parametrize(("data", "word"), ((tiny.texts(*SIZES), "texts"), (tiny.boxed(*SIZES).with_boxes(), "boxes")))
 def test_samples_without_one_class_have_no_wrong_labels(data, word):
-    with pytest.raises(UserError, match=f"condition: .* {word} have none"):
-        make("label_noise", flipped=0.1).data(DRAWS, data)
+    refuses(f"condition: .* {word} have none", lambda: make("label_noise", flipped=0.1).data(DRAWS, data))

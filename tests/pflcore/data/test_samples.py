@@ -7,13 +7,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from support.mistakes import refuses
 
 from pflcore.artifacts import read_table, write_table
 from pflcore.data.assignment import Assignment
 from pflcore.data.assignment_files import read_assignment, write_assignment
 from pflcore.data.sample_files import read_facts, read_samples, write_samples
 from pflcore.data.samples import Attribute, Boxes, Samples
-from pflcore.errors import UserError
 
 BOXES = Boxes(
     np.array([0, 2, 0, 1, *[0] * 8]),
@@ -98,8 +98,7 @@ def test_samples_refuse():
         ({"inputs": np.where(FLOATS[7, 3] == FLOATS, np.inf, FLOATS), "mean": (), "std": ()}, "row 7 has a number"),
         ({"std": (1.0, 0.0, 1.0)}, "std (1.0, 0.0, 1.0) need one number for each of the 3 channels"),
     ):
-        with pytest.raises(UserError, match=r"^dataset 'toy': .*" + re.escape(words)):
-            dataclasses.replace(IMAGES, **change)
+        refuses(r"^dataset 'toy': .*" + re.escape(words), dataclasses.replace, IMAGES, **change)
 
 
 def test_damaged_artifacts_are_refused(tmp_path):
@@ -115,8 +114,7 @@ def test_damaged_artifacts_are_refused(tmp_path):
         table, meta = read_table(path, schema)
         table = table.drop_columns([column] if column else [])
         write_table(path, table, schema, **{key: value for key, value in meta.items() if key != fact})
-        with pytest.raises(UserError, match=rf"^{path}: damaged \(.*{re.escape(words)}.*; delete it and run again$"):
-            read(path)
+        refuses(rf"^{path}: damaged \(.*{re.escape(words)}.*; delete it and run again$", read, path)
 
 
 def test_an_assignment_fits_its_dataset():
@@ -128,5 +126,4 @@ def test_an_assignment_fits_its_dataset():
         (two, [none[0], np.array([0, 3])], "client 1, test: row 3 is not a test sample of the dataset"),
         ([np.array([1, 2]), two[1]], none, "row 2 is held 2 times, by clients 0, 1"),
     ):
-        with pytest.raises(UserError, match=f"^partition 'toy': {message}"):
-            Assignment(train, test, "toy", 0).check(12, IMAGES.train)
+        refuses(f"^partition 'toy': {message}", Assignment(train, test, "toy", 0).check, 12, IMAGES.train)

@@ -2,7 +2,6 @@
 
 import re
 import shutil
-import zipfile
 from dataclasses import replace
 from decimal import Decimal
 
@@ -12,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from support.loaders import har_files
-from support.mistakes import line_of
-from support.official import write_files
+from support.mistakes import line_of, refuses
+from support.official import write_files, write_zip
 
 from pflcore.datasets import DATASETS
 from pflcore.datasets.har import Har
@@ -52,8 +51,7 @@ def test_a_table_gives_numbers_labels_sides_and_attributes(tmp_path, suffix):
     (tmp_path / f"b.{suffix}").touch()
     chosen = load(tmp_path, "array_table", file=f"a.{suffix}", columns=("on", "acc"), standardise=False, **OWN)
     assert chosen.inputs[:, 1].tolist() == [0.5, -2, 1000, 4] and chosen.train.all() and not chosen.standardise
-    with pytest.raises(UserError, match=rf": a\.{suffix}, b\.{suffix}; say which by the option 'file'$"):
-        load(tmp_path, "array_table", **OWN)
+    refuses(rf": a\.{suffix}, b\.{suffix}; say which by the option 'file'$", load, tmp_path, "array_table", **OWN)
     with pytest.raises(UserError, match=rf"a\.{suffix}: 'path' is the folder of the data, and 'file' the name in it"):
         load(tmp_path, "array_table", path=f"{tmp_path.name}/a.{suffix}", **OWN)
 
@@ -179,9 +177,7 @@ def test_options_of_own_arrays():
 def test_har_from_its_archive_and_from_its_folder(tmp_path, monkeypatch):
     monkeypatch.setattr(Har, "counts", (5, 0))
     files = har_files("UCI HAR Dataset/")
-    with zipfile.ZipFile(tmp_path / "UCI HAR Dataset.zip", "w") as archive:
-        for name, content in files.items():
-            archive.writestr(name, content)
+    write_zip(tmp_path / "UCI HAR Dataset.zip", files)
     other = "sha256 is [0-9a-f]{64}, expected 2045e435c9.*; delete it and get it from https://archive.ics.uci.edu/ml/.*"
     assert re.search(other, line_of(lambda: load(tmp_path, "har")))
     monkeypatch.setattr(Har, "archive", replace(Har.archive, digest=""))

@@ -4,12 +4,12 @@ import pickle
 
 import numpy as np
 import pytest
+from support.mistakes import refuses
 from support.official import SIZE, Hostile, failure, offline, plain, trust, write_files, write_tar, write_zip
 
 from pflcore.datasets import DATASETS
 from pflcore.datasets.domain_images import Office31, OfficeHome
 from pflcore.datasets.domainnet import DomainNet
-from pflcore.errors import UserError
 
 EACH = 2  # images of each class in each domain
 HOME = "OfficeHomeDataset_10072016"
@@ -61,8 +61,7 @@ def test_official_facts():
     for dataset in (Office31(), OfficeHome(), DomainNet(), everything):
         assert list(dataset.class_names) == sorted(set(dataset.class_names))
     for options, option in (({"lists": "fedbn", "classes_used": "all"}, "classes_used"), ({"first": 105}, "lists")):
-        with pytest.raises(UserError, match=rf"^domainnet\..*set {option}: "):
-            DATASETS.create("domainnet", **options)
+        refuses(rf"^domainnet\..*set {option}: ", DATASETS.create, "domainnet", **options)
 
 
 @pytest.mark.parametrize("cls", [Office31, OfficeHome, DomainNet])

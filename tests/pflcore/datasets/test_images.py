@@ -8,12 +8,11 @@ from functools import partial
 import numpy as np
 import pytest
 from PIL import Image
-from support.mistakes import line_of
+from support.mistakes import line_of, refuses
 
 from pflcore.data.preparation import preparing
 from pflcore.datasets import _images
 from pflcore.datasets._images import Form, decode_images
-from pflcore.errors import UserError
 
 
 def saved(image, kind="PNG", **options):
@@ -51,12 +50,10 @@ def test_order_colours_sizes_and_progress(processes, monkeypatch):
         line = line_of(decode, [*IMAGES[:6], bad, IMAGES[0], bad], formats=("PNG", "JPEG"))
         assert line == f"image 6: not a readable image ({reason})"
     monkeypatch.setattr(_images, "MAX_PIXELS", 29)
-    with pytest.raises(UserError, match="5x6 pixels are more than 29"):
-        decode(IMAGES)
+    refuses("5x6 pixels are more than 29", decode, IMAGES)
     if processes > 1:
         monkeypatch.setattr(_images, "decode_image", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
-        with pytest.raises(UserError, match="a worker process was killed"):
-            decode(IMAGES)
+        refuses("a worker process was killed", decode, IMAGES)
 
 
 def test_own_images_are_as_a_viewer_shows_them():
@@ -77,5 +74,4 @@ def test_own_images_are_as_a_viewer_shows_them():
         (saved(Image.fromarray(ramp.astype(np.int32)), "TIFF"), "its integers are signed or of 32 bits; convert it"),
         (cut[: len(cut) // 2] + bytes(600), "it ends with zeros, as a download that was cut"),
     ):
-        with pytest.raises(UserError, match=why):
-            decode([data], as_shown=True)
+        refuses(why, decode, [data], as_shown=True)

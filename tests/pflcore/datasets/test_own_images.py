@@ -5,10 +5,10 @@ import re
 import numpy as np
 import pyarrow as pa
 import pytest
+from support.mistakes import refuses
 from support.official import SIZE, failure, plain, table, write_files
 
 from pflcore.datasets import DATASETS, stand_in
-from pflcore.errors import UserError
 
 
 @pytest.fixture
@@ -82,14 +82,12 @@ def test_faulty_folders_and_options(folder):
         message = failure(own(name, path="none"), folder)
         assert message.startswith(f"{folder.parent}/none: no ") and "'path'" in message
     for options in ({"mean": (0.5, 0.5)}, {"std": (0.0,)}, {"layout": "class/split"}):
-        with pytest.raises(UserError, match=rf"^image_folder\.{next(iter(options))} = "):
-            own(**options)
+        refuses(rf"^image_folder\.{next(iter(options))} = ", own, **options)
 
 
 def test_a_path_stays_in_the_data_folder():
     for path in ("/etc", "../other", "a/../../b", "C:/x", "a\\b", "a\0b"):
-        with pytest.raises(UserError, match=r"^image_folder\.path = "):
-            own(path=path)
+        refuses(r"^image_folder\.path = ", own, path=path)
 
 
 def write(path, greys, names=None, **columns):

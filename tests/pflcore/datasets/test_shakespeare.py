@@ -5,12 +5,12 @@ import string
 
 import numpy as np
 import pytest
+from support.mistakes import refuses
 from support.official import failure, offline, trust, write_files, write_zip
 
 from pflcore.data.preparation import preparing
 from pflcore.datasets import DATASETS, _download
 from pflcore.datasets.shakespeare import encode_text, read_text
-from pflcore.errors import UserError
 
 ZIP = "1994-01-100.zip"
 
@@ -139,8 +139,7 @@ def test_which_lines_test_and_which_roles_stay():
     assert texts(load(said, chunk_len=5)) == ["012 34", "12 345", "012345"]
     assert load(said, chunk_len=5, min_lines=2).attributes["role"].names == ("few lines", "enough")
     assert load(said, chunk_len=5, train_share=0.3).attributes["role"].names == ("short test",)
-    with pytest.raises(UserError, match="none of 0 roles of 5 lines"):
-        load(said, min_lines=5)
+    refuses("none of 0 roles of 5 lines", load, said, min_lines=5)
     # A share of the roles is drawn.
     said = {f"role {number}": [f"{number:06}"] * 3 for number in range(40)}
     everyone, some = load(said, chunk_len=5), load(said, chunk_len=5, role_share=0.62)
@@ -149,8 +148,7 @@ def test_which_lines_test_and_which_roles_stay():
     assert drawn != load(said, chunk_len=5, role_share=0.62, role_seed=1).attributes["role"].names
     assert texts(some, drawn[3]) == texts(everyone, drawn[3]) != []
     for wrong in (*({"file": f} for f in ("", "..", "a/b", "a\\b", "a\0b")), {"chunk_len": 81, "source": "leaf"}):
-        with pytest.raises(UserError, match=rf"^shakespeare\.{next(iter(wrong))} = "):
-            create(**wrong)
+        refuses(rf"^shakespeare\.{next(iter(wrong))} = ", create, **wrong)
 
 
 def test_speeches(folder, monkeypatch):

@@ -12,10 +12,10 @@ from support import cifar_files as cifar
 from support import digit_files as made
 from support.cifar_files import COARSE, FINE, PIXELS100
 from support.digit_files import COLOUR, GREY, IDX, LABELS, SMALL, TEST, TRAIN
+from support.mistakes import refuses
 from support.official import Hostile, encoded, failure, plain, trust, write_files, write_tar, write_zip
 
 from pflcore.datasets import DATASETS, digits5, small_images, stand_in
-from pflcore.errors import UserError
 from pflcore.options import describe_options
 
 EACH = TRAIN + TEST
@@ -235,8 +235,7 @@ def test_domains_from_their_own_folders(folder, monkeypatch):
     np.testing.assert_array_equal(two.inputs, pooled.inputs[rows])
     assert two.attributes["domain"].names == ("MNIST-M", "USPS") and two.train.tolist() == pooled.train[rows].tolist()
     assert failure(create(), five).startswith(f"{root / 'synthdigits'}: ") and not five.exists()
-    with pytest.raises(UserError, match="domain_list"):
-        create(domain_list=("USPS", "USPS"))
+    refuses("domain_list", create, domain_list=("USPS", "USPS"))
 
 
 def test_fedbns_own_files(folder, monkeypatch):

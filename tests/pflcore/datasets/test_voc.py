@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
+from support.mistakes import refuses
 from support.official import failure, offline, plain, trust, write_files, write_tar
 
 from pflcore.data.samples import Boxes
 from pflcore.datasets import DATASETS, stand_in
 from pflcore.datasets.voc import CLASSES, Voc2007, Voc2012, VocDetection, main_classes
-from pflcore.errors import UserError
 
 SIZE = 8
 WIDTH, HEIGHT = 50, 40
@@ -138,8 +138,7 @@ def test_a_folder_of_ones_own(tmp_path):
     np.testing.assert_allclose(targets[0], [[0, 0, 0, 0.5, 1, 0], [1, 0.5, 0, 1, 0.25, 0]])
     np.testing.assert_allclose(targets[1], [[1, 0.2, 0.25, 0.6, 0.75, 0], [-1, 0, 0, 0, 0, 0]])
     for options in ({"train_list": "../x"}, {"test_list": ""}, {"class_list": ("a", "a")}):
-        with pytest.raises(UserError, match=rf"^detection_folder\.{next(iter(options))} = "):
-            own(**options)
+        refuses(rf"^detection_folder\.{next(iter(options))} = ", own, **options)
 
 
 def test_the_class_that_an_image_counts_for_also_in_a_stand_in():

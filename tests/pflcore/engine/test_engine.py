@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 import torch
 from support.by_hand import SEED, Rounds
+from support.mistakes import refuses
 from support.tiny import backbone, federation, method, result_bytes, run, sampled, training
 
 from pflcore.engine import select_device, use_threads
-from pflcore.errors import UserError
 from pflcore.methods.simple import FedAvg
 from pflcore.seeds import generator, torch_seed
 from pflcore.settings import Evaluation
@@ -140,8 +140,7 @@ def test_a_gpu_becomes_the_current_device(monkeypatch):
 
 def test_devices_and_threads(monkeypatch):
     for name in ("none", "cuda:99", "cpu:x", "meta", ""):
-        with pytest.raises(UserError, match=f"^device {name!r} cannot be used .*use auto, cpu or cuda$"):
-            select_device(name)
+        refuses(f"^device {name!r} cannot be used .*use auto, cpu or cuda$", select_device, name)
     chosen = []
     monkeypatch.setattr(torch, "set_num_threads", chosen.append)
     monkeypatch.delenv("PFL_THREADS", raising=False)
@@ -152,8 +151,7 @@ def test_devices_and_threads(monkeypatch):
     assert chosen == [1, 3]
     for wanted in ("0", "-1", "two", "1.5", "²", "10000"):
         monkeypatch.setenv("PFL_THREADS", wanted)
-        with pytest.raises(UserError, match="PFL_THREADS"):
-            use_threads(torch.device("cpu"), (1, 8, 8))
+        refuses("PFL_THREADS", use_threads, torch.device("cpu"), (1, 8, 8))
 
 
 def test_streams_of_randomness_are_independent():

@@ -7,7 +7,7 @@ import pytest
 import torch
 from support import tiny
 from support.by_hand import Rounds, losses
-from support.mistakes import line_of
+from support.mistakes import line_of, refuses
 from support.tiers import few_of
 from support.tiny import EXECUTORS, backbone, boxed, federation, holding_back, method, result_bytes, run, training
 from torch.nn import functional as F
@@ -18,7 +18,6 @@ from pflcore.engine import CheckpointFolder
 from pflcore.engine.client import balanced
 from pflcore.engine.evaluation import join
 from pflcore.engine.state import History
-from pflcore.errors import UserError
 from pflcore.methods import METHODS
 from pflcore.settings import Evaluation
 
@@ -171,8 +170,7 @@ def test_what_patience_needs():
         (Evaluation(window=5), HELD, "needs evaluation.window: 0, not 5"),
         (Evaluation(window=0, curve_every=0), HELD, "needs evaluation.curve_every"),
     ):
-        with pytest.raises(UserError, match=f"^training.patience: {message}"):
-            stopped(1, evaluation, data=data)
+        refuses(f"^training.patience: {message}", stopped, 1, evaluation, data=data)
 
 
 # --- detectors -------------------------------------------------------------------------------------------------------
@@ -230,10 +228,7 @@ def test_a_method_trains_a_detector_or_says_in_a_line_that_it_does_not(name):
 
 
 def test_what_goes_by_one_label_is_refused():
-    with pytest.raises(UserError, match="the dataset has no boxes"):
-        run(method("fedavg"), NET, federation())
-    with pytest.raises(UserError, match="method fedrod: "):
-        run(method("fedrod"), NET)
+    refuses("the dataset has no boxes", run, method("fedavg"), NET, federation())
+    refuses("method fedrod: ", run, method("fedrod"), NET)
     for changes in ({"augment_flip": 0.5}, {"class_weights": "balanced"}):
-        with pytest.raises(UserError, match="do not go with a detector"):
-            detected("fedavg", settings=training(**changes))
+        refuses("do not go with a detector", detected, "fedavg", settings=training(**changes))

@@ -8,12 +8,12 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from support import tiny
+from support.mistakes import refuses
 from support.tiers import few_of
 from support.tiny import method
 from torch.nn import functional as F
 
 from pflcore.engine.trained import Trained
-from pflcore.errors import UserError
 from pflcore.methods import METHODS
 from pflcore.settings import Evaluation
 
@@ -102,8 +102,7 @@ def test_samples_that_are_not_those_of_the_dataset():
     texts = measured(method("fedper"), TEXT, tiny.texts(*SIZES)).client(0)
     for model, samples, wanted in ((images, WRONG_IMAGES, "images uint8"), (texts, WRONG_TEXTS, "character numbers")):
         for got, wrong in samples.items():
-            with pytest.raises(UserError, match=rf"^predict takes {wanted} .*, got {re.escape(got)}"):
-                model.predict(wrong)
+            refuses(rf"^predict takes {wanted} .*, got {re.escape(got)}", model.predict, wrong)
     assert scaled.predict(torch.zeros(2, 1, 5, 9, dtype=torch.uint8)).shape == (2, tiny.CLASSES)
     assert texts.predict(TEXTS[:, :3]).shape == (2, 3, tiny.CLASSES)
 
@@ -117,8 +116,6 @@ def test_what_does_not_fit_is_one_line(tmp_path):
         (lambda: replace(run, backbone=tiny.backbone("tiny_vit")).client(0), r"tensors: weights of another run \("),
         (lambda: detector.client(0), "^a detector's predictions are boxes"),
     ):
-        with pytest.raises(UserError, match=words):
-            call()
+        refuses(words, call)
     run.weights.write_bytes(b"no such thing")
-    with pytest.raises(UserError, match="not a readable safetensors file"):
-        run.client(0)
+    refuses("not a readable safetensors file", run.client, 0)

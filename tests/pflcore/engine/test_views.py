@@ -10,13 +10,13 @@ import torch
 from sklearn import metrics as reference
 from support import tiny
 from support.by_hand import SEED, Rounds
+from support.mistakes import refuses
 from support.tiers import few_of
 from support.tiny import EXECUTORS, method, run
 
 from pflcore.conditions import CONDITIONS
 from pflcore.engine import CheckpointFolder
 from pflcore.engine.trained import Trained
-from pflcore.errors import UserError
 from pflcore.metrics import score_metrics
 from pflcore.settings import METRICS, VIEWS, Evaluation, View
 
@@ -163,11 +163,9 @@ def test_what_cannot_be_measured():
         (text, "auc", "auc is of one class per image; of texts there is nll alone"),
         (tiny.backbone("mobilenetv2_ssd"), "nll", "nll is of one class per image; detectors are measured by"),
     ):
-        with pytest.raises(UserError, match=f"^evaluation.metrics: {why}"):
-            run(method("fedavg"), net, evaluation=Evaluation(metrics=(metric,)))
+        refuses(f"^evaluation.metrics: {why}", run, method("fedavg"), net, evaluation=Evaluation(metrics=(metric,)))
     for wrong, message in (
         ({"models": ("global",)}, r"^evaluation.models must be \[personal\] or \[personal, global\]"),
         ({"metrics": ("auc", "ece", "auc")}, "^evaluation.metrics has auc twice"),
     ):
-        with pytest.raises(UserError, match=message):
-            Evaluation(**wrong)
+        refuses(message, Evaluation, **wrong)

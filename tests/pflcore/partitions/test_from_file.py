@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 import pytest
-from support.mistakes import line_of
+from support.mistakes import line_of, refuses
 from support.toy_samples import SAMPLES
 
 from pflcore.data.assignment_files import write_split
@@ -61,10 +61,7 @@ def test_a_bad_file_is_one_line(file):
     ):
         file.write_text(GOOD.replace(old, new))
         assert re.search(line, line_of(from_file))
-    with pytest.raises(UserError, match=r"^specs/split\.csv: was changed after the spec was compiled"):
-        from_file(content="sha256:0")
+    refuses(r"^specs/split\.csv: was changed after the spec was compiled", from_file, content="sha256:0")
     file.unlink()
-    with pytest.raises(UserError, match=r"^specs/split\.csv: no such file"):
-        from_file()
-    with pytest.raises(UserError, match=r"^from_file\.validation_share does not go with a file"):
-        from_file(validation_share=0.1)
+    refuses(r"^specs/split\.csv: no such file", from_file)
+    refuses(r"^from_file\.validation_share does not go with a file", from_file, validation_share=0.1)

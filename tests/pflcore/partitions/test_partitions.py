@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import chi2_contingency, chisquare
+from support.mistakes import refuses
 from support.toy_samples import ROLES, SAMPLES, class_counts, flat, make_samples
 
 from pflcore.data.assignment_files import read_assignment, write_assignment
 from pflcore.data.federation import FederatedData
 from pflcore.data.noise import Noise
 from pflcore.data.samples import Attribute, Samples
-from pflcore.errors import UserError
 from pflcore.partitions import PARTITIONS, _deal, partition
 
 WHOLE = dataclasses.replace(SAMPLES, train=np.ones(len(SAMPLES), np.bool_))
@@ -97,8 +97,7 @@ def test_novel_clients_are_drawn_named_or_those_of_a_domain():
 def test_what_a_scheme_cannot_do(monkeypatch):
     monkeypatch.setattr(_deal, "WORK", 1)  # as few draws as there may be
     for name, samples, clients, options, words in REFUSED:
-        with pytest.raises(UserError, match=rf"^[^\n]*{name}[^\n]*{words}"):
-            make(name, samples, clients, **options)
+        refuses(rf"^[^\n]*{name}[^\n]*{words}", make, name, samples, clients, **options)
 
 
 def test_a_split_gives_every_sample_a_client_that_there_is(monkeypatch):
@@ -111,8 +110,7 @@ def test_a_split_gives_every_sample_a_client_that_there_is(monkeypatch):
         (None, "not NoneType"),
     ):
         monkeypatch.setattr(type(scheme), "split", lambda *_, owners=owners: owners)
-        with pytest.raises(UserError, match=f"^partition 'iid': .*{words}"):
-            partition(scheme, SAMPLES, 3, 0)
+        refuses(f"^partition 'iid': .*{words}", partition, scheme, SAMPLES, 3, 0)
 
 
 def test_coarse_classes_gives_everyone_five_classes_in_equal_parts_or_one():

@@ -14,11 +14,10 @@ from support import own_parts
 from support.breaking_host import CONTENT
 from support.breaking_host import host as host
 from support.digit_files import write_mnist, write_usps_hdf5
-from support.mistakes import line_of
+from support.mistakes import line_of, refuses
 from support.official import plain, table, write_files, write_zip
 
 from pflcore.datasets import DATASETS, domainnet
-from pflcore.errors import UserError
 from pflcore.registry import use_study
 from pipeline.browse.dataset_view import fetch, show_facts
 from pipeline.browse.hub import fetch_from_hub
@@ -95,8 +94,7 @@ def test_what_has_an_address_and_a_hash_is_fetched_and_the_rest_is_a_persons(tmp
     expected = {f"{domain}.zip" for domain in domainnet.DomainNet.domains}
     assert {path.name for path in (data / "domainnet").iterdir()} == expected
     assert host.sent == 6 * len(CONTENT) and len(host.asked) == 7
-    with pytest.raises(UserError, match=r"^domainnet: get FedBN's lists yourself; "):
-        fetch("domainnet", tmp_path, said, {"lists": "fedbn"})
+    refuses(r"^domainnet: get FedBN's lists yourself; ", fetch, "domainnet", tmp_path, said, {"lists": "fedbn"})
     assert len(host.asked) == 7, "what is here is not fetched again"
     shown = said.file.getvalue()
     assert f"infograph: here, {data}/domainnet/infograph.zip ({len(CONTENT):,} bytes;" in shown

@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 import yaml
 from ruamel.yaml import YAML
-from support.mistakes import line_of
+from support.mistakes import line_of, refuses
 from support.project import make_project, several, spec, tree
 from support.report_demo import KEPT
 
-from pflcore.errors import UserError
 from pipeline.compile import generated
 from pipeline.compile.compilation import Graph
 from pipeline.compile.compiler import GUARD, compile_workspace
@@ -73,8 +72,7 @@ def test_records_are_known_by_their_hashes(project, tmp_path):
     edited.write_text(f'"{run.id}": {{"a": ')
     assert "records.json: edited by hand" in line_of(read_record, edited, run.id)
     for file, message in ((path, "nothing of gone-0"), (tmp_path / "none.json", "no such file; run `pfl compile`")):
-        with pytest.raises(UserError, match=message):
-            read_record(file, "gone-0")
+        refuses(message, read_record, file, "gone-0")
 
 
 def test_stage_groups_for_weights_and_tuning(tmp_path):

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import yaml
-from support.mistakes import line_of
+from support.mistakes import line_of, refuses
 from support.project import make_project, spec
 
 from pflcore import ENGINE_VERSION
@@ -207,8 +207,7 @@ def test_an_edited_engine_is_refused_until_it_is_tested_and_then_makes_nothing_s
     copy.add("pflcore/groups.py", "MORE = 2")
     copy.add("pflcore/methods/simple.py")  # which would be compiled
     for act in (guard.run, lambda place: Request.compiled(place, RunOptions()), lambda place: compile_(check=True)):
-        with pytest.raises(UserError, match=r"^pflcore\.groups was edited, and results may .*: type `make pins`"):
-            act(workspace)
+        refuses(r"^pflcore\.groups was edited, and results may .*: type `make pins`", act, workspace)
         assert project.generated() == before
     compile_(check=False)
     out, err = capsys.readouterr()

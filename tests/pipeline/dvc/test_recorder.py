@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 from dvc.lock import make_lock
+from support.mistakes import refuses
 
-from pflcore.errors import UserError
 from pipeline.compile.compilation import Stage
 from pipeline.dvc.recorder import CHANGED, WAITING, Locked, Recorder, Verdict
 
@@ -207,8 +207,7 @@ def test_a_lock_file_with_a_conflict_stays(study):
     study.make(A, "1")
     lock = study.root / "dvc.lock"
     lock.write_text(text := "<<<<<<< HEAD\n" + lock.read_text())
-    with pytest.raises(UserError, match=rf"^{lock}: git left a conflict in it; `git checkout --ours"):
-        study.again()
+    refuses(rf"^{lock}: git left a conflict in it; `git checkout --ours", study.again)
     assert lock.read_text() == text
 
 
@@ -219,9 +218,6 @@ def test_what_the_disk_refuses_is_one_line(study, monkeypatch):
     study.recorder.begin(C)
     with monkeypatch.context() as patch:
         patch.setattr(type(study.recorder.repo.lock), "lock", fail)
-        with pytest.raises(UserError, match=r"^DVC: a: No space left on device; what is recorded so far stays"):
-            study.recorder.begin(A)
-        with pytest.raises(UserError, match=r"^DVC: a: No space"):
-            study.recorder.close()  # which lets go of C, or that would be tried when the interpreter ends
-    with pytest.raises(UserError, match=r"DVC: .*not.* inside of a DVC repository"):
-        Recorder(Path("/"), [])
+        refuses(r"^DVC: a: No space left on device; what is recorded so far stays", study.recorder.begin, A)
+        refuses(r"^DVC: a: No space", study.recorder.close)
+    refuses(r"DVC: .*not.* inside of a DVC repository", Recorder, Path("/"), [])

@@ -146,9 +146,6 @@ MISFITS = {
         "{A: fedavg, X: {name: fedper, also_personal: [hed]}}"
     ),
     "11: X: method scaffold: its local steps": spec("{A: fedavg, X: scaffold}", training=", optimizer: adam"),
-    "11: X: method fedrod does not go with training.class_weights": spec(
-        "{A: fedavg, X: fedrod}", training=", class_weights: balanced"
-    ),
     "11: X: analyses: 'embeddings' needs a method with a hypernetwork": spec(
         "{A: fedavg, X: {name: fedavg, analyses: [embeddings]}}"
     ),

@@ -4,11 +4,10 @@ from types import SimpleNamespace
 
 import pytest
 from support import report_demo
-from support.mistakes import line_of
+from support.mistakes import line_of, refuses
 from support.report_demo import RECORD, cell
 
 from pflcore.artifacts import write_table
-from pflcore.errors import UserError
 from pipeline.ledger import Entry, Ledger
 from pipeline.measurements import to_table
 from pipeline.results import verify as module
@@ -115,8 +114,7 @@ def test_which_cells_are_trained_again(tmp_path, monkeypatch):
     ]
     assert [path.exists() for path in before] == [False, False, True], "so that it can be resumed"
     assert [len({one.cell for one in verify(workspace, "tiny", cells, [])}) for cells in (1, 9)] == [1, 3]
-    with pytest.raises(UserError, match=r"^no kept cell 'D, \*' .*did you mean '[ABC], \*'\?$"):
-        verify(workspace, "tiny", 1, ["D, *"])
+    refuses(r"^no kept cell 'D, \*' .*did you mean '[ABC], \*'\?$", verify, workspace, "tiny", 1, ["D, *"])
     failed[0] = 1
     assert line_of(verify, workspace, "tiny", 1, []) == "tiny: a run failed; see above"
     compilation.kept = set()

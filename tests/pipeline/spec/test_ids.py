@@ -53,6 +53,3 @@ def test_a_seed_of_the_partition_stands_in_the_place_of_the_runs(tmp_path: Path)
     assert len({run.federation_id for run in runs}) == 4
     small = {(run.record["partition"].get("seed"), run.seed) for run in resolved(tmp_path, SPLITS, "smoke").runs}
     assert small == {(None, 1), (None, 0), (1, 1), (1, 0), (0, 1), (0, 0)}
-
-
-# --- the smoke profile ------------------------------------------------------------------------------------------------

@@ -3,17 +3,10 @@
 import json
 from pathlib import Path
 
-import pytest
-from support.fake_catalog import BASE, resolved, write_specs
-from support.mistakes import line_of
-from support.paper_specs import catalog_of_all
+from support.fake_catalog import BASE, resolved
+from support.mistakes import line_of, refuses
 
-from pflcore.datasets import DATASETS
-from pflcore.errors import UserError
-from pflcore.methods import METHODS
-from pflcore.partitions import PARTITIONS
-from pipeline.spec.resolve import Resolved, resolve, smoke_clients
-from pipeline.spec.specs import load_spec
+from pipeline.spec.resolve import Resolved, smoke_clients
 
 HELD_BACK = BASE.replace("dirichlet", "{name: dirichlet, validation_share: 0.2}")
 
@@ -96,8 +89,7 @@ def test_runs_and_their_table(tmp_path: Path) -> None:
         "rows": ["method"], "columns": ["dataset"], "metric": "clients", "decimals": 1, "figures": None, "analyses": {},
         "labels": {"method": ["Big", "FedTP", "Avg"], "dataset": ["hundred", "ten"]},
     }  # fmt: skip
-    with pytest.raises(UserError, match=r"t\.csv:5: dataset: '# Avg'"):  # a label, further down
-        resolved(tmp_path, TABLE, t_csv=CSV.replace("hundred,", "# Avg,"))
+    refuses(r"t\.csv:5: dataset: '# Avg'", resolved, tmp_path, TABLE, t_csv=CSV.replace("hundred,", "# Avg,"))
 
 
 def test_published_likelihoods_are_no_percentages(tmp_path: Path) -> None:
@@ -120,8 +112,7 @@ table:
         (values.replace("score", "accuracy"), "all accuracies are at most 1"),
         (values.replace("9,score,0.25", "9,accuracy,120"), "an accuracy of 120 percent"),
     ):
-        with pytest.raises(UserError, match=line):
-            resolved(tmp_path, text, t_csv=wrong)
+        refuses(line, resolved, tmp_path, text, t_csv=wrong)
 
 
 WHOLE = f"""\
@@ -233,25 +224,6 @@ def test_smoke_shrinks_a_run_and_what_becomes_equal_runs_once(tmp_path: Path) ->
     for clients, each, classes in ((100, 2, 10), (35, 3, 7), (300, 20, 200), (11, 4, 11), (20, 5, 100)):
         few = smoke_clients(clients, each, classes)
         assert few <= clients and few * each % classes == 0
-
-
-def test_every_entry_shrinks(tmp_path: Path) -> None:
-    base = "{dataset: digits, clients: 100, backbone: tiny_vit, method: fedavg, partition: iid}"
-    partitions = [one for one in PARTITIONS.names() if one != "from_file"]  # which needs one
-    for axis, own in (("partition", partitions), ("method", METHODS.names()), ("dataset", DATASETS.names())):
-        labels = ", ".join(f"{name}: {{name: {name}}}" for name in own)
-        labels = labels.replace("{name: pathological}", "{name: pathological, classes_per_client: 2}")
-        specs = write_specs(tmp_path, {"specs/a.yaml": f"grid: {{base: {base}, axes: {{{axis}: {{{labels}}}}}}}\n"})
-        loaded = load_spec(specs / "a.yaml", specs, catalog_of_all())
-        found = [run.record for run in resolve(loaded, catalog_of_all(), "smoke").runs]
-        assert len(found) == len(own)
-        for shrunk in found:
-            clients, training = shrunk["clients"], shrunk["training"]
-            classes = DATASETS.create(shrunk["dataset"]["name"]).classes
-            assert shrunk["profile"] == "smoke" and clients <= max(20, classes)
-            assert 40 * clients <= shrunk["dataset"]["stand_in"] <= max(1000, 40 * clients, 10 * classes)
-            assert training["rounds"] <= 3 and training["local_epochs"] == 1
-            assert training["sample_rate"] * clients == pytest.approx(2)
 
 
 def test_labels_of_clients_share_runs(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from safetensors.torch import load_file
 from support.damage import cut
-from support.mistakes import line_of
+from support.mistakes import line_of, refuses
 from support.project import make_project, spec, tree
 from support.runner import ROUNDS, Runner
 from support.tiny import stop_in
@@ -111,8 +111,7 @@ def test_what_cannot_be_trained_is_one_error_and_no_output(tmp_path):
     ):
         content = path.read_bytes()
         damage(path)
-        with pytest.raises(UserError, match=message):
-            whole.train()
+        refuses(message, whole.train)
         path.write_bytes(content)
     assert "device 'tpu9' cannot be used" in line_of(whole.train, device="tpu9")
     assert tree(whole.out) == {}

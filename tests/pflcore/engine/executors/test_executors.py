@@ -10,6 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from support.cohorts import AMPLIFIED, FIRST, PAIRS, UNEVEN, assert_close, trainer, uneven_run
+from support.mistakes import refuses
 from support.tiers import SIX, few_of
 from support.tiny import backbone, federation, method, result_bytes, run, training
 
@@ -53,12 +54,10 @@ def test_the_choice(monkeypatch):
     reference, state = trainer()
     for name, kind in (("auto", Pooled), ("sequential", Sequential), ("stacked", Stacked)):
         assert type(choose_executor(name, reference, state)) is kind
-    with pytest.raises(UserError, match="did you mean 'pooled'"):
-        choose_executor("poled", reference, state)
+    refuses("did you mean 'pooled'", choose_executor, "poled", reference, state)
     for variable, name in (("PFL_WORKERS", "pooled"), ("PFL_STACK", "stacked")):
         monkeypatch.setenv(variable, "0")
-        with pytest.raises(UserError, match=variable):
-            choose_executor(name, reference, state)
+        refuses(variable, choose_executor, name, reference, state)
     monkeypatch.setenv("PFL_WORKERS", "1")
     assert type(choose_executor("auto", reference, state)) is Sequential
     monkeypatch.delenv("PFL_WORKERS")
