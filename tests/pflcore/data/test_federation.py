@@ -5,12 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from support.pretend_device import pretend_cuda
 from support.tiny import CLASSES, LENGTH, NormNet, backbone, federation, method, run, texts, training
 from torch.nn import functional as F
 
 from pflcore.data.assignment import Assignment
 from pflcore.data.federation import FederatedData
 from pflcore.data.samples import Samples
+from pflcore.data.upload import move
 from pflcore.engine.phases import make_trainer
 from pflcore.errors import UserError
 
@@ -52,6 +54,20 @@ def test_arrays_are_standardised_by_the_training_rows_of_clients_that_train(shap
     np.testing.assert_allclose(data.batch(chosen).inputs, ((inputs - mean) / std)[chosen], rtol=0, atol=5e-5)
     assert torch.equal(same.batch(chosen).inputs, torch.from_numpy(inputs)[chosen])
     assert data.kind == "arrays" and not data.is_text and data.shape == shape and data.example().shape == (1, *shape)
+
+
+def test_tensors_of_several_types_arrive_in_a_copy_each():
+    states = [{"w": torch.arange(6.0).view(2, 3), "steps": torch.tensor(7)}, {"none": torch.empty(0)}]
+    with pretend_cuda() as events:
+        there = move(states, torch.device("cuda"))
+        assert {tensor.device.type for state in there for tensor in state.values()} == {"cuda"}
+        assert events["uploads"] == 2
+        back = move([*there, {**there[0], "rest": torch.ones(2)}], torch.device("cpu"))
+        assert events["downloads"] == 2
+    for found, expected in zip(back, [*states, {**states[0], "rest": torch.ones(2)}], strict=True):
+        assert found.keys() == expected.keys()
+        for name, tensor in expected.items():
+            assert torch.equal(found[name], tensor) and found[name].dtype == tensor.dtype
 
 
 def test_a_client_without_samples_is_named():

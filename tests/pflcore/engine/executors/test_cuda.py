@@ -13,7 +13,7 @@ from support.tiny import backbone, continued, federation, method, result_bytes, 
 from pflcore.engine import device_name, select_device
 from pflcore.engine.dropout import DropoutBits
 from pflcore.engine.executors import choose_executor, graphs
-from pflcore.engine.executors.graphs import Replay
+from pflcore.engine.executors.graphs import Replay, copy_tree
 from pflcore.engine.executors.sequential import Sequential
 from pflcore.engine.executors.stacked import Stacked
 from pflcore.errors import UserError
@@ -87,8 +87,32 @@ def test_a_run_that_was_stopped_ends_alike(name, net, tmp_path):
     assert result_bytes(continued(made, tmp_path)) == result_bytes(made())
 
 
+def grown(state, by):
+    """Return a state with an entry that, as momenta, is there after the first step."""
+    moved = {"x": state["x"] + by, "before": state["x"].clone()}
+    return moved, moved["x"].sum()
+
+
 def full(width=3, value=0.0):
     return torch.full((width,), float(value), device="cuda")
+
+
+def test_a_state_is_handed_on_where_it_lies():
+    with pretend_cuda() as events:
+        replay, by = Replay(torch.device("cuda", 0)), torch.tensor([1.0, 2.0, 4.0], device="cuda")
+        for _ in range(3):
+            replay(0, grown, {"x": full()}, by)
+            replay(0, grown, {"x": full(), "before": full()}, by)
+        state, _ = replay(0, grown, {"x": full(value=1.0)}, by)  # by one recording, and on by the other
+        kept = copy_tree(state)
+        for step in range(2, 5):
+            state, total = replay(0, grown, state, by)
+            assert state["x"].tolist() == [1 + step, 1 + 2 * step, 1 + 4 * step] and float(total) == 3 + 7 * step
+            assert state["before"].tolist() == [step, 2 * step - 1, 4 * step - 3]
+        assert kept["x"].tolist() == [2, 3, 5] and len(replay.recordings) == 2
+        before = events.copy()
+        replay(0, grown, state, by)
+        assert events - before == {"replays": 1, "kernels": 2}  # copies of what is added, and of the sum
 
 
 def test_memory_that_ends_a_recording_is_told_and_recording_goes_on():
