@@ -24,7 +24,7 @@ from pipeline.workspace import RECORDS
 
 EDITED, HELD = "pflcore/methods/corrections.py", "pflcore/engine/run.py"
 # Where a round begins, and how it is held there.
-_ROUND = "        round_, members = self.round + 1, self.draws.members\n"
+_ROUND = "        round_ = self.round + 1\n"
 _HOLD = """\
         import pathlib, time
         while self.round and pathlib.Path(f"hold-{self.method.name}").exists():
