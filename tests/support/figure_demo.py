@@ -102,7 +102,12 @@ def demo(root):
     return study(root, runs, title="Figures", figures=[*FIGURES, *HEADINGS])
 
 
-def _analyses(random):
+def every_analysis(at):
+    """The rows of every analysis, of the run with this number."""
+    return [*_analyses(np.random.default_rng(at), stages=5), *_rollout(at % 5)]
+
+
+def _analyses(random, stages=2):
     for client in range(100):
         x, y = random.normal(client // 5, 1.0, 2)
         for name, value in (("x", x), ("y", y), ("group", client // 5)):
@@ -111,7 +116,7 @@ def _analyses(random):
         for client, epoch in np.ndindex(4, 11):
             yield "adaptation", client, f"{part}.correct", epoch, int(2 * ceiling - 80 * np.exp(-epoch / 3))
             yield "adaptation", client, f"{part}.total", epoch, TOTAL
-    for client, stage in np.ndindex(5, 2):
+    for client, stage in np.ndindex(5, stages):
         for kind, weight in zip(("se", "eca", "ca"), random.dirichlet([5, 5, 5]), strict=True):
             yield "mixing", client, f"conv{stage}_attention.{kind}", 0, float(weight)
 

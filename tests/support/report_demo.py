@@ -174,10 +174,11 @@ def write_evaluation(root, run, figures):
     write_text(root / run_path(run, "figures.json"), json.dumps(figures))
 
 
-def write_run(root, run, target, *, clients=8, rounds=100, diverged=False, train_loss=None):
-    """All artifacts of a run whose accuracy rises towards `target` percent, with noise seeded by its id."""
+def write_run(root, run, target, *, clients=8, rounds=100, diverged=False, train_loss=None, due=()):
+    """All artifacts of a run whose accuracy rises towards `target` percent, with noise seeded by its id; `due` are the
+    measured rounds."""
     random, rows = np.random.default_rng(list(run.encode())), []
-    due = [r for r in range(1, rounds + 1) if EVALUATION.is_due(r, rounds)]
+    due = due or [r for r in range(1, rounds + 1) if EVALUATION.is_due(r, rounds)]
     due = due[: len(due) // 2] if diverged else due
     for r in due:
         for client in range(clients):
