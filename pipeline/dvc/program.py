@@ -18,7 +18,7 @@ from typing import Any
 from pflcore.errors import UserError
 from pflcore.files import named, write_text
 from pipeline.compile.compilation import Stage
-from pipeline.parsing import parse_yaml
+from pipeline.compile.generated import parse_yaml
 
 _IGNORE = "__pycache__/\n*.pyc\n/.pfl/\n/build/\n/.venv/\n"
 

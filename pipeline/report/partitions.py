@@ -14,10 +14,9 @@ from pflcore.data.assignment import Assignment
 from pflcore.data.heterogeneity import Heterogeneity, heterogeneity
 from pflcore.data.samples import Samples
 from pflcore.files import write_text
-from pipeline.report.drawing.sections import Picture, PlainTable, figure_style
+from pipeline.report.drawing.sections import Picture, PlainTable, Section, figure_style
 from pipeline.report.formats import csv_text, legible
 from pipeline.report.render import Document, html, markdown
-from pipeline.report.spec_report import Part
 from pipeline.spec.run import describe_component
 from pipeline.workspace import PAPER
 
@@ -55,9 +54,9 @@ def write_partition_page(record: dict[str, Any], samples: Samples, assignment: A
     over = PlainTable(("", "smallest", "median", "mean", "largest"), summarise(clients), 1)
     by_name = PlainTable(("class", "clients", "training samples", "test samples"), names, 1)
     parts = [
-        Part(picture=picture, facts=list(facts.items()), name="picture"),
-        Part("Over clients", table=over, note=_NOTE),
-        Part("Classes", table=by_name),
+        Section(picture=picture, facts=list(facts.items()), name="picture"),
+        Section(title="Over clients", table=over, note=_NOTE),
+        Section(title="Classes", table=by_name),
     ]
     title = f"{record['partition']['name']} on {samples.name}, {len(clients):,} clients, seed {record['seed']}"
     page = Document(title, PAPER, own=parts)

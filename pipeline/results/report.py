@@ -15,7 +15,6 @@ from tempfile import TemporaryDirectory
 
 from pflcore.errors import UserError
 from pipeline.compile.compiler import compile_workspace
-from pipeline.escape import escape_markdown
 from pipeline.ledger import Entry, Ledger, difference
 from pipeline.papers.paper import Paper, Summary, papers_of, read_contents
 from pipeline.report.agreement import AGREEMENT_LEGEND, WITHIN_POINTS, Agreement, compared_cells, count_within
@@ -23,7 +22,7 @@ from pipeline.report.cells import Cell, Key
 from pipeline.report.collect import collect_frame
 from pipeline.report.drawing.sections import Picture, counted
 from pipeline.report.figures import curves_of
-from pipeline.report.formats import aligned
+from pipeline.report.formats import aligned, escape_markdown
 from pipeline.report.frame import LAST, LAST_TEN
 from pipeline.report.legend import PROTOCOL_NAMES, TWO_NUMBERS, facts, period
 from pipeline.report.printed import NO_VALUE, headed, print_cell
