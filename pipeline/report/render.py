@@ -243,8 +243,8 @@ def details(reports: Iterable[SpecReport]) -> Markup:
     """
     runs, tables = dict[str, list[tuple[str, str]]](), {}
     for report in reports:
-        table, layout = report.table, report.results.layout
-        for run in report.results.runs.values():
+        table, results = report.table, report.results
+        for run in results.runs.values():
             known = [("run", run.id)]
             known += [(name, text_of(run.facts[fact])) for name, fact in _DETAILS.items() if fact in run.facts]
             known += [(f"metric {name}", _of_run(run, name, None, table.decimals)) for name in run.values]
@@ -254,8 +254,8 @@ def details(reports: Iterable[SpecReport]) -> Markup:
             runs[run.id] = [*known, *run.settings.items()]
         cells = [
             [
-                _opened(report, layout.cell(row.labels, column), text)
-                for column, text in zip(layout.columns, row.cells, strict=True)
+                _opened(report, results.cell(row.labels, column), text)
+                for column, text in zip(results.columns, row.cells, strict=True)
             ]
             for row in report.rows
         ]
@@ -268,7 +268,7 @@ def details(reports: Iterable[SpecReport]) -> Markup:
 def _opened(report: SpecReport, cell: Cell | None, text: PrintedCell) -> dict[str, Any] | None:
     if cell is None:
         return None
-    layout, key = report.results.layout, cell.quantity.key if cell.quantity else report.table.metric
+    table, key = report.table, cell.quantity.key if cell.quantity else report.table.metric
     facts = {
         "client": "" if cell.client is None else f"{cell.client}, counted from 0",
         "obtained": "not run yet" if text.obtained == NO_VALUE else text.obtained,
@@ -281,10 +281,10 @@ def _opened(report: SpecReport, cell: Cell | None, text: PrintedCell) -> dict[st
     }
     outcomes = []
     for run in (report.results.runs[run] for run in cell.runs):
-        value = _of_run(run, key, cell.client, report.table.decimals)
+        value = _of_run(run, key, cell.client, table.decimals)
         without = DIVERGED if run.diverged else NO_VALUE if run.made else "not run yet"
         outcomes.append((run.id, f"seed {run.resolved.seed}: {value or without}"))
-    title = (*cell.key(layout.row_axes), layout.column_title(cell.key(layout.column_axes)))
+    title = (*cell.key(table.rows), report.results.column_title(cell.key(table.columns)))
     known = [(name, value) for name, value in facts.items() if value]
     return {"title": " · ".join(filter(None, title)), "facts": known, "runs": outcomes}
 

@@ -137,9 +137,9 @@ class SpecReport:
     @cached_property
     def best(self) -> list[str]:
         """The best row of each column that has one, with its number: ``Dirichlet(1): FedPer 77.75±2.41``."""
-        layout, found = self.results.layout, []
-        for cell in (cell for cell in layout.cells if cell.best_obtained):
-            column, row = layout.column_title(cell.key(layout.column_axes)), " · ".join(cell.key(layout.row_axes))
+        results, found = self.results, []
+        for cell in (cell for cell in results.cells if cell.best_obtained):
+            column, row = results.column_title(cell.key(self.table.columns)), " · ".join(cell.key(self.table.rows))
             number = format_value(cell.obtained, self.table.decimals)
             found.append(f"{column}{': ' if column else ''}{row} {number}")
         return found
@@ -159,11 +159,11 @@ class SpecReport:
 
     @cached_property
     def _all_rows(self) -> list[PrintedRow]:
-        layout, rows = self.results.layout, []
-        for row in layout.rows:
-            ranks = [one.values.get((row, at)) for one in self.results.derived for at in range(len(one.groups))]
+        results, rows = self.results, []
+        for row in results.rows:
+            ranks = [one.values.get((row, at)) for one in results.derived for at in range(len(one.groups))]
             printed = [(NO_VALUE, "") if rank is None else (printed_rank(rank), f"{rank:.6g}") for rank in ranks]
-            cells = [print_cell(layout.cell(row, column), self.table.decimals) for column in layout.columns]
+            cells = [print_cell(results.cell(row, column), self.table.decimals) for column in results.columns]
             rows.append(PrintedRow(row, cells, printed))
         return rows
 
@@ -176,13 +176,13 @@ class SpecReport:
                 by_note[cell.note].append(cell)
             if cell.explained and cell.is_compared and cell.verdict != WITHIN:
                 by_note[f"obtained differs: {cell.explained}"].append(cell)
-        where = self.results.layout.whereabouts
+        where = self.results.whereabouts
         return [*self.table.notes, *(f"{where(cells)}: {note}" for note, cells in by_note.items())]
 
     def parts(self, elsewhere: Sequence[str] = ()) -> Iterator[Section]:
         """Yield the sections of a page about the spec, without notes that are `elsewhere` on the page."""
         results, cells = self.results, self.results.cells
-        unplanned = results.layout.whereabouts(cell for cell in cells if cell.published and not cell.runs)
+        unplanned = results.whereabouts(cell for cell in cells if cell.published and not cell.runs)
         about = [*self._facts, *([("no run is planned", unplanned)] if unplanned else [])]
         text, folded = "\n\n".join((self.absent, self._warning())), "How these numbers are made and marked"
         words = f"{self.caption[1]} {legend(results)}".strip()
@@ -197,8 +197,8 @@ class SpecReport:
         if any(cell.is_compared for cell in cells):
             counts = Counter(cell.verdict for cell in cells if cell.published)
             tally = ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS if counts[verdict])
-            columns = [results.layout.column_title(column) for column in results.layout.columns]
-            header = (*self.row_axes, *(column or results.layout.figure for column in columns))
+            columns = [results.column_title(column) for column in results.columns]
+            header = (*self.row_axes, *(column or results.figure for column in columns))
             lines = [(*row.labels, *own) for row in self.rows if any(own := [cell.comparison for cell in row.cells])]
             table = PlainTable(header, lines, len(self.row_axes))
             numbers, folded = [("cells", tally), *self.agreement.numbers()], "Obtained minus published, in their units"

@@ -90,7 +90,7 @@ def write_metrics(results: Results, out: Path) -> None:
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
     metric, by_row = results.table.metric, dict[Key, dict[str, Any]]()
-    for cell in results.layout.cells:
+    for cell in results.cells:
         if cell.obtained:
             *outer, last = cell.key(results.table.columns) or (metric,)
             inside = by_row.setdefault(cell.key(results.table.rows), {})
