@@ -70,8 +70,10 @@ def stage(
                 with sealed(code.code_of_run(kind, federation), seal, [dataset]):
                     print(_module(kind).run(federation, dataset, clients))
             else:
+                from pipeline.report.partitions import describe
+
                 with sealed(code.code_of(kind), seal, [dataset, clients]):
-                    print(_module(kind).run(federation, dataset, clients, Path(at.partition_report_path(id_))))
+                    print(describe(federation, dataset, clients, Path(at.partition_report_path(id_))))
         case "train":
             _train(Run(read_record(_RECORDS, id_)), seal)
         case "recall":
