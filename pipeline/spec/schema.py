@@ -184,7 +184,7 @@ class Claim(Part):
         if self.form in COMPARISONS and self.than is None:
             raise ValueError("'than' is missing")
         if self.form == "within":
-            if other := [key for key in ("margin", "than") if getattr(self, key)]:
+            if other := [key for key in ("margin", "than") if getattr(self, key) not in (None, 0.0)]:
                 raise ValueError(f"`within` compares cells among themselves, so {other[0]!r} does not belong there")
             if not self.over:
                 raise ValueError("'over' is missing: the axes on which the cells differ that are close together")
