@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from pflcore.options import OptionInfo
 from pipeline.spec.catalog import Catalog
 from pipeline.spec.figures import figure_title
 from pipeline.spec.metrics import QUANTITIES
@@ -30,7 +29,6 @@ PARTS = {
 }
 """Name of a part of a spec in `pfl describe` → the model with its keys; the keys of a run are in the catalog."""
 
-_OPTIONS = {"bool": "true or false", "int": "whole number", "float": "number", "str": "text"}
 _TYPES = {"boolean": "true or false", "integer": "whole number", "number": "number", "string": "text", "null": "null"}
 
 
@@ -42,12 +40,10 @@ def keys_of(part: str, catalog: Catalog) -> list[SpecKey]:
     """Return the keys of a part, which is one of :data:`PARTS` or a group of settings."""
     if part == "run":
         return list(_keys_of_runs())
-    if part in SETTINGS:
-        options = catalog.settings[part].options
-        return [(one.name, _values(one), _default(one.required, one.default), one.help) for one in options]
     whole, encoder = SpecFile.model_json_schema(), Features.model_json_schema()
     whole["$defs"] |= {**encoder.pop("$defs"), "Features": encoder}
-    model = whole if part == "spec" else whole["$defs"][PARTS[part]]
+    model = whole if part == "spec" else whole["$defs"].get(PARTS.get(part, ""))
+    model = model or catalog.model(part, part).model_json_schema()
     needed, keys = model.get("required", []), list[SpecKey]()
     for name, schema in model["properties"].items():
         meaning = schema.get("description", "") or _summary(schema, whole)
@@ -111,12 +107,6 @@ def _summary(schema: dict[str, Any], whole: dict[str, Any]) -> str:
             text = str(whole["$defs"][arm["$ref"].rpartition("/")[2]].get("description", ""))
             return text.partition("\n\n")[0].replace("\n", " ")
     return ""
-
-
-def _values(option: OptionInfo) -> str:
-    """Return a description of the values that an option of settings takes."""
-    values = ", ".join(map(str, option.choices or [_OPTIONS[option.type]]))
-    return f"{'list of ' if option.many else ''}{values}{' or null' if option.optional else ''}"
 
 
 def _default(required: bool, value: Any) -> str:

@@ -13,7 +13,6 @@ import yaml
 
 from pflcore.files import write_text
 from pipeline.compile.compilation import Compilation
-from pipeline.parsing import parse_yaml
 from pipeline.workspace import CODE, KEPT_STAGES, RECORDS, TABLES, Workspace
 
 _MAKERS = ("stages/federations/", "stages/selections/", KEPT_STAGES)  # files of stages that make runs and selections
@@ -31,6 +30,7 @@ class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[mi
 _NUMBER = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?$|0o[0-7]+$")
 _Dumper.add_implicit_resolver("tag:yaml.org,2002:float", _NUMBER, list("-+.0123456789"))
 _Dumper.add_representer(Line, lambda dumper, line: dumper.represent_mapping("tag:yaml.org,2002:map", line, True))
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _encode = json.JSONEncoder(ensure_ascii=False).encode
 
 
@@ -38,6 +38,14 @@ def to_yaml(value: Any) -> str:
     """Return YAML with keys in the given order, without folded lines and without aliases."""
     text: str = yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1_000_000)
     return text
+
+
+def parse_yaml(text: str | bytes) -> Any:
+    """Return the content of a generated YAML text. Raises ``ValueError``, and no other error, if it is not YAML."""
+    try:
+        return yaml.load(text, Loader=_LOADER)
+    except (yaml.YAMLError, ArithmeticError, AttributeError, LookupError, TypeError, RecursionError) as error:
+        raise ValueError(" ".join(str(error).split()) or type(error).__name__) from None
 
 
 def to_json(value: Any, levels: int = 2) -> str:

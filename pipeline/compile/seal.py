@@ -9,9 +9,8 @@ its result nor a checkpoint. When it ends, its inputs must not have changed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 
@@ -24,26 +23,12 @@ from pipeline.workspace import Workspace
 _AGAIN = "type the same command again"
 
 
-@dataclass(frozen=True)
-class Sealed:
-    """A running stage: its seal, its inputs, and the state of each input file at the start (see :func:`_stats`)."""
-
-    seal: str
-    inputs: tuple[Path, ...]
-    found: dict[str, tuple[int, ...]]
-
-    def confirm(self) -> None:
-        """Raise :class:`UserError` if an input file was replaced, written or removed since the stage began."""
-        now = _stats(self.inputs)
-        if replaced := [path for path, stat in self.found.items() if now.get(path) != stat]:
-            raise UserError(f"{replaced[0]}: replaced while this stage read it, so nothing is recorded; {_AGAIN}")
-
-
 @contextmanager
 def sealed(
     code: Sequence[Part], seal: str | None, inputs: Iterable[str | Path] = (), content: str = ""
-) -> Iterator[Sealed]:
-    """Yield a running stage, whose current folder is the workspace; confirm its inputs at the end.
+) -> Iterator[tuple[str, Callable[[], None]]]:
+    """Yield the seal of a running stage, whose current folder is the workspace, and a function that confirms its
+    inputs: it raises :class:`UserError` if a file was replaced, written or removed. At the end it is called, too.
 
     `seal` is the end of the stage's command; None, for a stage started by hand, accepts the code on disk. A seal begins
     with `content`, the digest of what else the stage reads. Raises :class:`UserError` if code or inputs have changed.
@@ -59,15 +44,21 @@ def sealed(
         message = f"{name} was edited after this stage was compiled, so it would not be what is recorded"
         raise UserError(f"{message}; {_AGAIN}")
     paths = tuple(map(Path, inputs))
-    stage = Sealed(own, paths, _stats(paths))
+    found = _stats(paths)
+
+    def confirm() -> None:
+        now = _stats(paths)
+        if replaced := [path for path, stat in found.items() if now.get(path) != stat]:
+            raise UserError(f"{replaced[0]}: replaced while this stage read it, so nothing is recorded; {_AGAIN}")
+
     for part, fingerprint in fingerprints.items():
         since, remedy = "this stage began", _AGAIN
         if part.name == ENGINE:
             since, remedy = "regression runs had seen it", "type `make pins`"
         _load(disk, fingerprint, since, remedy)
     disk.remember()
-    yield stage
-    stage.confirm()
+    yield own, confirm
+    confirm()
 
 
 def study_home() -> Path:

@@ -33,6 +33,7 @@ _NOT_MEASURED = {"title", "caption", "notes", "paper", "better", "decimals", "pa
 
 
 _ELSEWHERE = {
+    "describe": "pipeline.report.partitions",
     "evaluate": "pipeline.report.collect",
     "report": "pipeline.report.write",
     "index": "pipeline.stages.results",

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pflcore.errors import UserError
-from pipeline.parsing import parse_yaml
+from pipeline.compile.generated import parse_yaml
 
 _CLOCKS = 2.0  # seconds by which the clocks of a disk and of this machine may differ
 

@@ -17,8 +17,9 @@ from typing import Any
 
 from pflcore.errors import UserError
 from pflcore.files import named, write_text
-from pipeline.compile.compilation import Stage
-from pipeline.parsing import parse_yaml
+from pipeline.compile.compilation import Compilation, Stage
+from pipeline.compile.generated import parse_yaml
+from pipeline.workspace import run_path
 
 _IGNORE = "__pycache__/\n*.pyc\n/.pfl/\n/build/\n/.venv/\n"
 
@@ -107,3 +108,36 @@ def _lock(path: Path) -> dict[str, dict[str, Any]]:
         except (ValueError, KeyError, AttributeError, TypeError):
             time.sleep(wait)
     raise UserError(f"{path}: damaged; restore it with `git checkout {path}` or delete it")
+
+
+class Recorded:
+    """DVC's records of the stages of a compilation: whether artifacts were made with the present specs and code."""
+
+    def __init__(self, root: Path, compilation: Compilation) -> None:
+        self.root = root
+        self.makers = {out: stage for stage in compilation.stages for out in stage.outs}
+        self.locked = locked_stages(root, compilation.stages)
+
+    def is_stale(self, run: str) -> bool:
+        """Return whether DVC has recorded the run with this id, but with other code or data than the present ones."""
+        out = run_path(run, "rounds.parquet")
+        return out in self.makers and self.makers[out].address in self.locked and self._made(out) is None
+
+    def holds(self, path: str) -> bool:
+        """Return whether a file, relative to the workspace, is as its stage wrote it from inputs that are current."""
+        made, file = self._made(path), self.root / path
+        if made is None or not file.is_file():
+            return False
+        return hashlib.md5(file.read_bytes(), usedforsecurity=False).hexdigest() == made
+
+    def _made(self, out: str) -> str | None:
+        """Return the recorded hash of an output if its stage and all earlier ones ran the present commands, or None."""
+        stage = self.makers[out]
+        lock = self.locked.get(stage.address)
+        if not lock or lock.get("cmd") != stage.command:
+            return None
+        inputs, outs = ({one["path"]: one.get("md5") for one in lock.get(side) or []} for side in ("deps", "outs"))
+        before = [dep for dep in stage.deps if dep in self.makers and self.makers[dep].kind != "guard"]
+        if any(inputs.get(dep) is None or self._made(dep) != inputs[dep] for dep in before):
+            return None
+        return None if outs.get(out) is None else str(outs[out])

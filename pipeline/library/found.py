@@ -18,7 +18,7 @@ from pflcore.errors import UserError
 from pflcore.registry import did_you_mean
 from pipeline.compile.compilation import Compilation
 from pipeline.compile.compiler import compile_workspace
-from pipeline.dvc.recorded import Recorded
+from pipeline.dvc.program import Recorded
 from pipeline.ledger import Ledger
 from pipeline.report.collect import collect_frame
 from pipeline.report.frame import places_of

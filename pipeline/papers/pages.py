@@ -22,7 +22,7 @@ from pflcore.files import write_text
 from pipeline import workspace as at
 from pipeline.compile.compilation import Compilation
 from pipeline.compile.compiler import compile_workspace
-from pipeline.dvc.recorded import Recorded
+from pipeline.dvc.program import Recorded
 from pipeline.ledger import Entry, Ledger
 from pipeline.papers.paper import PLACES, Paper, Summary, in_order, papers_of, read_contents
 from pipeline.report.agreement import Agreement

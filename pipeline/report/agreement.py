@@ -132,5 +132,5 @@ def _orders(results: Results, cells: Iterable[Cell]) -> list[Order]:
 
             spearman, kendall = (test(*zip(*pairs, strict=True)) for test in (stats.spearmanr, stats.kendalltau))
             numbers = float(spearman.statistic), float(kendall.statistic)
-            orders.append(Order(name, results.layout.column_title(column), len(pairs), *numbers))
+            orders.append(Order(name, results.column_title(column), len(pairs), *numbers))
     return orders

@@ -24,7 +24,7 @@ def weakest_pairs(judgements: Sequence[Judgement], decimals: int) -> PlainTable:
             if not evidence.judged:
                 continue
             row = [str(number), kind, evidence.verdict, f"{len(evidence.judged)} of {evidence.pairs}"]
-            pair, margin = evidence.judged[0], judgement.claim.margin
+            pair, margin = evidence.judged[0], judgement.claim.limit
             effect = pair.effect
             known, low, high = bool(effect.n) and math.isfinite(effect.low), effect.low, effect.high
             row += [pair.sides, pair.at, *(format_value(value, decimals) for value in pair.values)]

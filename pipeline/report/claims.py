@@ -31,7 +31,7 @@ from pipeline.report.statistics import (
     holm,
 )
 from pipeline.report.table import Results
-from pipeline.spec.table import TableClaim
+from pipeline.spec.schema import Claim
 
 HOLDS, FAILS, ONE_SEED, NOT_YET = "holds", "fails", "one seed: undecided", "not yet"
 CLAIM_VERDICTS = (HOLDS, FAILS, WITHIN, ONE_SEED, NOT_YET, NO_VERDICT)
@@ -105,7 +105,7 @@ class Judgement:
     number of seeds.
     """
 
-    claim: TableClaim
+    claim: Claim
     obtained: Evidence
     published: Evidence | None
     so_far: tuple[int, int] = (0, 0)
@@ -202,7 +202,7 @@ def judge_claims(results: Results) -> list[Judgement]:
     return judgements
 
 
-def _weigh(results: Results, claim: TableClaim, cells: Sequence[Cell], values: _Values) -> Evidence:
+def _weigh(results: Results, claim: Claim, cells: Sequence[Cell], values: _Values) -> Evidence:
     """Return the evidence on a claim from one kind of values of some cells."""
     pairs, pending = _matches(claim, results.table.axes, cells), False
     judged = []
@@ -223,12 +223,12 @@ def _weigh(results: Results, claim: TableClaim, cells: Sequence[Cell], values: _
     return Evidence(worst, len(pairs), tuple(judged))
 
 
-def _has_spread(claim: TableClaim, value: Value) -> bool:
+def _has_spread(claim: Claim, value: Value) -> bool:
     """Return whether a value has what the claim compares, which is the ± in claims on spreads of cells."""
     return claim.form != "steadier" or bool(claim.over) or value.std is not None
 
 
-def _matches(claim: TableClaim, axes: list[str], cells: Sequence[Cell]) -> list[Sides]:
+def _matches(claim: Claim, axes: list[str], cells: Sequence[Cell]) -> list[Sides]:
     """Return the pairs of groups that a claim compares among cells of a table with these axes. Both have the same
     places, and cells at one place differ only in what is compared. The second is empty for claims on single groups."""
     least = 1 if claim.form == "better" or (claim.form == "steadier" and not claim.over) else 2
@@ -244,7 +244,7 @@ def _matches(claim: TableClaim, axes: list[str], cells: Sequence[Cell]) -> list[
 
     if not claim.side:
         return [(list(group.values()), []) for group in groups({}).values() if len(group) >= least]
-    found, others = list[Sides](), groups(claim.than)
+    found, others = list[Sides](), groups(claim.than or {})
     for (where, own), group in groups(claim.side).items():
         for (there, theirs), other in others.items():
             common = [key for key in group if key in other]
@@ -253,7 +253,7 @@ def _matches(claim: TableClaim, axes: list[str], cells: Sequence[Cell]) -> list[
     return found
 
 
-def _measure(claim: TableClaim, one: list[Cell], other: list[Cell], values: _Values, *, lower: bool) -> Pair:
+def _measure(claim: Claim, one: list[Cell], other: list[Cell], values: _Values, *, lower: bool) -> Pair:
     """Return one comparison of a claim; all of its cells have a value."""
     better, than = (
         {axis: label for axis, label in side[0].labels.items() if axis in claim.side} if side else {}
@@ -261,12 +261,12 @@ def _measure(claim: TableClaim, one: list[Cell], other: list[Cell], values: _Val
     )
     labels = {axis: label for axis, label in one[0].labels.items() if axis not in (*claim.side, *claim.over)}
     if claim.form == "steadier" and not claim.over:
-        theirs, ours, effect = values.spreads(other[0], one[0], claim.margin)
+        theirs, ours, effect = values.spreads(other[0], one[0], claim.limit)
         unit = values.of(one[0]).unit
         sides = Value(ours, unit=unit), Value(theirs, unit=unit)
     elif claim.form == "within":
         high, low = _ends(one, values)
-        sides, effect = _one_range(one, high, low, values, claim.margin)
+        sides, effect = _one_range(one, high, low, values, claim.limit)
         better, than = ({axis: cell.labels[axis] for axis in claim.over} for cell in (high, low))
     else:
         first, second = (
@@ -276,8 +276,8 @@ def _measure(claim: TableClaim, one: list[Cell], other: list[Cell], values: _Val
         sides = values.total(first), values.total(second)
         # The ends of a range are chosen by noisy values. This hardly affects the difference of two ranges, so it is
         # judged like a difference of four cells that were known beforehand.
-        effect = values.effect([*more, *((cell, -weight) for cell, weight in less)], claim.margin)
-    surplus = round((effect.difference - claim.margin) * (-1.0 if claim.form == "within" else 1.0), 9)  # float errors
+        effect = values.effect([*more, *((cell, -weight) for cell, weight in less)], claim.limit)
+    surplus = round((effect.difference - claim.limit) * (-1.0 if claim.form == "within" else 1.0), 9)  # float errors
     return Pair(better, than, labels, sides, effect, surplus)
 
 

@@ -9,12 +9,9 @@ from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
-from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from pflcore.backbones import BACKBONES
 from pflcore.backbones._base import Backbone
@@ -40,7 +37,7 @@ def count_run(run: Run, *, flops: Collection[str]) -> dict[str, float]:
     ``sent`` is left out if it is decided in training. There are no counts if classes or size are unknown before data
     are read. Raises :class:`UserError` if the method does not fit the backbone.
     """
-    with suppress(Exception), _SHAPES:  # of anybody's module; shapes may not suffice for it
+    with suppress(Exception):  # of anybody's module; shapes may not suffice for it
         return _count(run, flops, torch.device("meta"))
     return _count(run, flops, torch.device("cpu"))
 
@@ -113,47 +110,3 @@ def _width(record: str) -> int:
         return int(Encoder(BACKBONES.create(name, **options), data).encode(data.train[0][:1]).shape[1])
     except UserError as error:
         raise UserError(f"features: {error}") from None
-
-
-class _Shapes(TorchDispatchMode):
-    """Does an operation on meta tensors once for the same shapes of its inputs. PyTorch works out many shapes slowly,
-    in Python, and models have equal layers."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._known: dict[Any, Any] = {}  # operation and forms of inputs → form of the output; None: the first input
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # True would load the compiler
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        key = func, _form(args), _form(tuple((kwargs or {}).items()))
-        if key in self._known:
-            form = self._known[key]
-            return args[0] if form is None else _with_form(form)
-        out = func(*args, **(kwargs or {}))
-        made, schema = out if isinstance(out, tuple) else (out,), func._schema
-        if made and all(isinstance(one, Tensor) and one.is_meta for one in made):
-            if not schema.is_mutable and all(one.alias_info is None for one in schema.returns):
-                self._known[key] = _form(out)
-            elif out is args[0] and torch.Tag.inplace_view not in func.tags:
-                self._known[key] = None
-        return out
-
-
-def _form(value: Any) -> Any:
-    """Return all of the inputs or outputs of an operation except the numbers in tensors."""
-    if isinstance(value, Tensor):
-        return Tensor, value.shape, value.stride(), value.dtype, value.device
-    return tuple(map(_form, value)) if isinstance(value, list | tuple) else (type(value), value)
-
-
-def _with_form(form: Any) -> Any:
-    """Return a tensor of this form, or a tuple of tensors."""
-    if form[0] is not Tensor:
-        return tuple(map(_with_form, form))
-    return torch.empty_strided(*form[1:3], dtype=form[3], device=form[4])
-
-
-_SHAPES = _Shapes()

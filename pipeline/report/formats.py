@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 # Text that a spreadsheet executes; a number is not one.
 _FORMULA = re.compile(r"\s*[=@]|\t|[+-](?![\d.]+$)")
+_MARKDOWN = str.maketrans(
+    {**{char: f"\\{char}" for char in "\\`*_{}[]#|$~"}, "&": "&amp;", "<": "&lt;", ">": "&gt;", "\n": " ", "\r": " "}
+)
 _IN_T1 = "ÐðÞþĐđŊŋĄąĘęĮįŲų«»„‚‹›"  # LaTeX's default encoding does not have these letters and quotes
 _NOWHERE = "ĦħĸĿŀŉŦŧſ"  # no encoding has these
 _GREEK = "αβγδεζηθικλμνξπρςστυφχψωΓΔΘΛΞΠΣΥΦΨΩ"  # without letters that look like Latin ones
@@ -74,6 +77,11 @@ _LATEX = {
 _ACCENTS = dict(
     zip("\u0300\u0301\u0302\u0303\u0304\u0306\u0307\u0308\u030a\u030b\u030c\u0323\u0327", "`'^~=u.\"rHvdc", strict=True)
 )
+
+
+def escape_markdown(text: object) -> str:
+    """Return the text escaped, so that no part of it is read as Markdown, HTML or mathematics."""
+    return str(text).translate(_MARKDOWN)
 
 
 def escape_latex(text: object) -> str:

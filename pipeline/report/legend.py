@@ -106,7 +106,7 @@ def legend(results: Results) -> str:
     sentences = [_COUNTED] if counted else [f"{name}: {metric_words(name)}" for name in metrics]
     if any(quantity and quantity.view != USUAL for quantity in shown):
         sentences.append(VIEWS_LEGEND)
-    if results.layout.figure == PRECISION:
+    if results.figure == PRECISION:
         sentences.append(_PRECISION)
     if metric == LAST_TEN or any(cell.last for cell in results.cells):
         sentences.append(TWO_NUMBERS)
@@ -158,8 +158,8 @@ def facts(results: Results) -> list[tuple[str, str]]:
     per_cell, seeds = {len(own) for own in cells}, {len(set(own)) for own in cells}
     windows = sorted({(run.evaluation.window, run.evaluation.every) for run in made})
     days = [run.kept for run in runs if run.kept]
-    pairs = [(column, *results.significant_pairs(column)) for column in results.layout.columns if table.derived]
-    titled = [(results.layout.column_title(column), found, count) for column, found, count in pairs]
+    pairs = [(column, *results.significant_pairs(column)) for column in results.columns if table.derived]
+    titled = [(results.column_title(column), found, count) for column, found, count in pairs]
     apart = (f"{found:,} of {count:,}{f' ({title})' if title else ''}" for title, found, count in titled)
     found = {
         "protocol": "" if counted else metric,

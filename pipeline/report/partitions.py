@@ -11,14 +11,15 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from pflcore.data.assignment import Assignment
+from pflcore.data.assignment_files import read_assignment
 from pflcore.data.heterogeneity import Heterogeneity, heterogeneity
+from pflcore.data.sample_files import read_facts
 from pflcore.data.samples import Samples
 from pflcore.files import write_text
-from pipeline.report.drawing.sections import Picture, PlainTable, figure_style
+from pipeline.report.drawing.sections import Picture, PlainTable, Section, figure_style
 from pipeline.report.formats import csv_text, legible
 from pipeline.report.render import Document, html, markdown
-from pipeline.report.spec_report import Part
-from pipeline.spec.run import describe_component
+from pipeline.spec.run import Run, describe_component
 from pipeline.workspace import PAPER
 
 MAX_CLIENTS = 100
@@ -29,6 +30,14 @@ _NOTE = (
     "clients' labels (total variation, the share that would have to change) and, as split distance, to its test labels "
     "(chance alone gives some). Every client is a line of clients.csv."
 )
+
+
+def describe(federation: Run, dataset: Path, partition: Path, out: Path) -> str:
+    """Write the page of a federation from its artifacts into the folder `out`; return a line to show."""
+    samples, assignment = read_facts(dataset), read_assignment(partition)
+    assignment.check(len(samples), samples.train)
+    write_partition_page(federation.record, samples, assignment, out)
+    return f"{federation.partition}: {out / 'index.md'}"
 
 
 def write_partition_page(record: dict[str, Any], samples: Samples, assignment: Assignment, out: Path) -> None:
@@ -55,9 +64,9 @@ def write_partition_page(record: dict[str, Any], samples: Samples, assignment: A
     over = PlainTable(("", "smallest", "median", "mean", "largest"), summarise(clients), 1)
     by_name = PlainTable(("class", "clients", "training samples", "test samples"), names, 1)
     parts = [
-        Part(picture=picture, facts=list(facts.items()), name="picture"),
-        Part("Over clients", table=over, note=_NOTE),
-        Part("Classes", table=by_name),
+        Section(picture=picture, facts=list(facts.items()), name="picture"),
+        Section(title="Over clients", table=over, note=_NOTE),
+        Section(title="Classes", table=by_name),
     ]
     title = f"{record['partition']['name']} on {samples.name}, {len(clients):,} clients, seed {record['seed']}"
     page = Document(title, PAPER, own=parts)

@@ -15,15 +15,14 @@ from jinja2 import DictLoader, Environment, StrictUndefined
 from markupsafe import Markup
 
 from pflcore import sources
-from pipeline.escape import escape_markdown
 from pipeline.report.agreement import AGREEMENT_LEGEND
 from pipeline.report.cells import DIVERGED, Cell
-from pipeline.report.drawing.sections import PlainTable, counted, drop_constant_columns
-from pipeline.report.formats import aligned, escape_latex, inline_svg, sized_svg, without_repeats
+from pipeline.report.drawing.sections import PlainTable, Section, counted, drop_constant_columns
+from pipeline.report.formats import aligned, escape_latex, escape_markdown, inline_svg, sized_svg, without_repeats
 from pipeline.report.frame import Measured
 from pipeline.report.printed import NO_VALUE, PrintedCell, format_value
 from pipeline.report.settings import text_of
-from pipeline.report.spec_report import CLAIM_STATES, STATES, Part, SpecReport, banner_of
+from pipeline.report.spec_report import CLAIM_STATES, STATES, SpecReport, banner_of
 from pipeline.spec.metrics import QUANTITIES
 from pipeline.spec.table import train_stage
 from pipeline.workspace import KEPT_STAGES, PAPER, shard_path
@@ -59,7 +58,7 @@ _DETAILS = {
 
 @dataclass(frozen=True)
 class Document:
-    """The content of a page on one spec, on a paper, or with parts of its `own`.
+    """The content of a page on one spec, on a paper, or with sections of its `own`.
 
     Attributes:
         tables: All tables of a paper, also those that have pages of their own; empty for other pages.
@@ -80,26 +79,27 @@ class Document:
     up: str = ""
     here: int | None = None
     home: tuple[str, str] = ("", "")
-    own: list[Part] = field(default_factory=list)
+    own: list[Section] = field(default_factory=list)
 
     @property
-    def parts(self) -> list[Part]:
-        """The parts before the reports of specs."""
+    def parts(self) -> list[Section]:
+        """The sections before the reports of specs."""
         lists = {"Not covered": self.uncovered, "Notes on all tables": self.notes}
-        found = [Part(title, items=[(line, "") for line in lines]) for title, lines in lists.items() if lines]
+        found = [Section(title=title, items=[(line, "") for line in lines]) for title, lines in lists.items() if lines]
         return [*found, *self.own]
 
     @property
-    def provenance(self) -> Part:
+    def provenance(self) -> Section:
         """A row of facts per run with results, and the facts that all of these share; hashes are cut to 12 digits."""
         runs = {run.id: run for report in self.reports for run in report.results.runs.values() if run.made}
         labels = {**_LABELS, **({"kept since": "kept"} if any(run.kept for run in runs.values()) else {})}
         shown = (*labels.values(), *_NUMBERS.values())
         rows = [(name, *(_fact(run.facts.get(fact), fact) for fact in shown)) for name, run in sorted(runs.items())]
         table, same = drop_constant_columns(PlainTable(("run", *labels, *_NUMBERS), rows, labels=1 + len(labels)))
-        text = [f"The same for all runs: {same}."] if same else [] if rows else ["No run is there yet."]
+        text = f"The same for all runs: {same}." if same else "" if rows else "No run is there yet."
         folded, note = f"Provenance of {counted(len(rows), 'run')}", f"{_PROVENANCE}{self.timings} of the workspace."
-        return Part("Provenance", text=text, table=table if rows else None, folded=folded, note=note, name="provenance")
+        own = table if rows else None
+        return Section(text, table=own, name="provenance", title="Provenance", folded=folded, note=note)
 
     @property
     def overview(self) -> PlainTable:
@@ -243,8 +243,8 @@ def details(reports: Iterable[SpecReport]) -> Markup:
     """
     runs, tables = dict[str, list[tuple[str, str]]](), {}
     for report in reports:
-        table, layout = report.table, report.results.layout
-        for run in report.results.runs.values():
+        table, results = report.table, report.results
+        for run in results.runs.values():
             known = [("run", run.id)]
             known += [(name, text_of(run.facts[fact])) for name, fact in _DETAILS.items() if fact in run.facts]
             known += [(f"metric {name}", _of_run(run, name, None, table.decimals)) for name in run.values]
@@ -254,8 +254,8 @@ def details(reports: Iterable[SpecReport]) -> Markup:
             runs[run.id] = [*known, *run.settings.items()]
         cells = [
             [
-                _opened(report, layout.cell(row.labels, column), text)
-                for column, text in zip(layout.columns, row.cells, strict=True)
+                _opened(report, results.cell(row.labels, column), text)
+                for column, text in zip(results.columns, row.cells, strict=True)
             ]
             for row in report.rows
         ]
@@ -268,7 +268,7 @@ def details(reports: Iterable[SpecReport]) -> Markup:
 def _opened(report: SpecReport, cell: Cell | None, text: PrintedCell) -> dict[str, Any] | None:
     if cell is None:
         return None
-    layout, key = report.results.layout, cell.quantity.key if cell.quantity else report.table.metric
+    table, key = report.table, cell.quantity.key if cell.quantity else report.table.metric
     facts = {
         "client": "" if cell.client is None else f"{cell.client}, counted from 0",
         "obtained": "not run yet" if text.obtained == NO_VALUE else text.obtained,
@@ -281,10 +281,10 @@ def _opened(report: SpecReport, cell: Cell | None, text: PrintedCell) -> dict[st
     }
     outcomes = []
     for run in (report.results.runs[run] for run in cell.runs):
-        value = _of_run(run, key, cell.client, report.table.decimals)
+        value = _of_run(run, key, cell.client, table.decimals)
         without = DIVERGED if run.diverged else NO_VALUE if run.made else "not run yet"
         outcomes.append((run.id, f"seed {run.resolved.seed}: {value or without}"))
-    title = (*cell.key(layout.row_axes), layout.column_title(cell.key(layout.column_axes)))
+    title = (*cell.key(table.rows), report.results.column_title(cell.key(table.columns)))
     known = [(name, value) for name, value in facts.items() if value]
     return {"title": " · ".join(filter(None, title)), "facts": known, "runs": outcomes}
 

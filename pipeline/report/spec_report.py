@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ from pipeline.report.agreement import AGREEMENT_LEGEND, Agreement
 from pipeline.report.cells import DIVERGED, MISSING, NOT_REACHED, VERDICTS, Cell, Key
 from pipeline.report.claim_tables import weakest_pairs
 from pipeline.report.claims import CLAIM_LEGEND, CLAIM_VERDICTS, Judgement, judge_claims
-from pipeline.report.drawing.sections import Picture, PlainTable, Section
+from pipeline.report.drawing.sections import PlainTable, Section
 from pipeline.report.figures import build_sections
 from pipeline.report.legend import facts, legend
 from pipeline.report.printed import NO_VALUE, PrintedCell, format_value, print_cell, printed_rank, short
@@ -38,27 +38,6 @@ CLAIM_STATES = (*CLAIM_VERDICTS, "contradicted")
 """Verdicts on obtained values, and ``contradicted``: claims that the paper's own table contradicts."""
 Facts = list[tuple[str, str]]
 _CAPTION = 260  # letters of two lines
-
-
-@dataclass(frozen=True)
-class Part:
-    """A part of a page; every format prints the fields that it has, in this order.
-
-    With `results` it begins with the table of results. `items` are lines with the address of a page without suffix, or
-    "". `folded` is the text that opens a table which is not shown at once.
-    """
-
-    title: str = ""
-    results: bool = False
-    picture: Picture | None = None
-    facts: Facts = field(default_factory=list)
-    claims: Sequence[Judgement] = ()
-    text: Sequence[str] = ()
-    items: Sequence[tuple[str, str]] = ()
-    table: PlainTable | None = None
-    folded: str = ""
-    note: str = ""
-    name: str = ""
 
 
 class PrintedRow(NamedTuple):
@@ -158,9 +137,9 @@ class SpecReport:
     @cached_property
     def best(self) -> list[str]:
         """The best row of each column that has one, with its number: ``Dirichlet(1): FedPer 77.75±2.41``."""
-        layout, found = self.results.layout, []
-        for cell in (cell for cell in layout.cells if cell.best_obtained):
-            column, row = layout.column_title(cell.key(layout.column_axes)), " · ".join(cell.key(layout.row_axes))
+        results, found = self.results, []
+        for cell in (cell for cell in results.cells if cell.best_obtained):
+            column, row = results.column_title(cell.key(self.table.columns)), " · ".join(cell.key(self.table.rows))
             number = format_value(cell.obtained, self.table.decimals)
             found.append(f"{column}{': ' if column else ''}{row} {number}")
         return found
@@ -180,11 +159,11 @@ class SpecReport:
 
     @cached_property
     def _all_rows(self) -> list[PrintedRow]:
-        layout, rows = self.results.layout, []
-        for row in layout.rows:
-            ranks = [one.values.get((row, at)) for one in self.results.derived for at in range(len(one.groups))]
+        results, rows = self.results, []
+        for row in results.rows:
+            ranks = [one.values.get((row, at)) for one in results.derived for at in range(len(one.groups))]
             printed = [(NO_VALUE, "") if rank is None else (printed_rank(rank), f"{rank:.6g}") for rank in ranks]
-            cells = [print_cell(layout.cell(row, column), self.table.decimals) for column in layout.columns]
+            cells = [print_cell(results.cell(row, column), self.table.decimals) for column in results.columns]
             rows.append(PrintedRow(row, cells, printed))
         return rows
 
@@ -197,44 +176,42 @@ class SpecReport:
                 by_note[cell.note].append(cell)
             if cell.explained and cell.is_compared and cell.verdict != WITHIN:
                 by_note[f"obtained differs: {cell.explained}"].append(cell)
-        where = self.results.layout.whereabouts
+        where = self.results.whereabouts
         return [*self.table.notes, *(f"{where(cells)}: {note}" for note, cells in by_note.items())]
 
-    def parts(self, elsewhere: Sequence[str] = ()) -> Iterator[Part]:
-        """Yield the parts of a page about the spec, without notes that are `elsewhere` on the page."""
+    def parts(self, elsewhere: Sequence[str] = ()) -> Iterator[Section]:
+        """Yield the sections of a page about the spec, without notes that are `elsewhere` on the page."""
         results, cells = self.results, self.results.cells
-        unplanned = results.layout.whereabouts(cell for cell in cells if cell.published and not cell.runs)
+        unplanned = results.whereabouts(cell for cell in cells if cell.published and not cell.runs)
         about = [*self._facts, *([("no run is planned", unplanned)] if unplanned else [])]
-        text, folded = [self.absent, self._warning()], "How these numbers are made and marked"
+        text, folded = "\n\n".join((self.absent, self._warning())), "How these numbers are made and marked"
         words = f"{self.caption[1]} {legend(results)}".strip()
-        yield Part(results=True, text=text, facts=about, folded=folded, note=words)
+        yield Section(text, results=True, facts=about, folded=folded, note=words)
         if self._confounded:
             settings = PlainTable(("axis", "setting", "most", "others"), self._confounded, labels=4)
-            yield Part("Settings that are not held equal along an axis", table=settings)
+            yield Section(title="Settings that are not held equal along an axis", table=settings)
         if spread := spread_table(results):
-            yield Part("Spread", table=spread, note=SPREAD_LEGEND)
+            yield Section(title="Spread", table=spread, note=SPREAD_LEGEND)
         if notes := [(note, "") for note in self.notes if note not in elsewhere]:
-            yield Part("Notes", items=notes)
+            yield Section(title="Notes", items=notes)
         if any(cell.is_compared for cell in cells):
             counts = Counter(cell.verdict for cell in cells if cell.published)
             tally = ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS if counts[verdict])
-            columns = [results.layout.column_title(column) for column in results.layout.columns]
-            header = (*self.row_axes, *(column or results.layout.figure for column in columns))
+            columns = [results.column_title(column) for column in results.columns]
+            header = (*self.row_axes, *(column or results.figure for column in columns))
             lines = [(*row.labels, *own) for row in self.rows if any(own := [cell.comparison for cell in row.cells])]
             table = PlainTable(header, lines, len(self.row_axes))
             numbers, folded = [("cells", tally), *self.agreement.numbers()], "Obtained minus published, in their units"
-            yield Part(
-                "Against the published values", facts=numbers, text=[AGREEMENT_LEGEND], table=table, folded=folded
-            )
+            title = "Against the published values"
+            yield Section(AGREEMENT_LEGEND, title=title, facts=numbers, table=table, folded=folded)
         if self.judgements:
-            text = [f"The pairs that speak most against each claim; all of them are in {self.folder}claims.csv."]
+            text = f"The pairs that speak most against each claim; all of them are in {self.folder}claims.csv."
             pairs = weakest_pairs(self.judgements, self.table.decimals)
-            shown = (pairs, text, CLAIM_LEGEND) if pairs.rows else (None, [], "")
-            yield Part("Claims", claims=self.judgements, table=shown[0], text=shown[1], note=shown[2])
-        for one in self.sections:
-            yield Part(one.title, picture=one.picture, text=[one.text], table=one.table, name=one.name)
+            more = Section(text, table=pairs, note=CLAIM_LEGEND) if pairs.rows else Section()
+            yield replace(more, title="Claims", claims=self.judgements)
+        yield from self.sections
         partitions = [(one.words, self.pages.get(one.federation, "")) for one in self.table.partitions]
-        yield Part("Partitions", items=partitions)
+        yield Section(title="Partitions", items=partitions)
 
     @cached_property
     def _facts(self) -> Facts:

@@ -38,10 +38,10 @@ def spread_table(results: Results) -> PlainTable | None:
 def _crossed(results: Results) -> pd.DataFrame:
     """Return a line per run whose split has a seed: cell, split (its seed), seed, value. Cells that differ only in
     seeds are one, whatever the axes are called on which they differ."""
-    found, layout = [], results.of_runs.layout  # one cell for several quantities
+    found, whole = [], results.of_runs  # one cell for several quantities
     shown = any(cell.quantity is None for cell in results.cells)
     labels_of = defaultdict[str, list[dict[str, str]]](list)
-    for cell in layout.cells if shown else ():
+    for cell in whole.cells if shown else ():
         for run in (results.runs[run] for run in cell.runs):
             record, split, value = run.resolved.record, run.resolved.federation, run.values.get(results.table.metric)
             if "seed" in record["partition"] and value:
@@ -49,6 +49,6 @@ def _crossed(results: Results) -> pd.DataFrame:
                 labels_of[same].append(cell.labels)
                 found.append((cell.labels, split["seed"], run.resolved.seed, value.mean))
     vary = {axis for of in labels_of.values() for axis in of[0] if len({at[axis] for at in of}) > 1}
-    axes = [axis for axis in [*layout.row_axes, *layout.column_axes] if axis not in vary]
+    axes = [axis for axis in whole.table.axes if axis not in vary]
     lines = [(titled(axes, [labels[axis] for axis in axes]), *seeds) for labels, *seeds in found]
     return pd.DataFrame(lines, columns=["cell", "split", "seed", "value"])

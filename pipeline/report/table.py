@@ -42,69 +42,6 @@ class Span(NamedTuple):
     width: int
 
 
-class Layout:
-    """Rows and columns of a resolved table: tuples of labels in the table's order; ``[()]`` for a side without axes.
-    Rows and columns without a cell are left out."""
-
-    def __init__(self, table: ResolvedTable, cells: list[Cell]) -> None:
-        self.row_axes, self.column_axes, self._table = table.rows, table.columns, table
-        self._cells = {(cell.key(table.rows), cell.key(table.columns)): cell for cell in cells}
-        self.rows = self._ordered(self.row_axes, {row for row, _ in self._cells})
-        self.columns = self._ordered(self.column_axes, {column for _, column in self._cells})
-
-    def _ordered(self, axes: list[str], keys: set[Key]) -> list[Key]:
-        labels = [self._table.labels[axis] for axis in axes]
-        return sorted(keys, key=lambda key: [own.index(label) for own, label in zip(labels, key, strict=True)])
-
-    @property
-    def figure(self) -> str:
-        """The metric as it heads a column or stands at an axis; ``value`` for several metrics."""
-        shown = {cell.figure for cell in self._cells.values() if cell.runs} or {ACCURACY}
-        if PRECISION in shown:
-            return PRECISION
-        return shown.pop() if len(shown) == 1 else "value"
-
-    def cell(self, row: Key, column: Key) -> Cell | None:
-        """Return the cell at a row and a column; None if there is none."""
-        return self._cells.get((row, column))
-
-    @property
-    def cells(self) -> list[Cell]:
-        """All cells, row by row."""
-        return [self._cells[at] for at in itertools.product(self.rows, self.columns) if at in self._cells]
-
-    def of_runs(self) -> Layout:
-        """Return the layout for statements about whole runs, without the cells of single clients. If no other cell has
-        runs, or if axes choose quantities, the axes of clients and of quantities are removed, and cells that then have
-        the same labels become one."""
-        table, dropped = self._table, {*self._table.clients, *self._table.quantities}
-        whole = [cell for cell in self._cells.values() if cell.client is None]
-        if not table.quantities and (not dropped or any(cell.runs for cell in whole)):
-            return Layout(table, whole)
-        rows, columns = ([axis for axis in axes if axis not in dropped] for axes in (table.rows, table.columns))
-        merged = dict[Key, Cell]()
-        for cell in self._cells.values():
-            labels = {axis: label for axis, label in cell.labels.items() if axis not in dropped}
-            key = tuple(labels.values())
-            runs = (*merged[key].runs, *cell.runs) if key in merged else cell.runs
-            merged[key] = replace(cell, labels=labels, runs=tuple(dict.fromkeys(runs)), client=None)
-        return Layout(table.model_copy(update={"rows": rows, "columns": columns}), list(merged.values()))
-
-    def column_title(self, column: Key) -> str:
-        """Return the whole header of one column in one line."""
-        return titled(self.column_axes, column)
-
-    def whereabouts(self, cells: Iterable[Cell]) -> str:
-        """Return a text that names cells: their rows, and their columns if not all cells of a row are meant."""
-        chosen, by_columns = [id(cell) for cell in cells], defaultdict[str, list[str]](list)
-        for row in self.rows:
-            own = [(column, cell) for column in self.columns if (cell := self.cell(row, column))]
-            some = [self.column_title(column) for column, cell in own if id(cell) in chosen]
-            if some:
-                by_columns["" if len(some) == len(own) else ", ".join(some)].append(titled(self.row_axes, row))
-        return "; ".join(" · ".join(filter(None, (", ".join(rows), at))) for at, rows in by_columns.items())
-
-
 class RankColumns(NamedTuple):
     """The rank columns of one entry of ``table.derived``: their `name` in files and their heading `title`; `groups` has
     the heading of each rank column and the columns of the table that it is the mean over; `values` maps a row and the
@@ -118,18 +55,17 @@ class RankColumns(NamedTuple):
 
 @dataclass(frozen=True)
 class Results:
-    """A resolved table with its results; the cells are in the table's order."""
+    """A resolved table with its results; the cells are row by row. Rows and columns are tuples of labels in the table's
+    order, ``[()]`` for a side without axes; those without a cell are left out."""
 
     table: ResolvedTable
     frame: Frame
     cells: list[Cell]
-    layout: Layout
 
     @classmethod
     def of(cls, table: ResolvedTable, frame: Frame) -> Results:
         """Return the results of a table from the frame of its runs."""
-        cells = collect_cells(table, frame)
-        return cls(table, frame, cells, Layout(table, cells))
+        return cls(table, frame, collect_cells(table, frame))
 
     @property
     def runs(self) -> dict[str, Measured]:
@@ -137,9 +73,65 @@ class Results:
         return self.frame.measured
 
     @cached_property
+    def rows(self) -> list[Key]:
+        return self._ordered(self.table.rows)
+
+    @cached_property
+    def columns(self) -> list[Key]:
+        return self._ordered(self.table.columns)
+
+    def _ordered(self, axes: list[str]) -> list[Key]:
+        labels = [self.table.labels[axis] for axis in axes]
+        keys = {cell.key(axes) for cell in self.cells}
+        return sorted(keys, key=lambda key: [own.index(label) for own, label in zip(labels, key, strict=True)])
+
+    @cached_property
+    def _places(self) -> dict[tuple[Key, Key], Cell]:
+        return {(cell.key(self.table.rows), cell.key(self.table.columns)): cell for cell in self.cells}
+
+    def cell(self, row: Key, column: Key) -> Cell | None:
+        """Return the cell at a row and a column; None if there is none."""
+        return self._places.get((row, column))
+
+    @property
+    def figure(self) -> str:
+        """The metric as it heads a column or stands at an axis; ``value`` for several metrics."""
+        shown = {cell.figure for cell in self.cells if cell.runs} or {ACCURACY}
+        if PRECISION in shown:
+            return PRECISION
+        return shown.pop() if len(shown) == 1 else "value"
+
+    @cached_property
     def of_runs(self) -> Results:
-        """The same results in the layout for statements about whole runs: see :meth:`Layout.of_runs`."""
-        return replace(self, layout=self.layout.of_runs())
+        """The results for statements about whole runs, without the cells of single clients. If no other cell has runs,
+        or if axes choose quantities, the axes of clients and of quantities are removed, and cells that then have the
+        same labels become one."""
+        table, dropped = self.table, {*self.table.clients, *self.table.quantities}
+        whole = [cell for cell in self.cells if cell.client is None]
+        if not table.quantities and (not dropped or any(cell.runs for cell in whole)):
+            return replace(self, cells=whole)
+        rows, columns = ([axis for axis in axes if axis not in dropped] for axes in (table.rows, table.columns))
+        merged = dict[Key, Cell]()
+        for cell in self.cells:
+            labels = {axis: label for axis, label in cell.labels.items() if axis not in dropped}
+            key = tuple(labels.values())
+            runs = (*merged[key].runs, *cell.runs) if key in merged else cell.runs
+            merged[key] = replace(cell, labels=labels, runs=tuple(dict.fromkeys(runs)), client=None)
+        return Results(table.model_copy(update={"rows": rows, "columns": columns}), self.frame, list(merged.values()))
+
+    def column_title(self, column: Key) -> str:
+        """Return the whole header of one column in one line."""
+        return titled(self.table.columns, column)
+
+    def whereabouts(self, cells: Iterable[Cell]) -> str:
+        """Return a text that names cells: their rows, and their columns if not all cells of a row are meant."""
+        chosen, by_columns = [id(cell) for cell in cells], defaultdict[str, list[str]](list)
+        for row in self.rows:
+            own = [(column, cell) for column in self.columns if (cell := self.cell(row, column))]
+            some = [self.column_title(column) for column, cell in own if id(cell) in chosen]
+            if some:
+                by_columns["" if len(some) == len(own) else ", ".join(some)].append(titled(self.table.rows, row))
+        return "; ".join(" · ".join(filter(None, (", ".join(rows), at))) for at, rows in by_columns.items())
 
     def under(self, protocol: str) -> Results:
         """Return the results of the same runs under another protocol, which may be one that no spec can name. Views of
@@ -159,7 +151,7 @@ class Results:
         """Return the ranks of a column's complete rows; 1 is the best. Rows share the mean of their ranks with the best
         one, down to the first row that neither ties with it nor is equal to it as printed. That row starts the next
         group."""
-        cells = {row: cell for row in self.layout.rows if (cell := self.layout.cell(row, column)) and cell.complete}
+        cells = {row: cell for row in self.rows if (cell := self.cell(row, column)) and cell.complete}
         sign = 1.0 if any(self.table.lower(cell.quantity) for cell in cells.values()) else -1.0
         scores = {row: sign * cell.obtained.mean for row, cell in cells.items() if cell.obtained}
         order, ranks = sorted(scores, key=scores.__getitem__), dict[Key, float]()
@@ -174,7 +166,7 @@ class Results:
 
     def significant_pairs(self, column: Key) -> tuple[int, int]:
         """Return how many pairs of a column's complete rows differ significantly, and how many pairs there are."""
-        cells = [cell for row in self.layout.rows if (cell := self.layout.cell(row, column)) and cell.complete]
+        cells = [cell for row in self.rows if (cell := self.cell(row, column)) and cell.complete]
         values = [cell.by_seed for cell in cells if cell.obtained]
         found = significant(list(itertools.combinations(values, 2)))
         return found.count(True), len(found)
@@ -182,16 +174,16 @@ class Results:
     @cached_property
     def derived(self) -> list[RankColumns]:
         """The columns of ranks of the table, in the order of its spec."""
-        ranks = {column: self.ranks(column) for column in self.layout.columns} if self.table.derived else {}
+        ranks = {column: self.ranks(column) for column in self.columns} if self.table.derived else {}
         found = []
         for over in self.table.derived:
             grouped = defaultdict[str, list[Key]](list)
-            for column in self.layout.columns:
-                labels = zip(self.layout.column_axes, column, strict=True)
+            for column in self.columns:
+                labels = zip(self.table.columns, column, strict=True)
                 grouped[" · ".join(headed(axis, label) for axis, label in labels if axis not in over)].append(column)
             values = {
                 (row, at): statistics.fmean(ranks[column][row] for column in group)
-                for row in self.layout.rows
+                for row in self.rows
                 for at, group in enumerate(grouped.values())
                 if all(row in ranks[column] for column in group)
             }
@@ -203,10 +195,10 @@ class Results:
     @property
     def headers(self) -> list[list[Span]]:
         """The levels of headers over cells and ranks, outer to inner; the last level has a span for every column."""
-        heads: list[Key] = [tuple(map(headed, self.layout.column_axes, column)) for column in self.layout.columns]
-        if not self.layout.column_axes:
+        heads: list[Key] = [tuple(map(headed, self.table.columns, column)) for column in self.columns]
+        if not self.table.columns:
             quantity = self.table.cells[0].quantity if self.table.cells else None
-            heads = [(quantity.heading if quantity and quantity.known else self.layout.figure,)]
+            heads = [(quantity.heading if quantity and quantity.known else self.figure,)]
         for one in self.derived:
             heads += [(one.title, inner) if len(one.groups) > 1 else (one.title,) for inner, _ in one.groups]
         depth, levels = max(map(len, heads)), []
@@ -233,7 +225,7 @@ class Results:
         return pa.Table.from_pylist(list(map(self._row, self.cells)), schema=pa.schema({**labels, **_COLUMNS, **more}))
 
     def _row(self, cell: Cell) -> dict[str, object]:
-        row, column = cell.key(self.layout.row_axes), cell.key(self.layout.column_axes)
+        row, column = cell.key(self.table.rows), cell.key(self.table.columns)
         ranks = {
             one.name: one.values.get((row, at))
             for one in self.derived

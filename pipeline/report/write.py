@@ -14,10 +14,9 @@ import pandas as pd
 
 from pflcore.artifacts import read_table, write_table
 from pflcore.files import atomic_path, write_text
-from pipeline.escape import escape_markdown
 from pipeline.report.cells import Key
 from pipeline.report.claim_tables import all_pairs
-from pipeline.report.formats import aligned, csv_text
+from pipeline.report.formats import aligned, csv_text, escape_markdown
 from pipeline.report.frame import read_frame
 from pipeline.report.render import Document, html, latex, markdown
 from pipeline.report.spec_report import SpecReport
@@ -91,7 +90,7 @@ def write_metrics(results: Results, out: Path) -> None:
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
     metric, by_row = results.table.metric, dict[Key, dict[str, Any]]()
-    for cell in results.layout.cells:
+    for cell in results.cells:
         if cell.obtained:
             *outer, last = cell.key(results.table.columns) or (metric,)
             inside = by_row.setdefault(cell.key(results.table.rows), {})

@@ -14,7 +14,7 @@ from pflcore.protocols import curve, rounds_trained
 from pflcore.registry import did_you_mean
 from pipeline.compile.compilation import Compilation
 from pipeline.compile.compiler import compile_workspace
-from pipeline.dvc.recorded import Recorded
+from pipeline.dvc.program import Recorded
 from pipeline.ledger import FACTS, Entry, Ledger, Versions, difference
 from pipeline.measurements import from_table
 from pipeline.spec.run import Run

@@ -15,7 +15,6 @@ from tempfile import TemporaryDirectory
 
 from pflcore.errors import UserError
 from pipeline.compile.compiler import compile_workspace
-from pipeline.escape import escape_markdown
 from pipeline.ledger import Entry, Ledger, difference
 from pipeline.papers.paper import Paper, Summary, papers_of, read_contents
 from pipeline.report.agreement import AGREEMENT_LEGEND, WITHIN_POINTS, Agreement, compared_cells, count_within
@@ -23,14 +22,14 @@ from pipeline.report.cells import Cell, Key
 from pipeline.report.collect import collect_frame
 from pipeline.report.drawing.sections import Picture, counted
 from pipeline.report.figures import curves_of
-from pipeline.report.formats import aligned
+from pipeline.report.formats import aligned, escape_markdown
 from pipeline.report.frame import LAST, LAST_TEN
 from pipeline.report.legend import PROTOCOL_NAMES, TWO_NUMBERS, facts, period
 from pipeline.report.printed import NO_VALUE, headed, print_cell
 from pipeline.report.render import markdown
 from pipeline.report.spec_report import SpecReport
 from pipeline.report.statistics import NOISE_LEGEND
-from pipeline.report.table import Layout, Results
+from pipeline.report.table import Results
 from pipeline.report.write import put
 from pipeline.spec.specs import find_specs
 from pipeline.workspace import Workspace
@@ -127,15 +126,15 @@ def _paper(
 def _section(report: SpecReport, entries: Mapping[str, Entry], old: set[str]) -> KeptTable:
     """Return the section of a table: a line per number that has a published one; of a table without such numbers all
     that were obtained, in its layout."""
-    table, layout, compared = report.table, report.results.layout, compared_cells(report.results)
-    cells, grid = compared or [cell for cell in layout.cells if cell.obtained], dict[tuple[Key, Key], str]()
+    table, results, compared = report.table, report.results, compared_cells(report.results)
+    cells, grid = compared or [cell for cell in results.cells if cell.obtained], dict[tuple[Key, Key], str]()
     for cell in cells:
         printed = print_cell(cell, table.decimals)
         partial = "" if cell.n == len(cell.runs) else f" \\[{cell.n}/{len(cell.runs)}\\]"
         mark = _mark(cell.runs, old)
         text = f"{mark}{partial} ({printed.published})" if compared else printed.more + mark
-        grid[cell.key(layout.row_axes), cell.key(layout.column_axes)] = printed.obtained + text
-    small = _grid(layout, grid, "" if compared else NO_VALUE)
+        grid[cell.key(table.rows), cell.key(table.columns)] = printed.obtained + text
+    small = _grid(results, grid, "" if compared else NO_VALUE)
     runs = [run for run in dict.fromkeys(run for cell in cells for run in cell.runs) if run in entries]
     words = [] if compared else [table.caption]
     if not compared and any(cell.last for cell in cells):
@@ -219,21 +218,21 @@ def _made(runs: list[Entry]) -> str:
     return f"{counted(len(runs), 'run')}, {hours:.1f} hours on {devices}, {when}"
 
 
-def _grid(layout: Layout, numbers: Mapping[tuple[Key, Key], str], lacking: str = "") -> str:
+def _grid(results: Results, numbers: Mapping[tuple[Key, Key], str], lacking: str = "") -> str:
     """Return a table of the rows and columns that have numbers."""
-    columns = [column for column in layout.columns if any(at == column for _, at in numbers)]
-    labels = [{column[at] for column in columns} for at in range(len(layout.column_axes))]
+    columns = [column for column in results.columns if any(at == column for _, at in numbers)]
+    labels = [{column[at] for column in columns} for at in range(len(results.table.columns))]
     # Labels that all shown columns share are in the text around the table; a single column shows all its labels.
     differing = [at for at, own in enumerate(labels) if len(own) > 1] or range(len(labels))
     rows = []
-    for row in (row for row in layout.rows if any(at == row for at, _ in numbers)):
-        line = _labels(layout.row_axes, row)
+    for row in (row for row in results.rows if any(at == row for at, _ in numbers)):
+        line = _labels(results.table.rows, row)
         for column in columns:
-            title = " · ".join(headed(layout.column_axes[at], column[at]) for at in differing) or layout.figure
-            missing = lacking if layout.cell(row, column) else ""
+            title = " · ".join(headed(results.table.columns[at], column[at]) for at in differing) or results.figure
+            missing = lacking if results.cell(row, column) else ""
             line[escape_markdown(title)] = numbers.get((row, column), missing)
         rows.append(line)
-    return _markdown(rows, len(layout.row_axes))
+    return _markdown(rows, len(results.table.rows))
 
 
 def _labels(axes: list[str], labels: Iterable[str]) -> Numbers:

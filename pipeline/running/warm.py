@@ -17,10 +17,10 @@ from pflcore.conditions import CONDITIONS
 from pflcore.datasets import DATASETS
 from pflcore.methods import METHODS
 from pflcore.partitions import PARTITIONS
-from pipeline.report import write  # noqa: F401
+from pipeline.report import partitions, write  # noqa: F401
 from pipeline.running import local  # noqa: F401
 from pipeline.spec.figures import figure_module, figure_names
-from pipeline.stages import cli, data, describe, features, partition, results, train  # noqa: F401
+from pipeline.stages import cli, data, features, partition, results, train  # noqa: F401
 
 for name in figure_names():
     with suppress(Exception):  # the stage that needs this module will raise the error

@@ -17,7 +17,7 @@ from pipeline.spec.published import PublishedRow, read_published
 from pipeline.spec.run import Run, describe_component, short_hash
 from pipeline.spec.schema import COMPARISONS, Claim, TableSection
 from pipeline.spec.specs import Spec
-from pipeline.spec.table import ResolvedTable, TableCell, TableClaim, TablePartition
+from pipeline.spec.table import ResolvedTable, TableCell, TablePartition
 from pipeline.spec.yamlfile import Address, Document, inside, show, shown
 
 Clients = dict[str, dict[str, int]]
@@ -248,7 +248,7 @@ def _ranks(layout: TableSection, document: Document) -> list[list[str]]:
 
 def _claim(
     index: int, claim: Claim, layout: TableSection, labels: Labels, left_out: Labels, document: Document
-) -> TableClaim:
+) -> Claim:
     """Return a claim for the report, with `others` written out. Raises :class:`UserError` for wrong axes and labels."""
     address: Address = ("claims", index)
     form, side, than, where = claim.form, claim.side, dict(claim.than or {}), claim.where
@@ -291,5 +291,4 @@ def _claim(
     lacking = form == "steadier" and not claim.over and alone
     message = f"a single run has no ± under the metric {layout.metric!r}; name axes in `over`"
     document.check(not lacking, (*address, form), message)
-    margin = float(claim.margin if claim.within is None else claim.within)
-    return TableClaim(text=claim.text, form=form, side=side, than=than, over=claim.over, where=where, margin=margin)
+    return claim.model_copy(update={"than": than or None})

@@ -14,7 +14,6 @@ from pydantic import AfterValidator, Field, ValidationError, WithJsonSchema, mod
 
 from pflcore.registry import did_you_mean
 from pipeline.spec.metrics import Line, Metric, Part, Quantity, Where
-from pipeline.spec.table import Better, Publication
 from pipeline.spec.yamlfile import Address, show
 
 SCALARS: dict[str, tuple[int, str]] = {
@@ -36,6 +35,15 @@ Axes = Annotated[dict[str, Any], WithJsonSchema({"$comment": "axes"})]
 Space = Annotated[dict[str, Annotated[list[Any], Field(min_length=1)]], WithJsonSchema({"$comment": "space"})]
 FigureName = Annotated[str, WithJsonSchema({"$comment": "figure"})]
 Natural = Annotated[int, Field(ge=0)]
+Better = Literal["higher", "lower"]
+
+
+class Publication(Part):
+    """The publication whose table a spec reproduces."""
+
+    name: Line = Field(description="Its name in reports.")
+    citation: Line = Field("", description="Authors, title, venue, year.")
+    table: Line = Field("", description="Which table or figure, as the paper numbers it.")
 
 
 class Pretrain(Part):
@@ -176,8 +184,8 @@ class Claim(Part):
         if self.form in COMPARISONS and self.than is None:
             raise ValueError("'than' is missing")
         if self.form == "within":
-            if other := self.model_fields_set & {"than", "margin"}:
-                raise ValueError(f"`within` compares cells among themselves, so {min(other)!r} does not belong there")
+            if other := [key for key in ("margin", "than") if getattr(self, key) not in (None, 0.0)]:
+                raise ValueError(f"`within` compares cells among themselves, so {other[0]!r} does not belong there")
             if not self.over:
                 raise ValueError("'over' is missing: the axes on which the cells differ that are close together")
         return self
@@ -191,6 +199,11 @@ class Claim(Part):
     def side(self) -> Where:
         """The labels of the cells said to be better or steadier; {} for `within`."""
         return self.better or self.steadier or {}
+
+    @property
+    def limit(self) -> float:
+        """By how much the side must be better or narrower; for `within` the largest range."""
+        return self.margin if self.within is None else self.within
 
 
 class SpecFile(Part):

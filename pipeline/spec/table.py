@@ -3,31 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from pflcore.errors import UserError
 from pflcore.files import read_file
 from pflcore.settings import LOWER
-from pipeline.spec.metrics import QUANTITIES, SCORED, Line, Metric, Part, Quantity
+from pipeline.spec.metrics import QUANTITIES, SCORED, Metric, Quantity
 from pipeline.spec.run import Run, read_records
+from pipeline.spec.schema import Better, Claim, Publication
 from pipeline.workspace import RECORDS
 
-Better = Literal["higher", "lower"]
 _MAX_BYTES = 1 << 22  # four times the table of a study of 5,000 runs
 
 
 class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Publication(Part):
-    """The publication whose table a spec reproduces."""
-
-    name: Line = Field(description="Its name in reports.")
-    citation: Line = Field("", description="Authors, title, venue, year.")
-    table: Line = Field("", description="Which table or figure, as the paper numbers it.")
 
 
 class Published(_Frozen):
@@ -61,22 +52,6 @@ class TablePartition(_Frozen):
     page: bool = True
 
 
-class TableClaim(_Frozen):
-    """A :class:`~pipeline.spec.schema.Claim` with all labels written out.
-
-    Each cell with the labels of `side` is compared with the same cell with labels of `than`; with `over`, means or
-    ranges over these axes are compared. `within` has no sides; it limits the range of each group.
-    """
-
-    text: str
-    form: str
-    side: dict[str, list[str]]
-    than: dict[str, list[str]]
-    over: list[str]
-    where: dict[str, list[str]]
-    margin: float  # by how much the side must be better or narrower; for `within` the largest range
-
-
 class ResolvedTable(_Frozen):
     """A table with its cells in reading order, rows first."""
 
@@ -98,7 +73,7 @@ class ResolvedTable(_Frozen):
     runs: dict[str, str]  # run id → id of its federation, for every run in a cell
     tuned: dict[str, str] = {}  # run id → id of the selection that it waits for
     partitions: list[TablePartition]
-    claims: list[TableClaim]
+    claims: list[Claim]  # with the labels of `others` written out
     figures: list[str] | None  # figures of the report; None: the analyses that runs made
     analyses: dict[str, str]  # analysis → heading, of those that runs made or `figures` names
     derived: list[list[str]] = []  # columns of ranks (:class:`~pipeline.spec.schema.Derived`): the axes of the mean

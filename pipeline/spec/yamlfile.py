@@ -6,6 +6,7 @@ exist, and aliases may repeat a value only while the expanded document stays sma
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import re
@@ -20,11 +21,11 @@ import yaml
 from pflcore.errors import UserError
 from pflcore.files import check_no_pointer
 from pflcore.registry import did_you_mean
-from pipeline.parsing import check_depth
 
 MAX_BYTES = 1 << 20
 MAX_NODES = 20_000
 MAX_DEPTH = 40
+_DEEPEST = 1000  # brackets or columns; at about ten thousand libyaml overflows the stack, which ends the process
 
 _NULL = ("", "~", "null", "Null", "NULL")
 _INT = re.compile(r"[-+]?(0|[1-9][0-9]*)")
@@ -142,11 +143,11 @@ def read_text(path: Path, label: str) -> str:
 def parse_yaml(text: str, label: str) -> Document:
     """Read YAML from the text of a file that messages call `label`. Raises :class:`UserError` for anything outside the
     subset."""
+    levels = itertools.accumulate(1 if bracket in "[{" else -1 for bracket in re.findall(r"[\[\]{}]", text))
+    if max(levels, default=0) > _DEEPEST or re.search(rf"[ \-?]{{{_DEEPEST}}}", text):
+        raise UserError(f"{label}:1: nested too deeply")
     try:
-        check_depth(text)
         source = yaml.compose(text, Loader=_LOADER)
-    except ValueError as error:
-        raise UserError(f"{label}:1: {error}") from None
     except yaml.reader.ReaderError as error:
         line = text.encode()[: error.position].count(b"\n") + 1
         code = error.character if isinstance(error.character, int) else ord(error.character)

@@ -18,8 +18,8 @@ from pflcore.memory import number_of
 from pflcore.registry import use_study
 from pipeline import workspace as at
 from pipeline.compile import stage_code as code
+from pipeline.compile.generated import parse_yaml
 from pipeline.compile.seal import sealed, study_home
-from pipeline.parsing import parse_yaml
 from pipeline.progress import show_preparation, show_training
 from pipeline.raw_data import note_of
 from pipeline.spec.run import Run, read_record, weights_id
@@ -70,8 +70,10 @@ def stage(
                 with sealed(code.code_of_run(kind, federation), seal, [dataset]):
                     print(_module(kind).run(federation, dataset, clients))
             else:
+                from pipeline.report.partitions import describe
+
                 with sealed(code.code_of(kind), seal, [dataset, clients]):
-                    print(_module(kind).run(federation, dataset, clients, Path(at.partition_report_path(id_))))
+                    print(describe(federation, dataset, clients, Path(at.partition_report_path(id_))))
         case "train":
             _train(Run(read_record(_RECORDS, id_)), seal)
         case "recall":
@@ -118,7 +120,7 @@ def _train(asked: Run, seal: str | None) -> None:
     inputs = [path for path in (dataset, clients, chosen, pretrained) if path]
     seconds = number_of("seconds", "PFL_CHECKPOINT_SECONDS")
     with (
-        sealed(code.code_of_run("train", asked), seal, inputs) as work,
+        sealed(code.code_of_run("train", asked), seal, inputs) as (own, confirm),
         show_training(asked.id) as show,
         tracked(asked, _PRIVATE, show) as on_round,
     ):
@@ -128,12 +130,12 @@ def _train(asked: Run, seal: str | None) -> None:
             partition=clients,
             selection=chosen,
             weights=pretrained,
-            code=work.seal,
+            code=own,
             out=Path(at.RUNS, asked.id),
             private=_PRIVATE,
             device=os.environ.get("PFL_DEVICE", "auto"),
             executor=os.environ.get("PFL_EXECUTOR") or "auto",
             checkpoint_every=60.0 if seconds is None else seconds,
             on_round=on_round,
-            confirm=work.confirm,
+            confirm=confirm,
         )

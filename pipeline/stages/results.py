@@ -12,8 +12,8 @@ from pflcore.artifacts import read_table, write_table
 from pflcore.errors import UserError
 from pflcore.files import write_text
 from pflcore.protocols import rounds_trained, summarise
-from pipeline.escape import escape_markdown
 from pipeline.ledger import Ledger
+from pipeline.report.formats import escape_markdown
 from pipeline.spec.run import Run, read_record, read_records
 from pipeline.spec.table import ResolvedTable
 

@@ -23,9 +23,10 @@ from pipeline.compile.compiler import compile_workspace, source_folder
 from pipeline.compile.fingerprint import Code
 from pipeline.dvc.program import initialise
 from pipeline.report.collect import write_frame
+from pipeline.report.partitions import describe
 from pipeline.report.write import build_report
 from pipeline.spec.catalog import load_catalog
-from pipeline.stages import data, describe, partition, train
+from pipeline.stages import data, partition, train
 from pipeline.stages.results import select
 from pipeline.workspace import PAPER, RECORDS, Workspace
 
@@ -179,7 +180,7 @@ class Project:
             train.run(run, dataset=dataset, partition=federation, selection=choice, device="cpu", **own)
         for name, table in compilation.tables.items():
             for shown in table.partitions:
-                describe.run(*inputs[shown.federation], root / paths.partition_report_path(shown.federation))
+                describe(*inputs[shown.federation], root / paths.partition_report_path(shown.federation))
             write_frame(table, root, root / paths.frame_path(name))
             build_report(table, root, root / paths.report_path(name))
 

@@ -20,7 +20,8 @@ from pipeline.report.frame import ALL
 from pipeline.report.table import Results
 from pipeline.report.write import build_report
 from pipeline.spec.run import Run
-from pipeline.spec.table import Published, ResolvedTable, TableCell, TableClaim, read_runs
+from pipeline.spec.schema import Claim
+from pipeline.spec.table import Published, ResolvedTable, TableCell, read_runs
 from pipeline.workspace import RECORDS, frame_path, run_path
 from support.rounds import rounds_table
 
@@ -100,8 +101,9 @@ def write_records(root, records, *, anew=True):
 
 def claim(side, than, form="better", **changes):
     """A resolved claim."""
-    base = {"text": "So it is.", "over": [], "where": {}, "margin": 0.0}
-    return TableClaim.model_validate({**base, "form": form, "side": side, "than": than, **changes})
+    if form == "within":
+        return Claim(text="So it is.", within=changes.pop("margin"), **changes)
+    return Claim.model_validate({"text": "So it is.", form: side, "than": than, **changes})
 
 
 def by_seed(root, rows: Rows, *claims, **changes):

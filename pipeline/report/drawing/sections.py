@@ -1,4 +1,4 @@
-"""A section of a report: a picture, the numbers under it, and its data as CSV."""
+"""A section of a page: text, a picture, the numbers under it, and its data as CSV."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 from urllib.parse import quote
 
 import matplotlib.style
@@ -113,20 +114,31 @@ class PlainTable:
 
 @dataclass(frozen=True)
 class Section:
-    """The section of one figure in a report.
+    """A section of a page, such as a figure; every format prints the fields that it has, in the order of a page.
 
     Attributes:
-        text: Sentences on what is shown, and the only content if there is nothing to show.
+        text: Paragraphs on what is shown, with blank lines between them; of a figure the only content if there is
+            nothing to show.
         data: The numbers unrounded, for ``<name>.csv``.
-        name: Name of its files and in the spec; building a report sets name and title.
+        name: Name of its files, and of a figure in the spec; building a report sets name and title.
+        results: Whether it begins with the table of results.
+        claims: Judgements on claims.
+        items: Lines with the address of a page without suffix, or "".
+        folded: The text that opens a table which is not shown at once.
     """
 
-    text: str
+    text: str = ""
     picture: Picture | None = None
     table: PlainTable | None = None
     data: pd.DataFrame = field(default_factory=pd.DataFrame)
     name: str = ""
     title: str = ""
+    results: bool = False
+    facts: Sequence[tuple[str, str]] = ()
+    claims: Sequence[Any] = ()
+    items: Sequence[tuple[str, str]] = ()
+    folded: str = ""
+    note: str = ""
 
 
 def drop_constant_columns(table: PlainTable, keep: int = 1) -> tuple[PlainTable, str]:

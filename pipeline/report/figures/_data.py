@@ -14,7 +14,7 @@ from pipeline.report.cells import Key
 from pipeline.report.drawing.sections import Section
 from pipeline.report.frame import ALL
 from pipeline.report.printed import headed
-from pipeline.report.table import Layout, Results
+from pipeline.report.table import Results
 from pipeline.spec.run import Run
 
 COSTS = {
@@ -48,7 +48,7 @@ class TableData:
     """
 
     def __init__(self, results: Results) -> None:
-        self.results, self.table, self.measure = results, results.table, results.layout.figure
+        self.results, self.table, self.measure = results, results.table, results.figure
         self.rows, self.columns = ([f"axis.{axis}" for axis in axes] for axes in (self.table.rows, self.table.columns))
         shown = [cell.quantity for cell in self.table.cells if not self.table.quantities]
         self.quantity = shown[0] if shown else None
@@ -64,13 +64,13 @@ class TableData:
         its column by seeds), sign (-1 if lower numbers are better), published_mean, published_std."""
         axes, numbers = self.table.axes, ("mean", "std", "published_mean", "published_std")
         lines = []
-        for cell in self.results.layout.cells:
+        for cell in self.results.cells:
             values = [getattr(of, name, None) for of in (cell.obtained, cell.published) for name in ("mean", "std")]
             sign = -1.0 if self.table.lower(cell.quantity) else 1.0
             lines.append((*cell.key(axes), *values, cell.n, cell.complete, cell.tied, sign))
         columns = [*(f"axis.{axis}" for axis in axes), *numbers, "n", "complete", "tied", "sign"]
         frame = pd.DataFrame(lines, columns=columns)
-        return self._in_order(frame.astype(dict.fromkeys(numbers, float) | {"complete": bool}), self.results.layout)
+        return self._in_order(frame.astype(dict.fromkeys(numbers, float) | {"complete": bool}), self.results)
 
     def place(self, rows: pd.DataFrame, *, single: bool = False, diverged: bool = False) -> pd.DataFrame:
         """Return rows, which have a column ``run``, once per cell of the run; ``made`` counts the cell's made runs.
@@ -80,18 +80,18 @@ class TableData:
                 differ only in client or quantity are one.
             diverged: Include cells with a diverged run; the mean of their other runs would be too good.
         """
-        layout, runs = (self.results if single else self.results.of_runs).layout, self.results.runs
-        axes = [*layout.row_axes, *layout.column_axes]
+        results, runs = self.results if single else self.results.of_runs, self.results.runs
+        axes = results.table.axes
         lines = [
             (*cell.key(axes), run, ALL if cell.client is None else cell.client, sum(runs[of].made for of in cell.runs))
-            for cell in layout.cells
+            for cell in results.cells
             if diverged or not any(runs[run].diverged for run in cell.runs)
             for run in cell.runs
         ]
         columns = [*(f"axis.{axis}" for axis in axes), "run", "client", "made"]
         planned = pd.DataFrame(lines, columns=columns).astype({"run": str, "client": int})
         frame = planned.merge(rows) if single else planned.drop(columns="client").merge(rows, on="run")
-        return self._in_order(frame, layout)
+        return self._in_order(frame, results)
 
     @cached_property
     def runs(self) -> pd.DataFrame:
@@ -140,9 +140,9 @@ class TableData:
         chosen = [parse_json(self.results.selections[name]) for name in cells["id"]]
         return cells.assign(selection=chosen, rounds=cells["run"].map(rounds)).drop(columns=["run", "id"])
 
-    def _in_order(self, frame: pd.DataFrame, layout: Layout) -> pd.DataFrame:
+    def _in_order(self, frame: pd.DataFrame, results: Results) -> pd.DataFrame:
         """Return a frame with its axes as ordered categoricals, and with ``series`` and ``panel``."""
-        sides = {"series": (layout.row_axes, layout.rows), "panel": (layout.column_axes, layout.columns)}
+        sides = {"series": (results.table.rows, results.rows), "panel": (results.table.columns, results.columns)}
         for name, (axes, keys) in sides.items():
             for at, axis in enumerate(axes):
                 present = {key[at] for key in keys}

@@ -183,8 +183,8 @@ def folder(tmp_path, monkeypatch):
 def test_a_stage_is_of_the_code_that_its_command_names(folder, monkeypatch):
     for code, content, seal in (([ERRORS], "0123ab", f"0123ab-{DIGEST}"), (PARTS, "", f"{ENGINE_VERSION}-{DIGEST}")):
         for given in (seal, None):  # by hand it is that of the code that lies here
-            with sealed(code, given, ["in", "many"], content) as stage:
-                assert stage.seal == seal
+            with sealed(code, given, ["in", "many"], content) as (own, _):
+                assert own == seal
     assert (folder / ".pfl/fingerprints.json").is_file(), "the next process need not parse it"
     for seal, named in (
         (f"0-{ENGINE_VERSION}-{'0' * 12}", "the code of mine"),

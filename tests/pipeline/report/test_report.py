@@ -21,9 +21,8 @@ from pflcore.artifacts import read_table
 from pflcore.errors import UserError
 from pflcore.files import write_text
 from pflcore.protocols import summarise
-from pipeline.escape import escape_markdown
 from pipeline.report.claims import judge_claims
-from pipeline.report.formats import csv_text, escape_latex, signs_without_latex
+from pipeline.report.formats import csv_text, escape_latex, escape_markdown, signs_without_latex
 from pipeline.report.legend import PROTOCOLS, facts, legend
 from pipeline.report.settings import confounded_settings, settings_of
 from pipeline.spec.run import short_hash

@@ -14,7 +14,7 @@ from support.project import Project, spec, tree
 from pflcore.files import write_text
 from pflcore.protocols import curve
 from pipeline.compile.compiler import compile_workspace
-from pipeline.dvc.recorded import Recorded
+from pipeline.dvc.program import Recorded
 from pipeline.ledger import Ledger
 from pipeline.results.keep import CURRENT, keep, lines, time_of
 from pipeline.results.report import EARLIER, write_report
