@@ -63,10 +63,10 @@ def _convolution_backward(gradient: Tensor, inputs: Tensor, weight: Tensor, *mor
 
     PyTorch's formula counts those of a grouped convolution's weights once for each group.
     """
-    transposed, wanted = more[4], more[7]
+    transposed: bool = more[4]
+    wanted: list[bool] = more[7]
     places = math.prod((inputs if transposed else gradient).shape[2:])
-    each: int = 2 * len(inputs) * places * weight.numel()
-    return each * sum(wanted[:2])
+    return 2 * len(inputs) * places * weight.numel() * sum(wanted[:2])
 
 
 _FORMULAS = {**flop_registry, torch.ops.aten.convolution_backward: _convolution_backward}
