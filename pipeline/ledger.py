@@ -32,6 +32,10 @@ FACTS = (
 )
 """Entries of the header of ``rounds.parquet`` that the ledger keeps."""
 
+_TYPES = {"made_by": dict, "facts": dict, "measurements": dict, "obtained": str, "seconds": float | int | None}
+_NO_ENTRY = ValueError, KeyError, TypeError, AttributeError
+_EDITED = "edited by hand, or cut; restore it with `git checkout`, or keep the run again"
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -46,10 +50,13 @@ class Entry:
     machine: str = ""  # processor, instruction sets, threads and libraries; "" if these were not recorded
 
     def rounds(self) -> pa.Table:
-        """Return the measurements as a ``rounds/2`` table."""
+        """Return the measurements as a ``rounds/2`` table. Raises :class:`UserError` if they are no such table."""
         from pipeline.measurements import to_table
 
-        return to_table(self.measurements)
+        try:
+            return to_table(self.measurements)
+        except (*_NO_ENTRY, OverflowError, IndexError):
+            raise UserError(f"kept result {self.run.id}: its measurements were {_EDITED}") from None
 
     def line(self) -> str:
         """Return the entry as a line of the ledger."""
@@ -60,6 +67,8 @@ class Entry:
     @classmethod
     def of(cls, content: dict[str, Any]) -> Entry:
         """Return the entry of a line's content."""
+        if not all(isinstance(content[name], kind) for name, kind in _TYPES.items()):
+            raise TypeError
         facts = {name: content["facts"].get(name) for name in FACTS}
         own = {name: content[name] for name in ("made_by", "obtained", "seconds", "measurements")}
         return cls(Run(content["settings"]), **own, facts=facts, machine=content.get("machine", ""))
@@ -101,10 +110,15 @@ class Ledger:
         Raises:
             UserError: The line was edited by hand or is cut, or its settings are those of another run.
         """
-        content = self._content(id_, "run")
-        entry = None if content is None else Entry.of(content)
-        if entry and entry.run.id != id_:
-            raise UserError(f"{self.path(id_)}: {id_}: its settings are those of {entry.run.id}; keep the run again")
+        if (content := self._content(id_, "run")) is None:
+            return None
+        try:
+            entry = Entry.of(content)
+            of = entry.run.id
+        except _NO_ENTRY:
+            raise UserError(f"{self.path(id_)}: {id_}: {_EDITED}") from None
+        if of != id_:
+            raise UserError(f"{self.path(id_)}: {id_}: its settings are those of {of}; keep the run again")
         return entry
 
     def find(self, run: Run, now: Mapping[str, str]) -> Entry | None:
@@ -162,8 +176,7 @@ class Ledger:
                 return content
         except (ValueError, KeyError, AttributeError, RecursionError):
             pass
-        where = f"{self.path(id_)}: {id_}"
-        raise UserError(f"{where}: edited by hand, or cut; restore it with `git checkout`, or keep the run again")
+        raise UserError(f"{self.path(id_)}: {id_}: {_EDITED}")
 
 
 def difference(made_by: Mapping[str, str], now: Mapping[str, str]) -> str:

@@ -7,13 +7,14 @@ a hash of the content, which decides if the first one differs.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
 from pflcore.files import digest_of, files_below, write_text
-from pipeline.spec.run import options
+from pipeline.spec.run import Run, options
 from pipeline.workspace import Workspace, dataset_path, raw_data_folder
 
 
@@ -32,6 +33,14 @@ class Note(BaseModel):
 def note_of(root: Path, record: dict[str, Any]) -> Note | None:
     """Return a note of the folder that a dataset will be read from; None unless it is there, with the user's own files.
     If it is not there, the data stage says what to do."""
+    folder = _own_folder(root, record)
+    if folder is None or not folder.is_dir():
+        return None
+    return Note(folder=folder, listing=_listing(folder), content=digest_of(folder))
+
+
+def _own_folder(root: Path, record: dict[str, Any]) -> Path | None:
+    """Return the folder that a dataset with the user's own files is read from; None for any other dataset."""
     from pflcore.datasets import DATASETS
     from pflcore.datasets._own import OwnFiles
 
@@ -40,10 +49,15 @@ def note_of(root: Path, record: dict[str, Any]) -> Note | None:
     dataset = DATASETS.create(record["name"], **chosen)
     if generated or not isinstance(dataset, OwnFiles):
         return None
-    folder = dataset.root(raw_data_folder(root) / dataset.name)
-    if not folder.is_dir():
-        return None
-    return Note(folder=folder, listing=_listing(folder), content=digest_of(folder))
+    return dataset.root(raw_data_folder(root) / dataset.name)
+
+
+def missing_folders(workspace: Workspace, runs: Iterable[Run]) -> list[str]:
+    """Return a line for each folder of the user's own files that is not there, though runs have to be made from it."""
+    records = {run.data_id: run.unencoded.record["dataset"] for run in runs}
+    unread = [one for name, one in records.items() if not (workspace.root / dataset_path(name)).is_file()]
+    folders = dict.fromkeys(_own_folder(workspace.root, one) for one in unread)
+    return [f"{one}: not there; put the data there before `pfl run`" for one in folders if one and not one.is_dir()]
 
 
 def changed_folders(workspace: Workspace) -> list[str]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
@@ -56,6 +58,20 @@ def operations() -> Iterator[Operations]:
         yield counted
 
 
+def _convolution_backward(gradient: Tensor, inputs: Tensor, weight: Tensor, *more: Any, out_val: Any) -> int:
+    """Return the flops of a convolution's gradients: of its inputs and of its weights each as many as forward.
+
+    PyTorch's formula counts those of a grouped convolution's weights once for each group.
+    """
+    transposed: bool = more[4]
+    wanted: list[bool] = more[7]
+    places = math.prod((inputs if transposed else gradient).shape[2:])
+    return 2 * len(inputs) * places * weight.numel() * sum(wanted[:2])
+
+
+_FORMULAS = {**flop_registry, torch.ops.aten.convolution_backward: _convolution_backward}
+
+
 class Operations(TorchDispatchMode):
     """Sums up PyTorch's formulas for operations, like ``FlopCounterMode``, but without loading the compiler."""
 
@@ -69,6 +85,6 @@ class Operations(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
-        if formula := flop_registry.get(func.overloadpacket):
+        if formula := _FORMULAS.get(func.overloadpacket):
             self.flops += int(formula(*args, **(kwargs or {}), out_val=out))
         return out

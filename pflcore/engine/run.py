@@ -237,7 +237,8 @@ class RunState:
             scores = [*self.views.after_aggregation(executor, self.round, states), *trained]
         if self.diverged:
             return
-        lost = np.flatnonzero(~np.isfinite(scores[0][:, COLUMNS.index("loss")].sum(0)))
+        totals, losses = (np.concatenate(scores)[:, COLUMNS.index(name)] for name in ("total", "loss"))
+        lost = np.flatnonzero((~np.isnan(totals) & ~np.isfinite(losses)).any(0))
         if len(lost):  # the last local step can break a model whose loss before the step was finite
             self.diverged = Diverged(self.round, int(lost[0]))
         else:

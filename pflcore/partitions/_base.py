@@ -107,7 +107,8 @@ def partition(scheme: Partition, samples: Samples, clients: int, seed: int) -> A
     for side, rows in parts.items():
         held = np.bincount(owners[rows & (owners >= 0)], minlength=clients)
         if not held.all():
-            advice = "raise min_samples or use fewer clients" if hasattr(scheme, "min_samples") else "use fewer clients"
+            has_least = hasattr(scheme, "min_samples") and getattr(scheme, "sizes", None) != "equal"
+            advice = "raise min_samples or use fewer clients" if has_least else "use fewer clients"
             raise UserError(
                 f"partition {scheme.name!r}: {int((held == 0).sum()):,} of {clients:,} clients get none of the "
                 f"{int(held.sum()):,} {side} samples of {samples.name}; {advice}"

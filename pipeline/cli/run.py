@@ -25,7 +25,7 @@ from pipeline.cli.common import (
 from pipeline.compile.compiler import compile_workspace
 from pipeline.compile.generated import compare, write
 from pipeline.progress import warn
-from pipeline.raw_data import changed_folders
+from pipeline.raw_data import changed_folders, missing_folders
 from pipeline.spec import selection
 from pipeline.study.begin import SCHEMA, write_schema
 from pipeline.study.variant import write_variant
@@ -48,7 +48,8 @@ def validate(specs: Specs = None) -> None:
         write_schema(workspace.home)
     compilation = compile_workspace(workspace, named_specs(workspace, specs) or all_specs(workspace))
     wrong = misfits(workspace, compilation, compilation.runs)
-    warn([*compilation.idle, *wrong])
+    due = (run for name, run in compilation.runs.items() if name not in compilation.kept)
+    warn([*compilation.idle, *missing_folders(workspace, due), *wrong])
     if wrong:
         raise typer.Exit(2)
     valid = f"{len(compilation.tables)} specs are" if len(compilation.tables) != 1 else "1 spec is"

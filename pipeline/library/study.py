@@ -109,7 +109,8 @@ class Study:
         path = f"{report_path(found.spec)}/table.parquet"
         if not (self.workspace.root / path).is_file():
             rows, missing = found.table_so_far()
-            _warn(found, f"{found.spec}: no report has been made, and {missing} of its runs are missing")
+            lacking = f", and {missing} of its runs are missing" if missing else ""
+            _warn(found, f"{found.spec}: no report has been made{lacking}")
             return pd.DataFrame(rows.to_pandas())
         if not found.recorded.holds(path):
             _warn(found, f"{path} is not up to date: specs, code or results have changed")

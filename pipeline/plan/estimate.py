@@ -17,13 +17,15 @@ from rich.filesize import decimal
 
 from pflcore.data.samples import ARRAYS
 from pflcore.datasets import DATASETS, Dataset, stand_in_counts
+from pflcore.datasets._own import OwnFiles
 from pflcore.errors import UserError
+from pflcore.files import files_below
 from pipeline.compile.compilation import Compilation
 from pipeline.dvc.program import locked_stages
 from pipeline.ledger import Entry, Ledger
 from pipeline.spec.run import Run
 from pipeline.timing import duration, read_timing
-from pipeline.workspace import RECORDS, Workspace
+from pipeline.workspace import RECORDS, Workspace, raw_data_folder
 
 _UNKNOWN = (10_000, 2_000)  # training and test samples of a dataset of which only the data tell
 _GUESS = 20_000.0  # sample visits per second where nothing has been timed yet: only the order of runs depends on it
@@ -107,7 +109,7 @@ def make_plan(workspace: Workspace, compilation: Compilation, only: Collection[s
         known = [speed.seconds(run) for run in new if speed.knows(run)]
         sizes = dict[str, int]()
         for run in {run.data_id: run for run in runs}.values():
-            sizes.update(_sizes(run))
+            sizes.update(_sizes(run, workspace))
         rows = sum(len(run.evaluation.due(run.training.rounds)) * run.clients for run in runs)
         disk = sum(sizes.values()) + rows * _ROW_BYTES
         return Share(spec, len(runs), len(new), sum(known), len(new) - len(known), disk)
@@ -143,7 +145,7 @@ def plan_lines(plan: Plan) -> Iterator[str]:
     yield f"{whole}{plan.visits:.3g} sample visits"
     if total.untimed:
         are = f"{total.untimed:,} of the new runs {'is' if total.untimed == 1 else 'are'}"
-        yield f"{are} of a method and backbone neither timed here nor kept in results/"
+        yield f"{are} of a method and backbone neither timed here nor kept in results/ from a CPU"
 
 
 def _cached(workspace: Workspace, compilation: Compilation) -> set[str]:
@@ -184,10 +186,15 @@ def _samples(run: Run) -> tuple[int, int]:
     return run.left_by_encoder(stand_in_counts(size) if size else dataset.expected or dataset.about or _UNKNOWN)
 
 
-def _sizes(run: Run) -> Iterator[tuple[str, int]]:
-    """Yield the dataset of a run, and what an encoder makes of it, with their bytes."""
+def _sizes(run: Run, workspace: Workspace) -> Iterator[tuple[str, int]]:
+    """Yield the dataset of a run, and what an encoder makes of it, with their bytes; of a user's own numbers, whose
+    shape only the files tell, those of the files."""
     plain, dataset = run.unencoded, _dataset_of(run)
-    yield plain.data_id, sum(_samples(plain)) * math.prod(dataset.shape) * (4 if dataset.kind == ARRAYS else 1)
+    size = sum(_samples(plain)) * math.prod(dataset.shape) * (4 if dataset.kind == ARRAYS else 1)
+    if not size and isinstance(dataset, OwnFiles) and not run.options("dataset")["stand_in"]:
+        folder = dataset.root(raw_data_folder(workspace.root) / dataset.name)
+        size = sum(path.stat().st_size for _, path in files_below(folder))
+    yield plain.data_id, size
     if run.features:
         from pipeline.report.counting import blank  # with torch, as it builds the encoder
 

@@ -50,6 +50,8 @@ SCHEMAS = {
     "selections": pa.schema({"selection": _TEXT, "content": _TEXT}),
 }
 TIDY = ["client", "round", "population", "accuracy", "loss", "train_loss", "correct", "total"]
+_TAKEN = {*TIDY, "run", "last_correct", "precision", *View._fields, *METRICS}
+"""Columns that :func:`tidy` can make; an axis of such a name gets another one, also where a run lacks the column."""
 
 
 @dataclass(frozen=True)
@@ -173,13 +175,13 @@ def tidy(table: ResolvedTable, run: str, seed: int, rounds: pa.Table, facts: Map
     views = {name: frame[name].astype(str) for name in View._fields if name in frame}
     frame = frame.assign(**views)
     columns += [name for name, own in views.items() if own.nunique() > 1] + [name for name in METRICS if name in frame]
-    about: dict[str, Any]
     frame, parts = frame.reindex(columns=columns + (["precision"] if "precision" in frame else [])), []
     for labels in places_of(table, run):
         place = frame.copy()
-        about = {name: label for name, label in labels.items() if name != "seed"} | {"run": run, "seed": seed}
-        for at, (name, value) in enumerate(about.items()):
-            place.insert(at, name if name not in frame else f"{name} (axis)", value)
+        about: dict[str, Any] = {f"{name} (axis)" if name in _TAKEN else name: labels[name] for name in labels}
+        about.pop("seed", None)
+        for at, (name, value) in enumerate({**about, "run": run, "seed": seed}.items()):
+            place.insert(at, name, value)
         parts.append(place)
     return pd.concat(parts)
 

@@ -1,5 +1,6 @@
 """Kept results as lines of a file: written, found again by versions, refused when they were edited."""
 
+import hashlib
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -129,5 +130,13 @@ def test_an_edit_and_what_is_no_entry_are_noticed(entry: Entry, tmp_path: Path) 
     for line in ("{}", '{"digest": "a"}', "[" * 10**5):
         path.write_text(text + line, encoding="utf-8")
         assert refused(tmp_path).startswith("results/a.jsonl:2: not a kept result")
+    for name in ("made_by", "facts", "settings", "measurements", "obtained"):  # edited together with the digest
+        for wrong in (None, [1], {"test": 1}):
+            content = {**json.loads(text), name: wrong}
+            signed = {key: value for key, value in content.items() if key not in ("run", "digest")}
+            content["digest"] = hashlib.sha256(json.dumps(signed, ensure_ascii=False).encode()).hexdigest()[:16]
+            path.write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
+            if (name, wrong) not in (("made_by", {"test": 1}), ("facts", {"test": 1})):
+                assert entry.run.id in refused(tmp_path) and "edited by hand, or cut" in refused(tmp_path)
     path.write_text(text.replace(entry.run.id, "another"), encoding="utf-8")
     assert f"another: its settings are those of {entry.run.id}" in refused(tmp_path)

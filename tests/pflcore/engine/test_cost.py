@@ -8,6 +8,7 @@ from support.tiny import CLASSES, SHAPE, backbone, create, federation, method, r
 
 from pflcore.client_view import FACTS
 from pflcore.engine.client import balanced
+from pflcore.engine.cost import operations
 from pflcore.engine.phases import make_trainer
 from pflcore.errors import UserError
 from pflcore.methods.simple import FedAvg
@@ -69,6 +70,20 @@ def test_multiply_adds_of_a_step_and_numbers_that_are_held(name):
     cost = run(method(name), net, federation((1, 7, 9))).cost  # of which few samples are taken again
     assert (cost.macs, cost.stored, cost.received, cost.server) == (factor * STEP, stored, received, received)
     assert cost.sent_up == cost.sent_down == 4 * received
+
+
+@pytest.mark.parametrize("kind", [torch.nn.Conv2d, torch.nn.ConvTranspose2d])
+@pytest.mark.parametrize("groups", [1, 2, 6])
+def test_gradients_of_a_grouped_convolution(kind, groups):
+    layer, images = kind(6, 6, 3, groups=groups), torch.ones(2, 6, 8, 8, requires_grad=True)
+    side = 6 if kind is torch.nn.Conv2d else 8  # places at which the kernel is applied
+    forward = 2 * 2 * side**2 * 9 * 6 * 6 // groups
+    with operations() as counted:
+        out = layer(images).sum()
+    assert counted.flops == forward
+    with operations() as counted:
+        out.backward()
+    assert counted.flops == 2 * forward
 
 
 def test_attention_is_counted():

@@ -115,6 +115,23 @@ def test_executors_agree_and_a_stopped_run_ends_with_the_same_bytes(name, option
     assert model.measure()[0] == by_client(again, View(), "correct")[1]
 
 
+class Lost(type(method("ditto"))):
+    """Ditto whose server loses its model in the second round; the clients' own models stay."""
+
+    def update_server(self, server, roles, updates):
+        after = super().update_server(server, roles, updates)
+        lost = {name: one * np.nan for name, one in after.shared.items()}
+        return replace(after, shared=lost) if server.round == 2 else after
+
+
+def test_a_global_model_that_is_lost_is_a_divergence():
+    evaluation = tiny.EVERY_ROUND
+    result = run(Lost(), CONVNET, training=tiny.training(rounds=2), evaluation=evaluation)
+    assert result.diverged is None and np.isfinite(result.loss).all()  # nobody looks at it
+    measured = run(Lost(), CONVNET, training=tiny.training(rounds=2), evaluation=replace(evaluation, **VIEWS))
+    assert measured.diverged.round == 2 and {*measured.round.tolist()} == {1}
+
+
 def test_a_round_by_hand():
     data = tiny.federation((14, 7, 9), (15, 18, 16))
     hand = Rounds(data=data, settings=tiny.training(rounds=2, lr=0.3))

@@ -78,6 +78,7 @@ REFUSED: list[tuple[str, Samples, int, dict, str]] = [
     ("domains", SAMPLES, 5, {"attribute": "camera"}, "no attribute 'camera' .*coarse, domain, role"),
     ("natural", SAMPLES, 61, {}, "61 clients, but toy has 60 values of 'role'"),
     ("natural", RARE, 3, {"test_share": 0.5}, "1 of 3 clients get none of the 2 test .*; raise min_samples"),
+    ("dirichlet", RARE, 4, {"sizes": "equal", "test_share": 0.5}, "none of the 1 test .* of toy; use fewer clients"),
     ("pachinko", SAMPLES, 5, {"attribute": "domain"}, "in two values of 'domain'"),
     ("coarse_classes", SAMPLES, 7, {}, "7 clients are not a multiple of the 5 coarse classes"),
     ("coarse_classes", SAMPLES, 15, {"fine": "single"}, "fine = 'single' .* 2, not 3"),

@@ -65,7 +65,8 @@ def test_each_spec_has_its_share_and_what_is_cached_takes_no_time(tiny):
     lines = list(plan_lines(figures))
     assert lines[0].startswith("2 of 3 runs are new (over 10 s here); ")
     assert lines[4].split()[:6] == ["tiny", "2", "1", "about", "10", "s"]
-    assert lines[-1] == "1 of the new runs is of a method and backbone neither timed here nor kept in results/"
+    untimed = "1 of the new runs is of a method and backbone neither timed here nor kept in results/ from a CPU"
+    assert lines[-1] == untimed
     fedavg = make_plan(tiny.workspace(), tiny.compiled(), [of_method(tiny, "fedavg").id])
     assert [astuple(one)[:5] for one in fedavg.specs] == [("more", 1, 1, 10.0, 0), ("tiny", 1, 1, 10.0, 0)]
     assert list(plan_lines(fedavg))[-1] == f"{VISITS:.3g} sample visits"
@@ -215,3 +216,13 @@ def test_what_fits_is_built_once_until_something_else_does(tmp_path, monkeypatch
     assert len(found(project)) == 1
     monkeypatch.setattr(fit, "build", lambda run: None)
     assert not found(project)
+
+
+def test_own_files_that_are_not_there_and_their_size(tmp_path, pfl):
+    text = spec(backbone="mlp").replace("digits", "array_table").replace("iid", "{name: iid, test_share: 0.5}")
+    project = make_project(tmp_path, {"specs/tiny.yaml": text, "specs/digits.yaml": spec()})
+    line = f"pfl: {tmp_path}/data/array_table: not there; put the data there before `pfl run`"
+    assert pfl(tmp_path, "validate")[::2] == (0, f"{line}\n") and plan(project).total.bytes < 300_000
+    project.write("data/array_table/some.csv", "a,label\n" + "0.25,1\n" * 300_000)
+    assert pfl(tmp_path, "validate", "tiny")[::2] == (0, "")
+    assert plan(project).total.bytes > 2_100_000

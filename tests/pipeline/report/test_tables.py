@@ -11,7 +11,7 @@ from support.rounds import rounds_table
 
 from pflcore.artifacts import write_table
 from pflcore.errors import UserError
-from pipeline.report.frame import Value, joined_runs
+from pipeline.report.frame import Value, joined_runs, tidy
 from pipeline.report.legend import facts
 from pipeline.report.printed import format_value, signed
 from pipeline.report.spec_report import SpecReport
@@ -248,6 +248,19 @@ def test_a_cell_of_participants_is_read_from_their_rows(tmp_path):
     results = results_of(made, tmp_path)
     assert [one.obtained.mean for one in results.cells] == [60.0, 70.0, 40.0]
     assert dict(facts(results))["n"] == "1, 2, 3"  # participants, clients, measurements
+
+
+def test_an_axis_named_like_a_column_of_results_keeps_its_labels():
+    rows = rounds_table([(1, 0, 20, 100, 1.0)])
+    more = rows.append_column("model", pa.array(["personal"]))
+    more = pa.concat_tables([more, more.set_column(more.column_names.index("model"), "model", pa.array(["global"]))])
+    labels = [{"model": "small", "run": "A", "nll": "x"}, {"model": "big", "run": "B", "nll": "x"}]
+    made = table([cell(labels[0], ["r0"]), cell(labels[1], ["r1"])], ["model", "run"], ["nll"])
+    both = joined_runs([tidy(made, "r0", 0, rows, {}), tidy(made, "r1", 0, more, {})])
+    columns = ["model (axis)", "run (axis)", "nll (axis)", "run", "seed", "client", "model"]
+    small, big = ["small", "A", "x", "r0", 0, 0], ["big", "B", "x", "r1", 0, 0]
+    wanted = [[*small, "personal"], [*big, "personal"], [*big, "global"]]
+    assert both[columns].to_numpy().tolist() == wanted
 
 
 # Mean over two seeds: by method and what a cell shows. FedPer has no global model; of Local nothing is there.
