@@ -19,6 +19,7 @@ from pflcore.datasets import DATASETS
 from pflcore.methods import METHODS
 from pflcore.partitions import PARTITIONS
 from pflcore.registry import use_study
+from pipeline.compile.seal import study_home
 from pipeline.report import write  # noqa: F401
 from pipeline.running import local  # noqa: F401
 from pipeline.spec.figures import figure_module, figure_names
@@ -31,5 +32,5 @@ for registry in (DATASETS, PARTITIONS, BACKBONES, METHODS, CONDITIONS):
     for name in registry.names():
         with suppress(Exception):
             registry.get(name)
-use_study(cli.study_home())  # a stage does it again, which takes less if the study is the same
+use_study(study_home())  # a stage does it again, which takes less if the study is the same
 gc.freeze()  # forks share the memory of these objects until something writes to it, such as a garbage collection
