@@ -30,6 +30,7 @@ from pflcore.memory import is_memory, memory_limit
 if TYPE_CHECKING:
     from pflcore.engine import Progress
 
+MANY = 200  # stages, from which on it pays to import slow libraries once for all of them
 GIB_PER_RUN = 4  # expected memory of a run on a CPU; it limits the number of processes if `--jobs` is not given
 SEND_EVERY = 0.2  # seconds between two messages about rounds
 DRIVERS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
@@ -82,15 +83,17 @@ class Slot:
 
 
 class LocalPool:
-    """Executes stages of the workspace `root` in slots; `variables` are environment variables of all processes."""
+    """Executes about `expected` stages of the workspace `root` in slots; `variables` are environment variables of all
+    processes."""
 
-    def __init__(self, root: Path, slots: Sequence[Slot], variables: Mapping[str, str]) -> None:
+    def __init__(self, root: Path, slots: Sequence[Slot], variables: Mapping[str, str], expected: int = 0) -> None:
         self.root, self.variables = root, variables
         self.slots = {slot.name: slot for slot in slots}
         self.limits = Counter(slot.name for slot in slots)
         self.running: dict[Connection, tuple[str, str, BaseProcess]] = {}  # address, slot and process
         self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload(["pipeline.running.warm"])
+        libraries = ["pipeline.running.warm_libraries"] if expected >= MANY else []
+        self._context.set_forkserver_preload([*libraries, "pipeline.running.warm"])
         _run_forkserver()  # now, since its imports take seconds, during which this process has other work
 
     @property

@@ -97,7 +97,7 @@ def _bring_up_to_date(request: Request, gpus: list[str] | None) -> Board | None:
         state = "queued" if stale else "cached"
         board.entries[address] = StageState(address, stage.kind, stage.subject, state, expected)  # type: ignore[arg-type]
     if stale:
-        pool = _pool(request, gpus, graph)
+        pool = _pool(request, gpus, graph, len(stale))
         board.places = pool.capacity
         logs = workspace.private / "logs"
         display = Display(board)
@@ -146,11 +146,11 @@ def _explained(graph: Graph, order: list[str], stale: Mapping[str, str], seconds
     return "\n".join([*due.values(), f"{len(due)} of {len(order)} stages are to be done, at most{time}"])
 
 
-def _pool(request: Request, gpus: list[str] | None, graph: Graph) -> LocalPool:
+def _pool(request: Request, gpus: list[str] | None, graph: Graph, expected: int) -> LocalPool:
     root, options = request.workspace.root, request.options
     local = root, slots(options.jobs, gpus, options.per_gpu), {"PATH": executables()}
     if not options.cluster:
-        return LocalPool(*local)
+        return LocalPool(*local, expected)
     from pipeline.running.ray import RayPool
 
     trains = {address: stage for address, stage in graph.stages.items() if stage.kind == "train"}
