@@ -35,7 +35,7 @@ def test_slopes(outputs, inputs, with_bias):
     exact = [tensor.detach().double().requires_grad_() for tensor in given]
     for found, expected in zip(slopes(large_linear, given), slopes(formula, exact), strict=True):
         assert found.dtype == torch.float32
-        torch.testing.assert_close(found.double(), expected, rtol=0, atol=1e-4 * float(expected.abs().max()))
+        torch.testing.assert_close(found.double(), expected, rtol=0, atol=1e-4 * float(expected.detach().abs().max()))
 
 
 def test_a_layer_that_is_not_trained():
