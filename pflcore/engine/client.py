@@ -5,18 +5,21 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from pflcore.client_view import CLASS_WEIGHTS, DATA, PROGRESS
 from pflcore.data.augmentation import Augmentation
 from pflcore.data.federation import FederatedData
 from pflcore.engine.batches import LocalBatches
 from pflcore.engine.dropout import DropoutBits
-from pflcore.engine.forward import Features, Stateless, autocast
+from pflcore.engine.forward import Features, Stateless, Substitute, autocast
+from pflcore.engine.linear import can_be_large, large_linear
 from pflcore.engine.optimizers import learning_rate, make_optimizer
 from pflcore.errors import UserError
 from pflcore.faults import during
@@ -99,6 +102,7 @@ class Trainer:
         self.other_statistics = any(name.rpartition(".")[0] not in norms for name in statistics)
         self.noise = DropoutBits(model, data.example())
         self.seen, self.stateless = Features(model, groups), Stateless(model)
+        self.faster = Substitute({F.linear: large_linear}) if can_be_large(model, data.device) else nullcontext()
         self.feature_layer = method.feature_layer  # kept here, since the method of a part can be a plain `Steps`
         self.task: Task = getattr(model, "task", None) or Task(data.positions, data.is_text)
         self.local = LocalBatches(data.train, training, seed, bool(norms), pace=pace)
@@ -217,7 +221,7 @@ class Trainer:
         """
         if self.resting:
             state = {name: one.clone() if name in self.resting else one for name, one in state.items()}
-        with autocast(self.training.precision, inputs.device), self.seen:
+        with autocast(self.training.precision, inputs.device), self.seen, self.faster:
             logits: Tensor = self.stateless(state, inputs)
             features = self.seen.of_memory() if self.feature_layer == "memory" else self.seen.of_classifier()
         return logits.float(), features.float()

@@ -87,8 +87,9 @@ class Dropout(nn.Module):
         if self.noise.free:
             return F.dropout(x, self.p)
         dropped = min(round(self.p * _LEVELS), _LEVELS - 1)
-        kept = self.noise.take(x.shape) >= dropped - _LEVELS // 2
-        return x * (kept * (_LEVELS / (_LEVELS - dropped))).to(x.dtype)
+        # A byte per element until the backward pass, and one copy of `x`.
+        kept = (self.noise.take(x.shape) >= dropped - _LEVELS // 2).to(torch.int8)
+        return (x * kept).mul_(torch.tensor(_LEVELS / (_LEVELS - dropped), dtype=x.dtype))
 
 
 def _replace(module: nn.Module, noise: DropoutBits) -> list[Dropout]:

@@ -16,8 +16,8 @@ from pflcore.client_view import Rate
 from pflcore.engine.client import Trainer
 from pflcore.engine.executors.attention import fused_attention, has_kernel
 from pflcore.engine.executors.graphs import copy_tree
-from pflcore.engine.executors.linear import split_linear, splits
 from pflcore.engine.forward import Substitute, is_plain
+from pflcore.engine.linear import split_linear, splits
 from pflcore.groups import Tensors
 from pflcore.method import Batch, ClientView, LocalState
 

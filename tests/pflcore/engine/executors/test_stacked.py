@@ -17,11 +17,11 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from pflcore.client_view import CLASS_WEIGHTS
 from pflcore.engine.client import Trainer, balanced
 from pflcore.engine.dropout import DropoutBits
-from pflcore.engine.executors.linear import split_linear
 from pflcore.engine.executors.sequential import Sequential
 from pflcore.engine.executors.stacked import Stacked, can_pad, take_turns
 from pflcore.engine.executors.vectorised import REWRITTEN, vectorisable
 from pflcore.engine.forward import Substitute
+from pflcore.engine.linear import split_linear
 from pflcore.memory import TooLittleMemory
 from pflcore.methods.corrections import FedProx
 from pflcore.methods.simple import FedAvg
