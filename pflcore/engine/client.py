@@ -100,7 +100,7 @@ class Trainer:
         self.noise = DropoutBits(model, data.example())
         self.seen, self.stateless = Features(model, groups), Stateless(model)
         self.feature_layer = method.feature_layer  # kept here, since the method of a part can be a plain `Steps`
-        self.task: Task = getattr(model, "task", None) or Task(data.positions, data.is_text)
+        self.task: Task = getattr(model, "task", None) or Task(data.positions, data.is_text, classes=data.classes)
         self.local = LocalBatches(data.train, training, seed, bool(norms), pace=pace)
         self.resting: frozenset[str] = frozenset()
         self.mask_ids: tuple[int, ...] = ()
