@@ -6,6 +6,7 @@ import numpy as np
 from torch import Tensor
 from torch.nn import functional as F
 
+from pflcore.errors import UserError
 from pflcore.metrics import score_metrics
 
 Measured = tuple[np.ndarray, ...]
@@ -26,6 +27,7 @@ class Task:
     positions: int = 1
     is_text: bool = False
     further: tuple[str, ...] = ()  # names of a score's further numbers: those in :mod:`pflcore.metrics`
+    classes: int = 0  # predictions have at least as many logits
 
     def loss(self, outputs: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
         """Return the loss of a batch, a scalar; `weights` are those of classes, if there are any."""
@@ -33,7 +35,11 @@ class Task:
 
     def measure(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, ...]:
         """Return per sample the correct predictions, the sum of losses (float64), and whether the last prediction is
-        right, of logits (…, classes) and labels (…); for metrics of classes also probabilities (float64) and labels."""
+        right, of logits (…, classes) and labels (…); for metrics of classes also probabilities (float64) and labels.
+        Raises :class:`UserError` for predictions of another shape."""
+        if outputs.shape[:-1] != targets.shape or outputs.shape[-1] < self.classes:
+            wanted = f"{[*targets.shape, self.classes]}: a number for each class"
+            raise UserError(f"predictions have the shape {[*outputs.shape]}; predict() must return {wanted}")
         hits = outputs.argmax(dim=-1) == targets
         losses = F.cross_entropy(outputs.flatten(0, -2), targets.flatten(), reduction="none").double()
         losses = losses.view(targets.shape)

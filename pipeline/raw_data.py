@@ -54,9 +54,9 @@ def _own_folder(root: Path, record: dict[str, Any]) -> Path | None:
 
 def missing_folders(workspace: Workspace, runs: Iterable[Run]) -> list[str]:
     """Return a line for each folder of the user's own files that is not there, though runs have to be made from it."""
-    records = {run.data_id: run.unencoded.record["dataset"] for run in runs}
-    unread = [one for name, one in records.items() if not (workspace.root / dataset_path(name)).is_file()]
-    folders = dict.fromkeys(_own_folder(workspace.root, one) for one in unread)
+    records, root = {run.data_id: run.unencoded.record["dataset"] for run in runs}, workspace.root
+    unread = (one for name, one in records.items() if not (root / dataset_path(name)).is_file())
+    folders = dict.fromkeys(_own_folder(root, one) for one in unread)
     return [f"{one}: not there; put the data there before `pfl run`" for one in folders if one and not one.is_dir()]
 
 

@@ -104,7 +104,7 @@ class Trainer:
         self.seen, self.stateless = Features(model, groups), Stateless(model)
         self.faster = Substitute({F.linear: large_linear}) if can_be_large(model, data.device) else nullcontext()
         self.feature_layer = method.feature_layer  # kept here, since the method of a part can be a plain `Steps`
-        self.task: Task = getattr(model, "task", None) or Task(data.positions, data.is_text)
+        self.task: Task = getattr(model, "task", None) or Task(data.positions, data.is_text, classes=data.classes)
         self.local = LocalBatches(data.train, training, seed, bool(norms), pace=pace)
         self.resting: frozenset[str] = frozenset()
         self.mask_ids: tuple[int, ...] = ()

@@ -19,7 +19,6 @@ from pflcore.engine.executors.sequential import Sequential
 from pflcore.groups import Tensors
 from pflcore.method import Method
 from pflcore.settings import Evaluation
-from pflcore.task import Task
 
 # In measurements, entries are generated for that many clients together, so that a hypernetwork is read less often.
 GENERATED = 16
@@ -49,7 +48,7 @@ class Views:
         self.of = evaluation.views(has_global=has_global)
         self.with_global = has_global and "global" in evaluation.models
         if evaluation.metrics:
-            trainer.task = Task(trainer.data.positions, trainer.data.is_text, evaluation.metrics)
+            trainer.task = replace(trainer.task, further=evaluation.metrics)
         if len(evaluation.views()) > 1:
             self._add_parts(members)
 

@@ -187,8 +187,7 @@ def _samples(run: Run) -> tuple[int, int]:
 
 
 def _sizes(run: Run, workspace: Workspace) -> Iterator[tuple[str, int]]:
-    """Yield the dataset of a run, and what an encoder makes of it, with their bytes; of a user's own numbers, whose
-    shape only the files tell, those of the files."""
+    """Yield the dataset of a run, and what an encoder makes of it, with their bytes: of own numbers, of the files."""
     plain, dataset = run.unencoded, _dataset_of(run)
     size = sum(_samples(plain)) * math.prod(dataset.shape) * (4 if dataset.kind == ARRAYS else 1)
     if not size and isinstance(dataset, OwnFiles) and not run.options("dataset")["stand_in"]:

@@ -50,8 +50,7 @@ SCHEMAS = {
     "selections": pa.schema({"selection": _TEXT, "content": _TEXT}),
 }
 TIDY = ["client", "round", "population", "accuracy", "loss", "train_loss", "correct", "total"]
-_TAKEN = {*TIDY, "run", "last_correct", "precision", *View._fields, *METRICS}
-"""Columns that :func:`tidy` can make; an axis of such a name gets another one, also where a run lacks the column."""
+_TAKEN = {*TIDY, "run", "last_correct", "precision", *View._fields, *METRICS}  # an axis of such a name gets another one
 
 
 @dataclass(frozen=True)

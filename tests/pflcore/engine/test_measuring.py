@@ -19,6 +19,7 @@ from pflcore.engine.client import balanced
 from pflcore.engine.evaluation import join
 from pflcore.engine.state import History
 from pflcore.methods import METHODS
+from pflcore.methods.simple import FedAvg
 from pflcore.settings import Evaluation
 
 CONVNET = backbone("convnet")
@@ -35,6 +36,18 @@ TUNED = [
     *(("fedavg", "norm", {"finetune_epochs": 2, "finetune_groups": one}, "none", ["sequential"]) for one in NORMED),
     ("ditto", "convnet", {"finetune_epochs": 2}, "balanced", ["sequential", "stacked"]),  # its second model
 ]
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("made", [lambda out: out[:, :3], lambda out: out[:1], lambda out: out.argmax(-1)])
+def test_predictions_of_a_wrong_shape_are_refused(made, executor):
+    class Wrong(FedAvg):
+        """Gives too few classes, too few samples, or labels."""
+
+        def predict(self, local, state, inputs):
+            return made(super().predict(local, state, inputs))
+
+    refuses(r"^predictions have the shape \[.*\]; predict\(\) must return \[", run, Wrong(), CONVNET, executor=executor)
 
 
 @pytest.mark.parametrize("name, net, options, weights, executors", TUNED)
