@@ -93,7 +93,7 @@ class LocalPool:
         self.running: dict[Connection, tuple[str, str, BaseProcess]] = {}  # address, slot and process
         self._context = multiprocessing.get_context("forkserver")
         libraries = ["pipeline.running.warm_libraries"] if expected >= MANY else []
-        self._context.set_forkserver_preload([*libraries, "pipeline.running.warm"])
+        self._context.set_forkserver_preload([*libraries, "pipeline.cli", "pipeline.running.warm"])
         _run_forkserver()  # now, since its imports take seconds, during which this process has other work
 
     @property
