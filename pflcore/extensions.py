@@ -147,20 +147,16 @@ def place(path: str | Path) -> str | None:
     return str(path) if path in modules().values() else None
 
 
-def load(one: Extension, what: str) -> None:
-    """Import the module of an entry of the kind `what`. Raises :class:`UserError` with file and line if this fails."""
-    try:
-        importlib.import_module(one.module)
-    except UserError as error:
-        raise UserError(f"{one.origin}: {error}") from error
-    except Exception as error:
-        where, said = one.origin, str(error)
-        if isinstance(error, SyntaxError):
-            said = error.msg
-            if error.filename and place(error.filename):
-                where = f"{place(error.filename)}:{error.lineno}"
-        else:
-            for frame, number in traceback.walk_tb(error.__traceback__):
-                if own := place(frame.f_code.co_filename):
-                    where = f"{own}:{number}"
-        raise UserError(f"{where}: the {what} cannot be imported: {type(error).__name__}: {said}") from error
+def fault(one: Extension, what: str, error: Exception) -> str:
+    """Return file and line, and what is wrong, for an error raised while an entry of the kind `what` was loaded."""
+    where, said = one.origin, str(error)
+    if isinstance(error, SyntaxError):
+        said = error.msg
+        if error.filename and place(error.filename):
+            where = f"{place(error.filename)}:{error.lineno}"
+    for frame, number in traceback.walk_tb(error.__traceback__):
+        if own := place(frame.f_code.co_filename):
+            where = f"{own}:{number}"
+    if isinstance(error, UserError) or where == one.origin:
+        return f"{one.origin}: {error}"
+    return f"{where}: the {what} cannot be imported: {type(error).__name__}: {said}"

@@ -111,22 +111,19 @@ class Registry(Generic[E_]):
     def _load(self, name: str, one: Extension) -> None:
         """Import an entry of a study or a package. Raises :class:`UserError` with the place of any fault in it."""
         try:
-            extensions.load(one, self.kind)
+            importlib.import_module(one.module)
             if name not in self._classes:
                 decorator = f"@{self.package.rpartition('.')[2].upper()}.register"
                 why = f"put {decorator} before its class, or begin the file's name with '_' where it is none"
-                raise UserError(f"{one.origin}: registers no {self.kind}; {why}")
+                raise UserError(f"registers no {self.kind}; {why}")
             cls = self._classes[name]
             describe_options(cls)  # raises for an option of an unsupported type
             if lacking := sorted(getattr(cls, "__abstractmethods__", ())):
-                raise TypeError(f"{cls.__qualname__} does not define {', '.join(lacking)}")
-        except UserError:
-            self._classes.pop(name, None)
-            raise
+                raise UserError(f"{cls.__qualname__} does not define {', '.join(lacking)}")
         except Exception as error:
             self._classes.pop(name, None)
-            del sys.modules[one.module]
-            raise UserError(f"{one.origin}: {error}") from error
+            sys.modules.pop(one.module, None)
+            raise UserError(extensions.fault(one, self.kind, error)) from error
 
 
 def did_you_mean(name: str, known: list[str]) -> str:
