@@ -28,21 +28,12 @@ def table_writer(
     """Yield a writer for an artifact that is written piece by piece; the columns in `plain` are not compressed."""
     header = json.dumps({"schema": schema, **meta}, sort_keys=True, separators=(",", ":"))
     columns = columns.with_metadata({_KEY: header.encode()})
-    leaves = [leaf for field in columns for leaf in _leaves(field.name, field.type)]
+    with pa.BufferOutputStream() as empty:  # only its schema has the Parquet names of nested columns
+        pq.write_table(columns.empty_table(), empty)
+        leaves = [leaf.path for leaf in pq.read_metadata(pa.BufferReader(empty.getvalue())).schema]
     codecs = {leaf: "none" if leaf in plain else "zstd" for leaf in leaves}
     with atomic_path(path) as temporary, pq.ParquetWriter(temporary, columns, compression=codecs) as writer:
         yield writer
-
-
-def _leaves(name: str, kind: pa.DataType) -> Iterator[str]:
-    """Yield the Parquet names of the leaf columns of a column."""
-    if pa.types.is_list(kind):
-        yield from _leaves(f"{name}.list.element", kind.value_type)
-    elif pa.types.is_struct(kind):
-        for part in kind:
-            yield from _leaves(f"{name}.{part.name}", part.type)
-    else:
-        yield name
 
 
 def read_meta(path: Path, schema: str) -> dict[str, Any]:
