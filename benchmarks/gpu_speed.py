@@ -94,7 +94,7 @@ class Slices:
 
     def __init__(self, data: FederatedData, rows: Tensor) -> None:
         own = rows.to(data.device)
-        self.images = data.normalise(data.inputs[own.to(data.inputs.device)].to(data.device))
+        self.images = data.prepare(data.inputs[own.to(data.inputs.device)].to(data.device))
         self.labels = data.labels[own]
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:

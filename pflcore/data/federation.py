@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from pflcore.data.assignment import Assignment
 from pflcore.data.augmentation import Augmentation, add_noise
-from pflcore.data.samples import ARRAYS, TEXT, Samples, chunks, input_shape, kind_of
+from pflcore.data.samples import IMAGES, TEXT, Samples, chunks, input_shape, kind_of
 from pflcore.data.upload import upload
 from pflcore.errors import UserError
 from pflcore.seeds import torch_seed
@@ -217,22 +217,24 @@ class FederatedData:
                 rows, step, inputs = waiting.popleft()
                 yield self._finish(inputs.result().to(self.device, non_blocking=True), rows, round_, step)
 
-    def normalise(self, images: Tensor) -> Tensor:
-        """Return (pixel / 255 − mean) / std of images with pixels 0..255, (value − mean) / std of arrays."""
-        if self.kind == ARRAYS:
-            return (images - self.mean) / self.std
-        return images.float().div_(255).sub_(self.mean).div_(self.std)
+    def prepare(self, samples: Tensor) -> Tensor:
+        """Return model inputs: (pixel / 255 − mean) / std of images with pixels 0..255, scaled to `size` if it is set;
+        (value − mean) / std of arrays; characters as int64."""
+        if self.kind != IMAGES:
+            return samples.long() if self.is_text else (samples - self.mean) / self.std
+        images = samples.float().div_(255).sub_(self.mean).div_(self.std)
+        if not self.size:
+            return images
+        flat = F.interpolate(images.flatten(0, -4), (self.size, self.size), mode="bilinear", align_corners=False)
+        return flat.view(*images.shape[:-2], self.size, self.size)
 
     def _finish(self, inputs: Tensor, rows: Tensor, round_: int, steps: Tensor | None) -> Batch:
         if self.is_text:
-            characters = inputs.long()
+            characters = self.prepare(inputs)
             return Batch(characters[..., :-1], characters[..., 1:])
         if self.augmentation and steps is not None:
             inputs = self.augmentation(inputs, rows, steps.to(self.device), round_)
-        images = self.normalise(inputs)
-        if self.size:
-            flat = F.interpolate(images.flatten(0, -4), (self.size, self.size), mode="bilinear", align_corners=False)
-            images = flat.view(*rows.shape, *flat.shape[1:])
+        images = self.prepare(inputs)
         if self.noise is not None:
             images = add_noise(images, self.noise[rows], rows, torch_seed(self.noise_seed, "noise", round_))
         return Batch(images, self.labels[rows])

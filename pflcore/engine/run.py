@@ -108,11 +108,12 @@ class RunState:
 
     def warmup(self, executor: Sequential) -> None:
         """Run the method's warm-up, if it has one, with all clients that take part in training."""
-        if WARMUP in self.trainer.parts and (done := self._train(executor, 0, self.draws.members, (WARMUP,))):
-            updates, personal, _ = done
-            sent = self.condition.sent(self.draws, 0, updates)
-            self.server = self.method.end_warmup(self._server(0), self.roles, sent)
-            self.personal.update(personal)
+        if WARMUP in self.trainer.parts:
+            with self._until_divergence():
+                updates, personal, _ = self._train(executor, 0, self.draws.members, (WARMUP,))
+                sent = self.condition.sent(self.draws, 0, updates)
+                self.server = self.method.end_warmup(self._server(0), self.roles, sent)
+                self.personal.update(personal)
 
     def advance(self, executor: Sequential) -> float:
         """Run one round; return the mean local loss of its participants, or NaN if it has none or the run diverges.
@@ -121,26 +122,24 @@ class RunState:
         not finite in the measurement after aggregation is a divergence too, but leaves the state after the round.
         """
         round_ = self.round + 1
-        participants = [one for one in self._cohort(round_) if self.condition.attends(self.draws, round_, one)]
-        updates, personal, losses = list[Update](), dict[int, Tensors](), list[float]()
-        if participants:
-            if (done := self._train(executor, round_, participants, self.trainer.order)) is None:
-                return float("nan")
-            updates, personal, losses = done
-        due, trained = self.evaluation.is_due(round_, self.training.rounds), list[Scored]()
-        if due and "after_training" in self.evaluation.moments:
-            with self._measuring():
+        losses = list[float]()
+        with self._until_divergence():
+            participants = [one for one in self._cohort(round_) if self.condition.attends(self.draws, round_, one)]
+            updates, personal = list[Update](), dict[int, Tensors]()
+            if participants:
+                updates, personal, losses = self._train(executor, round_, participants, self.trainer.order)
+            due, trained = self.evaluation.is_due(round_, self.training.rounds), list[Scored]()
+            if due and "after_training" in self.evaluation.moments:
                 jobs = [(one.client, self._trained_state(round_, one, personal[one.client])) for one in updates]
-                trained = self.views.after_training(executor, round_, jobs)
-            if self.diverged:
-                return float("nan")
-        if participants:
-            self._aggregate(round_, updates)
-        self.personal.update(personal)
-        self.round = round_
-        if due:
-            pairs = zip(updates, losses, strict=True)
-            self._measure(executor, trained, {one.client: loss for one, loss in pairs if one.steps})
+                with during("measuring"):
+                    trained = self.views.after_training(executor, round_, jobs)
+            if participants:
+                self._aggregate(round_, updates)
+            self.personal.update(personal)
+            self.round = round_
+            if due:
+                pairs = zip(updates, losses, strict=True)
+                self._measure(executor, trained, {one.client: loss for one, loss in pairs if one.steps})
         return float(np.mean(losses)) if losses and not self.diverged else float("nan")
 
     def _cohort(self, round_: int) -> list[int]:
@@ -161,10 +160,10 @@ class RunState:
 
     def _train(
         self, executor: Sequential, round_: int, clients: Sequence[int], parts: Sequence[int]
-    ) -> tuple[list[Update], dict[int, Tensors], list[float]] | None:
+    ) -> tuple[list[Update], dict[int, Tensors], list[float]]:
         """Train clients in the given parts; each part begins with the state that the one before it ends with. Return
         their updates, personal entries by client, and mean losses over local steps, if there are any without those of
-        extra passes; or None if a client diverged."""
+        extra passes. Raises :class:`Diverged`."""
         trainers = {part: self.trainer.part(part) for part in parts}
         counted = [part for part in parts if not trainers[part].extra] or parts
         summed = dict.fromkeys(clients, 0.0)
@@ -182,20 +181,16 @@ class RunState:
         losses: list[float] = []
         jobs = list(self._states(clients, len(clients)))
         sent = {client: pick(received, exchanged) for client, received in jobs}
-        try:
-            for part in parts[:-1]:
-                jobs = [(one.client, {name: one.model[name] for name in self.carried}) for one in noting(part)]
-            for outcome in noting(parts[-1]):
-                client = outcome.client
-                samples, steps = len(self.data.train[client]), self.trainer.local.steps(round_, client)
-                returned = pick(outcome.model, exchanged)
-                before = self.method.origin(sent[client], returned)
-                updates.append(Update(client, samples, before, returned, steps, changes))
-                personal[client] = pick(outcome.model, self.kept)
-                losses.append(summed[client])
-        except Diverged as diverged:
-            self.diverged = diverged
-            return None
+        for part in parts[:-1]:
+            jobs = [(one.client, {name: one.model[name] for name in self.carried}) for one in noting(part)]
+        for outcome in noting(parts[-1]):
+            client = outcome.client
+            samples, steps = len(self.data.train[client]), self.trainer.local.steps(round_, client)
+            returned = pick(outcome.model, exchanged)
+            before = self.method.origin(sent[client], returned)
+            updates.append(Update(client, samples, before, returned, steps, changes))
+            personal[client] = pick(outcome.model, self.kept)
+            losses.append(summed[client])
         return updates, personal, losses
 
     def _states(self, clients: Sequence[int], at_once: int = GENERATED) -> Iterator[Job]:
@@ -221,28 +216,23 @@ class RunState:
         return replace(self.server, shared={**self.server.shared}, federation=self.federation, round=round_)
 
     @contextmanager
-    def _measuring(self) -> Iterator[None]:
-        """Record a divergence that a measurement in the block raises, for example in tuning."""
+    def _until_divergence(self) -> Iterator[None]:
+        """Record a divergence in the block, which ends the run."""
         try:
-            with during("measuring"):
-                yield
+            yield
         except Diverged as diverged:
             self.diverged = diverged
 
     def _measure(self, executor: Sequential, trained: list[Scored], train_losses: dict[int, float]) -> None:
         """Measure all clients after the round; `trained` are the scores from before aggregation."""
-        scores = list[Scored]()
-        with self._measuring():
+        with during("measuring"):
             states = partial(self._states, range(self.data.clients))
             scores = [*self.views.after_aggregation(executor, self.round, states), *trained]
-        if self.diverged:
-            return
         totals, losses = (np.concatenate(scores)[:, COLUMNS.index(name)] for name in ("total", "loss"))
         lost = np.flatnonzero((~np.isnan(totals) & ~np.isfinite(losses)).any(0))
         if len(lost):  # the last local step can break a model whose loss before the step was finite
-            self.diverged = Diverged(self.round, int(lost[0]))
-        else:
-            self.history.add(self.round, np.concatenate(scores), train_losses)
+            raise Diverged(self.round, int(lost[0]))
+        self.history.add(self.round, np.concatenate(scores), train_losses)
 
     def subject(self, kinds: Sequence[int] | None) -> Subject:
         """Return the run as the input of an analysis."""

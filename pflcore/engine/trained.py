@@ -10,7 +10,6 @@ import torch
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from pflcore.backbones import Backbone
 from pflcore.conditions import Condition
@@ -81,11 +80,7 @@ class ClientModel(nn.Module):
     def prepared(self, samples: Tensor) -> Tensor:
         """Return the network's inputs for samples as in :meth:`predict`."""
         data = self._trainer.data
-        if data.is_text:
-            return samples.to(data.device).long()
-        images = data.normalise(samples.to(data.device))
-        size = data.size
-        return F.interpolate(images, (size, size), mode="bilinear", align_corners=False) if size else images
+        return data.prepare(samples.to(data.device))
 
     def samples(self, split: str = "test") -> tuple[Tensor, Tensor]:
         """Return inputs for :meth:`predict` and labels of a split; raise :class:`UserError` if the client lacks it."""
@@ -160,23 +155,18 @@ class Trained:
             )
             if isinstance(run.trainer.task, Detection):
                 raise UserError("a detector's predictions are boxes: there is no model that gives logits of classes")
-            self._restore(run, client)
+            restore = self._from_checkpoint if isinstance(self.weights, Checkpoint) else self._from_weights
+            if reason := restore(run, client):
+                where = f"{self.weights}: " if isinstance(self.weights, Path) else ""
+                raise UserError(f"{where}weights of another run ({reason})")
             measured = run.subject(None).measured(client)
             with torch.no_grad():
                 return ClientModel(run.trainer, measured, client)
 
-    def _restore(self, run: RunState, client: int) -> None:
-        """Set the run to its state after the last round, as far as this client needs it."""
-        if isinstance(self.weights, Checkpoint):
-            reason = self._from_checkpoint(self.weights, run, client)
-        else:
-            reason = self._from_weights(run, client)
-        if reason:
-            where = f"{self.weights}: " if isinstance(self.weights, Path) else ""
-            raise UserError(f"{where}weights of another run ({reason})")
-
-    def _from_checkpoint(self, checkpoint: Checkpoint, run: RunState, client: int) -> str:
-        """Set the run to a checkpoint's state; return the reason if it does not fit, else ""."""
+    def _from_checkpoint(self, run: RunState, client: int) -> str:
+        """Set the run to a checkpoint's state, as far as a client needs it; return the reason if it does not fit."""
+        checkpoint = self.weights
+        assert isinstance(checkpoint, Checkpoint)
         apart = "personal/", "history/"  # only one client and no measurements are needed
         tensors = {name: tensor for name, tensor in checkpoint.tensors.items() if not name.startswith(apart)}
         for first, rows in strip_prefix("personal/", checkpoint.tensors).items():
@@ -189,7 +179,7 @@ class Trained:
         return reason
 
     def _from_weights(self, run: RunState, client: int) -> str:
-        """Set the run to saved weights; return the reason if they do not fit, else ""."""
+        """Set the run to saved weights, as far as a client needs them; return the reason if they do not fit."""
         mine = f"client.{client}."
         found = self._read(mine)
         own = strip_prefix(mine, found)
