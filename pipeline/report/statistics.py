@@ -2,8 +2,7 @@
 
 The clients of a run share one training, so the sample is the seeds: each gives one number, and a single seed decides
 nothing. Tests are t tests, because sign-flip tests of three seeds cannot reach 5 %. They assume that differences of
-seeds, means over clients and samples, are about normal. Functions import SciPy; `scipy.stats` takes longer than most
-reports, and its t tests take a millisecond each.
+seeds, means over clients and samples, are about normal. Functions import SciPy, which takes longer than most reports.
 """
 
 from __future__ import annotations
@@ -87,10 +86,9 @@ def half_interval(seeds: Sequence[float], deviation: float = 0.0) -> float:
     # Values of seeds that are equal up to the last digit differ by rounding, so their spread is unknown.
     if len(seeds) < 2 or max(seeds) - min(seeds) <= 1e-9 * max(map(abs, seeds)):
         return math.inf
-    from scipy import special
+    from scipy import stats
 
-    error = np.std(seeds, ddof=1) / math.sqrt(len(seeds))
-    return math.hypot(float(special.stdtrit(len(seeds) - 1, 1 - LEVEL / 2) * error), printed)
+    return math.hypot(float(stats.t.ppf(1 - LEVEL / 2, len(seeds) - 1) * stats.sem(seeds)), printed)
 
 
 def beside_published(seeds: Sequence[float], published: float, deviation: float | None) -> tuple[str, float | None]:
@@ -109,10 +107,9 @@ def compare(differences: Array, margin: float = 0.0) -> Effect:
     reach = half_interval(seeds) if n else math.inf
     if math.isinf(reach):
         return Effect(mean + margin, n=n, seeds=seeds)
-    from scipy import special
+    from scipy import stats
 
-    variance = float(((shifted - mean) ** 2).mean()) * (n / (n - 1))
-    p = float(2 * special.stdtr(n - 1, -abs(mean / math.sqrt(variance / n))))
+    p = float(stats.ttest_1samp(shifted, 0.0).pvalue)
     return Effect(mean + margin, mean - reach + margin, mean + reach + margin, p, n, seeds)
 
 
@@ -187,14 +184,14 @@ def moderated_ps(effects: Sequence[Effect]) -> list[float]:
     ps = [one.p for one in effects]
     if len(known) < 3:
         return ps
-    from scipy import special
+    from scipy import stats
 
     n = np.array([effects[at].n for at in known], dtype=np.float64)
     differences = np.array([effects[at].difference for at in known])
     own = np.array([np.std(effects[at].seeds, ddof=1) ** 2 for at in known])
     moved, degrees = moderated(own, n - 1)
     t = np.abs(differences) / np.sqrt(np.maximum(own, moved) / n)
-    for at, p in zip(known, 2 * special.stdtr(degrees, -t), strict=True):
+    for at, p in zip(known, 2 * stats.t.sf(t, degrees), strict=True):
         ps[at] = float(p)
     return ps
 

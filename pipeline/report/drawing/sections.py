@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 from urllib.parse import quote
 
 import matplotlib.style
@@ -122,7 +121,7 @@ class Section:
         data: The numbers unrounded, for ``<name>.csv``.
         name: Name of its files, and of a figure in the spec; building a report sets name and title.
         results: Whether it begins with the table of results.
-        claims: Judgements on claims.
+        claims: Judgements on claims, which only templates read.
         items: Lines with the address of a page without suffix, or "".
         folded: The text that opens a table which is not shown at once.
     """
@@ -135,7 +134,7 @@ class Section:
     title: str = ""
     results: bool = False
     facts: Sequence[tuple[str, str]] = ()
-    claims: Sequence[Any] = ()
+    claims: Sequence[object] = ()
     items: Sequence[tuple[str, str]] = ()
     folded: str = ""
     note: str = ""
