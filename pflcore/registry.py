@@ -29,6 +29,7 @@ KINDS: dict[str, tuple[str, str]] = {
     "analysis": ("pflcore.analyses", "ANALYSES"),
 }
 _ROOT = Path(__file__).parent
+_LISTED = 50  # names in an error message
 _NAMED = re.compile(r'^@[A-Z]+\.register\nclass(?:.*\n)*?    name = "(\w+)"$', re.MULTILINE)
 
 
@@ -127,10 +128,11 @@ class Registry(Generic[E_]):
 
 
 def did_you_mean(name: str, known: list[str]) -> str:
-    """Return the end of an error message: the nearest known name, or all known names if none is near."""
+    """Return the end of an error message: the nearest known name, or known names if none is near."""
     if near := difflib.get_close_matches(str(name), known, n=1, cutoff=0.6):
         return f"; did you mean {near[0]!r}?"
-    return f"; known: {', '.join(known)}" if known else ""
+    more = f" and {len(known) - _LISTED} more" if len(known) > _LISTED else ""
+    return f"; known: {', '.join(known[:_LISTED])}{more}" if known else ""
 
 
 def use_study(home: Path) -> None:

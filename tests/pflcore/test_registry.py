@@ -60,6 +60,11 @@ def test_an_unknown_name_comes_with_its_nearest(kind):
     assert did_you_mean("xyz", []) == ""
 
 
+def test_a_message_lists_fifty_names():
+    names = [f"spec{number}" for number in range(53)]
+    assert did_you_mean("~", names) == f"; known: {', '.join(names[:50])} and 3 more"
+
+
 def test_two_classes_of_one_name():
     METHODS.get("fedavg")
     with pytest.raises(TypeError, match=r"^pflcore\.methods\.simple: two classes are called 'fedavg'; beside others"):
