@@ -15,7 +15,7 @@ from pflcore.options import option
 from pflcore.registry import Entry
 from pflcore.seeds import generator
 
-# Rows that are dealt separately with the same shares: training and test samples, or all samples as one.
+# Rows that are assigned separately with the same shares: training and test samples, or all samples as one.
 Sides = Sequence[Rows]
 
 
@@ -51,16 +51,16 @@ class Partition(Entry, ABC):
     def split(self, samples: Samples, sides: Sides, clients: int, rng: np.random.Generator) -> Rows:
         """Return the client of each sample, or -1 to leave it out: int64 [n].
 
-        All `sides` are dealt with the same shares. `rng` is the only source of randomness. Raises :class:`UserError` if
-        the scheme does not support this number of clients.
+        All `sides` get the same shares. `rng` is the only source of randomness. Raises :class:`UserError` if the scheme
+        does not support this number of clients.
         """
 
-    def dealt(self, samples: Samples, clients: int, seed: int) -> Assignment | None:
+    def fixed(self, samples: Samples, clients: int, seed: int) -> Assignment | None:
         """Return the assignment of a scheme that draws nothing; else None, and :meth:`split` chooses the clients."""
         return None
 
     def novel(self, samples: Samples, clients: int, seed: int) -> set[int]:
-        """Return the clients that never train, drawn and named. Raises :class:`UserError` if there are not as many."""
+        """Return the clients that never train, drawn and named. Raises :class:`UserError` if one does not exist."""
         if outside := [client for client in self.novel_clients if client >= clients]:
             message = f"there is no client {outside[0]}; the {clients} clients are counted from 0"
             raise UserError(f"partition {self.name!r}: novel_clients: {message}")
@@ -73,19 +73,19 @@ class Partition(Entry, ABC):
 
 
 def partition(scheme: Partition, samples: Samples, clients: int, seed: int) -> Assignment:
-    """Return the assignment of `samples` by `scheme`. Raises :class:`UserError` if a client gets none on some side."""
+    """Return the assignment of `samples` by `scheme`. Raises :class:`UserError` if a client gets none on a side."""
+    where = f"partition {scheme.name!r}"
     if clients < 1:
-        raise UserError(f"partition {scheme.name!r}: clients = {clients} must be at least 1")
-    if (dealt := scheme.dealt(samples, clients, seed)) is not None:
-        return dealt
+        raise UserError(f"{where}: clients = {clients} must be at least 1")
+    if (fixed := scheme.fixed(samples, clients, seed)) is not None:
+        return fixed
     pooled = scheme.test_share is not None
     if not pooled and samples.train.all():
-        raise UserError(
-            f"partition {scheme.name!r}: {samples.name} has no test samples of its own; set the partition's test_share"
-        )
+        advice = "set the partition's test_share"
+        raise UserError(f"{where}: {samples.name} has no test samples of its own; {advice}")
     noise = scheme.noise(clients, seed)
     if noise and not samples.is_images:
-        raise UserError(f"partition {scheme.name!r}: its noise is of images; {samples.name} has {samples.kind}")
+        raise UserError(f"{where}: its noise is of images; {samples.name} has {samples.kind}")
     sides = [np.arange(len(samples))] if pooled else [np.flatnonzero(samples.train), np.flatnonzero(~samples.train)]
     owners = scheme.split(samples, sides, clients, generator(seed, "partition"))
     owners = _checked_owners(scheme.name, owners, len(samples), clients)
@@ -104,33 +104,30 @@ def partition(scheme: Partition, samples: Samples, clients: int, seed: int) -> A
         parts["training"] = train
     if scheme.train_limit is not None or scheme.train_share < 1:
         owners = _limit(scheme, owners, train, clients, generator(seed, "partition limit"))
-    for side, rows in parts.items():
-        held = np.bincount(owners[rows & (owners >= 0)], minlength=clients)
-        if not held.all():
-            has_least = hasattr(scheme, "min_samples") and getattr(scheme, "sizes", None) != "equal"
-            advice = "raise min_samples or use fewer clients" if has_least else "use fewer clients"
-            raise UserError(
-                f"partition {scheme.name!r}: {int((held == 0).sum()):,} of {clients:,} clients get none of the "
-                f"{int(held.sum()):,} {side} samples of {samples.name}; {advice}"
-            )
-    novel = tuple(sorted(scheme.novel(samples, clients, seed)))
-    dealt_rows, split = np.flatnonzero(owners >= 0), np.argmax(list(parts.values()), axis=0)
-    more = {"own_split": pooled, "novel": novel, "noise": noise}
-    return Assignment.of(dealt_rows, owners[dealt_rows], split[dealt_rows], clients, scheme.name, seed, **more)
+    for side, mask in parts.items():
+        counts = np.bincount(owners[mask & (owners >= 0)], minlength=clients)
+        if not counts.all():
+            has_minimum = hasattr(scheme, "min_samples") and getattr(scheme, "sizes", None) != "equal"
+            advice = "raise min_samples or use fewer clients" if has_minimum else "use fewer clients"
+            problem = f"{int((counts == 0).sum()):,} of {clients:,} clients get none"
+            total = f"the {int(counts.sum()):,} {side} samples of {samples.name}"
+            raise UserError(f"{where}: {problem} of {total}; {advice}")
+    rows, split = np.flatnonzero(owners >= 0), np.argmax(list(parts.values()), axis=0)
+    fields = {"own_split": pooled, "novel": tuple(sorted(scheme.novel(samples, clients, seed))), "noise": noise}
+    return Assignment.from_rows(rows, owners[rows], split[rows], clients, scheme.name, seed, **fields)
 
 
 def _checked_owners(name: str, owners: object, samples: int, clients: int) -> Rows:
-    """Return what a split gives: the client of each sample, or -1. Raises :class:`UserError` for anything else."""
+    """Return the result of a split, the client of each sample or -1. Raises :class:`UserError` for anything else."""
     array = owners if isinstance(owners, np.ndarray) else np.empty(0, object)
     if array.dtype.kind not in "iu" or array.shape != (samples,):
-        found = f"{array.dtype} of shape {array.shape}" if array is owners else type(owners).__name__
-        raise UserError(
-            f"partition {name!r}: split must return an integer for each of {samples:,} samples, not {found}"
-        )
+        actual = f"{array.dtype} of shape {array.shape}" if array is owners else type(owners).__name__
+        expected = f"an integer for each of {samples:,} samples"
+        raise UserError(f"partition {name!r}: split must return {expected}, not {actual}")
     outside = array[(array < -1) | (array >= clients)]
     if len(outside):
-        known = f"the {clients} clients are counted from 0, and -1 leaves a sample out"
-        raise UserError(f"partition {name!r}: split returned client {outside[0]}; {known}")
+        advice = f"the {clients} clients are counted from 0, and -1 leaves a sample out"
+        raise UserError(f"partition {name!r}: split returned client {outside[0]}; {advice}")
     return array.astype(np.int64)
 
 
@@ -170,9 +167,9 @@ def last_share(owners: Rows, among: Mask, share: float) -> Mask:
     rows = np.flatnonzero(among)
     rows = rows[np.argsort(owners[rows], kind="stable")]
     _, position, counts = np.unique(owners[rows], return_inverse=True, return_counts=True)
-    left = np.cumsum(counts)[position] - np.arange(len(rows))  # of the owner's rows, from this one on
+    remaining = np.cumsum(counts)[position] - np.arange(len(rows))  # of the owner's rows, from this one on
     last = np.zeros(len(owners), np.bool_)
-    last[rows] = left <= _sizes(counts, share)[position]
+    last[rows] = remaining <= _sizes(counts, share)[position]
     return last
 
 
@@ -185,13 +182,13 @@ def _sizes(counts: Rows, share: float) -> Rows:
 def _limit(scheme: Partition, owners: Rows, train: Mask, clients: int, rng: np.random.Generator) -> Rows:
     """Return `owners` without training samples above the limit or share; a smaller limit keeps part of a larger one."""
     rows = np.flatnonzero(train & (owners >= 0))
-    held = np.bincount(owners[rows], minlength=clients)
-    most = np.maximum(np.minimum(held, 1), np.floor(held * scheme.train_share + 0.5).astype(np.int64))
+    counts = np.bincount(owners[rows], minlength=clients)
+    limits = np.maximum(np.minimum(counts, 1), np.floor(counts * scheme.train_share + 0.5).astype(np.int64))
     if scheme.train_limit is not None:
-        most = np.minimum(most, scheme.train_limit)
-    kept = owners.copy()
-    kept[rows[_rank(owners[rows], clients, rng) >= most[owners[rows]]]] = -1
-    return kept
+        limits = np.minimum(limits, scheme.train_limit)
+    limited = owners.copy()
+    limited[rows[_rank(owners[rows], clients, rng) >= limits[owners[rows]]]] = -1
+    return limited
 
 
 def _rank(groups: Rows, count: int, rng: np.random.Generator) -> Rows:

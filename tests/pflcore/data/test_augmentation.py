@@ -7,7 +7,7 @@ import torch
 from support.tiny import TEXT, backbone, federation, method, run, training
 from torch.nn import functional as F
 
-from pflcore.data.augmentation import Augmentation, moved, rotated
+from pflcore.data.augmentation import Augmentation, crop_and_flip, rotate
 from pflcore.data.federation import FederatedData
 from pflcore.errors import UserError
 
@@ -36,7 +36,7 @@ def test_crops_are_windows_of_the_padded_image_each_as_often():
     windows = [padded[:, top : top + 6, left : left + 6] for top in range(3) for left in range(3)]
     counts = [int((made == window).flatten(1).all(1).sum()) for window in windows]
     assert sum(counts) == 5000 and max(abs(count - 5000 / 9) for count in counts) < 4 * (5000 * 8 / 81) ** 0.5
-    made = moved(IMAGES, torch.tensor([1, -2]), torch.tensor([-1, 2]), torch.tensor([True, False]))
+    made = crop_and_flip(IMAGES, torch.tensor([1, -2]), torch.tensor([-1, 2]), torch.tensor([True, False]))
     padded = F.pad(IMAGES, (2, 2, 2, 2))
     assert torch.equal(made[0], torch.flip(padded[0, :, 3:9, 1:7], (-1,)))  # mirrored after it is cut
     assert torch.equal(made[1], padded[1, :, 0:6, 4:10])
@@ -44,7 +44,7 @@ def test_crops_are_windows_of_the_padded_image_each_as_often():
 
 def test_turns_are_pytorchs_and_angles_are_within_bounds_and_spread():
     for quarters in (1, 2, 3):
-        turned = rotated(IMAGES.float(), torch.full((2,), 90.0 * quarters))
+        turned = rotate(IMAGES.float(), torch.full((2,), 90.0 * quarters))
         torch.testing.assert_close(turned, torch.rot90(IMAGES.float(), quarters, (-2, -1)), atol=1e-3, rtol=0)
     line = torch.zeros(300, 1, 33, 33, dtype=torch.uint8)
     line[:, :, 16, 26] = 200  # ten pixels to the right of the centre

@@ -40,7 +40,7 @@ ARRAYS = dataclasses.replace(IMAGES, inputs=FLOATS.reshape(12, 2, 5), mean=(), s
 WHOLE = dataclasses.replace(IMAGES, attributes={"domain": DOMAIN}, boxes=BOXES, size=8)
 OWNERS = np.array([0, 0, 2, 2, -1, 2, 0, 0, 2, 2, 0, 2])
 ROWS = np.flatnonzero(OWNERS >= 0)
-ASSIGNMENT = Assignment.of(ROWS, OWNERS[ROWS], (~IMAGES.train[ROWS]).astype(int), 3, "toy", 7)
+ASSIGNMENT = Assignment.from_rows(ROWS, OWNERS[ROWS], (~IMAGES.train[ROWS]).astype(int), 3, "toy", 7)
 
 
 SHAPES = [(IMAGES, (3, 4, 5)), (WHOLE, (3, 8, 8)), (TEXTS, (5,)), (ARRAYS, (2, 5))]

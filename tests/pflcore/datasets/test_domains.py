@@ -57,7 +57,7 @@ def test_official_facts():
     everything = DomainNet(classes_used="all")
     assert (Office31().classes, OfficeHome().classes, everything.classes) == (31, 65, 345)
     assert set(DomainNet().class_names) < set(everything.class_names)
-    assert DomainNet(lists="fedbn", first=105).about == (630, 4_573)
+    assert DomainNet(lists="fedbn", first=105).estimated_counts == (630, 4_573)
     for dataset in (Office31(), OfficeHome(), DomainNet(), everything):
         assert list(dataset.class_names) == sorted(set(dataset.class_names))
     for options, option in (({"lists": "fedbn", "classes_used": "all"}, "classes_used"), ({"first": 105}, "lists")):
@@ -73,7 +73,7 @@ def test_archives_and_what_they_unpack_to(folder, monkeypatch, cls):
         if cls is not OfficeHome or number < 2:
             write_files(folder.parent / str(number), unpacked)
             assert_every_image(dataset, folder.parent / str(number), ", ".join(f"folder {one}" for one in cls.domains))
-    assert not dataset.found(folder)
+    assert not dataset.available(folder)
     for source, domains, _ in cls.archives:
         start = "" if len(names) == 1 else domains
         own = {path: files[path] for path in reversed(files) if path.startswith(start)}  # in an order that nobody chose
@@ -81,7 +81,7 @@ def test_archives_and_what_they_unpack_to(folder, monkeypatch, cls):
     message = failure(dataset, folder)
     assert ": md5 is " in message and cls.archives[0].source.digest in message
     trust(monkeypatch)
-    assert dataset.found(folder)
+    assert dataset.available(folder)
     assert_every_image(dataset, folder, ", ".join(names))
     # What is incomplete.
     for name in names:

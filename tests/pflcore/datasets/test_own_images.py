@@ -41,7 +41,7 @@ def test_folders_of_classes_splits_and_domains(folder):
     assert own(channels=1).load(folder).shape == (1, SIZE, SIZE)
     write_files(folder.parent / "flowers" / "small", SPLIT | {"train/a/3.png": grey(9)})
     dataset = own(path="flowers/small", layout="split/class")
-    assert dataset.found(folder) and not own(path="flowers/large").found(folder)
+    assert dataset.available(folder) and not own(path="flowers/large").available(folder)
     samples = dataset.load(folder)
     assert samples.train.tolist() == [False] * 4 + [True] * 5
     assert samples.labels.tolist() == [0, 0, 1, 1, 0, 0, 0, 1, 1] and samples.source.startswith(

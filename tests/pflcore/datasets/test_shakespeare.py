@@ -93,13 +93,13 @@ SAID |= {f"{ERRORS}DUKE": ["Merchant of Syracuse;", "A hall", "Again."]}
 
 @pytest.mark.parametrize("name", [ZIP, "100.txt"])
 def test_the_complete_works(folder, tmp_path, monkeypatch, name):
-    assert not create().found(folder) and "get it from https://" in failure(create(), folder)
+    assert not create().available(folder) and "get it from https://" in failure(create(), folder)
     if name == ZIP:
         write_zip(folder / ZIP, {"100.txt": OLD.replace("\n", "\r\n"), "picture.gif": "x"})
     else:
         (folder / name).write_bytes(b"\xef\xbb\xbf" + OLD.encode())
     samples = create(chunk_len=5).load(folder)
-    assert create().found(folder) and samples.source == (f"{ZIP}/100.txt" if name == ZIP else name)
+    assert create().available(folder) and samples.source == (f"{ZIP}/100.txt" if name == ZIP else name)
     assert samples.class_names == tuple(string.printable) and samples.shape == (5,)
     assert samples.attributes["role"].names == (*SAID,)  # in the order of the text
     for role, lines in SAID.items():
@@ -156,7 +156,7 @@ def test_speeches(folder, monkeypatch):
     speeches += "MENENIUS:\n\nFirst Citizen:\nFirst, you know\n"
     (folder / "mine.txt").write_bytes(speeches.replace("\n", "\r\n").encode())
     dataset, tiny = create(source="speakers", file="mine.txt", chunk_len=14), create(source="speakers", chunk_len=3)
-    assert dataset.found(folder) and not tiny.found(folder)
+    assert dataset.available(folder) and not tiny.available(folder)
     samples = dataset.load(folder)
     assert samples.attributes["role"].names == ("First Citizen",) and samples.source == "mine.txt"
     assert texts(samples, train=False) == ["First, you know"]

@@ -105,7 +105,7 @@ def test_every_form(folder, monkeypatch, name, options, write, source, hashed):
     np.testing.assert_array_equal(samples.inputs, pixels.reshape(len(pixels), *dataset.original))
     assert samples.labels.tolist() == labels[0] + labels[1] and samples.class_names == dataset.class_names
     assert samples.train.tolist() == [True] * len(labels[0]) + [False] * len(labels[1]) and samples.source == source
-    assert samples.inputs.flags.writeable and dataset.found(folder) and [*folder.rglob("*")] == before
+    assert samples.inputs.flags.writeable and dataset.available(folder) and [*folder.rglob("*")] == before
     if name == "cifar100":
         assert samples.attributes["coarse"].values.tolist() == COARSE[0] + COARSE[1]
 
@@ -139,7 +139,7 @@ def test_svhns_extra_images_and_lines_of_usps(folder, monkeypatch):
     assert small_images.Svhn.extra_images == 531_131
     monkeypatch.setattr(small_images.Svhn, "extra_images", TEST)
     made.write_svhn(folder)
-    assert create("svhn").found(folder) and not create("svhn", extra=True).found(folder)
+    assert create("svhn").available(folder) and not create("svhn", extra=True).available(folder)
     assert "extra_32x32.mat" in failure(create("svhn", extra=True), folder)
     made.write_matlab(folder / "extra_32x32.mat", 1)
     samples = create("svhn", extra=True).load(folder)
@@ -258,7 +258,7 @@ def test_fedbns_own_files(folder, monkeypatch):
         write_zip(folder / "digit_dataset.zip", {f"{root}{name}": data for name, data in files.items()})
         dataset = create(source="fedbn", parts_used=parts, domain_list=("USPS", *DOMAINS[:2], *DOMAINS[3:]))
         samples = dataset.load(folder)
-        assert dataset.found(folder) and samples.source == f"FedBN's files, {parts} of 10 for training"
+        assert dataset.available(folder) and samples.source == f"FedBN's files, {parts} of 10 for training"
         used = [(domain, part) for domain in (2, 0, 1, 3, 4) for part in (*range(parts), 10)]
         np.testing.assert_array_equal(samples.inputs, np.concatenate([scaled(held[one][0]) for one in used]))
         assert samples.labels.tolist() == np.concatenate([held[one][1] for one in used]).tolist()

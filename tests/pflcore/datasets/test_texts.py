@@ -79,7 +79,7 @@ def test_texts_are_refused(tmp_path, load, stand_in, monkeypatch):
     TABLE.to_csv(tmp_path / "a.csv", index=False)
     for options, words in WRONG:
         assert words in line_of(load, **options)
-    monkeypatch.setattr("pflcore.datasets.own_texts.find_spec", lambda _: None)
+    monkeypatch.setattr("pflcore.datasets.user_texts.find_spec", lambda _: None)
     assert line_of(load).endswith("needs sentence-transformers; pip install 'pfl-pipeline[text]'")
 
 

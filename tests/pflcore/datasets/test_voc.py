@@ -63,7 +63,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def assert_complete(dataset, folder, source):
-    assert dataset.found(folder)
+    assert dataset.available(folder)
     samples = dataset.load(folder)
     assert samples.inputs.shape == (5, 3, SIZE, SIZE) and samples.shape == dataset.shape
     np.testing.assert_allclose(samples.inputs.mean((1, 2, 3)), [90, 50, 70, 10, 20], atol=2)
@@ -106,9 +106,9 @@ def test_voc_detection_trains_on_both_years(folder, monkeypatch):
     monkeypatch.setattr(VocDetection, "counts", (4, 1))
     both, dataset = folder.parent / "voc_detection", VocDetection(size=SIZE)
     write_files(folder, ARCHIVES[TRAINVAL] | ARCHIVES[TEST])
-    assert not dataset.found(both)
+    assert not dataset.available(both)
     write_files(folder.parent / "voc2012", files_of("VOCdevkit/VOC2012", train=["000002"], val=["000001"]))
-    assert dataset.found(both) and [part.what for part in dataset.data_files(both)] == [
+    assert dataset.available(both) and [part.description for part in dataset.data_files(both)] == [
         TRAINVAL,
         "VOCtrainval_11-May-2012.tar",
     ]

@@ -13,7 +13,7 @@ from pflcore.data.assignment_files import read_assignment, write_assignment
 from pflcore.data.federation import FederatedData
 from pflcore.data.noise import Noise
 from pflcore.data.samples import Attribute, Samples
-from pflcore.partitions import PARTITIONS, _deal, partition
+from pflcore.partitions import PARTITIONS, _assign, partition
 
 WHOLE = dataclasses.replace(SAMPLES, train=np.ones(len(SAMPLES), np.bool_))
 # Labels and coarse labels as in CIFAR-100, 500 and 100 images of each class, with one pixel each.
@@ -96,7 +96,7 @@ def test_novel_clients_are_drawn_named_or_those_of_a_domain():
 
 
 def test_what_a_scheme_cannot_do(monkeypatch):
-    monkeypatch.setattr(_deal, "WORK", 1)  # as few draws as there may be
+    monkeypatch.setattr(_assign, "WORK", 1)  # as few draws as there may be
     for name, samples, clients, options, words in REFUSED:
         refuses(rf"^[^\n]*{name}[^\n]*{words}", make, name, samples, clients, **options)
 
@@ -200,7 +200,7 @@ def test_drawing_all_at_once_is_drawing_one_by_one():
 
     slow = np.array([one_by_one(np.random.default_rng(seed)) for seed in range(1000)])
     streams = map(np.random.default_rng, range(1000, 2000))
-    fast = np.array([_deal.draw_counts(supply, mixes, groups, rng) for rng in streams])
+    fast = np.array([_assign.draw_counts(supply, mixes, groups, rng) for rng in streams])
     for client, label in np.ndindex(2, 4):
         times = np.array([np.bincount(one[:, client, label], minlength=7) for one in (slow, fast)])
         times = times[:, times.sum(0) > 40]
