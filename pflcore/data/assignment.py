@@ -62,14 +62,12 @@ class Assignment:
             train = [np.sort(np.concatenate(pair)) for pair in zip(train, self.validation, strict=True)]
         return [np.concatenate(pair) for pair in zip(train, self.test, strict=True)]
 
-    def check(self, count: int, train: Mask) -> None:
-        """Check the rows against a dataset of `count` samples, whose training samples are `train`, bool [count].
+    def check(self, train: Mask) -> None:
+        """Check the rows against a dataset, given the mask of its training samples.
 
         Raises :class:`UserError` for a row outside it, assigned twice or, unless :attr:`own_split`, on the wrong side.
         """
-        where = f"partition {self.scheme!r}"
-        if len(train) != count:
-            raise UserError(f"{where}: the mask has {len(train)} entries for {count} samples")
+        where, count = f"partition {self.scheme!r}", len(train)
         for split, parts in self.sides().items():
             rows, owners = flat_rows(parts), flat_owners(parts)
             checks = [((rows < 0) | (rows >= count), f"is outside the dataset of {count} samples")]

@@ -70,16 +70,11 @@ def add_noise(images: Tensor, std: Tensor, rows: Tensor, key: int) -> Tensor:
 
     With the same key, a row of the dataset always gets the same noise.
     """
-    noise = normals(rows, images.shape[-3:].numel(), key).view_as(images)
-    return (images + noise * std[..., None, None, None]).clamp_(0, 255)
-
-
-def normals(rows: Tensor, count: int, key: int) -> Tensor:
-    """Return standard normal numbers, float32 [..., count], each a function of (key, row, position) only."""
-    bits = _hash(rows, count, key)
+    bits = _hash(rows, images.shape[-3:].numel(), key)
     # The Box-Muller transform of two 24-bit numbers; the first is never 0.
     first, second = ((bits & 0xFFFFFF).float() + 1) / 2**24, ((bits >> 24) & 0xFFFFFF).float() / 2**24
-    return (-2 * first.log()).sqrt_() * (2 * math.pi * second).cos_()
+    noise = (-2 * first.log()).sqrt_() * (2 * math.pi * second).cos_()
+    return (images + noise.view_as(images) * std[..., None, None, None]).clamp_(0, 255)
 
 
 def _hash(ids: Tensor, count: int, key: int) -> Tensor:

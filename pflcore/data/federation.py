@@ -65,7 +65,7 @@ class FederatedData:
     @classmethod
     def from_samples(cls, samples: Samples, assignment: Assignment, device: torch.device) -> FederatedData:
         """Return the data for training on `device`. Noise that is fixed per sample changes `samples` in place."""
-        assignment.check(len(samples), samples.train)
+        assignment.check(samples.train)
         if noise := assignment.noise:
             noise.add_to_pixels(samples.inputs, assignment.rows())
         _check_nonempty("validation", assignment.validation)
@@ -73,9 +73,7 @@ class FederatedData:
         if samples.standardise:
             parts = [rows for client, rows in enumerate(assignment.train) if client not in assignment.novel]
             mean, std = standardisation(samples.inputs, np.concatenate(parts))
-        row_stds = None
-        if noise and noise.released:
-            row_stds = torch.from_numpy(noise.row_stds(len(samples), assignment.rows())).to(device)
+        row_stds = noise.row_stds(len(samples), assignment.rows()) if noise and noise.released else None
         return cls.from_arrays(
             samples.inputs,
             samples.labels,
@@ -89,7 +87,7 @@ class FederatedData:
             novel=frozenset(assignment.novel),
             validation=[torch.from_numpy(rows) for rows in assignment.validation],
             boxes=torch.from_numpy(samples.boxes.padded()).to(device) if samples.boxes else None,
-            noise=row_stds,
+            noise=None if row_stds is None else torch.from_numpy(row_stds).to(device),
             noise_seed=noise.seed if noise else 0,
         )
 

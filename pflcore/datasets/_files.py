@@ -61,7 +61,7 @@ class Files:
             raise UserError(f"{self.where}: {name} is missing; put the complete data there")
         return self.readers[name]()
 
-    def named(self, name: str) -> tuple[str, Read]:
+    def reader(self, name: str) -> tuple[str, Read]:
         """Return the path of a file for messages, and a function that reads it."""
         return f"{self.where}/{name}", partial(self.read, name)
 

@@ -83,7 +83,7 @@ class MnistM(Dataset):
                 with reading(f"{files.where}/mnist_m_{split}_labels.txt"):
                     words = files.read(f"mnist_m_{split}_labels.txt").decode().split()
                     labels.append(np.array(words[1::2], np.int64))
-                    images += [files.named(f"mnist_m_{split}/{name}") for name in words[::2]]
+                    images += [files.reader(f"mnist_m_{split}/{name}") for name in words[::2]]
             pixels = decode_images(
                 images, DecodeOptions(self.original, formats=("PNG",)), f"decoding {self.name}"
             ).pixels
@@ -94,7 +94,7 @@ class MnistM(Dataset):
         photos: dict[str, list[Bytes]] = {split: [] for split in SPLITS}
         with self.open(folder, [_BSDS], _PHOTOS, SPLITS) as (files, place):
             for name in sorted(files.readers):
-                where, read = files.named(name)
+                where, read = files.reader(name)
                 if name.endswith(".jpg"):
                     with reading(where), Image.open(io.BytesIO(read()), formats=("JPEG",)) as image:
                         photos[name.split("/")[0]].append(np.asarray(image.convert("RGB")).transpose(2, 0, 1))
@@ -256,7 +256,7 @@ class Digits5(Dataset):
                 inside, shape, _ = PUBLISHED[domain]
                 for pickled in (*(f"partitions/train_part{part}.pkl" for part in range(self.parts_used)), "test.pkl"):
                     path = f"{inside}/{pickled}"  # in any folder of the archive
-                    where, read = files.named(next((n for n in files.readers if f"/{n}".endswith(f"/{path}")), path))
+                    where, read = files.reader(next((n for n in files.readers if f"/{n}".endswith(f"/{path}")), path))
                     with reading(where):
                         images, labels = load_pickle(read(), where)
                         if images.dtype != np.uint8:

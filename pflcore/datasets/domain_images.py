@@ -99,7 +99,7 @@ class DomainImages(Dataset):
             for name in files.readers:
                 path = self._path(name if archive else f"{root.name}/{name}", part.description.split(", "))
                 if path:
-                    images[path] = files.named(name)
+                    images[path] = files.reader(name)
             sources.append(root.name if archive else f"folder {root.name}")
         return images, sources
 

@@ -88,7 +88,7 @@ class Har(ArrayDataset):
 
 def _read(files: Files, name: str, width: int) -> Inputs:
     """Return the numbers in a text file, float32 [lines, width]."""
-    where, read = files.named(name)
+    where, read = files.reader(name)
     with reading(where):
         numbers = np.loadtxt(BytesIO(read()), dtype=np.float64, ndmin=2)
         if numbers.shape[1] != width:

@@ -111,7 +111,7 @@ class Shakespeare(Dataset):
         if (folder / ARCHIVE).is_file() or not path.is_file():
             with open_files(_WORKS.obtain(folder, f"its {TEXT}")) as files:
                 name = next((name for name in files.readers if name.lower().endswith(".txt")), TEXT)
-                where, read = files.named(name)
+                where, read = files.reader(name)
                 source, data = f"{ARCHIVE}/{name}", read()
         else:
             where, source, data = str(path), TEXT, read_file(path)

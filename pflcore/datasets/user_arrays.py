@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -93,14 +94,13 @@ class UserTable(UserArrays):
             table = _read_csv(path) if path.suffix == ".csv" else pq.read_table(path, partitioning=None)
         if not len(table):
             raise UserError(f"{path}: has no rows; put the complete data there")
-        for name in (*self.other_columns, *(inputs or table.column_names)):
-            if table.column_names.count(name) != 1:
+        counts = Counter(table.column_names)
+        for name in (*self.other_columns, *(inputs or counts)):
+            if counts[name] != 1:
                 raise UserError(f"{path}: needs one column {name!r}, has {', '.join(table.column_names[:20])}")
         return table
 
-    def columns_and_split(
-        self, table: pa.Table, inputs: tuple[str, ...], path: Path
-    ) -> tuple[dict[str, pa.Array], Mask]:
+    def metadata(self, table: pa.Table, inputs: tuple[str, ...], path: Path) -> tuple[dict[str, pa.Array], Mask]:
         """Return the :attr:`other_columns` by name, and the mask of training rows.
 
         Raises :class:`UserError` for a missing cell in them or in the columns `inputs`, or a wrong type.
@@ -143,17 +143,18 @@ class ArrayTable(UserTable):
     def load(self, folder: Path) -> Samples:
         path = self.find(folder)
         table = self.read(path, self.columns)
-        selected, left_out = self.columns, list[str]()
+        selected, left_out = [*self.columns], list[str]()
         if not selected:
-            names = [name for name in table.column_names if name not in (*self.other_columns, *_INDEX)]
-            selected = tuple(name for name in names if _has_numbers(table[name].type) and name != _UNNAMED)
-            left_out = [name for name in names if name not in {*selected}]
-        for name in left_out:
-            _check_text(table[name], name, path)
+            for name in table.column_names:
+                if _has_numbers(table[name].type) and name not in (*self.other_columns, *_INDEX, _UNNAMED):
+                    selected.append(name)
+                elif name not in (*self.other_columns, *_INDEX):
+                    _check_text(table[name], name, path)
+                    left_out.append(name)
         if not selected:
             others = ", ".join(self.other_columns)
             raise UserError(f"{path}: no column has numbers beside {others}; name the input's in 'columns'")
-        columns, train = self.columns_and_split(table, selected, path)
+        columns, train = self.metadata(table, tuple(selected), path)
         inputs = np.concatenate([_numbers(table[name], name, path) for name in selected], axis=1)
         note = f" (without {', '.join(left_out)})" if left_out else ""
         return self.assemble(path, inputs, train, columns, note)

@@ -57,7 +57,7 @@ class TextTable(UserTable):
             raise UserError(f"dataset {self.name}: needs sentence-transformers; pip install 'pfl-pipeline[text]'")
         path = self.find(folder)
         table = self.read(path, (self.text,))
-        columns, train = self.columns_and_split(table, (self.text,), path)
+        columns, train = self.metadata(table, (self.text,), path)
         texts = table[self.text]
         if texts.type not in (pa.string(), pa.large_string()):
             raise UserError(f"{path}: column {self.text!r} is {texts.type}; it must have texts")

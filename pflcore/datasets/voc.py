@@ -52,10 +52,10 @@ def read_splits(dataset: Dataset, splits: Sequence[Split], rule: str, as_shown: 
     if repeated := {name for name, count in counts.items() if count > 1}:
         list_names = " and ".join(split for *_, split in splits)
         raise UserError(f"{where}: {min(repeated)} is listed twice in {list_names}; correct the lists")
-    annotations = [files.named(f"Annotations/{name}.xml") for files, name in listed]
+    annotations = [files.reader(f"Annotations/{name}.xml") for files, name in listed]
     objects_by_image = [_read_objects(path, read, dataset.class_names) for path, read in annotations]
     options = DecodeOptions(dataset.shape, resize=True, as_shown=as_shown, formats=("JPEG", "PNG"))
-    images = [files.named(f"JPEGImages/{name}.jpg") for files, name in listed]
+    images = [files.reader(f"JPEGImages/{name}.jpg") for files, name in listed]
     decoded = decode_images(images, options, f"decoding {dataset.name}")
     objects = [item for image_objects in objects_by_image for item in image_objects]
     classes = dataset.class_names or tuple(sorted({item.label for item in objects}))
@@ -74,7 +74,7 @@ def read_splits(dataset: Dataset, splits: Sequence[Split], rule: str, as_shown: 
 
 
 def _read_list(files: Files, name: str) -> list[str]:
-    where, read = files.named(f"ImageSets/Main/{name}.txt")
+    where, read = files.reader(f"ImageSets/Main/{name}.txt")
     with reading(where, "put the official list there"):
         names = [line.strip() for line in read().decode("utf-8-sig").splitlines() if line.strip()]
     if not names:

@@ -18,7 +18,7 @@ from pflcore.options import option
 from pflcore.partitions._base import Partition, Sides
 
 Shares = npt.NDArray[np.float64]
-WORK = 100_000_000  # shares to draw in total before a scheme gives up
+MAX_SHARES = 100_000_000  # shares to draw in total before a scheme gives up
 
 
 def part_sizes(count: int, shares: Shares, truncate: bool = False) -> Rows:
@@ -50,11 +50,11 @@ def assign_by_class(
     samples: Samples, sides: Sides, shares: Shares, rng: np.random.Generator, truncate: bool = False
 ) -> Rows:
     """Return owners, int64 [n], with `shares` [classes, clients] of every class, the same on all sides."""
-    counts = [
-        np.array([part_sizes(*pair, truncate) for pair in zip(class_counts(samples, side), shares, strict=True)]).T
-        for side in sides
-    ]
-    return assign_counts(samples, sides, counts, rng)
+    owners = np.full(len(samples), -1)
+    for side in sides:
+        for rows, class_shares in zip(rows_by_class(samples, side), shares, strict=True):
+            assign(rows, part_sizes(len(rows), class_shares, truncate), owners, rng)
+    return owners
 
 
 def assign_counts(samples: Samples, sides: Sides, counts: Sequence[Rows], rng: np.random.Generator) -> Rows:
@@ -109,7 +109,7 @@ class ResampledPartition(Partition):
             totals = " and ".join(f"{side.sum():,}" for side in counts)
             raise UserError(f"{problem} (there are {totals} in all); lower min_samples or clients")
         best = 0
-        draws = int(np.clip(WORK // (clients * len(counts[0])), 20, 20_000))
+        draws = int(np.clip(MAX_SHARES // (clients * len(counts[0])), 20, 20_000))
         for _ in range(draws):
             if (shares := draw()) is None:
                 continue

@@ -89,19 +89,17 @@ def partition(scheme: Partition, samples: Samples, clients: int, seed: int) -> A
     sides = [np.arange(len(samples))] if pooled else [np.flatnonzero(samples.train), np.flatnonzero(~samples.train)]
     owners = scheme.split(samples, sides, clients, generator(seed, "partition"))
     owners = _checked_owners(scheme.name, owners, len(samples), clients)
-    train = samples.train
+    train, used = samples.train, owners >= 0
     if scheme.test_share is not None:
         strata = owners * samples.classes + samples.labels if scheme.test_draw == "stratified" else owners
-        drawn = draw_share(strata, owners >= 0, scheme.test_share, generator(seed, "partition test"))
-        train = ~(last_share(owners, owners >= 0, scheme.test_share) if samples.kind == TEXT else drawn)
+        drawn = draw_share(strata, used, scheme.test_share, generator(seed, "partition test"))
+        train = ~(last_share(owners, used, scheme.test_share) if samples.kind == TEXT else drawn)
     parts = {"training": train, "test": ~train}
     if scheme.validation_share:
-        among = train & (owners >= 0)
-        rng = generator(seed, "partition validation")
-        drawn = stratified_sample(owners, samples.labels, among, scheme.validation_share, rng)
-        parts["validation"] = last_share(owners, among, scheme.validation_share) if samples.kind == TEXT else drawn
-        train = train & ~parts["validation"]
-        parts["training"] = train
+        share, rng = scheme.validation_share, generator(seed, "partition validation")
+        drawn = stratified_sample(owners, samples.labels, train & used, share, rng)
+        parts["validation"] = last_share(owners, train & used, share) if samples.kind == TEXT else drawn
+        parts["training"] = train = train & ~parts["validation"]
     if scheme.train_limit is not None or scheme.train_share < 1:
         owners = _limit(scheme, owners, train, clients, generator(seed, "partition limit"))
     for side, mask in parts.items():
@@ -131,40 +129,40 @@ def _checked_owners(name: str, owners: object, samples: int, clients: int) -> Ro
     return array.astype(np.int64)
 
 
-def draw_share(strata: Rows, among: Mask, share: float, rng: np.random.Generator) -> Mask:
-    """Return the mask of a share drawn from each stratum of the rows in `among`; of several rows, some but not all."""
-    rows = np.flatnonzero(among)
+def draw_share(strata: Rows, eligible: Mask, share: float, rng: np.random.Generator) -> Mask:
+    """Return the mask of a share of the `eligible` rows drawn from each stratum; of several rows, some but not all."""
+    rows = np.flatnonzero(eligible)
     keys, position, counts = np.unique(strata[rows], return_inverse=True, return_counts=True)
     drawn = np.zeros(len(strata), np.bool_)
     drawn[rows] = _rank(position, len(keys), rng) < _sizes(counts, share)[position]
     return drawn
 
 
-def stratified_sample(owners: Rows, labels: Rows, among: Mask, share: float, rng: np.random.Generator) -> Mask:
-    """Return the mask of a share drawn from each owner's samples in `among`, with its classes in proportion.
+def stratified_sample(owners: Rows, labels: Rows, eligible: Mask, share: float, rng: np.random.Generator) -> Mask:
+    """Return the mask of a share drawn from each owner's `eligible` samples, with its classes in proportion.
 
     Of an owner's n samples, m = ``n * share`` rounded are drawn, but for n > 1 at least one and not all. Of each class
     its proportion of m is drawn, rounded down or up. All samples of an owner have the same probability. The method is
     systematic sampling: in a random order by class, every n/m-th sample from a random start.
     """
-    rows = rng.permutation(np.flatnonzero(among))
+    rows = rng.permutation(np.flatnonzero(eligible))
     rows = rows[np.lexsort((labels[rows], owners[rows]))]
     _, first, position, counts = np.unique(owners[rows], return_index=True, return_inverse=True, return_counts=True)
-    place = np.arange(len(rows)) - first[position]
+    rank = np.arange(len(rows)) - first[position]
     count = counts[position]
     size = _sizes(counts, share)[position]
     start = rng.integers(0, counts)[position]
     drawn = np.zeros(len(owners), np.bool_)
-    drawn[rows] = ((place + 1) * size + start) // count > (place * size + start) // count
+    drawn[rows] = ((rank + 1) * size + start) // count > (rank * size + start) // count
     return drawn
 
 
-def last_share(owners: Rows, among: Mask, share: float) -> Mask:
-    """Return the mask of the last share of each owner's rows in `among`; of several rows, some but not all.
+def last_share(owners: Rows, eligible: Mask, share: float) -> Mask:
+    """Return the mask of the last share of each owner's `eligible` rows; of several rows, some but not all.
 
     It is for texts: their samples overlap, so training would know nearly all of samples that are drawn.
     """
-    rows = np.flatnonzero(among)
+    rows = np.flatnonzero(eligible)
     rows = rows[np.argsort(owners[rows], kind="stable")]
     _, position, counts = np.unique(owners[rows], return_inverse=True, return_counts=True)
     remaining = np.cumsum(counts)[position] - np.arange(len(rows))  # of the owner's rows, from this one on

@@ -46,26 +46,26 @@ class Pathological(Partition):
         return assign_by_class(samples, sides, shares, rng, truncate=self.variant == "as_released")
 
 
-def holders(samples: Samples, clients: int, each: int, rng: np.random.Generator) -> npt.NDArray[np.bool_]:
-    """Return which client holds which class: bool [clients, classes], with `each` per row and equally many per column.
+def holders(samples: Samples, clients: int, per_client: int, rng: np.random.Generator) -> npt.NDArray[np.bool_]:
+    """Return which client holds which class: bool [clients, classes], `per_client` per row and equally many per column.
 
     Clients choose in turn, at random among the classes with the most free places.
     """
-    classes, places = samples.classes, clients * each
-    if each > classes:
-        raise UserError(f"pathological.classes_per_client = {each} but {samples.name} has only {classes} classes")
+    classes, places = samples.classes, clients * per_client
+    if per_client > classes:
+        raise UserError(f"pathological.classes_per_client = {per_client} but {samples.name} has only {classes} classes")
     if places % classes:
-        problem = f"{clients} clients with {each} classes each make {places} places"
+        problem = f"{clients} clients with {per_client} classes each make {places} places"
         expected = f"a multiple of the {classes} classes of {samples.name}"
         raise UserError(f"pathological: {problem}, not {expected}; change clients or classes_per_client")
-    free = np.full(classes, places // classes)
+    free_places = np.full(classes, places // classes)
     holds = np.zeros((clients, classes), bool)
     for client, tie_break in enumerate(rng.random((clients, classes))):
         # A choice changes only the chosen class, so choosing one by one is taking the first `each` of one order. The
         # free places differ by one at most, so the last clients still find enough different classes.
-        chosen = np.argsort(-(free + tie_break))[:each]
+        chosen = np.argsort(-(free_places + tie_break))[:per_client]
         holds[client, chosen] = True
-        free[chosen] -= 1
+        free_places[chosen] -= 1
     return holds
 
 
@@ -90,7 +90,7 @@ class CoarseClasses(Partition):
     def split(self, samples: Samples, sides: Sides, clients: int, rng: np.random.Generator) -> Rows:
         coarse = coarse_of_classes(samples, self.attribute, self.name)
         count = int(coarse.max()) + 1
-        each = clients // count
+        group_size = clients // count
         if clients % count:
             expected = f"a multiple of the {count} coarse classes of {samples.name}"
             raise UserError(f"coarse_classes: {clients} clients are not {expected}")
@@ -98,11 +98,11 @@ class CoarseClasses(Partition):
         for group in range(count):
             fine = np.flatnonzero(coarse == group)
             if self.fine == "shared":
-                shares[fine, group * each : (group + 1) * each] = 1
-            elif len(fine) == each:
-                shares[fine, group * each + np.arange(each)] = 1
+                shares[fine, group * group_size : (group + 1) * group_size] = 1
+            elif len(fine) == group_size:
+                shares[fine, group * group_size + np.arange(group_size)] = 1
             else:
-                needs = f"as many clients per coarse class as it has fine classes: {len(fine)}, not {each}"
+                needs = f"as many clients per coarse class as it has fine classes: {len(fine)}, not {group_size}"
                 raise UserError(f"coarse_classes.fine = 'single' needs {needs}")
         return assign_by_class(samples, sides, shares, rng)
 

@@ -31,26 +31,26 @@ class Domains(Partition):
     def split(self, samples: Samples, sides: Sides, clients: int, rng: np.random.Generator) -> Rows:
         domains = get_attribute(samples, self.attribute, self.name)
         owners = np.full(len(samples), -1)
-        each, rest = divmod(clients, len(domains.names))
-        if rest:
+        group_size, remainder = divmod(clients, len(domains.names))
+        if remainder:
             values = f"{len(domains.names)} values of {self.attribute!r} in {samples.name}"
             problem = f"{clients} clients are not a multiple of the {values} ({', '.join(domains.names[:8])})"
             raise UserError(f"partition {self.name!r}: {problem}; change clients")
         for domain in range(len(domains.names)):
             domain_sides = [side[domains.values[side] == domain] for side in sides]
-            domain_owners = self.share(samples, domain_sides, each, rng)
-            owners = np.where(domain_owners >= 0, domain_owners + domain * each, owners)
+            domain_owners = self.share(samples, domain_sides, group_size, rng)
+            owners = np.where(domain_owners >= 0, domain_owners + domain * group_size, owners)
         return owners
 
     def novel(self, samples: Samples, clients: int, seed: int) -> set[int]:
         """Return the novel clients, with those of novel domains. Raises :class:`UserError` for an unknown domain."""
         names = list(get_attribute(samples, self.attribute, self.name).names)
-        each = clients // len(names)
+        group_size = clients // len(names)
         for domain in self.novel_domains:
             if domain not in names:
                 message = f"novel_domains: {samples.name} has no domain {domain!r}{did_you_mean(domain, names)}"
                 raise UserError(f"partition {self.name!r}: {message}")
-        novel = [client for client in range(clients) if names[client // each] in self.novel_domains]
+        novel = [client for client in range(clients) if names[client // group_size] in self.novel_domains]
         return super().novel(samples, clients, seed).union(novel)
 
     def share(self, samples: Samples, sides: Sides, clients: int, rng: np.random.Generator) -> Rows:

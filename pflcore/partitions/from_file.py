@@ -49,7 +49,7 @@ class FromFile(Iid):
         if assignment.clients != clients:
             raise UserError(f"{self.path}: has {assignment.clients} clients, and the spec {clients}")
         try:
-            assignment.check(len(samples), samples.train)
+            assignment.check(samples.train)
         except UserError as error:
             raise UserError(f"{self.path}: not a split of {samples.name} ({error})") from None
         return assignment

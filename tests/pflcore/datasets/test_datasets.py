@@ -110,7 +110,7 @@ CASES = {  # files in the recipe's folder; clients; samples; those of each clien
 
 @pytest.mark.parametrize("recipe", CASES)
 def test_a_recipe_reads_the_public_files(recipe, tmp_path, monkeypatch):
-    (files, clients, count, held), recipes = CASES[recipe], yaml.safe_load(RECIPES)
+    (files, clients, count, expected), recipes = CASES[recipe], yaml.safe_load(RECIPES)
     chosen, scheme = recipes[recipe]["dataset"], recipes[recipe]["partition"]
     options = {name: tuple(value) if isinstance(value, list) else value for name, value in chosen.items()}
     write_files(tmp_path / "data" / options["path"].removesuffix("/sorted"), files)
@@ -120,4 +120,5 @@ def test_a_recipe_reads_the_public_files(recipe, tmp_path, monkeypatch):
     samples = DATASETS.create(options.pop("name"), **options | {"size": 8}).load(tmp_path / "data" / "own")
     dealt = partition(PARTITIONS.create(scheme.pop("name"), **scheme), samples, clients, 1)
     sizes = [len(train) + len(test) for train, test in zip(dealt.train, dealt.test, strict=True)]
-    assert len(samples) == count and (sizes == held if held else sum(sizes) == count) and CASES.keys() == recipes.keys()
+    assert sizes == expected if expected else sum(sizes) == count
+    assert len(samples) == count and CASES.keys() == recipes.keys()
