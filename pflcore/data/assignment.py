@@ -52,21 +52,14 @@ class Assignment:
         return sides | {VALIDATION: self.validation} if self.validation else sides
 
     def rows(self) -> list[Rows]:
-        """Return the training rows of each client, followed by its test rows.
-
-        Validation rows are merged into the training rows, so what depends on a sample's position, such as noise, is
-        the same with and without validation.
-        """
+        """Return the training and validation rows of each client, ascending, followed by its test rows."""
         train = self.train
-        if self.validation:
+        if self.validation:  # merged, as noise depends on the position and is the same without validation
             train = [np.sort(np.concatenate(pair)) for pair in zip(train, self.validation, strict=True)]
         return [np.concatenate(pair) for pair in zip(train, self.test, strict=True)]
 
     def check(self, train: Mask) -> None:
-        """Check the rows against a dataset, given the mask of its training samples.
-
-        Raises :class:`UserError` for a row outside it, assigned twice or, unless :attr:`own_split`, on the wrong side.
-        """
+        """Raise :class:`UserError` for a row outside a dataset with the mask `train`, on a wrong side, or repeated."""
         where, count = f"partition {self.scheme!r}", len(train)
         for split, parts in self.sides().items():
             rows, owners = flat_rows(parts), flat_owners(parts)

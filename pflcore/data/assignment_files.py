@@ -54,12 +54,9 @@ def read_assignment(path: Path) -> Assignment:
 
 
 def write_split(path: Path, assignment: Assignment) -> None:
-    """Write an assignment as CSV, a line per assigned sample, in their order.
-
-    Raises :class:`UserError` for an assignment with novel clients or noise.
-    """
-    unsupported = "novel clients" if assignment.novel else "noise on images" if assignment.noise else None
-    if unsupported:
+    """Write an assignment as CSV, a line per sample, in order. Raises :class:`UserError` for novel clients or noise."""
+    if assignment.novel or assignment.noise:
+        unsupported = "novel clients" if assignment.novel else "noise on images"
         raise UserError(f"partition {assignment.scheme!r} has {unsupported}, of which a split says nothing")
     lines = []
     for split, parts in assignment.sides().items():

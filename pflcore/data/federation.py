@@ -244,10 +244,7 @@ class FederatedData:
 
 
 def standardisation(inputs: np.ndarray, rows: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return mean and std per channel, the first dimension after the rows, over the given rows of arrays.
-
-    The std is 1 if float32 cannot distinguish a channel from a constant.
-    """
+    """Return mean and std per channel, the first dimension after the rows, over the given rows of arrays."""
     axes = (0, *range(2, inputs.ndim))
     ordered = np.sort(rows)
     count = len(rows) * int(np.prod(inputs.shape[2:]))
@@ -255,7 +252,7 @@ def standardisation(inputs: np.ndarray, rows: np.ndarray) -> tuple[tuple[float, 
     centre = mean.reshape(-1, *[1] * (inputs.ndim - 2))
     squares = sum(((part - centre) ** 2).sum(axis=axes) for part in chunks(ordered, inputs))
     std = np.sqrt(squares / count)
-    std[std <= np.finfo(np.float32).eps * np.abs(mean)] = 1.0
+    std[std <= np.finfo(np.float32).eps * np.abs(mean)] = 1.0  # as float32 cannot distinguish it from a constant
     return tuple(mean.tolist()), tuple(std.tolist())
 
 

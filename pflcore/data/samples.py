@@ -88,7 +88,7 @@ class Samples:
             lengths["boxes"] = len(self.boxes.counts)
         if len(set(lengths.values())) > 1:
             raise UserError(f"{where}: lengths differ: {', '.join(f'{n} {key}' for key, n in lengths.items())}")
-        channels = self.inputs.shape[1] if self.is_images else 0
+        channels = self.inputs.shape[1] if self.kind == IMAGES else 0
         if len(self.mean) != channels or len(self.std) != channels or not all(s > 0 for s in self.std):
             problem = f"need one number for each of the {channels} channels, and a std above 0"
             if not channels:
@@ -109,10 +109,6 @@ class Samples:
     def kind(self) -> str:
         """Return the kind of samples: "images", "text" or "arrays"."""
         return kind_of(self.is_arrays, self.inputs.ndim)
-
-    @property
-    def is_images(self) -> bool:
-        return self.kind == IMAGES
 
     @property
     def is_arrays(self) -> bool:

@@ -7,12 +7,10 @@ from torch import Tensor
 
 
 def upload(parts: Sequence[Tensor], device: torch.device) -> list[Tensor]:
-    """Return host tensors of one type on `device`.
-
-    They are copied as one tensor in pinned memory, because each copy from pageable memory waits until the GPU is idle.
-    """
+    """Return host tensors of one type on `device`."""
     if not parts:
         return []
+    # One copy from pinned memory, because each copy from pageable memory waits until the GPU is idle.
     flat = torch.cat([part.flatten() for part in parts])
     return _split((flat.pin_memory() if device.type == "cuda" else flat).to(device, non_blocking=True), parts)
 

@@ -18,9 +18,8 @@ Function = Callable[[Any], Any]
 def parallel_map(function: Function, parts: Iterable[Any], workers: int) -> Iterator[Any]:
     """Yield what `function` returns for each part, in order. The iterable is read only a few parts ahead.
 
-    With one worker, this process computes. Several workers are forked, as other ways to start a process would run the
-    caller's script again. PyTorch has one thread in them, so if the caller has one thread, too, results do not depend
-    on the number of workers.
+    One worker is this process. Several are forked, as other kinds of processes would run the caller's script again.
+    PyTorch has one thread in them, so results are those of a caller with one thread.
     """
     if workers <= 1:
         yield from map(function, parts)

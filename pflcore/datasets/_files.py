@@ -36,7 +36,7 @@ def reading(path: Path | str, advice: str = GET_AGAIN) -> Iterator[None]:
 
 
 def describe(error: Exception) -> str:
-    """Return the reason in a few words for which a file could not be read."""
+    """Return in a few words why a file cannot be read."""
     if isinstance(error, FileNotFoundError):
         return "is missing"
     if isinstance(error, KeyError):

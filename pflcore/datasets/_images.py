@@ -153,9 +153,9 @@ def read_tables(
     folder: Path, image: str, columns: Sequence[str], test: Sequence[str] = SPLITS[1:]
 ) -> tuple[list[EncodedImages], Mask]:
     """Read ``train*.parquet``, then files with a prefix in `test`; return the tables and the mask of training rows."""
-    paths: dict[Path, None] = {}  # a set that keeps its order
+    files, paths = sorted(folder.glob("*.parquet")), dict[Path, None]()  # an ordered set
     for prefix in ("train", *test):
-        matches = sorted(path for path in folder.glob("*.parquet") if path.name.startswith(prefix))
+        matches = [path for path in files if path.name.startswith(prefix)]
         if not matches and prefix != "train" and test != SPLITS[1:]:
             raise UserError(f"{folder}: no {prefix}*.parquet here; put it there, or change 'test'")
         paths |= dict.fromkeys(matches)

@@ -25,11 +25,10 @@ def stand_in_counts(train: int) -> tuple[int, int]:
 def stand_in(dataset: Dataset, train: int, test: int, seed: int = 0, with_images: bool = True) -> Samples:
     """Generate random samples of a dataset's shape and classes: learnable, but not perfectly; training rows come first.
 
-    An image is the sum of a coarse pattern of its class, a coarse pattern of its own, so that classes overlap at any
-    size, and independent pixel noise. An array mixes such patterns of 16 numbers, plus noise. A text is a random walk
-    in which every character has a few possible followers. Labels of images and arrays are balanced within the training
-    and the test rows. Images with boxes show shapes; the class of the largest is the image's label. With `with_images`
-    False, images are black and arrays are 0, which takes no memory.
+    An image is the sum of a coarse pattern of its class, another one, so that classes overlap at any size, and pixel
+    noise. An array mixes such patterns of 16 numbers, plus noise. A text is a random walk in which few characters can
+    follow a character. Images with boxes show shapes; the class of the largest is the label. Labels of images and
+    arrays are balanced within training and test rows. Without `with_images`, these are 0, which takes no memory.
     """
     rng = generator(seed, f"stand-in {dataset.name}")
     names = dataset.class_names or tuple(f"class {number}" for number in range(10))

@@ -67,11 +67,10 @@ class MnistM(Dataset):
     def data_files(self, folder: Path) -> list[DataFile]:
         if self.source == "official":
             return [DataFile("official images", folder, self.files, self.archive, "140 MB")]
-        mnist = [
-            replace(file, description=f"MNIST, {file.description}")
-            for file in Mnist().data_files(folder.parent / "mnist")
-        ]
-        return [DataFile("photographs of BSDS500", folder, (_BSDS.name, f"{_PHOTOS}/"), _BSDS, "71 MB"), *mnist]
+        files = [DataFile("photographs of BSDS500", folder, (_BSDS.name, f"{_PHOTOS}/"), _BSDS, "71 MB")]
+        for file in Mnist().data_files(folder.parent / "mnist"):
+            files.append(replace(file, description=f"MNIST, {file.description}"))
+        return files
 
     def load(self, folder: Path) -> Samples:
         if self.source == "built":
@@ -84,9 +83,8 @@ class MnistM(Dataset):
                     words = files.read(f"mnist_m_{split}_labels.txt").decode().split()
                     labels.append(np.array(words[1::2], np.int64))
                     images += [files.reader(f"mnist_m_{split}/{name}") for name in words[::2]]
-            pixels = decode_images(
-                images, DecodeOptions(self.original, formats=("PNG",)), f"decoding {self.name}"
-            ).pixels
+            options = DecodeOptions(self.original, formats=("PNG",))
+            pixels = decode_images(images, options, f"decoding {self.name}").pixels
         digits = zip(np.split(pixels, [len(labels[0])]), labels, strict=True)
         return self.join([*digits], Path(files.where), folder.name if source == "." else source)
 

@@ -138,10 +138,8 @@ class Shakespeare(Dataset):
         return sliding_window_view(encode_text(text), width) if len(text) >= width else windows
 
     def _from_windows(self, windows: Mapping[str, Windows], where: str, source: str) -> Samples:
-        """Return the samples in the order of the roles, a role's training samples before its test samples.
-
-        Roles that lack training or test samples are dropped, as nothing could be learned or measured there.
-        """
+        """Return the samples in the order of the roles, a role's training samples before its test samples."""
+        # Without training or test samples nothing could be learned or measured.
         roles = {name: pair for name, pair in windows.items() if all(map(len, pair))}
         if not roles:
             problem = f"has training and test text of more than {self.chunk_len} characters"

@@ -101,10 +101,7 @@ class UserTable(UserArrays):
         return table
 
     def metadata(self, table: pa.Table, inputs: tuple[str, ...], path: Path) -> tuple[dict[str, pa.Array], Mask]:
-        """Return the :attr:`other_columns` by name, and the mask of training rows.
-
-        Raises :class:`UserError` for a missing cell in them or in the columns `inputs`, or a wrong type.
-        """
+        """Return the other columns and the mask of training rows. Raises :class:`UserError` for bad or null cells."""
         for name in (*self.other_columns, *inputs):
             if nulls := table[name].null_count:
                 row = pc.index(pc.is_null(table[name]), True).as_py()

@@ -127,10 +127,7 @@ class ImageFolder(UserImages):
 
 
 def _files_below(root: Path) -> list[Path]:
-    """Return all files except hidden ones and those of file managers, sorted by folder and name.
-
-    Raises :class:`UserError` for an empty folder below `root`, which may be a class that has lost its images.
-    """
+    """Return all files except hidden ones and those of file managers, sorted by folder and name."""
 
     def fail(error: OSError) -> None:
         raise UserError(f"{error.filename}: not a readable folder ({error.strerror}); give it the right permissions")
@@ -139,7 +136,7 @@ def _files_below(root: Path) -> list[Path]:
     for folder, subfolders, names in walk(root, fail):
         subfolders[:] = [name for name in subfolders if not name.startswith(".")]
         visible = [name for name in names if not name.startswith(".") and name not in _JUNK]
-        if not subfolders and not visible and folder != root:
+        if not subfolders and not visible and folder != root:  # perhaps a class that has lost its images
             raise UserError(f"{folder}: an empty folder; put its images there, or remove it")
         paths += [folder / name for name in visible]
     return sorted(paths, key=lambda path: path.parts)

@@ -3,13 +3,13 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from pflcore.data.assignment import Assignment
 from pflcore.data.noise import Noise
-from pflcore.data.samples import TEXT, Mask, Rows, Samples
+from pflcore.data.samples import IMAGES, TEXT, Mask, Rows, Samples
 from pflcore.errors import UserError
 from pflcore.options import option
 from pflcore.registry import Entry
@@ -84,7 +84,7 @@ def partition(scheme: Partition, samples: Samples, clients: int, seed: int) -> A
         advice = "set the partition's test_share"
         raise UserError(f"{where}: {samples.name} has no test samples of its own; {advice}")
     noise = scheme.noise(clients, seed)
-    if noise and not samples.is_images:
+    if noise and samples.kind != IMAGES:
         raise UserError(f"{where}: its noise is of images; {samples.name} has {samples.kind}")
     sides = [np.arange(len(samples))] if pooled else [np.flatnonzero(samples.train), np.flatnonzero(~samples.train)]
     owners = scheme.split(samples, sides, clients, generator(seed, "partition"))
@@ -115,18 +115,19 @@ def partition(scheme: Partition, samples: Samples, clients: int, seed: int) -> A
     return Assignment.from_rows(rows, owners[rows], split[rows], clients, scheme.name, seed, **fields)
 
 
-def _checked_owners(name: str, owners: object, samples: int, clients: int) -> Rows:
+def _checked_owners(name: str, owners: Any, samples: int, clients: int) -> Rows:
     """Return the result of a split, the client of each sample or -1. Raises :class:`UserError` for anything else."""
-    array = owners if isinstance(owners, np.ndarray) else np.empty(0, object)
-    if array.dtype.kind not in "iu" or array.shape != (samples,):
-        actual = f"{array.dtype} of shape {array.shape}" if array is owners else type(owners).__name__
+    is_array = isinstance(owners, np.ndarray)
+    if not is_array or owners.dtype.kind not in "iu" or owners.shape != (samples,):
+        actual = f"{owners.dtype} of shape {owners.shape}" if is_array else type(owners).__name__
         expected = f"an integer for each of {samples:,} samples"
         raise UserError(f"partition {name!r}: split must return {expected}, not {actual}")
-    outside = array[(array < -1) | (array >= clients)]
+    outside = owners[(owners < -1) | (owners >= clients)]
     if len(outside):
         advice = f"the {clients} clients are counted from 0, and -1 leaves a sample out"
         raise UserError(f"partition {name!r}: split returned client {outside[0]}; {advice}")
-    return array.astype(np.int64)
+    checked: Rows = owners.astype(np.int64)
+    return checked
 
 
 def draw_share(strata: Rows, eligible: Mask, share: float, rng: np.random.Generator) -> Mask:
