@@ -55,7 +55,7 @@ class Partition(Entry, ABC):
         does not support this number of clients.
         """
 
-    def fixed(self, samples: Samples, clients: int, seed: int) -> Assignment | None:
+    def fixed_assignment(self, samples: Samples, clients: int, seed: int) -> Assignment | None:
         """Return the assignment of a scheme that draws nothing; else None, and :meth:`split` chooses the clients."""
         return None
 
@@ -77,7 +77,7 @@ def partition(scheme: Partition, samples: Samples, clients: int, seed: int) -> A
     where = f"partition {scheme.name!r}"
     if clients < 1:
         raise UserError(f"{where}: clients = {clients} must be at least 1")
-    if (fixed := scheme.fixed(samples, clients, seed)) is not None:
+    if (fixed := scheme.fixed_assignment(samples, clients, seed)) is not None:
         return fixed
     pooled = scheme.test_share is not None
     if not pooled and samples.train.all():

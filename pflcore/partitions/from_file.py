@@ -39,7 +39,7 @@ class FromFile(Iid):
             if getattr(self, other.name) != other.default:
                 raise UserError(f"{self.name}.{other.name} does not go with a file, which says all about the split")
 
-    def fixed(self, samples: Samples, clients: int, seed: int) -> Assignment | None:
+    def fixed_assignment(self, samples: Samples, clients: int, seed: int) -> Assignment | None:
         """Return the file's assignment, or None without a file. Raises :class:`UserError` if it does not fit."""
         if self.path is None:
             return None
