@@ -28,17 +28,12 @@ def write_assignment(path: Path, assignment: Assignment) -> None:
     samples, clients = flat_rows(parts), flat_owners(parts) % assignment.clients
     split = np.repeat(np.arange(len(sides), dtype=np.int8), [sum(map(len, parts)) for parts in sides.values()])
     order = np.lexsort((samples, split, clients))
-    table = pa.table(
-        {
-            "client": pa.array(clients[order].astype(np.int32)),
-            "sample": pa.array(samples[order]),
-            "split": pa.DictionaryArray.from_arrays(split[order], pa.array(list(sides))),
-        }
-    )
+    columns = {"client": pa.array(clients[order].astype(np.int32)), "sample": pa.array(samples[order])}
+    columns["split"] = pa.DictionaryArray.from_arrays(split[order], pa.array(list(sides)))
     facts = {"scheme": assignment.scheme, "clients": assignment.clients, "seed": assignment.seed}
     facts |= {"own_split": assignment.own_split, "novel": list(assignment.novel)}
     noise = dataclasses.asdict(assignment.noise) if assignment.noise else None
-    write_table(path, table, SCHEMA, **facts, noise=noise)
+    write_table(path, pa.table(columns), SCHEMA, **facts, noise=noise)
 
 
 def read_assignment(path: Path) -> Assignment:

@@ -228,15 +228,12 @@ class Digits5(Dataset):
             labels.append(digits)
             train.append(is_train)
             domains.append(np.full(len(digits), self.domain_list.index(domain), np.int64))
-        composed = "; ".join(f"{domain}: {source}" for domain, source in sources.items())
-        return self.complete(
-            inputs,
-            np.concatenate(labels),
-            np.concatenate(train),
-            where=str(folder if fedbn else folder.parent),
-            source=f"FedBN's files, {self.parts_used} of 10 for training" if fedbn else composed,
-            attributes={"domain": Attribute(np.concatenate(domains), self.domain_list)},
-        )
+        where, source = folder.parent, "; ".join(f"{domain}: {source}" for domain, source in sources.items())
+        if fedbn:
+            where, source = folder, f"FedBN's files, {self.parts_used} of 10 for training"
+        digits, mask = np.concatenate(labels), np.concatenate(train)
+        attributes = {"domain": Attribute(np.concatenate(domains), self.domain_list)}
+        return self.complete(inputs, digits, mask, where=str(where), source=source, attributes=attributes)
 
     def _composed(self, root: Path) -> Iterator[Part]:
         for part in self.domains.values():  # before any download, require the files that a person has to get

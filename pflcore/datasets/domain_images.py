@@ -71,14 +71,10 @@ class DomainImages(Dataset):
                     raise UserError(f"{folder}: {domain} has no images of {label}; put the complete data there")
             options = DecodeOptions(self.shape, resize=True)
             pixels = decode_images([images[path] for path in train], options, f"decoding {self.name}").pixels
-        return self.complete(
-            pixels,
-            encode(labels, self.class_names),
-            np.array([*train.values()]),
-            where=str(folder),
-            source=", ".join([*sources, *lists]),
-            attributes={"domain": Attribute(encode(domains, self.domains), self.domains)},
-        )
+        source, mask = ", ".join([*sources, *lists]), np.array([*train.values()])
+        attributes = {"domain": Attribute(encode(domains, self.domains), self.domains)}
+        codes = encode(labels, self.class_names)
+        return self.complete(pixels, codes, mask, where=str(folder), source=source, attributes=attributes)
 
     def select(self, folder: Path, paths: list[str]) -> tuple[dict[str, bool], list[str]]:
         """Return the images ``<domain>/<class>/<file>`` in use, true if for training, and the sources of the choice."""

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
-from pflcore.data.samples import SPLITS, Attribute, Samples
+from pflcore.data.samples import SPLITS, Attribute, Bytes, Mask, Rows, Samples
 from pflcore.datasets import DATASETS
-from pflcore.datasets._base import check_distinct, check_file_name, encode
+from pflcore.datasets._base import Names, check_distinct, check_file_name, encode
 from pflcore.datasets._files import Read, open_files, read_file
 from pflcore.datasets._images import SUFFIXES, Decoded, DecodeOptions, decode_images, is_image, read_tables
 from pflcore.datasets._user_files import UserFiles, duplicates_note, name_classes
@@ -56,10 +56,16 @@ class UserImages(UserFiles):
         """Decode images as a viewer shows them, scaled to `size`."""
         return decode_images(images, DecodeOptions(self.shape, resize=True, as_shown=True), f"decoding {self.name}")
 
-    def by_domain(self, domains: list[str]) -> dict[str, Attribute]:
-        """Return the attribute ``domain`` from the domain of each sample, or no attribute if there are none."""
-        names = tuple(sorted({*domains}))
-        return {"domain": Attribute(encode(domains, names), names)} if domains else {}
+    def assemble(
+        self, root: Path, pixels: Bytes, labels: Rows, train: Mask, class_names: Names, source: str, domains: list[str]
+    ) -> Samples:
+        """Return the samples, with the attribute ``domain`` if `domains` has the domain of each of them."""
+        fields: dict[str, Any] = {"class_names": class_names}
+        if domains:
+            names = tuple(sorted({*domains}))
+            fields["attributes"] = {"domain": Attribute(encode(domains, names), names)}
+        source += duplicates_note(pixels, train, "image")
+        return self.complete(pixels, labels, train, where=str(root), source=source, **fields)
 
 
 @DATASETS.register
@@ -115,15 +121,9 @@ class ImageFolder(UserImages):
                     raise UserError(f"{root}: {problem}")
         pixels = self.decode([(str(path), partial(read_file, path)) for path in paths]).pixels
         train = np.array([group != "test" or not has_splits for group in groups])
-        return self.complete(
-            pixels,
-            encode(labels, classes),
-            train,
-            where=str(root),
-            source=f"images in {self.path or self.name}/{duplicates_note(pixels, train, 'image')}",
-            class_names=classes,
-            attributes=self.by_domain(groups if self.layout == "domain/class" else []),
-        )
+        source = f"images in {self.path or self.name}/"
+        domains = groups if self.layout == "domain/class" else []
+        return self.assemble(root, pixels, encode(labels, classes), train, classes, source, domains)
 
 
 def _files_below(root: Path) -> list[Path]:
@@ -177,21 +177,12 @@ class ImageTable(UserImages):
             if not same_type or table.class_names != first.class_names:
                 raise UserError(f"{table.path}: its labels are of another kind than those of {first.path.name}")
         class_names, labels = name_classes(values, train, str(root), "image", first.class_names)
-        decoded = self.decode([reader for table in tables for reader in table.readers()])
-        files = ", ".join(table.path.name for table in tables)
-        formats = ", ".join(sorted(decoded.formats))
+        pixels, formats, _ = self.decode([reader for table in tables for reader in table.readers()])
+        source = f"{', '.join(table.path.name for table in tables)} ({', '.join(sorted(formats))} images)"
         domains = []
         if self.domain is not None:
             domains = [str(domain) for table in tables for domain in table.columns[self.domain]]
-        return self.complete(
-            decoded.pixels,
-            labels,
-            train,
-            where=str(root),
-            source=f"{files} ({formats} images){duplicates_note(decoded.pixels, train, 'image')}",
-            class_names=class_names,
-            attributes=self.by_domain(domains),
-        )
+        return self.assemble(root, pixels, labels, train, class_names, source, domains)
 
 
 @DATASETS.register
