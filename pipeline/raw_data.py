@@ -42,12 +42,12 @@ def note_of(root: Path, record: dict[str, Any]) -> Note | None:
 def _own_folder(root: Path, record: dict[str, Any]) -> Path | None:
     """Return the folder that a dataset with the user's own files is read from; None for any other dataset."""
     from pflcore.datasets import DATASETS
-    from pflcore.datasets._own import OwnFiles
+    from pflcore.datasets._user_files import UserFiles
 
     chosen = options(dict(record))
     generated = chosen.pop("stand_in")
     dataset = DATASETS.create(record["name"], **chosen)
-    if generated or not isinstance(dataset, OwnFiles):
+    if generated or not isinstance(dataset, UserFiles):
         return None
     return dataset.root(raw_data_folder(root) / dataset.name)
 

@@ -38,59 +38,46 @@ class Assignment:
         return len(self.train)
 
     @classmethod
-    def of(
-        cls, rows: Rows, owners: Integers, split: Integers, clients: int, scheme: str, seed: int, **more: Any
+    def from_rows(
+        cls, rows: Rows, owners: Integers, split: Integers, clients: int, scheme: str, seed: int, **fields: Any
     ) -> Assignment:
         """Return the assignment of some rows of a dataset, each with its client and its side: 0 for training, 1 for
-        test, 2 for validation. `more` are further fields of the class."""
-        sides = [split == side for side in range(int(split.max(initial=1)) + 1)]
-        train, test, *held_back = (by_client(owners[side], rows[side], clients) for side in sides)
-        return cls(train, test, scheme, seed, validation=held_back[0] if held_back else [], **more)
+        test, 2 for validation. `fields` are further fields of the class."""
+        train, test, validation = (by_client(owners[split == side], rows[split == side], clients) for side in range(3))
+        return cls(train, test, scheme, seed, validation=validation if (split == 2).any() else [], **fields)
 
     def sides(self) -> dict[str, list[Rows]]:
-        """Return the clients' rows by side: ``train``, ``test`` and, if any rows are held back, ``validation``."""
-        held_back = {VALIDATION: self.validation} if self.validation else {}
-        return dict(zip(SPLITS, (self.train, self.test), strict=True)) | held_back
+        """Return the clients' rows by side: ``train``, ``test`` and, if there is validation, ``validation``."""
+        sides = dict(zip(SPLITS, (self.train, self.test), strict=True))
+        return sides | {VALIDATION: self.validation} if self.validation else sides
 
     def rows(self) -> list[Rows]:
-        """Return the training rows of each client, followed by its test rows.
-
-        Rows for validation are sorted in among the training rows, so results that depend on a sample's position, such
-        as noise, are the same with and without validation.
-        """
+        """Return the training and validation rows of each client, ascending, followed by its test rows."""
         train = self.train
-        if self.validation:
+        if self.validation:  # merged, as noise depends on the position and is the same without validation
             train = [np.sort(np.concatenate(pair)) for pair in zip(train, self.validation, strict=True)]
         return [np.concatenate(pair) for pair in zip(train, self.test, strict=True)]
 
-    def check(self, count: int, train: Mask) -> None:
-        """Check the rows against a dataset of `count` samples, whose training samples are `train`, bool [count].
-
-        Raises :class:`UserError` for a row outside it, held twice or, unless :attr:`own_split`, on the wrong side.
-        """
-        where = f"partition {self.scheme!r}"
-        if len(train) != count:
-            raise UserError(f"{where}: the mask has {len(train)} entries for {count} samples")
+    def check(self, train: Mask) -> None:
+        """Raise :class:`UserError` for a row outside a dataset with the mask `train`, on a wrong side, or repeated."""
+        where, count = f"partition {self.scheme!r}", len(train)
         for split, parts in self.sides().items():
-            rows, owners = flat(parts), owners_of(parts)
-            # Validation rows come from the dataset's training samples.
-            side, word = (~train, "test") if split == "test" else (train, "train")
-            outside = (rows < 0) | (rows >= count)
-            strange = np.zeros(len(rows), bool) if self.own_split or not count else ~side[np.where(outside, 0, rows)]
-            for wrong, words in (
-                (outside, f"is outside the dataset of {count} samples"),
-                (strange, f"is not a {word} sample of the dataset"),
-            ):
+            rows, owners = flat_rows(parts), flat_owners(parts)
+            checks = [((rows < 0) | (rows >= count), f"is outside the dataset of {count} samples")]
+            if not self.own_split:  # validation rows come from the dataset's training samples
+                side, wrong_side = ("test", train) if split == "test" else ("train", ~train)
+                checks.append((np.isin(rows, np.flatnonzero(wrong_side)), f"is not a {side} sample of the dataset"))
+            for wrong, problem in checks:
                 if wrong.any():
                     first = int(wrong.argmax())
-                    raise UserError(f"{where}: client {owners[first]}, {split}: row {rows[first]} {words}")
-        every = list(self.sides().values())
-        rows, owners = (np.concatenate([of(parts) for parts in every]) for of in (flat, owners_of))
-        held = np.bincount(rows, minlength=count)
-        if (held > 1).any():
-            row = int((held > 1).argmax())
+                    raise UserError(f"{where}: client {owners[first]}, {split}: row {rows[first]} {problem}")
+        parts = [*self.train, *self.test, *self.validation]
+        rows, owners = flat_rows(parts), flat_owners(parts) % self.clients
+        counts = np.bincount(rows, minlength=count)
+        if (counts > 1).any():
+            row = int((counts > 1).argmax())
             clients = ", ".join(map(str, owners[rows == row][:2]))
-            raise UserError(f"{where}: row {row} is held {held[row]} times, by clients {clients}")
+            raise UserError(f"{where}: row {row} is held {counts[row]} times, by clients {clients}")
 
 
 def by_client(owners: Integers, rows: Rows, clients: int) -> list[Rows]:
@@ -99,11 +86,11 @@ def by_client(owners: Integers, rows: Rows, clients: int) -> list[Rows]:
     return np.split(rows[order], np.cumsum(np.bincount(owners, minlength=clients))[:-1])
 
 
-def flat(parts: list[Rows]) -> Rows:
+def flat_rows(parts: list[Rows]) -> Rows:
     """Return the rows of all clients as one int64 array, ordered by client."""
     return np.concatenate([np.empty(0, np.int64), *parts]).astype(np.int64, casting="safe", copy=False)
 
 
-def owners_of(parts: list[Rows]) -> Rows:
-    """Return the client of each entry of :func:`flat`."""
+def flat_owners(parts: list[Rows]) -> Rows:
+    """Return the client of each entry of :func:`flat_rows`."""
     return np.repeat(np.arange(len(parts)), [len(rows) for rows in parts])

@@ -27,42 +27,42 @@ class Augmentation:
 
         `rows` are their rows in the dataset, int64 [...]; `steps`, the local steps that use them, broadcast to `rows`.
         """
-        drawn = _hashed(_mix(rows) + steps, 4, torch_seed(self.seed, "augmentation", round_)).flatten(0, -2)
-        uniform = (drawn & 0xFFFFFF).float() / 2**24  # [0, 1)
+        bits = _hash(_mix(rows) + steps, 4, torch_seed(self.seed, "augmentation", round_)).flatten(0, -2)
+        uniform = (bits & 0xFFFFFF).float() / 2**24  # [0, 1)
         flat = images.flatten(0, -4)
         if self.rotation:
-            flat = rotated(flat.float(), (2 * uniform[:, 0] - 1) * self.rotation)
+            flat = rotate(flat.float(), (2 * uniform[:, 0] - 1) * self.rotation)
         if self.crop or self.flip:
-            down, right = ((uniform[:, one] * (2 * self.crop + 1)).long() - self.crop for one in (1, 2))
-            flat = moved(flat, down, right, uniform[:, 3] < self.flip)
+            down, right = (uniform[:, 1:3] * (2 * self.crop + 1)).long().sub(self.crop).unbind(1)
+            flat = crop_and_flip(flat, down, right, uniform[:, 3] < self.flip)
         return flat.view(images.shape)
 
 
-def rotated(images: Tensor, degrees: Tensor) -> Tensor:
+def rotate(images: Tensor, degrees: Tensor) -> Tensor:
     """Rotate images (batch, C, H, W) counter-clockwise about their centres by an angle each, `degrees` (batch,)."""
     height, width = images.shape[-2:]
     angle = degrees * (math.pi / 180)
-    cos, sin, none = angle.cos(), angle.sin(), torch.zeros_like(angle)
+    cos, sin, zero = angle.cos(), angle.sin(), torch.zeros_like(angle)
     # The source of each pixel, in coordinates from -1 to 1 along each side.
-    rows = torch.stack([cos, -sin * height / width, none]), torch.stack([sin * width / height, cos, none])
+    rows = torch.stack([cos, -sin * height / width, zero]), torch.stack([sin * width / height, cos, zero])
     grid = F.affine_grid(torch.stack(rows).permute(2, 0, 1), list(images.shape), align_corners=False)
     return F.grid_sample(images, grid, align_corners=False)
 
 
-def moved(images: Tensor, down: Tensor, right: Tensor, mirrored: Tensor) -> Tensor:
+def crop_and_flip(images: Tensor, down: Tensor, right: Tensor, mirrored: Tensor) -> Tensor:
     """Return windows of images (batch, C, H, W), `mirrored` or not, that begin `down` and `right` pixels into them.
 
     The other arguments are (batch,). Pixels outside the image are 0.
     """
     count, channels, height, width = images.shape
     device = images.device
-    along = torch.arange(width, device=device).expand(count, width)
-    xs = torch.where(mirrored[:, None], width - 1 - along, along) + right[:, None]
+    columns = torch.arange(width, device=device).expand(count, width)
+    xs = torch.where(mirrored[:, None], width - 1 - columns, columns) + right[:, None]
     ys = torch.arange(height, device=device) + down[:, None]
     inside = ((ys >= 0) & (ys < height))[:, None, :, None] & ((xs >= 0) & (xs < width))[:, None, None, :]
-    each, channel = torch.arange(count, device=device)[:, None, None, None], torch.arange(channels, device=device)
+    image, channel = torch.arange(count, device=device)[:, None, None, None], torch.arange(channels, device=device)
     ys, xs = ys.clamp(0, height - 1)[:, None, :, None], xs.clamp(0, width - 1)[:, None, None, :]
-    return images[each, channel[:, None, None], ys, xs] * inside
+    return images[image, channel[:, None, None], ys, xs] * inside
 
 
 def add_noise(images: Tensor, std: Tensor, rows: Tensor, key: int) -> Tensor:
@@ -70,19 +70,14 @@ def add_noise(images: Tensor, std: Tensor, rows: Tensor, key: int) -> Tensor:
 
     With the same key, a row of the dataset always gets the same noise.
     """
-    noise = normals(rows, images.shape[-3:].numel(), key).view_as(images)
-    return (images + noise * std[..., None, None, None]).clamp_(0, 255)
-
-
-def normals(rows: Tensor, count: int, key: int) -> Tensor:
-    """Return standard normal numbers, float32 [..., count], each a function of (key, row, position) only."""
-    bits = _hashed(rows, count, key)
+    bits = _hash(rows, images.shape[-3:].numel(), key)
     # The Box-Muller transform of two 24-bit numbers; the first is never 0.
     first, second = ((bits & 0xFFFFFF).float() + 1) / 2**24, ((bits >> 24) & 0xFFFFFF).float() / 2**24
-    return (-2 * first.log()).sqrt_() * (2 * math.pi * second).cos_()
+    noise = (-2 * first.log()).sqrt_() * (2 * math.pi * second).cos_()
+    return (images + noise.view_as(images) * std[..., None, None, None]).clamp_(0, 255)
 
 
-def _hashed(ids: Tensor, count: int, key: int) -> Tensor:
+def _hash(ids: Tensor, count: int, key: int) -> Tensor:
     """Return `count` 64-bit hashes of (key, id, position) for each id: int64 [..., count]."""
     position = torch.arange(count, device=ids.device)
     return _mix(_mix(ids[..., None] + _mix(torch.tensor(key, device=ids.device))) + position)

@@ -22,8 +22,8 @@ from pflcore.data.upload import upload
 from pflcore.errors import UserError
 from pflcore.seeds import torch_seed
 
-_SHARE = 0.4  # largest part of a GPU's free memory for the samples; larger datasets stay on the host
-_AHEAD = 3  # batches that are prefetched
+_MEMORY_SHARE = 0.4  # of a GPU's free memory for the samples at most; larger datasets stay on the host
+_PREFETCHED = 3  # batches
 
 
 @dataclass(frozen=True)
@@ -65,15 +65,15 @@ class FederatedData:
     @classmethod
     def from_samples(cls, samples: Samples, assignment: Assignment, device: torch.device) -> FederatedData:
         """Return the data for training on `device`. Noise that is fixed per sample changes `samples` in place."""
-        assignment.check(len(samples), samples.train)
+        assignment.check(samples.train)
         if noise := assignment.noise:
-            noise.on_pixels(samples.inputs, assignment.rows())
-        _check_none_empty("validation", assignment.validation)
+            noise.add_to_pixels(samples.inputs, assignment.rows())
+        _check_nonempty("validation", assignment.validation)
         mean, std = samples.mean, samples.std
         if samples.standardise:
-            known = [rows for client, rows in enumerate(assignment.train) if client not in assignment.novel]
-            mean, std = standardisation(samples.inputs, np.concatenate(known))
-        fresh = noise.per_row(len(samples), assignment.rows()) if noise and noise.released else None
+            parts = [rows for client, rows in enumerate(assignment.train) if client not in assignment.novel]
+            mean, std = standardisation(samples.inputs, np.concatenate(parts))
+        row_stds = noise.row_stds(len(samples), assignment.rows()) if noise and noise.released else None
         return cls.from_arrays(
             samples.inputs,
             samples.labels,
@@ -87,7 +87,7 @@ class FederatedData:
             novel=frozenset(assignment.novel),
             validation=[torch.from_numpy(rows) for rows in assignment.validation],
             boxes=torch.from_numpy(samples.boxes.padded()).to(device) if samples.boxes else None,
-            noise=None if fresh is None else torch.from_numpy(fresh).to(device),
+            noise=None if row_stds is None else torch.from_numpy(row_stds).to(device),
             noise_seed=noise.seed if noise else 0,
         )
 
@@ -102,29 +102,29 @@ class FederatedData:
         std: Sequence[float],
         classes: int,
         device: torch.device,
-        **more: Any,
+        **fields: Any,
     ) -> FederatedData:
         """Return data from arrays for training on `device`; on a CPU the inputs are not copied.
 
-        If `mean` and `std` are empty, float32 inputs are not normalised. `more` are further fields of the class.
+        If `mean` and `std` are empty, float32 inputs are not normalised. `fields` are further fields of the class.
         """
-        _check_none_empty("training", train)
-        _check_none_empty("test", test)
-        held = torch.from_numpy(inputs)
-        if device.type == "cuda" and inputs.nbytes <= _SHARE * torch.cuda.mem_get_info(device)[0]:
-            held = held.to(device)
-        if held.is_floating_point() and not len(mean):
+        _check_nonempty("training", train)
+        _check_nonempty("test", test)
+        tensor = torch.from_numpy(inputs)
+        if device.type == "cuda" and inputs.nbytes <= _MEMORY_SHARE * torch.cuda.mem_get_info(device)[0]:
+            tensor = tensor.to(device)
+        if tensor.is_floating_point() and not len(mean):
             mean, std = (0.0,), (1.0,)
-        scale = torch.tensor([mean, std], dtype=torch.float32, device=device).view(2, 1, -1, *[1] * (held.ndim - 2))
+        scale = torch.tensor([mean, std], dtype=torch.float32, device=device).view(2, 1, -1, *[1] * (tensor.ndim - 2))
         return cls(
-            inputs=held,
+            inputs=tensor,
             labels=torch.tensor(labels, device=device),
             train=[torch.from_numpy(rows) for rows in train],
             test=[torch.from_numpy(rows) for rows in test],
             mean=scale[0],
             std=scale[1],
             classes=classes,
-            **more,
+            **fields,
         )
 
     def with_boxes(self) -> FederatedData:
@@ -138,7 +138,7 @@ class FederatedData:
     def clients(self) -> int:
         return len(self.train)
 
-    def measured(self, client: int) -> Tensor:
+    def evaluation_rows(self, client: int) -> Tensor:
         """Return the rows on which a client's model is measured: its test rows, then its validation rows."""
         return torch.cat([self.test[client], self.validation[client]]) if self.validation else self.test[client]
 
@@ -168,9 +168,8 @@ class FederatedData:
 
     def class_counts(self, client: int) -> Tensor:
         """Return the class counts, (classes,), of labels, objects or next characters in a client's training samples."""
-        labels = (
-            self.batch(self.train[client]).labels if self.is_text else self.labels[self.train[client].to(self.device)]
-        )
+        rows = self.train[client]
+        labels = self.batch(rows).labels if self.is_text else self.labels[rows.to(self.device)]
         if self.labels.ndim > 1:
             labels = labels[..., 0][labels[..., 0] >= 0].long()
         return torch.bincount(labels.flatten(), minlength=self.classes).float()
@@ -192,29 +191,30 @@ class FederatedData:
             round_: The round that trains on the samples; 0 for a measurement. Noise and augmentation depend on it.
             steps: The local steps that train on them, broadcast to `rows`. None means no augmentation.
         """
-        here = rows.to(self.device)
-        inputs = self.inputs[here] if self.resident else self.inputs[rows.cpu()].to(self.device)
-        return self._finish(inputs, here, round_, steps)
+        device_rows = rows.to(self.device)
+        inputs = self.inputs[device_rows] if self.resident else self.inputs[rows.cpu()].to(self.device)
+        return self._finish(inputs, device_rows, round_, steps)
 
     def batches(
         self, parts: Sequence[Tensor], round_: int = 0, steps: Sequence[Tensor] | None = None
     ) -> Iterator[Batch]:
         """Yield a batch for each tensor of rows on the host, with its `steps`, as :meth:`batch` returns it."""
-        here = upload(parts, self.device)
-        moved = upload(steps, self.device) if steps and self.augmentation else []
-        taken: Sequence[Tensor | None] = moved or [None] * len(parts)
+        device_rows = upload(parts, self.device)
+        device_steps: Sequence[Tensor | None] = [None] * len(parts)
+        if steps and self.augmentation:
+            device_steps = upload(steps, self.device)
         if self.resident:
-            yield from (self.batch(rows, round_, step) for rows, step in zip(here, taken, strict=True))
+            yield from (self.batch(rows, round_, step) for rows, step in zip(device_rows, device_steps, strict=True))
             return
-        waiting: deque[tuple[Tensor, Tensor | None, Future[Tensor]]] = deque()
-        rest = iter(zip(parts, here, taken, strict=True))
+        pending: deque[tuple[Tensor, Tensor | None, Future[Tensor]]] = deque()
+        remaining = iter(zip(parts, device_rows, device_steps, strict=True))
         with ThreadPoolExecutor(1) as thread:
             while True:
-                for part, rows, step in islice(rest, _AHEAD - len(waiting)):
-                    waiting.append((rows, step, thread.submit(self._fetch, part)))
-                if not waiting:
+                for part, rows, step in islice(remaining, _PREFETCHED - len(pending)):
+                    pending.append((rows, step, thread.submit(self._fetch, part)))
+                if not pending:
                     return
-                rows, step, inputs = waiting.popleft()
+                rows, step, inputs = pending.popleft()
                 yield self._finish(inputs.result().to(self.device, non_blocking=True), rows, round_, step)
 
     def prepare(self, samples: Tensor) -> Tensor:
@@ -244,23 +244,20 @@ class FederatedData:
 
 
 def standardisation(inputs: np.ndarray, rows: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return mean and std per channel, the first dimension after the rows, over the given rows of arrays.
-
-    The std is 1 if float32 cannot distinguish a channel from a constant.
-    """
-    others = (0, *range(2, inputs.ndim))
+    """Return mean and std per channel, the first dimension after the rows, over the given rows of arrays."""
+    axes = (0, *range(2, inputs.ndim))
     ordered = np.sort(rows)
     count = len(rows) * int(np.prod(inputs.shape[2:]))
-    mean = sum(part.sum(axis=others, dtype=np.float64) for part in chunks(ordered, inputs)) / count
+    mean = sum(part.sum(axis=axes, dtype=np.float64) for part in chunks(ordered, inputs)) / count
     centre = mean.reshape(-1, *[1] * (inputs.ndim - 2))
-    squares = sum(((part - centre) ** 2).sum(axis=others) for part in chunks(ordered, inputs))
+    squares = sum(((part - centre) ** 2).sum(axis=axes) for part in chunks(ordered, inputs))
     std = np.sqrt(squares / count)
-    std[std <= np.finfo(np.float32).eps * np.abs(mean)] = 1.0
+    std[std <= np.finfo(np.float32).eps * np.abs(mean)] = 1.0  # as float32 cannot distinguish it from a constant
     return tuple(mean.tolist()), tuple(std.tolist())
 
 
-def _check_none_empty(what: str, parts: Sequence[np.ndarray]) -> None:
+def _check_nonempty(split: str, parts: Sequence[np.ndarray]) -> None:
     """Raise :class:`UserError` with the first client that has no samples."""
-    empty = [client for client, rows in enumerate(parts) if not len(rows)]
-    if empty:
-        raise UserError(f"client {empty[0]} has no {what} samples; raise the partition's minimum")
+    for client, rows in enumerate(parts):
+        if not len(rows):
+            raise UserError(f"client {client} has no {split} samples; raise the partition's minimum")

@@ -1,4 +1,4 @@
-"""How different the clients of a federation are: class counts, entropies and distances, as one row per client."""
+"""Measures of how different the clients' data are: class counts, entropies and distances, a row per client."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ class Heterogeneity:
 
 def heterogeneity(samples: Samples, assignment: Assignment) -> Heterogeneity:
     """Return the measures of an assignment. The inputs of `samples` are not used."""
-    held = {side: _counts(parts, samples.labels, samples.classes) for side, parts in assignment.sides().items()}
-    train = held["train"]
+    counts = {side: _counts(parts, samples.labels, samples.classes) for side, parts in assignment.sides().items()}
+    train, test = counts["train"], counts["test"]
     rows = assignment.rows()
     shares = _shares(train)
     return Heterogeneity(
         train=train,
-        test=held["test"],
-        validation=held.get("validation"),
-        attributes={name: _counts(rows, one.values, len(one.names)) for name, one in samples.attributes.items()},
+        test=test,
+        validation=counts.get("validation"),
+        attributes={name: _counts(rows, a.values, len(a.names)) for name, a in samples.attributes.items()},
         entropy=entr(shares).sum(axis=1) / np.log(2),
         distance=np.abs(shares - _shares(train.sum(axis=0)[None])).sum(axis=1) / 2,
-        split_distance=np.abs(shares - _shares(held["test"])).sum(axis=1) / 2,
+        split_distance=np.abs(shares - _shares(test)).sum(axis=1) / 2,
         holders=(train > 0).sum(axis=0),
         used=sum(map(len, rows)),
     )

@@ -14,16 +14,16 @@ _CHUNK = 2**24  # pixels for which noise is drawn at a time
 class Noise:
     """The standard deviation of each client's noise, in the paper's form on the scale of pixels, 0..255.
 
-    With `released`, as in FedTP's released code, noise is added to *normalised* images and `std` is in their units. It
-    is drawn anew in every round. The sum is clamped to 0..255, which sets everything darker than the mean to zero, also
-    for clients without noise.
+    With `released`, as in FedTP's released code, noise is added to *normalised* images and drawn anew in every round;
+    `std` is in their units. The sum is clamped to 0..255, which sets everything darker than the mean to zero, also for
+    clients without noise.
     """
 
     std: tuple[float, ...]
     released: bool
     seed: int
 
-    def on_pixels(self, inputs: Inputs, parts: list[Rows]) -> None:
+    def add_to_pixels(self, inputs: Inputs, parts: list[Rows]) -> None:
         """Add fixed noise to uint8 images [n, C, H, W] in place; do nothing if :attr:`released`.
 
         A sample's noise depends on the seed, its client and its position among the client's rows in `parts`.
@@ -36,11 +36,11 @@ class Noise:
                 continue
             rng = generator(self.seed, "noise", client)
             for start in range(0, len(rows), step):
-                some = rows[start : start + step]
-                noisy = inputs[some] + rng.standard_normal((len(some), *inputs.shape[1:]), np.float32) * std
-                inputs[some] = np.clip(np.rint(noisy), 0, 255)
+                chunk = rows[start : start + step]
+                noisy = inputs[chunk] + rng.standard_normal((len(chunk), *inputs.shape[1:]), np.float32) * std
+                inputs[chunk] = np.clip(np.rint(noisy), 0, 255)
 
-    def per_row(self, count: int, parts: list[Rows]) -> np.ndarray:
+    def row_stds(self, count: int, parts: list[Rows]) -> np.ndarray:
         """Return the standard deviation of each of `count` rows of a dataset, float32; 0 for rows of no client."""
         stds = np.zeros(count, np.float32)
         for rows, std in zip(parts, self.std, strict=True):

@@ -15,7 +15,7 @@ from pflcore.data.samples import Bytes
 from pflcore.memory import memory_limit
 
 Listener = Callable[[str, int, int], None]
-"""Called with what is being done, how many steps of it are done, and how many there are."""
+"""Called with the name of a task, the number of steps done and the number of all steps."""
 
 _current: ContextVar[tuple[Listener, Path | None]] = ContextVar("preparation", default=(lambda *_: None, None))
 
@@ -30,16 +30,16 @@ def preparing(show: Listener, scratch: Path | None) -> Iterator[None]:
         _current.reset(token)
 
 
-def track(what: str, total: int) -> Callable[[int], None]:
-    """Return a function that takes the number of steps done since its last call; one thread at a time may call it."""
+def track(task: str, total: int) -> Callable[[int], None]:
+    """Return a function to be called with the number of steps done since its last call, by one thread at a time."""
     show, done = _current.get()[0], 0
 
     def advance(steps: int) -> None:
         nonlocal done
         done += steps
-        show(what, done, total)
+        show(task, done, total)
 
-    show(what, 0, total)
+    show(task, 0, total)
     return advance
 
 

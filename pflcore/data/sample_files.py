@@ -26,42 +26,35 @@ _BOX = pa.struct([("label", pa.int64()), *((side, pa.float32()) for side in _SID
 def write_samples(path: Path, samples: Samples) -> None:
     """Write the artifact ``dataset/2`` in row groups. Its bytes depend only on `samples`."""
     width = samples.inputs.dtype.itemsize * int(np.prod(samples.inputs.shape[1:]))
-    meta = {
-        "name": samples.name,
-        "shape": list(samples.inputs.shape[1:]),
-        "size": samples.size,
-        "classes": samples.classes,
-        "class_names": list(samples.class_names),
-        "attributes": {name: list(attribute.names) for name, attribute in samples.attributes.items()},
-        "mean": list(samples.mean),
-        "std": list(samples.std),
-        "source": samples.source,
-    }
+    names = ("name", "size", "classes", "class_names", "mean", "std", "source")
+    meta: dict[str, Any] = {name: getattr(samples, name) for name in names}
+    meta["shape"] = samples.inputs.shape[1:]
+    meta["attributes"] = {name: attribute.names for name, attribute in samples.attributes.items()}
     if samples.is_arrays:
         meta["standardise"] = samples.standardise
-    facts = {"label": pa.array(samples.labels)}
-    facts["split"] = pa.DictionaryArray.from_arrays((~samples.train).astype(np.int8), pa.array(SPLITS))
+    columns = {"label": pa.array(samples.labels)}
+    columns["split"] = pa.DictionaryArray.from_arrays((~samples.train).astype(np.int8), pa.array(SPLITS))
     for name, attribute in samples.attributes.items():
-        words = pa.array(attribute.names, pa.string())
-        facts[name] = pa.DictionaryArray.from_arrays(attribute.values.astype(np.int32), words)
+        values = pa.array(attribute.names, pa.string())
+        columns[name] = pa.DictionaryArray.from_arrays(attribute.values.astype(np.int32), values)
     if boxes := samples.boxes:
         sides = [pa.array(np.ascontiguousarray(side)) for side in boxes.corners.T]
         items = pa.StructArray.from_arrays([pa.array(boxes.labels), *sides, pa.array(boxes.difficult)], fields=[*_BOX])
         ends = np.concatenate([[0], np.cumsum(boxes.counts)]).astype(np.int32)
-        facts["boxes"] = pa.ListArray.from_arrays(pa.array(ends), items)
-    table = pa.table(facts)
+        columns["boxes"] = pa.ListArray.from_arrays(pa.array(ends), items)
+    table = pa.table(columns)
     schema = pa.schema([pa.field("input", pa.binary(width)), *table.schema])
     # Compress if that saves a tenth of the first rows; photographs of 32x32 pixels would save a 90th.
-    first = np.ascontiguousarray(samples.inputs[: max(1, _PROBE // max(width, 1))])
-    worth = not first.nbytes or len(pa.compress(first, codec="zstd", asbytes=True)) < 0.9 * first.nbytes
+    probe = np.ascontiguousarray(samples.inputs[: max(1, _PROBE // max(width, 1))])
+    compress = not probe.nbytes or len(pa.compress(probe, codec="zstd", asbytes=True)) < 0.9 * probe.nbytes
     rows = max(1, GROUP // max(width, 1))
-    with table_writer(path, schema, SCHEMA, plain=() if worth else ("input",), **meta) as writer:
+    with table_writer(path, schema, SCHEMA, plain=() if compress else ("input",), **meta) as writer:
         for start in range(0, max(len(samples), 1), rows):
             # No copy if the rows are contiguous.
             part = np.ascontiguousarray(samples.inputs[start : start + rows])
             inputs = pa.FixedSizeBinaryArray.from_buffers(pa.binary(width), len(part), [None, pa.py_buffer(part)])
-            whole = table.slice(start, rows).add_column(0, "input", inputs)
-            writer.write_table(whole.cast(writer.schema), row_group_size=rows)
+            group = table.slice(start, rows).add_column(0, "input", inputs)
+            writer.write_table(group.cast(writer.schema), row_group_size=rows)
 
 
 def read_samples(path: Path, scratch: Path | None = None) -> Samples:
@@ -79,26 +72,26 @@ def read_facts(path: Path) -> Samples:
 
 
 @contextmanager
-def checking(path: Path) -> Iterator[None]:
+def reading_artifact(path: Path) -> Iterator[None]:
     """Raise errors of the block, which reads an artifact, as one :class:`UserError` that names the file."""
     try:
         yield
     except (KeyError, TypeError, ValueError, AttributeError, pa.ArrowException, UserError) as error:
-        said = error if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
-        raise UserError(f"{path}: damaged ({said}); delete it and run again") from None
+        reason = error if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+        raise UserError(f"{path}: damaged ({reason}); delete it and run again") from None
 
 
-def positions(table: pa.Table, name: str, words: Sequence[str]) -> Rows:
-    """Return the index in `words` of each value of a column, int64."""
-    index = pc.index_in(table[name].cast(pa.string()), value_set=pa.array(words, pa.string()))
-    return np.asarray(index).astype(np.int64)
+def category_codes(table: pa.Table, name: str, categories: Sequence[str]) -> Rows:
+    """Return the index in `categories` of each value of a column, int64."""
+    codes = pc.index_in(table[name].cast(pa.string()), value_set=pa.array(categories, pa.string()))
+    return np.asarray(codes).astype(np.int64)
 
 
 def _read(path: Path, scratch: Path | None, with_inputs: bool) -> Samples:
     meta = read_meta(path, SCHEMA)
-    with checking(path):
+    with reading_artifact(path):
         shape = tuple(int(size) for size in meta["shape"])
-        names = {name: tuple(words) for name, words in meta["attributes"].items()}
+        attributes = {name: tuple(values) for name, values in meta["attributes"].items()}
         dtype = np.dtype(np.float32 if "standardise" in meta else np.uint8)
         size = pq.read_metadata(path).num_rows * int(np.prod(shape)) * dtype.itemsize
         mapped = bool(scratch) and size > memory_limit()
@@ -115,14 +108,14 @@ def _read(path: Path, scratch: Path | None, with_inputs: bool) -> Samples:
         return Samples(
             inputs=inputs,
             labels=table["label"].to_numpy().copy(),  # Arrow memory is read-only
-            train=positions(table, "split", SPLITS) == 0,
+            train=category_codes(table, "split", SPLITS) == 0,
             name=meta["name"],
             class_names=tuple(meta["class_names"]),
             mean=tuple(meta["mean"]),
             std=tuple(meta["std"]),
             source=meta["source"],
             size=meta.get("size"),
-            attributes={name: Attribute(positions(table, name, words), words) for name, words in names.items()},
+            attributes={n: Attribute(category_codes(table, n, values), values) for n, values in attributes.items()},
             boxes=_boxes(table) if "boxes" in present else None,
             standardise=meta.get("standardise", False),
         )
@@ -130,10 +123,10 @@ def _read(path: Path, scratch: Path | None, with_inputs: bool) -> Samples:
 
 def _boxes(table: pa.Table) -> Boxes:
     lists = table["boxes"].combine_chunks()
-    parts = {part.name: lists.flatten().field(part.name).to_numpy(zero_copy_only=False) for part in _BOX}
-    corners = np.stack([parts[side] for side in _SIDES], axis=1)
+    fields = {field.name: lists.flatten().field(field.name).to_numpy(zero_copy_only=False) for field in _BOX}
+    corners = np.stack([fields[side] for side in _SIDES], axis=1)
     counts = lists.value_lengths().to_numpy().astype(np.int64)
-    return Boxes(counts, parts["label"].copy(), corners, parts["difficult"].astype(np.bool_))
+    return Boxes(counts, fields["label"].copy(), corners, fields["difficult"].astype(np.bool_))
 
 
 def _mapped_inputs(path: Path, scratch: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Inputs:

@@ -42,11 +42,12 @@ class Boxes:
 
         The six numbers are the class, the four corners, and 1 if the object is difficult. Padding has class -1.
         """
-        most = max(1, int(self.counts.max(initial=0)))
-        targets = np.zeros((len(self.counts), most, 6), np.float32)
+        largest = max(1, int(self.counts.max(initial=0)))
+        targets = np.zeros((len(self.counts), largest, 6), np.float32)
         targets[..., 0] = -1
-        there = np.arange(most) < self.counts[:, None]
-        targets[there] = np.column_stack([self.labels, self.corners, self.difficult])
+        targets[np.arange(largest) < self.counts[:, None]] = np.column_stack(
+            [self.labels, self.corners, self.difficult]
+        )
         return targets
 
 
@@ -74,24 +75,25 @@ class Samples:
 
     def __post_init__(self) -> None:
         where = f"dataset {self.name!r}"
-        arrays: dict[str, np.ndarray] = {"inputs": self.inputs, "labels": self.labels, "train": self.train}
-        of_inputs = ((2, 3, 4), "float32") if self.inputs.dtype.kind == "f" else ((4, 2), "uint8")
-        expected = {"inputs": of_inputs, "labels": ((1,), "int64"), "train": ((1,), "bool")}
+        expected_inputs = ((2, 3, 4), "float32") if self.inputs.dtype.kind == "f" else ((4, 2), "uint8")
+        expected = {"inputs": expected_inputs, "labels": ((1,), "int64"), "train": ((1,), "bool")}
         for key, (dimensions, dtype) in expected.items():
-            if arrays[key].ndim not in dimensions or arrays[key].dtype != dtype:
-                wanted = f"must be {dtype} with {dimensions[0]} dimensions"
-                raise UserError(f"{where}: {key} {wanted}, not {arrays[key].dtype} with {arrays[key].ndim}")
-        lengths = {key: len(array) for key, array in arrays.items()}
+            array = getattr(self, key)
+            if array.ndim not in dimensions or array.dtype != dtype:
+                actual = f"{array.dtype} with {array.ndim}"
+                raise UserError(f"{where}: {key} must be {dtype} with {dimensions[0]} dimensions, not {actual}")
+        lengths = {key: len(getattr(self, key)) for key in expected}
         lengths |= {key: len(attribute.values) for key, attribute in self.attributes.items()}
-        lengths |= {"boxes": len(self.boxes.counts)} if self.boxes else {}
+        if self.boxes:
+            lengths["boxes"] = len(self.boxes.counts)
         if len(set(lengths.values())) > 1:
             raise UserError(f"{where}: lengths differ: {', '.join(f'{n} {key}' for key, n in lengths.items())}")
-        channels = self.inputs.shape[1] if self.is_images else 0
+        channels = self.inputs.shape[1] if self.kind == IMAGES else 0
         if len(self.mean) != channels or len(self.std) != channels or not all(s > 0 for s in self.std):
-            needed = f"need one number for each of the {channels} channels, and a std above 0"
+            problem = f"need one number for each of the {channels} channels, and a std above 0"
             if not channels:
-                needed = f"are of images, and these are {self.kind} of {self.inputs.dtype}; leave mean and std out"
-            raise UserError(f"{where}: mean {self.mean} and std {self.std} {needed}")
+                problem = f"are of images, and these are {self.kind} of {self.inputs.dtype}; leave mean and std out"
+            raise UserError(f"{where}: mean {self.mean} and std {self.std} {problem}")
         check_labels(self.labels, self.classes, where)
         if self.is_arrays:
             check_finite(self.inputs, where)
@@ -107,10 +109,6 @@ class Samples:
     def kind(self) -> str:
         """Return the kind of samples: "images", "text" or "arrays"."""
         return kind_of(self.is_arrays, self.inputs.ndim)
-
-    @property
-    def is_images(self) -> bool:
-        return self.kind == IMAGES
 
     @property
     def is_arrays(self) -> bool:
@@ -149,13 +147,13 @@ def chunks(rows: Rows, inputs: Inputs) -> Iterator[Inputs]:
 
 def check_finite(inputs: Inputs, where: str) -> None:
     """Raise :class:`UserError` with the first row, counted from 0, that contains a number that is not finite."""
-    first = 0
+    start = 0
     for part in chunks(np.arange(len(inputs)), inputs):
         finite = np.isfinite(part).all(axis=tuple(range(1, part.ndim)))
         if not finite.all():
-            row = first + int(finite.argmin())
+            row = start + int(finite.argmin())
             raise UserError(f"{where}: row {row} has a number that is missing, infinite or too large; fill or drop it")
-        first += len(part)
+        start += len(part)
 
 
 def as_floats(values: np.ndarray, where: str) -> Inputs:

@@ -1,4 +1,4 @@
-"""Parts of a dataset computed in forked processes."""
+"""A parallel map over the parts of a dataset, in forked processes."""
 
 import ctypes
 import signal
@@ -12,45 +12,44 @@ from typing import Any
 
 from pflcore.errors import UserError
 
-Work = Callable[[Any], Any]
+Function = Callable[[Any], Any]
 
 
-def each_part(work: Work, parts: Iterable[Any], workers: int) -> Iterator[Any]:
-    """Yield what `work` returns for each part, in order; parts are taken from the iterable shortly before their turn.
+def parallel_map(function: Function, parts: Iterable[Any], workers: int) -> Iterator[Any]:
+    """Yield what `function` returns for each part, in order. The iterable is read only a few parts ahead.
 
-    Several workers are processes, where PyTorch has one thread, so results do not depend on their number if the caller
-    has one thread, too. They are forked: other ways to start a process would run the caller's script again. With one
-    worker, this process computes.
+    One worker is this process. Several are forked, as other kinds of processes would run the caller's script again.
+    PyTorch has one thread in them, so results are those of a caller with one thread.
     """
     if workers <= 1:
-        yield from map(work, parts)
+        yield from map(function, parts)
         return
     pending: deque[Future[Any]] = deque()
-    with ProcessPoolExecutor(workers, get_context("fork"), _begin, (work,)) as pool:
+    with ProcessPoolExecutor(workers, get_context("fork"), _initialise, (function,)) as pool:
         try:
             for part in parts:
-                pending.append(pool.submit(_work, part))
+                pending.append(pool.submit(_call, part))
                 if len(pending) > 2 * workers:
                     yield pending.popleft().result()
             while pending:
                 yield pending.popleft().result()
         except BrokenProcessPool:
-            why = "perhaps for lack of memory; set PFL_WORKERS to a smaller number and try again"
-            raise UserError(f"a worker process was killed, {why}") from None
+            advice = "perhaps for lack of memory; set PFL_WORKERS to a smaller number and try again"
+            raise UserError(f"a worker process was killed, {advice}") from None
         finally:
             pool.shutdown(cancel_futures=True)
 
 
-_inherited: list[Work] = []  # one function, set in each forked process of a pool
+_function: list[Function] = []  # the one of the pool, set in each of its processes
 
 
-def _begin(work: Work) -> None:
-    _inherited[:] = [work]
+def _initialise(function: Function) -> None:
+    _function[:] = [function]
     if prctl := getattr(ctypes.CDLL(None), "prctl", None):
         prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: Linux kills this process when its parent ends for any reason
     if torch := sys.modules.get("torch"):
         torch.set_num_threads(1)
 
 
-def _work(part: Any) -> Any:
-    return _inherited[0](part)
+def _call(part: Any) -> Any:
+    return _function[0](part)

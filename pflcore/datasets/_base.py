@@ -12,7 +12,7 @@ import numpy as np
 
 from pflcore.data.samples import ARRAYS, IMAGES, TEXT, Attribute, Bytes, Inputs, Mask, Rows, Samples, check_labels
 from pflcore.datasets._download import DataFile, Source
-from pflcore.datasets._files import Files, open_files
+from pflcore.datasets._files import Files, Read, open_files
 from pflcore.errors import UserError
 from pflcore.options import option
 from pflcore.registry import Entry
@@ -37,9 +37,9 @@ class Dataset(Entry, ABC):
     # Both are empty if known only after loading; `attributes` maps names to the names of their values.
     class_names: ClassVar[Names] = ()
     attributes: ClassVar[dict[str, Names]] = {}
-    # Numbers of training and test samples; if they are known only after loading, `about` has estimates for planning.
+    # Numbers of training and test samples; if they are known only after loading, estimates for planning.
     counts: ClassVar[tuple[int, int] | None] = None
-    about: ClassVar[tuple[int, int] | None] = None
+    estimated_counts: ClassVar[tuple[int, int] | None] = None
     # Per channel, of pixels scaled to 0..1.
     mean: ClassVar[tuple[float, ...]] = ()
     std: ClassVar[tuple[float, ...]] = ()
@@ -82,17 +82,17 @@ class Dataset(Entry, ABC):
         """Return mean and std under the options."""
         return self.mean, self.std
 
-    def found(self, folder: Path) -> bool:
+    def available(self, folder: Path) -> bool:
         """Return whether all files that are read under the options are on this machine."""
-        return all(part.here for part in self.data_files(folder))
+        return all(file.path for file in self.data_files(folder))
 
     def data_files(self, folder: Path) -> list[DataFile]:
         """Return the files that are read under the options; none for an included dataset."""
         if self.access == INCLUDED:
             return []
-        by_hand = self.access == FOLDER and self.homepage and self.files
-        source = Source(self.homepage, file=self.files[0]) if by_hand else None
-        return [DataFile(self.name, folder, self.files, source, self.download_size, needed=self.access == DOWNLOAD)]
+        manual = self.access == FOLDER and self.homepage and self.files
+        source = Source(self.homepage, file=self.files[0]) if manual else None
+        return [DataFile(self.name, folder, self.files, source, self.download_size, automatic=self.access == DOWNLOAD)]
 
     @abstractmethod
     def load(self, folder: Path) -> Samples:
@@ -101,14 +101,14 @@ class Dataset(Entry, ABC):
         The folder is created only for a download. The folders of other datasets are beside it.
         """
 
-    def imitate(self, labels: Rows, rng: np.random.Generator) -> dict[str, Attribute]:
+    def generate_attributes(self, labels: Rows, rng: np.random.Generator) -> dict[str, Attribute]:
         """Return attributes for generated samples with the given labels; by default independent of the labels."""
-        imitated = {}
-        for name, words in self.attributes.items():
-            words = words or tuple(f"{name} {number}" for number in range(8))
+        generated = {}
+        for name, values in self.attributes.items():
+            values = values or tuple(f"{name} {number}" for number in range(8))
             # Values occur equally often, up to one sample.
-            imitated[name] = Attribute(rng.permutation(np.arange(len(labels)) % len(words)), words)
-        return imitated
+            generated[name] = Attribute(rng.permutation(np.arange(len(labels)) % len(values)), values)
+        return generated
 
     def complete(
         self,
@@ -119,34 +119,31 @@ class Dataset(Entry, ABC):
         where: str,
         source: str,
         class_names: Names = (),
-        **more: Any,
+        **fields: Any,
     ) -> Samples:
         """Return the arrays as :class:`Samples`; `class_names` are ignored if the dataset's class states its own.
 
-        `more` are further fields. Raises :class:`UserError` for another number than :attr:`expected`, or bad labels.
+        `fields` are further fields. Raises :class:`UserError` for another number than :attr:`expected`, or bad labels.
         """
         count = int(np.count_nonzero(train))
-        found = count, len(train) - count
-        if train.dtype == bool and self.expected not in (None, found):  # other types are refused below
-            train_count, test_count = self.expected or found
-            raise UserError(
-                f"{where}: {self.name} has {train_count:,} training and {test_count:,} test samples, "
-                f"found {found[0]:,} and {found[1]:,}; put the complete data there"
-            )
+        actual, expected = (count, len(train) - count), self.expected
+        if expected and actual != expected and train.dtype == bool:  # other types are refused below
+            counts = f"{expected[0]:,} training and {expected[1]:,} test samples, found {actual[0]:,} and {actual[1]:,}"
+            raise UserError(f"{where}: {self.name} has {counts}; put the complete data there")
         names = self.class_names or class_names
         check_labels(labels, len(names), where)
-        _check_look(class_names, f"{where}: the classes")
-        for name, attribute in more.get("attributes", {}).items():
+        _check_lookalikes(class_names, f"{where}: the classes")
+        for name, attribute in fields.get("attributes", {}).items():
             check_labels(attribute.values, len(attribute.names), f"{where}: {name}")
-            _check_look(attribute.names, f"{where}: the values of {name}")
-        more["standardise"] = self.standardise
-        return Samples(inputs, labels, train, self.name, names, *self.normalisation, source, **more)
+            _check_lookalikes(attribute.names, f"{where}: the values of {name}")
+        fields["standardise"] = self.standardise
+        return Samples(inputs, labels, train, self.name, names, *self.normalisation, source, **fields)
 
-    def join(self, parts: Sequence[tuple[Bytes, Rows]], where: Path, source: str, **more: Any) -> Samples:
+    def join(self, parts: Sequence[tuple[Bytes, Rows]], where: Path, source: str, **fields: Any) -> Samples:
         """Concatenate parts, pairs of inputs and labels, and :meth:`complete` them; the last part is the test set."""
         inputs, labels = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
         train = np.arange(len(labels)) < len(labels) - len(parts[-1][1])
-        return self.complete(inputs, labels, train, where=str(where), source=source, **more)
+        return self.complete(inputs, labels, train, where=str(where), source=source, **fields)
 
     @contextmanager
     def open(self, folder: Path, archives: Sequence[Source], inside: str, parts: Names) -> Iterator[tuple[Files, str]]:
@@ -161,13 +158,14 @@ class Dataset(Entry, ABC):
                     with open_files(folder / place, parts) as files:
                         yield files, place
                     return
-        also = f"the folder {inside}, or what is in it: {', '.join(parts)}"
+        alternatives = f"the folder {inside}, or what is in it: {', '.join(parts)}"
+        readers: dict[str, Read] = {}
         with ExitStack() as stack:
-            paths = [source.obtain(folder, also) for source in archives]
-            opened = [stack.enter_context(open_files(path, parts, f"{inside}/")) for path in paths]
+            paths = [source.obtain(folder, alternatives) for source in archives]
+            for path in paths:
+                readers |= stack.enter_context(open_files(path, parts, f"{inside}/")).readers
             where = str(paths[0] if len(paths) == 1 else folder)
-            names = {name: read for files in opened for name, read in files.readers.items()}
-            yield Files(where, names), ", ".join(path.name for path in paths)
+            yield Files(where, readers), ", ".join(path.name for path in paths)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,29 +189,30 @@ class ArrayDataset(Dataset):
 
 def encode(words: Sequence[str], names: Sequence[str]) -> Rows:
     """Return the index in `names` of each word: int64 [n]."""
-    numbers = {name: number for number, name in enumerate(names)}
-    return np.fromiter((numbers[word] for word in words), np.int64, len(words))
+    codes = {name: code for code, name in enumerate(names)}
+    return np.fromiter((codes[word] for word in words), np.int64, len(words))
 
 
-def _check_look(names: Names, where: str) -> None:
+def _check_lookalikes(names: Names, where: str) -> None:
     """Raise :class:`UserError` for names that look the same to the reader of a report."""
-    first: dict[str, str] = {}
+    by_look: dict[str, str] = {}
     for name in names:
-        seen = "".join(sign for sign in name if unicodedata.category(sign) != "Cf")  # without what is not shown
-        other = first.setdefault(" ".join(unicodedata.normalize("NFC", seen).split()), name)
+        visible = "".join(character for character in name if unicodedata.category(character) != "Cf")
+        other = by_look.setdefault(" ".join(unicodedata.normalize("NFC", visible).split()), name)
         if other != name:
             raise UserError(f"{where} {other!a} and {name!a} look the same; rename one")
 
 
-def check_distinct(entry: Entry, option: str, least: int = 1) -> None:
-    """Raise :class:`UserError` unless the names in an option are distinct and at least `least` in number."""
+def check_distinct(entry: Entry, option: str, allow_empty: bool = False) -> None:
+    """Raise :class:`UserError` unless the names in an option are distinct, and there is one or `allow_empty`."""
     names: Names = getattr(entry, option)
-    if len(names) < least or len(set(names)) < len(names):
-        raise UserError(f"{entry.name}.{option} = {list(names)} must be distinct names{', one at least' * least}")
+    if len(set(names)) < len(names) or not (names or allow_empty):
+        minimum = "" if allow_empty else ", one at least"
+        raise UserError(f"{entry.name}.{option} = {list(names)} must be distinct names{minimum}")
 
 
-def check_file_name(entry: Entry, option: str, what: str) -> None:
-    """Raise :class:`UserError` unless an option is a plain file name; `what` describes the file in the message."""
+def check_file_name(entry: Entry, option: str, description: str) -> None:
+    """Raise :class:`UserError` unless an option is a plain file name; `description` is what the message calls it."""
     name: str = getattr(entry, option)
     if not name.isprintable() or name in ("", ".", "..") or set(name) & set("/\\"):
-        raise UserError(f"{entry.name}.{option} = {name!r} must be the name of {what}")
+        raise UserError(f"{entry.name}.{option} = {name!r} must be the name of {description}")

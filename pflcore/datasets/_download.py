@@ -51,14 +51,14 @@ class Source:
         """
         path = folder / self.name
         part = folder / f"{self.name}.part"
-        also = f", or {alternatives}" if alternatives else ""
+        others = f", or {alternatives}" if alternatives else ""
         if path.is_file():
-            if self.digest and (found := self.hash_of(path)) != self.digest:
-                wrong = f"{self.algorithm} is {found}, expected {self.digest}"
-                raise UserError(f"{path}: {wrong}; delete it and get it from {self.url}")
+            if self.digest and (digest := self.hash_of(path)) != self.digest:
+                problem = f"{self.algorithm} is {digest}, expected {self.digest}"
+                raise UserError(f"{path}: {problem}; delete it and get it from {self.url}")
             return path
         if not self.direct:
-            raise UserError(f"{folder}: no data here; get it from {self.url} and put {self.name}{also} there")
+            raise UserError(f"{folder}: no data here; get it from {self.url} and put {self.name}{others} there")
         existed = folder.is_dir()
         folder.mkdir(parents=True, exist_ok=True)
         try:
@@ -75,11 +75,9 @@ class Source:
                 with suppress(OSError):  # the folder is not empty: it has a part, or files of another process
                     folder.rmdir()
             reason = "what it sent has a wrong hash" if isinstance(error, ValueError) else type(error).__name__
-            again = f"try again, which goes on at the end of {part.name}, or " if part.is_file() else ""
-            raise UserError(
-                f"{folder}: no data here, and {self.url} could not be downloaded ({reason}); "
-                f"{again}put {self.name} into that folder{also}"
-            ) from None
+            retry = f"try again, which goes on at the end of {part.name}, or " if part.is_file() else ""
+            problem = f"no data here, and {self.url} could not be downloaded ({reason})"
+            raise UserError(f"{folder}: {problem}; {retry}put {self.name} into that folder{others}") from None
 
     def hash_of(self, path: Path) -> str:
         """Return a file's hexadecimal hash by the algorithm."""
@@ -113,14 +111,14 @@ def fetch(url: str, part: Path) -> None:
 
 
 def _append(url: str, part: Path) -> None:
-    have = part.stat().st_size if part.is_file() else 0
-    request = Request(url, headers={"Range": f"bytes={have}-"} if have else {})
-    with urlopen(request, timeout=TIMEOUT_SECONDS) as answer, part.open("ab" if answer.status == 206 else "wb") as file:
-        expected, start = answer.length, file.tell()
+    size = part.stat().st_size if part.is_file() else 0
+    request = Request(url, headers={"Range": f"bytes={size}-"} if size else {})
+    with urlopen(request, timeout=TIMEOUT_SECONDS) as reply, part.open("ab" if reply.status == 206 else "wb") as file:
+        expected, start = reply.length, file.tell()
         advance = track(f"downloading {part.stem}, MB", (expected or 0) // 10**6)
-        while piece := answer.read(10**6):
-            file.write(piece)
-            advance(len(piece) // 10**6)
+        while chunk := reply.read(10**6):
+            file.write(chunk)
+            advance(len(chunk) // 10**6)
         if expected is not None and file.tell() - start != expected:
             raise ConnectionError("the transfer broke off")
 
@@ -132,40 +130,36 @@ class DataFile:
     A pattern of a folder ends with a slash. `size` is in words, and empty if it is stated elsewhere.
     """
 
-    what: str
+    description: str
     folder: Path
     patterns: tuple[str, ...]
     source: Source | None = None
     size: str = ""
-    needed: bool = False  # whether a run downloads it if it is absent
+    automatic: bool = False  # whether a run downloads it if it is absent
 
     @property
-    def here(self) -> Path | None:
+    def path(self) -> Path | None:
         """Return the path of the first match, without reading it; None if there is no match."""
-        found = ((pattern, path) for pattern in self.patterns for path in sorted(self.folder.glob(pattern)))
-        return next((path for pattern, path in found if path.is_dir() or not pattern.endswith("/")), None)
+        return next((path for pattern in self.patterns for path in sorted(self.folder.glob(pattern))), None)
 
-    def state(self) -> str:
+    def status(self) -> str:
         """Return a line with its path and how it is checked, or, if it is missing, how to get it."""
-        path, source = self.here, self.source
+        path, source = self.path, self.source
         if path is not None:
             if path.is_dir():
                 return f"here, {path} (a folder says neither hash nor version)"
             if source is None or path.name != source.name:
                 return f"here, {path}"
-            checked = "its hash is checked when it is read" if source.digest else "no hash is known"
-            return f"here, {path} ({path.stat().st_size:,} bytes; {checked})"
+            check = "its hash is checked when it is read" if source.digest else "no hash is known"
+            return f"here, {path} ({path.stat().st_size:,} bytes; {check})"
         if source is None:
-            how = f"fetched when a run needs it, {self.size}; " if self.needed else ""
+            how = f"fetched when a run needs it, {self.size}; " if self.automatic else ""
             return f"missing; {how}looked for: {', '.join(self.patterns)} in {self.folder}"
-        if self.needed:
+        how = "pfl fetch gets it" if source.direct else "by hand"
+        if self.automatic:
             how = "fetched when a run needs it"
-        elif source.direct:
-            how = "pfl fetch gets it"
-        else:
-            how = "by hand"
-        proof = f"{source.algorithm} {source.digest}" if source.digest else "no hash is known: unverified"
-        what = ", ".join(filter(None, [source.name, self.size, proof]))
-        others = [pattern for pattern in self.patterns if pattern != source.name]
-        instead = f"; taken instead: {', '.join(others)}" if others else ""
-        return f"missing; {how}: {what}, from {source.url} into {self.folder}{instead}"
+        digest = f"{source.algorithm} {source.digest}" if source.digest else "no hash is known: unverified"
+        details = ", ".join(filter(None, [source.name, self.size, digest]))
+        others = ", ".join(pattern for pattern in self.patterns if pattern != source.name)
+        instead = f"; taken instead: {others}" if others else ""
+        return f"missing; {how}: {details}, from {source.url} into {self.folder}{instead}"

@@ -24,7 +24,7 @@ GET_AGAIN = "delete it and get it again, with `pfl fetch` where it can be downlo
 
 @contextmanager
 def reading(path: Path | str, advice: str = GET_AGAIN) -> Iterator[None]:
-    """Raise any exception of the block as one :class:`UserError` that names the file; `advice` says what to do."""
+    """Raise an exception of the block as one :class:`UserError` with the path and `advice`."""
     try:
         if Path(path).exists() and not Path(path).is_dir():
             check_plain(Path(path))
@@ -36,7 +36,7 @@ def reading(path: Path | str, advice: str = GET_AGAIN) -> Iterator[None]:
 
 
 def describe(error: Exception) -> str:
-    """Return in a few words why a file could not be read."""
+    """Return in a few words why a file cannot be read."""
     if isinstance(error, FileNotFoundError):
         return "is missing"
     if isinstance(error, KeyError):
@@ -61,44 +61,44 @@ class Files:
             raise UserError(f"{self.where}: {name} is missing; put the complete data there")
         return self.readers[name]()
 
-    def named(self, name: str) -> tuple[str, Read]:
+    def reader(self, name: str) -> tuple[str, Read]:
         """Return the path of a file for messages, and a function that reads it."""
         return f"{self.where}/{name}", partial(self.read, name)
 
 
 @contextmanager
-def open_files(place: Path, wanted: str | tuple[str, ...] = "", inside: str = "") -> Iterator[Files]:
-    """Open the files of a folder, a zip or a tar whose names start with `wanted`, for use by one thread.
+def open_files(path: Path, prefixes: str | tuple[str, ...] = "", inside: str = "") -> Iterator[Files]:
+    """Open the files of a folder, a zip or a tar whose names start with `prefixes`, for use by one thread.
 
     Names are relative to the folder, or to the folder `inside` of an archive. Nothing is unpacked to disk. An archive
     with a member name that points outside of it is refused. The files of a compressed tar stay in memory, because it
     can be read only from its start.
     """
-    if place.is_dir():
-        names = sorted((root / name).relative_to(place).as_posix() for root, _, here in walk(place) for name in here)
-        yield Files(str(place), {name: partial(read_file, place / name) for name in names if name.startswith(wanted)})
+    if path.is_dir():
+        names = sorted((root / name).relative_to(path).as_posix() for root, _, files in walk(path) for name in files)
+        yield Files(str(path), {name: partial(read_file, path / name) for name in names if name.startswith(prefixes)})
         return
     readers: dict[str, Read] = {}
-    zipped = place.suffix == ".zip"
-    with reading(place):
-        archive: Any = (zipfile.ZipFile if zipped else tarfile.open)(place)
+    is_zip = path.suffix == ".zip"
+    with reading(path):
+        archive: Any = (zipfile.ZipFile if is_zip else tarfile.open)(path)
     with archive:
-        with reading(place):
-            packed = not zipped and not isinstance(archive.fileobj, BufferedReader)
-            for member in archive.infolist() if zipped else archive:
-                name = member.filename if zipped else member.name
+        with reading(path):
+            compressed_tar = not is_zip and not isinstance(archive.fileobj, BufferedReader)
+            for member in archive.infolist() if is_zip else archive:
+                name = member.filename if is_zip else member.name
                 if name.startswith(("/", "\\")) or ".." in PurePosixPath(name.replace("\\", "/")).parts:
                     raise ValueError(f"its member {name!r} points outside of the archive")
-                short = name.removeprefix(inside)
-                plain = not member.is_dir() if zipped else member.isfile()
-                if plain and name.startswith(inside) and short.startswith(wanted):
-                    read = partial(_read_member, place, archive.open if zipped else archive.extractfile, member)
-                    readers[short] = partial(bytes, read()) if packed else read
-        yield Files(str(place), readers)
+                is_file = not member.is_dir() if is_zip else member.isfile()
+                relative = name.removeprefix(inside)
+                if is_file and name.startswith(inside) and relative.startswith(prefixes):
+                    read = partial(_read_member, path, archive.open if is_zip else archive.extractfile, member)
+                    readers[relative] = partial(bytes, read()) if compressed_tar else read
+        yield Files(str(path), readers)
 
 
-def _read_member(place: Path, opener: Any, member: Any) -> bytes:
-    with reading(place), opener(member) as file:
+def _read_member(path: Path, opener: Any, member: Any) -> bytes:
+    with reading(path), opener(member) as file:
         data: bytes = file.read()
         return data
 

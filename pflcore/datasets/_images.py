@@ -18,7 +18,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from pflcore.data.preparation import allocate, track
 from pflcore.data.samples import SPLITS, Bytes, Mask, Rows
-from pflcore.data.workers import each_part
+from pflcore.data.workers import parallel_map
 from pflcore.datasets._files import Read, describe, reading
 from pflcore.errors import UserError
 from pflcore.files import parse_json
@@ -39,8 +39,8 @@ class Decoded(NamedTuple):
     sizes: Rows
 
 
-class Form(NamedTuple):
-    """The form in which images are decoded: channels (1 or 3), height and width.
+class DecodeOptions(NamedTuple):
+    """How images are decoded: the shape is channels (1 or 3), height and width.
 
     Images of another size are scaled (`resize`: bilinear with antialiasing, each side by itself) or refused. `as_shown`
     decodes as a viewer does: rotated by EXIF's orientation, transparent images on white, 16 bits or floats as bytes.
@@ -52,21 +52,21 @@ class Form(NamedTuple):
     formats: tuple[str, ...] = FORMATS
 
 
-def decode_images(images: Sequence[tuple[str, Read]], form: Form, what: str) -> Decoded:
+def decode_images(images: Sequence[tuple[str, Read]], options: DecodeOptions, task: str) -> Decoded:
     """Decode images, each given as its name for messages and a function that returns its bytes, on all cores.
 
     This process calls the functions. Many images are decoded in processes, as threads would wait for Python's lock.
-    `what` is the name of the work in the display of progress.
+    `task` is the name in the display of progress.
     """
-    pixels = allocate((len(images), *form.shape))
+    pixels = allocate((len(images), *options.shape))
     sizes = np.empty((len(images), 2), np.int64)
     formats: set[str] = set()
-    advance = track(what, len(images))
+    advance = track(task, len(images))
     starts = range(0, len(images), CHUNK)
     chunks = ([(where, read()) for where, read in images[start : start + CHUNK]] for start in starts)
     workers = worker_count() if len(images) >= MIN_PARALLEL else 1
     stop = 0
-    for part in each_part(partial(_decode_chunk, form=form), chunks, workers):
+    for part in parallel_map(partial(_decode_chunk, options=options), chunks, workers):
         start, stop = stop, stop + len(part.pixels)
         pixels[start:stop] = part.pixels
         sizes[start:stop] = part.sizes
@@ -75,42 +75,40 @@ def decode_images(images: Sequence[tuple[str, Read]], form: Form, what: str) -> 
     return Decoded(pixels, formats, sizes)
 
 
-def _decode_chunk(images: list[tuple[str, bytes]], form: Form) -> Decoded:
-    pixels = np.empty((len(images), *form.shape), np.uint8)
+def _decode_chunk(images: list[tuple[str, bytes]], options: DecodeOptions) -> Decoded:
+    pixels = np.empty((len(images), *options.shape), np.uint8)
     sizes = np.empty((len(images), 2), np.int64)
     formats: set[str] = set()
     for number, (where, data) in enumerate(images):
         try:
-            pixels[number], kind, sizes[number] = decode_image(data, form)
+            pixels[number], format_name, sizes[number] = decode_image(data, options)
         except Exception as error:  # decoders raise many kinds of exceptions for damaged images
             if isinstance(error, UnidentifiedImageError):  # its message has a memory address, which varies
-                error = ValueError(f"no {' or '.join(form.formats)} that Pillow can read")
+                error = ValueError(f"no {' or '.join(options.formats)} that Pillow can read")
             problem = describe(error).replace("cannot be read", "not a readable image")
             raise UserError(f"{where}: {problem}") from None
-        formats.add(kind)
+        formats.add(format_name)
     return Decoded(pixels, formats, sizes)
 
 
-def decode_image(data: bytes, form: Form) -> tuple[Bytes, str, tuple[int, int]]:
+def decode_image(data: bytes, options: DecodeOptions) -> tuple[Bytes, str, tuple[int, int]]:
     """Return an image as uint8 [C, H, W], its format and its size before scaling. The decoder's exceptions pass."""
-    channels, height, width = form.shape
-    with Image.open(io.BytesIO(data), formats=form.formats) as image:
+    channels, height, width = options.shape
+    with Image.open(io.BytesIO(data), formats=options.formats) as image:
         if image.width * image.height > MAX_PIXELS:
             raise ValueError(f"{image.width}x{image.height} pixels are more than {MAX_PIXELS:,}")
-        kind = str(image.format)
-        shown: Image.Image = image
-        if form.as_shown:
-            # Decoders would show grey in place of zeros.
-            if kind == "JPEG" and data.endswith(bytes(512)) and not data.rstrip(b"\0").endswith(b"\xff\xd9"):
-                raise ValueError("it ends with zeros, as a download that was cut")
-            shown = _as_shown(image)
-        size = shown.size
-        if not form.resize and size != (width, height):
+        format_name = str(image.format)
+        cut = format_name == "JPEG" and data.endswith(bytes(512)) and not data.rstrip(b"\0").endswith(b"\xff\xd9")
+        if cut and options.as_shown:  # decoders would show grey in place of the zeros
+            raise ValueError("it ends with zeros, as a download that was cut")
+        picture = _as_shown(image) if options.as_shown else image
+        size = picture.size
+        if not options.resize and size != (width, height):
             raise ValueError(f"{size[0]}x{size[1]} instead of {width}x{height} pixels")
-        converted = shown.convert("RGB" if channels == 3 else "L")
+        picture = picture.convert("RGB" if channels == 3 else "L")
         if size != (width, height):
-            converted = converted.resize((width, height), Image.Resampling.BILINEAR)
-        return np.asarray(converted).reshape(height, width, channels).transpose(2, 0, 1), kind, size
+            picture = picture.resize((width, height), Image.Resampling.BILINEAR)
+        return np.asarray(picture).reshape(height, width, channels).transpose(2, 0, 1), format_name, size
 
 
 def _as_shown(image: Image.Image) -> Image.Image:
@@ -130,12 +128,12 @@ def _as_shown(image: Image.Image) -> Image.Image:
 
 
 def is_image(file: str) -> bool:
-    """Return whether a file name is that of an image; hidden files, which some systems put beside images, are not."""
+    """Return whether a file name is that of an image, and not of a hidden file, as some systems add to images."""
     return not file.startswith(".") and file.lower().endswith(SUFFIXES)
 
 
 @dataclass(frozen=True, eq=False)
-class ImageTable:
+class EncodedImages:
     """A table of encoded images, and columns of integers or texts by name.
 
     `class_names` are the names of the integers in the first column; empty if the file does not state them.
@@ -153,13 +151,14 @@ class ImageTable:
 
 def read_tables(
     folder: Path, image: str, columns: Sequence[str], test: Sequence[str] = SPLITS[1:]
-) -> tuple[list[ImageTable], Mask]:
+) -> tuple[list[EncodedImages], Mask]:
     """Read ``train*.parquet``, then files with a prefix in `test`; return the tables and the mask of training rows."""
-    here = sorted(folder.glob("*.parquet"))
-    named = {prefix: [path for path in here if path.name.startswith(prefix)] for prefix in ("train", *test)}
-    if test != SPLITS[1:] and (missing := [prefix for prefix in test if not named[prefix]]):
-        raise UserError(f"{folder}: no {missing[0]}*.parquet here; put it there, or change 'test'")
-    paths = list(dict.fromkeys(path for own in named.values() for path in own))
+    files, paths = sorted(folder.glob("*.parquet")), dict[Path, None]()  # an ordered set
+    for prefix in ("train", *test):
+        matches = [path for path in files if path.name.startswith(prefix)]
+        if not matches and prefix != "train" and test != SPLITS[1:]:
+            raise UserError(f"{folder}: no {prefix}*.parquet here; put it there, or change 'test'")
+        paths |= dict.fromkeys(matches)
     _check_shards(folder, {path.name for path in paths})
     tables = [read_table(path, image, columns) for path in paths]
     train = [table.path.name.startswith("train") for table in tables for _ in range(len(table.images))]
@@ -168,47 +167,49 @@ def read_tables(
 
 def _check_shards(folder: Path, names: set[str]) -> None:
     """Raise :class:`UserError` if a file of a series such as ``train-00000-of-00003.parquet`` is missing."""
-    parts = [part for name in sorted(names) if (part := re.match(r"(.*)[-_](\d+)[-_]of[-_](\d+)", name))]
-    groups: dict[tuple[str, int], dict[int, str]] = {}
-    for part in parts:
-        groups.setdefault((part[1], int(part[3])), {})[int(part[2])] = part.string
-    for (_, count), here in groups.items():
-        start = int(0 not in here and count in here)  # some exports count from 1
-        missing = next((number for number in range(start, max(start + count, *here)) if number not in here), None)
-        if missing is not None:
-            raise UserError(f"{folder}: part {missing} of {count} is missing beside {min(here.values())}; get it, too")
+    series: dict[tuple[str, int], dict[int, str]] = {}
+    for name in sorted(names):
+        if match := re.match(r"(.*)[-_](\d+)[-_]of[-_](\d+)", name):
+            series.setdefault((match[1], int(match[3])), {})[int(match[2])] = name
+    for (_, count), shards in series.items():
+        start = 1 if 0 not in shards and count in shards else 0  # some exports count from 1
+        for number in range(start, max(start + count, *shards)):
+            if number not in shards:
+                name = min(shards.values())
+                raise UserError(f"{folder}: part {number} of {count} is missing beside {name}; get it, too")
 
 
-def read_table(path: Path, image: str, columns: Sequence[str]) -> ImageTable:
+def read_table(path: Path, image: str, columns: Sequence[str]) -> EncodedImages:
     """Read a Parquet file with a column `image` of encoded images and `columns` of integers or texts, the labels first.
 
     Images are binary, or structs with a binary field ``bytes``. Booleans are read as the texts ``false`` and ``true``.
     Names of integer labels are taken from the metadata that the Hugging Face library ``datasets`` exports.
     """
-    cells: dict[str, pa.ChunkedArray] = {}
+    data: dict[str, pa.ChunkedArray] = {}
     with reading(path):
         schema = pq.read_schema(path)
-        known = [name for name in {image, *columns} if name in schema.names]
-        table = pq.read_table(path, columns=known, partitioning=None)
+        table = pq.read_table(path, columns=list({image, *columns} & {*schema.names}), partitioning=None)
         for name in (image, *columns):
-            cell = table[name] if table.column_names.count(name) == 1 else pa.chunked_array([], pa.null())
-            if pa.types.is_struct(cell.type) and name == image and cell.type.get_field_index("bytes") >= 0:
-                cell = pc.struct_field(cell, "bytes")
-            elif pa.types.is_dictionary(cell.type):
-                cell = cell.cast(cell.type.value_type)
-            elif pa.types.is_boolean(cell.type) and name != image:
-                cell = cell.cast(pa.string())
-            suits = str(cell.type) in (("binary", "large_binary") if name == image else ("string", "large_string"))
-            suits |= name != image and pa.types.is_integer(cell.type)
-            if not suits or cell.null_count:
-                what = "binary or struct<bytes: binary>" if name == image else "integers or text"
-                has = ", ".join(f"{field.name:.40}: {field.type!s:.60}" for field in list(schema)[:12])
-                raise UserError(f"{path}: needs a column {name!r} of {what}, without nulls, has {has}")
-            cells[name] = cell
+            column = table[name] if table.column_names.count(name) == 1 else pa.chunked_array([], pa.null())
+            if pa.types.is_dictionary(column.type):
+                column = column.cast(column.type.value_type)
+            elif name == image and pa.types.is_struct(column.type) and column.type.get_field_index("bytes") >= 0:
+                column = pc.struct_field(column, "bytes")
+            elif name != image and pa.types.is_boolean(column.type):
+                column = column.cast(pa.string())
+            if name == image:
+                valid, expected = str(column.type) in ("binary", "large_binary"), "binary or struct<bytes: binary>"
+            else:
+                is_text = str(column.type) in ("string", "large_string")
+                valid, expected = is_text or pa.types.is_integer(column.type), "integers or text"
+            if not valid or column.null_count:
+                actual = ", ".join(f"{field.name:.40}: {field.type!s:.60}" for field in list(schema)[:12])
+                raise UserError(f"{path}: needs a column {name!r} of {expected}, without nulls, has {actual}")
+            data[name] = column
     if not table.num_rows:
         raise UserError(f"{path}: holds no images; remove it or export it again")
     names = _class_names(path, schema.metadata or {}, columns[0])
-    return ImageTable(path, cells[image], {name: cells[name].to_pylist() for name in columns}, names)
+    return EncodedImages(path, data[image], {name: data[name].to_pylist() for name in columns}, names)
 
 
 def _class_names(path: Path, metadata: dict[bytes, bytes], label: str) -> tuple[str, ...]:
@@ -217,8 +218,8 @@ def _class_names(path: Path, metadata: dict[bytes, bytes], label: str) -> tuple[
         names = parse_json(metadata[b"huggingface"])["info"]["features"][label]["names"]
     except (KeyError, TypeError, ValueError):
         return ()
-    texts = isinstance(names, list) and all(isinstance(name, str) and name.isprintable() for name in names)
-    if not texts or len(set(names)) < len(names):
-        found = repr(names)[:80]
-        raise UserError(f"{path}: the names of {label!r} are {found}, not distinct printable texts; export it again")
+    printable = isinstance(names, list) and all(isinstance(name, str) and name.isprintable() for name in names)
+    if not printable or len(set(names)) < len(names):
+        problem = f"are {repr(names)[:80]}, not distinct printable texts"
+        raise UserError(f"{path}: the names of {label!r} {problem}; export it again")
     return tuple(names)

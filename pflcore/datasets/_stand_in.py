@@ -18,18 +18,17 @@ _FOLLOWERS = 3  # characters that can follow a character
 
 
 def stand_in_counts(train: int) -> tuple[int, int]:
-    """Return the numbers of training and test samples of a stand-in: a quarter as many for testing, at least one."""
+    """Return the numbers of training and test samples of a stand-in; the latter is a quarter, but at least one."""
     return train, max(train // 4, 1)
 
 
 def stand_in(dataset: Dataset, train: int, test: int, seed: int = 0, with_images: bool = True) -> Samples:
     """Generate random samples of a dataset's shape and classes: learnable, but not perfectly; training rows come first.
 
-    An image is the sum of a coarse pattern of its class, a coarse pattern of its own, so that classes overlap at any
-    size, and independent pixel noise. An array mixes such patterns of 16 numbers, plus noise. A text is a random walk
-    in which every character has a few possible followers. Labels of images and arrays are balanced within the training
-    and the test rows. Images with boxes show shapes; the class of the largest is the image's label. With `with_images`
-    False, images are black and arrays are 0, which takes no memory.
+    An image is the sum of a coarse pattern of its class, another one, so that classes overlap at any size, and pixel
+    noise. An array mixes such patterns of 16 numbers, plus noise. A text is a random walk in which few characters can
+    follow a character. Images with boxes show shapes; the class of the largest is the label. Labels of images and
+    arrays are balanced within training and test rows. Without `with_images`, these are 0, which takes no memory.
     """
     rng = generator(seed, f"stand-in {dataset.name}")
     names = dataset.class_names or tuple(f"class {number}" for number in range(10))
@@ -48,12 +47,11 @@ def stand_in(dataset: Dataset, train: int, test: int, seed: int = 0, with_images
             inputs = _arrays(labels, len(names), shape, rng)
         elif with_images:
             inputs = _draw_shapes(boxes, shape, rng) if boxes else _images(labels, len(names), shape, rng)
-    mean, std = dataset.normalisation
     source = f"stand-in: generated, not {dataset.name} (seed {seed})"
-    attributes = dataset.imitate(labels, rng)
-    is_train = np.arange(len(labels)) < train
-    more: dict[str, Any] = {"attributes": attributes, "boxes": boxes, "standardise": dataset.standardise}
-    return Samples(inputs, labels, is_train, dataset.name, names, mean, std, source, **more)
+    mask = np.arange(len(labels)) < train
+    fields: dict[str, Any] = {"boxes": boxes, "standardise": dataset.standardise}
+    fields["attributes"] = dataset.generate_attributes(labels, rng)
+    return Samples(inputs, labels, mask, dataset.name, names, *dataset.normalisation, source, **fields)
 
 
 def _images(labels: Rows, classes: int, shape: tuple[int, ...], rng: np.random.Generator) -> Bytes:
@@ -76,10 +74,10 @@ def _arrays(labels: Rows, classes: int, shape: tuple[int, ...], rng: np.random.G
     """Draw float32 [n, ...]: linear mixtures of 16 hidden numbers, whose means depend on the class, plus noise."""
     hidden = _GRID**2
     centres = rng.standard_normal((classes, hidden), np.float32)
-    drawn = centres[labels] + hidden**0.5 / _OVERLAP * rng.standard_normal((len(labels), hidden), np.float32)
+    factors = centres[labels] + hidden**0.5 / _OVERLAP * rng.standard_normal((len(labels), hidden), np.float32)
     weights = rng.standard_normal((hidden, int(np.prod(shape))), np.float32)
     mixed: Inputs = rng.standard_normal((len(labels), weights.shape[1]), np.float32)
-    for column, row in zip(drawn.T, weights, strict=True):  # a matrix product rounds differently on other processors
+    for column, row in zip(factors.T, weights, strict=True):  # a matrix product rounds differently on other processors
         mixed += column[:, None] * row
     return mixed.reshape(len(labels), *shape)
 
@@ -97,12 +95,12 @@ def _random_boxes(labels: Rows, classes: int, rng: np.random.Generator) -> Boxes
     """Draw one to three objects for each image, none difficult; the first is the largest and has the image's label."""
     counts = rng.integers(1, 4, len(labels))
     first = np.concatenate([[0], np.cumsum(counts)[:-1]]).astype(np.int64)
-    owned = rng.integers(0, classes, int(counts.sum()))
-    sides = rng.uniform(0.15, 0.3, (len(owned), 2))
-    owned[first], sides[first] = labels, rng.uniform(0.4, 0.6, (len(labels), 2))
-    corners = rng.uniform(0, 1 - sides)
-    both = np.concatenate([corners, corners + sides], axis=1).astype(np.float32)
-    return Boxes(counts.astype(np.int64), owned, both, difficult=np.zeros(len(owned), bool))
+    object_labels = rng.integers(0, classes, int(counts.sum()))
+    sizes = rng.uniform(0.15, 0.3, (len(object_labels), 2))
+    object_labels[first], sizes[first] = labels, rng.uniform(0.4, 0.6, (len(labels), 2))
+    starts = rng.uniform(0, 1 - sizes)
+    corners = np.concatenate([starts, starts + sizes], axis=1).astype(np.float32)
+    return Boxes(counts.astype(np.int64), object_labels, corners, difficult=np.zeros(len(corners), bool))
 
 
 def _draw_shapes(boxes: Boxes, shape: tuple[int, ...], rng: np.random.Generator) -> Bytes:
@@ -111,18 +109,18 @@ def _draw_shapes(boxes: Boxes, shape: tuple[int, ...], rng: np.random.Generator)
     images = allocate((len(boxes.counts), *shape))
     rows, columns = (np.arange(height)[:, None] + 0.5) / height, (np.arange(width)[None] + 0.5) / width
     classes = int(boxes.labels.max()) + 1
-    one = 0
+    start = 0
     for image, count in enumerate(boxes.counts):
         canvas = rng.normal(110.0, 12.0, shape)
-        for number in range(one, one + count):
-            label, (left, top, right, bottom) = int(boxes.labels[number]), boxes.corners[number].astype(np.float64)
-            across, down = (columns - left) / (right - left), (rows - top) / (bottom - top)
-            within = (across >= 0) & (across <= 1) & (down >= 0) & (down <= 1)
+        for index in range(start, start + count):
+            label, (x1, y1, x2, y2) = int(boxes.labels[index]), boxes.corners[index].astype(np.float64)
+            x, y = (columns - x1) / (x2 - x1), (rows - y1) / (y2 - y1)  # from 0 to 1 within the box
+            mask = (x >= 0) & (x <= 1) & (y >= 0) & (y <= 1)
             if label % 3 == 1:
-                within &= (2 * across - 1) ** 2 + (2 * down - 1) ** 2 <= 1
+                mask &= (2 * x - 1) ** 2 + (2 * y - 1) ** 2 <= 1
             elif label % 3 == 2:
-                within &= np.abs(2 * across - 1) <= down
-            canvas[:, within] = 255 * np.array(colorsys.hsv_to_rgb(label / classes, 1.0, 1.0))[:channels, None]
+                mask &= np.abs(2 * x - 1) <= y
+            canvas[:, mask] = 255 * np.array(colorsys.hsv_to_rgb(label / classes, 1.0, 1.0))[:channels, None]
         images[image] = np.clip(np.rint(canvas), 0, 255)
-        one += count
+        start += count
     return images

@@ -8,12 +8,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from pflcore.data.samples import SPLITS, Attribute, Bytes, Mask, Rows, Samples, check_labels
+from pflcore.data.samples import SPLITS, Attribute, Bytes, Rows, Samples, check_labels
 from pflcore.datasets import DATASETS
 from pflcore.datasets._base import DOWNLOAD, HALF, Dataset
 from pflcore.datasets._download import DataFile, Source
 from pflcore.datasets._files import load_pickle, reading
-from pflcore.datasets._images import Form, decode_images, read_tables
+from pflcore.datasets._images import DecodeOptions, decode_images, read_tables
 from pflcore.errors import UserError
 from pflcore.options import option
 
@@ -40,46 +40,45 @@ class Cifar(Dataset):
     def data_files(self, folder: Path) -> list[DataFile]:
         if self.source == "parquet":
             return [DataFile("Parquet export", folder, self.files[2:])]
-        return [DataFile(self.name, folder, self.files[:2], self.archive, self.download_size, needed=True)]
+        return [DataFile(self.name, folder, self.files[:2], self.archive, self.download_size, automatic=True)]
 
     def load(self, folder: Path) -> Samples:
         parts: list[tuple[Bytes, Rows]] = []
         if self.source == "official":
-            place = self.files[1].rstrip("/")
-            there = (folder / place).is_dir() or (folder / self.archive.name).is_file()
-            if not there and any(folder.glob("train*.parquet")):
+            unpacked = self.files[1].rstrip("/")
+            exists = (folder / unpacked).is_dir() or (folder / self.archive.name).is_file()
+            if not exists and any(folder.glob("train*.parquet")):
                 raise UserError(f"{folder}: has Parquet files alone; set `source: parquet`, or add {self.archive.name}")
-            with self.open(folder, [self.archive], place, self.batches) as (files, source):
+            with self.open(folder, [self.archive], unpacked, self.batches) as (files, source):
                 for batch in self.batches:
                     where = f"{files.where}/{batch}"
                     with reading(where):
-                        read = load_pickle(files.read(batch), where)
-                        labels = self._labels([read[key] for key, _ in self.kinds], where)
-                        parts.append((read["data"].reshape(len(labels), *self.original), labels))
+                        content = load_pickle(files.read(batch), where)
+                        labels = self._labels([content[key] for key, _ in self.kinds], where)
+                        parts.append((content["data"].reshape(len(labels), *self.original), labels))
             pixels, labels = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
-            tests = len(parts[-1][1])
-            train = np.arange(len(labels)) < len(labels) - tests
-            return self._samples(pixels, labels, train, files.where, source)
-        tables, train = read_tables(folder, "img", [column for _, column in self.kinds])
-        for split, lacking in zip(SPLITS, (not train.any(), train.all()), strict=True):
-            if lacking:
-                wanted = f"put the files of a Parquet export of {self.name} there"
-                raise UserError(f"{folder}: no {split}*.parquet; {wanted}")
-        labels = np.concatenate([self._labels(list(table.columns.values()), str(table.path)) for table in tables])
-        form = Form(self.original, formats=("PNG", "JPEG"))
-        images = decode_images([one for table in tables for one in table.readers()], form, f"decoding {self.name}")
-        source = f"{', '.join(table.path.name for table in tables)} ({', '.join(sorted(images.formats))} images)"
-        return self._samples(images.pixels, labels, train, str(folder), source)
-
-    def _samples(self, pixels: Bytes, labels: Rows, train: Mask, where: str, source: str) -> Samples:
-        return self.complete(pixels, labels[:, -1], train, where=where, source=source, **self.more(labels, where))
+            train, where = np.arange(len(labels)) < len(labels) - len(parts[-1][1]), files.where
+        else:
+            tables, train = read_tables(folder, "img", [column for _, column in self.kinds])
+            for split, mask in zip(SPLITS, (train, ~train), strict=True):
+                if not mask.any():
+                    advice = f"put the files of a Parquet export of {self.name} there"
+                    raise UserError(f"{folder}: no {split}*.parquet; {advice}")
+            labels = np.concatenate([self._labels(list(table.columns.values()), str(table.path)) for table in tables])
+            readers = [reader for table in tables for reader in table.readers()]
+            options = DecodeOptions(self.original, formats=("PNG", "JPEG"))
+            pixels, formats, _ = decode_images(readers, options, f"decoding {self.name}")
+            source = f"{', '.join(table.path.name for table in tables)} ({', '.join(sorted(formats))} images)"
+            where = str(folder)
+        fields = self.extra_fields(labels, where)
+        return self.complete(pixels, labels[:, -1], train, where=where, source=source, **fields)
 
     def _labels(self, values: list[Any], where: str) -> Rows:
         """Return the labels of all kinds, int64 [n, kinds]."""
         with reading(where):
-            return np.stack([np.array(own) for own in values], 1).astype(np.int64, casting="safe")
+            return np.stack([np.array(labels) for labels in values], 1).astype(np.int64, casting="safe")
 
-    def more(self, labels: Rows, where: str) -> dict[str, Any]:
+    def extra_fields(self, labels: Rows, where: str) -> dict[str, Any]:
         """Return further fields of the samples from labels of all kinds; raise :class:`UserError` if these disagree."""
         return {}
 
@@ -126,7 +125,8 @@ _COARSE = {
     "vehicles_1": "bicycle bus motorcycle pickup_truck train",
     "vehicles_2": "lawn_mower rocket streetcar tank tractor",
 }
-_COARSE_OF = {fine: number for number, fines in enumerate(_COARSE.values()) for fine in fines.split()}
+_COARSE_OF = {fine: code for code, names in enumerate(_COARSE.values()) for fine in names.split()}
+_COARSE_CODES = np.array([_COARSE_OF[name] for name in sorted(_COARSE_OF)])  # the coarse class of each fine class
 
 
 @DATASETS.register
@@ -159,21 +159,17 @@ class Cifar100(Cifar):
     def normalisation(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
         return (HALF, HALF) if self.normalise == "half" else (self.mean, self.std)
 
-    def imitate(self, labels: Rows, rng: np.random.Generator) -> dict[str, Attribute]:
-        return {"coarse": Attribute(self._coarse()[labels], self.attributes["coarse"])}
+    def generate_attributes(self, labels: Rows, rng: np.random.Generator) -> dict[str, Attribute]:
+        return {"coarse": Attribute(_COARSE_CODES[labels], self.attributes["coarse"])}
 
-    def more(self, labels: Rows, where: str) -> dict[str, Any]:
+    def extra_fields(self, labels: Rows, where: str) -> dict[str, Any]:
         names = self.attributes["coarse"]
         coarse, fine = labels.T.copy()
         check_labels(coarse, len(names), f"{where}: coarse")
         check_labels(fine, self.classes, where)
-        right = self._coarse()[fine]
-        if (coarse != right).any():
-            row = int((coarse != right).argmax())
-            said = f"{self.class_names[fine[row]]} is in {names[right[row]]}, not in {names[coarse[row]]}"
-            raise UserError(f"{where}: row {row}: {said}; use the official data")
+        expected = _COARSE_CODES[fine]
+        if (coarse != expected).any():
+            row = int((coarse != expected).argmax())
+            problem = f"{self.class_names[fine[row]]} is in {names[expected[row]]}, not in {names[coarse[row]]}"
+            raise UserError(f"{where}: row {row}: {problem}; use the official data")
         return {"size": self.size, "attributes": {"coarse": Attribute(coarse, names)}}
-
-    def _coarse(self) -> Rows:
-        """Return the coarse class of each class."""
-        return np.array([_COARSE_OF[name] for name in self.class_names])

@@ -17,7 +17,7 @@ from pflcore.datasets import DATASETS
 from pflcore.datasets._base import DIGITS, HALF, Dataset, check_distinct
 from pflcore.datasets._download import DataFile, Source
 from pflcore.datasets._files import load_pickle, open_files, reading
-from pflcore.datasets._images import Form, decode_images
+from pflcore.datasets._images import DecodeOptions, decode_images
 from pflcore.datasets.small_images import Mnist, Svhn, SynthDigits, Usps
 from pflcore.errors import UserError
 from pflcore.options import option
@@ -67,8 +67,10 @@ class MnistM(Dataset):
     def data_files(self, folder: Path) -> list[DataFile]:
         if self.source == "official":
             return [DataFile("official images", folder, self.files, self.archive, "140 MB")]
-        mnist = [replace(file, what=f"MNIST, {file.what}") for file in Mnist().data_files(folder.parent / "mnist")]
-        return [DataFile("photographs of BSDS500", folder, (_BSDS.name, f"{_PHOTOS}/"), _BSDS, "71 MB"), *mnist]
+        files = [DataFile("photographs of BSDS500", folder, (_BSDS.name, f"{_PHOTOS}/"), _BSDS, "71 MB")]
+        for file in Mnist().data_files(folder.parent / "mnist"):
+            files.append(replace(file, description=f"MNIST, {file.description}"))
+        return files
 
     def load(self, folder: Path) -> Samples:
         if self.source == "built":
@@ -80,35 +82,35 @@ class MnistM(Dataset):
                 with reading(f"{files.where}/mnist_m_{split}_labels.txt"):
                     words = files.read(f"mnist_m_{split}_labels.txt").decode().split()
                     labels.append(np.array(words[1::2], np.int64))
-                    images += [files.named(f"mnist_m_{split}/{name}") for name in words[::2]]
-            pixels = decode_images(images, Form(self.original, formats=("PNG",)), f"decoding {self.name}").pixels
-        cut = len(labels[0])
-        digits = [(pixels[:cut], labels[0]), (pixels[cut:], labels[1])]
-        return self.join(digits, Path(files.where), folder.name if source == "." else source)
+                    images += [files.reader(f"mnist_m_{split}/{name}") for name in words[::2]]
+            options = DecodeOptions(self.original, formats=("PNG",))
+            pixels = decode_images(images, options, f"decoding {self.name}").pixels
+        digits = zip(np.split(pixels, [len(labels[0])]), labels, strict=True)
+        return self.join([*digits], Path(files.where), folder.name if source == "." else source)
 
     def _built(self, folder: Path) -> Samples:
         photos: dict[str, list[Bytes]] = {split: [] for split in SPLITS}
         with self.open(folder, [_BSDS], _PHOTOS, SPLITS) as (files, place):
             for name in sorted(files.readers):
-                where, read = files.named(name)
+                where, read = files.reader(name)
                 if name.endswith(".jpg"):
                     with reading(where), Image.open(io.BytesIO(read()), formats=("JPEG",)) as image:
                         photos[name.split("/")[0]].append(np.asarray(image.convert("RGB")).transpose(2, 0, 1))
-        found = tuple(map(len, photos.values()))
-        if found != self.photos:
-            raise UserError(
-                f"{files.where}: BSDS500 has {self.photos[0]} training and {self.photos[1]} test photographs, found "
-                f"{found[0]} and {found[1]}; get {_BSDS.name} from {_BSDS.url} and put it, or what it unpacks to, there"
-            )
+        counts = tuple(map(len, photos.values()))
+        if counts != self.photos:
+            expected = f"{self.photos[0]} training and {self.photos[1]} test photographs"
+            problem = f"BSDS500 has {expected}, found {counts[0]} and {counts[1]}"
+            advice = f"get {_BSDS.name} from {_BSDS.url} and put it, or what it unpacks to, there"
+            raise UserError(f"{files.where}: {problem}; {advice}")
         digits = Mnist().load(folder.parent / "mnist")
         pixels = allocate((len(digits), *self.shape))
         advance = track(f"building {self.name}", len(digits))
-        for split, rows in zip(SPLITS, (digits.train, ~digits.train), strict=True):
-            numbers = np.flatnonzero(rows)
-            blend(digits.inputs, numbers, photos[split], pixels, generator(self.seed, f"mnistm {split}"))
-            advance(len(numbers))
-        photographs = place if place == _BSDS.name else "BSDS500"
-        source = f"built from {digits.source} and {photographs} (seed {self.seed})"
+        for split, mask in zip(SPLITS, (digits.train, ~digits.train), strict=True):
+            rows = np.flatnonzero(mask)
+            blend(digits.inputs, rows, photos[split], pixels, generator(self.seed, f"mnistm {split}"))
+            advance(len(rows))
+        origin = place if place == _BSDS.name else "BSDS500"
+        source = f"built from {digits.source} and {origin} (seed {self.seed})"
         return self.complete(pixels, digits.labels, digits.train, where=str(folder), source=source)
 
 
@@ -119,12 +121,12 @@ def blend(digits: Bytes, rows: Rows, photos: Sequence[Bytes], out: Bytes, rng: n
     photograph is uint8 [3, height, width], at least as large as a digit.
     """
     height, width = digits.shape[2:]
-    chosen = rng.integers(0, len(photos), len(rows))
+    indices = rng.integers(0, len(photos), len(rows))
     corners = rng.random((len(rows), 2))
-    for row, number, (down, right) in zip(rows, chosen, corners, strict=True):
-        photo = photos[number]
-        top, left = int(down * (photo.shape[1] - height + 1)), int(right * (photo.shape[2] - width + 1))
-        patch = photo[:, top : top + height, left : left + width].astype(np.int16)
+    for row, index, (down, right) in zip(rows, indices, corners, strict=True):
+        photo = photos[index]
+        y, x = int(down * (photo.shape[1] - height + 1)), int(right * (photo.shape[2] - width + 1))
+        patch = photo[:, y : y + height, x : x + width].astype(np.int16)
         out[row] = np.abs(digits[row].astype(np.int16) - patch)
 
 
@@ -148,7 +150,7 @@ PUBLISHED: dict[str, tuple[str, tuple[int, ...], int]] = {
 _DOMAINS = tuple(PUBLISHED)
 
 Part = tuple[str, Bytes, Rows, Mask, str]
-"""Of a domain: its name, images [n, 1 or 3, H, W], labels, which of them are for training, and where they are from."""
+"""The name of a domain, some images [n, 1 or 3, H, W], their labels, the mask of training samples, their source."""
 
 
 @DATASETS.register
@@ -190,8 +192,8 @@ class Digits5(Dataset):
     @property
     def domains(self) -> dict[str, Dataset]:
         """Return the dataset of each domain in `domain_list`."""
-        five = dict(zip(_DOMAINS, (Mnist(), Svhn(), Usps(), SynthDigits(), MnistM(source=self.mnistm)), strict=True))
-        return {domain: five[domain] for domain in self.domain_list}
+        datasets = Mnist(), Svhn(), Usps(), SynthDigits(), MnistM(source=self.mnistm)
+        return {domain: datasets[_DOMAINS.index(domain)] for domain in self.domain_list}
 
     @property
     def expected(self) -> tuple[int, int]:
@@ -205,9 +207,9 @@ class Digits5(Dataset):
 
     def data_files(self, folder: Path) -> list[DataFile]:
         if self.source == "fedbn":
-            return [DataFile("FedBN's files", folder, (ARCHIVE.name,), ARCHIVE, "278 MB", needed=True)]
+            return [DataFile("FedBN's files", folder, (ARCHIVE.name,), ARCHIVE, "278 MB", automatic=True)]
         return [
-            replace(file, what=domain if file.what == dataset.name else f"{domain}, {file.what}")
+            replace(file, description=domain if file.description == dataset.name else f"{domain}, {file.description}")
             for domain, dataset in self.domains.items()
             for file in dataset.data_files(folder.parent / dataset.name)
         ]
@@ -216,29 +218,26 @@ class Digits5(Dataset):
         fedbn = self.source == "fedbn"
         parts = self._published(ARCHIVE.obtain(folder)) if fedbn else self._composed(folder.parent)
         inputs = allocate((sum(self.expected), *self.shape))
-        end = 0
+        start = 0
         labels, train, domains = [], [], []
         sources: dict[str, str] = {}
         for domain, images, digits, is_train, source in parts:
             sources[domain] = source
-            _fit(images, inputs[end : end + len(images)], domain)
-            end += len(images)
+            _resize(images, inputs[start : start + len(images)], domain)
+            start += len(images)
             labels.append(digits)
             train.append(is_train)
             domains.append(np.full(len(digits), self.domain_list.index(domain), np.int64))
-        composed = "; ".join(f"{domain}: {source}" for domain, source in sources.items())
-        return self.complete(
-            inputs,
-            np.concatenate(labels),
-            np.concatenate(train),
-            where=str(folder if fedbn else folder.parent),
-            source=f"FedBN's files, {self.parts_used} of 10 for training" if fedbn else composed,
-            attributes={"domain": Attribute(np.concatenate(domains), self.domain_list)},
-        )
+        where, source = folder.parent, "; ".join(f"{domain}: {source}" for domain, source in sources.items())
+        if fedbn:
+            where, source = folder, f"FedBN's files, {self.parts_used} of 10 for training"
+        digits, mask = np.concatenate(labels), np.concatenate(train)
+        attributes = {"domain": Attribute(np.concatenate(domains), self.domain_list)}
+        return self.complete(inputs, digits, mask, where=str(where), source=source, attributes=attributes)
 
     def _composed(self, root: Path) -> Iterator[Part]:
         for part in self.domains.values():  # before any download, require the files that a person has to get
-            if not all(file.here or file.needed for file in part.data_files(root / part.name)):
+            if not all(file.path or file.automatic for file in part.data_files(root / part.name)):
                 part.load(root / part.name)  # raises the error that says so
         for domain, part in self.domains.items():
             samples = part.load(root / part.name)
@@ -251,9 +250,8 @@ class Digits5(Dataset):
             for domain in self.domain_list:
                 inside, shape, _ = PUBLISHED[domain]
                 for pickled in (*(f"partitions/train_part{part}.pkl" for part in range(self.parts_used)), "test.pkl"):
-                    # The archive may have any folder around them.
-                    end = f"/{inside}/{pickled}"
-                    where, read = files.named(next((n for n in files.readers if f"/{n}".endswith(end)), end[1:]))
+                    path = f"{inside}/{pickled}"  # in any folder of the archive
+                    where, read = files.reader(next((n for n in files.readers if f"/{n}".endswith(f"/{path}")), path))
                     with reading(where):
                         images, labels = load_pickle(read(), where)
                         if images.dtype != np.uint8:
@@ -280,7 +278,7 @@ def draw_train(labels: Rows, domain: str) -> Mask:
     return train
 
 
-def _fit(images: Bytes, out: Bytes, domain: str) -> None:
+def _resize(images: Bytes, out: Bytes, domain: str) -> None:
     """Fill `out` [n, 3, H, W] with `images` [n, 1 or 3, H, W], scaled with Pillow as torchvision does."""
     if images.shape[2:] == out.shape[2:]:
         out[:] = images  # one channel becomes three

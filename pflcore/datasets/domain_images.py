@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
@@ -15,7 +16,7 @@ from pflcore.datasets import DATASETS
 from pflcore.datasets._base import HALF, Dataset, encode
 from pflcore.datasets._download import DataFile, Source
 from pflcore.datasets._files import Read, open_files
-from pflcore.datasets._images import Form, decode_images, is_image
+from pflcore.datasets._images import DecodeOptions, decode_images, is_image
 from pflcore.errors import UserError
 from pflcore.options import option
 
@@ -50,33 +51,30 @@ class DomainImages(Dataset):
         for source, domains, size in self.archives:
             folders = [DataFile(domain, folder, (f"{domain}/", f"{self.unpacked}/{domain}/")) for domain in domains]
             patterns = (source.name, *(f"{domain}/" for domain in domains))
-            packed = (folder / source.name).is_file() or not any(file.here for file in folders)
+            packed = (folder / source.name).is_file() or not any(file.path for file in folders)
             files += [DataFile(", ".join(domains), folder, patterns, source, size)] if packed else folders
         return files
 
     def load(self, folder: Path) -> Samples:
-        if not any(part.here for part in self.data_files(folder)):
+        if not any(file.path for file in self.data_files(folder)):
             names = " and ".join(archive.source.name for archive in self.archives)
-            wanted = f"get it from {self.homepage} and put {names}, or the folders {', '.join(self.domains)}, there"
-            raise UserError(f"{folder}: no data here; {wanted}")
+            advice = f"get it from {self.homepage} and put {names}, or the folders {', '.join(self.domains)}, there"
+            raise UserError(f"{folder}: no data here; {advice}")
         with ExitStack() as stack:
             images, sources = self._collect(folder, stack)
             train, lists = self.select(folder, sorted(images, key=lambda path: path.split("/")))
-            words = [path.split("/") for path in train]
-            met = {(domain, label) for domain, label, _ in words}
-            for domain in self.domains:
-                if lacking := [label for label in self.class_names if (domain, label) not in met]:
-                    raise UserError(f"{folder}: {domain} has no images of {lacking[0]}; put the complete data there")
-            form = Form(self.shape, resize=True)
-            pixels = decode_images([images[path] for path in train], form, f"decoding {self.name}").pixels
-        return self.complete(
-            pixels,
-            encode([label for _, label, _ in words], self.class_names),
-            np.array([*train.values()]),
-            where=str(folder),
-            source=", ".join([*sources, *lists]),
-            attributes={"domain": Attribute(encode([domain for domain, *_ in words], self.domains), self.domains)},
-        )
+            domains = [path.split("/")[0] for path in train]
+            labels = [path.split("/")[1] for path in train]
+            present = {*zip(domains, labels, strict=True)}
+            for domain, label in product(self.domains, self.class_names):
+                if (domain, label) not in present:
+                    raise UserError(f"{folder}: {domain} has no images of {label}; put the complete data there")
+            options = DecodeOptions(self.shape, resize=True)
+            pixels = decode_images([images[path] for path in train], options, f"decoding {self.name}").pixels
+        source, mask = ", ".join([*sources, *lists]), np.array([*train.values()])
+        attributes = {"domain": Attribute(encode(domains, self.domains), self.domains)}
+        codes = encode(labels, self.class_names)
+        return self.complete(pixels, codes, mask, where=str(folder), source=source, attributes=attributes)
 
     def select(self, folder: Path, paths: list[str]) -> tuple[dict[str, bool], list[str]]:
         """Return the images ``<domain>/<class>/<file>`` in use, true if for training, and the sources of the choice."""
@@ -87,24 +85,24 @@ class DomainImages(Dataset):
         images: dict[str, tuple[str, Read]] = {}
         sources = []
         for part in DomainImages.data_files(self, folder):
-            place = part.here
-            if place is None:
+            root = part.path
+            if root is None:
                 raise UserError(f"{folder}: has no {' or '.join(part.patterns)}; put the complete data there")
-            archive = part.source if place.is_file() else None
+            archive = part.source if root.is_file() else None
             if archive:
                 archive.obtain(folder)  # checks its hash
-            files = stack.enter_context(open_files(place))
+            files = stack.enter_context(open_files(root))
             for name in files.readers:
-                path = self._path(name if archive else f"{place.name}/{name}", part.what.split(", "))
+                path = self._path(name if archive else f"{root.name}/{name}", part.description.split(", "))
                 if path:
-                    images[path] = files.named(name)
-            sources.append(place.name if archive else f"folder {place.name}")
+                    images[path] = files.reader(name)
+            sources.append(root.name if archive else f"folder {root.name}")
         return images, sources
 
     def _path(self, name: str, domains: Sequence[str]) -> str:
         """Return ``<domain>/<class>/<file>`` for the name of an official image, else an empty text."""
         *folders, label, file = ["", *name.split("/")]
-        domain = next((one for one in folders if one in domains), "")
+        domain = next((folder for folder in folders if folder in domains), "")
         return f"{domain}/{label}/{file}" if domain and label in self.class_names and is_image(file) else ""
 
 

@@ -19,11 +19,8 @@ _HOST = "http://csr.bu.edu/ftp/visda/2019/multi-source"
 _DOMAINS = ("clipart", "infograph", "painting", "quickdraw", "real", "sketch")
 # FedBN's lists, linked from the authors' repository. No hash is published.
 FEDBN_LISTS = Source("https://huggingface.co/datasets/Jemary/FedBN_Dataset/resolve/main/domainnet_dataset.zip")
-_TOP_TEN = (
-    *("bird", "feather", "headphones", "ice_cream", "teapot"),
-    *("tiger", "whale", "windmill", "wine_glass", "zebra"),
-)
-_ABOUT, _TESTS = 22_900, 526 + 657 + 619 + 1_000 + 1_217 + 554  # images of the ten classes; FedBN's test images
+_TOP_TEN = ("bird", "feather", "headphones", "ice_cream", "teapot", "tiger", "whale", "windmill", "wine_glass", "zebra")
+_IMAGES, _TEST_IMAGES = 22_900, 526 + 657 + 619 + 1_000 + 1_217 + 554  # of the ten classes; FedBN's
 _CLASSES = """
 The_Eiffel_Tower The_Great_Wall_of_China The_Mona_Lisa aircraft_carrier airplane alarm_clock ambulance angel
 animal_migration ant anvil apple arm asparagus axe backpack banana bandage barn baseball baseball_bat basket basketball
@@ -81,7 +78,7 @@ class DomainNet(DomainImages):
         )
     )
     class_names = _TOP_TEN
-    about = (_ABOUT, 0)
+    estimated_counts = (_IMAGES, 0)
     attributes: ClassVar[dict[str, tuple[str, ...]]] = {"domain": _DOMAINS}
 
     size: int = option(256, help="Height and width in pixels of every image; FedBN uses 256.", ge=8, le=1024)
@@ -100,14 +97,15 @@ class DomainNet(DomainImages):
         if self.classes_used == "all":
             object.__setattr__(self, "class_names", tuple(_CLASSES.split()))
         if self.lists == "fedbn":
-            object.__setattr__(self, "about", (6 * self.first if self.first else _ABOUT - _TESTS, _TESTS))
+            train = 6 * self.first if self.first else _IMAGES - _TEST_IMAGES
+            object.__setattr__(self, "estimated_counts", (train, _TEST_IMAGES))
 
     def data_files(self, folder: Path) -> list[DataFile]:
         files = super().data_files(folder)
         if self.lists == "fedbn":
             return [*files, DataFile("FedBN's lists", folder, (FEDBN_LISTS.name,), FEDBN_LISTS)]
         official = DataFile("official lists", folder, ("*_train.txt",))
-        return [*files, official] if official.here else files
+        return [*files, official] if official.path else files
 
     def select(self, folder: Path, paths: list[str]) -> tuple[dict[str, bool], list[str]]:
         fedbn = self.lists == "fedbn"
@@ -121,13 +119,17 @@ class DomainNet(DomainImages):
                 files = stack.enter_context(open_files(folder / FEDBN_LISTS.name))
             else:  # listing the whole folder would be slow, as it may contain the images
                 advice = "put the lists of all domains there, or none"
-                here = [name for name in names if (folder / name).is_file()]
-                files = Files(str(folder), {name: partial(read_file, folder / name) for name in here})
-            inside = {name.rpartition("/")[2]: name for name in files.readers}
+                existing = [name for name in names if (folder / name).is_file()]
+                files = Files(str(folder), {name: partial(read_file, folder / name) for name in existing})
+            full_names = {name.rpartition("/")[2]: name for name in files.readers}
             for name, split in names.items():
-                where, read = files.named(inside.get(name, name))
+                where, read = files.reader(full_names.get(name, name))
                 with reading(where, advice):
-                    listed = _read_pickle(read(), where) if fedbn else _read_text(read())
+                    if fedbn:
+                        listed = _read_pickle(read(), where)
+                    else:  # lines of an image and the number of its class
+                        lines = filter(str.strip, read().decode().splitlines())
+                        listed = [line.strip().rpartition(" ")[0] for line in lines]
                 for path in listed[: self.first] if split == "train" else listed:
                     parts = path.split("/")
                     if len(parts) != 3 or parts[0] != name.partition("_")[0]:
@@ -136,15 +138,11 @@ class DomainNet(DomainImages):
                         raise UserError(f"{where}: {path} is listed twice; get the list again")
                     if parts[1] in self.class_names:
                         train[path] = split == "train"
-        known = {*paths}
-        if unknown := [path for path in train if path not in known]:
-            raise UserError(f"{folder}: {unknown[0]} is listed but missing; put the complete data there")
+        existing_paths = {*paths}
+        for path in train:
+            if path not in existing_paths:
+                raise UserError(f"{folder}: {path} is listed but missing; put the complete data there")
         return {path: train[path] for path in paths if path in train}, ["FedBN's lists" if fedbn else "official lists"]
-
-
-def _read_text(data: bytes) -> list[str]:
-    """Return the images of an official list; its class numbers are not used."""
-    return [line.strip().rpartition(" ")[0] for line in data.decode().splitlines() if line.strip()]
 
 
 def _read_pickle(data: bytes, where: str) -> list[str]:

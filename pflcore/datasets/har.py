@@ -58,7 +58,7 @@ class Har(ArrayDataset):
         return self.original if self.inputs == "signals" else (_FEATURES,)
 
     def data_files(self, folder: Path) -> list[DataFile]:
-        return [DataFile(self.name, folder, self.files, self.archive, self.download_size, needed=True)]
+        return [DataFile(self.name, folder, self.files, self.archive, self.download_size, automatic=True)]
 
     def load(self, folder: Path) -> Samples:
         advance = track("reading har", len(SPLITS))
@@ -67,14 +67,13 @@ class Har(ArrayDataset):
         with self.open(folder, (self.archive,), "UCI HAR Dataset", parts) as (files, source):
             for split in SPLITS:
                 inputs.append(self._inputs(files, split))
-                numbers.append([_read(files, f"{split}/{what}_{split}.txt", 1)[:, 0] for what in ("y", "subject")])
+                numbers.append([_read(files, f"{split}/{name}_{split}.txt", 1)[:, 0] for name in ("y", "subject")])
                 advance(1)
-        labels, persons = (np.concatenate(parts).astype(np.int64) - 1 for parts in zip(*numbers, strict=True))
+        labels, persons = (np.concatenate(columns).astype(np.int64) - 1 for columns in zip(*numbers, strict=True))
         floats = np.concatenate(inputs)
         if not len(floats) == len(labels) == len(persons):
-            raise UserError(
-                f"{files.where}: {len(floats)} inputs, {len(labels)} labels, {len(persons)} persons; {GET_AGAIN}"
-            )
+            lengths = f"{len(floats)} inputs, {len(labels)} labels, {len(persons)} persons"
+            raise UserError(f"{files.where}: {lengths}; {GET_AGAIN}")
         attributes = {"person": Attribute(persons, self.attributes["person"])}
         train = np.ones(len(labels), bool)
         return self.complete(floats, labels, train, where=files.where, source=source, attributes=attributes)
@@ -89,7 +88,7 @@ class Har(ArrayDataset):
 
 def _read(files: Files, name: str, width: int) -> Inputs:
     """Return the numbers in a text file, float32 [lines, width]."""
-    where, read = files.named(name)
+    where, read = files.reader(name)
     with reading(where):
         numbers = np.loadtxt(BytesIO(read()), dtype=np.float64, ndmin=2)
         if numbers.shape[1] != width:

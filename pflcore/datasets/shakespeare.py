@@ -8,6 +8,7 @@ import string
 import unicodedata
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -39,7 +40,7 @@ LEAF_LENGTH = 80  # characters of a text in LEAF's shards
 MAX_SHARD_BYTES = 2**30
 
 Windows = tuple[Bytes, Bytes]
-"""Of one role: training and test samples, both uint8 [n, chunk_len + 1]."""
+"""Training and test samples of one role, both uint8 [n, chunk_len + 1]."""
 
 
 @DATASETS.register
@@ -59,7 +60,7 @@ class Shakespeare(Dataset):
     homepage = "https://www.gutenberg.org/ebooks/100"
     original = (80,)
     class_names = tuple(string.printable)  # in the order of the characters' numbers
-    about = (2_062_679, 515_670)  # FedTP counts 2,578,349 and splits them 80/20
+    estimated_counts = (2_062_679, 515_670)  # FedTP counts 2,578,349 and splits them 80/20
     attributes: ClassVar[dict[str, tuple[str, ...]]] = {"role": ()}
     files = (ARCHIVE, TEXT, "train/*.json", TINY.name)
     smoke: ClassVar[dict[str, Any]] = {"chunk_len": 5}
@@ -79,8 +80,8 @@ class Shakespeare(Dataset):
         super().__post_init__()
         check_file_name(self, "file", "a file in the dataset's folder")
         if self.source == "leaf" and self.chunk_len > LEAF_LENGTH:
-            at_most = f"must be at most {LEAF_LENGTH} with source = 'leaf'"
-            raise UserError(f"{self.name}.chunk_len = {self.chunk_len} {at_most}")
+            limit = f"must be at most {LEAF_LENGTH} with source = 'leaf'"
+            raise UserError(f"{self.name}.chunk_len = {self.chunk_len} {limit}")
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -92,7 +93,7 @@ class Shakespeare(Dataset):
         if self.source == "leaf":
             return [DataFile("LEAF's shards", folder, ("train/*.json",), Source(_LEAF, file="train, test"))]
         if self.file == TINY.name:
-            return [DataFile("speeches", folder, (TINY.name,), TINY, "1.1 MB", needed=True)]
+            return [DataFile("speeches", folder, (TINY.name,), TINY, "1.1 MB", automatic=True)]
         return [DataFile("speeches", folder, (self.file,))]
 
     def load(self, folder: Path) -> Samples:
@@ -104,14 +105,13 @@ class Shakespeare(Dataset):
                 path = TINY.obtain(folder, "any other text of speeches, and name it by the option file")
             elif not path.is_file():
                 raise UserError(f"{path}: no such file; put it there, or name another by the option file")
-            return self.from_lines(
-                read_speakers(read_text(read_file(path), str(path)), str(path)), str(path), path.name
-            )
+            lines = read_speakers(read_text(read_file(path), str(path)), str(path))
+            return self.from_lines(lines, str(path), path.name)
         path = folder / TEXT
         if (folder / ARCHIVE).is_file() or not path.is_file():
             with open_files(_WORKS.obtain(folder, f"its {TEXT}")) as files:
                 name = next((name for name in files.readers if name.lower().endswith(".txt")), TEXT)
-                where, read = files.named(name)
+                where, read = files.reader(name)
                 source, data = f"{ARCHIVE}/{name}", read()
         else:
             where, source, data = str(path), TEXT, read_file(path)
@@ -120,16 +120,16 @@ class Shakespeare(Dataset):
     def from_lines(self, lines: Mapping[str, Sequence[str]], where: str, source: str) -> Samples:
         """Return the samples of the roles' lines, which consist of the characters in :attr:`class_names`."""
         windows = {}
-        for name in self._draw([name for name, own in lines.items() if len(own) >= self.min_lines]):
-            own = [re.sub("  +", " ", line) for line in lines[name]]
-            first = len(own) - max(1, int((1 - self.train_share) * len(own)))
-            windows[name] = self._slide(" ".join(own[:first])), self._slide(" ".join(own[first:]))
+        for name in self._draw([name for name, role_lines in lines.items() if len(role_lines) >= self.min_lines]):
+            role_lines = [re.sub("  +", " ", line) for line in lines[name]]
+            cut = len(role_lines) - max(1, int((1 - self.train_share) * len(role_lines)))
+            windows[name] = self._slide(" ".join(role_lines[:cut])), self._slide(" ".join(role_lines[cut:]))
         return self._from_windows(windows, where, source)
 
     def _draw(self, names: Sequence[str]) -> list[str]:
         """Return the drawn roles in the given order. As in released code, roles without samples are dropped later."""
-        drawn = generator(self.role_seed, f"{self.name} roles").permutation(len(names))
-        return [names[number] for number in sorted(drawn[: max(1, int(self.role_share * len(names)))])]
+        order = generator(self.role_seed, f"{self.name} roles").permutation(len(names))
+        return [names[index] for index in sorted(order[: max(1, int(self.role_share * len(names)))])]
 
     def _slide(self, text: str) -> Bytes:
         """Return all windows of a text, as views of its characters that take no further memory."""
@@ -138,17 +138,14 @@ class Shakespeare(Dataset):
         return sliding_window_view(encode_text(text), width) if len(text) >= width else windows
 
     def _from_windows(self, windows: Mapping[str, Windows], where: str, source: str) -> Samples:
-        """Return the samples in the order of the roles, a role's training samples before its test samples.
-
-        Roles that lack training or test samples are dropped, as nothing could be learned or measured there.
-        """
-        both = {name: pair for name, pair in windows.items() if all(map(len, pair))}
-        if not both:
-            raise UserError(
-                f"{where}: none of {len(windows)} roles of {self.min_lines} lines has training and test text of more "
-                f"than {self.chunk_len} characters; use a smaller chunk_len, a larger role_share or a longer text"
-            )
-        parts = [part for pair in both.values() for part in pair]
+        """Return the samples in the order of the roles, a role's training samples before its test samples."""
+        # Without training or test samples nothing could be learned or measured.
+        roles = {name: pair for name, pair in windows.items() if all(map(len, pair))}
+        if not roles:
+            problem = f"has training and test text of more than {self.chunk_len} characters"
+            advice = "use a smaller chunk_len, a larger role_share or a longer text"
+            raise UserError(f"{where}: none of {len(windows)} roles of {self.min_lines} lines {problem}; {advice}")
+        parts = [part for pair in roles.values() for part in pair]
         sizes = [len(part) for part in parts]
         inputs = allocate((sum(sizes), self.chunk_len + 1))
         advance = track("cutting text into samples", sum(sizes))
@@ -160,17 +157,17 @@ class Shakespeare(Dataset):
         role, test = np.divmod(np.arange(len(parts)), 2)
         labels = inputs[:, -1].astype(np.int64)
         train = np.repeat(test == 0, sizes)
-        attributes = {"role": Attribute(np.repeat(role, sizes), tuple(both))}
+        attributes = {"role": Attribute(np.repeat(role, sizes), tuple(roles))}
         return self.complete(inputs, labels, train, where=where, source=source, attributes=attributes)
 
     def _leaf(self, folder: Path) -> Samples:
         parts = [read_shards(sorted(folder.glob(f"{split}/*.json")), self.chunk_len) for split in SPLITS]
         if not all(parts):
-            wanted = f"make LEAF's shakespeare with {_LEAF} and put both there"
-            raise UserError(f"{folder}: no users in train/*.json and test/*.json; {wanted}")
+            advice = f"make LEAF's shakespeare with {_LEAF} and put both there"
+            raise UserError(f"{folder}: no users in train/*.json and test/*.json; {advice}")
         train, test = parts
-        nothing = self._slide("")
-        windows = {name: (train.get(name, nothing), test.get(name, nothing)) for name in self._draw([*(train | test)])}
+        empty = self._slide("")
+        windows = {name: (train.get(name, empty), test.get(name, empty)) for name in self._draw([*(train | test)])}
         return self._from_windows(windows, str(folder), "LEAF train/*.json and test/*.json")
 
 
@@ -179,9 +176,8 @@ UNKNOWN = 255  # the number of a character that is not printable ASCII; no sampl
 _CODES = np.full(129, UNKNOWN, np.uint8)
 _CODES[[ord(character) for character in string.printable]] = np.arange(100)
 # Replacements that Unicode's decompositions do not provide.
-_PLAIN = {"‘": "'", "’": "'", "‚": "'", "‛": "'", "“": '"', "”": '"', "„": '"', "«": '"', "»": '"', "′": "'", "″": '"'}
-_PLAIN |= {"‐": "-", "‑": "-", "‒": "-", "–": "-", "—": "--", "―": "--", "−": "-"}
-_PLAIN |= {"Æ": "AE", "æ": "ae", "Œ": "OE", "œ": "oe", "Ø": "O", "ø": "o", "ß": "ss"}
+_REPLACEMENTS = dict.fromkeys("‘’‚‛′", "'") | dict.fromkeys("“”„«»″", '"') | dict.fromkeys("‐‑‒–−", "-")
+_REPLACEMENTS |= {"—": "--", "―": "--", "Æ": "AE", "æ": "ae", "Œ": "OE", "œ": "oe", "Ø": "O", "ø": "o", "ß": "ss"}
 
 
 def read_text(data: bytes, where: str) -> str:
@@ -195,22 +191,20 @@ def read_text(data: bytes, where: str) -> str:
     except UnicodeDecodeError as error:
         raise UserError(f"{where}: not UTF-8 text (byte {error.start}); save it as UTF-8") from None
     counts = Counter(text)
-    table = {character: _plain(character) for character in counts.keys() - _PRINTABLE}
-    strange = {character: counts[character] for character, plain in table.items() if plain is None}
-    lost = sum(strange.values())
-    if lost * 1000 > len(text):  # probably another alphabet
-        most = max(strange, key=lambda character: (strange[character], character))
-        raise UserError(
-            f"{where}: {lost:,} of {len(text):,} characters, most often {most!r}, are outside of the 100 printable "
-            "ASCII characters; use English plain text"
-        )
+    table = {character: _to_ascii(character) for character in counts.keys() - _PRINTABLE}
+    unknown = Counter({character: counts[character] for character, plain in table.items() if plain is None})
+    if unknown.total() * 1000 > len(text):  # probably another alphabet
+        frequent = max(unknown, key=lambda character: (unknown[character], character))
+        share = f"{unknown.total():,} of {len(text):,} characters, most often {frequent!r},"
+        problem = f"{share} are outside of the 100 printable ASCII characters"
+        raise UserError(f"{where}: {problem}; use English plain text")
     return text.translate({ord(character): plain for character, plain in table.items()})
 
 
-def _plain(character: str) -> str | None:
+def _to_ascii(character: str) -> str | None:
     """Return a character's counterpart in printable ASCII; "" for an invisible mark, None if there is none."""
-    if character in _PLAIN:
-        return _PLAIN[character]
+    if character in _REPLACEMENTS:
+        return _REPLACEMENTS[character]
     if character.isspace():
         return " "
     if unicodedata.category(character) in ("Mn", "Cf"):
@@ -241,39 +235,38 @@ def read_plays(text: str, where: str) -> dict[str, list[str]]:
     """
     lines = text.splitlines()
     # The first work, the sonnets, is left out. The first line of the file may also name the author.
-    authors = [number for number, line in enumerate(lines) if number and _AUTHOR in line]
+    authors = [index for index, line in enumerate(lines) if index and _AUTHOR in line]
     starts = authors[1:] or authors
     end = next((n for n in range(starts[0], len(lines)) if _END.search(lines[n])), len(lines)) if starts else 0
     roles: dict[str, list[str]] = {}
-    for start, stop in zip(starts, [*starts, end][1:], strict=True):
+    for start, stop in pairwise([*starts, end]):
         # The line just above the author's is ignored, as in the released code.
         above = [lines[n].strip() for n in range(start - 2, max(start - 8, -1), -1)]
         title = next(filter(None, above), "")
         cast = _read_cast(lines[start + 1 : stop], title == "THE COMEDY OF ERRORS")
         if len(cast) < 2:
             continue
-        for role, own in cast.items():
+        for role, role_lines in cast.items():
             # A comma and a space become two underscores, as in the released names.
-            roles.setdefault(re.sub(r"\W+", "_", f"{title}_{role}".replace(" ", "_")), []).extend(own)
+            roles.setdefault(re.sub(r"\W+", "_", f"{title}_{role}".replace(" ", "_")), []).extend(role_lines)
     if not roles:
-        raise UserError(
-            f"{where}: no plays with indented speeches found; use the edition of 1994 of Project Gutenberg's ebook 100"
-        )
+        advice = "use the edition of 1994 of Project Gutenberg's ebook 100"
+        raise UserError(f"{where}: no plays with indented speeches found; {advice}")
     return roles
 
 
 def _read_cast(lines: Sequence[str], flat: bool) -> dict[str, list[str]]:
-    cue, more = _FLAT if flat else _INDENTED
+    first_line, next_line = _FLAT if flat else _INDENTED
     cast: dict[str, list[str]] = {}
     current = None
     for line in lines:
-        if match := cue.match(line):
+        if match := first_line.match(line):
             current = match[1].upper()  # the case of names varies within a play
             if flat and current.startswith("ACT "):
                 current = None
             else:
                 cast.setdefault(current, []).append(match[2])
-        elif current is not None and (match := more.match(line)):
+        elif current is not None and (match := next_line.match(line)):
             if flat and match[1].startswith("<"):
                 current = None
             else:
@@ -291,8 +284,8 @@ def read_speakers(text: str, where: str) -> dict[str, list[str]]:
         elif current is None:
             current, colon, rest = line.strip().rpartition(":")
             if not current or not colon or rest:
-                wanted = f"expected a speaker's NAME: after a blank line, found {line.strip()[:40]!r}"
-                raise UserError(f"{where}: line {number}: {wanted}")
+                problem = f"expected a speaker's NAME: after a blank line, found {line.strip()[:40]!r}"
+                raise UserError(f"{where}: line {number}: {problem}")
             roles.setdefault(current, [])
         else:
             roles[current].append(line)
@@ -301,19 +294,19 @@ def read_speakers(text: str, where: str) -> dict[str, list[str]]:
 
 def read_shards(paths: Sequence[Path], length: int) -> dict[str, Bytes]:
     """Return the samples of each user in LEAF's shards, the last `length` + 1 characters: uint8 [n, length + 1]."""
-    found: dict[str, Bytes] = {}
+    samples: dict[str, Bytes] = {}
     for path in paths:
         with reading(path, "use shards made by LEAF's preprocessing of shakespeare"):
             shard = json.loads(read_large(path, MAX_SHARD_BYTES))
             for name, count in zip(shard["users"], shard["num_samples"], strict=True):
                 texts, targets = (shard["user_data"][name][key] for key in "xy")
                 rows = encode_text("".join(text + target for text, target in zip(texts, targets, strict=True)))
-                fits = {*map(len, texts)} <= {LEAF_LENGTH} and {*map(len, targets)} <= {1} and (rows != UNKNOWN).all()
-                if len(texts) != count or not fits:
-                    wanted = f"{count} texts of {LEAF_LENGTH} printable ASCII characters, and one more each"
-                    raise ValueError(f"user {name!r} must have {wanted}")
-                if name in found:
+                valid = {*map(len, texts)} <= {LEAF_LENGTH} and {*map(len, targets)} <= {1} and (rows != UNKNOWN).all()
+                if len(texts) != count or not valid:
+                    expected = f"{count} texts of {LEAF_LENGTH} printable ASCII characters, and one more each"
+                    raise ValueError(f"user {name!r} must have {expected}")
+                if name in samples:
                     raise ValueError(f"user {name!r} is there already")
                 # Copied, because a view would keep all characters in memory.
-                found[str(name)] = rows.reshape(-1, LEAF_LENGTH + 1)[:, -length - 1 :].copy()
-    return found
+                samples[str(name)] = rows.reshape(-1, LEAF_LENGTH + 1)[:, -length - 1 :].copy()
+    return samples

@@ -53,7 +53,7 @@ class Digits(Dataset):
 
 
 _MNIST = "https://ossci-datasets.s3.amazonaws.com/mnist"
-_PLACES = ("", "raw/", "MNIST/raw/")
+_SUBFOLDERS = ("", "raw/", "MNIST/raw/")
 
 
 @DATASETS.register
@@ -83,27 +83,25 @@ class Mnist(Dataset):
     )
 
     def data_files(self, folder: Path) -> list[DataFile]:
-        whats = ("training images", "training labels", "test images", "test labels")
+        descriptions = ("training images", "training labels", "test images", "test labels")
         files = []
-        for what, source in zip(whats, self.sources, strict=True):
+        for description, source in zip(descriptions, self.sources, strict=True):
             names = source.name, source.name.removesuffix(".gz")
-            patterns = tuple(place + name for place in _PLACES for name in names)
-            files.append(DataFile(what, folder, patterns, source, needed=True))
+            patterns = tuple(subfolder + name for subfolder in _SUBFOLDERS for name in names)
+            files.append(DataFile(description, folder, patterns, source, automatic=True))
         return files
 
     def load(self, folder: Path) -> Samples:
         names = [source.name.removesuffix(".gz") for source in self.sources]
-        places = [folder / place for place in _PLACES]
-        place = next((one for one in places if any([*one.glob(f"{name}*")] for name in names)), folder)
-        paths = [
-            place / name
-            if (place / name).is_file() and not (place / source.name).is_file()
-            else source.obtain(place, "the unpacked file")
-            for source, name in zip(self.sources, names, strict=True)
-        ]
-        arrays = [_read_idx(path, (1, 28, 28) if number % 2 == 0 else ()) for number, path in enumerate(paths)]
-        parts = [(arrays[number], arrays[number + 1].astype(np.int64)) for number in (0, 2)]
-        return self.join(parts, place, ", ".join(path.name for path in paths))
+        roots = [folder / subfolder for subfolder in _SUBFOLDERS]
+        root = next((root for root in roots if any([*root.glob(f"{name}*")] for name in names)), folder)
+        paths = []
+        for source, name in zip(self.sources, names, strict=True):
+            unpacked = (root / name).is_file() and not (root / source.name).is_file()
+            paths.append(root / name if unpacked else source.obtain(root, "the unpacked file"))
+        images, labels, test_images, test_labels = map(_read_idx, paths, [(1, 28, 28), ()] * 2)
+        parts = [(images, labels.astype(np.int64)), (test_images, test_labels.astype(np.int64))]
+        return self.join(parts, root, ", ".join(path.name for path in paths))
 
 
 def _read_idx(path: Path, shape: tuple[int, ...]) -> Bytes:
@@ -160,10 +158,11 @@ class Svhn(Dataset):
         return ("train", "extra", "test") if self.extra else ("train", "test")
 
     def data_files(self, folder: Path) -> list[DataFile]:
-        used = [(split, self.sources[split]) for split in self.splits]
-        return [
-            DataFile(split, folder, (source.name,), source, self.sizes[split], needed=True) for split, source in used
-        ]
+        files = []
+        for split in self.splits:
+            source = self.sources[split]
+            files.append(DataFile(split, folder, (source.name,), source, self.sizes[split], automatic=True))
+        return files
 
     def load(self, folder: Path) -> Samples:
         paths = [self.sources[split].obtain(folder) for split in self.splits]
@@ -239,8 +238,8 @@ class Usps(Dataset):
     )
 
     def data_files(self, folder: Path) -> list[DataFile]:
-        each = zip(SPLITS, self.sources, strict=True)
-        return [DataFile(split, folder, (one.name, self.files[1]), one, needed=True) for split, one in each]
+        pairs = zip(SPLITS, self.sources, strict=True)
+        return [DataFile(split, folder, (s.name, self.files[1]), s, automatic=True) for split, s in pairs]
 
     def load(self, folder: Path) -> Samples:
         import h5py
@@ -251,8 +250,8 @@ class Usps(Dataset):
         if path.is_file() and not any((folder / source.name).is_file() for source in self.sources):
             paths = [path]
             with reading(path), h5py.File(path, "r") as file:
-                for own in (file["train"], file["test"]):
-                    parts.append((_as_bytes(own["data"][:]), own["target"][:].astype(np.int64)))
+                for group in (file["train"], file["test"]):
+                    parts.append((_as_bytes(group["data"][:]), group["target"][:].astype(np.int64)))
         else:
             paths = [source.obtain(folder, path.name) for source in self.sources]
             for path in paths:
@@ -316,7 +315,7 @@ class OrganAMnist(Dataset):
 
     def data_files(self, folder: Path) -> list[DataFile]:
         source, _ = self.releases[self.release]
-        return [DataFile(self.name, folder, self.files, source, self.download_size, needed=True)]
+        return [DataFile(self.name, folder, self.files, source, self.download_size, automatic=True)]
 
     def load(self, folder: Path) -> Samples:
         source, _ = self.releases[self.release]

@@ -17,8 +17,8 @@ from pflcore.datasets import DATASETS
 from pflcore.datasets._base import DOWNLOAD, HALF, Dataset, check_distinct, encode
 from pflcore.datasets._download import DataFile, Source
 from pflcore.datasets._files import Files, Read, reading
-from pflcore.datasets._images import Form, decode_images
-from pflcore.datasets._own import check_learnt
+from pflcore.datasets._images import DecodeOptions, decode_images
+from pflcore.datasets._user_files import check_training_classes
 from pflcore.errors import UserError
 from pflcore.options import option
 
@@ -36,7 +36,7 @@ _HOST = "http://host.robots.ox.ac.uk/pascal/VOC"
 
 
 Split = tuple[Files, str, str]
-"""Where a list of images is, what a report calls that, and the list's name."""
+"""The files with a list of images, their source for reports, and the name of the list."""
 
 
 def read_splits(dataset: Dataset, splits: Sequence[Split], rule: str, as_shown: bool = False) -> Samples:
@@ -45,36 +45,36 @@ def read_splits(dataset: Dataset, splits: Sequence[Split], rule: str, as_shown: 
     The label of an image is the class of one of its objects, chosen by `rule`, one of :data:`RULES`.
     """
     where = ", ".join(dict.fromkeys(files.where for files, *_ in splits))
-    source = ", ".join(dict.fromkeys(called for _, called, _ in splits))
-    lists = [[(files, name) for name in _read_list(files, split)] for files, _, split in splits]
-    listed = [one for own in lists for one in own]
-    names = [name for _, name in listed]
-    if twice := {name for name, count in Counter(names).items() if count > 1}:
-        both = " and ".join(split for *_, split in splits)
-        raise UserError(f"{where}: {min(twice)} is listed twice in {both}; correct the lists")
-    annotations = [files.named(f"Annotations/{name}.xml") for files, name in listed]
-    objects = [_read_objects(*one, dataset.class_names) for one in annotations]
-    form = Form(dataset.shape, resize=True, as_shown=as_shown, formats=("JPEG", "PNG"))
-    images = [files.named(f"JPEGImages/{name}.jpg") for files, name in listed]
-    decoded = decode_images(images, form, f"decoding {dataset.name}")
-    everything = [one for own in objects for one in own]
-    classes = dataset.class_names or tuple(sorted({one.label for one in everything}))
-    corners = [_shares(*each) for each in zip(objects, decoded.sizes, (one for one, _ in annotations), strict=True)]
+    source = ", ".join(dict.fromkeys(source for _, source, _ in splits))
+    lists = [_read_list(files, split) for files, _, split in splits]
+    listed = [(files, name) for (files, *_), names in zip(splits, lists, strict=True) for name in names]
+    counts = Counter(name for _, name in listed)
+    if repeated := {name for name, count in counts.items() if count > 1}:
+        list_names = " and ".join(split for *_, split in splits)
+        raise UserError(f"{where}: {min(repeated)} is listed twice in {list_names}; correct the lists")
+    annotations = [files.reader(f"Annotations/{name}.xml") for files, name in listed]
+    objects_by_image = [_read_objects(path, read, dataset.class_names) for path, read in annotations]
+    options = DecodeOptions(dataset.shape, resize=True, as_shown=as_shown, formats=("JPEG", "PNG"))
+    images = [files.reader(f"JPEGImages/{name}.jpg") for files, name in listed]
+    decoded = decode_images(images, options, f"decoding {dataset.name}")
+    objects = [item for image_objects in objects_by_image for item in image_objects]
+    classes = dataset.class_names or tuple(sorted({item.label for item in objects}))
+    corners = map(_relative_corners, objects_by_image, decoded.sizes, [path for path, _ in annotations])
     boxes = Boxes(
-        counts=np.array([len(own) for own in objects], np.int64),
-        labels=encode([one.label for one in everything], classes),
-        corners=np.concatenate(corners).astype(np.float32),
-        difficult=np.array([one.difficult for one in everything], bool),
+        counts=np.array([*map(len, objects_by_image)], np.int64),
+        labels=encode([item.label for item in objects], classes),
+        corners=np.concatenate([*corners]).astype(np.float32),
+        difficult=np.array([item.difficult for item in objects], bool),
     )
-    train = np.arange(len(names)) < len(names) - len(lists[-1])
+    train = np.arange(len(listed)) < len(listed) - len(lists[-1])
     if as_shown:  # a user's own
-        check_learnt(boxes.labels, np.repeat(train, boxes.counts), classes, where, "object")
+        check_training_classes(boxes.labels, np.repeat(train, boxes.counts), classes, where, "object")
     labels = main_classes(boxes, rule)
     return dataset.complete(decoded.pixels, labels, train, where=where, source=source, class_names=classes, boxes=boxes)
 
 
 def _read_list(files: Files, name: str) -> list[str]:
-    where, read = files.named(f"ImageSets/Main/{name}.txt")
+    where, read = files.reader(f"ImageSets/Main/{name}.txt")
     with reading(where, "put the official list there"):
         names = [line.strip() for line in read().decode("utf-8-sig").splitlines() if line.strip()]
     if not names:
@@ -107,21 +107,21 @@ def _read_objects(where: str, read: Read, classes: tuple[str, ...]) -> list[_Obj
     return objects
 
 
-def _shares(objects: list[_Object], size: Rows, where: str) -> npt.NDArray[np.float64]:
+def _relative_corners(objects: list[_Object], size: Rows, where: str) -> npt.NDArray[np.float64]:
     """Return corners as fractions of the image's size. In the files, pixels count from 1, and boxes include both ends.
 
     A box that exceeds its image by at most one pixel, as from a program that counts from 0, is clipped.
     """
-    corners = np.array([one.corners for one in objects]) - (1, 1, 0, 0)
+    corners = np.array([item.corners for item in objects]) - (1, 1, 0, 0)
     limit = np.tile(size, 2).astype(np.float64)
-    cut: npt.NDArray[np.float64] = np.clip(corners, 0, limit)
-    right = (np.abs(corners - cut) <= 1).all(1) & (cut[:, 2:] > cut[:, :2]).all(1)  # also false for NaN
-    if not right.all():
-        number = int(right.argmin())
+    clipped: npt.NDArray[np.float64] = np.clip(corners, 0, limit)
+    valid = (np.abs(corners - clipped) <= 1).all(1) & (clipped[:, 2:] > clipped[:, :2]).all(1)  # also false for NaN
+    if not valid.all():
+        number = int(valid.argmin())
         box = ", ".join(f"{value:g}" for value in objects[number].corners)
-        wrong = f"has no area in the image of {size[0]}x{size[1]} pixels, or stands out of it"
-        raise UserError(f"{where}: object {number}: its box {box} {wrong}; put the official annotation there")
-    return cut / limit
+        problem = f"has no area in the image of {size[0]}x{size[1]} pixels, or stands out of it"
+        raise UserError(f"{where}: object {number}: its box {box} {problem}; put the official annotation there")
+    return clipped / limit
 
 
 def main_classes(boxes: Boxes, rule: str) -> Rows:
@@ -130,18 +130,18 @@ def main_classes(boxes: Boxes, rule: str) -> Rows:
     areas = (right - left) * (bottom - top)
     overall = np.bincount(boxes.labels)
     classes = []
-    for own in np.split(np.arange(len(boxes.labels)), np.cumsum(boxes.counts)[:-1]):
-        easy = own[~boxes.difficult[own]]
-        own = easy if len(easy) else own
-        labels = boxes.labels[own]
+    for objects in np.split(np.arange(len(boxes.labels)), np.cumsum(boxes.counts)[:-1]):
+        easy = objects[~boxes.difficult[objects]]
+        objects = easy if len(easy) else objects
+        labels = boxes.labels[objects]
         if rule == LARGEST:
-            chosen = labels[areas[own].argmax()]
+            main = labels[areas[objects].argmax()]
         elif rule == FREQUENT:
-            chosen = np.bincount(labels).argmax()
+            main = np.bincount(labels).argmax()
         else:
-            met = np.unique(labels)
-            chosen = met[overall[met].argmin()]
-        classes.append(chosen)
+            present = np.unique(labels)
+            main = present[overall[present].argmin()]
+        classes.append(main)
     return np.array(classes, np.int64)
 
 
@@ -174,7 +174,7 @@ class Voc(Dataset):
         return self.counts if self.class_list == CLASSES else None
 
     def data_files(self, folder: Path) -> list[DataFile]:
-        return [DataFile(one.name, folder, (one.name, *self.files), one, needed=True) for one in self.archives]
+        return [DataFile(a.name, folder, (a.name, *self.files), a, automatic=True) for a in self.archives]
 
     def load(self, folder: Path) -> Samples:
         with self.opened(folder, self.archives) as (files, source):
@@ -243,15 +243,16 @@ class VocDetection(Voc):
     counts_as: str = option(LARGEST, choices=RULES, help=RULE_HELP)
 
     def data_files(self, folder: Path) -> list[DataFile]:
-        early, late = (year.data_files(folder.parent / year.name) for year in (Voc2007(), Voc2012()))
-        return [*early[:1], *late]  # without the test images of 2007
+        files_2007, files_2012 = (voc.data_files(folder.parent / voc.name) for voc in (Voc2007(), Voc2012()))
+        return [*files_2007[:1], *files_2012]  # without the test images of 2007
 
     def load(self, folder: Path) -> Samples:
         root = folder.parent
-        early, late = Voc2007(), Voc2012()
+        voc2007, voc2012 = Voc2007(), Voc2012()
         with (
-            early.opened(root / early.name, early.archives[:1]) as old,
-            late.opened(root / late.name, late.archives) as new,
+            voc2007.opened(root / voc2007.name, voc2007.archives[:1]) as (files, source),
+            voc2012.opened(root / voc2012.name, voc2012.archives) as (later_files, later_source),
         ):
-            splits = [(*old, early.splits[0]), *((*new, split) for split in late.splits)]
+            splits = [(files, source, voc2007.splits[0])]
+            splits += [(later_files, later_source, split) for split in voc2012.splits]
             return read_splits(self, splits, self.counts_as)

@@ -10,7 +10,7 @@ from pflcore.backbones import Backbone
 from pflcore.data.federation import FederatedData
 from pflcore.data.preparation import allocate, track
 from pflcore.data.samples import Rows
-from pflcore.data.workers import each_part
+from pflcore.data.workers import parallel_map
 from pflcore.engine.device import one_thread
 from pflcore.engine.forward import Features, use_precision
 from pflcore.errors import UserError
@@ -55,7 +55,7 @@ class Encoder:
         with one_thread(self._data.device):
             width = self.encode(parts[0][:1]).shape[1]
             filled = allocate((len(rows), 4 * width)).view(np.float32)
-            for features in each_part(self.encode, parts, workers):
+            for features in parallel_map(self.encode, parts, workers):
                 filled[start : start + len(features)] = features
                 start += len(features)
                 advance(len(features))

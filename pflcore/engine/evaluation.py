@@ -42,7 +42,7 @@ def score_client(trainer: Trainer, state: Tensors, client: int, size: int | None
     size = size or batch_size(trainer)
     with during(f"client {client}"):
         predict = trainer.predictor(state, client, size)
-        chunks = torch.split(trainer.data.measured(client), size)
+        chunks = torch.split(trainer.data.evaluation_rows(client), size)
         return by_split(trainer, client, _joined(_measure(trainer, predict, chunks)))
 
 
@@ -53,7 +53,7 @@ def score_shared_model(trainer: Trainer, state: Tensors, size: int | None = None
 
 def pooled_chunks(trainer: Trainer, size: int | None = None) -> tuple[Tensor, ...]:
     """Return the rows on which all clients are measured, client after client, in chunks of one forward pass."""
-    rows = torch.cat([trainer.data.measured(client) for client in range(trainer.data.clients)])
+    rows = torch.cat([trainer.data.evaluation_rows(client) for client in range(trainer.data.clients)])
     return torch.split(rows, size or batch_size(trainer))
 
 
@@ -65,7 +65,7 @@ def measure_chunks(trainer: Trainer, state: Tensors, chunks: Sequence[Tensor]) -
 def client_scores(trainer: Trainer, parts: Iterable[Measured]) -> Scored:
     """Return the scores of all clients from the results of :func:`measure_chunks` for all pooled chunks."""
     data = trainer.data
-    ends = np.cumsum([len(data.measured(client)) for client in range(data.clients)])[:-1]
+    ends = np.cumsum([len(data.evaluation_rows(client)) for client in range(data.clients)])[:-1]
     clients = zip(*(np.split(part, ends) for part in _joined(parts)), strict=True)
     return join(by_split(trainer, client, measured) for client, measured in enumerate(clients))
 

@@ -3,19 +3,19 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from pflcore.data.assignment import Assignment
 from pflcore.data.noise import Noise
-from pflcore.data.samples import TEXT, Mask, Rows, Samples
+from pflcore.data.samples import IMAGES, TEXT, Mask, Rows, Samples
 from pflcore.errors import UserError
 from pflcore.options import option
 from pflcore.registry import Entry
 from pflcore.seeds import generator
 
-# Rows that are dealt separately with the same shares: training and test samples, or all samples as one.
+# Rows that are assigned separately with the same shares: training and test samples, or all samples as one.
 Sides = Sequence[Rows]
 
 
@@ -51,16 +51,16 @@ class Partition(Entry, ABC):
     def split(self, samples: Samples, sides: Sides, clients: int, rng: np.random.Generator) -> Rows:
         """Return the client of each sample, or -1 to leave it out: int64 [n].
 
-        All `sides` are dealt with the same shares. `rng` is the only source of randomness. Raises :class:`UserError` if
-        the scheme does not support this number of clients.
+        All `sides` get the same shares. `rng` is the only source of randomness. Raises :class:`UserError` if the scheme
+        does not support this number of clients.
         """
 
-    def dealt(self, samples: Samples, clients: int, seed: int) -> Assignment | None:
+    def fixed_assignment(self, samples: Samples, clients: int, seed: int) -> Assignment | None:
         """Return the assignment of a scheme that draws nothing; else None, and :meth:`split` chooses the clients."""
         return None
 
     def novel(self, samples: Samples, clients: int, seed: int) -> set[int]:
-        """Return the clients that never train, drawn and named. Raises :class:`UserError` if there are not as many."""
+        """Return the clients that never train, drawn and named. Raises :class:`UserError` if one does not exist."""
         if outside := [client for client in self.novel_clients if client >= clients]:
             message = f"there is no client {outside[0]}; the {clients} clients are counted from 0"
             raise UserError(f"partition {self.name!r}: novel_clients: {message}")
@@ -73,106 +73,102 @@ class Partition(Entry, ABC):
 
 
 def partition(scheme: Partition, samples: Samples, clients: int, seed: int) -> Assignment:
-    """Return the assignment of `samples` by `scheme`. Raises :class:`UserError` if a client gets none on some side."""
+    """Return the assignment of `samples` by `scheme`. Raises :class:`UserError` if a client gets none on a side."""
+    where = f"partition {scheme.name!r}"
     if clients < 1:
-        raise UserError(f"partition {scheme.name!r}: clients = {clients} must be at least 1")
-    if (dealt := scheme.dealt(samples, clients, seed)) is not None:
-        return dealt
+        raise UserError(f"{where}: clients = {clients} must be at least 1")
+    if (fixed := scheme.fixed_assignment(samples, clients, seed)) is not None:
+        return fixed
     pooled = scheme.test_share is not None
     if not pooled and samples.train.all():
-        raise UserError(
-            f"partition {scheme.name!r}: {samples.name} has no test samples of its own; set the partition's test_share"
-        )
+        advice = "set the partition's test_share"
+        raise UserError(f"{where}: {samples.name} has no test samples of its own; {advice}")
     noise = scheme.noise(clients, seed)
-    if noise and not samples.is_images:
-        raise UserError(f"partition {scheme.name!r}: its noise is of images; {samples.name} has {samples.kind}")
+    if noise and samples.kind != IMAGES:
+        raise UserError(f"{where}: its noise is of images; {samples.name} has {samples.kind}")
     sides = [np.arange(len(samples))] if pooled else [np.flatnonzero(samples.train), np.flatnonzero(~samples.train)]
     owners = scheme.split(samples, sides, clients, generator(seed, "partition"))
     owners = _checked_owners(scheme.name, owners, len(samples), clients)
-    train = samples.train
+    train, used = samples.train, owners >= 0
     if scheme.test_share is not None:
         strata = owners * samples.classes + samples.labels if scheme.test_draw == "stratified" else owners
-        drawn = draw_share(strata, owners >= 0, scheme.test_share, generator(seed, "partition test"))
-        train = ~(last_share(owners, owners >= 0, scheme.test_share) if samples.kind == TEXT else drawn)
+        drawn = draw_share(strata, used, scheme.test_share, generator(seed, "partition test"))
+        train = ~(last_share(owners, used, scheme.test_share) if samples.kind == TEXT else drawn)
     parts = {"training": train, "test": ~train}
     if scheme.validation_share:
-        among = train & (owners >= 0)
-        rng = generator(seed, "partition validation")
-        drawn = stratified_sample(owners, samples.labels, among, scheme.validation_share, rng)
-        parts["validation"] = last_share(owners, among, scheme.validation_share) if samples.kind == TEXT else drawn
-        train = train & ~parts["validation"]
-        parts["training"] = train
+        share, rng = scheme.validation_share, generator(seed, "partition validation")
+        drawn = stratified_sample(owners, samples.labels, train & used, share, rng)
+        parts["validation"] = last_share(owners, train & used, share) if samples.kind == TEXT else drawn
+        parts["training"] = train = train & ~parts["validation"]
     if scheme.train_limit is not None or scheme.train_share < 1:
         owners = _limit(scheme, owners, train, clients, generator(seed, "partition limit"))
-    for side, rows in parts.items():
-        held = np.bincount(owners[rows & (owners >= 0)], minlength=clients)
-        if not held.all():
-            has_least = hasattr(scheme, "min_samples") and getattr(scheme, "sizes", None) != "equal"
-            advice = "raise min_samples or use fewer clients" if has_least else "use fewer clients"
-            raise UserError(
-                f"partition {scheme.name!r}: {int((held == 0).sum()):,} of {clients:,} clients get none of the "
-                f"{int(held.sum()):,} {side} samples of {samples.name}; {advice}"
-            )
-    novel = tuple(sorted(scheme.novel(samples, clients, seed)))
-    dealt_rows, split = np.flatnonzero(owners >= 0), np.argmax(list(parts.values()), axis=0)
-    more = {"own_split": pooled, "novel": novel, "noise": noise}
-    return Assignment.of(dealt_rows, owners[dealt_rows], split[dealt_rows], clients, scheme.name, seed, **more)
+    for side, mask in parts.items():
+        counts = np.bincount(owners[mask & (owners >= 0)], minlength=clients)
+        if not counts.all():
+            has_minimum = hasattr(scheme, "min_samples") and getattr(scheme, "sizes", None) != "equal"
+            advice = "raise min_samples or use fewer clients" if has_minimum else "use fewer clients"
+            problem = f"{int((counts == 0).sum()):,} of {clients:,} clients get none"
+            total = f"the {int(counts.sum()):,} {side} samples of {samples.name}"
+            raise UserError(f"{where}: {problem} of {total}; {advice}")
+    rows, split = np.flatnonzero(owners >= 0), np.argmax(list(parts.values()), axis=0)
+    fields = {"own_split": pooled, "novel": tuple(sorted(scheme.novel(samples, clients, seed))), "noise": noise}
+    return Assignment.from_rows(rows, owners[rows], split[rows], clients, scheme.name, seed, **fields)
 
 
-def _checked_owners(name: str, owners: object, samples: int, clients: int) -> Rows:
-    """Return what a split gives: the client of each sample, or -1. Raises :class:`UserError` for anything else."""
-    array = owners if isinstance(owners, np.ndarray) else np.empty(0, object)
-    if array.dtype.kind not in "iu" or array.shape != (samples,):
-        found = f"{array.dtype} of shape {array.shape}" if array is owners else type(owners).__name__
-        raise UserError(
-            f"partition {name!r}: split must return an integer for each of {samples:,} samples, not {found}"
-        )
-    outside = array[(array < -1) | (array >= clients)]
+def _checked_owners(name: str, owners: Any, samples: int, clients: int) -> Rows:
+    """Return the result of a split, the client of each sample or -1. Raises :class:`UserError` for anything else."""
+    is_array = isinstance(owners, np.ndarray)
+    if not is_array or owners.dtype.kind not in "iu" or owners.shape != (samples,):
+        actual = f"{owners.dtype} of shape {owners.shape}" if is_array else type(owners).__name__
+        expected = f"an integer for each of {samples:,} samples"
+        raise UserError(f"partition {name!r}: split must return {expected}, not {actual}")
+    outside = owners[(owners < -1) | (owners >= clients)]
     if len(outside):
-        known = f"the {clients} clients are counted from 0, and -1 leaves a sample out"
-        raise UserError(f"partition {name!r}: split returned client {outside[0]}; {known}")
-    return array.astype(np.int64)
+        advice = f"the {clients} clients are counted from 0, and -1 leaves a sample out"
+        raise UserError(f"partition {name!r}: split returned client {outside[0]}; {advice}")
+    checked: Rows = owners.astype(np.int64)
+    return checked
 
 
-def draw_share(strata: Rows, among: Mask, share: float, rng: np.random.Generator) -> Mask:
-    """Return the mask of a share drawn from each stratum of the rows in `among`; of several rows, some but not all."""
-    rows = np.flatnonzero(among)
+def draw_share(strata: Rows, eligible: Mask, share: float, rng: np.random.Generator) -> Mask:
+    """Return the mask of a share of the `eligible` rows drawn from each stratum; of several rows, some but not all."""
+    rows = np.flatnonzero(eligible)
     keys, position, counts = np.unique(strata[rows], return_inverse=True, return_counts=True)
     drawn = np.zeros(len(strata), np.bool_)
     drawn[rows] = _rank(position, len(keys), rng) < _sizes(counts, share)[position]
     return drawn
 
 
-def stratified_sample(owners: Rows, labels: Rows, among: Mask, share: float, rng: np.random.Generator) -> Mask:
-    """Return the mask of a share drawn from each owner's samples in `among`, with its classes in proportion.
+def stratified_sample(owners: Rows, labels: Rows, eligible: Mask, share: float, rng: np.random.Generator) -> Mask:
+    """Return the mask of a share drawn from each owner's `eligible` samples, with its classes in proportion.
 
     Of an owner's n samples, m = ``n * share`` rounded are drawn, but for n > 1 at least one and not all. Of each class
     its proportion of m is drawn, rounded down or up. All samples of an owner have the same probability. The method is
     systematic sampling: in a random order by class, every n/m-th sample from a random start.
     """
-    rows = rng.permutation(np.flatnonzero(among))
+    rows = rng.permutation(np.flatnonzero(eligible))
     rows = rows[np.lexsort((labels[rows], owners[rows]))]
     _, first, position, counts = np.unique(owners[rows], return_index=True, return_inverse=True, return_counts=True)
-    place = np.arange(len(rows)) - first[position]
+    rank = np.arange(len(rows)) - first[position]
     count = counts[position]
     size = _sizes(counts, share)[position]
     start = rng.integers(0, counts)[position]
     drawn = np.zeros(len(owners), np.bool_)
-    drawn[rows] = ((place + 1) * size + start) // count > (place * size + start) // count
+    drawn[rows] = ((rank + 1) * size + start) // count > (rank * size + start) // count
     return drawn
 
 
-def last_share(owners: Rows, among: Mask, share: float) -> Mask:
-    """Return the mask of the last share of each owner's rows in `among`; of several rows, some but not all.
+def last_share(owners: Rows, eligible: Mask, share: float) -> Mask:
+    """Return the mask of the last share of each owner's `eligible` rows; of several rows, some but not all.
 
     It is for texts: their samples overlap, so training would know nearly all of samples that are drawn.
     """
-    rows = np.flatnonzero(among)
+    rows = np.flatnonzero(eligible)
     rows = rows[np.argsort(owners[rows], kind="stable")]
     _, position, counts = np.unique(owners[rows], return_inverse=True, return_counts=True)
-    left = np.cumsum(counts)[position] - np.arange(len(rows))  # of the owner's rows, from this one on
+    remaining = np.cumsum(counts)[position] - np.arange(len(rows))  # of the owner's rows, from this one on
     last = np.zeros(len(owners), np.bool_)
-    last[rows] = left <= _sizes(counts, share)[position]
+    last[rows] = remaining <= _sizes(counts, share)[position]
     return last
 
 
@@ -185,13 +181,13 @@ def _sizes(counts: Rows, share: float) -> Rows:
 def _limit(scheme: Partition, owners: Rows, train: Mask, clients: int, rng: np.random.Generator) -> Rows:
     """Return `owners` without training samples above the limit or share; a smaller limit keeps part of a larger one."""
     rows = np.flatnonzero(train & (owners >= 0))
-    held = np.bincount(owners[rows], minlength=clients)
-    most = np.maximum(np.minimum(held, 1), np.floor(held * scheme.train_share + 0.5).astype(np.int64))
+    counts = np.bincount(owners[rows], minlength=clients)
+    limits = np.maximum(np.minimum(counts, 1), np.floor(counts * scheme.train_share + 0.5).astype(np.int64))
     if scheme.train_limit is not None:
-        most = np.minimum(most, scheme.train_limit)
-    kept = owners.copy()
-    kept[rows[_rank(owners[rows], clients, rng) >= most[owners[rows]]]] = -1
-    return kept
+        limits = np.minimum(limits, scheme.train_limit)
+    limited = owners.copy()
+    limited[rows[_rank(owners[rows], clients, rng) >= limits[owners[rows]]]] = -1
+    return limited
 
 
 def _rank(groups: Rows, count: int, rng: np.random.Generator) -> Rows:

@@ -11,8 +11,8 @@ from pflcore.data.samples import Rows, Samples
 from pflcore.errors import UserError
 from pflcore.options import option
 from pflcore.partitions import PARTITIONS
+from pflcore.partitions._assign import assign_by_class, assign_mixtures, get_attribute
 from pflcore.partitions._base import Partition, Sides
-from pflcore.partitions._deal import attribute_of, deal_classes, deal_mixes
 
 _SHARE = (0.4, 0.6)  # range of uniform shares, which are then normalised over the holders of a class
 
@@ -37,37 +37,36 @@ class Pathological(Partition):
     )
 
     def split(self, samples: Samples, sides: Sides, clients: int, rng: np.random.Generator) -> Rows:
-        held = holders(samples, clients, self.classes_per_client, rng)
-        shares = (held * rng.uniform(*_SHARE, held.shape)).T
+        holds = holders(samples, clients, self.classes_per_client, rng)
+        shares = (holds * rng.uniform(*_SHARE, holds.shape)).T
         if self.variant == "as_released_pfedhn":
             unused = rng.uniform(*_SHARE, (len(shares), 1))
-            owners = deal_classes(samples, sides, np.concatenate([shares, unused], axis=1), rng, truncate=True)
+            owners = assign_by_class(samples, sides, np.concatenate([shares, unused], axis=1), rng, truncate=True)
             return np.where(owners == clients, -1, owners)
-        return deal_classes(samples, sides, shares, rng, truncate=self.variant == "as_released")
+        return assign_by_class(samples, sides, shares, rng, truncate=self.variant == "as_released")
 
 
-def holders(samples: Samples, clients: int, each: int, rng: np.random.Generator) -> npt.NDArray[np.bool_]:
-    """Return which client holds which class: bool [clients, classes], with `each` per row and equally many per column.
+def holders(samples: Samples, clients: int, per_client: int, rng: np.random.Generator) -> npt.NDArray[np.bool_]:
+    """Return which client holds which class: bool [clients, classes], `per_client` per row and equally many per column.
 
-    Clients choose in turn, at random among the classes with the most places left.
+    Clients choose in turn, at random among the classes with the most free places.
     """
-    classes, places = samples.classes, clients * each
-    if each > classes:
-        raise UserError(f"pathological.classes_per_client = {each} but {samples.name} has only {classes} classes")
+    classes, places = samples.classes, clients * per_client
+    if per_client > classes:
+        raise UserError(f"pathological.classes_per_client = {per_client} but {samples.name} has only {classes} classes")
     if places % classes:
-        raise UserError(
-            f"pathological: {clients} clients with {each} classes each make {places} places, not a multiple of the "
-            f"{classes} classes of {samples.name}; change clients or classes_per_client"
-        )
-    left = np.full(classes, places // classes)
-    held = np.zeros((clients, classes), bool)
+        problem = f"{clients} clients with {per_client} classes each make {places} places"
+        expected = f"a multiple of the {classes} classes of {samples.name}"
+        raise UserError(f"pathological: {problem}, not {expected}; change clients or classes_per_client")
+    free_places = np.full(classes, places // classes)
+    holds = np.zeros((clients, classes), bool)
     for client, tie_break in enumerate(rng.random((clients, classes))):
         # A choice changes only the chosen class, so choosing one by one is taking the first `each` of one order. The
-        # places left differ by one at most, so the last clients still find enough different classes.
-        chosen = np.argsort(-(left + tie_break))[:each]
-        held[client, chosen] = True
-        left[chosen] -= 1
-    return held
+        # free places differ by one at most, so the last clients still find enough different classes.
+        chosen = np.argsort(-(free_places + tie_break))[:per_client]
+        holds[client, chosen] = True
+        free_places[chosen] -= 1
+    return holds
 
 
 @PARTITIONS.register
@@ -91,24 +90,21 @@ class CoarseClasses(Partition):
     def split(self, samples: Samples, sides: Sides, clients: int, rng: np.random.Generator) -> Rows:
         coarse = coarse_of_classes(samples, self.attribute, self.name)
         count = int(coarse.max()) + 1
-        each = clients // count
+        group_size = clients // count
         if clients % count:
-            raise UserError(
-                f"coarse_classes: {clients} clients are not a multiple of the {count} coarse classes of {samples.name}"
-            )
+            expected = f"a multiple of the {count} coarse classes of {samples.name}"
+            raise UserError(f"coarse_classes: {clients} clients are not {expected}")
         shares = np.zeros((samples.classes, clients))
         for group in range(count):
             fine = np.flatnonzero(coarse == group)
             if self.fine == "shared":
-                shares[fine, group * each : (group + 1) * each] = 1
-            elif len(fine) == each:
-                shares[fine, group * each + np.arange(each)] = 1
+                shares[fine, group * group_size : (group + 1) * group_size] = 1
+            elif len(fine) == group_size:
+                shares[fine, group * group_size + np.arange(group_size)] = 1
             else:
-                raise UserError(
-                    f"coarse_classes.fine = 'single' needs as many clients per coarse class as it has fine classes: "
-                    f"{len(fine)}, not {each}"
-                )
-        return deal_classes(samples, sides, shares, rng)
+                needs = f"as many clients per coarse class as it has fine classes: {len(fine)}, not {group_size}"
+                raise UserError(f"coarse_classes.fine = 'single' needs {needs}")
+        return assign_by_class(samples, sides, shares, rng)
 
 
 @PARTITIONS.register
@@ -116,8 +112,8 @@ class Pachinko(Partition):
     """Mixes drawn in two stages: Dir(alpha) over coarse classes, Dir(beta) within each.
 
     Clients draw equally many samples by their mixes, without replacement; classes that have run out are skipped. As in
-    FedTP on CIFAR-100, training and test samples are dealt together and keep their side of the dataset's split, so the
-    share of test samples differs slightly between clients.
+    FedTP on CIFAR-100, training and test samples are assigned together and keep their side of the dataset's split, so
+    the share of test samples differs slightly between clients.
     """
 
     name = "pachinko"
@@ -132,25 +128,23 @@ class Pachinko(Partition):
         coarse = coarse_of_classes(samples, self.attribute, self.name)
         count = int(coarse.max()) + 1
         outer = rng.dirichlet(np.full(count, self.alpha), clients)
-        mixes = np.empty((clients, samples.classes))
+        mixtures = np.empty((clients, samples.classes))
         for group in range(count):
             fine = np.flatnonzero(coarse == group)
-            mixes[:, fine] = outer[:, [group]] * rng.dirichlet(np.full(len(fine), self.beta), clients)
-        return deal_mixes(samples, np.concatenate(sides), mixes, coarse, rng)
+            mixtures[:, fine] = outer[:, [group]] * rng.dirichlet(np.full(len(fine), self.beta), clients)
+        return assign_mixtures(samples, np.concatenate(sides), mixtures, coarse, rng)
 
 
 def coarse_of_classes(samples: Samples, attribute: str, scheme: str) -> Rows:
     """Return the coarse class of each class, int64 [classes], from an attribute that must group the classes."""
-    values = attribute_of(samples, attribute, scheme).values
+    values = get_attribute(samples, attribute, scheme).values
     coarse = np.full(samples.classes, -1)
     coarse[samples.labels] = values
     wrong = coarse[samples.labels] != values
     if wrong.any():
         name = samples.class_names[samples.labels[int(wrong.argmax())]]
-        raise UserError(
-            f"partition {scheme!r}: class {name!r} of {samples.name} is in two values of {attribute!r}; it needs an "
-            "attribute that groups classes"
-        )
+        problem = f"class {name!r} of {samples.name} is in two values of {attribute!r}"
+        raise UserError(f"partition {scheme!r}: {problem}; it needs an attribute that groups classes")
     if (coarse < 0).any():
         name = samples.class_names[int((coarse < 0).argmax())]
         raise UserError(f"partition {scheme!r}: {samples.name} has no sample of class {name!r}")

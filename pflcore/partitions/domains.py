@@ -8,8 +8,8 @@ from pflcore.data.samples import Rows, Samples
 from pflcore.errors import UserError
 from pflcore.options import option
 from pflcore.partitions import PARTITIONS
+from pflcore.partitions._assign import ResampledPartition, assign_by_class, assign_parts, class_counts, get_attribute
 from pflcore.partitions._base import Partition, Sides
-from pflcore.partitions._deal import Drawn, attribute_of, class_counts, deal_classes, deal_parts
 from pflcore.registry import did_you_mean
 
 
@@ -29,37 +29,37 @@ class Domains(Partition):
     novel_domains: tuple[str, ...] = option((), later=True, help="Domains whose clients are novel: they never train.")
 
     def split(self, samples: Samples, sides: Sides, clients: int, rng: np.random.Generator) -> Rows:
-        domains = attribute_of(samples, self.attribute, self.name)
+        domains = get_attribute(samples, self.attribute, self.name)
         owners = np.full(len(samples), -1)
-        each, rest = divmod(clients, len(domains.names))
-        if rest:
-            raise UserError(
-                f"partition {self.name!r}: {clients} clients are not a multiple of the {len(domains.names)} values of "
-                f"{self.attribute!r} in {samples.name} ({', '.join(domains.names[:8])}); change clients"
-            )
+        group_size, remainder = divmod(clients, len(domains.names))
+        if remainder:
+            values = f"{len(domains.names)} values of {self.attribute!r} in {samples.name}"
+            problem = f"{clients} clients are not a multiple of the {values} ({', '.join(domains.names[:8])})"
+            raise UserError(f"partition {self.name!r}: {problem}; change clients")
         for domain in range(len(domains.names)):
-            own = self.share(samples, [side[domains.values[side] == domain] for side in sides], each, rng)
-            owners = np.where(own >= 0, own + domain * each, owners)
+            domain_sides = [side[domains.values[side] == domain] for side in sides]
+            domain_owners = self.share(samples, domain_sides, group_size, rng)
+            owners = np.where(domain_owners >= 0, domain_owners + domain * group_size, owners)
         return owners
 
     def novel(self, samples: Samples, clients: int, seed: int) -> set[int]:
         """Return the novel clients, with those of novel domains. Raises :class:`UserError` for an unknown domain."""
-        names = list(attribute_of(samples, self.attribute, self.name).names)
-        each = clients // len(names)
+        names = list(get_attribute(samples, self.attribute, self.name).names)
+        group_size = clients // len(names)
         for domain in self.novel_domains:
             if domain not in names:
                 message = f"novel_domains: {samples.name} has no domain {domain!r}{did_you_mean(domain, names)}"
                 raise UserError(f"partition {self.name!r}: {message}")
-        of_domains = {names.index(domain) * each + at for domain in self.novel_domains for at in range(each)}
-        return super().novel(samples, clients, seed) | of_domains
+        novel = [client for client in range(clients) if names[client // group_size] in self.novel_domains]
+        return super().novel(samples, clients, seed).union(novel)
 
     def share(self, samples: Samples, sides: Sides, clients: int, rng: np.random.Generator) -> Rows:
         """Return owners [n], counted from 0, for the samples of one domain; -1 elsewhere, as in :meth:`split`."""
-        return deal_parts(samples, sides, np.ones(clients), rng)
+        return assign_parts(samples, sides, np.ones(clients), rng)
 
 
 @PARTITIONS.register
-class DomainDirichlet(Drawn, Domains):
+class DomainDirichlet(ResampledPartition, Domains):
     """Several clients per domain, which share its classes in proportions drawn from Dir(alpha).
 
     In each domain, all shares are drawn again until its clients have ``min_samples``. FedPerfix's setting on
@@ -70,15 +70,15 @@ class DomainDirichlet(Drawn, Domains):
     citation = "Sun et al., FedPerfix, ICCV 2023, section 4.1; released code"
     example = ("digits5", 15)
 
-    alpha: float = Drawn.concentration(1.0)
-    min_samples: int = Drawn.fewest()
+    alpha: float = ResampledPartition.concentration(1.0)
+    min_samples: int = ResampledPartition.minimum()
     attribute: str = option("domain", help="The attribute of the dataset that holds the domain.")
 
     def share(self, samples: Samples, sides: Sides, clients: int, rng: np.random.Generator) -> Rows:
         counts = [class_counts(samples, rows) for rows in sides]
         weights = np.full(clients, self.alpha)
-        shares = self.redraw(samples, counts, clients, lambda: rng.dirichlet(weights, samples.classes))
-        return deal_classes(samples, sides, shares, rng)
+        shares = self.resample(samples, counts, clients, lambda: rng.dirichlet(weights, samples.classes))
+        return assign_by_class(samples, sides, shares, rng)
 
 
 @PARTITIONS.register
@@ -100,15 +100,13 @@ class Natural(Partition):
     )
 
     def split(self, samples: Samples, sides: Sides, clients: int, rng: np.random.Generator) -> Rows:
-        values = attribute_of(samples, self.attribute, self.name)
-        held = [np.bincount(values.values[rows], minlength=len(values.names)) for rows in sides]
-        enough = np.flatnonzero(np.min(held, axis=0) >= self.min_samples)
+        values = get_attribute(samples, self.attribute, self.name)
+        counts = [np.bincount(values.values[rows], minlength=len(values.names)) for rows in sides]
+        enough = np.flatnonzero(np.min(counts, axis=0) >= self.min_samples)
         if len(enough) < clients:
-            raise UserError(
-                f"natural: {clients:,} clients, but {samples.name} has {len(enough):,} values of {self.attribute!r} "
-                f"with at least {self.min_samples} samples on each side (of {len(values.names):,} in all); use fewer "
-                "clients"
-            )
+            problem = f"{clients:,} clients, but {samples.name} has {len(enough):,} values of {self.attribute!r}"
+            minimum = f"at least {self.min_samples} samples on each side (of {len(values.names):,} in all)"
+            raise UserError(f"natural: {problem} with {minimum}; use fewer clients")
         chosen = np.sort(rng.choice(enough, clients, replace=False))
         client_of = np.full(len(values.names), -1)
         client_of[chosen] = np.arange(clients)

@@ -35,11 +35,11 @@ class FromFile(Iid):
         super().__post_init__()
         if self.path is None:
             return
-        for one in describe_options(Partition):
-            if getattr(self, one.name) != one.default:
-                raise UserError(f"{self.name}.{one.name} does not go with a file, which says all about the split")
+        for other in describe_options(Partition):
+            if getattr(self, other.name) != other.default:
+                raise UserError(f"{self.name}.{other.name} does not go with a file, which says all about the split")
 
-    def dealt(self, samples: Samples, clients: int, seed: int) -> Assignment | None:
+    def fixed_assignment(self, samples: Samples, clients: int, seed: int) -> Assignment | None:
         """Return the file's assignment, or None without a file. Raises :class:`UserError` if it does not fit."""
         if self.path is None:
             return None
@@ -49,7 +49,7 @@ class FromFile(Iid):
         if assignment.clients != clients:
             raise UserError(f"{self.path}: has {assignment.clients} clients, and the spec {clients}")
         try:
-            assignment.check(len(samples), samples.train)
+            assignment.check(samples.train)
         except UserError as error:
             raise UserError(f"{self.path}: not a split of {samples.name} ({error})") from None
         return assignment

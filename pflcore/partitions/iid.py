@@ -6,8 +6,8 @@ import numpy as np
 
 from pflcore.data.samples import Rows, Samples
 from pflcore.partitions import PARTITIONS
+from pflcore.partitions._assign import assign_parts
 from pflcore.partitions._base import Partition, Sides
-from pflcore.partitions._deal import deal_parts
 
 
 @PARTITIONS.register
@@ -20,4 +20,4 @@ class Iid(Partition):
     citation = "McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, AISTATS 2017"
 
     def split(self, samples: Samples, sides: Sides, clients: int, rng: np.random.Generator) -> Rows:
-        return deal_parts(samples, sides, np.ones(clients), rng)
+        return assign_parts(samples, sides, np.ones(clients), rng)

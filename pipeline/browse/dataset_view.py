@@ -42,7 +42,7 @@ def show_facts(name: str, home: Path, console: Console, options: Mapping[str, An
     :class:`UserError` for an option that the dataset does not have, or an invalid value."""
     dataset = DATASETS.create(name, **options or {})
     parts = dataset.data_files(raw_data_folder(home) / name)
-    here = f"; {sum(part.here is not None for part in parts)} of {len(parts)} parts are here" if len(parts) > 1 else ""
+    here = f"; {sum(part.path is not None for part in parts)} of {len(parts)} parts are here" if len(parts) > 1 else ""
     kind = "texts" if dataset.kind == TEXT else dataset.kind
     shape = "×".join(map(str, dataset.shape)) if all(dataset.shape) else "a shape of their own"
     facts = {
@@ -52,7 +52,7 @@ def show_facts(name: str, home: Path, console: Console, options: Mapping[str, An
         "licence": dataset.licence,
         "from": dataset.homepage or dataset.download_size,
         "needs": "" if parts else "nothing: it comes with a library",
-        **{f"  {part.what}": part.state() for part in parts},
+        **{f"  {part.description}": part.status() for part in parts},
     }
     for key, text in facts.items():
         console.print(escape(f"{key}: {text}".rstrip()), highlight=False)
@@ -63,19 +63,19 @@ def fetch(name: str, home: Path, console: Console, options: Mapping[str, Any]) -
     :class:`UserError` for an unknown dataset or option, a failed download, or parts that a person has to get."""
     by_hand = []
     for part in DATASETS.create(name, **options).data_files(raw_data_folder(home) / name):
-        if part.here is None and part.source and part.source.direct:
+        if part.path is None and part.source and part.source.direct:
             with show_preparation() as show, preparing(show, None):
                 part.source.obtain(part.folder)
-        elif part.here is None and not part.needed:
-            by_hand.append(part.what)
-        console.print(escape(f"{part.what}: {part.state()}"), highlight=False)
+        elif part.path is None and not part.automatic:
+            by_hand.append(part.description)
+        console.print(escape(f"{part.description}: {part.status()}"), highlight=False)
     if by_hand:
         wanted = ", ".join(by_hand)
         raise UserError(f"{name}: get {wanted} yourself; the lines above say from where, and where to put it")
 
 
 def _state(dataset: Dataset, home: Path) -> str:
-    if dataset.found(raw_data_folder(home) / dataset.name):
+    if dataset.available(raw_data_folder(home) / dataset.name):
         return "ready"
     return f"needs {'download' if dataset.access == DOWNLOAD else 'folder'}"
 

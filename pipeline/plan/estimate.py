@@ -17,7 +17,7 @@ from rich.filesize import decimal
 
 from pflcore.data.samples import ARRAYS
 from pflcore.datasets import DATASETS, Dataset, stand_in_counts
-from pflcore.datasets._own import OwnFiles
+from pflcore.datasets._user_files import UserFiles
 from pflcore.errors import UserError
 from pflcore.files import files_below
 from pipeline.compile.compilation import Compilation
@@ -183,14 +183,16 @@ def _kind(run: Run) -> str:
 
 def _samples(run: Run) -> tuple[int, int]:
     size, dataset = run.options("dataset")["stand_in"], _dataset_of(run)
-    return run.left_by_encoder(stand_in_counts(size) if size else dataset.expected or dataset.about or _UNKNOWN)
+    return run.left_by_encoder(
+        stand_in_counts(size) if size else dataset.expected or dataset.estimated_counts or _UNKNOWN
+    )
 
 
 def _sizes(run: Run, workspace: Workspace) -> Iterator[tuple[str, int]]:
     """Yield the dataset of a run, and what an encoder makes of it, with their bytes: of own numbers, of the files."""
     plain, dataset = run.unencoded, _dataset_of(run)
     size = sum(_samples(plain)) * math.prod(dataset.shape) * (4 if dataset.kind == ARRAYS else 1)
-    if not size and isinstance(dataset, OwnFiles) and not run.options("dataset")["stand_in"]:
+    if not size and isinstance(dataset, UserFiles) and not run.options("dataset")["stand_in"]:
         folder = dataset.root(raw_data_folder(workspace.root) / dataset.name)
         size = sum(path.stat().st_size for _, path in files_below(folder))
     yield plain.data_id, size

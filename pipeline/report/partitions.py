@@ -35,7 +35,7 @@ _NOTE = (
 def describe(federation: Run, dataset: Path, partition: Path, out: Path) -> str:
     """Write the page of a federation from its artifacts into the folder `out`; return a line to show."""
     samples, assignment = read_facts(dataset), read_assignment(partition)
-    assignment.check(len(samples), samples.train)
+    assignment.check(samples.train)
     write_partition_page(federation.record, samples, assignment, out)
     return f"{federation.partition}: {out / 'index.md'}"
 

@@ -19,11 +19,11 @@ class Host:
     """What is served, whatever its name."""
 
     port: int = 0
-    most: list[int] = field(default_factory=list)  # bytes of the next answers; all in those after them
+    limits: list[int] = field(default_factory=list)  # bytes of the next answers; all in those after them
     refuse: int = 0  # requests that end with the status 503
     ranges: bool = True
     delay: float = 0.0  # seconds before an answer
-    asked: list[str | None] = field(default_factory=list)
+    requested: list[str | None] = field(default_factory=list)
     sent: int = 0
 
     def source(self, digest=DIGEST, name="real.zip", algorithm="sha256"):
@@ -40,19 +40,19 @@ def host(monkeypatch):
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self):
-            wanted = self.headers["Range"]
-            state.asked.append(wanted)
+            requested = self.headers["Range"]
+            state.requested.append(requested)
             time.sleep(state.delay)
             state.refuse -= 1
             if state.refuse >= 0:
                 return self.send_error(503)
-            start = int(wanted.removeprefix("bytes=").removesuffix("-")) if wanted and state.ranges else 0
+            start = int(requested.removeprefix("bytes=").removesuffix("-")) if requested and state.ranges else 0
             if start and start >= len(CONTENT):
                 return self.send_error(416)
             self.send_response(206 if start else 200)
             self.send_header("Content-Length", str(len(CONTENT) - start))
             self.end_headers()
-            body = CONTENT[start:][: state.most.pop(0) if state.most else None]
+            body = CONTENT[start:][: state.limits.pop(0) if state.limits else None]
             self.wfile.write(body)
             state.sent += len(body)
 

@@ -124,7 +124,7 @@ def _board(path):
 
 
 def _contents(path):
-    return read_contents(path.parent.parent, path.parent.name, [one.stem for one in ROOT.glob("specs/fedtp/*.yaml")])
+    return read_contents(path.parent.parent, path.parent.name, [spec.stem for spec in ROOT.glob("specs/fedtp/*.yaml")])
 
 
 def _samples(path):
@@ -151,8 +151,8 @@ def har_files(prefix=""):
             tables[f"{split}/Inertial Signals/{'_'.join(sensor)}_{split}.txt"] = rng.normal(size=(len(labels), 128))
         for name, values in tables.items():
             files[name] = "\n".join(" ".join(f"{value: .7e}" for value in row) for row in values)
-        for what, numbers in (("y", labels), ("subject", persons)):
-            files[f"{split}/{what}_{split}.txt"] = "\n".join(map(str, numbers))
+        for name, numbers in (("y", labels), ("subject", persons)):
+            files[f"{split}/{name}_{split}.txt"] = "\n".join(map(str, numbers))
     return {f"{prefix}{name}": text.encode() for name, text in files.items()}
 
 

@@ -94,10 +94,10 @@ def plain(colour, kind="JPEG", size=(14, 11)):
 
 def table(images, names=None, **columns):
     """Return a table as exports lay it out: a struct of bytes, other columns, names of classes in the metadata."""
-    made = pa.table({"image": pa.array([{"bytes": image, "path": None} for image in images]), **columns})
+    rows = pa.table({"image": pa.array([{"bytes": image, "path": None} for image in images]), **columns})
     if names is not None:
         features = {"image": {"_type": "Image"}, "label": {"names": names, "_type": "ClassLabel"}}
-        made = made.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
+        rows = rows.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
     file = io.BytesIO()
-    pq.write_table(made, file, row_group_size=2)
+    pq.write_table(rows, file, row_group_size=2)
     return file.getvalue()

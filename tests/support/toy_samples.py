@@ -20,8 +20,8 @@ def make_samples(train=10_000, test=2_000, classes=10):
         train=(np.arange(n) < train)[order],
         class_names=tuple(map(str, range(classes))),
         attributes={
-            name: Attribute(of, tuple(f"{name} {number}" for number in range(count)))
-            for name, (of, count) in values.items()
+            name: Attribute(codes, tuple(f"{name} {number}" for number in range(count)))
+            for name, (codes, count) in values.items()
         },
         **{"name": "toy", "mean": (0.5,), "std": (0.5,), "source": "made here"},
     )

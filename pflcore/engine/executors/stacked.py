@@ -162,7 +162,7 @@ class Stacked(Sequential):
         if trainer.method.remembers:  # such predictions are computed for one client at a time
             return [score_client(trainer, state, client, self.samples) for client, state in jobs]
         trainer.model.eval()
-        rows = [data.measured(client) for client, _ in jobs]
+        rows = [data.evaluation_rows(client) for client, _ in jobs]
         size = max(1, self.samples // len(jobs))
         chunks = torch.split(_padded(rows, max(map(len, rows))).clamp_min(0), size, 1)
         state = stack_states([state for _, state in jobs])

@@ -40,7 +40,7 @@ ARRAYS = dataclasses.replace(IMAGES, inputs=FLOATS.reshape(12, 2, 5), mean=(), s
 WHOLE = dataclasses.replace(IMAGES, attributes={"domain": DOMAIN}, boxes=BOXES, size=8)
 OWNERS = np.array([0, 0, 2, 2, -1, 2, 0, 0, 2, 2, 0, 2])
 ROWS = np.flatnonzero(OWNERS >= 0)
-ASSIGNMENT = Assignment.of(ROWS, OWNERS[ROWS], (~IMAGES.train[ROWS]).astype(int), 3, "toy", 7)
+ASSIGNMENT = Assignment.from_rows(ROWS, OWNERS[ROWS], (~IMAGES.train[ROWS]).astype(int), 3, "toy", 7)
 
 
 SHAPES = [(IMAGES, (3, 4, 5)), (WHOLE, (3, 8, 8)), (TEXTS, (5,)), (ARRAYS, (2, 5))]
@@ -50,21 +50,21 @@ SHAPES = [(IMAGES, (3, 4, 5)), (WHOLE, (3, 8, 8)), (TEXTS, (5,)), (ARRAYS, (2, 5
 def test_samples_round_trip_byte_identically(tmp_path, monkeypatch, samples, shape):
     path, scratch = tmp_path / "a.parquet", tmp_path / "decoded"
     write_samples(path, samples)
-    for again in (read_samples(path), read_facts(path)):
+    for read in (read_samples(path), read_facts(path)):
         for field in dataclasses.fields(Samples):
             if field.name not in ("inputs", "attributes", "boxes"):
-                np.testing.assert_array_equal(getattr(again, field.name), getattr(samples, field.name))
-        assert again.shape == samples.shape == shape and again.classes == 3 and len(again) == 12
+                np.testing.assert_array_equal(getattr(read, field.name), getattr(samples, field.name))
+        assert read.shape == samples.shape == shape and read.classes == 3 and len(read) == 12
         for name, attribute in samples.attributes.items():
-            assert again.attributes[name].names == attribute.names
-            np.testing.assert_array_equal(again.attributes[name].values, attribute.values)
+            assert read.attributes[name].names == attribute.names
+            np.testing.assert_array_equal(read.attributes[name].values, attribute.values)
         for part in dataclasses.fields(Boxes) if samples.boxes else ():
-            np.testing.assert_array_equal(getattr(again.boxes, part.name), getattr(samples.boxes, part.name))
-    assert not again.inputs.any()
-    whole = read_samples(path, scratch)
-    np.testing.assert_array_equal(whole.inputs, samples.inputs)
-    assert whole.inputs.flags.writeable and whole.labels.flags.writeable and not scratch.exists()
-    write_samples(tmp_path / "b.parquet", whole)
+            np.testing.assert_array_equal(getattr(read.boxes, part.name), getattr(samples.boxes, part.name))
+    assert not read.inputs.any()
+    mapped = read_samples(path, scratch)
+    np.testing.assert_array_equal(mapped.inputs, samples.inputs)
+    assert mapped.inputs.flags.writeable and mapped.labels.flags.writeable and not scratch.exists()
+    write_samples(tmp_path / "b.parquet", mapped)
     assert path.read_bytes() == (tmp_path / "b.parquet").read_bytes()
     monkeypatch.setattr("pflcore.data.sample_files.GROUP", 5 * samples.inputs[0].nbytes)  # in pieces
     write_samples(tmp_path / "c.parquet", samples)
@@ -82,7 +82,7 @@ def test_the_columns_are_those_of_the_schema(tmp_path):
     table, meta = read_table(tmp_path / "a.parquet", "dataset/2")
     assert table.schema.field("input").type == pa.binary(60) and table.schema.field("label").type == pa.int64()
     assert table["split"].to_pylist()[:2] == ["test", "train"] and meta["shape"] == [3, 4, 5] and meta["size"] == 8
-    assert [[one["label"] for one in own] for own in table["boxes"].to_pylist()[:4]] == [[], [2, 0], [], [1]]
+    assert [[box["label"] for box in boxes] for boxes in table["boxes"].to_pylist()[:4]] == [[], [2, 0], [], [1]]
 
 
 def test_samples_refuse():
@@ -118,12 +118,12 @@ def test_damaged_artifacts_are_refused(tmp_path):
 
 
 def test_an_assignment_fits_its_dataset():
-    one, two, none = ([np.array(own, np.int64) for own in parts] for parts in ([[1]], [[1], [2]], [[], []]))
+    single, two, none = ([np.array(rows, np.int64) for rows in parts] for parts in ([[1]], [[1], [2]], [[], []]))
     for train, test, message in (
-        ([one[0], one[0] + 11], none, "client 1, train: row 12 is outside the dataset of 12 samples"),
-        (two, [one[0] - 2, none[0]], "client 0, test: row -1 is outside the dataset of 12 samples"),
-        ([one[0], one[0] - 1], none, "client 1, train: row 0 is not a train sample of the dataset"),
+        ([single[0], single[0] + 11], none, "client 1, train: row 12 is outside the dataset of 12 samples"),
+        (two, [single[0] - 2, none[0]], "client 0, test: row -1 is outside the dataset of 12 samples"),
+        ([single[0], single[0] - 1], none, "client 1, train: row 0 is not a train sample of the dataset"),
         (two, [none[0], np.array([0, 3])], "client 1, test: row 3 is not a test sample of the dataset"),
         ([np.array([1, 2]), two[1]], none, "row 2 is held 2 times, by clients 0, 1"),
     ):
-        refuses(f"^partition 'toy': {message}", Assignment(train, test, "toy", 0).check, 12, IMAGES.train)
+        refuses(f"^partition 'toy': {message}", Assignment(train, test, "toy", 0).check, IMAGES.train)

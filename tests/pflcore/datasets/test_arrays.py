@@ -189,7 +189,7 @@ def test_har_from_its_archive_and_from_its_folder(tmp_path, monkeypatch):
     np.testing.assert_array_equal(zipped.inputs, samples.inputs)
     assert samples.labels.tolist() == [4, 0, 5, 1, 2] and samples.train.all() and samples.classes == 6
     person = samples.attributes["person"]
-    assert [person.names[at] for at in person.values] == ["30", "1", "1", "4", "4"]
+    assert [person.names[code] for code in person.values] == ["30", "1", "1", "4", "4"]
     for channel, sensor in ((3, "body_gyro_x"), (8, "total_acc_z")):
         lines = files[f"UCI HAR Dataset/test/Inertial Signals/{sensor}_test.txt"].decode().splitlines()
         np.testing.assert_array_equal(samples.inputs[4, channel], np.array(lines[1].split(), np.float32))

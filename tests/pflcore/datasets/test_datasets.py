@@ -22,15 +22,15 @@ def test_the_facts_of_an_entry(name, tmp_path):
     parts = dataset.data_files(Path("data", name))
     assert all(part.patterns for part in parts)
     # What a run downloads, `pfl fetch` can download before.
-    assert all(part.source and part.source.direct for part in parts if part.needed)
-    assert dataset.access != DOWNLOAD or all(part.needed for part in parts)
+    assert all(part.source and part.source.direct for part in parts if part.automatic)
+    assert dataset.access != DOWNLOAD or all(part.automatic for part in parts)
     assert dataset.access == INCLUDED or dataset.homepage or dataset.counts is None
     assert len(dataset.class_names) == dataset.classes == len(set(dataset.class_names))
     assert len(dataset.shape) in {"text": (1,), "images": (3,), "arrays": (1, 2, 3)}[dataset.kind]
     assert min(dataset.shape) > 0 or (dataset.kind == "arrays" and not dataset.classes)
     assert len(dataset.mean) == len(dataset.std) == (dataset.shape[0] if dataset.kind == "images" else 0)
     assert all(0 < value < 1 for value in dataset.mean + dataset.std)
-    assert dataset.found(tmp_path / name) == (dataset.access == INCLUDED) and not list(tmp_path.iterdir())
+    assert dataset.available(tmp_path / name) == (dataset.access == INCLUDED) and not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("name", DATASETS.names())
@@ -110,7 +110,7 @@ CASES = {  # files in the recipe's folder; clients; samples; those of each clien
 
 @pytest.mark.parametrize("recipe", CASES)
 def test_a_recipe_reads_the_public_files(recipe, tmp_path, monkeypatch):
-    (files, clients, count, held), recipes = CASES[recipe], yaml.safe_load(RECIPES)
+    (files, clients, count, expected), recipes = CASES[recipe], yaml.safe_load(RECIPES)
     chosen, scheme = recipes[recipe]["dataset"], recipes[recipe]["partition"]
     options = {name: tuple(value) if isinstance(value, list) else value for name, value in chosen.items()}
     write_files(tmp_path / "data" / options["path"].removesuffix("/sorted"), files)
@@ -120,4 +120,5 @@ def test_a_recipe_reads_the_public_files(recipe, tmp_path, monkeypatch):
     samples = DATASETS.create(options.pop("name"), **options | {"size": 8}).load(tmp_path / "data" / "own")
     dealt = partition(PARTITIONS.create(scheme.pop("name"), **scheme), samples, clients, 1)
     sizes = [len(train) + len(test) for train, test in zip(dealt.train, dealt.test, strict=True)]
-    assert len(samples) == count and (sizes == held if held else sum(sizes) == count) and CASES.keys() == recipes.keys()
+    assert sizes == expected if expected else sum(sizes) == count
+    assert len(samples) == count and CASES.keys() == recipes.keys()

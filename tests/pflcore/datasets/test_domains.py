@@ -54,11 +54,11 @@ def folder(tmp_path, monkeypatch):
 
 def test_official_facts():
     assert Office31.counts == (2817 + 498 + 795, 0) and OfficeHome.counts == (2427 + 4365 + 4439 + 4357, 0)
-    everything = DomainNet(classes_used="all")
-    assert (Office31().classes, OfficeHome().classes, everything.classes) == (31, 65, 345)
-    assert set(DomainNet().class_names) < set(everything.class_names)
-    assert DomainNet(lists="fedbn", first=105).about == (630, 4_573)
-    for dataset in (Office31(), OfficeHome(), DomainNet(), everything):
+    all_classes = DomainNet(classes_used="all")
+    assert (Office31().classes, OfficeHome().classes, all_classes.classes) == (31, 65, 345)
+    assert set(DomainNet().class_names) < set(all_classes.class_names)
+    assert DomainNet(lists="fedbn", first=105).estimated_counts == (630, 4_573)
+    for dataset in (Office31(), OfficeHome(), DomainNet(), all_classes):
         assert list(dataset.class_names) == sorted(set(dataset.class_names))
     for options, option in (({"lists": "fedbn", "classes_used": "all"}, "classes_used"), ({"first": 105}, "lists")):
         refuses(rf"^domainnet\..*set {option}: ", DATASETS.create, "domainnet", **options)
@@ -72,16 +72,17 @@ def test_archives_and_what_they_unpack_to(folder, monkeypatch, cls):
     for number, unpacked in enumerate((files, plain_names, {f"{cls.unpacked}/{path}": files[path] for path in files})):
         if cls is not OfficeHome or number < 2:
             write_files(folder.parent / str(number), unpacked)
-            assert_every_image(dataset, folder.parent / str(number), ", ".join(f"folder {one}" for one in cls.domains))
-    assert not dataset.found(folder)
+            source = ", ".join(f"folder {domain}" for domain in cls.domains)
+            assert_every_image(dataset, folder.parent / str(number), source)
+    assert not dataset.available(folder)
     for source, domains, _ in cls.archives:
         start = "" if len(names) == 1 else domains
-        own = {path: files[path] for path in reversed(files) if path.startswith(start)}  # in an order that nobody chose
-        (write_zip if source.name.endswith("zip") else write_tar)(folder / source.name, own)
+        write = write_zip if source.name.endswith("zip") else write_tar
+        write(folder / source.name, {path: files[path] for path in reversed(files) if path.startswith(start)})
     message = failure(dataset, folder)
     assert ": md5 is " in message and cls.archives[0].source.digest in message
     trust(monkeypatch)
-    assert dataset.found(folder)
+    assert dataset.available(folder)
     assert_every_image(dataset, folder, ", ".join(names))
     # What is incomplete.
     for name in names:
@@ -98,7 +99,7 @@ def test_archives_and_what_they_unpack_to(folder, monkeypatch, cls):
     assert message.startswith(f"{folder}: has no ") and f"{cls.domains[-1]}/" in message
 
 
-def write_lists(folder, fedbn, kind=list, real_test=None, **more):
+def write_lists(folder, fedbn, kind=list, real_test=None, **extra):
     """Write lists: the first image of each class is for testing, the second for training, in another order."""
     names, files = [*DomainNet.class_names[5:], *DomainNet.class_names[:5]], {}
     for domain in DomainNet.domains:
@@ -110,7 +111,7 @@ def write_lists(folder, fedbn, kind=list, real_test=None, **more):
             text = "".join(f"{path} 7\n" for path in paths).encode()  # with numbers that mean nothing here
             pickled = pickle.dumps((kind([f"DomainNet/{path}" for path in paths]), kind(labels)), 4)
             files[f"{domain}_{split}.{'pkl' if fedbn else 'txt'}"] = pickled if fedbn else text
-    files |= more
+    files |= extra
     write_zip(folder / "domainnet_dataset.zip", files) if fedbn else write_files(folder, files)
     return DomainNet(size=SIZE, lists="fedbn" if fedbn else "official")
 
@@ -125,8 +126,8 @@ def test_lists_say_what_is_used_and_for_what(folder):
         np.testing.assert_array_equal(blue, samples.train)
         assert np.bincount(samples.labels).tolist() == [11, *[12] * 9]
         assert np.bincount(samples.attributes["domain"].values).tolist() == [20, 20, 20, 20, 19, 20]
-    few = DomainNet(size=SIZE, lists="fedbn", first=4).load(folder)
-    assert sorted(few.labels[few.train & (few.attributes["domain"].values == 3)]) == [5, 6, 7, 8]
+    limited = DomainNet(size=SIZE, lists="fedbn", first=4).load(folder)
+    assert sorted(limited.labels[limited.train & (limited.attributes["domain"].values == 3)]) == [5, 6, 7, 8]
 
 
 def test_faulty_lists(folder):

@@ -12,7 +12,7 @@ from support.mistakes import line_of, refuses
 
 from pflcore.data.preparation import preparing
 from pflcore.datasets import _images
-from pflcore.datasets._images import Form, decode_images
+from pflcore.datasets._images import DecodeOptions, decode_images
 
 
 def saved(image, kind="PNG", **options):
@@ -23,7 +23,7 @@ def saved(image, kind="PNG", **options):
 
 def decode(images, **options):
     named = [(f"image {number}", partial(bytes, data)) for number, data in enumerate(images)]
-    return decode_images(named, Form((3, 6, 5), **options), "decoding").pixels
+    return decode_images(named, DecodeOptions((3, 6, 5), **options), "decoding").pixels
 
 
 RANDOM = np.random.default_rng(0).integers(0, 256, (10, 6, 5, 3), np.uint8)

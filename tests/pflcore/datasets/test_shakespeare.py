@@ -93,13 +93,13 @@ SAID |= {f"{ERRORS}DUKE": ["Merchant of Syracuse;", "A hall", "Again."]}
 
 @pytest.mark.parametrize("name", [ZIP, "100.txt"])
 def test_the_complete_works(folder, tmp_path, monkeypatch, name):
-    assert not create().found(folder) and "get it from https://" in failure(create(), folder)
+    assert not create().available(folder) and "get it from https://" in failure(create(), folder)
     if name == ZIP:
         write_zip(folder / ZIP, {"100.txt": OLD.replace("\n", "\r\n"), "picture.gif": "x"})
     else:
         (folder / name).write_bytes(b"\xef\xbb\xbf" + OLD.encode())
     samples = create(chunk_len=5).load(folder)
-    assert create().found(folder) and samples.source == (f"{ZIP}/100.txt" if name == ZIP else name)
+    assert create().available(folder) and samples.source == (f"{ZIP}/100.txt" if name == ZIP else name)
     assert samples.class_names == tuple(string.printable) and samples.shape == (5,)
     assert samples.attributes["role"].names == (*SAID,)  # in the order of the text
     for role, lines in SAID.items():
@@ -124,29 +124,29 @@ def test_characters_without_a_counterpart():
     assert encode_text("a\x00é\ud800😀 ").tolist() == [10, 255, 255, 255, 255, string.printable.index(" ")]
 
 
-def load(said, **options):
-    return create(**options).from_lines(said, "here", "test")
+def load(lines, **options):
+    return create(**options).from_lines(lines, "here", "test")
 
 
 def test_which_lines_test_and_which_roles_stay():
-    for lines, test in ((3, 1), (10, 1), (11, 2), (100, 19)):  # the released arithmetic
-        own = [f"line {number:03}" for number in range(lines)]
-        samples = load({"a": own}, chunk_len=7)
-        assert texts(samples, train=True) == windows(" ".join(own[:-test]), 7)
-        assert texts(samples, train=False) == windows(" ".join(own[-test:]), 7)
-    said = {"short test": ["0123456789", "0123456789", "01234"], "short training": ["0", "1", "0123456789"]}
-    said |= {"few lines": ["0123456789", "0123456789"], "enough": ["012", "345", "012345"]}
-    assert texts(load(said, chunk_len=5)) == ["012 34", "12 345", "012345"]
-    assert load(said, chunk_len=5, min_lines=2).attributes["role"].names == ("few lines", "enough")
-    assert load(said, chunk_len=5, train_share=0.3).attributes["role"].names == ("short test",)
-    refuses("none of 0 roles of 5 lines", load, said, min_lines=5)
+    for count, test in ((3, 1), (10, 1), (11, 2), (100, 19)):  # the released arithmetic
+        lines = [f"line {number:03}" for number in range(count)]
+        samples = load({"a": lines}, chunk_len=7)
+        assert texts(samples, train=True) == windows(" ".join(lines[:-test]), 7)
+        assert texts(samples, train=False) == windows(" ".join(lines[-test:]), 7)
+    lines = {"short test": ["0123456789", "0123456789", "01234"], "short training": ["0", "1", "0123456789"]}
+    lines |= {"few lines": ["0123456789", "0123456789"], "enough": ["012", "345", "012345"]}
+    assert texts(load(lines, chunk_len=5)) == ["012 34", "12 345", "012345"]
+    assert load(lines, chunk_len=5, min_lines=2).attributes["role"].names == ("few lines", "enough")
+    assert load(lines, chunk_len=5, train_share=0.3).attributes["role"].names == ("short test",)
+    refuses("none of 0 roles of 5 lines", load, lines, min_lines=5)
     # A share of the roles is drawn.
-    said = {f"role {number}": [f"{number:06}"] * 3 for number in range(40)}
-    everyone, some = load(said, chunk_len=5), load(said, chunk_len=5, role_share=0.62)
-    drawn = some.attributes["role"].names
-    assert len(drawn) == 24 and list(drawn) == [name for name in said if name in drawn]  # int(24.8)
-    assert drawn != load(said, chunk_len=5, role_share=0.62, role_seed=1).attributes["role"].names
-    assert texts(some, drawn[3]) == texts(everyone, drawn[3]) != []
+    lines = {f"role {number}": [f"{number:06}"] * 3 for number in range(40)}
+    everyone, subset = load(lines, chunk_len=5), load(lines, chunk_len=5, role_share=0.62)
+    drawn = subset.attributes["role"].names
+    assert len(drawn) == 24 and list(drawn) == [name for name in lines if name in drawn]  # int(24.8)
+    assert drawn != load(lines, chunk_len=5, role_share=0.62, role_seed=1).attributes["role"].names
+    assert texts(subset, drawn[3]) == texts(everyone, drawn[3]) != []
     for wrong in (*({"file": f} for f in ("", "..", "a/b", "a\\b", "a\0b")), {"chunk_len": 81, "source": "leaf"}):
         refuses(rf"^shakespeare\.{next(iter(wrong))} = ", create, **wrong)
 
@@ -156,7 +156,7 @@ def test_speeches(folder, monkeypatch):
     speeches += "MENENIUS:\n\nFirst Citizen:\nFirst, you know\n"
     (folder / "mine.txt").write_bytes(speeches.replace("\n", "\r\n").encode())
     dataset, tiny = create(source="speakers", file="mine.txt", chunk_len=14), create(source="speakers", chunk_len=3)
-    assert dataset.found(folder) and not tiny.found(folder)
+    assert dataset.available(folder) and not tiny.available(folder)
     samples = dataset.load(folder)
     assert samples.attributes["role"].names == ("First Citizen",) and samples.source == "mine.txt"
     assert texts(samples, train=False) == ["First, you know"]
@@ -171,8 +171,8 @@ def shard(**users):
     """A shard as LEAF writes it; of each user the samples from the first to before the second number of SPOKEN."""
     data = {"deleted": {"x": [], "y": []}}  # LEAF leaves them in
     for user, rows in users.items():
-        said = SPOKEN[user]
-        data[user] = {"x": [said[n : n + 80] for n in range(*rows)], "y": [said[n + 80] for n in range(*rows)]}
+        text = SPOKEN[user]
+        data[user] = {"x": [text[n : n + 80] for n in range(*rows)], "y": [text[n + 80] for n in range(*rows)]}
     counts = [stop - start for start, stop in users.values()]
     return json.dumps({"users": list(users), "num_samples": counts, "user_data": data, "hierarchies": ["A"]}).encode()
 

@@ -105,7 +105,7 @@ def test_every_form(folder, monkeypatch, name, options, write, source, hashed):
     np.testing.assert_array_equal(samples.inputs, pixels.reshape(len(pixels), *dataset.original))
     assert samples.labels.tolist() == labels[0] + labels[1] and samples.class_names == dataset.class_names
     assert samples.train.tolist() == [True] * len(labels[0]) + [False] * len(labels[1]) and samples.source == source
-    assert samples.inputs.flags.writeable and dataset.found(folder) and [*folder.rglob("*")] == before
+    assert samples.inputs.flags.writeable and dataset.available(folder) and [*folder.rglob("*")] == before
     if name == "cifar100":
         assert samples.attributes["coarse"].values.tolist() == COARSE[0] + COARSE[1]
 
@@ -134,12 +134,12 @@ def test_coarse_classes_of_cifar100(folder):
 
 def test_svhns_extra_images_and_lines_of_usps(folder, monkeypatch):
     trust(monkeypatch)
-    later = {one.name: one.later for one in describe_options(small_images.Svhn)}
+    later = {option.name: option.later for option in describe_options(small_images.Svhn)}
     assert later == {"extra": False}, "without it the ids of all runs on SVHN are others"
     assert small_images.Svhn.extra_images == 531_131
     monkeypatch.setattr(small_images.Svhn, "extra_images", TEST)
     made.write_svhn(folder)
-    assert create("svhn").found(folder) and not create("svhn", extra=True).found(folder)
+    assert create("svhn").available(folder) and not create("svhn", extra=True).available(folder)
     assert "extra_32x32.mat" in failure(create("svhn", extra=True), folder)
     made.write_matlab(folder / "extra_32x32.mat", 1)
     samples = create("svhn", extra=True).load(folder)
@@ -158,7 +158,7 @@ def test_svhns_extra_images_and_lines_of_usps(folder, monkeypatch):
 def test_organs(folder, monkeypatch):
     cls, path, arrays = small_images.OrganAMnist, folder / "organamnist.npz", {}
     assert [sum(counts) for _, counts in cls.releases.values()] == [58_850, 58_830]
-    monkeypatch.setattr(cls, "releases", {name: (one, (8, 4)) for name, (one, _) in cls.releases.items()})
+    monkeypatch.setattr(cls, "releases", {name: (source, (8, 4)) for name, (source, _) in cls.releases.items()})
     trust(monkeypatch)
     images, labels = made.pixels(0, 28, 28)[:12], [0, 10, 3, 4, 5, 9, 8, 7, 1, 2, 6, 10]
     for split, rows in (("train", slice(5)), ("val", slice(5, 8)), ("test", slice(8, 12))):
@@ -191,8 +191,8 @@ def test_building_mnistm(folder, archive):
 
 def scaled(images):
     """Return what torchvision makes of images of colour [n, H, W, 3] or grey [n, H, W]: [n, 3, 28, 28]."""
-    small = [np.asarray(Image.fromarray(one).resize((28, 28), Image.Resampling.BILINEAR)) for one in images]
-    return np.stack([np.stack([one] * 3) if one.ndim == 2 else one.transpose(2, 0, 1) for one in small])
+    small = [np.asarray(Image.fromarray(pixels).resize((28, 28), Image.Resampling.BILINEAR)) for pixels in images]
+    return np.stack([np.stack([pixels] * 3) if pixels.ndim == 2 else pixels.transpose(2, 0, 1) for pixels in small])
 
 
 def test_the_sizes_of_digits_five_are_those_of_fedbn():
@@ -203,8 +203,8 @@ def test_the_sizes_of_digits_five_are_those_of_fedbn():
     assert create(split="official").expected == (train, test)
     sizes = [1000, 501, 502, 503, 504, 5, 4, 3, 0, 12]  # a fifth of each class
     labels = np.random.default_rng(0).permutation(np.repeat(np.arange(10), sizes))
-    held = np.bincount(labels[~digits5.draw_train(labels, "SVHN")], minlength=10)
-    assert held.tolist() == [200, 100, 100, 101, 101, 1, 1, 1, 0, 2]
+    counts = np.bincount(labels[~digits5.draw_train(labels, "SVHN")], minlength=10)
+    assert counts.tolist() == [200, 100, 100, 101, 101, 1, 1, 1, 0, 2]
 
 
 def test_domains_from_their_own_folders(folder, monkeypatch):
@@ -242,31 +242,31 @@ def test_fedbns_own_files(folder, monkeypatch):
     trust(monkeypatch)
     counts = (3, 4, 2, 5, 3)  # for testing; training files hold two and three images in turn
     published = zip(digits5.PUBLISHED.items(), counts, strict=True)
-    known = {domain: (inside, shape, count) for (domain, (inside, shape, _)), count in published}
-    monkeypatch.setattr(digits5, "PUBLISHED", known)
+    small = {domain: (inside, shape, count) for (domain, (inside, shape, _)), count in published}
+    monkeypatch.setattr(digits5, "PUBLISHED", small)
     monkeypatch.setattr(digits5, "PART_SIZE", 2.5)
-    files, held = {"README": b"x", "__MACOSX/MNIST/._test.pkl": b"x"}, {}
+    files, content = {"README": b"x", "__MACOSX/MNIST/._test.pkl": b"x"}, {}
     rng = np.random.default_rng(0)
-    for domain, (inside, shape, tests) in enumerate(known.values()):
+    for domain, (inside, shape, tests) in enumerate(small.values()):
         for part in range(11):
             count = tests if part == 10 else 2 + part % 2
             images = rng.integers(0, 256, (count, *shape), np.uint8)
-            held[domain, part] = images.squeeze(-1) if shape[-1] == 1 else images, rng.integers(0, 10, count)
+            content[domain, part] = images.squeeze(-1) if shape[-1] == 1 else images, rng.integers(0, 10, count)
             pkl = "test.pkl" if part == 10 else f"partitions/train_part{part}.pkl"
-            files[f"{inside}/{pkl}"] = pickle.dumps(held[domain, part])
+            files[f"{inside}/{pkl}"] = pickle.dumps(content[domain, part])
     for parts, root in ((1, ""), (10, "data/")):
         write_zip(folder / "digit_dataset.zip", {f"{root}{name}": data for name, data in files.items()})
         dataset = create(source="fedbn", parts_used=parts, domain_list=("USPS", *DOMAINS[:2], *DOMAINS[3:]))
         samples = dataset.load(folder)
-        assert dataset.found(folder) and samples.source == f"FedBN's files, {parts} of 10 for training"
+        assert dataset.available(folder) and samples.source == f"FedBN's files, {parts} of 10 for training"
         used = [(domain, part) for domain in (2, 0, 1, 3, 4) for part in (*range(parts), 10)]
-        np.testing.assert_array_equal(samples.inputs, np.concatenate([scaled(held[one][0]) for one in used]))
-        assert samples.labels.tolist() == np.concatenate([held[one][1] for one in used]).tolist()
-        lengths = [len(held[one][1]) for one in used]
+        np.testing.assert_array_equal(samples.inputs, np.concatenate([scaled(content[key][0]) for key in used]))
+        assert samples.labels.tolist() == np.concatenate([content[key][1] for key in used]).tolist()
+        lengths = [len(content[key][1]) for key in used]
         assert samples.train.tolist() == np.repeat([part < 10 for _, part in used], lengths).tolist()
         places = [(2, 0, 1, 3, 4).index(domain) for domain, _ in used]
         assert samples.attributes["domain"].values.tolist() == np.repeat(places, lengths).tolist()
-    images, labels = held[1, 0]
+    images, labels = content[1, 0]
     for problem, value in (
         ("images of float64", (images.astype(float), labels)),
         ("cannot be read (", (images, labels[:-1])),

@@ -79,7 +79,7 @@ def test_texts_are_refused(tmp_path, load, stand_in, monkeypatch):
     TABLE.to_csv(tmp_path / "a.csv", index=False)
     for options, words in WRONG:
         assert words in line_of(load, **options)
-    monkeypatch.setattr("pflcore.datasets.own_texts.find_spec", lambda _: None)
+    monkeypatch.setattr("pflcore.datasets.user_texts.find_spec", lambda _: None)
     assert line_of(load).endswith("needs sentence-transformers; pip install 'pfl-pipeline[text]'")
 
 
@@ -109,14 +109,14 @@ def test_an_encoder_of_the_library_is_read_from_its_folder_alone(tmp_path, load,
     table = pd.DataFrame({"text": ["a b c", "c", "b a"] * 200, "label": [0, 1, 1] * 200})
     table.to_csv(tmp_path / "a.csv", index=False)
     monkeypatch.setattr(socket.socket, "connect", lambda *_: pytest.fail("asks the network"))
-    found = []
+    inputs = []
     for workers in "13":
         monkeypatch.setenv("PFL_WORKERS", workers)
-        found.append(load(content=f"sha256:{digest_of(folder)}").inputs)
-    assert found[0].tobytes() == found[1].tobytes() and found[0].shape == (600, 8)
+        inputs.append(load(content=f"sha256:{digest_of(folder)}").inputs)
+    assert inputs[0].tobytes() == inputs[1].tobytes() and inputs[0].shape == (600, 8)
     with torch.no_grad():
         outputs = body(torch.tensor([[3, 2]])).last_hidden_state
-    np.testing.assert_allclose(found[0][2], outputs[0].mean(0), atol=1e-5)
+    np.testing.assert_allclose(inputs[0][2], outputs[0].mean(0), atol=1e-5)
     parts = json.loads((folder / "modules.json").read_text())
     (folder / "mine.py").write_text("raise SystemExit('ran')\n")
     (folder / "modules.json").write_text(json.dumps([parts[0], {**parts[1], "type": "mine.Pooling"}]))

@@ -21,9 +21,9 @@ def annotation(objects):
     text = ""
     for label, box, difficult in objects:
         sides = "<xmin>{}</xmin><ymin>{}</ymin><xmax>{}</xmax><ymax>{}</ymax>".format(*box)
-        more = "" if difficult is None else f"<difficult>{difficult}</difficult>"
-        more += PART if label == "person" else ""
-        text += f"<object><name>{label}</name><bndbox>{sides}</bndbox>{more}</object>\n"
+        rest = "" if difficult is None else f"<difficult>{difficult}</difficult>"
+        rest += PART if label == "person" else ""
+        text += f"<object><name>{label}</name><bndbox>{sides}</bndbox>{rest}</object>\n"
     return f"<annotation>\n{text}</annotation>\n".encode()
 
 
@@ -63,7 +63,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def assert_complete(dataset, folder, source):
-    assert dataset.found(folder)
+    assert dataset.available(folder)
     samples = dataset.load(folder)
     assert samples.inputs.shape == (5, 3, SIZE, SIZE) and samples.shape == dataset.shape
     np.testing.assert_allclose(samples.inputs.mean((1, 2, 3)), [90, 50, 70, 10, 20], atol=2)
@@ -104,21 +104,21 @@ def test_official_archives_and_what_they_unpack_to(folder, monkeypatch):
 def test_voc_detection_trains_on_both_years(folder, monkeypatch):
     assert VocDetection.counts == (5_011 + 5_717, 5_823)
     monkeypatch.setattr(VocDetection, "counts", (4, 1))
-    both, dataset = folder.parent / "voc_detection", VocDetection(size=SIZE)
+    root, dataset = folder.parent / "voc_detection", VocDetection(size=SIZE)
     write_files(folder, ARCHIVES[TRAINVAL] | ARCHIVES[TEST])
-    assert not dataset.found(both)
+    assert not dataset.available(root)
     write_files(folder.parent / "voc2012", files_of("VOCdevkit/VOC2012", train=["000002"], val=["000001"]))
-    assert dataset.found(both) and [part.what for part in dataset.data_files(both)] == [
+    assert dataset.available(root) and [part.description for part in dataset.data_files(root)] == [
         TRAINVAL,
         "VOCtrainval_11-May-2012.tar",
     ]
-    samples = dataset.load(both)
+    samples = dataset.load(root)
     assert [CLASSES[label] for label in samples.labels] == ["sheep", "dog", "person", "train", "tvmonitor"]
     assert samples.train.tolist() == [True] * 4 + [False]
     assert samples.source == "VOCdevkit/VOC2007, VOCdevkit/VOC2012"
 
 
-def own(**options):
+def create(**options):
     return DATASETS.create("detection_folder", **{"path": "cells", "size": 32, **options})
 
 
@@ -126,19 +126,19 @@ def test_a_folder_of_ones_own(tmp_path):
     two = [("red", (1, 1, 25, 40), 0), ("white", (26, 1, 50, 10), 0)]
     objects = {"a (1)": two, "b": [("white", (11, 11, 30, 30), 0)]}
     write_files(tmp_path, files_of("cells", objects, trainval=["a (1)"], test=["b"]))
-    samples = own().load(tmp_path / "detection_folder")
+    samples = create().load(tmp_path / "detection_folder")
     assert samples.class_names == ("red", "white") and samples.source == "images in cells/"
     marked = {"trainval.txt": b"\xef\xbb\xbfa (1)", "test.txt": b"\xef\xbb\xbfb\r\n"}  # by byte order marks
     write_files(tmp_path / "cells/ImageSets/Main", marked)
-    assert own().load(tmp_path / "detection_folder").labels.tolist() == samples.labels.tolist()
+    assert create().load(tmp_path / "detection_folder").labels.tolist() == samples.labels.tolist()
     write_files(tmp_path / "cells/ImageSets/Main", {"trainval.txt": b"b", "test.txt": b"\na (1) \n"})
-    assert "labels without a training object: 'red'" in failure(own(), tmp_path / "detection_folder")
+    assert "labels without a training object: 'red'" in failure(create(), tmp_path / "detection_folder")
     targets = samples.boxes.padded()
     assert targets.shape == (2, 2, 6) and targets.dtype == np.float32
     np.testing.assert_allclose(targets[0], [[0, 0, 0, 0.5, 1, 0], [1, 0.5, 0, 1, 0.25, 0]])
     np.testing.assert_allclose(targets[1], [[1, 0.2, 0.25, 0.6, 0.75, 0], [-1, 0, 0, 0, 0, 0]])
     for options in ({"train_list": "../x"}, {"test_list": ""}, {"class_list": ("a", "a")}):
-        refuses(rf"^detection_folder\.{next(iter(options))} = ", own, **options)
+        refuses(rf"^detection_folder\.{next(iter(options))} = ", create, **options)
 
 
 def test_the_class_that_an_image_counts_for_also_in_a_stand_in():
@@ -152,9 +152,9 @@ def test_the_class_that_an_image_counts_for_also_in_a_stand_in():
     expected = {"largest": [0, 0, 2], "frequent": [1, 0, 0], "rarest": [1, 0, 2]}
     assert {rule: main_classes(boxes, rule).tolist() for rule in expected} == expected
     # A stand-in shows what its boxes say.
-    samples = stand_in(own(), 40, 10)
+    samples = stand_in(create(), 40, 10)
     boxes = samples.boxes
     assert set(boxes.counts.tolist()) == {1, 2, 3} and (main_classes(boxes, "largest") == samples.labels).all()
     first = int(np.flatnonzero((boxes.counts == 1) & (samples.labels == 0))[0])  # class 0 is a red box
-    left, top, right, bottom = 32 * boxes.corners[int(boxes.counts[:first].sum())]
-    assert samples.inputs[first][:, int((top + bottom) / 2), int((left + right) / 2)].tolist() == [255, 0, 0]
+    x1, y1, x2, y2 = 32 * boxes.corners[int(boxes.counts[:first].sum())]
+    assert samples.inputs[first][:, int((y1 + y2) / 2), int((x1 + x2) / 2)].tolist() == [255, 0, 0]

@@ -31,15 +31,16 @@ def from_file(clients=2, **options):
 def test_a_file_is_dealt_as_it_stands_and_written_again_the_same(file):
     for encoding in ("utf-8", "utf-8-sig"):  # with a byte order mark
         file.write_text(GOOD, encoding=encoding)
-        made = from_file(content=f"sha256:{digest_of(file)}")
-        assert [rows.tolist() for rows in made.train] == [[0], [2, 3]] and made.own_split
-        assert [rows.tolist() for rows in made.test] == [[1], [70]] and (made.scheme, made.seed) == ("from_file", 5)
-    made = partition(PARTITIONS.create("dirichlet", alpha=1.0, validation_share=0.25), SAMPLES, 7, 3)
-    write_split(file, made)
-    again, before = from_file(clients=7), file.read_bytes()
-    for one, other in zip(made.sides().values(), again.sides().values(), strict=True):
-        assert all(np.array_equal(*pair) for pair in zip(one, other, strict=True))
-    write_split(file, again)
+        assignment = from_file(content=f"sha256:{digest_of(file)}")
+        assert [rows.tolist() for rows in assignment.train] == [[0], [2, 3]] and assignment.own_split
+        assert [rows.tolist() for rows in assignment.test] == [[1], [70]]
+        assert (assignment.scheme, assignment.seed) == ("from_file", 5)
+    assignment = partition(PARTITIONS.create("dirichlet", alpha=1.0, validation_share=0.25), SAMPLES, 7, 3)
+    write_split(file, assignment)
+    reread, before = from_file(clients=7), file.read_bytes()
+    for expected, other in zip(assignment.sides().values(), reread.sides().values(), strict=True):
+        assert all(np.array_equal(*pair) for pair in zip(expected, other, strict=True))
+    write_split(file, reread)
     assert file.read_bytes() == before
     with pytest.raises(UserError, match=r"^partition 'iid' has novel clients, of which a split says nothing$"):
         write_split(file, partition(PARTITIONS.create("iid", novel_share=0.5), SAMPLES, 4, 0))

@@ -89,13 +89,13 @@ def test_what_has_an_address_and_a_hash_is_fetched_and_the_rest_is_a_persons(tmp
     of = domainnet.DomainNet.archives
     archives = [one._replace(source=host.source(digest, one.source.name, "md5")) for one in of]
     monkeypatch.setattr(domainnet.DomainNet, "archives", tuple(archives))
-    host.most = [1_000_000]  # the first transfer breaks off
+    host.limits = [1_000_000]  # the first transfer breaks off
     fetch("domainnet", tmp_path, said, {})
     expected = {f"{domain}.zip" for domain in domainnet.DomainNet.domains}
     assert {path.name for path in (data / "domainnet").iterdir()} == expected
-    assert host.sent == 6 * len(CONTENT) and len(host.asked) == 7
+    assert host.sent == 6 * len(CONTENT) and len(host.requested) == 7
     refuses(r"^domainnet: get FedBN's lists yourself; ", fetch, "domainnet", tmp_path, said, {"lists": "fedbn"})
-    assert len(host.asked) == 7, "what is here is not fetched again"
+    assert len(host.requested) == 7, "what is here is not fetched again"
     shown = said.file.getvalue()
     assert f"infograph: here, {data}/domainnet/infograph.zip ({len(CONTENT):,} bytes;" in shown
     assert "unverified, from https://huggingface.co/datasets/Jemary/FedBN_Dataset/resolve/main/" in shown

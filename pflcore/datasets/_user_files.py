@@ -17,7 +17,7 @@ from pflcore.options import option
 
 
 @dataclass(frozen=True, kw_only=True)
-class OwnFiles(Dataset):
+class UserFiles(Dataset):
     """Base of the datasets of a user's own files, in a folder below the data folder."""
 
     licence = "the user's own"
@@ -29,9 +29,8 @@ class OwnFiles(Dataset):
     def __post_init__(self) -> None:
         super().__post_init__()
         if PureWindowsPath(self.path).anchor or ".." in PurePosixPath(self.path).parts or set(self.path) & set("\\\0"):
-            raise UserError(
-                f"{self.name}.path = {self.path!r} must be a folder below the data folder, such as 'flowers'"
-            )
+            expected = "a folder below the data folder, such as 'flowers'"
+            raise UserError(f"{self.name}.path = {self.path!r} must be {expected}")
 
     def data_files(self, folder: Path) -> list[DataFile]:
         return [DataFile(self.name, self.root(folder), self.files)]
@@ -42,11 +41,11 @@ class OwnFiles(Dataset):
 
 
 def name_classes(
-    values: Sequence[int | str], train: Mask, where: str, what: str, names: Names = ()
+    values: Sequence[int | str], train: Mask, where: str, noun: str, names: Names = ()
 ) -> tuple[Names, Rows]:
     """Return the class names, and the labels as class numbers; labels that are texts become sorted classes.
 
-    Integers without `names` must have no gaps, and a class needs a training sample. Messages call a sample `what`.
+    Integers without `names` must have no gaps, and a class needs a training sample. Messages call a sample `noun`.
     """
     if isinstance(values[0], str):
         words, labels = np.unique(np.array(values, object), return_inverse=True)
@@ -57,29 +56,32 @@ def name_classes(
         if not names:
             names = tuple(map(str, range(min(int(labels.max()), len(values)) + 1)))
             if gaps := {*range(len(names))} - {*labels.tolist()}:
-                wanted = "integer labels must be 0, 1, 2 and so on"
-                raise UserError(f"{where}: {wanted}, but no {what} has label {min(gaps)}")
+                problem = f"integer labels must be 0, 1, 2 and so on, but no {noun} has label {min(gaps)}"
+                raise UserError(f"{where}: {problem}")
         check_labels(labels, len(names), where)
-    check_learnt(labels, train, names, where, what)
+    check_training_classes(labels, train, names, where, noun)
     return names, labels
 
 
-def check_learnt(labels: Rows, train: Mask, names: Names, where: str, what: str) -> None:
-    """Raise :class:`UserError` if a class has test samples and no training sample, which messages call `what`."""
-    if unknown := sorted({*labels[~train].tolist()} - {*labels[train].tolist()}):
-        listed = ", ".join(ascii(names[number]) for number in unknown)
-        raise UserError(f"{where}: the test files have labels without a training {what}: {listed}")
+def check_training_classes(labels: Rows, train: Mask, names: Names, where: str, noun: str) -> None:
+    """Raise :class:`UserError` if a class has test samples and no training sample, which messages call `noun`."""
+    if missing := np.setdiff1d(labels[~train], labels[train]).tolist():
+        classes = ", ".join(ascii(names[label]) for label in missing)
+        raise UserError(f"{where}: the test files have labels without a training {noun}: {classes}")
 
 
-def note_of_repeats(inputs: Inputs, train: Mask, what: str) -> str:
+def duplicates_note(inputs: Inputs, train: Mask, noun: str) -> str:
     """Return a note of how many test samples equal a training sample, and training samples each other.
 
     Without a test set, partitions draw one of the training samples. The note is empty if all differ.
     """
     digests = np.array([hashlib.sha256(sample.tobytes()).digest() for sample in inputs], object)
-    tests, seen = digests[~train], set(digests[train])
-    both, again = sum(one in seen for one in tests), len(inputs) - len(tests) - len(seen)
-    after = " after scaling" if what == "image" else ""
-    notes = [f"{both:,} of {len(tests):,} test {what}s equal a training {what}{after}"] if both else []
-    notes += [f"{again:,} training {what}s equal another one{after}"] if again else []
+    tests, training = digests[~train], set(digests[train])
+    leaked, repeated = sum(digest in training for digest in tests), len(inputs) - len(tests) - len(training)
+    after = " after scaling" if noun == "image" else ""
+    notes = []
+    if leaked:
+        notes.append(f"{leaked:,} of {len(tests):,} test {noun}s equal a training {noun}{after}")
+    if repeated:
+        notes.append(f"{repeated:,} training {noun}s equal another one{after}")
     return f" ({'; '.join(notes)})" if notes else ""

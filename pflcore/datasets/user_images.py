@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
-from pflcore.data.samples import SPLITS, Attribute, Mask, Rows, Samples
+from pflcore.data.samples import SPLITS, Attribute, Bytes, Mask, Rows, Samples
 from pflcore.datasets import DATASETS
-from pflcore.datasets._base import check_distinct, check_file_name, encode
+from pflcore.datasets._base import Names, check_distinct, check_file_name, encode
 from pflcore.datasets._files import Read, open_files, read_file
-from pflcore.datasets._images import SUFFIXES, Decoded, Form, ImageTable, decode_images, is_image, read_tables
-from pflcore.datasets._own import OwnFiles, name_classes, note_of_repeats
+from pflcore.datasets._images import SUFFIXES, Decoded, DecodeOptions, decode_images, is_image, read_tables
+from pflcore.datasets._user_files import UserFiles, duplicates_note, name_classes
 from pflcore.datasets.voc import LARGEST, PARTS, RULE_HELP, RULES, read_splits
 from pflcore.errors import UserError
 from pflcore.files import walk
@@ -26,7 +26,7 @@ _JUNK = ("Thumbs.db", "desktop.ini")  # files that file managers create, besides
 
 
 @dataclass(frozen=True, kw_only=True)
-class OwnImages(OwnFiles):
+class UserImages(UserFiles):
     """Base of the datasets of a user's own images; classes and counts are known only after loading.
 
     Images are decoded as a viewer shows them: rotated by EXIF's orientation, transparent ones on white, and pixels of
@@ -48,22 +48,28 @@ class OwnImages(OwnFiles):
         for key in ("mean", "std"):
             values: tuple[float, ...] = getattr(self, key)
             if len(values) not in (1, self.channels):
-                wanted = f"must be one number, or one for each of the {self.channels} channels"
-                raise UserError(f"{self.name}.{key} = {list(values)} {wanted}")
+                expected = f"one number, or one for each of the {self.channels} channels"
+                raise UserError(f"{self.name}.{key} = {list(values)} must be {expected}")
             object.__setattr__(self, key, values * (self.channels // len(values)))
 
     def decode(self, images: Sequence[tuple[str, Read]]) -> Decoded:
         """Decode images as a viewer shows them, scaled to `size`."""
-        return decode_images(images, Form(self.shape, resize=True, as_shown=True), f"decoding {self.name}")
+        return decode_images(images, DecodeOptions(self.shape, resize=True, as_shown=True), f"decoding {self.name}")
 
-    def by_domain(self, domains: list[str]) -> dict[str, Attribute]:
-        """Return the attribute ``domain`` from the domain of each sample, or no attribute if there are none."""
-        names = tuple(sorted({*domains}))
-        return {"domain": Attribute(encode(domains, names), names)} if domains else {}
+    def assemble(
+        self, root: Path, pixels: Bytes, labels: Rows, train: Mask, class_names: Names, source: str, domains: list[str]
+    ) -> Samples:
+        """Return the samples, with the attribute ``domain`` if `domains` has the domain of each of them."""
+        fields: dict[str, Any] = {"class_names": class_names}
+        if domains:
+            names = tuple(sorted({*domains}))
+            fields["attributes"] = {"domain": Attribute(encode(domains, names), names)}
+        source += duplicates_note(pixels, train, "image")
+        return self.complete(pixels, labels, train, where=str(root), source=source, **fields)
 
 
 @DATASETS.register
-class ImageFolder(OwnImages):
+class ImageFolder(UserImages):
     """Your own images, sorted into folders by class; no code needed.
 
     The names of the innermost folders are the classes, in alphabetical order. The option `layout` tells whether the
@@ -84,70 +90,60 @@ class ImageFolder(OwnImages):
 
     def load(self, folder: Path) -> Samples:
         root = self.root(folder)
-        form = "/".join(f"<{part}>" for part in (*self.layout.split("/"), "image"))
-        if not self.found(folder):
-            raise UserError(f"{root}: no data here; put images there as {form}, or set the option 'path'")
+        layout = "/".join(f"<{part}>" for part in (*self.layout.split("/"), "image"))
+        if not self.available(folder):
+            raise UserError(f"{root}: no data here; put images there as {layout}, or set the option 'path'")
         paths = _files_below(root)
         for path in paths:
             parts = path.relative_to(root).parts
-            if len(parts) != form.count("/") + 1:
-                raise UserError(f"{path}: not in its place, as the layout is {form}; move it, or set 'layout'")
+            if len(parts) != layout.count("/") + 1:
+                raise UserError(f"{path}: not in its place, as the layout is {layout}; move it, or set 'layout'")
             if not is_image(path.name):
                 raise UserError(f"{path}: not an image by its name; move it away, or use {', '.join(SUFFIXES)}")
             if not "".join(parts[:-1]).isprintable():  # it would break files and tables
                 raise UserError(f"{root}: the folder name {path.parent.name!r} cannot be printed; rename it")
         if not paths:
-            raise UserError(f"{root}: has no images; put them there as {form}")
+            raise UserError(f"{root}: has no images; put them there as {layout}")
         labels = [path.parent.name for path in paths]
         groups = [path.relative_to(root).parts[0] for path in paths]
         classes = tuple(sorted({*labels}))
         if self.layout == "class" and {*classes} == {*SPLITS}:
             raise UserError(f"{root}: train and test are no classes; sort images by class in each, and set 'layout'")
-        splits = self.layout == "split/class"
-        if splits:
-            met = {*zip(groups, labels, strict=True)}
+        has_splits = self.layout == "split/class"
+        if has_splits:
+            present = {*zip(groups, labels, strict=True)}
             if {*groups} != {*SPLITS}:
-                has = ", ".join(sorted({*groups}))
-                raise UserError(f"{root}: has the folders {has}, but the layout needs train and test alone")
+                folders = ", ".join(sorted({*groups}))
+                raise UserError(f"{root}: has the folders {folders}, but the layout needs train and test alone")
             for split, label in product(SPLITS, classes):
-                if (split, label) not in met:
-                    raise UserError(
-                        f"{root}: training and test set need the same classes, but {split} has no {label!a}"
-                    )
+                if (split, label) not in present:
+                    problem = f"training and test set need the same classes, but {split} has no {label!a}"
+                    raise UserError(f"{root}: {problem}")
         pixels = self.decode([(str(path), partial(read_file, path)) for path in paths]).pixels
-        train = np.array([group != "test" or not splits for group in groups])
-        return self.complete(
-            pixels,
-            encode(labels, classes),
-            train,
-            where=str(root),
-            source=f"images in {self.path or self.name}/{note_of_repeats(pixels, train, 'image')}",
-            class_names=classes,
-            attributes=self.by_domain(groups if self.layout == "domain/class" else []),
-        )
+        train = np.array([group != "test" or not has_splits for group in groups])
+        source = f"images in {self.path or self.name}/"
+        domains = groups if self.layout == "domain/class" else []
+        return self.assemble(root, pixels, encode(labels, classes), train, classes, source, domains)
 
 
 def _files_below(root: Path) -> list[Path]:
-    """Return all files except hidden ones and those of file managers, sorted by folder and name.
-
-    Raises :class:`UserError` for an empty folder below `root`, which may be a class that has lost its images.
-    """
+    """Return all files except hidden ones and those of file managers, sorted by folder and name."""
 
     def fail(error: OSError) -> None:
         raise UserError(f"{error.filename}: not a readable folder ({error.strerror}); give it the right permissions")
 
     paths = []
-    for place, folders, names in walk(root, fail):
-        folders[:] = [name for name in folders if not name.startswith(".")]
+    for folder, subfolders, names in walk(root, fail):
+        subfolders[:] = [name for name in subfolders if not name.startswith(".")]
         visible = [name for name in names if not name.startswith(".") and name not in _JUNK]
-        if not folders and not visible and place != root:
-            raise UserError(f"{place}: an empty folder; put its images there, or remove it")
-        paths += [place / name for name in visible]
+        if not subfolders and not visible and folder != root:  # perhaps a class that has lost its images
+            raise UserError(f"{folder}: an empty folder; put its images there, or remove it")
+        paths += [folder / name for name in visible]
     return sorted(paths, key=lambda path: path.parts)
 
 
 @DATASETS.register
-class OwnImageTable(OwnImages):
+class ImageTable(UserImages):
     """Your own images in Parquet files, as Hugging Face exports them; no code needed.
 
     The files are ``train*.parquet`` and, if there are any, ``test*.parquet``. An image is in a binary column, or in the
@@ -170,38 +166,27 @@ class OwnImageTable(OwnImages):
 
     def load(self, folder: Path) -> Samples:
         root = self.root(folder)
-        if not self.found(folder):
+        if not self.available(folder):
             raise UserError(f"{root}: no train*.parquet here; put Parquet files of images there, or set 'path'")
-        columns = [self.label] + ([] if self.domain is None else [self.domain])
+        columns = [self.label] if self.domain is None else [self.label, self.domain]
         tables, train = read_tables(root, self.image, columns, self.test)
-        class_names, labels = _classes(root, tables, self.label, train)
-        decoded = self.decode([one for table in tables for one in table.readers()])
-        files = ", ".join(table.path.name for table in tables)
-        formats = ", ".join(sorted(decoded.formats))
-        domains = [] if self.domain is None else [str(one) for table in tables for one in table.columns[self.domain]]
-        return self.complete(
-            decoded.pixels,
-            labels,
-            train,
-            where=str(root),
-            source=f"{files} ({formats} images){note_of_repeats(decoded.pixels, train, 'image')}",
-            class_names=class_names,
-            attributes=self.by_domain(domains),
-        )
-
-
-def _classes(root: Path, tables: list[ImageTable], label: str, train: Mask) -> tuple[tuple[str, ...], Rows]:
-    """Return the class names, and the labels of all tables as class numbers."""
-    first = tables[0]
-    for table in tables:
-        if type(table.columns[label][0]) is not type(first.columns[label][0]) or table.class_names != first.class_names:
-            raise UserError(f"{table.path}: its labels are of another kind than those of {first.path.name}")
-    values = [value for table in tables for value in table.columns[label]]
-    return name_classes(values, train, str(root), "image", first.class_names)
+        first = tables[0]
+        values = [value for table in tables for value in table.columns[self.label]]
+        for table in tables:
+            same_type = type(table.columns[self.label][0]) is type(values[0])
+            if not same_type or table.class_names != first.class_names:
+                raise UserError(f"{table.path}: its labels are of another kind than those of {first.path.name}")
+        class_names, labels = name_classes(values, train, str(root), "image", first.class_names)
+        pixels, formats, _ = self.decode([reader for table in tables for reader in table.readers()])
+        source = f"{', '.join(table.path.name for table in tables)} ({', '.join(sorted(formats))} images)"
+        domains = []
+        if self.domain is not None:
+            domains = [str(domain) for table in tables for domain in table.columns[self.domain]]
+        return self.assemble(root, pixels, labels, train, class_names, source, domains)
 
 
 @DATASETS.register
-class DetectionFolder(OwnImages):
+class DetectionFolder(UserImages):
     """Your own images with boxes around objects, in the layout of PASCAL VOC; no code needed.
 
     The folder has ``Annotations/<image>.xml``, ``JPEGImages/<image>.jpg`` and the lists of images
@@ -220,7 +205,7 @@ class DetectionFolder(OwnImages):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_distinct(self, "class_list", least=0)
+        check_distinct(self, "class_list", allow_empty=True)
         for key in ("train_list", "test_list"):
             check_file_name(self, key, "a list in ImageSets/Main")
         object.__setattr__(self, "class_names", self.class_list)
@@ -230,7 +215,6 @@ class DetectionFolder(OwnImages):
         if not all((root / part).is_dir() for part in PARTS):
             raise UserError(f"{root}: no data here; put the folders {', '.join(PARTS)} there, or set the option 'path'")
         with open_files(root, PARTS) as files:
-            splits = [
-                (files, f"images in {self.path or self.name}/", split) for split in (self.train_list, self.test_list)
-            ]
+            source = f"images in {self.path or self.name}/"
+            splits = [(files, source, self.train_list), (files, source, self.test_list)]
             return read_splits(self, splits, self.counts_as, as_shown=True)

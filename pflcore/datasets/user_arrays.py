@@ -17,20 +17,20 @@ from pflcore.data.samples import SPLITS, Attribute, Inputs, Mask, Samples, as_fl
 from pflcore.datasets import DATASETS
 from pflcore.datasets._base import ArrayDataset, check_distinct, check_file_name
 from pflcore.datasets._files import reading
-from pflcore.datasets._own import OwnFiles, name_classes, note_of_repeats
+from pflcore.datasets._user_files import UserFiles, duplicates_note, name_classes
 from pflcore.errors import UserError
 from pflcore.options import option
 
-_TAKEN = ("input", "label", "split", "boxes")  # columns of the dataset artifact; attributes need other names
+_RESERVED = ("input", "label", "split", "boxes")  # columns of the dataset artifact; attributes need other names
 _INDEX = ("", "__index_level_0__")  # names of the index column that pandas writes, in CSV and in Parquet
-_READ_AGAIN = "Unnamed: 0"  # the name of an index that pandas wrote, read and wrote again
+_UNNAMED = "Unnamed: 0"  # the name of an index that pandas wrote, read and wrote again
 _PLAIN = r"^\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*$"
 _FOREIGN = r"^[\pZ+\x{2212}$€£-]*\d+([.,']\d{3})*([.,]\d+)?[\pZ%$€£]*$"  # such as 0,5 or $1,234 or 5 %
 _MISSING = ("", "NA", "N/A", "NaN", "nan", "null", "NULL")
 
 
 @dataclass(frozen=True, kw_only=True)
-class OwnArrays(ArrayDataset, OwnFiles):
+class UserArrays(ArrayDataset, UserFiles):
     """Base of the datasets of a user's own numbers; classes and counts are known only after loading."""
 
     citation = "none: the user's own numbers"
@@ -44,12 +44,12 @@ class OwnArrays(ArrayDataset, OwnFiles):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_distinct(self, "attribute_columns", least=0)
+        check_distinct(self, "attribute_columns", allow_empty=True)
         if self.file:
             check_file_name(self, "file", "a file in the folder")
             object.__setattr__(self, "files", (self.file,))
-        if taken := [name for name in self.attribute_columns if name in _TAKEN]:
-            raise UserError(f"{self.name}.attribute_columns = {taken[0]!r} is the name of something else; rename it")
+        if reserved := [name for name in self.attribute_columns if name in _RESERVED]:
+            raise UserError(f"{self.name}.attribute_columns = {reserved[0]!r} is the name of something else; rename it")
         object.__setattr__(self, "attributes", dict.fromkeys(self.attribute_columns, ()))
 
     def find(self, folder: Path) -> Path:
@@ -57,25 +57,23 @@ class OwnArrays(ArrayDataset, OwnFiles):
         root = self.root(folder)
         if root.is_file():
             raise UserError(f"{root}: 'path' is the folder of the data, and 'file' the name in it; set both")
-        found = sorted({path for pattern in self.files for path in root.glob(pattern) if path.name[0] != "."})
-        if not found:
+        paths = sorted({path for pattern in self.files for path in root.glob(pattern) if path.name[0] != "."})
+        if not paths:
             raise UserError(f"{root}: no {' or '.join(self.files)} here; put it there, or set 'path' or 'file'")
-        if len(found) > 1:
-            raise UserError(f"{root}: {', '.join(path.name for path in found)}; say which by the option 'file'")
-        return found[0]
+        if len(paths) > 1:
+            raise UserError(f"{root}: {', '.join(path.name for path in paths)}; say which by the option 'file'")
+        return paths[0]
 
     def assemble(self, path: Path, inputs: Inputs, train: Mask, columns: Mapping[str, pa.Array], note: str) -> Samples:
         """Return the samples. `columns` are labels and attributes by name; reports append `note` to the file name."""
         names, labels = name_classes(columns[self.label].to_pylist(), train, str(path), "sample")
-        attributes = {name: _attribute(columns[name]) for name in self.attribute_columns}
-        source, where = f"{path.name}{note}{note_of_repeats(inputs, train, 'sample')}", str(path)
-        return self.complete(
-            inputs, labels, train, where=where, source=source, class_names=names, attributes=attributes
-        )
+        fields = {"attributes": {name: _attribute(columns[name]) for name in self.attribute_columns}}
+        source = f"{path.name}{note}{duplicates_note(inputs, train, 'sample')}"
+        return self.complete(inputs, labels, train, where=str(path), source=source, class_names=names, **fields)
 
 
 @dataclass(frozen=True, kw_only=True)
-class OwnTable(OwnArrays):
+class UserTable(UserArrays):
     """Base of the datasets whose samples are the rows of a CSV or Parquet file."""
 
     files = ("*.csv", "*.parquet")
@@ -83,9 +81,9 @@ class OwnTable(OwnArrays):
     split: str | None = option(None, help="The column that says train or test of each row; null: all are for training.")
 
     @property
-    def used(self) -> list[str]:
+    def other_columns(self) -> list[str]:
         """The columns that are no input: labels, attributes and the split."""
-        return [self.label, *self.attribute_columns, *([self.split] if self.split else [])]
+        return [self.label, *self.attribute_columns, *filter(None, [self.split])]
 
     def read(self, path: Path, inputs: tuple[str, ...] = ()) -> pa.Table:
         """Return the table. Raises :class:`UserError` without rows, or without one column of each name that is used.
@@ -96,34 +94,31 @@ class OwnTable(OwnArrays):
             table = _read_csv(path) if path.suffix == ".csv" else pq.read_table(path, partitioning=None)
         if not len(table):
             raise UserError(f"{path}: has no rows; put the complete data there")
-        here = Counter(table.column_names)
-        for name in (*self.used, *(inputs or here)):
-            if here[name] != 1:
+        counts = Counter(table.column_names)
+        for name in (*self.other_columns, *(inputs or counts)):
+            if counts[name] != 1:
                 raise UserError(f"{path}: needs one column {name!r}, has {', '.join(table.column_names[:20])}")
         return table
 
-    def known(self, table: pa.Table, inputs: tuple[str, ...], path: Path) -> tuple[dict[str, pa.Array], Mask]:
-        """Return the columns that are used by name, and which rows are for training.
-
-        Raises :class:`UserError` for a missing cell in them or in the columns `inputs`, or a wrong type.
-        """
-        for name in (*self.used, *inputs):
+    def metadata(self, table: pa.Table, inputs: tuple[str, ...], path: Path) -> tuple[dict[str, pa.Array], Mask]:
+        """Return the other columns and the mask of training rows. Raises :class:`UserError` for bad or null cells."""
+        for name in (*self.other_columns, *inputs):
             if nulls := table[name].null_count:
                 row = pc.index(pc.is_null(table[name]), True).as_py()
-                few = f"{nulls:,} of {len(table):,} rows lack {name!r}, the first is row {row}"
-                raise UserError(f"{path}: {few}; fill or drop them")
-        known = {name: _plain(table[name], name, path) for name in self.used}
+                problem = f"{nulls:,} of {len(table):,} rows lack {name!r}, the first is row {row}"
+                raise UserError(f"{path}: {problem}; fill or drop them")
+        columns = {name: _plain(table[name], name, path) for name in self.other_columns}
         if not self.split:
-            return known, np.ones(len(table), bool)
-        sides = known[self.split].to_pylist()
-        if wrong := [row for row, side in enumerate(sides) if side not in SPLITS]:
-            found = f"row {wrong[0]}: {self.split!r} is {sides[wrong[0]]!r}"
-            raise UserError(f"{path}: {found}; it must be train or test")
-        return known, np.array([side == "train" for side in sides], bool)
+            return columns, np.ones(len(table), bool)
+        sides = columns[self.split].to_pylist()
+        for row, side in enumerate(sides):
+            if side not in SPLITS:
+                raise UserError(f"{path}: row {row}: {self.split!r} is {side!r}; it must be train or test")
+        return columns, np.array([side == "train" for side in sides], bool)
 
 
 @DATASETS.register
-class ArrayTable(OwnTable):
+class ArrayTable(UserTable):
     """Your own table of numbers, in a CSV or Parquet file; no code needed.
 
     A sample is a row: features, sensor readings or an embedding. Its input is all `columns`, concatenated. A column has
@@ -138,32 +133,32 @@ class ArrayTable(OwnTable):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_distinct(self, "columns", least=0)
+        check_distinct(self, "columns", allow_empty=True)
         if leaked := [name for name in self.columns if name in (self.label, self.split)]:
             raise UserError(f"{self.name}.columns has {leaked[0]!r}, which is not for a model to see; leave it out")
 
     def load(self, folder: Path) -> Samples:
         path = self.find(folder)
         table = self.read(path, self.columns)
-        others = [name for name in table.column_names if name not in (*self.used, *_INDEX)]
-        chosen = self.columns or tuple(
-            name for name in others if _has_numbers(table[name].type) and name != _READ_AGAIN
-        )
-        seen = {*chosen}
-        left_out = [] if self.columns else [name for name in others if name not in seen]
-        for name in left_out:
-            _check_text(table[name], name, path)
-        if not chosen:
-            used = ", ".join(self.used)
-            raise UserError(f"{path}: no column has numbers beside {used}; name the input's in 'columns'")
-        known, train = self.known(table, chosen, path)
-        inputs = np.concatenate([_numbers(table[name], name, path) for name in chosen], axis=1)
+        selected, left_out = [*self.columns], list[str]()
+        if not selected:
+            for name in table.column_names:
+                if _has_numbers(table[name].type) and name not in (*self.other_columns, *_INDEX, _UNNAMED):
+                    selected.append(name)
+                elif name not in (*self.other_columns, *_INDEX):
+                    _check_text(table[name], name, path)
+                    left_out.append(name)
+        if not selected:
+            others = ", ".join(self.other_columns)
+            raise UserError(f"{path}: no column has numbers beside {others}; name the input's in 'columns'")
+        columns, train = self.metadata(table, tuple(selected), path)
+        inputs = np.concatenate([_numbers(table[name], name, path) for name in selected], axis=1)
         note = f" (without {', '.join(left_out)})" if left_out else ""
-        return self.assemble(path, inputs, train, known, note)
+        return self.assemble(path, inputs, train, columns, note)
 
 
 @DATASETS.register
-class ArrayFile(OwnArrays):
+class ArrayFile(UserArrays):
     """Your own arrays of any shape, in a NumPy file (.npz); no code needed.
 
     The first dimension of the inputs is the samples, and one to three dimensions follow. The first of these is the
@@ -187,43 +182,44 @@ class ArrayFile(OwnArrays):
         path = self.find(folder)
         with reading(path, "write it with numpy.savez, without objects"), np.load(path) as file:
             arrays = dict(file)
-        wanted = (self.inputs, self.label, *self.attribute_columns)
-        sides = SPLITS if f"{self.inputs}_train" in arrays else ("",)
-        parts = [[f"{name}_{side}" if side else name for name in wanted] for side in sides]
+        names = (self.inputs, self.label, *self.attribute_columns)
+        suffixes = ("_train", "_test") if f"{self.inputs}_train" in arrays else ("",)
+        parts = [[name + suffix for name in names] for suffix in suffixes]
         if missing := [name for part in parts for name in part if name not in arrays]:
             raise UserError(f"{path}: has no {missing[0]!r}, but {', '.join(arrays)[:200]}; set the options of names")
-        for inputs, *others in parts:
+        for inputs, *columns in parts:
             shape = arrays[inputs].shape
             if len(shape) not in (2, 3, 4) or 0 in shape or (self.sample_shape and shape[1:] != self.sample_shape):
                 expected = self.sample_shape or "one to three dimensions"
                 raise UserError(f"{path}: {inputs} is {shape}; it must be samples, each of {expected}")
             if arrays[inputs].dtype.kind not in "fiub":
                 raise UserError(f"{path}: {inputs} is {arrays[inputs].dtype}; it must be numbers")
-            for name in others:
-                if arrays[name].shape != shape[:1] or arrays[name].dtype.kind not in "iuU":
-                    found = f"{arrays[name].dtype} {arrays[name].shape}"
-                    raise UserError(f"{path}: {name} is {found}; it must be {shape[0]} integers or texts")
+            for name in columns:
+                array = arrays[name]
+                if array.shape != shape[:1] or array.dtype.kind not in "iuU":
+                    problem = f"is {array.dtype} {array.shape}; it must be {shape[0]} integers or texts"
+                    raise UserError(f"{path}: {name} {problem}")
         if len({arrays[inputs].shape[1:] for inputs, *_ in parts}) > 1:
             raise UserError(f"{path}: the samples for training and test are of different shapes")
-        joined = {name: np.concatenate([arrays[part[at]] for part in parts]) for at, name in enumerate(wanted)}
-        train = np.arange(len(joined[self.inputs])) < len(arrays[parts[0][0]])
-        columns = {name: pa.array(joined[name]) for name in wanted[1:]}
-        return self.assemble(path, as_floats(joined[self.inputs], str(path)), train, columns, "")
+        values, *labels = (np.concatenate([arrays[name] for name in group]) for group in zip(*parts, strict=True))
+        train = np.arange(len(values)) < len(arrays[parts[0][0]])
+        by_name = {name: pa.array(column) for name, column in zip(names[1:], labels, strict=True)}
+        return self.assemble(path, as_floats(values, str(path)), train, by_name, "")
 
 
 def _read_csv(path: Path) -> pa.Table:
     """Return the table in a CSV file, blanks around the names of columns removed. Raises ``ValueError``."""
     with path.open("rb") as file:
-        top = file.readline(1 << 20)
-    if top.startswith((b"\xff\xfe", b"\xfe\xff")):
+        header = file.readline(1 << 20)
+    if header.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise ValueError("it is UTF-16; save it as UTF-8")
-    if b"," not in top and (b";" in top or b"\t" in top):
+    if b"," not in header and (b";" in header or b"\t" in header):
         raise ValueError("the cells are separated by semicolons or tabs; use commas, and decimal points")
-    as_missing = pyarrow.csv.ConvertOptions(null_values=_MISSING, strings_can_be_null=True)
-    of_lines = pyarrow.csv.ParseOptions(newlines_in_values=True)
-    table = pyarrow.csv.read_csv(path, parse_options=of_lines, convert_options=as_missing)
-    if foreign := [field.name for field in table.schema if pa.types.is_binary(field.type)]:
-        raise ValueError(f"column {foreign[0]!r} is not UTF-8; save it as UTF-8")
+    convert = pyarrow.csv.ConvertOptions(null_values=_MISSING, strings_can_be_null=True)
+    parse = pyarrow.csv.ParseOptions(newlines_in_values=True)
+    table = pyarrow.csv.read_csv(path, parse_options=parse, convert_options=convert)
+    if binary := [field.name for field in table.schema if pa.types.is_binary(field.type)]:
+        raise ValueError(f"column {binary[0]!r} is not UTF-8; save it as UTF-8")
     return table.rename_columns([name.strip() for name in table.column_names])
 
 
@@ -234,8 +230,8 @@ def _is_list(kind: pa.DataType) -> bool:
 def _has_numbers(kind: pa.DataType) -> bool:
     """Return whether a column has numbers, booleans, or lists of them."""
     single = kind.value_type if _is_list(kind) else kind
-    forms = pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_boolean
-    return any(form(single) for form in forms)
+    checks = pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_boolean
+    return any(check(single) for check in checks)
 
 
 def _numbers(column: pa.ChunkedArray, name: str, path: Path) -> Inputs:
@@ -262,11 +258,11 @@ def _check_text(column: pa.ChunkedArray, name: str, path: Path) -> None:
     """Raise :class:`UserError` for a column of texts, about to be left out, of which more than half are numbers."""
     if column.type not in (pa.string(), pa.large_string()):
         return
-    plain, foreign = (pc.match_substring_regex(column, form) for form in (_PLAIN, _FOREIGN))
+    plain, foreign = (pc.match_substring_regex(column, pattern) for pattern in (_PLAIN, _FOREIGN))
     if (pc.sum(pc.or_(plain, foreign)).as_py() or 0) > len(column) / 2:
         row = max(0, pc.index(plain, False).as_py())
-        found = f"row {row}: {name!r} is the text {column[row].as_py()!r}, and most rows have numbers"
-        raise UserError(f"{path}: {found}; write 1234.5, or list 'columns'")
+        problem = f"{name!r} is the text {column[row].as_py()!r}, and most rows have numbers"
+        raise UserError(f"{path}: row {row}: {problem}; write 1234.5, or list 'columns'")
 
 
 def _plain(column: pa.ChunkedArray, name: str, path: Path) -> pa.Array:
@@ -281,5 +277,5 @@ def _plain(column: pa.ChunkedArray, name: str, path: Path) -> pa.Array:
 def _attribute(column: pa.Array) -> Attribute:
     """Return a column as an attribute with sorted values: integers by size, texts alphabetically."""
     values = column.unique().sort()
-    places = pc.index_in(column, value_set=values)
-    return Attribute(np.asarray(places).astype(np.int64), tuple(map(str, values.to_pylist())))
+    codes = pc.index_in(column, value_set=values)
+    return Attribute(np.asarray(codes).astype(np.int64), tuple(map(str, values.to_pylist())))

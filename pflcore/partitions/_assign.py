@@ -1,4 +1,4 @@
-"""Dealing samples to clients: by shares of classes, by mixes of classes, by attributes, by repeated draws.
+"""Assignment of samples to clients: by shares of classes, by mixes of classes, by attributes, by repeated draws.
 
 Parts end at rounded cumulative shares, so no sample is lost. The papers' released code truncates the size of each part;
 schemes with a variant ``as_released`` do so, too.
@@ -18,7 +18,7 @@ from pflcore.options import option
 from pflcore.partitions._base import Partition, Sides
 
 Shares = npt.NDArray[np.float64]
-WORK = 100_000_000  # shares to draw in total before a scheme gives up
+MAX_SHARES = 100_000_000  # shares to draw in total before a scheme gives up
 
 
 def part_sizes(count: int, shares: Shares, truncate: bool = False) -> Rows:
@@ -31,7 +31,7 @@ def part_sizes(count: int, shares: Shares, truncate: bool = False) -> Rows:
     return sizes
 
 
-def deal(rows: Rows, sizes: Rows, owners: Rows, rng: np.random.Generator) -> None:
+def assign(rows: Rows, sizes: Rows, owners: Rows, rng: np.random.Generator) -> None:
     """Shuffle `rows` and assign ``sizes[i]`` of them to client ``i``, in `owners` in place; the rest is unchanged."""
     owners[rng.permutation(rows)[: sizes.sum()]] = np.repeat(np.arange(len(sizes)), sizes)
 
@@ -46,35 +46,35 @@ def class_counts(samples: Samples, rows: Rows) -> Rows:
     return np.bincount(samples.labels[rows], minlength=samples.classes)
 
 
-def deal_classes(
+def assign_by_class(
     samples: Samples, sides: Sides, shares: Shares, rng: np.random.Generator, truncate: bool = False
 ) -> Rows:
     """Return owners, int64 [n], with `shares` [classes, clients] of every class, the same on all sides."""
-    counts = [
-        np.array([part_sizes(count, share, truncate) for count, share in zip(each, shares, strict=True)]).T
-        for each in (class_counts(samples, side) for side in sides)
-    ]
-    return deal_counts(samples, sides, counts, rng)
-
-
-def deal_counts(samples: Samples, sides: Sides, counts: Sequence[Rows], rng: np.random.Generator) -> Rows:
-    """Return owners, int64 [n], with the `counts` of a side, int64 [clients, classes], drawn from each class."""
     owners = np.full(len(samples), -1)
-    for side, own in zip(sides, counts, strict=True):
-        for rows, sizes in zip(rows_by_class(samples, side), own.T, strict=True):
-            deal(rows, sizes, owners, rng)
+    for side in sides:
+        for rows, class_shares in zip(rows_by_class(samples, side), shares, strict=True):
+            assign(rows, part_sizes(len(rows), class_shares, truncate), owners, rng)
     return owners
 
 
-def deal_parts(samples: Samples, sides: Sides, shares: Shares, rng: np.random.Generator) -> Rows:
+def assign_counts(samples: Samples, sides: Sides, counts: Sequence[Rows], rng: np.random.Generator) -> Rows:
+    """Return owners, int64 [n], with the `counts` of a side, int64 [clients, classes], drawn from each class."""
+    owners = np.full(len(samples), -1)
+    for side, side_counts in zip(sides, counts, strict=True):
+        for rows, sizes in zip(rows_by_class(samples, side), side_counts.T, strict=True):
+            assign(rows, sizes, owners, rng)
+    return owners
+
+
+def assign_parts(samples: Samples, sides: Sides, shares: Shares, rng: np.random.Generator) -> Rows:
     """Return owners, int64 [n], with `shares` [clients] of each side, drawn at random without regard to classes."""
     owners = np.full(len(samples), -1)
     for rows in sides:
-        deal(rows, part_sizes(len(rows), shares), owners, rng)
+        assign(rows, part_sizes(len(rows), shares), owners, rng)
     return owners
 
 
-class Drawn(Partition):
+class ResampledPartition(Partition):
     """Base of the schemes that draw shares until every client has enough samples."""
 
     smoke: ClassVar[dict[str, Any]] = {"min_samples": 1}
@@ -87,11 +87,11 @@ class Drawn(Partition):
         return option(default, help="Concentration: small is very unequal clients, large is nearly equal ones.", gt=0)
 
     @staticmethod
-    def fewest() -> Any:
-        said = "Fewest samples of a client, on each side of the dataset's split, or, with test_share, in all."
-        return option(10, help=said, ge=1)
+    def minimum() -> Any:
+        text = "Fewest samples of a client, on each side of the dataset's split, or, with test_share, in all."
+        return option(10, help=text, ge=1)
 
-    def redraw(
+    def resample(
         self, samples: Samples, counts: Sequence[Rows], clients: int, draw: Callable[[], Shares | None]
     ) -> Shares:
         """Return shares that give every client `min_samples` on every side; raise :class:`UserError` if no draw does.
@@ -102,38 +102,36 @@ class Drawn(Partition):
             counts: For each side the number of samples of every class, int64 [classes].
             draw: Returns shares, float64 [classes, clients], or None for a draw that cannot be used.
         """
-        problem = (
-            f"{self.name}: cannot give each of {clients:,} clients min_samples = {self.min_samples} training and test "
-            f"samples of {samples.name} ({len(counts[0])} classes) at alpha = {self.alpha:g}"
-        )
+        request = f"each of {clients:,} clients min_samples = {self.min_samples} training and test samples"
+        data = f"{samples.name} ({len(counts[0])} classes) at alpha = {self.alpha:g}"
+        problem = f"{self.name}: cannot give {request} of {data}"
         if min(side.sum() for side in counts) < clients * self.min_samples:  # no draw can succeed
-            have = " and ".join(f"{side.sum():,}" for side in counts)
-            raise UserError(f"{problem} (there are {have} in all); lower min_samples or clients")
+            totals = " and ".join(f"{side.sum():,}" for side in counts)
+            raise UserError(f"{problem} (there are {totals} in all); lower min_samples or clients")
         best = 0
-        draws = int(np.clip(WORK // (clients * len(counts[0])), 20, 20_000))
+        draws = int(np.clip(MAX_SHARES // (clients * len(counts[0])), 20, 20_000))
         for _ in range(draws):
             if (shares := draw()) is None:
                 continue
-            sizes = [[part_sizes(*each) for each in zip(side, shares, strict=True)] for side in counts]
+            sizes = [[part_sizes(*pair) for pair in zip(side, shares, strict=True)] for side in counts]
             smallest = int(np.sum(sizes, axis=1).min())
             best = max(best, smallest)
             if smallest >= self.min_samples:
                 return shares
-        raise UserError(
-            f"{problem} (the best of {draws:,} draws gave the poorest client {best:,}); raise alpha, or lower "
-            "min_samples or clients"
-        )
+        result = f"the best of {draws:,} draws gave the poorest client {best:,}"
+        raise UserError(f"{problem} ({result}); raise alpha, or lower min_samples or clients")
 
 
-def attribute_of(samples: Samples, name: str, scheme: str) -> Attribute:
+def get_attribute(samples: Samples, name: str, scheme: str) -> Attribute:
     """Return an attribute of the samples. Raises :class:`UserError` if the dataset does not have it."""
     if name not in samples.attributes:
-        has = f"it has {', '.join(samples.attributes) or 'none'}"
-        raise UserError(f"partition {scheme!r}: {samples.name} has no attribute {name!r} ({has}); use another one")
+        names = ", ".join(samples.attributes) or "none"
+        problem = f"{samples.name} has no attribute {name!r} (it has {names})"
+        raise UserError(f"partition {scheme!r}: {problem}; use another one")
     return samples.attributes[name]
 
 
-def deal_mixes(samples: Samples, rows: Rows, mixes: Shares, groups: Rows, rng: np.random.Generator) -> Rows:
+def assign_mixtures(samples: Samples, rows: Rows, mixtures: Shares, groups: Rows, rng: np.random.Generator) -> Rows:
     """Return owners, int64 [n], by which clients draw equally many of the `rows`, with weights of their own.
 
     If a class runs out while a client draws, its weight goes to the other classes of its group. If a whole group runs
@@ -141,34 +139,34 @@ def deal_mixes(samples: Samples, rows: Rows, mixes: Shares, groups: Rows, rng: n
     clients that draw later, the weight of a class that has run out goes to all other classes.
 
     Args:
-        mixes: float64 [clients, classes], each client's weights of the classes.
+        mixtures: float64 [clients, classes], each client's weights of the classes.
         groups: int64 [classes], the group of each class; one group for all is the flat form.
     """
     owners = np.full(len(samples), -1)
-    classes = [rng.permutation(own) for own in rows_by_class(samples, rows)]
-    counts = draw_counts(np.array([len(own) for own in classes]), mixes, groups, rng)
-    for own, taken in zip(classes, counts.T, strict=True):
-        owners[own[: taken.sum()]] = np.repeat(np.arange(len(mixes)), taken)
+    by_class = [rng.permutation(class_rows) for class_rows in rows_by_class(samples, rows)]
+    counts = draw_counts(np.array([*map(len, by_class)]), mixtures, groups, rng)
+    for class_rows, sizes in zip(by_class, counts.T, strict=True):
+        owners[class_rows[: sizes.sum()]] = np.repeat(np.arange(len(mixtures)), sizes)
     return owners
 
 
-def draw_counts(supply: Rows, mixes: Shares, groups: Rows, rng: np.random.Generator) -> Rows:
+def draw_counts(supply: Rows, mixtures: Shares, groups: Rows, rng: np.random.Generator) -> Rows:
     """Return how many samples of each class the clients draw: int64 [clients, classes]; they draw all of `supply`."""
-    left = supply.copy()
-    sizes = part_sizes(int(supply.sum()), np.ones(len(mixes)))
+    remaining = supply.copy()
+    sizes = part_sizes(int(supply.sum()), np.ones(len(mixtures)))
     members = [np.flatnonzero(groups == group) for group in range(int(groups.max()) + 1)]
-    counts = np.zeros(mixes.shape, np.int64)
-    for client in rng.permutation(len(mixes)):  # in random order, as the last clients have the least choice
-        want = int(sizes[client])
-        while want:
-            weights = mixes[client] * (left > 0)
+    counts = np.zeros(mixtures.shape, np.int64)
+    for client in rng.permutation(len(mixtures)):  # in random order, as the last clients have the least choice
+        missing = int(sizes[client])
+        while missing:
+            weights = mixtures[client] * (remaining > 0)
             if not weights.sum() > 0:  # all classes with a weight have run out
-                weights = left.astype(np.float64)
+                weights = remaining.astype(np.float64)
             sums = np.array([weights[group].sum() for group in members])
-            each = [want] if len(members) == 1 else rng.multinomial(want, sums / sums.sum())
-            want = 0
-            for group, wanted in zip(members, each, strict=True):
-                want += _take(left, counts[client], weights, group, int(wanted), rng)
+            requests = [missing] if len(members) == 1 else rng.multinomial(missing, sums / sums.sum())
+            missing = 0
+            for group, request in zip(members, requests, strict=True):
+                missing += _draw(remaining, counts[client], weights, group, int(request), rng)
     return counts
 
 
@@ -178,28 +176,30 @@ def spread_counts(supply: Rows, shares: Shares) -> Rows:
     A client has the rounded sum of its parts. What rounding adds to its part of a class, later clients have less, and
     nobody has a class of which its share is 0, unless no other is left.
     """
-    wanted = shares / shares.sum(0) * supply
-    left, lack, counts = supply.copy(), np.zeros(len(supply)), np.zeros(shares.shape, np.int64)
-    for client, size in enumerate(part_sizes(int(supply.sum()), wanted.sum(1))):
-        lack += wanted[client]
+    quotas = shares / shares.sum(0) * supply
+    remaining, deficit, counts = supply.copy(), np.zeros(len(supply)), np.zeros(shares.shape, np.int64)
+    for client, size in enumerate(part_sizes(int(supply.sum()), quotas.sum(1))):
+        deficit += quotas[client]
         for _ in range(size):
-            own = (left > 0) & (wanted[client] > 0)
-            label = np.where(own if own.any() else left > 0, lack, -np.inf).argmax()
+            candidates = (remaining > 0) & (quotas[client] > 0)
+            if not candidates.any():
+                candidates = remaining > 0
+            label = np.where(candidates, deficit, -np.inf).argmax()
             counts[client, label] += 1
-            lack[label] -= 1
-            left[label] -= 1
+            deficit[label] -= 1
+            remaining[label] -= 1
     return counts
 
 
-def _take(left: Rows, taken: Rows, weights: Shares, group: Rows, wanted: int, rng: np.random.Generator) -> int:
-    """Draw from one group, updating `left` and `taken` in place; return how many samples the group lacked."""
-    while wanted:
-        own = weights[group] * (left[group] > 0)
-        total = own.sum()
+def _draw(remaining: Rows, counts: Rows, weights: Shares, group: Rows, number: int, rng: np.random.Generator) -> int:
+    """Draw from one group, updating `remaining` and `counts` in place; return how many samples the group lacked."""
+    while number:
+        available = weights[group] * (remaining[group] > 0)
+        total = available.sum()
         if not total > 0:
-            return wanted
-        drawn = np.minimum(rng.multinomial(wanted, own / total), left[group])
-        left[group] -= drawn
-        taken[group] += drawn
-        wanted -= int(drawn.sum())
+            return number
+        drawn = np.minimum(rng.multinomial(number, available / total), remaining[group])
+        remaining[group] -= drawn
+        counts[group] += drawn
+        number -= int(drawn.sum())
     return 0

@@ -12,20 +12,20 @@ import pyarrow as pa
 
 from pflcore.data.preparation import track
 from pflcore.data.samples import Inputs, Samples, as_floats
-from pflcore.data.workers import each_part
+from pflcore.data.workers import parallel_map
 from pflcore.datasets import DATASETS
 from pflcore.datasets._files import reading
-from pflcore.datasets.own_arrays import OwnTable
+from pflcore.datasets.user_arrays import UserTable
 from pflcore.errors import UserError
 from pflcore.files import find_unchanged
 from pflcore.memory import worker_count
 from pflcore.options import option
 
-_PART = 256  # texts that are encoded together, in batches of similar lengths
+_CHUNK = 256  # texts that are encoded together, in batches of similar lengths
 
 
 @DATASETS.register
-class TextTable(OwnTable):
+class TextTable(UserTable):
     """Your own texts in a CSV or Parquet file, encoded once by a frozen sentence encoder; no code needed.
 
     A row has a text and its label. The sample is the embedding of the text, an array of floats, so any backbone for
@@ -46,26 +46,26 @@ class TextTable(OwnTable):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.text in self.used:
+        if self.text in self.other_columns:
             raise UserError(f"{self.name}.text = {self.text!r} is the column of something else; name that of the texts")
 
     def load(self, folder: Path) -> Samples:
         if self.encoder is None:
             raise UserError(f"{self.name}.encoder is null; name the folder of a sentence encoder")
-        place = find_unchanged(self.encoder, self.content)
+        encoder = find_unchanged(self.encoder, self.content)
         if find_spec("sentence_transformers") is None:
             raise UserError(f"dataset {self.name}: needs sentence-transformers; pip install 'pfl-pipeline[text]'")
         path = self.find(folder)
         table = self.read(path, (self.text,))
-        known, train = self.known(table, (self.text,), path)
-        column = table[self.text]
-        if column.type not in (pa.string(), pa.large_string()):
-            raise UserError(f"{path}: column {self.text!r} is {column.type}; it must have texts")
-        inputs = _encode(column.to_pylist(), place)
-        return self.assemble(path, inputs, train, known, f", encoded by {place.name}")
+        columns, train = self.metadata(table, (self.text,), path)
+        texts = table[self.text]
+        if texts.type not in (pa.string(), pa.large_string()):
+            raise UserError(f"{path}: column {self.text!r} is {texts.type}; it must have texts")
+        inputs = _encode(texts.to_pylist(), encoder)
+        return self.assemble(path, inputs, train, columns, f", encoded by {encoder.name}")
 
 
-def _encode(texts: list[str], place: Path) -> Inputs:
+def _encode(texts: list[str], encoder: Path) -> Inputs:
     """Return the embeddings of texts, float32 [n, d]. A GPU is used if there is one and `$PFL_DEVICE` allows it.
 
     Safetensors alone are read, and no code of the folder is run.
@@ -78,18 +78,18 @@ def _encode(texts: list[str], place: Path) -> Inputs:
     device = os.environ.get("PFL_DEVICE") or "auto"
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    parts = [texts[start : start + _PART] for start in range(0, len(texts), _PART)]
-    workers = min(worker_count(), len(parts)) if device == "cpu" else 1
-    advance, threads = track(f"encoding by {place.name}", len(texts)), torch.get_num_threads()
-    safe = {"model_kwargs": {"use_safetensors": True}, "trust_remote_code": False, "local_files_only": True}
-    found = []
-    with reading(place, "put a folder there that sentence-transformers has saved as safetensors"):
-        model = SentenceTransformer(str(place), device=device, **safe)
+    chunks = [texts[start : start + _CHUNK] for start in range(0, len(texts), _CHUNK)]
+    workers = min(worker_count(), len(chunks)) if device == "cpu" else 1
+    advance, threads = track(f"encoding by {encoder.name}", len(texts)), torch.get_num_threads()
+    options = {"model_kwargs": {"use_safetensors": True}, "trust_remote_code": False, "local_files_only": True}
+    results = []
+    with reading(encoder, "put a folder there that sentence-transformers has saved as safetensors"):
+        model = SentenceTransformer(str(encoder), device=device, **options)
         torch.set_num_threads(1)
         try:
-            for embeddings in each_part(model.encode, parts, workers):
-                found.append(embeddings)
+            for embeddings in parallel_map(model.encode, chunks, workers):
+                results.append(embeddings)
                 advance(len(embeddings))
         finally:
             torch.set_num_threads(threads)
-    return as_floats(np.concatenate(found), str(place))
+    return as_floats(np.concatenate(results), str(encoder))
