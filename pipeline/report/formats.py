@@ -1,4 +1,4 @@
-"""Text for pages and files, escaped so that no label is read as markup: CSV, Markdown, LaTeX, SVG in HTML."""
+"""Text for pages and files, escaped so that labels are not read as markup: CSV, Markdown, LaTeX, SVG in HTML."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MARKDOWN = str.maketrans(
     {**{char: f"\\{char}" for char in "\\`*_{}[]#|$~"}, "&": "&amp;", "<": "&lt;", ">": "&gt;", "\n": " ", "\r": " "}
 )
 _IN_T1 = "ÐðÞþĐđŊŋĄąĘęĮįŲų«»„‚‹›"  # LaTeX's default encoding does not have these letters and quotes
-_NOWHERE = "ĦħĸĿŀŉŦŧſ"  # no encoding has these
+_UNENCODED = "ĦħĸĿŀŉŦŧſ"  # no encoding has these
 _GREEK = "αβγδεζηθικλμνξπρςστυφχψωΓΔΘΛΞΠΣΥΦΨΩ"  # without letters that look like Latin ones
 _GREEK_NAMES = (
     *("alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta", "iota", "kappa", "lambda", "mu", "nu"),
@@ -96,7 +96,7 @@ def _latex_char(char: str) -> str:
         return _LATEX[char]
     if char.isascii():
         return char if char.isprintable() else " "
-    if char.isalpha() and char < "\u0180" and char not in _NOWHERE:
+    if char.isalpha() and char < "\u0180" and char not in _UNENCODED:
         return char
     base, *accents = list(unicodedata.normalize("NFD", char))
     if not accents or not base.isascii() or not set(accents) <= _ACCENTS.keys():
@@ -114,20 +114,20 @@ def signs_without_latex(text: str) -> list[str]:
 
 
 def inline_svg(svg: str, name: str = "") -> Markup:
-    """Return an SVG document of our own as an element of an HTML page. `name` is put before its ids, which must differ
+    """Return an SVG document of ours as an element of an HTML page. `name` is a prefix of its ids, which must differ
     from those of other drawings on the page."""
     element = svg[svg.index("<svg") :]
     return Markup(re.sub(r'(\bid="|\bhref="#|\burl\(#)', rf"\g<1>{name}-", element) if name else element)
 
 
 def sized_svg(svg: str, name: str) -> Markup:
-    """Return a drawing as an element that is neither too large on a wide screen nor illegible on a narrow one."""
+    """Return a drawing as an element of limited width, in proportion to its own."""
     width = float(re.findall(r'<svg [^>]*viewBox="0 0 ([\d.]+) ', svg)[0])
     style = f'style="min-width: {width:.0f}px; max-width: {2 * width:.0f}px" '
     return Markup(str(inline_svg(svg, name)).replace("<svg ", f"<svg {style}", 1))
 
 
-def legible(name: str) -> str:
+def printable_name(name: str) -> str:
     """Return a visible name of a class; classes of texts are characters, including blanks and line ends."""
     return name if name.isprintable() and name.strip() else repr(name)
 
@@ -135,11 +135,11 @@ def legible(name: str) -> str:
 def csv_text(frame: pd.DataFrame) -> str:
     """Return a table as CSV, the same bytes for the same table: whole numbers in full, others with six digits. A text
     that a spreadsheet would execute gets an apostrophe in front."""
-    shown = frame.rename(columns=_inert)
-    for place, kind in enumerate(shown.dtypes):
+    escaped = frame.rename(columns=_inert)
+    for i, kind in enumerate(escaped.dtypes):
         if kind.kind not in "biuf":
-            shown.isetitem(place, shown.iloc[:, place].map(_inert).to_numpy())
-    return str(shown.to_csv(float_format=_digits, lineterminator="\n", index=False))
+            escaped.isetitem(i, escaped.iloc[:, i].map(_inert).to_numpy())
+    return str(escaped.to_csv(float_format=_digits, lineterminator="\n", index=False))
 
 
 def _digits(number: Any) -> str:
@@ -153,21 +153,25 @@ def _inert(value: Any) -> Any:
     return f"'{text}" if _FORMULA.match(text) else text
 
 
-def aligned(rows: Sequence[Sequence[str]], left: int) -> str:
-    """Return a Markdown table with padded columns, the first `left` ones left-aligned. The first row is the header."""
-    widths = [max(3, *map(len, column)) for column in zip(*rows, strict=True)]
-    marks = [":" + "-" * (w - 1) if i < left else "-" * (w - 1) + ":" for i, w in enumerate(widths)]
-    padded = [
-        [cell.ljust(w) if i < left else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))]
-        for row in rows
-    ]
-    return "\n".join("| " + " | ".join(row) + " |" for row in [padded[0], marks, *padded[1:]])
+def md_table(rows: Sequence[Sequence[str]], label_columns: int) -> str:
+    """Return a Markdown table, with its first columns left-aligned. The first row is the header."""
+    columns = []
+    for i, column in enumerate(zip(*rows, strict=True)):
+        width = max(3, *map(len, column))
+        rule = "-" * (width - 1)
+        if i < label_columns:
+            padded, rule = [cell.ljust(width) for cell in column], f":{rule}"
+        else:
+            padded, rule = [cell.rjust(width) for cell in column], f"{rule}:"
+        columns.append([padded[0], rule, *padded[1:]])
+    return "\n".join("| " + " | ".join(row) + " |" for row in zip(*columns, strict=True))
 
 
 def without_repeats(labels: Sequence[Sequence[str]]) -> list[tuple[str, ...]]:
     """Return the labels of rows; outer labels that repeat the row above are blank."""
     rows = []
-    for above, own in zip([(), *labels], labels, strict=False):
-        same = len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], zip(above, own, strict=False))))
-        rows.append(("",) * same + tuple(own[same:]))
+    for previous, row in zip([(), *labels], labels, strict=False):
+        equal = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(previous, row, strict=False))
+        repeated = len(list(equal))
+        rows.append(("",) * repeated + tuple(row[repeated:]))
     return rows

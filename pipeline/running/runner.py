@@ -225,7 +225,7 @@ def refresh(workspace: Workspace, compilation: Compilation, specs: Iterable[str]
         from pipeline.papers.pages import Papers  # imported late, since it imports what renders pages
 
         try:
-            Papers.compiled(workspace, names, compilation).write(names)
+            Papers.compile(workspace, names, compilation).write(names)
         except UserError as error:
             return f"pages of papers: {error}"
     more = f" and {len(pages) - 3} more" if len(pages) > 3 else ""

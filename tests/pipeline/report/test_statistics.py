@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from pipeline.report import statistics as ours
-from pipeline.report.statistics import BEYOND, NO_VERDICT, WITHIN, beside_published, compare, compare_spreads, holm
+from pipeline.report.statistics import BEYOND, NO_VERDICT, WITHIN, compare, compare_spreads, holm, noise_verdict
 
 T_2, Z = 4.302652729911275, 1.959963984540054  # the 97.5 % quantiles of Student, two degrees of freedom, and Gauss
 UNKNOWN = (-math.inf, math.inf, 1.0)
@@ -71,10 +71,10 @@ def test_beside_a_published_value():
     seeds = [70.0, 73.0, 79.0]  # their mean is 74, they are 4, 1 and 5 from it: a variance of 21 and of 7 of it
     for deviation, bound in ((None, T_2 * math.sqrt(7)), (3.0, math.hypot(T_2 * math.sqrt(7), Z * 3))):
         for sign in (-1, 1):
-            assert beside_published(seeds, 74 + sign * (bound - 0.01), deviation) == (WITHIN, pytest.approx(bound))
-            assert beside_published(seeds, 74 + sign * (bound + 0.01), deviation)[0] == BEYOND
-        assert beside_published(seeds[:2], 10.0, deviation) == (NO_VERDICT, None)  # two seeds decide nothing
-    assert beside_published([0.1 + 0.2, 0.3, 0.3], 0.1, 0.1) == (NO_VERDICT, None)  # nor those that do not differ
+            assert noise_verdict(seeds, 74 + sign * (bound - 0.01), deviation) == (WITHIN, pytest.approx(bound))
+            assert noise_verdict(seeds, 74 + sign * (bound + 0.01), deviation)[0] == BEYOND
+        assert noise_verdict(seeds[:2], 10.0, deviation) == (NO_VERDICT, None)  # two seeds decide nothing
+    assert noise_verdict([0.1 + 0.2, 0.3, 0.3], 0.1, 0.1) == (NO_VERDICT, None)  # nor those that do not differ
 
 
 def test_spreads_by_the_correlation_of_pitman_and_morgan():

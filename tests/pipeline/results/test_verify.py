@@ -40,7 +40,7 @@ def entry(measurements, run=None, machine="a processor", **facts):
 
 def compared(kept, found, **facts):
     (made,) = compare("a cell", [entry(kept)], [entry(found, **facts)])
-    return made.kept, made.again, made.verdict, made.good
+    return made.kept, made.repeated, made.verdict, made.agrees
 
 
 def test_every_count_has_to_agree_on_the_same_kind_of_machine():
