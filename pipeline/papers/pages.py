@@ -1,7 +1,6 @@
 """``pfl report``: the pages of papers and the index over all of them, updated when their inputs have changed.
 
-A paper has a section per spec, with the content of the spec's report. In HTML a paper of many specs has a page with an
-overview, and a page per spec.
+A paper has a section per spec. In HTML a paper of many specs has a page with an overview, and a page per spec.
 """
 
 from __future__ import annotations
@@ -54,8 +53,7 @@ _STATES = TypeAdapter(dict[str, PaperState])
 
 @dataclass
 class Papers:
-    """The papers of a workspace, as compiled. If `partial`, there are more papers; the index shows their stored
-    state."""
+    """The papers of a workspace, as compiled. If `partial`, the index shows the stored state of all other papers."""
 
     workspace: Workspace
     compilation: Compilation
@@ -114,8 +112,8 @@ class Papers:
             stale = sorted(filter(recorded.is_stale, runs.difference(kept)))
             lines = [ledger.lines[run][1] for run in kept if run in ledger.lines]
             digest, state = self._digest(paper, [*lines, *stale]), stored.get(name)
-            has_page = name not in requested or (state and state.page and self.page(name).is_file())
-            if state and state.state == digest and has_page:
+            page_exists = bool(state and state.page and self.page(name).is_file())
+            if state and state.state == digest and (page_exists or name not in requested):
                 states[name] = state
                 continue
             entries = {run: entry for run in kept if (entry := ledger.get(run))}
@@ -147,20 +145,15 @@ class Papers:
         files = set[str]()
         for spec, table in paper.tables.items():
             files |= {f"{paths.report_path(spec)}/report.html", *map(paths.selection_path, table.tuned.values())}
-            files |= {_partition_page(partition.federation) + ".html" for partition in table.partitions}
-            for name in ("rounds.parquet", "analysis.parquet"):
-                files |= {paths.run_path(run, name) for run in table.runs}
+            files |= {f"{paths.partition_report_path(entry.federation)}/index.html" for entry in table.partitions}
+            files |= {paths.run_path(run, "rounds.parquet") for run in table.runs}
+            files |= {paths.run_path(run, "analysis.parquet") for run in table.runs}
             files |= set(map(paths.partition_path, table.runs.values()))
         code = [path for kind in ("*.py", "*.j2") for path in Path(pipeline.__file__).parent.rglob(kind)]
         inputs = [*sorted(code), *(self.workspace.root / file for file in sorted(files))]
         tables = [table.model_dump_json() for table in paper.tables.values()]
         parts = [*tables, *(place.words for place in paper.places), *results, *map(stamp, inputs)]
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()
-
-
-def _partition_page(federation: str) -> str:
-    """Return the path of the page of a federation's partition, without suffix."""
-    return f"{paths.partition_report_path(federation)}/index"
 
 
 def stamp(path: Path) -> str:
@@ -178,13 +171,16 @@ def reports_of(paper: Paper, root: Path, entries: Mapping[str, Entry | None] | N
     reports = []
     for number, (spec, table) in enumerate(paper.tables.items(), start=1):
         folder, report_page = paper.folder(spec), f"{paths.report_path(spec)}/report.html"
-        pages = {partition.federation: _partition_page(partition.federation) for partition in table.partitions}
-        pages = {name: page for name, page in pages.items() if (root / f"{page}.html").is_file()}
+        pages = {}
+        for partition in table.partitions:
+            page = f"{paths.partition_report_path(partition.federation)}/index"
+            if (root / f"{page}.html").is_file():
+                pages[partition.federation] = posixpath.relpath(page, PAPERS)
         report = SpecReport(
             Results.from_frame(table, collect_frame(table, paper.runs, root, entries)),
             key=f"s{number}",
             folder=f"{folder}/",
-            pages={name: posixpath.relpath(page, PAPERS) for name, page in pages.items()},
+            pages=pages,
             href=f"{folder}.html" if len(paper.tables) > MAX_TABLES else f"#{folder.removeprefix(f'{paper.name}/')}",
             report_href=posixpath.relpath(report_page, PAPERS) if (root / report_page).is_file() else "",
         )

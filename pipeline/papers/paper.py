@@ -1,7 +1,6 @@
 """Papers: the specs of a folder together, the contents of the paper, and its entry in the index.
 
-A paper's folder of specs may have a file ``contents.csv`` with the columns place, holds, specs (names separated by
-blanks) and reason (why there is no spec).
+Its folder may have ``contents.csv``: place, holds, specs (names separated by blanks), reason (why there is no spec).
 """
 
 from __future__ import annotations
@@ -71,9 +70,8 @@ def read_contents(folder: Path, paper: str, names: Collection[str]) -> list[Plac
 
 @dataclass(frozen=True)
 class Paper:
-    """A folder of specs, or a spec outside of folders: its tables in the order of :func:`_table_key`, at least their
-    runs, and the places of ``contents.csv``. If the specs are not all about one publication, `citation` is "" and
-    `title` is the common title of all specs, else the name."""
+    """A folder of specs, or a spec outside of folders: its tables by :func:`_table_key`, their runs, and the places of
+    ``contents.csv``. `citation` is "" unless all specs are about one publication."""
 
     name: str
     title: str
@@ -111,8 +109,7 @@ class Summary:
 
     @classmethod
     def from_reports(cls, paper: Paper, reports: Sequence[SpecReport]) -> Summary:
-        """Return the entry of a paper. Without a list of places it has one table per spec. Specs that a profile omits
-        count as not run yet."""
+        """Return the entry of a paper; without places with a table per spec. Missing specs count as not run yet."""
         by_spec = {report.table.spec.removeprefix(f"{paper.name}/"): report.coverage for report in reports}
         places = paper.places or [Place("Table", "", (spec,)) for spec in by_spec]
         places = [place for place in places if place.shows_results]

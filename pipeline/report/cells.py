@@ -116,7 +116,7 @@ def _base(
     """Return the base value of a percentage: another row of the table, or the backbone without the method."""
     if quantity.row:
         return values.get(frozenset({**cell.labels, **quantity.row}.items()))
-    backbones = (frame.run_results[run].values.get(BACKBONE) for run in cell.runs)
+    backbones = (frame.run_results[run].values().get(BACKBONE) for run in cell.runs)
     return next(filter(None, backbones), None)
 
 
@@ -166,11 +166,11 @@ def _cell(table: ResolvedTable, planned: TableCell, runs: list[RunResult]) -> Ce
     """Return a cell; its verdict is "" unless it has a verdict of :data:`WITHOUT_VALUE` already."""
     quantity, printed = planned.quantity, planned.published
     unit, metric = (quantity.unit, quantity.key) if quantity else (PERCENT, table.metric)
-    diverged = any(run.diverged for run in runs)
-    of_curve = bool(quantity and quantity.known and quantity.known.source == "curve")
-    unreached = of_curve and any(run.finished and metric not in run.values_of(planned.client) for run in runs)
-    measured = [] if diverged or unreached else [run for run in runs if metric in run.values_of(planned.client)]
-    obtained, by_seed = [run.values_of(planned.client)[metric] for run in measured], defaultdict[int, list[float]](list)
+    diverged, unreached = any(run.diverged for run in runs), False
+    if quantity and quantity.known and quantity.known.source == "curve":
+        unreached = any(run.finished and metric not in run.values(planned.client) for run in runs)
+    measured = [] if diverged or unreached else [run for run in runs if metric in run.values(planned.client)]
+    obtained, by_seed = [run.values(planned.client)[metric] for run in measured], defaultdict[int, list[float]](list)
     for run, value in zip(measured, obtained, strict=True):
         by_seed[run.resolved.seed].append(value.mean)
     runs_per_seed = Counter(run.resolved.seed for run in runs)
@@ -180,15 +180,16 @@ def _cell(table: ResolvedTable, planned: TableCell, runs: list[RunResult]) -> Ce
         verdict = DIVERGED
     elif unreached:
         verdict = NOT_REACHED
-    elif quantity and quantity.view.model == "global" and _lack_model(runs, quantity):
-        verdict = NO_GLOBAL
+    elif quantity and quantity.view.model == "global" and runs and all(run.values() for run in runs):
+        final = f"final {quantity.view.words}"
+        verdict = "" if any(final in run.values() for run in runs) else NO_GLOBAL
     if any("figure" in run.facts for run in runs):
         heading = PRECISION
     elif quantity and quantity.known:
         heading = quantity.heading
     else:
         heading = METRICS.get(SCORED.get(metric.split(" ")[0], ""), ACCURACY)
-    last = [run.values_of(planned.client)["final"] for run in measured] if metric == LAST_TEN else []
+    last = [run.values(planned.client)["final"] for run in measured] if metric == LAST_TEN else []
     cell = Cell(
         labels=planned.labels,
         runs=tuple(planned.runs),
@@ -212,20 +213,12 @@ def _cell(table: ResolvedTable, planned: TableCell, runs: list[RunResult]) -> Ce
     return cell
 
 
-def _lack_model(runs: list[RunResult], quantity: Quantity) -> bool:
-    """Return whether all runs are measured and none has the model of a quantity."""
-    measured = bool(runs) and all(run.values for run in runs)
-    return measured and not any(f"final {quantity.view.words}" in run.values for run in runs)
-
-
 def _average(values: list[Value], planned: int, unit: str) -> Value | None:
     """Return mean and population std over runs; a run's own ± counts only if a single run is planned."""
-    if not values:
-        return None
     means = [value.mean for value in values]
-    if len(means) > 1:
-        return Value(statistics.fmean(means), statistics.pstdev(means), unit=unit)
-    return Value(means[0], values[0].std if planned == 1 else None, unit=unit)
+    if len(means) < 2:
+        return Value(means[0], values[0].std if planned == 1 else None, unit=unit) if means else None
+    return Value(statistics.fmean(means), statistics.pstdev(means), unit=unit)
 
 
 def _mark_best(table: ResolvedTable, cells: list[Cell]) -> None:

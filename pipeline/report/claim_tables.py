@@ -40,11 +40,8 @@ def weakest_pairs(judgements: Sequence[Judgement], decimals: int) -> PlainTable:
 
 
 def all_pairs(judgements: Iterable[Judgement]) -> pd.DataFrame:
-    """Return a row per pair of each claim, the most adverse pairs first; a claim without pairs has one row.
-
-    Unknown and infinite values are empty; for published values `low` and `high` are the bounds by their ±. For
-    `p_sign_flip` and `detectable` see :class:`~pipeline.report.statistics.Effect`.
-    """
+    """Return a row per pair of each claim, the most adverse pairs first; a claim without pairs has one row. Unknown and
+    infinite values are empty. For `p_sign_flip` and `detectable` see :class:`~pipeline.report.statistics.Effect`."""
     rows = list[dict[str, Any]]()
     for judgement in judgements:
         for kind, evidence in judgement.kinds.items():

@@ -15,21 +15,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from pipeline.report import statistics
 from pipeline.report.cells import SMOKE, WITHOUT_VALUE, Cell, Key
 from pipeline.report.frame import Value
 from pipeline.report.printed import join_labels
-from pipeline.report.statistics import (
-    LEVEL,
-    MIN_SEEDS,
-    NO_VERDICT,
-    WITHIN,
-    Array,
-    Effect,
-    compare,
-    compare_printed,
-    compare_spreads,
-    holm,
-)
+from pipeline.report.statistics import LEVEL, MIN_SEEDS, NO_VERDICT, WITHIN, Array, Effect, holm
 from pipeline.report.table import Results
 from pipeline.spec.schema import Claim
 
@@ -53,9 +43,9 @@ Sides = tuple[list[Cell], list[Cell]]
 class Pair:
     """A comparison of a claim: two cells, the means or ranges of two groups, or the ends of one range.
 
-    The labels of the sides are `better` and `than`, their common ones `labels`. `values` are those of the sides: means,
-    widths of ranges, spreads or ends. The effect is how much better or narrower the first side is, or how wide the one
-    range is; `surplus` is by how much it meets the claim; `corrected` is p against the claim by Holm over its pairs.
+    The labels of the sides are `better` and `than`, their common ones `labels`; `values` are means, widths of ranges,
+    spreads or ends. The effect is how much better or narrower the first side is, or the width of the one range;
+    `surplus` is by how much it meets the claim; `corrected` is p against the claim by Holm over its pairs.
     """
 
     better: Labels
@@ -76,11 +66,8 @@ class Pair:
 
     @property
     def verdict(self) -> str:
-        """The verdict: the pair holds or fails only if chance does not explain it.
-
-        A claim holds if all its pairs hold, which more pairs make no likelier. It fails if one pair fails, which more
-        pairs make likelier, so failing requires the corrected p.
-        """
+        """The verdict. A claim holds if all pairs hold, which more pairs make no likelier. It fails if one pair fails,
+        which more pairs make likelier, so failing requires the corrected p."""
         if self.effect.n in (0, 1):
             return ONE_SEED
         if self.surplus > 0 and self.effect.p <= LEVEL:
@@ -155,21 +142,23 @@ class _Values:
         """Return a weighted sum of cells, judged against the margin of the claim."""
         if not self.paired:
             total = self.total(terms)
-            return compare_printed(total.mean, margin, total.std or 0.0)
+            return statistics.compare_printed(total.mean, margin, total.std or 0.0)
         seeds = _by_seed(terms)
-        return compare(seeds, margin) if len(seeds) else Effect(self.total(terms).mean, n=0)  # no seed is shared
+        if not len(seeds):
+            return Effect(self.total(terms).mean, n=0)
+        return statistics.compare(seeds, margin)
 
     def spreads(self, first: Cell, second: Cell, margin: float) -> tuple[float, float, Effect]:
-        """Return the spreads of two cells, and how much more the first one spreads, judged against the claim's margin.
-        Spreads are over the seeds that both share, if there are several, so they leave out other averaged axes."""
+        """Return the standard deviations of two cells and their difference, judged against the claim's margin: over the
+        seeds that both share, if there are several, so without other averaged axes."""
         first_std, second_std = (self.value(cell).std or 0.0 for cell in (first, second))
         if not self.paired:
-            return first_std, second_std, compare_printed(first_std - second_std, margin, 0.0)
+            return first_std, second_std, statistics.compare_printed(first_std - second_std, margin, 0.0)
         seeds = sorted(first.by_seed.keys() & second.by_seed.keys())
         values, other_values = (np.array([cell.by_seed[seed] for seed in seeds]) for cell in (first, second))
         if len(seeds) > 1:
             first_std, second_std = float(values.std()), float(other_values.std())
-        effect = compare_spreads(values, other_values, margin)
+        effect = statistics.compare_spreads(values, other_values, margin)
         return first_std, second_std, replace(effect, difference=first_std - second_std)
 
 
@@ -268,9 +257,7 @@ def _compare_groups(claim: Claim, first: list[Cell], second: list[Cell], values:
         sides, effect = _judge_range(first, high, low, values, claim.limit)
         better, than = ({axis: cell.labels[axis] for axis in claim.over} for cell in (high, low))
     else:
-        terms, other_terms = (
-            _mean(side) if claim.form == "better" else _range(*_ends(side, values)) for side in (first, second)
-        )
+        terms, other_terms = (_terms(claim, side, values) for side in (first, second))
         sides = values.total(terms), values.total(other_terms)
         if lower or claim.form != "better":
             terms, other_terms = other_terms, terms
@@ -284,11 +271,9 @@ def _compare_groups(claim: Claim, first: list[Cell], second: list[Cell], values:
 def _judge_range(
     cells: list[Cell], high: Cell, low: Cell, values: _Values, margin: float
 ) -> tuple[tuple[Value, Value], Effect]:
-    """Return the values at the ends of the range of some cells, and its width.
-
-    A range is narrow if all pairs of its cells are close, so the largest p of all pairs counts. It is wide if any two
-    cells are far apart. The two at its ends are chosen after the fact, so their p is multiplied by the number of pairs.
-    """
+    """Return the values at the ends of the range of some cells, and its width. A range is narrow if all pairs of cells
+    are close, so the largest p counts. It is wide if any two cells are far apart; those at its ends are chosen after
+    the fact, so their p is multiplied by the number of pairs."""
     effect = values.effect(_range(high, low), margin)
     pairs = list(itertools.permutations(cells, 2))
     if round(margin - effect.difference, 9) >= 0:
@@ -304,8 +289,9 @@ def _ends(cells: list[Cell], values: _Values) -> tuple[Cell, Cell]:
     return descending[0], descending[-1]
 
 
-def _mean(cells: list[Cell]) -> Terms:
-    return [(cell, 1 / len(cells)) for cell in cells]
+def _terms(claim: Claim, cells: list[Cell], values: _Values) -> Terms:
+    """Return the mean of some cells, or the width of their range."""
+    return [(cell, 1 / len(cells)) for cell in cells] if claim.form == "better" else _range(*_ends(cells, values))
 
 
 def _range(high: Cell, low: Cell) -> Terms:

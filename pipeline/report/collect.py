@@ -40,9 +40,8 @@ _NO_FINDINGS = pd.DataFrame(columns=SCHEMAS["findings"].names[1:])
 
 
 def write_frame(table: ResolvedTable, root: Path, folder: Path) -> None:
-    """Write the frame of a table's runs into a folder, one Parquet file per attribute of :class:`Frame`, and the rows
-    of :func:`tidy_rounds` for all these runs as ``results.parquet``. Raises :class:`UserError` if a record or an
-    artifact in the workspace `root` is damaged."""
+    """Write a Parquet file per attribute of the :class:`Frame` of a table's runs, and ``results.parquet``, their rows
+    by :func:`tidy_rounds`. Raises :class:`UserError` if a record or an artifact in the workspace `root` is damaged."""
     runs = read_runs(table, root)
     for name, rows in _collect(table, runs, root, {}).items():
         write_table(folder / f"{name}.parquet", rows, f"frame.{name}/1", spec=table.spec)
@@ -57,11 +56,9 @@ def write_frame(table: ResolvedTable, root: Path, folder: Path) -> None:
 def collect_frame(
     table: ResolvedTable, runs: Mapping[str, Run], root: Path, entries: Mapping[str, Entry | None] | None = None
 ) -> Frame:
-    """Return the frame of a table's runs from their artifacts in the workspace `root`.
-
-    `entries` replace the artifacts of runs by id, which may be missing or of other code: an entry of the ledger, or
-    None for a run that counts as missing. Raises :class:`UserError` if an artifact is damaged.
-    """
+    """Return the frame of a table's runs from their artifacts in the workspace `root`. `entries` replace those of runs
+    by id: an entry of the ledger, or None for a run that counts as missing. Raises :class:`UserError` if an artifact is
+    damaged."""
     return Frame.from_tables(_collect(table, runs, root, entries or {}))
 
 
@@ -108,7 +105,9 @@ def _run_rows(
         constants = {"run": id_, "client": client}
         points, figures = _measure_client(table, quantities, run, measured, state, client)
         if client == ALL or len(points["round"]):
-            values = _quantity_values(quantities, run, counts, facts, points, findings, client)
+            of_client = (client == ALL) | (findings["client"] == client)
+            mixing = findings[(findings["analysis"] == "mixing") & of_client]
+            values = _quantity_values(quantities, run, counts, facts, points, mixing)
             figures |= {key: {"mean": value, "std": 0.0, "n": 1} for key, value in values.items()}
         rows["rounds"] += _records(points, **constants)
         rows["values"] += [
@@ -172,16 +171,10 @@ def _noise(run: Run, root: Path) -> list[float] | None:
 
 
 def _quantity_values(
-    quantities: Quantities,
-    run: Run,
-    counts: Mapping[str, float],
-    facts: Mapping[str, Any],
-    points: Columns,
-    findings: pd.DataFrame,
-    client: int,
+    quantities: Quantities, run: Run, counts: dict[str, float], facts: Row, points: Columns, mixing: pd.DataFrame
 ) -> dict[str, float]:
-    """Return a run's value of each quantity that has one, by the quantity's key. A value is counted before training, is
-    a fact of the run, or follows from points of its curve or from rows of the analysis ``mixing``."""
+    """Return a run's value of each quantity that has one, by the quantity's key: counted before training, a fact of the
+    run, or from points of its curve or rows of the analysis ``mixing``."""
     values: dict[str, float | None] = {}
     for key, quantity in quantities.items():
         match quantity.known and quantity.known.source:
@@ -193,8 +186,6 @@ def _quantity_values(
                 reached = points["round"][points["accuracy"] >= (quantity.accuracy or 0.0)].tolist()
                 values[key] = reached[0] if facts and reached else None
             case "mixing":
-                of_client = (client == ALL) | (findings["client"] == client)
-                mixing = findings[(findings["analysis"] == "mixing") & of_client]
                 values[key] = _weight(mixing, quantity, run) if len(mixing) else None
     return {key: float(value) for key, value in values.items() if value is not None}
 

@@ -33,9 +33,8 @@ from pipeline.spec.run import Run, canonical_json
 def count_run(run: Run, *, flops: Collection[str]) -> dict[str, float]:
     """Return each quantity with the source ``plan`` by name, and ``backbone``: parameters without the method.
 
-    Of ``step_flops`` and ``forward_flops`` only those in `flops` are counted, as this takes long for a large model.
-    ``sent`` is left out if it is decided in training. The result is empty if classes or size are unknown before data
-    are read. Raises :class:`UserError` if the method does not fit the backbone.
+    Operations take long to count, so only those in `flops` are. ``sent`` is left out if it is decided in training; all
+    are, if classes or size are unknown before data are read. Raises :class:`UserError` if the method does not fit.
     """
     with suppress(Exception):  # shapes without numbers may not suffice for a module of a user
         return _count(run, flops, torch.device("meta"))
@@ -103,8 +102,7 @@ def _parameters(backbone: Backbone, shape: tuple[int, ...], classes: int, kind: 
 
 @cache  # one encoder serves many methods
 def _width(record: str) -> int:
-    """Return the number of features from the encoder in a dataset's record. Raises :class:`UserError` if it does not
-    fit."""
+    """Return the number of features of the encoder in a dataset's record. Raises :class:`UserError` on a misfit."""
     run = Run(parse_json(record))
     name, options = run.encoder
     try:

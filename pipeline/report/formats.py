@@ -27,52 +27,19 @@ _GREEK_NAMES = (
     *("Gamma", "Delta", "Theta", "Lambda", "Xi", "Pi", "Sigma", "Upsilon", "Phi", "Psi", "Omega"),
 )
 _LATEX = {
-    "\\": r"\textbackslash{}",
     **{char: f"\\{char}" for char in "&%$#_{}"},
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "|": r"\textbar{}",
-    '"': "''",
-    "[": "{[}",
-    "]": "{]}",
-    "*": "{*}",
-    "±": r"$\pm$",
-    "×": r"$\times$",
-    "·": r"$\cdot$",
-    "≤": r"$\leq$",
-    "≥": r"$\geq$",
-    "→": r"$\to$",
-    "↑": r"$\uparrow$",
-    "↓": r"$\downarrow$",
-    "\N{MINUS SIGN}": "$-$",
-    "–": "--",
-    "—": "---",
-    "…": r"\ldots{}",
-    "†": r"$\dagger$",
-    "‡": r"$\ddagger$",
-    "‘": "`",
-    "’": "'",
-    "“": "``",
-    "”": "''",
-    "§": r"\S{}",
-    "∞": r"$\infty$",
-    "√": r"$\surd$",
-    "‖": r"$\|$",
-    "°": r"\textdegree{}",
-    "€": r"\texteuro{}",
-    "½": r"$\frac{1}{2}$",
-    "¼": r"$\frac{1}{4}$",
-    "¾": r"$\frac{3}{4}$",
+    **{"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "\xa0": "~"},
+    **{"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", "[": "{[}", "]": "{]}", "*": "{*}"},
+    **{'"': "''", "‘": "`", "’": "'", "“": "``", "”": "''", "–": "--", "—": "---", "…": r"\ldots{}"},
+    **{"±": r"$\pm$", "×": r"$\times$", "·": r"$\cdot$", "≤": r"$\leq$", "≥": r"$\geq$", "\N{MINUS SIGN}": "$-$"},
+    **{"→": r"$\to$", "↑": r"$\uparrow$", "↓": r"$\downarrow$", "†": r"$\dagger$", "‡": r"$\ddagger$", "§": r"\S{}"},
+    **{"∞": r"$\infty$", "√": r"$\surd$", "‖": r"$\|$", "°": r"\textdegree{}", "€": r"\texteuro{}"},
+    **{"½": r"$\frac{1}{2}$", "¼": r"$\frac{1}{4}$", "¾": r"$\frac{3}{4}$"},
     **{sign: f"${{}}^{{{plain}}}$" for sign, plain in zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿªº", "0123456789+-nao", strict=True)},
     **{sign: f"${{}}_{{{digit}}}$" for digit, sign in enumerate("₀₁₂₃₄₅₆₇₈₉")},
     **{letter: f"$\\{name}$" for letter, name in zip(_GREEK, _GREEK_NAMES, strict=True)},
     **{letter: f"{{\\fontencoding{{T1}}\\selectfont {letter}}}" for letter in _IN_T1},
-    "\N{NON-BREAKING HYPHEN}": "-",
-    "\xa0": "~",
-    "\n": " ",
-    "\r": " ",
+    **{"\N{NON-BREAKING HYPHEN}": "-", "\n": " ", "\r": " "},
 }
 _ACCENTS = dict(
     zip("\u0300\u0301\u0302\u0303\u0304\u0306\u0307\u0308\u030a\u030b\u030c\u0323\u0327", "`'^~=u.\"rHvdc", strict=True)
@@ -114,8 +81,7 @@ def signs_without_latex(text: str) -> list[str]:
 
 
 def inline_svg(svg: str, name: str = "") -> Markup:
-    """Return an SVG document of ours as an element of an HTML page. `name` is a prefix of its ids, which must differ
-    from those of other drawings on the page."""
+    """Return an SVG document of ours as an element of an HTML page, with a prefix that makes its ids unique there."""
     element = svg[svg.index("<svg") :]
     return Markup(re.sub(r'(\bid="|\bhref="#|\burl\(#)', rf"\g<1>{name}-", element) if name else element)
 
@@ -155,16 +121,11 @@ def _inert(value: Any) -> Any:
 
 def md_table(rows: Sequence[Sequence[str]], label_columns: int) -> str:
     """Return a Markdown table, with its first columns left-aligned. The first row is the header."""
-    columns = []
-    for i, column in enumerate(zip(*rows, strict=True)):
-        width = max(3, *map(len, column))
-        rule = "-" * (width - 1)
-        if i < label_columns:
-            padded, rule = [cell.ljust(width) for cell in column], f":{rule}"
-        else:
-            padded, rule = [cell.rjust(width) for cell in column], f"{rule}:"
-        columns.append([padded[0], rule, *padded[1:]])
-    return "\n".join("| " + " | ".join(row) + " |" for row in zip(*columns, strict=True))
+    widths = [max(3, *map(len, column)) for column in zip(*rows, strict=True)]
+    specs = [f"<{width}" if i < label_columns else f">{width}" for i, width in enumerate(widths)]
+    header, *body = ([format(cell, spec) for cell, spec in zip(row, specs, strict=True)] for row in rows)
+    rule = [format(":", f"-{spec}") for spec in specs]
+    return "\n".join("| " + " | ".join(row) + " |" for row in (header, rule, *body))
 
 
 def without_repeats(labels: Sequence[Sequence[str]]) -> list[tuple[str, ...]]:

@@ -96,11 +96,7 @@ class RunResult:
         """The settings as text."""
         return settings_of(self.resolved)
 
-    @property
-    def values(self) -> dict[str, Value]:
-        return self.values_of(None)
-
-    def values_of(self, client: int | None) -> dict[str, Value]:
+    def values(self, client: int | None = None) -> dict[str, Value]:
         """Return the values of a client (None: of all) by metric; a missing or diverged run has no accuracies."""
         return self.by_client.get(ALL if client is None else client, {})
 

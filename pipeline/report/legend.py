@@ -137,7 +137,7 @@ def facts(results: Results) -> list[tuple[str, str]]:
     seeds = [[results.runs[run].resolved.seed for run in cell.runs] for cell in results.cells if cell.runs]
     run_counts, seed_counts = {len(cell) for cell in seeds}, {len(set(cell)) for cell in seeds}
     values = [
-        results.runs[run].values_of(cell.client).get(cell.quantity.key if cell.quantity else metric)
+        results.runs[run].values(cell.client).get(cell.quantity.key if cell.quantity else metric)
         for cell in results.cells
         if not cell.kind
         for run in cell.runs

@@ -101,9 +101,19 @@ def print_cell(cell: Cell | None, decimals: int) -> PrintedCell:
     """Return a printed cell, an empty one for None."""
     if cell is None:
         return PrintedCell()
+    obtained, comparison = format_value(cell.obtained, decimals), []
+    if not obtained and cell.runs:
+        obtained = cell.verdict if cell.verdict in WITHOUT_VALUE else NO_VALUE
     difference = cell.difference if cell.is_compared else None
+    if difference is not None:
+        unit = cell.quantity.unit if cell.quantity else PERCENT
+        comparison = [format_difference(difference, decimals, unit)]
+        comparison += [cell.verdict] if cell.verdict != NO_VERDICT else []
+        comparison += [] if cell.noise is None else [f"({_scaled(cell.noise, decimals, unit)})"]
+    means = (value.mean if value else None for value in (cell.obtained, cell.published))
+    numbers = ["" if number is None else f"{number:.6g}" for number in (*means, difference)]
     return PrintedCell(
-        obtained=format_value(cell.obtained, decimals) or _placeholder(cell),
+        obtained=obtained,
         published=cell.misprint + MISPRINT if cell.misprint else format_value(cell.published, decimals),
         quoted=cell.quoted,
         best_obtained=cell.best_obtained,
@@ -113,33 +123,6 @@ def print_cell(cell: Cell | None, decimals: int) -> PrintedCell:
         dagger=UNPLANNED if cell.published and not cell.runs else "",
         partial=f"{cell.n}/{len(cell.runs)}" if cell.obtained and not cell.complete else "",
         last=format_value(cell.last, decimals),
-        comparison=_comparison(cell, difference, decimals),
-        sort=(
-            _sortable(cell.obtained.mean if cell.obtained else None),
-            _sortable(cell.published.mean if cell.published else None),
-            _sortable(difference),
-        ),
+        comparison=" ".join(comparison),
+        sort=(numbers[0], numbers[1], numbers[2]),
     )
-
-
-def _comparison(cell: Cell, difference: float | None, decimals: int) -> str:
-    if difference is None:
-        return ""
-    unit = cell.quantity.unit if cell.quantity else PERCENT
-    words = [format_difference(difference, decimals, unit)]
-    if cell.verdict != NO_VERDICT:
-        words.append(cell.verdict)
-    if cell.noise is not None:
-        words.append(f"({_scaled(cell.noise, decimals, unit)})")
-    return " ".join(words)
-
-
-def _placeholder(cell: Cell) -> str:
-    """Return the text of a cell without an obtained value."""
-    if not cell.runs:
-        return ""
-    return cell.verdict if cell.verdict in WITHOUT_VALUE else NO_VALUE
-
-
-def _sortable(number: float | None) -> str:
-    return "" if number is None else f"{number:.6g}"

@@ -247,7 +247,7 @@ def details(reports: Iterable[SpecReport]) -> Markup:
         for run in results.runs.values():
             facts = [("run", run.id)]
             facts += [(name, text_of(run.facts[fact])) for name, fact in _DETAILS.items() if fact in run.facts]
-            facts += [(f"metric {name}", _print_value(run, name, None, table.decimals)) for name in run.values]
+            facts += [(f"metric {name}", _print_value(run, name, None, table.decimals)) for name in run.values()]
             if table.profile == PAPER:  # other profiles have a workspace of their own
                 stage = f"{shard_path(run.resolved.federation_id)}:{train_stage(run.resolved)}"
                 facts.append(("command", f"dvc repro {KEPT_STAGES if run.kept_since else stage}"))
@@ -288,7 +288,7 @@ def _cell_details(report: SpecReport, cell: Cell | None, text: PrintedCell) -> d
 
 def _print_value(run: RunResult, key: str, client: int | None, decimals: int) -> str:
     """Return a run's value of a metric or a quantity in its unit; "" if it has none."""
-    value, kind = run.values_of(client).get(key), QUANTITIES.get(key.split(" ")[0])
+    value, kind = run.values(client).get(key), QUANTITIES.get(key.split(" ")[0])
     return format_value(replace(value, unit=kind.unit) if value and kind else value, decimals)
 
 

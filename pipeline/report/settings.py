@@ -11,18 +11,15 @@ from pipeline.spec.table import ResolvedTable
 
 _IGNORED = ("seed", *LISTS, "training.save_weights", "evaluation.curve_every")
 """The seed, and settings that no number of a table depends on."""
-_DEFAULT = "its default"
+_DEFAULT = "its default"  # records lack options that were added later, at their default
 Texts = tuple[str, ...]
 
 
 def confounded_settings(table: ResolvedTable, settings: Mapping[str, Mapping[str, str]]) -> list[Texts]:
     """Return the settings that differ between labels of an axis that is not about them, such as a learning rate that
     only one method has. A row is the axis, the setting, its value for most labels, and other values with their labels.
-    `settings` has those of each run (:func:`settings_of`).
-
-    Only cells that differ on no other axis are compared. An axis over a field or an option of a run is about that, any
-    other axis about components and lists. Records lack options that were added later, at their default.
-    """
+    `settings` has those of each run (:func:`settings_of`). Only cells that differ on no other axis are compared. An
+    axis over a field or an option of a run is about that, any other axis about components and lists."""
     names, rows = sorted({name for texts in settings.values() for name in texts}), list[Texts]()
     names = [name for name in names if len({texts.get(name, _DEFAULT) for texts in settings.values()}) > 1]
     cells = [

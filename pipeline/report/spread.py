@@ -42,7 +42,7 @@ def _crossed_runs(results: Results) -> pd.DataFrame:
     labels_by_settings = defaultdict[str, list[dict[str, str]]](list)
     for cell in run_level.cells if any(cell.quantity is None for cell in results.cells) else ():
         for run in (results.runs[run] for run in cell.runs):
-            record, split, value = run.resolved.record, run.resolved.federation, run.values.get(results.table.metric)
+            record, split, value = run.resolved.record, run.resolved.federation, run.values().get(results.table.metric)
             if "seed" in record["partition"] and value:
                 settings = short_hash({**record, "partition": split["partition"], "seed": None, "tuned": None})
                 labels_by_settings[settings].append(cell.labels)

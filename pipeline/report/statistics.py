@@ -126,8 +126,7 @@ def compare_spreads(first: Array, second: Array, margin: float = 0.0) -> Effect:
 
     The sum and the difference of two normal samples are correlated if and only if one sample varies more; other ratios
     are tested after scaling. The interval of the ratio is converted into one of the difference, at the geometric mean
-    of the deviations, so p is exact for no difference. p tests a difference of `margin`. At least three seeds are
-    needed.
+    of the deviations. p tests a difference of `margin`, exactly for 0. At least three seeds are needed.
     """
     n = len(first)
     s1, s2 = (float(side.std()) if n else 0.0 for side in (first, second))
@@ -163,9 +162,8 @@ def holm(ps: Sequence[float]) -> list[float]:
 def significant(
     pairs: Sequence[tuple[BySeed, BySeed]], references: Sequence[tuple[BySeed, BySeed]] = ()
 ) -> list[bool | None]:
-    """Return for each pair of values whether they differ, by moderated paired t tests over the seeds that both have (at
-    5 % over all pairs together, Holm); None if they do not share two seeds. The pairs `references` have no verdict and
-    only help to estimate variances."""
+    """Return for each pair of values whether they differ, by moderated paired t tests over shared seeds (at 5 % over
+    all pairs, Holm); None if there are fewer than two. The pairs `references` only help to estimate variances."""
     effects = dict[int, Effect]()
     for i, (first, second) in enumerate([*pairs, *references]):
         seeds = sorted(first.keys() & second.keys())

@@ -44,8 +44,7 @@ class Span(NamedTuple):
 
 class RankColumns(NamedTuple):
     """The rank columns of an entry of ``table.derived``, with their `name` in files and their heading `title`. `groups`
-    has the heading of each rank column and the columns that it averages, `values` the mean rank by row and index of a
-    group, without rows that lack a rank in one of the columns."""
+    has the heading of each rank column and the columns that it averages, `values` the mean rank by row and group."""
 
     name: str
     title: str
@@ -213,9 +212,8 @@ class Results:
         return levels
 
     def to_arrow(self) -> pa.Table:
-        """Return one row per cell as the columns of a ``table/2`` artifact. ``runs`` has run ids joined by spaces,
-        ``kept_since`` the last day on which a kept run of the cell was obtained. Unknown values are null. Raises
-        :class:`UserError` if an axis has the name of another column."""
+        """Return a row per cell of a ``table/2`` artifact. ``kept_since`` is the last day on which a kept run of the
+        cell was obtained. Raises :class:`UserError` if an axis has the name of another column."""
         columns = {**_COLUMNS}
         if self.table.metric == LAST_TEN or any(cell.last for cell in self.cells):
             columns[_LAST_ROUND] = pa.float64()

@@ -31,11 +31,8 @@ _META = {"spec", "title", "profile", "rows", "columns", "metric", "better", "dec
 
 def build_report(table: ResolvedTable, root: Path, out: Path) -> None:
     """Write ``report.md .tex .html``, ``table.tex .csv .parquet``, ``results.csv .parquet`` (as ``study.results()``)
-    and folders ``figures`` and ``metrics`` into `out`; durations, which vary, go to ``.pfl/timings/``.
-
-    The same frame in the workspace `root` gives the same bytes. Raises :class:`UserError` if the frame is missing or
-    damaged, or if an axis has the name of a column of the report.
-    """
+    and folders ``figures`` and ``metrics`` into `out`; durations, which vary, go to ``.pfl/timings/``. Raises
+    :class:`UserError` if the frame is missing or damaged, or if an axis has the name of a column of the report."""
     folder, address = root / frame_path(table.spec), report_path(table.spec)
     results, paper = Results.from_frame(table, read_frame(folder)), table.paper
     rows, (measured, _) = results.to_arrow(), read_table(folder / "results.parquet", "results/1")

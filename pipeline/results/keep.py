@@ -35,9 +35,8 @@ class KeepResult:
 
 
 def keep(workspace: Workspace, spec: str) -> KeepResult:
-    """Add to the ledger each run of a spec that DVC has recorded with the present specs and code. For a tuned run, add
-    the selection, which has the figures of its trials, but not the trials. Raises :class:`UserError` if a spec is
-    invalid, or an artifact or a lock file is damaged."""
+    """Add to the ledger each run of a spec that DVC has recorded with the present specs and code, and the selections of
+    tuned runs, but not their trials. Raises :class:`UserError` if a spec is invalid or a file is damaged."""
     compilation = compile_workspace(workspace, [spec], [spec])
     recorded, ledger, result = Recorded(workspace.root, compilation), Ledger(workspace.root), KeepResult()
     new, ids = list[Entry](), {run for table in compilation.tables.values() for run in table.runs}

@@ -192,7 +192,7 @@ def under_other_protocols(results: Results, cell: Cell) -> Line:
     """Return the mean over the runs of a compared cell under each protocol that its table does not show, and the first
     round at the published accuracy or above, the mean over runs, if all of them reach it."""
     assert cell.published
-    runs = [run for run in map(results.runs.__getitem__, cell.runs) if run.values_of(cell.client)]
+    runs = [run for run in map(results.runs.__getitem__, cell.runs) if run.values(cell.client)]
     excluded, values, reached = {results.table.metric, "last_position"}, [], list[int]()
     if results.table.metric == LAST_TEN:
         excluded.add("final")
@@ -201,7 +201,7 @@ def under_other_protocols(results: Results, cell: Cell) -> Line:
     for run in runs:
         curve = run.curve(cell.client)
         by_test = {"best_by_test": float(curve.max()), LAST_TEN: float(curve.iloc[-LAST:].mean())}
-        values.append({name: value.mean for name, value in run.values_of(cell.client).items()} | by_test)
+        values.append({name: value.mean for name, value in run.values(cell.client).items()} | by_test)
         reached += curve.index[curve >= cell.published.mean].tolist()[:1]
     names = [name for name in PROTOCOL_NAMES if name not in excluded and all(name in of_run for of_run in values)]
     means = {PROTOCOL_NAMES[name]: round(statistics.fmean(of_run[name] for of_run in values), 6) for name in names}

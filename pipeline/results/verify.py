@@ -41,9 +41,8 @@ class Comparison:
 
 
 def verify(workspace: Workspace, spec: str, count: int, names: list[str]) -> list[Comparison]:
-    """Repeat the kept runs of some cells of a spec in ``build/verify``, and compare every count. The cells have these
-    names (:func:`cells_meant`), or are drawn at random if there are no names. Raises :class:`UserError` if no cell of
-    the spec is kept, no kept cell has such a name, or a run failed."""
+    """Repeat the kept runs of the cells of these names (:func:`cells_meant`), or of `count` random cells, in
+    ``build/verify``. Raises :class:`UserError` if no cell is kept, no kept cell has such a name, or a run failed."""
     compilation, ledger = compile_workspace(workspace, [spec], [spec]), Ledger(workspace.root)
     kept = dict[str, list[str]]()
     for cell in compilation.table(spec).cells:
@@ -81,10 +80,10 @@ def _repeated(scratch: Workspace, entry: Entry) -> Entry:
 def compare(cell: str, entries: Sequence[Entry], repeated: Sequence[Entry]) -> list[Comparison]:
     """Compare the kept runs of a cell with the same runs trained again.
 
-    On the same kind of machine all counts have to agree. On another one sums round differently, and training amplifies
-    this until a run differs as with another seed. There the cell agrees if its mean accuracy over the last measurements
-    differs by at most three standard deviations, over its seeds or over a run's measurements, whichever is larger, and
-    by at most three standard errors of the clients' paired differences. Half a point is always accepted.
+    On the same kind of machine all counts have to agree. On another one rounding makes a run differ as with another
+    seed. There the cell agrees if its mean accuracy over the last measurements differs by at most three standard
+    deviations, over its seeds or over a run's measurements, whichever is larger, and by at most three standard errors
+    of the clients' paired differences. Half a point is always accepted.
     """
     pairs = [(_last(old), _last(new)) for old, new in zip(entries, repeated, strict=True)]
     difference = abs(float(np.mean([new.mean - old.mean for old, new in pairs])))

@@ -40,12 +40,8 @@ def figure_style() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Picture:
-    """A matplotlib figure in the two formats that reports use, the same bytes for the same figure.
-
-    Attributes:
-        alt: A sentence for people who cannot see the picture.
-        photos: Whether it shows images, which are not inverted on a dark page and have no values to read off.
-    """
+    """A matplotlib figure in the two formats of reports, with a sentence `alt` for people who cannot see it. `photos`
+    are not inverted on a dark page and have no values to read off."""
 
     figure: Figure
     alt: str
@@ -76,8 +72,7 @@ class Picture:
 
     @cached_property
     def _placed(self) -> Figure:
-        """The figure with its panels in their final places. With a layout engine, each format would compute these, and
-        draw once more for that."""
+        """The figure with its panels in their final places, which are computed once for both formats."""
         engine = self.figure.get_layout_engine()
         if engine:
             FigureCanvasSVG(self.figure)  # sizes of text as in the SVG document
@@ -116,7 +111,7 @@ class Section:
     """A section of a page, such as a figure; every format prints the fields that are set.
 
     Attributes:
-        text: Paragraphs with blank lines between them; the only content of a figure if there is nothing to draw.
+        text: Paragraphs with blank lines between them.
         data: The numbers unrounded, for ``<name>.csv``.
         name: Name of its files, and of a figure in the spec; set with the title when a report is built.
         results: Whether it begins with the table of results.
@@ -140,8 +135,7 @@ class Section:
 
 
 def drop_constant_columns(table: PlainTable, keep: int = 1) -> tuple[PlainTable, str]:
-    """Return a table without the columns in which several rows are all equal, and these columns as ``device cpu``; the
-    first `keep` columns stay."""
+    """Return a table without constant columns after the first `keep`, and these as text, ``device cpu``."""
     if len(table.rows) < 2:
         return table, ""
     constant = [i for i in range(keep, len(table.header)) if len({row[i] for row in table.rows}) == 1]

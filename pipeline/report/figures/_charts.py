@@ -107,8 +107,7 @@ def _chart(
     data: TableData, section: Section, draw: Callable[[Axes, pd.DataFrame, Style, float], None], boxed: bool = False
 ) -> Section:
     """Return a section with a chart of the table and sentences that explain it; only a sentence if nothing is obtained.
-    `draw` draws the cells of a series at their positions ``x``, each in the width `slot`. If `boxed`, series are side
-    by side, because boxes are wide."""
+    `draw` draws the cells of a series at their positions ``x`` in a width; `boxed` series are always side by side."""
     axis, cells = _layout(data)
     if cells.empty:
         return _NO_VALUES
@@ -159,12 +158,10 @@ def _chart(
 
 
 def _layout(data: TableData) -> tuple[str, pd.DataFrame]:
-    """Return the horizontal axis, and the cells with series and panels, without empty ones.
-
-    The axis is the innermost column axis of numbers, else the innermost such row axis, else the innermost axis with
-    several labels. The other row axes form series, the other column axes panels. If this gives one series and panels
-    over several axes, the innermost of these forms series as well.
-    """
+    """Return the horizontal axis, and the cells with series and panels, without empty ones. The axis is the innermost
+    column axis of numbers, else the innermost such row axis, else the innermost axis with several labels. The other row
+    axes form series, the other column axes panels; if there is one series, the innermost of several axes of panels
+    forms series as well."""
     cells, inward = data.cells, [*reversed(data.columns), *reversed(data.rows)]
     varying = [axis for axis in inward if cells[axis].nunique() > 1]
     axis = [*(axis for axis in varying if _are_numbers(list(cells[axis].unique()))), *varying, *inward, ""][0]
@@ -203,11 +200,9 @@ def _set_ticks(figure: Figure, ticks: list[float], labels: list[str], series: in
 
 
 def draw_curves(data: TableData, work: bool = False) -> Section:
-    """Draw a curve per cell over the rounds that all of its runs measured. CSV: a column per cell.
-
-    With `work` curves are over visits of a training sample (:func:`_visits`, summed over rounds). There is then no
-    picture if all curves in a panel have equal visits per round, or if these are unknown or differ within a cell.
-    """
+    """Draw a curve per cell over the rounds that all of its runs measured. CSV: a column per cell. With `work` curves
+    are over visits of a training sample (:func:`_visits`, summed over rounds); there is then no picture if all curves
+    in a panel have equal visits per round, or if these are unknown or differ within a cell."""
     if data.table.quantities:
         return MIXED_QUANTITIES
     if data.results.frame.rounds.empty:

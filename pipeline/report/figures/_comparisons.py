@@ -132,7 +132,7 @@ def draw_protocols(data: TableData) -> Section:
         return Section("Its numbers are costs, which are under no protocol.")
     metric, view = data.table.metric_of(data.quantity), data.quantity.view.words if data.quantity else ""
     score = metric.partition(".")[2]  # only protocols of the table's score and view are compared
-    names = {name.partition(" ") for run in data.results.runs.values() for name in run.values}
+    names = {name.partition(" ") for run in data.results.runs.values() for name in run.values()}
     measured = {name for name, _, words in names if name.partition(".")[2] == score and words == view} - {"validation"}
     protocols = [f"{name}.{score}".rstrip(".") for name in PROTOCOL_NAMES]
     ordered = dict.fromkeys((metric, *protocols, *sorted(measured)))

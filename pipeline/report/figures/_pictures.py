@@ -42,6 +42,7 @@ _DETECTIONS = (
 )
 Kinds = dict[str, NDArray[np.float64]]
 """The data of an image (pixels, attention or boxes), by kind."""
+Show = Callable[[Axes, Kinds, bool], None]
 
 
 def draw_embeddings(data: TableData) -> Section:
@@ -139,17 +140,11 @@ def draw_detections(data: TableData) -> Section:
 
 
 def _draw_images(
-    findings: pd.DataFrame,
-    text: str,
-    first: str,
-    show: Callable[[Axes, Kinds, bool], None],
-    *,
-    max_images: int,
-    inches: float,
+    findings: pd.DataFrame, text: str, first: str, show: Show, *, max_images: int, inches: float
 ) -> Section:
     """Draw images, evenly chosen, for the first column of the table: a line of images called `first`, then a line per
-    row. `show` also gets whether a panel is in the first line. Items are called ``<kind>.<row>``, with the row of the
-    image in the dataset."""
+    row. `show` also gets whether a panel is in the first line. Items are ``<kind>.<row of the image in the dataset>``.
+    """
     panels = findings["panel"].unique()
     column = findings[findings["panel"] == panels[0]].sort_values(["series", "client", "item", "index"])
     lines: dict[str, dict[tuple[int, int], Kinds]] = {}  # by series, client and row

@@ -103,13 +103,13 @@ def test_what_was_made_otherwise_or_is_not_there_is_not_kept(reproduced):
     rounds.write_bytes(rounds.read_bytes()[:-1] + b"x")
     kept = keep(workspace, "tiny")
     assert kept.added == [runs["fedavg"].id] and kept.skipped == {"are not up to date here": 1}
-    assert keep(workspace, "tiny").before == 1
+    assert keep(workspace, "tiny").already_kept == 1
     reproduced.write("specs/weights.yaml", spec(training=", save_weights: true"))
-    assert keep(workspace, "weights").left == {"have more to keep than accuracies (analyses, weights)": 2}
+    assert keep(workspace, "weights").skipped == {"have more to keep than accuracies (analyses, weights)": 2}
 
 
 def test_other_settings_and_other_code_are_not_shown(reproduced):
-    assert len(keep(reproduced.workspace(), "tiny").runs) == 2
+    assert len(keep(reproduced.workspace(), "tiny").added) == 2
     first = compile_workspace(reproduced.workspace())
     assert first.kept == set(first.runs)
     reproduced.write("specs/tiny.yaml", spec("{FedAvg: fedavg}", training=", momentum: 0.5"))
@@ -133,12 +133,12 @@ def test_other_settings_and_other_code_are_not_shown(reproduced):
 def test_a_choice_by_earlier_code_is_kept_anew_with_its_run(tiny):
     tune = "tune: {space: {training.lr: [0.05, 0.1]}}\n"
     tiny.write("specs/tiny.yaml", spec("[fedper]", partition="{name: iid, validation_share: 0.2}", more=tune))
-    assert pfl(tiny, "run").returncode == 0 and len(keep(tiny.workspace(), "tiny").runs) == 1
+    assert pfl(tiny, "run").returncode == 0 and len(keep(tiny.workspace(), "tiny").added) == 1
     ledger, (entry,) = Ledger(tiny.root), Ledger(tiny.root).entries()
     old = {**entry.made_by, "method.fedper": "0"}
     ledger.write("tiny", [replace(entry, made_by=old)], {entry.run.tuned: (old, {"trials": []})})
     assert not compile_workspace(tiny.workspace()).kept
-    assert len(keep(tiny.workspace(), "tiny").runs) == 1
+    assert len(keep(tiny.workspace(), "tiny").added) == 1
     compilation = compile_workspace(tiny.workspace())
     assert compilation.kept == set(compilation.runs), "its trials would be trained again in a clone"
 

@@ -107,7 +107,7 @@ def test_which_cells_are_trained_again(tmp_path, monkeypatch):
         path.write_text("of the last time")
     found = verify(workspace, "tiny", 1, ["B, *", "A, *", "C, *"])
     expected = [("A, *", runs[0]), ("A, *", runs[1]), ("B, *", runs[2]), ("C, *", runs[2])]
-    assert [(one.cell, one.run, one.good) for one in found] == [(name, run.id, True) for name, run in expected]
+    assert [(one.cell, one.run, one.agrees) for one in found] == [(name, run.id, True) for name, run in expected]
     assert asked == [  # of C only the seed that is kept
         RunOptions(("tiny",), cells=("A, *",), seeds=(0, 1)),
         RunOptions(("tiny",), cells=("B, *", "C, *"), seeds=(2,)),
