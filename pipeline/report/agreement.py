@@ -112,7 +112,7 @@ class Agreement:
 def compared_cells(results: Results) -> list[Cell]:
     """Return the cells whose obtained and published accuracy can be compared, in the table's order."""
     cells = results.cells if results.table.of_accuracies else []
-    return [cell for cell in cells if cell.is_compared and cell.quantity is None]
+    return [cell for cell in cells if cell.is_comparable and cell.quantity is None]
 
 
 def count_within(differences: Iterable[float]) -> list[int]:

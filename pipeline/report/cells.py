@@ -82,7 +82,7 @@ class Cell:
         return self.obtained.mean - self.published.mean if self.obtained and self.published else None
 
     @property
-    def is_compared(self) -> bool:
+    def is_comparable(self) -> bool:
         """Whether obtained and published value can be compared."""
         return self.difference is not None and self.verdict != TRIAL and not self.uneven
 

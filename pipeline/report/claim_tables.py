@@ -63,7 +63,7 @@ def _numbers(pair: Pair) -> dict[str, Any]:
         "difference": effect.difference,
         "low": effect.low,
         "high": effect.high,
-        "p_sign_flip": effect.flipped,
+        "p_sign_flip": effect.sign_flip_p,
         "detectable": effect.detectable,
     }
     if effect.n is not None:

@@ -181,9 +181,9 @@ def judge_claims(results: Results) -> list[Judgement]:
     planned, judgements = [cell for cell in results.cells if cell.runs], []
     for claim in results.table.claims:
         in_print = [cell for cell in results.cells if cell.published and _has_spread(claim, cell.published)]
-        published = _weigh(results, claim, in_print, printed)
-        obtained = _weigh(results, claim, planned, complete)
-        pairs = _weigh(results, claim, planned, available).judged
+        published = _collect_evidence(results, claim, in_print, printed)
+        obtained = _collect_evidence(results, claim, planned, complete)
+        pairs = _collect_evidence(results, claim, planned, available).judged
         if results.table.profile == SMOKE:
             obtained, pairs = Evidence(NO_VERDICT, obtained.pairs), ()
         agreeing = sum(pair.surplus > 0 for pair in pairs)
@@ -191,7 +191,7 @@ def judge_claims(results: Results) -> list[Judgement]:
     return judgements
 
 
-def _weigh(results: Results, claim: Claim, cells: Sequence[Cell], values: _Values) -> Evidence:
+def _collect_evidence(results: Results, claim: Claim, cells: Sequence[Cell], values: _Values) -> Evidence:
     """Return the evidence on a claim from one kind of values of some cells."""
     pairs, pending, judged = _group_pairs(claim, results.table.axes, cells), False, []
     for first, second in pairs:

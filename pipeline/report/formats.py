@@ -75,7 +75,7 @@ def _latex_char(char: str) -> str:
     return base
 
 
-def signs_without_latex(text: str) -> list[str]:
+def chars_without_latex(text: str) -> list[str]:
     """Return the characters that :func:`escape_latex` wrote as ``U+XXXX`` into a file."""
     return [chr(int(code, 16)) for code in sorted(set(re.findall(r"\\texttt\{U\+([0-9A-F]{4,6})\}", text)))]
 
@@ -101,18 +101,18 @@ def printable_name(name: str) -> str:
 def csv_text(frame: pd.DataFrame) -> str:
     """Return a table as CSV, the same bytes for the same table: whole numbers in full, others with six digits. A text
     that a spreadsheet would execute gets an apostrophe in front."""
-    escaped = frame.rename(columns=_inert)
+    escaped = frame.rename(columns=_escape_formula)
     for i, kind in enumerate(escaped.dtypes):
         if kind.kind not in "biuf":
-            escaped.isetitem(i, escaped.iloc[:, i].map(_inert).to_numpy())
-    return str(escaped.to_csv(float_format=_digits, lineterminator="\n", index=False))
+            escaped.isetitem(i, escaped.iloc[:, i].map(_escape_formula).to_numpy())
+    return str(escaped.to_csv(float_format=_format_number, lineterminator="\n", index=False))
 
 
-def _digits(number: Any) -> str:
+def _format_number(number: Any) -> str:
     return f"{number:.0f}" if number.is_integer() and abs(number) < 1e15 else f"{number:.6g}"
 
 
-def _inert(value: Any) -> Any:
+def _escape_formula(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     text = value.replace("\r", " ")  # a carriage return would begin a line of the file

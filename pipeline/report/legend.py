@@ -57,7 +57,7 @@ PROTOCOL_NAMES = {
     "best_by_test": "best by test",
 }
 """Short names of protocols, in the order of display after the table's protocol; others follow."""
-TWO_NUMBERS = f"a {SEPARATOR} b: a over the last {LAST} measurements, b after the last round; the paper names no round."
+LAST_LEGEND = f"a {SEPARATOR} b: a over the last {LAST} measurements, b after the last round; the paper names no round."
 _MARKS = (
     "Personalised models of all clients are measured after aggregation. Bold: the best of its column.",
     f"{TIED}: does not differ significantly from the best of its column (moderated paired t tests over the seeds, at 5 "
@@ -111,7 +111,7 @@ def legend(results: Results) -> str:
     if results.heading == PRECISION:
         sentences.append(_PRECISION)
     if metric == LAST_TEN or any(cell.last for cell in results.cells):
-        sentences.append(TWO_NUMBERS)
+        sentences.append(LAST_LEGEND)
     if results.table.derived:
         sentences.append(_RANKS)
     conditions = [run.resolved.record["condition"] for run in results.runs.values() if run.resolved.condition]

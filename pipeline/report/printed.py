@@ -104,7 +104,7 @@ def print_cell(cell: Cell | None, decimals: int) -> PrintedCell:
     obtained, comparison = format_value(cell.obtained, decimals), []
     if not obtained and cell.runs:
         obtained = cell.verdict if cell.verdict in WITHOUT_VALUE else NO_VALUE
-    difference = cell.difference if cell.is_compared else None
+    difference = cell.difference if cell.is_comparable else None
     if difference is not None:
         unit = cell.quantity.unit if cell.quantity else PERCENT
         comparison = [format_difference(difference, decimals, unit)]

@@ -167,7 +167,7 @@ class SpecReport:
     def _all_rows(self) -> list[PrintedRow]:
         results, rows = self.results, []
         for row in results.rows:
-            values = [ranks.values.get((row, i)) for ranks in results.derived for i in range(len(ranks.groups))]
+            values = [ranks.values.get((row, i)) for ranks in results.rank_columns for i in range(len(ranks.groups))]
             printed = [(NO_VALUE, "") if rank is None else (format_rank(rank), f"{rank:.6g}") for rank in values]
             cells = [print_cell(results.cell(row, column), self.table.decimals) for column in results.columns]
             rows.append(PrintedRow(row, cells, printed))
@@ -180,7 +180,7 @@ class SpecReport:
         for cell in self.results.cells:
             if cell.note:
                 by_note[cell.note].append(cell)
-            if cell.explained and cell.is_compared and cell.verdict != WITHIN:
+            if cell.explained and cell.is_comparable and cell.verdict != WITHIN:
                 by_note[f"obtained differs: {cell.explained}"].append(cell)
         described = {note: self.results.describe_cells(cells) for note, cells in by_note.items()}
         return [*self.table.notes, *(f"{cells}: {note}" for note, cells in described.items())]
@@ -200,7 +200,7 @@ class SpecReport:
             yield Section(title="Spread", table=spread, note=SPREAD_LEGEND)
         if notes := [(note, "") for note in self.notes if note not in page_notes]:
             yield Section(title="Notes", items=notes)
-        if any(cell.is_compared for cell in cells):
+        if any(cell.is_comparable for cell in cells):
             yield self._comparison()
         if self.judgements:
             text = f"The pairs that speak most against each claim; all of them are in {self.folder}claims.csv."

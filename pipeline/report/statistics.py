@@ -51,7 +51,7 @@ class Effect:
     seeds: tuple[float, ...] = field(default=(), compare=False)
 
     @property
-    def flipped(self) -> float | None:
+    def sign_flip_p(self) -> float | None:
         """The p of a sign-flip test over seeds, which does not assume normality; None for fewer than three seeds."""
         if len(self.seeds) < MIN_SEEDS:
             return None
@@ -169,12 +169,12 @@ def significant(
         seeds = sorted(first.keys() & second.keys())
         if len(seeds) > 1:
             effects[i] = compare(np.array([first[seed] - second[seed] for seed in seeds]))
-    ps = {i: p for i, p in zip(effects, moderated_ps([*effects.values()]), strict=True) if i < len(pairs)}
+    ps = {i: p for i, p in zip(effects, moderated_p_values([*effects.values()]), strict=True) if i < len(pairs)}
     verdicts = dict(zip(ps, (p <= LEVEL for p in holm([*ps.values()])), strict=True))
     return [verdicts.get(i) for i in range(len(pairs))]
 
 
-def moderated_ps(effects: Sequence[Effect]) -> list[float]:
+def moderated_p_values(effects: Sequence[Effect]) -> list[float]:
     """Return the two-sided p of each comparison, by moderated t tests (Smyth, 2004).
 
     Three seeds estimate a variance badly, but the comparisons of a table together estimate a common value well, and
@@ -190,14 +190,14 @@ def moderated_ps(effects: Sequence[Effect]) -> list[float]:
     n = np.array([effects[i].n for i in tested], dtype=np.float64)
     differences = np.array([effects[i].difference for i in tested])
     variances = np.array([np.std(effects[i].seeds, ddof=1) ** 2 for i in tested])
-    moved, degrees = moderated(variances, n - 1)
+    moved, degrees = moderate_variances(variances, n - 1)
     t = np.abs(differences) / np.sqrt(np.maximum(variances, moved) / n)
     for i, p in zip(tested, 2 * stats.t.sf(t, degrees), strict=True):
         ps[i] = float(p)
     return ps
 
 
-def moderated(variances: Array, degrees: Array) -> tuple[Array, Array]:
+def moderate_variances(variances: Array, degrees: Array) -> tuple[Array, Array]:
     """Return variances [comparisons] moved towards a common one, and their new degrees of freedom.
 
     True variances are modelled as draws from a scaled inverse χ². Its scale s² and degrees d follow from the mean and

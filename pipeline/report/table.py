@@ -73,24 +73,24 @@ class Results:
 
     @cached_property
     def rows(self) -> list[Key]:
-        return self._ordered(self.table.rows)
+        return self._sorted_keys(self.table.rows)
 
     @cached_property
     def columns(self) -> list[Key]:
-        return self._ordered(self.table.columns)
+        return self._sorted_keys(self.table.columns)
 
-    def _ordered(self, axes: list[str]) -> list[Key]:
+    def _sorted_keys(self, axes: list[str]) -> list[Key]:
         labels = [self.table.labels[axis] for axis in axes]
         keys = {cell.key(axes) for cell in self.cells}
         return sorted(keys, key=lambda key: [axis.index(label) for axis, label in zip(labels, key, strict=True)])
 
     @cached_property
-    def _places(self) -> dict[tuple[Key, Key], Cell]:
+    def _cells_by_key(self) -> dict[tuple[Key, Key], Cell]:
         return {(cell.key(self.table.rows), cell.key(self.table.columns)): cell for cell in self.cells}
 
     def cell(self, row: Key, column: Key) -> Cell | None:
         """Return the cell at a row and a column; None if there is none."""
-        return self._places.get((row, column))
+        return self._cells_by_key.get((row, column))
 
     @property
     def heading(self) -> str:
@@ -172,7 +172,7 @@ class Results:
         return verdicts.count(True), len(verdicts)
 
     @cached_property
-    def derived(self) -> list[RankColumns]:
+    def rank_columns(self) -> list[RankColumns]:
         """The columns of ranks of the table, in the order of its spec."""
         ranks = {column: self.ranks(column) for column in self.columns} if self.table.derived else {}
         rank_columns = []
@@ -199,7 +199,7 @@ class Results:
         if not self.table.columns:
             quantity = self.table.cells[0].quantity if self.table.cells else None
             headers = [(quantity.heading if quantity and quantity.known else self.heading,)]
-        for ranks in self.derived:
+        for ranks in self.rank_columns:
             headers += [(ranks.title, group) if len(ranks.groups) > 1 else (ranks.title,) for group, _ in ranks.groups]
         depth, levels = max(map(len, headers)), []
         headers = [("",) * (depth - len(header)) + header for header in headers]
@@ -217,7 +217,7 @@ class Results:
         columns = {**_COLUMNS}
         if self.table.metric == LAST_TEN or any(cell.last for cell in self.cells):
             columns[_LAST_ROUND] = pa.float64()
-        columns |= {ranks.name: pa.float64() for ranks in self.derived}
+        columns |= {ranks.name: pa.float64() for ranks in self.rank_columns}
         for axis in self.table.axes:
             if axis in ("spec", _LAST_ROUND, *columns):
                 message = f"an axis cannot be named {axis!r}, which is a column of every report"
@@ -229,7 +229,7 @@ class Results:
         row, column = cell.key(self.table.rows), cell.key(self.table.columns)
         rank_values = {
             ranks.name: ranks.values.get((row, i))
-            for ranks in self.derived
+            for ranks in self.rank_columns
             for i, (_, columns) in enumerate(ranks.groups)
             if column in columns
         }

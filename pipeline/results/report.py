@@ -24,7 +24,7 @@ from pipeline.report.drawing.sections import Picture, pluralize
 from pipeline.report.figures import curves_of
 from pipeline.report.formats import escape_markdown, md_table
 from pipeline.report.frame import LAST, LAST_TEN
-from pipeline.report.legend import PROTOCOL_NAMES, TWO_NUMBERS, facts, period
+from pipeline.report.legend import LAST_LEGEND, PROTOCOL_NAMES, facts, period
 from pipeline.report.printed import NO_VALUE, full_label, print_cell
 from pipeline.report.render import markdown
 from pipeline.report.spec_report import SpecReport
@@ -141,7 +141,7 @@ def _section(report: SpecReport, entries: Mapping[str, Entry], old: set[str]) ->
     runs = [run for run in dict.fromkeys(run for cell in cells for run in cell.runs) if run in entries]
     sentences = [] if compared else [table.caption]
     if not compared and any(cell.last for cell in cells):
-        sentences.append(TWO_NUMBERS)
+        sentences.append(LAST_LEGEND)
     if _mark(runs, old):
         sentences.append(_EARLIER)
     if any(cell.quoted for cell in compared):

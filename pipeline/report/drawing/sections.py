@@ -59,7 +59,7 @@ class Picture:
             axes.set_gid(",".join(["panel", str(number), axes.get_xscale(), up, *spans, label]))
         buffer = io.StringIO()
         with figure_style():
-            self._placed.savefig(buffer, format="svg", metadata=_NO_DATES)
+            self._final_figure.savefig(buffer, format="svg", metadata=_NO_DATES)
         return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
 
     @cached_property
@@ -67,11 +67,11 @@ class Picture:
         """The PNG file, for LaTeX."""
         buffer = io.BytesIO()
         with figure_style():
-            self._placed.savefig(buffer, format="png", dpi=200, metadata={"Software": None})
+            self._final_figure.savefig(buffer, format="png", dpi=200, metadata={"Software": None})
         return buffer.getvalue()
 
     @cached_property
-    def _placed(self) -> Figure:
+    def _final_figure(self) -> Figure:
         """The figure with its panels in their final places, which are computed once for both formats."""
         engine = self.figure.get_layout_engine()
         if engine:

@@ -56,7 +56,7 @@ def draw_values(data: TableData) -> Section:
     columns = ["obtained_mean", "obtained_std", "published_mean", "published_std", "n"]
     text = "The numbers of the table; error bars are their ±."
     section = Section(text, data=cells[[*data.axes(cells), *columns]], name="values")
-    return _chart(data, section, lambda axes, series, style, _: _marks(axes, series, style))
+    return _chart(data, section, lambda axes, series, style, _: _draw_means(axes, series, style))
 
 
 def draw_boxes(data: TableData) -> Section:
@@ -83,7 +83,7 @@ def draw_boxes(data: TableData) -> Section:
                 panel.boxplot([values], positions=[x], widths=0.55 * slot, **parts)
             elif len(values):
                 panel.plot([x] * len(values), values, ".", color=style["color"], markersize=3.0)
-        _marks(panel, cells.assign(std=np.nan), {**style, "linewidth": 0.9})
+        _draw_means(panel, cells.assign(std=np.nan), {**style, "linewidth": 0.9})
 
     summary, text = by_cell.describe(), _BOXES
     printed = summary.drop(columns=["count", "std"]).map(f"{{:.{data.table.decimals}f}}".format).rename(columns=_NAMES)
@@ -97,7 +97,7 @@ def draw_boxes(data: TableData) -> Section:
     return _chart(data, section, draw, boxed=True)
 
 
-def _marks(axes: Axes, cells: pd.DataFrame, style: Style, side: str = "") -> None:
+def _draw_means(axes: Axes, cells: pd.DataFrame, style: Style, side: str = "") -> None:
     """Draw means with their deviations; a line, if the style has one, breaks where a mean is missing."""
     marks = {"linewidth": 1.3, "elinewidth": 0.9, "capsize": 2.0, "markersize": 4.5, **style}
     axes.errorbar(cells["x"], cells[f"{side}mean"], yerr=cells[f"{side}std"], **marks)
@@ -132,7 +132,7 @@ def _chart(
         draw(axes, series, style, slot)
         published = series.dropna(subset="published_mean")
         if len(published):
-            _marks(axes, published.assign(x=published["x"] + offset), {**style, **_HOLLOW}, "published_")
+            _draw_means(axes, published.assign(x=published["x"] + offset), {**style, **_HOLLOW}, "published_")
 
     published = bool(cells["published_mean"].notna().any())
     entries: list[tuple[str, Style]] = [("published", {"color": "#666666", "marker": "o", **_HOLLOW})]
@@ -226,7 +226,7 @@ def draw_curves(data: TableData, work: bool = False) -> Section:
     name, unit, over = "curves", "round", "communication rounds"
     if work:
         name, unit, over = "curves_by_work", "visits", "visits of a training sample"
-    figure = draw_panels(curves, over if work else unit, measure, _line, lines=True)
+    figure = draw_panels(curves, over if work else unit, measure, _draw_curve, lines=True)
     last = curves.groupby(["series", "panel"], observed=True).tail(1)
     close = measure == ACCURACY and float(last["accuracy"].median()) >= _CLOSE
     for panel in figure.axes:
@@ -264,7 +264,7 @@ def _visits(data: TableData) -> dict[str, float]:
     return visits
 
 
-def _line(axes: Axes, curve: pd.DataFrame, style: Style) -> None:
+def _draw_curve(axes: Axes, curve: pd.DataFrame, style: Style) -> None:
     # Markers of different curves start at different points, so that they do not hide each other.
     every = max(1, len(curve) // 6)
     marks = {"markevery": (len(axes.lines) % every, every), "linewidth": 1.3, "markersize": 3.5}
@@ -314,7 +314,7 @@ def draw_adaptation(data: TableData) -> Section:
     summary = by_curve.agg(epochs=("epoch", "last"), before=("accuracy", "first"), after=("accuracy", "last"))
     ends = summary[["before", "after"]].map(f"{{:.{data.table.decimals}f}}".format)
     measure = "accuracy of novel clients (%)"
-    figure = draw_panels(curves.assign(round=curves["epoch"]), "epoch", measure, _line, lines=True)
+    figure = draw_panels(curves.assign(round=curves["epoch"]), "epoch", measure, _draw_curve, lines=True)
     for panel in figure.axes:
         panel.xaxis.set_major_locator(MaxNLocator(integer=True))
     name_lines(figure)

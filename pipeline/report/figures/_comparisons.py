@@ -61,7 +61,7 @@ def draw_gain(data: TableData) -> Section:
         "clients that gain (%)": by_cell.agg(lambda gain: 100.0 * (gain > 0).mean()).map("{:.1f}".format),
         "clients": by_cell.size().map("{:,}".format),
     }
-    figure = draw_panels(gains, "gain over Local (points)", "density of clients", _density)
+    figure = draw_panels(gains, "gain over Local (points)", "density of clients", _draw_density)
     for panel in figure.axes:
         panel.axvline(0.0, color="#888888", linewidth=0.8)
         panel.set_ylim(bottom=0.0)
@@ -85,7 +85,7 @@ def density(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[n
     return positions, estimate(positions)
 
 
-def _density(axes: Axes, gains: pd.DataFrame, style: Style) -> None:
+def _draw_density(axes: Axes, gains: pd.DataFrame, style: Style) -> None:
     line = {"linewidth": 1.3, "markersize": 3.5, **style}
     if curve := density(gains["gain"].to_numpy()):
         axes.plot(*curve, markevery=(21, 42), **line)
@@ -108,7 +108,7 @@ def draw_noise(data: TableData) -> Section:
     for column, end in ends.items():
         summary[column] = clients[clients["noise"] == end].groupby(axes, observed=True)["accuracy"].mean()
     printed = summary.map(f"{{:.{data.table.decimals}f}}".format).assign(clients=by_cell.size().map("{:,}".format))
-    figure = draw_panels(clients, "noise of the client (std)", ACCURACY, _cloud, {"linestyle": ":"})
+    figure = draw_panels(clients, "noise of the client (std)", ACCURACY, _draw_points, {"linestyle": ":"})
     means, alt = summary["mean"], f"Accuracy against noise, {pluralize(clients['series'].nunique(), 'method')}"
     picture = Picture(figure, f"{alt}: mean accuracies from {means.min():.2f} to {means.max():.2f} percent.")
     lines = clients.sort_values(axes, kind="stable")[[*axes, "run", "client", "noise", "accuracy"]]
@@ -116,7 +116,7 @@ def draw_noise(data: TableData) -> Section:
     return Section(_NOISE + left_out(clients, "noise"), picture, table, lines)
 
 
-def _cloud(axes: Axes, clients: pd.DataFrame, style: Style) -> None:
+def _draw_points(axes: Axes, clients: pd.DataFrame, style: Style) -> None:
     style = {**style, "markersize": 4.0}
     hollow = {"markerfacecolor": "none", "linestyle": "none"}  # so that overlapping points can be seen
     axes.plot(clients["noise"], clients["accuracy"], **{**style, **hollow})
@@ -152,7 +152,7 @@ def draw_protocols(data: TableData) -> Section:
     scores = data.sign * frame["mean"].round(data.table.decimals)
     frame["rank"] = scores.groupby([frame["panel"], frame["protocol"]], observed=True).rank(ascending=False)
     frame = frame.sort_values(["panel", "series", "protocol"])
-    figure = draw_panels(frame, "", "rank", _ranks, lines=True)
+    figure = draw_panels(frame, "", "rank", _draw_rank_curve, lines=True)
     for panel in figure.axes:
         panel.set_xticks(range(len(titles)), titles, rotation=35, ha="right", rotation_mode="anchor")
         panel.yaxis.set_major_locator(MaxNLocator(integer=True))
@@ -167,7 +167,7 @@ def draw_protocols(data: TableData) -> Section:
     return Section(text + left_out(frame, "protocols"), picture, _by_protocol(data, frame, titles), lines)
 
 
-def _ranks(axes: Axes, cells: pd.DataFrame, style: Style) -> None:
+def _draw_rank_curve(axes: Axes, cells: pd.DataFrame, style: Style) -> None:
     axes.plot(cells["protocol"].cat.codes, cells["rank"], linewidth=1.3, **{**style, "markersize": 4})
 
 
@@ -240,10 +240,10 @@ def draw_ranks(data: TableData) -> Section:
     if incomplete := [str(row) for row in pivot.index if row not in complete.index]:
         text += f" Left out, as they lack a number: {', '.join(incomplete)}."
     alt = f"Mean ranks of {pluralize(rows, 'row')}, from {names[0]} to {names[-1]}."
-    return Section(text, Picture(_rank_lines(ranking, order, names), alt), PlainTable.of(printed, data.rows), lines)
+    return Section(text, Picture(_rank_diagram(ranking, order, names), alt), PlainTable.of(printed, data.rows), lines)
 
 
-def _rank_lines(ranking: Ranking, order: list[int], names: list[str]) -> Figure:
+def _rank_diagram(ranking: Ranking, order: list[int], names: list[str]) -> Figure:
     count, groups = len(order), ranking.groups
     figure = Figure(figsize=(6.0, 1.1 + 0.28 * count), layout="constrained")
     axes, styles = figure.subplots(), styles_of(range(count))

@@ -17,9 +17,8 @@ _RESOURCES = (
     " of one local step, forward and backward, per sample. Server: parameters that it holds. Relative: multiply-adds "
     "against FedAvg on the same backbone; with a star, where there is no FedAvg, against the cheapest method."
 )
-_PRINTED = ["model", "stored", "kept", "up", "down", "bytes_up", "bytes_down", "macs", "relative"]
-_HEADS = ["model", "stored", "kept", "sent up", "sent down", "bytes up", "bytes down", "multiply-adds", "relative"]
-_IN_DATA = ["model", "stored", "kept", "bytes_up", "bytes_down", "macs", "server", "relative"]
+_PRINTED = ["model", "stored", "kept", "sent up", "sent down", "bytes_up", "bytes_down", "macs", "relative", "server"]
+_CSV_COLUMNS = ["model", "stored", "kept", "bytes_up", "bytes_down", "macs", "server", "relative"]
 _TUNING = (
     "Values chosen before the runs of the table were trained, by accuracy on validation samples, under other seeds. "
     "Tried: how many combinations, of how many; rounds: of all trials, and how many times the rounds of one run that "
@@ -44,20 +43,21 @@ def draw_resources(data: TableData) -> Section:
     cells = runs.groupby([*axes, "panel"], observed=True)
     costs = cells[[*COSTS]].mean().round()
     costs["stored"] = costs["kept"] + costs["received"]
-    costs["up"], costs["down"] = (costs["bytes_up"] / 4).round(), (costs["bytes_down"] / 4).round()
+    costs["sent up"], costs["sent down"] = (costs["bytes_up"] / 4).round(), (costs["bytes_down"] / 4).round()
     printed = costs.map(lambda count: NO_VALUE if pd.isna(count) else f"{int(count):,}")
     costs["relative"] = costs["macs"] / cells["base"].mean()
     ratios = costs["relative"].map("{:.2f}".format) + cells["star"].first()
     printed["relative"] = ratios.where(costs["relative"].notna(), NO_VALUE)
-    lines = costs[_IN_DATA].astype(dict.fromkeys(_IN_DATA[:-1], "Int64")).reset_index()
-    table = _merged(printed[[*_PRINTED, "server"]].set_axis([*_HEADS, "server"], axis="columns").reset_index(), data)
-    return Section(_RESOURCES, table=table, data=lines[[*axes, *_IN_DATA]])
+    lines = costs[_CSV_COLUMNS].astype(dict.fromkeys(_CSV_COLUMNS[:-1], "Int64")).reset_index()
+    table = _merge_columns(printed[_PRINTED].reset_index(), data)
+    return Section(_RESOURCES, table=table, data=lines[[*axes, *_CSV_COLUMNS]])
 
 
-def _merged(printed: pd.DataFrame, data: TableData) -> PlainTable:
+def _merge_columns(printed: pd.DataFrame, data: TableData) -> PlainTable:
     """Return a table with one line for the columns of a row that have the same costs."""
     rows, count = [axis for axis in data.rows if axis in printed], len(printed["panel"].cat.categories)
-    merged = printed.groupby([*rows, *_HEADS, "server"], observed=True, sort=False)["panel"].agg(list).reset_index()
+    merged = printed.groupby([*rows, *_PRINTED], observed=True, sort=False)["panel"].agg(list).reset_index()
+    merged = merged.rename(columns={"bytes_up": "bytes up", "bytes_down": "bytes down", "macs": "multiply-adds"})
     name, panels = " · ".join(map(axis_title, data.columns)), merged.pop("panel")
     if name in merged:
         name += " (axis)"
@@ -77,7 +77,7 @@ def draw_tuning(data: TableData) -> Section:
     axes, spaces = data.axes(cells), dict[str, dict[str, None]]()
     for selection in cells["selection"]:
         for option, values in selection["space"].items():
-            spaces.setdefault(option, {})[", ".join(map(_word, values))] = None
+            spaces.setdefault(option, {})[", ".join(map(_to_text, values))] = None
     common = {option: next(iter(values)) for option, values in spaces.items() if len(values) == 1}
     lines, trials = [], []
     for selection, rounds in cells[["selection", "rounds"]].itertuples(index=False):
@@ -117,8 +117,8 @@ def _print_chosen(selection: dict[str, Any], option: str, with_space: bool) -> s
     if option not in selection["space"]:
         return ""
     value, values = selection["chosen"][option], selection["space"][option]
-    space = f" of {', '.join(map(_word, values))}" if with_space else ""
-    return f"{_word(value)}{'*' if at_edge(value, values) else ''}{space}"
+    space = f" of {', '.join(map(_to_text, values))}" if with_space else ""
+    return f"{_to_text(value)}{'*' if at_edge(value, values) else ''}{space}"
 
 
 def at_edge(value: Any, values: list[Any]) -> bool:
@@ -127,5 +127,5 @@ def at_edge(value: Any, values: list[Any]) -> bool:
     return numeric and len(values) > 1 and value in (min(values), max(values))
 
 
-def _word(value: Any) -> str:
+def _to_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)

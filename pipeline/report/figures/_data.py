@@ -69,7 +69,7 @@ class TableData:
             lines.append((*cell.key(axes), *values[0], *values[1], cell.n, cell.complete, cell.tied, sign))
         columns = [*(f"axis.{axis}" for axis in axes), *numbers, "n", "complete", "tied", "sign"]
         frame = pd.DataFrame(lines, columns=columns)
-        return self._in_order(frame.astype(dict.fromkeys(numbers, float) | {"complete": bool}), self.results)
+        return self._categorized(frame.astype(dict.fromkeys(numbers, float) | {"complete": bool}), self.results)
 
     def place(self, rows: pd.DataFrame, *, single: bool = False, diverged: bool = False) -> pd.DataFrame:
         """Return rows, which have a column ``run``, once per cell of the run; ``finished`` is the number of finished
@@ -90,7 +90,7 @@ class TableData:
         columns = [*(f"axis.{axis}" for axis in axes), "run", "client", "finished"]
         planned = pd.DataFrame(lines, columns=columns).astype({"run": str, "client": int})
         frame = planned.merge(rows) if single else planned.drop(columns="client").merge(rows, on="run")
-        return self._in_order(frame, results)
+        return self._categorized(frame, results)
 
     @cached_property
     def runs(self) -> pd.DataFrame:
@@ -133,7 +133,7 @@ class TableData:
         chosen = [parse_json(self.results.selections[name]) for name in cells["id"]]
         return cells.assign(selection=chosen, rounds=cells["run"].map(rounds)).drop(columns=["run", "id"])
 
-    def _in_order(self, frame: pd.DataFrame, results: Results) -> pd.DataFrame:
+    def _categorized(self, frame: pd.DataFrame, results: Results) -> pd.DataFrame:
         """Return a frame with its axes as ordered categoricals, and with ``series`` and ``panel``."""
         sides = {"series": (results.table.rows, results.rows), "panel": (results.table.columns, results.columns)}
         for name, (axes, keys) in sides.items():

@@ -40,7 +40,7 @@ def test_columns_of_ranks(tmp_path):
     lacking = {**RANKED, "FedTP": {"hard": [70.0, 75.0], "easy": [50.0, None]}}
     for at, (seeds, easy, of_last) in enumerate(((RANKED, 3, 2.5), (lacking, None, None))):
         root = tmp_path / str(at)
-        each, mean = results_of(by_seed(root, seeds, **OVER), root).derived
+        each, mean = results_of(by_seed(root, seeds, **OVER), root).rank_columns
         assert [[each.values.get((row, at)) for row in rows] for at in (0, 1)] == [[2, 2, 2], [1.5, 1.5, easy]]
         assert [mean.values.get((row, 0)) for row in rows] == [1.75, 1.75, of_last]
     lines, tex, page = pages(by_seed(tmp_path, RANKED, **OVER), tmp_path)
