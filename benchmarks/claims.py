@@ -72,7 +72,7 @@ def judge(accuracies: Accuracies, settings: int = 1, **claim: Any) -> Judgement:
     )
     empty = pd.DataFrame(columns=["run", "client", "round", "accuracy"])
     frame = Frame(pd.DataFrame(runs).assign(figure=None), pd.DataFrame(values).assign(std=None), *[empty] * 4)
-    (judgement,) = judge_claims(Results.of(table, frame))
+    (judgement,) = judge_claims(Results.from_frame(table, frame))
     return judgement
 
 

@@ -19,7 +19,7 @@ from pflcore.datasets import DATASETS, stand_in, stand_in_counts
 from pflcore.errors import UserError
 from pflcore.partitions import PARTITIONS, partition
 from pipeline.browse import given_options, plain_table
-from pipeline.report.formats import legible
+from pipeline.report.formats import printable_name
 from pipeline.spec.catalog import Catalog, Invalid
 from pipeline.spec.resolve import resolve
 from pipeline.spec.run import Run, describe_component, options
@@ -98,7 +98,7 @@ class Drawing:
         console.print(_picture(samples, self.assignment, measures))
         width = -(-samples.classes // _MAX_COLUMNS)
         each = "a class" if width == 1 else f"{width} classes"
-        ends = " to ".join(escape(legible(samples.class_names[end])) for end in (0, -1))
+        ends = " to ".join(escape(printable_name(samples.class_names[end])) for end in (0, -1))
         console.print(f"[dim]a column is {each}, from {ends}[/]")
         numbers = ("smallest", "median", "mean", "largest")
         figures = plain_table("over clients", *numbers, right=numbers)

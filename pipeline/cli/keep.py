@@ -23,11 +23,12 @@ def keep(specs: Kept) -> None:
 
     workspace, some = Workspace.find(), 0
     for spec in named_specs(workspace, specs):
-        kept = keep(workspace, spec)
-        some += len(kept.runs) + kept.before
-        where = f" in {os.path.relpath(kept.file)}" if kept.file else ""
-        print(f"{spec}: {len(kept.runs)} runs kept{where}" + (f", {kept.before} were before" if kept.before else ""))
-        for reason, count in kept.left.items():
+        result = keep(workspace, spec)
+        some += len(result.added) + result.already_kept
+        where = f" in {os.path.relpath(result.file)}" if result.file else ""
+        before = f", {result.already_kept} were before" if result.already_kept else ""
+        print(f"{spec}: {len(result.added)} runs kept{where}{before}")
+        for reason, count in result.skipped.items():
             print(f"{count} left out: they {reason}")
     if not some:
         raise UserError("nothing is kept; `pfl run` the spec first")
@@ -45,12 +46,12 @@ def drop(specs: Kept) -> None:
 
 def list_() -> None:
     """List kept results: when they were obtained, and whether specs still use them and the code is unchanged."""
-    from pipeline.results.keep import CURRENT, lines
+    from pipeline.results.keep import CURRENT, list_entries
 
     workspace = Workspace.find()
     compilation = compile_workspace(workspace, all_specs(workspace), (), ledger=False)
     warn_of_skipped(compilation)
-    kept = lines(Ledger(workspace.root), compilation)
+    kept = list_entries(Ledger(workspace.root), compilation)
     print_table(kept[0] if kept else (), ("accuracy", "seconds"), (tuple(line.values()) for line in kept))
     current = sum(line["state"] == CURRENT for line in kept)
     print(f"{len(kept)} kept results, {current} of them current; all specs together have {len(compilation.runs)} runs")
@@ -58,9 +59,9 @@ def list_() -> None:
 
 def show(run: Annotated[str, typer.Argument(help="The id of a run.")]) -> None:
     """Show a kept result: settings, versions of the code, machine, and accuracy and loss per round."""
-    from pipeline.results.keep import curve_of, find
+    from pipeline.results.keep import curve_of, find_entry
 
-    entry = find(Ledger(Workspace.find().root), run)
+    entry = find_entry(Ledger(Workspace.find().root), run)
     seconds = None if entry.seconds is None else f"{entry.seconds:,.1f}"
     print(to_yaml({"run": entry.run.id, "obtained": entry.obtained, "seconds": seconds}), end="")
     print(to_yaml({"made_by": entry.made_by, "facts": entry.facts, "settings": entry.run.record}), end="")
@@ -93,8 +94,8 @@ def verify(
         raise UserError(f"{spec}: a folder of specs; verify one of them")
     comparisons = verify(workspace, name, cells, cell or [])
     for one in comparisons:
-        print(f"{one.cell}: kept {one.kept:.2f}, again {one.again:.2f}: {one.verdict} ({one.run})")
-    bad = sum(not one.good for one in comparisons)
+        print(f"{one.cell}: kept {one.kept:.2f}, again {one.repeated:.2f}: {one.verdict} ({one.run})")
+    bad = sum(not one.agrees for one in comparisons)
     means = "accuracies are means over a run's window, or its last ten measurements if these are more"
     print(f"{len(comparisons) - bad} of {len(comparisons)} runs verified; {means}", flush=True)
     if bad:

@@ -203,9 +203,9 @@ def report(
     """Write a page per paper and an index of all papers, from the results so far."""
     from pipeline.papers.pages import Papers
 
-    papers = Papers.compiled(Workspace.find(profile=profile))
+    papers = Papers.compile(Workspace.find(profile=profile))
     warn_of_skipped(papers.compilation)
-    chosen = papers.chosen(names or [])
+    chosen = papers.select(names or [])
     made = papers.write(chosen)
     for name in chosen:
         print(f"{os.path.relpath(papers.page(name))}{'' if name in made else ' (up to date)'}")

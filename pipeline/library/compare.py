@@ -15,7 +15,7 @@ from pipeline.library.found import Found
 from pipeline.library.study import Study, labels_of
 from pipeline.report.cells import DIFFERS
 from pipeline.report.frame import Value
-from pipeline.report.printed import NO_VALUE, format_value, signed
+from pipeline.report.printed import NO_VALUE, format_difference, format_value
 from pipeline.report.statistics import significant
 from pipeline.spec.metrics import PERCENT, Quantity
 from pipeline.spec.table import ResolvedTable
@@ -127,4 +127,4 @@ def _pair(labels: str, one: Row, other: Row, beyond: bool | None, decimals: int,
     if len(shared) > 1 and ours.keys() != theirs.keys():
         difference = statistics.fmean(theirs[seed] - ours[seed] for seed in sorted(shared))
         note = f" ({len(shared)} shared seeds)"
-    return CellPair(labels, first, second, signed(difference, decimals, unit) + note, verdict)
+    return CellPair(labels, first, second, format_difference(difference, decimals, unit) + note, verdict)

@@ -21,7 +21,7 @@ from pipeline.compile.compiler import compile_workspace
 from pipeline.dvc.program import Recorded
 from pipeline.ledger import Ledger
 from pipeline.report.collect import collect_frame
-from pipeline.report.frame import places_of
+from pipeline.report.frame import run_labels
 from pipeline.report.table import Results
 from pipeline.spec.run import Run
 from pipeline.spec.selection import named, read_selection
@@ -76,7 +76,7 @@ class Found:
         ledger, made_by = Ledger(self.workspace.root), self.compilation.made_by
         entries = {run.id: entry for run in runs if (entry := ledger.find(run, made_by[run.id]))}
         frame = collect_frame(self.table, self.compilation.every_run, self.workspace.root, entries)
-        return Results.of(self.table, frame).to_arrow(), states[MISSING]
+        return Results.from_frame(self.table, frame).to_arrow(), states[MISSING]
 
     @property
     def command(self) -> str:
@@ -119,7 +119,7 @@ class Found:
         """Return the run of a cell by its labels, and by its seed if it has several. Raises :class:`UserError`."""
         cells: dict[str, list[Run]] = {}
         for run in self.runs:
-            for place in places_of(self.table, run.id):
+            for place in run_labels(self.table, run.id):
                 words = ", ".join(label for axis, label in place.items() if axis != "seed")
                 cells.setdefault(words, []).append(run)
         if labels not in cells:

@@ -19,7 +19,7 @@ from pflcore.engine.trained import ClientModel, Trained
 from pflcore.errors import UserError
 from pipeline.library.found import KEPT, MISSING, STALE, TRAINED, Found, find_run
 from pipeline.library.models import trained
-from pipeline.report.frame import joined_runs, places_of, tidy
+from pipeline.report.frame import concat_runs, run_labels, tidy_rounds
 from pipeline.spec.run import Run
 from pipeline.spec.specs import find_specs
 from pipeline.workspace import PAPER, Workspace, report_path
@@ -47,7 +47,7 @@ def _in_short(found: Found, run: Run) -> list[dict[str, Any]]:
     # An axis may have the name of a column, as `method` often has; then the column has the table's label.
     return [
         {**labels, **{name: row[name] for name in row if name not in labels}}
-        for labels in places_of(found.table, run.id)
+        for labels in run_labels(found.table, run.id)
     ]
 
 
@@ -100,7 +100,7 @@ class Study:
         if left:
             words = ", ".join(f"{count} {state}" for state, count in left.items())
             _warn(found, f"{found.spec}: {words} of {len(states)} runs are left out")
-        return joined_runs(tidy(found.table, run.id, run.seed, *found.rounds(run)) for run in usable)
+        return concat_runs(tidy_rounds(found.table, run.id, run.seed, *found.rounds(run)) for run in usable)
 
     def table(self, spec: str) -> pd.DataFrame:
         """Return ``table.parquet`` of the spec's report: a row per cell, with labels, published and obtained values,

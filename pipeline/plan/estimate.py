@@ -197,10 +197,10 @@ def _sizes(run: Run, workspace: Workspace) -> Iterator[tuple[str, int]]:
         size = sum(path.stat().st_size for _, path in files_below(folder))
     yield plain.data_id, size
     if run.features:
-        from pipeline.report.counting import blank  # with torch, as it builds the encoder
+        from pipeline.report.counting import placeholder_data  # with torch, as it builds the encoder
 
         with suppress(UserError):  # which `pfl validate` reports
-            if data := blank(run):
+            if data := placeholder_data(run):
                 yield run.data_id, sum(_samples(run)) * 4 * math.prod(data.shape)
 
 

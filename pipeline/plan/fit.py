@@ -87,10 +87,10 @@ def build(run: Run) -> None:
     from pflcore.conditions import CONDITIONS
     from pflcore.engine.run import RunState
     from pflcore.methods import METHODS
-    from pipeline.report.counting import blank
+    from pipeline.report.counting import placeholder_data
 
     for device in ("meta", "cpu"):
-        data = blank(run, torch.device(device))
+        data = placeholder_data(run, torch.device(device))
         if data is None:  # only the data tell how large images are and how many classes there are
             return
         if run.record["partition"].get("validation_share"):

@@ -11,13 +11,13 @@ from typing import NamedTuple
 from pipeline.report.cells import Cell, Key
 from pipeline.report.claims import CLAIM_VERDICTS, Judgement
 from pipeline.report.printed import MINUS
-from pipeline.report.statistics import BEYOND, FEWEST_SEEDS, NO_VERDICT, WITHIN
+from pipeline.report.statistics import BEYOND, MIN_SEEDS, NO_VERDICT, WITHIN
 from pipeline.report.table import Results
 
 WITHIN_POINTS = (1.0, 2.5, 5.0)
 """Distances in percentage points; the report counts obtained values within each distance of the published one."""
 AGREEMENT_LEGEND = (
-    f"Against the published values: distances are in percentage points; verdicts are on cells with {FEWEST_SEEDS} "
+    f"Against the published values: distances are in percentage points; verdicts are on cells with {MIN_SEEDS} "
     "seeds of ours or more, not all equal; order of rows: rank correlations of the obtained with the published values "
     "of a column, Spearman / Kendall (τ-b); comparisons are those that claims make, as far as cells are obtained."
 )
@@ -38,7 +38,7 @@ class Agreement:
     """The agreement of obtained with published values, for one table or several.
 
     Attributes:
-        published: How many accuracies are published.
+        published: Number of published accuracies.
         differences: Obtained minus published accuracy per cell with both, in points; `verdicts` counts their verdicts.
         claims: Counts: ``stated`` claims; ``compared``: claims with obtained values to compare; ``agree``: claims that
             all such comparisons agree with, ignoring chance; ``comparisons``; ``agreeing``: comparisons that agree.
@@ -53,11 +53,13 @@ class Agreement:
     decided: Counter[str] = field(default_factory=Counter)
 
     @classmethod
-    def of(cls, results: Results, judgements: Sequence[Judgement]) -> Agreement:
+    def from_results(cls, results: Results, judgements: Sequence[Judgement]) -> Agreement:
         """Return the agreement of one table."""
         cells, claims = compared_cells(results), Counter(stated=len(judgements))
-        for agree, pairs in (judgement.so_far for judgement in judgements):
-            claims.update(compared=pairs > 0, agree=agree == pairs > 0, comparisons=pairs, agreeing=agree)
+        for judgement in judgements:
+            if judgement.comparable:
+                agree = judgement.agreeing == judgement.comparable
+                claims.update(compared=1, agree=agree, comparisons=judgement.comparable, agreeing=judgement.agreeing)
         return cls(
             results.table.published_accuracies,
             [round(cell.difference, 6) for cell in cells if cell.difference is not None],
@@ -68,49 +70,49 @@ class Agreement:
         )
 
     @classmethod
-    def total(cls, several: Iterable[Agreement], published: int) -> Agreement:
-        """Return the agreement of several tables; `published` is how many different accuracies they publish."""
+    def total(cls, agreements: Iterable[Agreement], published: int) -> Agreement:
+        """Return the agreement of several tables, which publish this number of different accuracies."""
         total = cls(published)
-        for one in several:
-            total.differences.extend(one.differences)
-            total.orders.extend(one.orders)
-            for name in ("verdicts", "claims", "decided"):
-                getattr(total, name).update(getattr(one, name))
+        for agreement in agreements:
+            total.differences.extend(agreement.differences)
+            total.orders.extend(agreement.orders)
+            total.verdicts.update(agreement.verdicts)
+            total.claims.update(agreement.claims)
+            total.decided.update(agreement.decided)
         return total
 
     def numbers(self) -> list[tuple[str, str]]:
         """Return names and values to print: distances, verdicts, rank correlations and claims, as far as they exist."""
-        found, claims = dict[str, str](), self.claims
+        numbers, claims = dict[str, str](), self.claims
         if self.published:
-            found = {"published accuracies": f"{self.published:,}", "obtained": f"{len(self.differences)}"}
+            numbers = {"published accuracies": f"{self.published:,}", "obtained": f"{len(self.differences)}"}
         if self.differences:
             counts = zip(count_within(self.differences), WITHIN_POINTS, strict=True)
             distances = ", ".join(f"{count} within {points:g}" for count, points in counts)
-            found["distance in points"] = f"{distances}; median {statistics.median(map(abs, self.differences)):.2f}"
+            numbers["distance in points"] = f"{distances}; median {statistics.median(map(abs, self.differences)):.2f}"
             others = len(self.differences) - self.verdicts.total()
-            verdicts = {**{name: self.verdicts[name] for name in (WITHIN, BEYOND)}, "without a verdict": others}
-            found["verdicts"] = ", ".join(f"{count} {name}" for name, count in verdicts.items() if count)
+            verdicts = {WITHIN: self.verdicts[WITHIN], BEYOND: self.verdicts[BEYOND], "without a verdict": others}
+            numbers["verdicts"] = ", ".join(f"{count} {name}" for name, count in verdicts.items() if count)
         if self.orders:
-            several = len({order.table for order in self.orders}) > 1
-            found["order of rows"] = "; ".join(
-                f"{f'{table}: ' if several else ''}{f'{column}: ' if column else ''}"
-                + f"{spearman:.2f} / {kendall:.2f} of {rows} rows".replace("-", MINUS)
-                for table, column, rows, spearman, kendall in self.orders
-            )
+            tables, texts = {order.table for order in self.orders}, []
+            for table, column, rows, spearman, kendall in self.orders:
+                correlations = f"{spearman:.2f} / {kendall:.2f} of {rows} rows".replace("-", MINUS)
+                texts.append(": ".join(filter(None, (table if len(tables) > 1 else "", column, correlations))))
+            numbers["order of rows"] = "; ".join(texts)
         if claims["compared"]:
-            found["claims"] = (
+            numbers["claims"] = (
                 f"{claims['compared']} of {claims['stated']} can be compared, in {claims['agree']} every comparison "
                 f"agrees in direction; {claims['agreeing']} of {claims['comparisons']} comparisons do"
             )
-            decided = ", ".join(f"{self.decided[one]} {one}" for one in CLAIM_VERDICTS if self.decided[one])
-            found[f"claims with {FEWEST_SEEDS} seeds or more"] = decided or "none"
-        return list(found.items())
+            decided = [f"{self.decided[verdict]} {verdict}" for verdict in CLAIM_VERDICTS if self.decided[verdict]]
+            numbers[f"claims with {MIN_SEEDS} seeds or more"] = ", ".join(decided) or "none"
+        return list(numbers.items())
 
 
 def compared_cells(results: Results) -> list[Cell]:
-    """Return the cells with a published and an obtained accuracy, in the table's order; none of a trial."""
+    """Return the cells whose obtained and published accuracy can be compared, in the table's order."""
     cells = results.cells if results.table.of_accuracies else []
-    return [cell for cell in cells if cell.is_compared and cell.quantity is None]
+    return [cell for cell in cells if cell.is_comparable and cell.quantity is None]
 
 
 def count_within(differences: Iterable[float]) -> list[int]:
@@ -120,17 +122,18 @@ def count_within(differences: Iterable[float]) -> list[int]:
 
 
 def _orders(results: Results, cells: Iterable[Cell]) -> list[Order]:
-    """Return the correlations of each column with three compared rows or more and several values on both sides."""
+    """Return the correlations of each column with at least three compared rows and two values on either side."""
     columns, table = defaultdict[Key, list[tuple[float, float]]](list), results.table
     for cell in cells:
         assert cell.published and cell.obtained
         columns[cell.key(table.columns)].append((cell.published.mean, cell.obtained.mean))
     orders, name = list[Order](), (table.paper.table if table.paper else "") or table.spec
     for column, pairs in columns.items():
-        if len(pairs) >= 3 and all(len(set(side)) > 1 for side in zip(*pairs, strict=True)):
+        published, obtained = zip(*pairs, strict=True)
+        if len(pairs) >= 3 and len(set(published)) > 1 and len(set(obtained)) > 1:
             from scipy import stats  # importing it takes longer than writing most reports
 
-            spearman, kendall = (test(*zip(*pairs, strict=True)) for test in (stats.spearmanr, stats.kendalltau))
-            numbers = float(spearman.statistic), float(kendall.statistic)
-            orders.append(Order(name, results.column_title(column), len(pairs), *numbers))
+            spearman = float(stats.spearmanr(published, obtained).statistic)
+            kendall = float(stats.kendalltau(published, obtained).statistic)
+            orders.append(Order(name, results.column_title(column), len(pairs), spearman, kendall))
     return orders

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from pflcore.settings import METRICS
-from pipeline.report.frame import LAST_TEN, Frame, Measured, Value
-from pipeline.report.statistics import BEYOND, NO_VERDICT, WITHIN, beside_published, significant
+from pipeline.report.frame import LAST_TEN, Frame, RunResult, Value
+from pipeline.report.statistics import BEYOND, NO_VERDICT, WITHIN, noise_verdict, significant
 from pipeline.spec.metrics import BACKBONE, PERCENT, SCORED, Quantity, QuantityKind
 from pipeline.spec.table import Published, ResolvedTable, TableCell
 
@@ -18,14 +18,13 @@ Key = tuple[str, ...]
 ACCURACY, PRECISION = "accuracy (%)", "mAP (%)"
 """Headings of columns and labels of axes: for accuracies, and for mean average precisions."""
 MATCH, DIFFERS = "match", "differs"
-"""Verdicts on a quantity: obtained and published value differ by less than one in the last printed digit, which may be
-rounded or cut off; or by more."""
+"""Verdicts on a quantity: whether obtained and published value differ by less than one in the last printed digit."""
 TRIAL, MISSING, DIVERGED, ABSENT, UNPUBLISHED = "trial", "missing", "diverged", "absent", "no published value"
 MISPRINTED, NO_GLOBAL, NOT_REACHED, OF_ZERO = "misprint", "no global model", "not reached", "percent of 0"
-_OF_RUNS = TRIAL, MISSING, DIVERGED, ABSENT, UNPUBLISHED, MISPRINTED, NO_GLOBAL, NOT_REACHED, OF_ZERO
+_RUN_VERDICTS = TRIAL, MISSING, DIVERGED, ABSENT, UNPUBLISHED, MISPRINTED, NO_GLOBAL, NOT_REACHED, OF_ZERO
 WITHOUT_VALUE = (DIVERGED, NO_GLOBAL, NOT_REACHED, OF_ZERO)
 """Verdicts that a cell shows in place of a value."""
-VERDICTS = (WITHIN, BEYOND, NO_VERDICT, MATCH, DIFFERS, *_OF_RUNS)
+VERDICTS = (WITHIN, BEYOND, NO_VERDICT, MATCH, DIFFERS, *_RUN_VERDICTS)
 SMOKE = "smoke"
 """The profile whose numbers mean nothing, so no obtained value is marked as the best."""
 
@@ -38,10 +37,11 @@ class Cell:
         runs: Ids, one per combination of the averaged axes; empty if no run is planned. `n` of these runs have a value.
         noise: How far obtained and published value may differ by chance; None if no verdict depends on it.
         last: The value after the last round, if `obtained` is the mean of the last ten measurements; else None.
-        by_seed: The mean under each seed of which all runs have a value. The cell is `uneven` if of a seed only some
-            have one: its mean is then over unlike runs, so it is neither the best nor judged.
+        by_seed: The mean under each seed of which all runs have a value. If only some runs of a seed have one, the cell
+            is `uneven`, and is neither the best nor judged.
         tied: Whether seeds cannot distinguish it from the best of its column; None for the best, and for too few seeds.
         misprint: The printed text, if the paper's value is a misprint; `published` is None then.
+        heading: Heading of a column of such cells, for example :data:`ACCURACY`.
         explained: Why obtained and published value differ, if that is known; else "".
     """
 
@@ -63,18 +63,18 @@ class Cell:
     tied: bool | None = None
     quantity: Quantity | None = None
     misprint: str = ""
-    figure: str = ACCURACY
+    heading: str = ACCURACY
     explained: str = ""
 
     @property
-    def known(self) -> QuantityKind | None:
-        """The kind of quantity; None for an accuracy or another metric of predictions."""
+    def kind(self) -> QuantityKind | None:
+        """The kind of quantity; None for accuracies and other metrics of predictions."""
         return self.quantity.known if self.quantity else None
 
     @property
     def counted(self) -> bool:
-        """Whether it shows a count, which is the same for every seed."""
-        return bool(self.known and self.known.source == "plan")
+        """Whether it shows a count, which does not depend on the seed."""
+        return bool(self.kind and self.kind.source == "plan")
 
     @property
     def difference(self) -> float | None:
@@ -82,8 +82,8 @@ class Cell:
         return self.obtained.mean - self.published.mean if self.obtained and self.published else None
 
     @property
-    def is_compared(self) -> bool:
-        """Whether the cell can be compared with its published value: both exist, and it is neither trial nor uneven."""
+    def is_comparable(self) -> bool:
+        """Whether obtained and published value can be compared."""
         return self.difference is not None and self.verdict != TRIAL and not self.uneven
 
     @property
@@ -97,38 +97,39 @@ class Cell:
 
 
 def collect_cells(table: ResolvedTable, frame: Frame) -> list[Cell]:
-    """Return the cells of a table in the table's order. A cell's value leaves out runs without a figure. One diverged
-    run makes the cell diverged, and one that never reaches the accuracy of ``rounds_to`` makes the cell not reached,
-    because a mean over the other runs alone would be too good."""
-    cells = [_cell(table, planned, [frame.measured[run] for run in planned.runs]) for planned in table.cells]
-    found = {frozenset(cell.labels.items()): cell.obtained for cell in cells}
+    """Return the cells of a table in the table's order. A cell's value is over the runs that have one. One diverged run
+    makes the cell diverged, and one that never reaches the accuracy of ``rounds_to`` makes the cell not reached,
+    because the mean over the other runs would be too good."""
+    cells = [_cell(table, planned, [frame.run_results[run] for run in planned.runs]) for planned in table.cells]
+    values = {frozenset(cell.labels.items()): cell.obtained for cell in cells}
     for cell, planned in zip(cells, table.cells, strict=True):
         if cell.quantity and cell.quantity.relative:
-            _to_percent(cell, cell.quantity, _reference(cell, cell.quantity, found, frame))
+            _to_percent(cell, cell.quantity, _base(cell, cell.quantity, values, frame))
         _judge(cell, planned, table.profile)
     _mark_best(table, cells)
     return cells
 
 
-def _reference(
-    cell: Cell, quantity: Quantity, found: Mapping[frozenset[tuple[str, str]], Value | None], frame: Frame
+def _base(
+    cell: Cell, quantity: Quantity, values: Mapping[frozenset[tuple[str, str]], Value | None], frame: Frame
 ) -> Value | None:
     """Return the base value of a percentage: another row of the table, or the backbone without the method."""
     if quantity.row:
-        return found.get(frozenset({**cell.labels, **quantity.row}.items()))
-    backbones = (frame.measured[run].values.get(BACKBONE) for run in cell.runs)
-    return next((value for value in backbones if value), None)
+        return values.get(frozenset({**cell.labels, **quantity.row}.items()))
+    backbones = (frame.run_results[run].values().get(BACKBONE) for run in cell.runs)
+    return next(filter(None, backbones), None)
 
 
-def _to_percent(cell: Cell, quantity: Quantity, whole: Value | None) -> None:
-    """Replace the obtained value by its percentage of `whole`, or by how many percent it exceeds `whole`."""
+def _to_percent(cell: Cell, quantity: Quantity, base: Value | None) -> None:
+    """Replace the obtained value by its percentage of the base, or by how many percent it exceeds the base."""
     cell.by_seed = {}
-    if not cell.obtained or not whole or not whole.mean:
-        cell.verdict = OF_ZERO if cell.obtained and whole else cell.verdict
-        cell.obtained = None
+    if cell.obtained and base and base.mean:
+        percent = 100.0 * cell.obtained.mean / base.mean
+        cell.obtained = Value(percent - 100.0 if quantity.added_to else percent)
         return
-    percent = 100.0 * cell.obtained.mean / whole.mean
-    cell.obtained = Value(percent - 100.0 if quantity.added_to else percent)
+    if cell.obtained and base:
+        cell.verdict = OF_ZERO
+    cell.obtained = None
 
 
 def _judge(cell: Cell, planned: TableCell, profile: str) -> None:
@@ -143,75 +144,73 @@ def _judge(cell: Cell, planned: TableCell, profile: str) -> None:
         cell.verdict = TRIAL
     elif cell.published is None or cell.difference is None:
         cell.verdict = MISPRINTED if cell.misprint else UNPUBLISHED
-    elif cell.known and planned.published and _matches(cell.obtained, planned.published):
+    elif cell.kind and planned.published and _matches(cell.obtained, planned.published):
         cell.verdict = MATCH
     elif cell.counted:  # counts do not depend on chance
         cell.verdict = DIFFERS
     else:
         seeds = [] if cell.uneven else list(cell.by_seed.values())
-        cell.verdict, cell.noise = beside_published(seeds, cell.published.mean, cell.published.std)
+        cell.verdict, cell.noise = noise_verdict(seeds, cell.published.mean, cell.published.std)
 
 
 def _matches(obtained: Value, published: Published) -> bool:
-    """Return whether two quantities are equal or differ by less than one unit of the last printed digit. A bound like
-    ``< 0.01`` is matched by everything below it."""
+    """Return whether two quantities are equal or differ by less than one unit of the last printed digit, which may be
+    rounded or cut off. A bound like ``< 0.01`` is matched by everything below it."""
     difference = obtained.mean - (published.mean or 0.0)
     if published.printed.startswith("<"):
         return difference < 0
     return difference == 0 or round(abs(difference), 9) < published.step
 
 
-def _cell(table: ResolvedTable, planned: TableCell, runs: list[Measured]) -> Cell:
-    """Return a cell whose verdict is still "", except if a run diverged or never reached an accuracy, or if the runs
-    have no global model."""
+def _cell(table: ResolvedTable, planned: TableCell, runs: list[RunResult]) -> Cell:
+    """Return a cell; its verdict is "" unless it has a verdict of :data:`WITHOUT_VALUE` already."""
     quantity, printed = planned.quantity, planned.published
     unit, metric = (quantity.unit, quantity.key) if quantity else (PERCENT, table.metric)
-    diverged = any(run.diverged for run in runs)
-    of_curve = bool(quantity and quantity.known and quantity.known.source == "curve")
-    unreached = of_curve and any(run.made and metric not in run.values_of(planned.client) for run in runs)
-    known = [(run.resolved.seed, run.values_of(planned.client)) for run in runs if not (diverged or unreached)]
-    known = [(seed, values) for seed, values in known if metric in values]
-    means, by_seed = [values[metric].mean for _, values in known], defaultdict[int, list[float]](list)
-    for (seed, _), mean in zip(known, means, strict=True):
-        by_seed[seed].append(mean)
-    asked = Counter(run.resolved.seed for run in runs)
-    whole = {seed: statistics.fmean(several) for seed, several in by_seed.items() if len(several) == asked[seed]}
+    diverged, unreached = any(run.diverged for run in runs), False
+    if quantity and quantity.known and quantity.known.source == "curve":
+        unreached = any(run.finished and metric not in run.values(planned.client) for run in runs)
+    measured = [] if diverged or unreached else [run for run in runs if metric in run.values(planned.client)]
+    obtained, by_seed = [run.values(planned.client)[metric] for run in measured], defaultdict[int, list[float]](list)
+    for run, value in zip(measured, obtained, strict=True):
+        by_seed[run.resolved.seed].append(value.mean)
+    runs_per_seed = Counter(run.resolved.seed for run in runs)
+    complete = {seed: statistics.fmean(means) for seed, means in by_seed.items() if len(means) == runs_per_seed[seed]}
     verdict = ""
     if diverged:
         verdict = DIVERGED
     elif unreached:
         verdict = NOT_REACHED
-    elif quantity and quantity.view.model == "global" and _lacks(runs, quantity):
-        verdict = NO_GLOBAL
-    heading = METRICS.get(SCORED.get(metric.split(" ")[0], ""), ACCURACY)
-    heading = quantity.heading if quantity and quantity.known else heading
+    elif quantity and quantity.view.model == "global" and runs and all(run.values() for run in runs):
+        final = f"final {quantity.view.words}"
+        verdict = "" if any(final in run.values() for run in runs) else NO_GLOBAL
+    if any("figure" in run.facts for run in runs):
+        heading = PRECISION
+    elif quantity and quantity.known:
+        heading = quantity.heading
+    else:
+        heading = METRICS.get(SCORED.get(metric.split(" ")[0], ""), ACCURACY)
+    last = [run.values(planned.client)["final"] for run in measured] if metric == LAST_TEN else []
     cell = Cell(
         labels=planned.labels,
         runs=tuple(planned.runs),
-        obtained=_average([values[metric] for _, values in known], len(runs), unit),
-        n=len(known),
+        obtained=_average(obtained, len(runs), unit),
+        n=len(measured),
         verdict=verdict,
-        last=_average([values["final"] for _, values in known], 0, unit) if metric == LAST_TEN else None,
+        last=_average(last, 0, unit),
         client=planned.client,
-        by_seed=whole,
-        uneven=len(whole) < len(by_seed),
+        by_seed=complete,
+        uneven=len(complete) < len(by_seed),
         quantity=quantity,
-        figure=PRECISION if any("figure" in run.facts for run in runs) else heading,
+        heading=heading,
     )
-    if cell.counted and len({*means}) == 1:  # a count is the same for every seed
-        cell.obtained = Value(means[0], unit=unit)
+    if cell.counted and len({value.mean for value in obtained}) == 1:
+        cell.obtained = Value(obtained[0].mean, unit=unit)
     if printed:
-        text = printed.printed
-        cell.published = Value(printed.mean, printed.std, unit=unit, printed=text) if printed.mean is not None else None
-        cell.misprint = text if printed.misprint else ""
+        if printed.mean is not None:
+            cell.published = Value(printed.mean, printed.std, unit=unit, printed=printed.printed)
+        cell.misprint = printed.printed if printed.misprint else ""
         cell.quoted, cell.note, cell.explained = printed.quoted, printed.note, printed.explained
     return cell
-
-
-def _lacks(runs: list[Measured], quantity: Quantity) -> bool:
-    """Return whether all runs are measured and none has the model of a quantity."""
-    measured = bool(runs) and all(run.values for run in runs)
-    return measured and not any(f"final {quantity.view.words}" in run.values for run in runs)
 
 
 def _average(values: list[Value], planned: int, unit: str) -> Value | None:
@@ -223,33 +222,32 @@ def _average(values: list[Value], planned: int, unit: str) -> Value | None:
 
 
 def _mark_best(table: ResolvedTable, cells: list[Cell]) -> None:
-    """Mark the best of each column and metric, all that are equal as printed, and those tied with the best obtained."""
+    """Mark the best cells of each column and metric (several if equal as printed) and those tied with the best."""
     columns = defaultdict[tuple[Key, str], list[Cell]](list)
     for cell in cells:
-        if not cell.known:
+        if not cell.kind:
             columns[cell.key(table.columns), table.metric_of(cell.quantity)].append(cell)
     for column in columns.values():
         sign = 1.0 if table.lower(column[0].quantity) else -1.0
-        printed = {at: sign * cell.published.mean for at, cell in enumerate(column) if cell.published}
-        for at in _least(printed, table.decimals):
-            column[at].best_published = True
-        scores = {at: sign * cell.obtained.mean for at, cell in enumerate(column) if cell.obtained and not cell.uneven}
+        printed = [(sign * cell.published.mean, cell) for cell in column if cell.published]
+        for cell in _lowest(printed, table.decimals):
+            cell.best_published = True
+        scores = [(sign * cell.obtained.mean, cell) for cell in column if cell.obtained and not cell.uneven]
         if scores and table.profile != SMOKE:
-            best, *others = sorted(scores, key=lambda at: (scores[at], at))
-            ties = tied_with(column[best], [column[at] for at in others])
-            for at, tied in zip(others, ties, strict=True):
-                column[at].tied = tied
-            for at in _least(scores, table.decimals):
-                column[at].best_obtained, column[at].tied = True, None
+            best, *others = (cell for _, cell in sorted(scores, key=lambda score: score[0]))
+            for cell, tied in zip(others, ties_with(best, others), strict=True):
+                cell.tied = tied
+            for cell in _lowest(scores, table.decimals):
+                cell.best_obtained, cell.tied = True, None
 
 
-def _least(scores: dict[int, float], decimals: int) -> list[int]:
-    rounded = {at: round(score, decimals) for at, score in scores.items()}
-    return [at for at, score in rounded.items() if score == min(rounded.values())]
+def _lowest(scores: list[tuple[float, Cell]], decimals: int) -> list[Cell]:
+    rounded = [round(score, decimals) for score, _ in scores]
+    return [cell for score, (_, cell) in zip(rounded, scores, strict=True) if score == min(rounded)]
 
 
-def tied_with(one: Cell, others: Iterable[Cell], beside: Iterable[Cell] = ()) -> list[bool | None]:
-    """Return for each other cell whether seeds cannot distinguish it from `one`; None without two shared seeds. Cells
-    `beside` are of the same column; differences from them help to estimate the spread of differences."""
-    found = significant(*([(one.by_seed, other.by_seed) for other in cells] for cells in (others, beside)))
-    return [None if differs is None else not differs for differs in found]
+def ties_with(best: Cell, others: Iterable[Cell], references: Iterable[Cell] = ()) -> list[bool | None]:
+    """Return for each other cell whether seeds cannot distinguish it from `best`; None without two shared seeds. Cells
+    `references` of the same column help to estimate the variance of differences."""
+    pairs, reference_pairs = ([(best.by_seed, cell.by_seed) for cell in cells] for cells in (others, references))
+    return [None if differs is None else not differs for differs in significant(pairs, reference_pairs)]

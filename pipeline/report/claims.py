@@ -1,9 +1,9 @@
 """Checks of a paper's claims: does a claim hold on the obtained values, and does it hold on the published ones?
 
-Randomness is derived from the seed, so two methods under one seed have the same partition, the same initial weights and
-the same order of batches. Most of a seed's effect is the same on both, and their difference is free of it. The sample
-is the seeds, whatever the table averages over: the runs of a cell under one seed give one number, and so do cells that
-a claim combines `over` axes. Of published values only their ± is known; a value without one is exact.
+Two methods under one seed have the same partition, initial weights and order of batches, so most of the seed's effect
+cancels in their difference. The sample is the seeds, whatever the table averages over: the runs of a cell under one
+seed give one number, and so do cells that a claim combines `over` axes. Of published values only their ± is known; a
+value without one is exact.
 """
 
 from __future__ import annotations
@@ -15,21 +15,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from pipeline.report import statistics
 from pipeline.report.cells import SMOKE, WITHOUT_VALUE, Cell, Key
 from pipeline.report.frame import Value
-from pipeline.report.printed import titled
-from pipeline.report.statistics import (
-    FEWEST_SEEDS,
-    LEVEL,
-    NO_VERDICT,
-    WITHIN,
-    Array,
-    Effect,
-    compare,
-    compare_printed,
-    compare_spreads,
-    holm,
-)
+from pipeline.report.printed import join_labels
+from pipeline.report.statistics import LEVEL, MIN_SEEDS, NO_VERDICT, WITHIN, Array, Effect, holm
 from pipeline.report.table import Results
 from pipeline.spec.schema import Claim
 
@@ -51,11 +41,11 @@ Sides = tuple[list[Cell], list[Cell]]
 
 @dataclass(frozen=True)
 class Pair:
-    """One comparison of a claim: two cells, the means or ranges of two groups, or the ends of one range.
+    """A comparison of a claim: two cells, the means or ranges of two groups, or the ends of one range.
 
-    The labels of the sides are `better` and `than`, their common ones `labels`. `values` are those of the sides: means,
-    widths of ranges, spreads or ends. The effect is how much better or narrower the first side is, or how wide the one
-    range is; `surplus` is by how much it meets the claim; `corrected` is p against the claim by Holm over its pairs.
+    The labels of the sides are `better` and `than`, their common ones `labels`; `values` are means, widths of ranges,
+    spreads or ends. The effect is how much better or narrower the first side is, or the width of the one range;
+    `surplus` is by how much it meets the claim; `corrected` is p against the claim by Holm over its pairs.
     """
 
     better: Labels
@@ -68,19 +58,16 @@ class Pair:
 
     @property
     def sides(self) -> str:
-        return " against ".join(titled(labels, labels.values()) for labels in (self.better, self.than))
+        return " against ".join(join_labels(labels, labels.values()) for labels in (self.better, self.than))
 
     @property
-    def at(self) -> str:
-        return titled(self.labels, self.labels.values())
+    def place(self) -> str:
+        return join_labels(self.labels, self.labels.values())
 
     @property
     def verdict(self) -> str:
-        """The verdict: the pair holds or fails only if chance does not explain it.
-
-        A claim holds if all its pairs hold; each has to do so by itself, and more pairs make this no likelier. One
-        failing pair is enough against a claim, and of many pairs one fails by chance, so the corrected p counts there.
-        """
+        """The verdict. A claim holds if all pairs hold, which more pairs make no likelier. It fails if one pair fails,
+        which more pairs make likelier, so failing requires the corrected p."""
         if self.effect.n in (0, 1):
             return ONE_SEED
         if self.surplus > 0 and self.effect.p <= LEVEL:
@@ -90,7 +77,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class Evidence:
-    """The verdict over a number of `pairs`; `judged` are the pairs with all values, the most adverse first."""
+    """A verdict over a number of `pairs`; `judged` are the pairs with all values, the most adverse first."""
 
     verdict: str
     pairs: int
@@ -99,22 +86,20 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Judgement:
-    """One claim with its evidence; `published` is None if the paper prints none of the values that it compares.
-
-    `so_far` is how many pairs agree with the claim, ignoring chance, and how many pairs have obtained values, of any
-    number of seeds.
-    """
+    """A claim with its evidence; `published` is None if the paper prints none of the values that it compares. Of the
+    pairs with obtained values, of any number of seeds, `comparable` in number, `agreeing` agree, ignoring chance."""
 
     claim: Claim
     obtained: Evidence
     published: Evidence | None
-    so_far: tuple[int, int] = (0, 0)
+    agreeing: int = 0
+    comparable: int = 0
 
     @property
     def decided(self) -> bool:
         """Whether there is a verdict on obtained values, with at least three of our seeds in every pair."""
         seeds = [pair.effect.n for pair in self.obtained.judged]
-        return self.obtained.verdict in (HOLDS, FAILS, WITHIN) and all(n is None or n >= FEWEST_SEEDS for n in seeds)
+        return self.obtained.verdict in (HOLDS, FAILS, WITHIN) and all(n is None or n >= MIN_SEEDS for n in seeds)
 
     @property
     def contradicted_by_paper(self) -> bool:
@@ -134,7 +119,7 @@ class _Values:
     pick: Callable[[Cell], Value | None]
     paired: bool = False
 
-    def of(self, cell: Cell) -> Value:
+    def value(self, cell: Cell) -> Value:
         """Return the value of a cell that has one."""
         value = self.pick(cell)
         assert value
@@ -142,35 +127,39 @@ class _Values:
 
     def total(self, terms: Terms) -> Value:
         """Return a weighted sum of cells, with its standard deviation if that is known."""
+        first = self.value(terms[0][0])
         if len(terms) == 1:
-            return self.of(terms[0][0])
-        mean, unit = math.fsum(weight * self.of(cell).mean for cell, weight in terms), self.of(terms[0][0]).unit
+            return first
+        mean, std = math.fsum(weight * self.value(cell).mean for cell, weight in terms), None
         if self.paired:
             seeds = _by_seed(terms)
-            return Value(mean, float(seeds.std()) if len(seeds) > 1 else None, unit=unit)
-        stds = [(self.of(cell).std, weight) for cell, weight in terms]
-        known = any(std is not None for std, _ in stds)
-        return Value(mean, math.hypot(*(weight * (std or 0.0) for std, weight in stds)) if known else None, unit=unit)
+            std = float(seeds.std()) if len(seeds) > 1 else None
+        elif any(self.value(cell).std is not None for cell, _ in terms):
+            std = math.hypot(*(weight * (self.value(cell).std or 0.0) for cell, weight in terms))
+        return Value(mean, std, unit=first.unit)
 
     def effect(self, terms: Terms, margin: float) -> Effect:
         """Return a weighted sum of cells, judged against the margin of the claim."""
         if not self.paired:
             total = self.total(terms)
-            return compare_printed(total.mean, margin, total.std or 0.0)
+            return statistics.compare_printed(total.mean, margin, total.std or 0.0)
         seeds = _by_seed(terms)
-        return compare(seeds, margin) if len(seeds) else Effect(self.total(terms).mean, n=0)  # no seed is shared
+        if not len(seeds):
+            return Effect(self.total(terms).mean, n=0)
+        return statistics.compare(seeds, margin)
 
-    def spreads(self, one: Cell, other: Cell, margin: float) -> tuple[float, float, Effect]:
-        """Return the spread of two cells, and how much more the first one spreads, judged against the claim's margin.
-        The spread is that of the seeds that both share, if there are several, so it leaves out other averaged axes."""
-        ours, theirs = (self.of(cell).std or 0.0 for cell in (one, other))
+    def spreads(self, first: Cell, second: Cell, margin: float) -> tuple[float, float, Effect]:
+        """Return the standard deviations of two cells and their difference, judged against the claim's margin: over the
+        seeds that both share, if there are several, so without other averaged axes."""
+        first_std, second_std = (self.value(cell).std or 0.0 for cell in (first, second))
         if not self.paired:
-            return ours, theirs, compare_printed(ours - theirs, margin, 0.0)
-        seeds = sorted(one.by_seed.keys() & other.by_seed.keys())
-        first, second = (np.array([cell.by_seed[seed] for seed in seeds]) for cell in (one, other))
+            return first_std, second_std, statistics.compare_printed(first_std - second_std, margin, 0.0)
+        seeds = sorted(first.by_seed.keys() & second.by_seed.keys())
+        values, other_values = (np.array([cell.by_seed[seed] for seed in seeds]) for cell in (first, second))
         if len(seeds) > 1:
-            ours, theirs = float(first.std()), float(second.std())
-        return ours, theirs, replace(compare_spreads(first, second, margin), difference=ours - theirs)
+            first_std, second_std = float(values.std()), float(other_values.std())
+        effect = statistics.compare_spreads(values, other_values, margin)
+        return first_std, second_std, replace(effect, difference=first_std - second_std)
 
 
 def _by_seed(terms: Terms) -> Array:
@@ -183,36 +172,35 @@ def judge_claims(results: Results) -> list[Judgement]:
     """Return the judgement of each claim of a table, on obtained and on published values.
 
     A claim fails if one of its pairs fails. Otherwise it is not yet decided while values are missing, undecided if a
-    pair has one seed, and else has the worst verdict of its pairs. Trials have no verdict on obtained values, nor has a
-    claim of which a cell shows no value when all is done, since a run diverged for example.
+    pair has one seed, and else has the worst verdict of its pairs. There is no verdict on obtained values of trials, or
+    if a cell will never show a value, for example because a run diverged.
     """
-    paired = not results.table.counted
-    obtained = _Values(lambda cell: cell.obtained if cell.complete else None, paired)
-    so_far = _Values(lambda cell: None if cell.uneven else cell.obtained)
+    complete = _Values(lambda cell: cell.obtained if cell.complete else None, paired=not results.table.counted)
+    available = _Values(lambda cell: None if cell.uneven else cell.obtained)
     printed = _Values(lambda cell: cell.published)
     planned, judgements = [cell for cell in results.cells if cell.runs], []
     for claim in results.table.claims:
         in_print = [cell for cell in results.cells if cell.published and _has_spread(claim, cell.published)]
-        theirs = _weigh(results, claim, in_print, printed)
-        ours, pointing = (_weigh(results, claim, planned, values) for values in (obtained, so_far))
+        published = _collect_evidence(results, claim, in_print, printed)
+        obtained = _collect_evidence(results, claim, planned, complete)
+        pairs = _collect_evidence(results, claim, planned, available).judged
         if results.table.profile == SMOKE:
-            ours, pointing = Evidence(NO_VERDICT, ours.pairs), Evidence(NO_VERDICT, 0)
-        agree = sum(pair.surplus > 0 for pair in pointing.judged)
-        judgements.append(Judgement(claim, ours, theirs if theirs.pairs else None, (agree, len(pointing.judged))))
+            obtained, pairs = Evidence(NO_VERDICT, obtained.pairs), ()
+        agreeing = sum(pair.surplus > 0 for pair in pairs)
+        judgements.append(Judgement(claim, obtained, published if published.pairs else None, agreeing, len(pairs)))
     return judgements
 
 
-def _weigh(results: Results, claim: Claim, cells: Sequence[Cell], values: _Values) -> Evidence:
+def _collect_evidence(results: Results, claim: Claim, cells: Sequence[Cell], values: _Values) -> Evidence:
     """Return the evidence on a claim from one kind of values of some cells."""
-    pairs, pending = _matches(claim, results.table.axes, cells), False
-    judged = []
-    for sides in pairs:
-        both = [*sides[0], *sides[1]]
-        if all((value := values.pick(cell)) and _has_spread(claim, value) for cell in both):
-            lower = results.table.lower(both[0].quantity)
-            paired = values.paired and not all(cell.counted for cell in both)  # counts have no seeds
-            judged.append(_measure(claim, *sides, replace(values, paired=paired), lower=lower))
-        elif not any(cell.verdict in WITHOUT_VALUE for cell in both):
+    pairs, pending, judged = _group_pairs(claim, results.table.axes, cells), False, []
+    for first, second in pairs:
+        pair_cells = [*first, *second]
+        if all((value := values.pick(cell)) and _has_spread(claim, value) for cell in pair_cells):
+            lower = results.table.lower(first[0].quantity)
+            paired = values.paired and not all(cell.counted for cell in pair_cells)  # counts have no seeds
+            judged.append(_compare_groups(claim, first, second, replace(values, paired=paired), lower=lower))
+        elif not any(cell.verdict in WITHOUT_VALUE for cell in pair_cells):
             pending = True
     corrected = holm([pair.effect.p if pair.surplus < 0 else 1.0 for pair in judged])
     judged = [replace(pair, corrected=p) for pair, p in zip(judged, corrected, strict=True)]
@@ -224,88 +212,86 @@ def _weigh(results: Results, claim: Claim, cells: Sequence[Cell], values: _Value
 
 
 def _has_spread(claim: Claim, value: Value) -> bool:
-    """Return whether a value has what the claim compares, which is the ± in claims on spreads of cells."""
+    """Return whether a value has the ± that claims on spreads of cells compare."""
     return claim.form != "steadier" or bool(claim.over) or value.std is not None
 
 
-def _matches(claim: Claim, axes: list[str], cells: Sequence[Cell]) -> list[Sides]:
+def _group_pairs(claim: Claim, axes: list[str], cells: Sequence[Cell]) -> list[Sides]:
     """Return the pairs of groups that a claim compares among cells of a table with these axes. Both have the same
     places, and cells at one place differ only in what is compared. The second is empty for claims on single groups."""
-    least = 1 if claim.form == "better" or (claim.form == "steadier" and not claim.over) else 2
+    min_size = 1 if claim.form == "better" or (claim.form == "steadier" and not claim.over) else 2
     compared = [axis for axis in axes if axis in claim.side]
     shared = [axis for axis in axes if axis not in compared and axis not in claim.over]
 
-    def groups(by: dict[str, list[str]]) -> dict[tuple[Key, Key], dict[Key, Cell]]:
+    def groups(condition: dict[str, list[str]]) -> dict[tuple[Key, Key], dict[Key, Cell]]:
         by_labels: dict[tuple[Key, Key], dict[Key, Cell]] = {}
         for cell in cells:
-            if all(cell.labels[axis] in labels for axis, labels in (*claim.where.items(), *by.items())):
+            if all(cell.labels[axis] in labels for axis, labels in (*claim.where.items(), *condition.items())):
                 by_labels.setdefault((cell.key(shared), cell.key(compared)), {})[cell.key(claim.over)] = cell
         return by_labels
 
     if not claim.side:
-        return [(list(group.values()), []) for group in groups({}).values() if len(group) >= least]
-    found, others = list[Sides](), groups(claim.than or {})
-    for (where, own), group in groups(claim.side).items():
-        for (there, theirs), other in others.items():
-            common = [key for key in group if key in other]
-            if where == there and own != theirs and len(common) >= least:
-                found.append(([group[key] for key in common], [other[key] for key in common]))
-    return found
+        return [(list(group.values()), []) for group in groups({}).values() if len(group) >= min_size]
+    pairs, second_groups = list[Sides](), groups(claim.than or {})
+    for (first_place, first_labels), first in groups(claim.side).items():
+        for (second_place, second_labels), second in second_groups.items():
+            common = [key for key in first if key in second]
+            if first_place == second_place and first_labels != second_labels and len(common) >= min_size:
+                pairs.append(([first[key] for key in common], [second[key] for key in common]))
+    return pairs
 
 
-def _measure(claim: Claim, one: list[Cell], other: list[Cell], values: _Values, *, lower: bool) -> Pair:
-    """Return one comparison of a claim; all of its cells have a value."""
+def _compare_groups(claim: Claim, first: list[Cell], second: list[Cell], values: _Values, *, lower: bool) -> Pair:
+    """Return a comparison of a claim; all of its cells have a value."""
     better, than = (
         {axis: label for axis, label in side[0].labels.items() if axis in claim.side} if side else {}
-        for side in (one, other)
+        for side in (first, second)
     )
-    labels = {axis: label for axis, label in one[0].labels.items() if axis not in (*claim.side, *claim.over)}
+    labels = {axis: label for axis, label in first[0].labels.items() if axis not in (*claim.side, *claim.over)}
     if claim.form == "steadier" and not claim.over:
-        theirs, ours, effect = values.spreads(other[0], one[0], claim.limit)
-        unit = values.of(one[0]).unit
-        sides = Value(ours, unit=unit), Value(theirs, unit=unit)
+        second_std, first_std, effect = values.spreads(second[0], first[0], claim.limit)
+        unit = values.value(first[0]).unit
+        sides = Value(first_std, unit=unit), Value(second_std, unit=unit)
     elif claim.form == "within":
-        high, low = _ends(one, values)
-        sides, effect = _one_range(one, high, low, values, claim.limit)
+        high, low = _ends(first, values)
+        sides, effect = _judge_range(first, high, low, values, claim.limit)
         better, than = ({axis: cell.labels[axis] for axis in claim.over} for cell in (high, low))
     else:
-        first, second = (
-            _mean(side) if claim.form == "better" else _range(*_ends(side, values)) for side in (one, other)
-        )
-        more, less = (first, second) if claim.form == "better" and not lower else (second, first)
-        sides = values.total(first), values.total(second)
+        terms, other_terms = (_terms(claim, side, values) for side in (first, second))
+        sides = values.total(terms), values.total(other_terms)
+        if lower or claim.form != "better":
+            terms, other_terms = other_terms, terms
         # The ends of a range are chosen by noisy values. This hardly affects the difference of two ranges, so it is
         # judged like a difference of four cells that were known beforehand.
-        effect = values.effect([*more, *((cell, -weight) for cell, weight in less)], claim.limit)
-    surplus = round((effect.difference - claim.limit) * (-1.0 if claim.form == "within" else 1.0), 9)  # float errors
-    return Pair(better, than, labels, sides, effect, surplus)
+        effect = values.effect([*terms, *((cell, -weight) for cell, weight in other_terms)], claim.limit)
+    surplus = claim.limit - effect.difference if claim.form == "within" else effect.difference - claim.limit
+    return Pair(better, than, labels, sides, effect, round(surplus, 9))  # without float errors
 
 
-def _one_range(
+def _judge_range(
     cells: list[Cell], high: Cell, low: Cell, values: _Values, margin: float
 ) -> tuple[tuple[Value, Value], Effect]:
-    """Return the values at the ends of the range of some cells, and how wide it is.
-
-    A range is narrow if every two of its cells are close, so the largest p of all pairs counts. It is wide if any two
-    cells are far apart. The two at its ends are chosen after the fact, so their p is multiplied by the number of pairs.
-    """
+    """Return the values at the ends of the range of some cells, and its width. A range is narrow if all pairs of cells
+    are close, so the largest p counts. It is wide if any two cells are far apart; those at its ends are chosen after
+    the fact, so their p is multiplied by the number of pairs."""
     effect = values.effect(_range(high, low), margin)
     pairs = list(itertools.permutations(cells, 2))
     if round(margin - effect.difference, 9) >= 0:
         p = max(values.effect(_range(first, second), margin).p for first, second in pairs)
     else:
         p = min(1.0, effect.p * len(pairs) / 2)
-    return (values.of(high), values.of(low)), replace(effect, p=p)
+    return (values.value(high), values.value(low)), replace(effect, p=p)
 
 
 def _ends(cells: list[Cell], values: _Values) -> tuple[Cell, Cell]:
     """Return the cells with the highest and the lowest value."""
-    by_value = sorted(cells, key=lambda cell: -values.of(cell).mean)
-    return by_value[0], by_value[-1]
+    descending = sorted(cells, key=lambda cell: -values.value(cell).mean)
+    return descending[0], descending[-1]
 
 
-def _mean(cells: list[Cell]) -> Terms:
-    return [(cell, 1 / len(cells)) for cell in cells]
+def _terms(claim: Claim, cells: list[Cell], values: _Values) -> Terms:
+    """Return the mean of some cells, or the width of their range."""
+    return [(cell, 1 / len(cells)) for cell in cells] if claim.form == "better" else _range(*_ends(cells, values))
 
 
 def _range(high: Cell, low: Cell) -> Terms:

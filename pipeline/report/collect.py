@@ -1,4 +1,4 @@
-"""The work of the evaluate stage: collect artifacts of a table's runs into the frame of the table."""
+"""The evaluate stage: collect the artifacts of a table's runs into the frame of the table."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from pflcore.files import write_text
 from pflcore.protocols import Figures, curve, final_clients, rounds_trained, summarise, train_losses
 from pflcore.settings import USUAL
 from pipeline.ledger import Entry
-from pipeline.report.frame import ALL, AS_JSON, FINDING, LAST, LAST_TEN, POINT, SCHEMAS, TIDY, Frame, joined_runs, tidy
+from pipeline.report.frame import ALL, AS_JSON, LAST, LAST_TEN, POINT, SCHEMAS, TIDY, Frame, concat_runs, tidy_rounds
 from pipeline.spec.catalog import fingerprint
 from pipeline.spec.metrics import BACKBONE, Quantity
 from pipeline.spec.run import Run, canonical_json
@@ -32,62 +32,60 @@ from pipeline.spec.table import ResolvedTable, read_runs
 from pipeline.workspace import COUNTING, COUNTS, partition_path, run_path, selection_path
 
 Row = dict[Any, Any]
-Shown = Mapping[str, Quantity]
+Quantities = Mapping[str, Quantity]
 """The quantities that the cells of a table show, by their keys."""
 Columns = Mapping[str, NDArray[Any]]
 """Equally long columns by name."""
-_NOTHING_FOUND = pd.DataFrame(columns=[*FINDING])
+_NO_FINDINGS = pd.DataFrame(columns=SCHEMAS["findings"].names[1:])
 
 
 def write_frame(table: ResolvedTable, root: Path, folder: Path) -> None:
-    """Write the frame of a table's runs into a folder, one Parquet file per attribute of :class:`Frame`, and the rows
-    of :func:`tidy` for all these runs as ``results.parquet``. Raises :class:`UserError` if a record or an artifact in
-    the workspace `root` is damaged."""
+    """Write a Parquet file per attribute of the :class:`Frame` of a table's runs, and ``results.parquet``, their rows
+    by :func:`tidy_rounds`. Raises :class:`UserError` if a record or an artifact in the workspace `root` is damaged."""
     runs = read_runs(table, root)
     for name, rows in _collect(table, runs, root, {}).items():
         write_table(folder / f"{name}.parquet", rows, f"frame.{name}/1", spec=table.spec)
-    ids = [] if table.counted else dict.fromkeys(run for cell in table.cells for run in cell.runs)
-    there = [(id_, path) for id_ in ids if (path := root / run_path(id_, "rounds.parquet")).is_file()]
-    parts = [tidy(table, id_, runs[id_].seed, *read_table(path, "rounds/2")) for id_, path in there]
-    frame = joined_runs(parts) if parts else pd.DataFrame(columns=["run", "seed", *TIDY])
+    ids, parts = [] if table.counted else dict.fromkeys(run for cell in table.cells for run in cell.runs), []
+    for id_ in ids:
+        if (path := root / run_path(id_, "rounds.parquet")).is_file():
+            parts.append(tidy_rounds(table, id_, runs[id_].seed, *read_table(path, "rounds/2")))
+    frame = concat_runs(parts) if parts else pd.DataFrame(columns=["run", "seed", *TIDY])
     write_table(folder / "results.parquet", pa.Table.from_pandas(frame, preserve_index=False), "results/1")
 
 
 def collect_frame(
-    table: ResolvedTable, runs: Mapping[str, Run], root: Path, kept: Mapping[str, Entry | None] | None = None
+    table: ResolvedTable, runs: Mapping[str, Run], root: Path, entries: Mapping[str, Entry | None] | None = None
 ) -> Frame:
-    """Return the frame of a table's runs from their artifacts in the workspace `root`.
-
-    `kept` maps run ids to what replaces their artifacts, which may be missing or of other code: entries of the ledger,
-    or None for runs that count as missing. Raises :class:`UserError` if one is damaged.
-    """
-    return Frame.of(_collect(table, runs, root, kept or {}))
+    """Return the frame of a table's runs from their artifacts in the workspace `root`. `entries` replace those of runs
+    by id: an entry of the ledger, or None for a run that counts as missing. Raises :class:`UserError` if an artifact is
+    damaged."""
+    return Frame.from_tables(_collect(table, runs, root, entries or {}))
 
 
 def _collect(
-    table: ResolvedTable, runs: Mapping[str, Run], root: Path, kept: Mapping[str, Entry | None]
+    table: ResolvedTable, runs: Mapping[str, Run], root: Path, entries: Mapping[str, Entry | None]
 ) -> dict[str, pa.Table]:
     rows: dict[str, list[Row]] = {name: [] for name in SCHEMAS}
-    shown = {cell.quantity.key: cell.quantity for cell in table.cells if cell.quantity}
+    quantities = {cell.quantity.key: cell.quantity for cell in table.cells if cell.quantity}
     for id_ in sorted(table.runs):
-        for name, own in _of_run(table, shown, id_, runs[id_], root, kept).items():
-            rows[name] += own
+        for name, run_rows in _run_rows(table, quantities, id_, runs[id_], root, entries).items():
+            rows[name] += run_rows
     for name in sorted(set(table.tuned.values())):
         if (path := root / selection_path(name)).is_file():
             rows["selections"].append({"selection": name, "content": path.read_text(encoding="utf-8")})
     return {name: pa.Table.from_pylist(rows[name], schema=schema) for name, schema in SCHEMAS.items()}
 
 
-def _of_run(
-    table: ResolvedTable, shown: Shown, id_: str, run: Run, root: Path, kept: Mapping[str, Entry | None]
+def _run_rows(
+    table: ResolvedTable, quantities: Quantities, id_: str, run: Run, root: Path, entries: Mapping[str, Entry | None]
 ) -> dict[str, list[Row]]:
-    """Return the rows of one run for each attribute of :class:`Frame`."""
+    """Return the rows of a run for each attribute of :class:`Frame`."""
     path, measured, facts = root / run_path(id_, "rounds.parquet"), None, dict[str, Any]()
-    findings = _NOTHING_FOUND
-    if id_ not in kept and path.is_file() and not table.counted:
+    findings = _NO_FINDINGS
+    if id_ not in entries and path.is_file() and not table.counted:
         measured, facts = read_table(path, "rounds/2")
         findings = _read_findings(table, root / run_path(id_, "analysis.parquet"))
-    elif (entry := kept.get(id_)) and not table.counted:
+    elif (entry := entries.get(id_)) and not table.counted:
         facts = {**entry.facts, "kept": entry.obtained}
         measured = entry.rounds().replace_schema_metadata({b"pfl": json.dumps(facts).encode()})  # read by protocols
     if measured is None:
@@ -96,22 +94,24 @@ def _of_run(
         state = "measured"
     else:
         state = "diverged"
-    about: Row = {**facts, "noise": _noise(run, root) if "noise" in table.drawn else None}
-    about |= {name: json.dumps(about[name]) for name in AS_JSON if about.get(name) is not None}
-    about |= {"run": id_, "seed": run.seed, "state": state, "settings": json.dumps(run.record, ensure_ascii=False)}
-    rows: dict[str, list[Row]] = {"runs": [about], "values": [], "rounds": [], "clients": []}
+    row: Row = {**facts, "noise": _noise(run, root) if "noise" in table.drawn else None}
+    row |= {name: json.dumps(row[name]) for name in AS_JSON if row.get(name) is not None}
+    row |= {"run": id_, "seed": run.seed, "state": state, "settings": json.dumps(run.record, ensure_ascii=False)}
+    rows: dict[str, list[Row]] = {"runs": [row], "values": [], "rounds": [], "clients": []}
     rows["findings"] = _records(findings, run=id_) if len(findings) else []
-    counts = _count(shown, run, root)
+    counts = _count(quantities, run, root)
     single = {cell.client for cell in table.cells if cell.client is not None and id_ in cell.runs}
     for client in [ALL, *sorted(single)]:
-        at = {"run": id_, "client": client}
-        points, figures = _of_client(table, shown, run, measured, state, client)
+        constants = {"run": id_, "client": client}
+        points, figures = _measure_client(table, quantities, run, measured, state, client)
         if client == ALL or len(points["round"]):
-            counted = _quantities(shown, run, counts, facts, points, findings, client)
-            figures |= {key: {"mean": value, "std": 0.0, "n": 1} for key, value in counted.items()}
-        rows["rounds"] += _records(points, **at)
+            of_client = (client == ALL) | (findings["client"] == client)
+            mixing = findings[(findings["analysis"] == "mixing") & of_client]
+            values = _quantity_values(quantities, run, counts, facts, points, mixing)
+            figures |= {key: {"mean": value, "std": 0.0, "n": 1} for key, value in values.items()}
+        rows["rounds"] += _records(points, **constants)
         rows["values"] += [
-            {**at, **figure, "metric": metric, "std": figure["std"] if figure["n"] > 1 else None}
+            {**constants, **figure, "metric": metric, "std": figure["std"] if figure["n"] > 1 else None}
             for metric, figure in figures.items()
             if math.isfinite(figure["mean"])
         ]
@@ -122,67 +122,61 @@ def _of_run(
     return rows
 
 
-def _records(columns: Columns | pd.DataFrame, **more: Any) -> list[Row]:
-    """Return the rows of columns, and in each row `more`. pandas does this slowly."""
+def _records(columns: Columns | pd.DataFrame, **constants: Any) -> list[Row]:
+    """Return the rows of columns, with constants in each row. pandas does this slowly."""
     rows = zip(*(values.tolist() for _, values in columns.items()), strict=True)
-    return [more | dict(zip(columns, row, strict=True)) for row in rows]
+    return [constants | dict(zip(columns, row, strict=True)) for row in rows]
 
 
 def _read_findings(table: ResolvedTable, path: Path) -> pd.DataFrame:
     """Return the findings of a run's analyses; no rows without a file, or if the table shows none. Raises
     :class:`UserError` if the file is damaged."""
-    shown = table.analyses.keys() & set(table.drawn) or any(cell.quantity for cell in table.cells)
-    if not shown or not path.is_file():
-        return _NOTHING_FOUND
+    needed = table.analyses.keys() & set(table.drawn) or any(cell.quantity for cell in table.cells)
+    if not needed or not path.is_file():
+        return _NO_FINDINGS
     rows, _ = read_table(path, "analysis/1")
-    return pd.DataFrame(rows.select([*FINDING]).to_pandas())
+    return pd.DataFrame(rows.select([*_NO_FINDINGS]).to_pandas())
 
 
-def _of_client(
-    table: ResolvedTable, shown: Shown, run: Run, measured: pa.Table | None, state: str, client: int
+def _measure_client(
+    table: ResolvedTable, quantities: Quantities, run: Run, measured: pa.Table | None, state: str, client: int
 ) -> tuple[Columns, Figures]:
     """Return the curve of a client (or :data:`ALL`) and its figures by protocol. A figure of a further view has the
     name :attr:`Quantity.key`. Both are empty if nothing is measured; a diverged run has a curve but no figures."""
     figures = Figures()
     if measured is None:
         return dict.fromkeys(POINT, np.empty(0)), figures
-    own = measured
+    rows = measured
     if client != ALL:  # keep the validation samples of all clients, which choose rounds
-        held_back = pc.equal(measured["population"].cast(pa.string()), "validation")
-        own = measured.filter(pc.or_(pc.equal(measured["client"], client), held_back))
-    points = dict(zip(POINT, (*curve(own), train_losses(own)), strict=True))
+        is_validation = pc.equal(measured["population"].cast(pa.string()), "validation")
+        rows = measured.filter(pc.or_(pc.equal(measured["client"], client), is_validation))
+    points = dict(zip(POINT, (*curve(rows), train_losses(rows)), strict=True))
     if state == "measured" and len(points["round"]):
-        asked = [quantity for quantity in shown.values() if not quantity.known]
-        for view in dict.fromkeys((USUAL, *(quantity.view for quantity in asked))):
-            made = summarise(own, run.evaluation, rounds_trained(measured, run.training), view)
+        metrics = [quantity for quantity in quantities.values() if not quantity.known]
+        for view in dict.fromkeys((USUAL, *(quantity.view for quantity in metrics))):
+            by_protocol = summarise(rows, run.evaluation, rounds_trained(measured, run.training), view)
             # Only tables that name this protocol need it.
-            if made and LAST_TEN in (table.metric, *(quantity.metric for quantity in asked)):
-                last = curve(own, view=view)[1][-LAST:]
-                made[LAST_TEN] = {"mean": float(last.mean()), "std": float(last.std()), "n": len(last)}
-            figures |= {f"{protocol} {view.words}".rstrip(): figure for protocol, figure in made.items()}
+            if by_protocol and LAST_TEN in (table.metric, *(quantity.metric for quantity in metrics)):
+                last = curve(rows, view=view)[1][-LAST:]
+                by_protocol[LAST_TEN] = {"mean": float(last.mean()), "std": float(last.std()), "n": len(last)}
+            figures |= {f"{protocol} {view.words}".rstrip(): figure for protocol, figure in by_protocol.items()}
     return points, figures
 
 
 def _noise(run: Run, root: Path) -> list[float] | None:
-    """Return the standard deviation of each client's noise; None if the partition has no noise or is not here."""
+    """Return the standard deviation of each client's noise; None if the partition has no noise or is missing."""
     path = root / partition_path(run.federation_id)
     noise = read_meta(path, PARTITION_SCHEMA).get("noise") if path.is_file() else None
     return None if noise is None else [float(std) for std in noise["std"]]
 
 
-def _quantities(
-    shown: Shown,
-    run: Run,
-    counts: Mapping[str, float],
-    facts: Mapping[str, Any],
-    points: Columns,
-    findings: pd.DataFrame,
-    client: int,
+def _quantity_values(
+    quantities: Quantities, run: Run, counts: dict[str, float], facts: Row, points: Columns, mixing: pd.DataFrame
 ) -> dict[str, float]:
-    """Return a run's value of each shown quantity that has one, by the quantity's key. A value is counted before
-    training, is a fact of the run, or follows from points of its curve or from rows of the analysis ``mixing``."""
+    """Return a run's value of each quantity that has one, by the quantity's key: counted before training, a fact of the
+    run, or from points of its curve or rows of the analysis ``mixing``."""
     values: dict[str, float | None] = {}
-    for key, quantity in shown.items():
+    for key, quantity in quantities.items():
         match quantity.known and quantity.known.source:
             case "plan":
                 values |= {key: counts.get(key), BACKBONE: counts.get(BACKBONE)}
@@ -192,18 +186,16 @@ def _quantities(
                 reached = points["round"][points["accuracy"] >= (quantity.accuracy or 0.0)].tolist()
                 values[key] = reached[0] if facts and reached else None
             case "mixing":
-                own = (client == ALL) | (findings["client"] == client)
-                mixing = findings[(findings["analysis"] == "mixing") & own]
                 values[key] = _weight(mixing, quantity, run) if len(mixing) else None
     return {key: float(value) for key, value in values.items() if value is not None}
 
 
-def _count(shown: Shown, run: Run, root: Path) -> dict[str, float]:
+def _count(quantities: Quantities, run: Run, root: Path) -> dict[str, float]:
     """Return a run's counts by name; empty if the table shows no counted quantity. A file caches the counts until
     pflcore changes."""
-    if not any(quantity.known and quantity.known.source == "plan" for quantity in shown.values()):
+    if not any(quantity.known and quantity.known.source == "plan" for quantity in quantities.values()):
         return {}
-    metrics = sorted({quantity.metric or "" for quantity in shown.values()})
+    metrics = sorted({quantity.metric or "" for quantity in quantities.values()})
     flops = [metric for metric in metrics if metric.endswith("flops")]
     parts = {name: run.record[name] for name in ("dataset", "clients", "backbone", "method", "training")}
     key = hashlib.sha256(f"{fingerprint()}{flops}{canonical_json(parts)}".encode()).hexdigest()[:16]
@@ -214,13 +206,13 @@ def _count(shown: Shown, run: Run, root: Path) -> dict[str, float]:
 
 
 def _weight(mixing: pd.DataFrame, quantity: Quantity, run: Run) -> float | None:
-    """Return the mean weight of a kind of attention, at one position of the network or over all positions."""
+    """Return the mean weight of a kind of attention, at a position of the network or over all positions."""
     names = mixing["item"].str.rpartition(".")
-    at = list(dict.fromkeys(names[0]))
+    positions = names[0].unique()
     if quantity.position is not None:
-        if quantity.position > len(at):
-            message = f"{len(at)} positions, so none has the number {quantity.position}"
+        if quantity.position > len(positions):
+            message = f"{len(positions)} positions, so none has the number {quantity.position}"
             raise UserError(f"{run.id}: attention_weight: {message}")
-        at = [at[quantity.position - 1]]
-    weights = mixing["value"][(names[2] == quantity.kind) & names[0].isin(at)].tolist()
+        positions = positions[quantity.position - 1 : quantity.position]
+    weights = mixing["value"][(names[2] == quantity.kind) & names[0].isin(positions)].tolist()
     return statistics.fmean(weights) if weights else None

@@ -1,6 +1,6 @@
 """The costs of a run that are known before training, counted on its model, method and settings.
 
-Nothing is read or trained. This module imports torch, so others load it by name, and only when they need a count.
+This module imports torch, so others load it by name, and only when they need a count.
 """
 
 from __future__ import annotations
@@ -33,17 +33,16 @@ from pipeline.spec.run import Run, canonical_json
 def count_run(run: Run, *, flops: Collection[str]) -> dict[str, float]:
     """Return each quantity with the source ``plan`` by name, and ``backbone``: parameters without the method.
 
-    Of ``step_flops`` and ``forward_flops`` only those in `flops` are counted, as this takes long for a large model.
-    ``sent`` is left out if it is decided in training. There are no counts if classes or size are unknown before data
-    are read. Raises :class:`UserError` if the method does not fit the backbone.
+    Operations take long to count, so only those in `flops` are. ``sent`` is left out if it is decided in training; all
+    are, if classes or size are unknown before data are read. Raises :class:`UserError` if the method does not fit.
     """
-    with suppress(Exception):  # of anybody's module; shapes may not suffice for it
+    with suppress(Exception):  # shapes without numbers may not suffice for a module of a user
         return _count(run, flops, torch.device("meta"))
     return _count(run, flops, torch.device("cpu"))
 
 
 def _count(run: Run, flops: Collection[str], device: torch.device) -> dict[str, float]:
-    data = blank(run, device)
+    data = placeholder_data(run, device)
     if data is None:
         return {}
     training = replace(run.training, patience=None)
@@ -72,8 +71,8 @@ def _count(run: Run, flops: Collection[str], device: torch.device) -> dict[str, 
     return {name: float(number) for name, number in counts.items()}
 
 
-def blank(run: Run, device: torch.device | None = None) -> FederatedData | None:
-    """Return the run's clients with the same five zero samples of its size; None if only data tell classes or size."""
+def placeholder_data(run: Run, device: torch.device | None = None) -> FederatedData | None:
+    """Return the run's clients with the same five zero samples; None if classes or size are unknown without data."""
     device, chosen = device or torch.device("cpu"), run.options("dataset")
     stand_in = chosen.pop("stand_in", None)
     dataset = DATASETS.create(run.dataset, **chosen)
@@ -83,17 +82,19 @@ def blank(run: Run, device: torch.device | None = None) -> FederatedData | None:
     is_text, rows = dataset.kind == TEXT, np.arange(5)
     dtype = np.float32 if dataset.kind == ARRAYS else np.uint8
     zeros = np.zeros((5, dataset.shape[0] + 1) if is_text else (5, *dataset.shape), dtype)
-    held = [rows] * run.record.get("clients", 1)  # the record of an encoder's data has none
-    data = FederatedData.from_arrays(zeros, rows % classes, held, held, *dataset.normalisation, classes, device)
+    client_rows = [rows] * run.record.get("clients", 1)  # the record of an encoder's data has no clients
+    mean, std = dataset.normalisation
     if run.features:
-        zeros = np.zeros((5, _width(canonical_json(run.data))), np.float32)
-        return FederatedData.from_arrays(zeros, rows % classes, held, held, (), (), classes, device)
+        zeros, mean, std = np.zeros((5, _width(canonical_json(run.data))), np.float32), (), ()
+    data = FederatedData.from_arrays(zeros, rows % classes, client_rows, client_rows, mean, std, classes, device)
+    if run.features:
+        return data
     return replace(data, boxes=torch.full((5, 1, 6), -1.0, device=device)) if dataset.detects else data
 
 
 @cache  # many methods share a backbone
 def _parameters(backbone: Backbone, shape: tuple[int, ...], classes: int, kind: str, device: torch.device) -> int:
-    """Return the number of trained parameters of a backbone without a method."""
+    """Return the number of trained parameters of a backbone alone."""
     with torch.random.fork_rng(devices=[]), device:
         plain, groups = backbone.create(shape, classes, 0, kind=kind)
     return count(pick(plain.state_dict(), groups.parameters))
@@ -101,11 +102,11 @@ def _parameters(backbone: Backbone, shape: tuple[int, ...], classes: int, kind: 
 
 @cache  # one encoder serves many methods
 def _width(record: str) -> int:
-    """Return how many features an encoder in a dataset's record gives. Raises :class:`UserError` if it does not fit."""
+    """Return the number of features of the encoder in a dataset's record. Raises :class:`UserError` on a misfit."""
     run = Run(parse_json(record))
     name, options = run.encoder
     try:
-        data = blank(run.unencoded)
+        data = placeholder_data(run.unencoded)
         assert data  # the size of samples is known here
         return int(Encoder(BACKBONES.create(name, **options), data).encode(data.train[0][:1]).shape[1])
     except UserError as error:

@@ -1,4 +1,4 @@
-"""Text for pages and files, escaped so that no label is read as markup: CSV, Markdown, LaTeX, SVG in HTML."""
+"""Text for pages and files, escaped so that labels are not read as markup: CSV, Markdown, LaTeX, SVG in HTML."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MARKDOWN = str.maketrans(
     {**{char: f"\\{char}" for char in "\\`*_{}[]#|$~"}, "&": "&amp;", "<": "&lt;", ">": "&gt;", "\n": " ", "\r": " "}
 )
 _IN_T1 = "ÐðÞþĐđŊŋĄąĘęĮįŲų«»„‚‹›"  # LaTeX's default encoding does not have these letters and quotes
-_NOWHERE = "ĦħĸĿŀŉŦŧſ"  # no encoding has these
+_UNENCODED = "ĦħĸĿŀŉŦŧſ"  # no encoding has these
 _GREEK = "αβγδεζηθικλμνξπρςστυφχψωΓΔΘΛΞΠΣΥΦΨΩ"  # without letters that look like Latin ones
 _GREEK_NAMES = (
     *("alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta", "iota", "kappa", "lambda", "mu", "nu"),
@@ -27,52 +27,19 @@ _GREEK_NAMES = (
     *("Gamma", "Delta", "Theta", "Lambda", "Xi", "Pi", "Sigma", "Upsilon", "Phi", "Psi", "Omega"),
 )
 _LATEX = {
-    "\\": r"\textbackslash{}",
     **{char: f"\\{char}" for char in "&%$#_{}"},
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "|": r"\textbar{}",
-    '"': "''",
-    "[": "{[}",
-    "]": "{]}",
-    "*": "{*}",
-    "±": r"$\pm$",
-    "×": r"$\times$",
-    "·": r"$\cdot$",
-    "≤": r"$\leq$",
-    "≥": r"$\geq$",
-    "→": r"$\to$",
-    "↑": r"$\uparrow$",
-    "↓": r"$\downarrow$",
-    "\N{MINUS SIGN}": "$-$",
-    "–": "--",
-    "—": "---",
-    "…": r"\ldots{}",
-    "†": r"$\dagger$",
-    "‡": r"$\ddagger$",
-    "‘": "`",
-    "’": "'",
-    "“": "``",
-    "”": "''",
-    "§": r"\S{}",
-    "∞": r"$\infty$",
-    "√": r"$\surd$",
-    "‖": r"$\|$",
-    "°": r"\textdegree{}",
-    "€": r"\texteuro{}",
-    "½": r"$\frac{1}{2}$",
-    "¼": r"$\frac{1}{4}$",
-    "¾": r"$\frac{3}{4}$",
+    **{"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "\xa0": "~"},
+    **{"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", "[": "{[}", "]": "{]}", "*": "{*}"},
+    **{'"': "''", "‘": "`", "’": "'", "“": "``", "”": "''", "–": "--", "—": "---", "…": r"\ldots{}"},
+    **{"±": r"$\pm$", "×": r"$\times$", "·": r"$\cdot$", "≤": r"$\leq$", "≥": r"$\geq$", "\N{MINUS SIGN}": "$-$"},
+    **{"→": r"$\to$", "↑": r"$\uparrow$", "↓": r"$\downarrow$", "†": r"$\dagger$", "‡": r"$\ddagger$", "§": r"\S{}"},
+    **{"∞": r"$\infty$", "√": r"$\surd$", "‖": r"$\|$", "°": r"\textdegree{}", "€": r"\texteuro{}"},
+    **{"½": r"$\frac{1}{2}$", "¼": r"$\frac{1}{4}$", "¾": r"$\frac{3}{4}$"},
     **{sign: f"${{}}^{{{plain}}}$" for sign, plain in zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿªº", "0123456789+-nao", strict=True)},
     **{sign: f"${{}}_{{{digit}}}$" for digit, sign in enumerate("₀₁₂₃₄₅₆₇₈₉")},
     **{letter: f"$\\{name}$" for letter, name in zip(_GREEK, _GREEK_NAMES, strict=True)},
     **{letter: f"{{\\fontencoding{{T1}}\\selectfont {letter}}}" for letter in _IN_T1},
-    "\N{NON-BREAKING HYPHEN}": "-",
-    "\xa0": "~",
-    "\n": " ",
-    "\r": " ",
+    **{"\N{NON-BREAKING HYPHEN}": "-", "\n": " ", "\r": " "},
 }
 _ACCENTS = dict(
     zip("\u0300\u0301\u0302\u0303\u0304\u0306\u0307\u0308\u030a\u030b\u030c\u0323\u0327", "`'^~=u.\"rHvdc", strict=True)
@@ -96,7 +63,7 @@ def _latex_char(char: str) -> str:
         return _LATEX[char]
     if char.isascii():
         return char if char.isprintable() else " "
-    if char.isalpha() and char < "\u0180" and char not in _NOWHERE:
+    if char.isalpha() and char < "\u0180" and char not in _UNENCODED:
         return char
     base, *accents = list(unicodedata.normalize("NFD", char))
     if not accents or not base.isascii() or not set(accents) <= _ACCENTS.keys():
@@ -108,26 +75,25 @@ def _latex_char(char: str) -> str:
     return base
 
 
-def signs_without_latex(text: str) -> list[str]:
+def chars_without_latex(text: str) -> list[str]:
     """Return the characters that :func:`escape_latex` wrote as ``U+XXXX`` into a file."""
     return [chr(int(code, 16)) for code in sorted(set(re.findall(r"\\texttt\{U\+([0-9A-F]{4,6})\}", text)))]
 
 
 def inline_svg(svg: str, name: str = "") -> Markup:
-    """Return an SVG document of our own as an element of an HTML page. `name` is put before its ids, which must differ
-    from those of other drawings on the page."""
+    """Return an SVG document of ours as an element of an HTML page, with a prefix that makes its ids unique there."""
     element = svg[svg.index("<svg") :]
     return Markup(re.sub(r'(\bid="|\bhref="#|\burl\(#)', rf"\g<1>{name}-", element) if name else element)
 
 
 def sized_svg(svg: str, name: str) -> Markup:
-    """Return a drawing as an element that is neither too large on a wide screen nor illegible on a narrow one."""
+    """Return a drawing as an element of limited width, in proportion to its own."""
     width = float(re.findall(r'<svg [^>]*viewBox="0 0 ([\d.]+) ', svg)[0])
     style = f'style="min-width: {width:.0f}px; max-width: {2 * width:.0f}px" '
     return Markup(str(inline_svg(svg, name)).replace("<svg ", f"<svg {style}", 1))
 
 
-def legible(name: str) -> str:
+def printable_name(name: str) -> str:
     """Return a visible name of a class; classes of texts are characters, including blanks and line ends."""
     return name if name.isprintable() and name.strip() else repr(name)
 
@@ -135,39 +101,38 @@ def legible(name: str) -> str:
 def csv_text(frame: pd.DataFrame) -> str:
     """Return a table as CSV, the same bytes for the same table: whole numbers in full, others with six digits. A text
     that a spreadsheet would execute gets an apostrophe in front."""
-    shown = frame.rename(columns=_inert)
-    for place, kind in enumerate(shown.dtypes):
+    escaped = frame.rename(columns=_escape_formula)
+    for i, kind in enumerate(escaped.dtypes):
         if kind.kind not in "biuf":
-            shown.isetitem(place, shown.iloc[:, place].map(_inert).to_numpy())
-    return str(shown.to_csv(float_format=_digits, lineterminator="\n", index=False))
+            escaped.isetitem(i, escaped.iloc[:, i].map(_escape_formula).to_numpy())
+    return str(escaped.to_csv(float_format=_format_number, lineterminator="\n", index=False))
 
 
-def _digits(number: Any) -> str:
+def _format_number(number: Any) -> str:
     return f"{number:.0f}" if number.is_integer() and abs(number) < 1e15 else f"{number:.6g}"
 
 
-def _inert(value: Any) -> Any:
+def _escape_formula(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     text = value.replace("\r", " ")  # a carriage return would begin a line of the file
     return f"'{text}" if _FORMULA.match(text) else text
 
 
-def aligned(rows: Sequence[Sequence[str]], left: int) -> str:
-    """Return a Markdown table with padded columns, the first `left` ones left-aligned. The first row is the header."""
+def md_table(rows: Sequence[Sequence[str]], label_columns: int) -> str:
+    """Return a Markdown table, with its first columns left-aligned. The first row is the header."""
     widths = [max(3, *map(len, column)) for column in zip(*rows, strict=True)]
-    marks = [":" + "-" * (w - 1) if i < left else "-" * (w - 1) + ":" for i, w in enumerate(widths)]
-    padded = [
-        [cell.ljust(w) if i < left else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))]
-        for row in rows
-    ]
-    return "\n".join("| " + " | ".join(row) + " |" for row in [padded[0], marks, *padded[1:]])
+    specs = [f"<{width}" if i < label_columns else f">{width}" for i, width in enumerate(widths)]
+    header, *body = ([format(cell, spec) for cell, spec in zip(row, specs, strict=True)] for row in rows)
+    rule = [format(":", f"-{spec}") for spec in specs]
+    return "\n".join("| " + " | ".join(row) + " |" for row in (header, rule, *body))
 
 
 def without_repeats(labels: Sequence[Sequence[str]]) -> list[tuple[str, ...]]:
     """Return the labels of rows; outer labels that repeat the row above are blank."""
     rows = []
-    for above, own in zip([(), *labels], labels, strict=False):
-        same = len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], zip(above, own, strict=False))))
-        rows.append(("",) * same + tuple(own[same:]))
+    for previous, row in zip([(), *labels], labels, strict=False):
+        equal = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(previous, row, strict=False))
+        repeated = len(list(equal))
+        rows.append(("",) * repeated + tuple(row[repeated:]))
     return rows

@@ -1,6 +1,6 @@
-"""The tidy frame of a table's runs: all that a report needs of them, as DataFrames, in Parquet files of one folder.
+"""The tidy frame of a table's runs: all data of a report as DataFrames, in Parquet files of one folder.
 
-The evaluate stage writes it from the artifacts of training. Everything that a report shows is a query over it.
+The evaluate stage writes it from the artifacts of training.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pipeline.spec.table import ResolvedTable
 ALL = -1
 """In the column `client`: all clients of a run together."""
 LAST_TEN, LAST = "last_ten", 10
-"""The protocol for papers that name no round, a mean over a run's last measurements, and the number of these."""
+"""The protocol for papers that name no round, the mean over a run's last measurements, and the number of these."""
 
 _TEXT, _INT, _FLOAT = pa.string(), pa.int64(), pa.float64()
 AS_JSON = ("diverged", "chosen", "noise")
@@ -38,7 +38,6 @@ _FACTS = {
     "positions": _INT,
     **dict.fromkeys(AS_JSON, _TEXT),
 }
-FINDING = {"analysis": _TEXT, "client": _INT, "item": _TEXT, "index": _INT, "value": _FLOAT}
 _CLIENT, SCORES = {"run": _TEXT, "client": _INT}, {"accuracy": _FLOAT, "loss": _FLOAT}
 POINT = {"round": _INT, **SCORES, "train_loss": _FLOAT}
 SCHEMAS = {
@@ -46,17 +45,19 @@ SCHEMAS = {
     "values": pa.schema({**_CLIENT, "metric": _TEXT, "mean": _FLOAT, "std": _FLOAT, "n": _INT}),
     "rounds": pa.schema({**_CLIENT, **POINT}),
     "clients": pa.schema({**_CLIENT, "correct": _INT, "total": _INT, **SCORES}),
-    "findings": pa.schema({"run": _TEXT, **FINDING}),
+    "findings": pa.schema(
+        {"run": _TEXT, "analysis": _TEXT, "client": _INT, "item": _TEXT, "index": _INT, "value": _FLOAT}
+    ),
     "selections": pa.schema({"selection": _TEXT, "content": _TEXT}),
 }
 TIDY = ["client", "round", "population", "accuracy", "loss", "train_loss", "correct", "total"]
-_TAKEN = {*TIDY, "run", "last_correct", "precision", *View._fields, *METRICS}  # an axis of such a name gets another one
+_RESERVED = {*TIDY, "run", "last_correct", "precision", *View._fields, *METRICS}  # axes with these names are renamed
 
 
 @dataclass(frozen=True)
 class Value:
     """A mean and its standard deviation, None if undefined, in percent or another unit of `pipeline.spec.metrics`. A
-    run's value is taken over `n` measurements or clients; `printed` is the paper's text of a published quantity."""
+    run's value is over `n` measurements or clients; `printed` is the paper's text of a published quantity."""
 
     mean: float
     std: float | None = None
@@ -66,9 +67,9 @@ class Value:
 
 
 @dataclass(frozen=True)
-class Measured:
-    """One run of a frame: settings, state, and facts (none if the run is missing). `by_client` has the values by metric
-    and `curves` the accuracy in percent by measured round, both by client (or :data:`ALL`)."""
+class RunResult:
+    """A run of a frame: settings, state, and facts (none if the run is missing). `by_client` has the values by metric,
+    `curves` the accuracy in percent by measured round, both by client (or :data:`ALL`)."""
 
     id: str
     resolved: Run
@@ -78,7 +79,7 @@ class Measured:
     curves: dict[int, pd.Series[float]]
 
     @property
-    def made(self) -> bool:
+    def finished(self) -> bool:
         return self.state != "missing"
 
     @property
@@ -86,8 +87,8 @@ class Measured:
         return self.state == "diverged"
 
     @property
-    def kept(self) -> str:
-        """The day on which the run was obtained, if it comes from the ledger; else ""."""
+    def kept_since(self) -> str:
+        """The day on which a run of the ledger was obtained; else ""."""
         return str(self.facts.get("kept") or "")
 
     @cached_property
@@ -95,12 +96,8 @@ class Measured:
         """The settings as text."""
         return settings_of(self.resolved)
 
-    @property
-    def values(self) -> dict[str, Value]:
-        return self.values_of(None)
-
-    def values_of(self, client: int | None) -> dict[str, Value]:
-        """Return the values of one client (None: of all) by metric; a missing or diverged run has no accuracies."""
+    def values(self, client: int | None = None) -> dict[str, Value]:
+        """Return the values of a client (None: of all) by metric; a missing or diverged run has no accuracies."""
         return self.by_client.get(ALL if client is None else client, {})
 
     def curve(self, client: int | None) -> pd.Series[float]:
@@ -115,10 +112,10 @@ class Frame:
         runs: A row per run: state (``measured``, ``diverged`` or ``missing``), settings (the resolved run as JSON) and
             facts, among them kept (the day, if it is from the ledger) and bytes communicated per client and round.
         values: A row per run, client (:data:`ALL`, or one that the table shows) and metric (a protocol or a quantity's
-            key): mean, std, and the n that these are taken over; no std if n is 1.
+            key): mean, std, and the n that these are over; no std if n is 1.
         rounds: The pooled test accuracy, test loss and mean train loss per run, client and measured round.
         clients: Test samples per run and client after the last round.
-        findings: The numbers that analyses found; client is -1 for a number of no client.
+        findings: The numbers of analyses; client is -1 for a number of no client.
         selections: The tried and the chosen settings of each selection, as JSON.
     """
 
@@ -130,68 +127,69 @@ class Frame:
     selections: pd.DataFrame
 
     @classmethod
-    def of(cls, tables: Mapping[str, pa.Table]) -> Frame:
+    def from_tables(cls, tables: Mapping[str, pa.Table]) -> Frame:
         """Return the frame of these tables, one per attribute."""
         frames = {name: pd.DataFrame(rows.to_pandas()) for name, rows in tables.items() if name != "runs"}
-        integers = {pa.int64(): pd.Int64Dtype()}.get  # nullable, so that missing facts do not turn them into floats
-        return cls(runs=pd.DataFrame(tables["runs"].to_pandas(types_mapper=integers)), **frames)
+        nullable = {pa.int64(): pd.Int64Dtype()}.get  # so that missing facts do not turn integers into floats
+        return cls(runs=pd.DataFrame(tables["runs"].to_pandas(types_mapper=nullable)), **frames)
 
     @cached_property
-    def measured(self) -> dict[str, Measured]:
+    def run_results(self) -> dict[str, RunResult]:
         """The runs by id, sorted."""
         values = dict[str, dict[int, dict[str, Value]]]()
         for run, client, metric, mean, std, n in self.values.to_numpy().tolist():
             value = Value(mean, None if math.isnan(std) else std, n)
             values.setdefault(run, {}).setdefault(client, {})[metric] = value
-        points: dict[str, dict[int, dict[int, float]]] = {}
-        for run, client, at, accuracy in self.rounds[[*_CLIENT, "round", "accuracy"]].to_numpy().tolist():
-            points.setdefault(run, {}).setdefault(client, {})[at] = accuracy
-        curves = {run: {client: pd.Series(own) for client, own in found.items()} for run, found in points.items()}
+        points = dict[str, dict[int, dict[int, float]]]()
+        for run, client, round_, accuracy in self.rounds[[*_CLIENT, "round", "accuracy"]].to_numpy().tolist():
+            points.setdefault(run, {}).setdefault(client, {})[round_] = accuracy
         runs = {}
         for row in self.runs.to_dict("records"):
             facts = {str(name): value for name, value in row.items() if not pd.isna(value)}
             run, _, state, settings = (facts.pop(name) for name in ("run", "seed", "state", "settings"))
             facts |= {name: json.loads(facts[name]) for name in AS_JSON if name in facts}
-            known = {} if state == "missing" else facts
-            runs[run] = Measured(run, Run(json.loads(settings)), state, known, values.get(run, {}), curves.get(run, {}))
+            if state == "missing":
+                facts = {}
+            curves = {client: pd.Series(curve) for client, curve in points.get(run, {}).items()}
+            runs[run] = RunResult(run, Run(json.loads(settings)), state, facts, values.get(run, {}), curves)
         return runs
 
 
 def read_frame(folder: Path) -> Frame:
     """Return the frame that `collect.write_frame` wrote. Raises :class:`UserError` if a file is missing or damaged."""
     names = [field.name for field in fields(Frame)]
-    return Frame.of({name: read_table(folder / f"{name}.parquet", f"frame.{name}/1")[0] for name in names})
+    return Frame.from_tables({name: read_table(folder / f"{name}.parquet", f"frame.{name}/1")[0] for name in names})
 
 
-def tidy(table: ResolvedTable, run: str, seed: int, rounds: pa.Table, facts: Mapping[str, Any]) -> pd.DataFrame:
+def tidy_rounds(table: ResolvedTable, run: str, seed: int, rounds: pa.Table, facts: Mapping[str, Any]) -> pd.DataFrame:
     """Return a run's measurements, one row per place in the table, round, client, population and view."""
     frame = pd.DataFrame(rounds.to_pandas())
     frame["population"] = frame["population"].astype(str)
     frame["accuracy"] = frame["correct"] / frame["total"].where(frame["total"] > 0)
     if facts.get("kept"):  # the ledger has only the mean loss over all clients
         frame = frame.assign(loss=math.nan, train_loss=math.nan)
-    columns = [*TIDY, *(["last_correct"] if facts.get("positions", 1) != 1 else [])]
-    views = {name: frame[name].astype(str) for name in View._fields if name in frame}
-    frame = frame.assign(**views)
-    columns += [name for name, own in views.items() if own.nunique() > 1] + [name for name in METRICS if name in frame]
-    frame, parts = frame.reindex(columns=columns + (["precision"] if "precision" in frame else [])), []
-    for labels in places_of(table, run):
-        place = frame.copy()
-        about: dict[str, Any] = {f"{name} (axis)" if name in _TAKEN else name: labels[name] for name in labels}
-        about.pop("seed", None)
-        for at, (name, value) in enumerate({**about, "run": run, "seed": seed}.items()):
-            place.insert(at, name, value)
-        parts.append(place)
+    columns = [*TIDY, "last_correct"] if facts.get("positions", 1) != 1 else [*TIDY]
+    views = [name for name in View._fields if name in frame]
+    frame = frame.astype(dict.fromkeys(views, str))
+    columns += [name for name in views if frame[name].nunique() > 1]
+    columns += [name for name in (*METRICS, "precision") if name in frame]
+    frame, parts = frame.reindex(columns=columns), []
+    for labels in run_labels(table, run):
+        part = frame.copy()
+        constants: dict[str, Any] = {f"{axis} (axis)" if axis in _RESERVED else axis: labels[axis] for axis in labels}
+        constants.pop("seed", None)
+        for i, (name, value) in enumerate({**constants, "run": run, "seed": seed}.items()):
+            part.insert(i, name, value)
+        parts.append(part)
     return pd.concat(parts)
 
 
-def joined_runs(parts: Iterable[pd.DataFrame]) -> pd.DataFrame:
-    """Join the frames that :func:`tidy` made of several runs. A run without a column for models, moments or samples has
-    the usual value there (:data:`USUAL`)."""
+def concat_runs(parts: Iterable[pd.DataFrame]) -> pd.DataFrame:
+    """Concatenate frames of :func:`tidy_rounds`. Missing columns of a view get the usual value (:data:`USUAL`)."""
     return pd.concat(parts, ignore_index=True).fillna(USUAL._asdict())
 
 
-def places_of(table: ResolvedTable, run: str) -> list[dict[str, str]]:
+def run_labels(table: ResolvedTable, run: str) -> list[dict[str, str]]:
     """Return a run's label on each axis of settings, at each of its places in the table."""
     axes = [axis for axis in table.axes if axis not in (*table.clients, *table.quantities)]
     places = [tuple(cell.labels[axis] for axis in axes) for cell in table.cells if run in cell.runs]

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable
 from pflcore.settings import USUAL
 from pipeline.report.cells import DIFFERS, MATCH, PRECISION
 from pipeline.report.frame import LAST, LAST_TEN
-from pipeline.report.printed import BESIDE, MISPRINT, NO_VALUE, TIED, UNPLANNED
+from pipeline.report.printed import MISPRINT, NO_VALUE, SEPARATOR, TIED, UNPLANNED
 from pipeline.report.statistics import NOISE_LEGEND
 from pipeline.report.table import Results
 
@@ -56,8 +56,8 @@ PROTOCOL_NAMES = {
     "best_by_validation": "best by validation",
     "best_by_test": "best by test",
 }
-"""Short names of protocols, in the order in which they are shown after the table's own; others follow."""
-TWO_NUMBERS = f"a {BESIDE} b: a over the last {LAST} measurements, b after the last round; the paper names no round."
+"""Short names of protocols, in the order of display after the table's protocol; others follow."""
+LAST_LEGEND = f"a {SEPARATOR} b: a over the last {LAST} measurements, b after the last round; the paper names no round."
 _MARKS = (
     "Personalised models of all clients are measured after aggregation. Bold: the best of its column.",
     f"{TIED}: does not differ significantly from the best of its column (moderated paired t tests over the seeds, at 5 "
@@ -89,7 +89,7 @@ _COUNTED = (
 )
 
 
-def metric_words(metric: str) -> str:
+def describe_metric(metric: str) -> str:
     """Return a description of a metric of predictions, with its protocol."""
     if metric in PROTOCOLS:
         return PROTOCOLS[metric]
@@ -100,36 +100,77 @@ def metric_words(metric: str) -> str:
 
 def legend(results: Results) -> str:
     """Return the sentences under a table, on its protocol and its marks."""
-    shown, metric = [cell.quantity for cell in results.cells], results.table.metric
-    counted = any(cell.known for cell in results.cells)
-    metrics = dict.fromkeys(map(results.table.metric_of, shown)) or [metric]
-    sentences = [_COUNTED] if counted else [f"{name}: {metric_words(name)}" for name in metrics]
-    if any(quantity and quantity.view != USUAL for quantity in shown):
+    quantities, metric = [cell.quantity for cell in results.cells], results.table.metric
+    if any(cell.kind for cell in results.cells):
+        sentences = [_COUNTED]
+    else:
+        metrics = dict.fromkeys(map(results.table.metric_of, quantities)) or [metric]
+        sentences = [f"{name}: {describe_metric(name)}" for name in metrics]
+    if any(quantity and quantity.view != USUAL for quantity in quantities):
         sentences.append(VIEWS_LEGEND)
-    if results.figure == PRECISION:
+    if results.heading == PRECISION:
         sentences.append(_PRECISION)
     if metric == LAST_TEN or any(cell.last for cell in results.cells):
-        sentences.append(TWO_NUMBERS)
+        sentences.append(LAST_LEGEND)
     if results.table.derived:
         sentences.append(_RANKS)
     conditions = [run.resolved.record["condition"] for run in results.runs.values() if run.resolved.condition]
     partitions = (run.resolved.record["partition"] for run in results.runs.values())
-    if any(value for one in partitions for name, value in one.items() if name.startswith("novel_")):
+    if any(value for options in partitions for name, value in options.items() if name.startswith("novel_")):
         sentences.append(_NOVEL)
-    if any(one["name"] == "attack" for one in conditions):
+    if any(condition["name"] == "attack" for condition in conditions):
         sentences.append(_BENIGN)
     epsilons = [run.facts["epsilon"] for run in results.runs.values() if run.facts.get("epsilon") is not None]
     if epsilons:
-        deltas = ", ".join(f"{delta:g}" for delta in sorted({one["delta"] for one in conditions if "delta" in one}))
-        least, most = (f"{one:.3g}" for one in (min(epsilons), max(epsilons)))
-        sentences.append(_PRIVACY.format(least if least == most else f"{least} to {most}", deltas))
+        deltas = sorted({condition["delta"] for condition in conditions if "delta" in condition})
+        ends = dict.fromkeys(f"{epsilon:.3g}" for epsilon in (min(epsilons), max(epsilons)))
+        sentences.append(_PRIVACY.format(" to ".join(ends), ", ".join(f"{delta:g}" for delta in deltas)))
     return " ".join([*sentences, *_MARKS])
 
 
 def facts(results: Results) -> list[tuple[str, str]]:
     """Return the facts of a table and its runs; several values of a fact are in ascending order."""
-    table, metric, runs = results.table, results.table.metric, results.runs.values()
-    by_text = defaultdict[str, list[str]](list)  # labels by description of their quantity
+    table, metric, runs = results.table, results.table.metric, [run.resolved for run in results.runs.values()]
+    quantities = _quantity_facts(results)
+    if table.counted:
+        return quantities
+    seeds = [[results.runs[run].resolved.seed for run in cell.runs] for cell in results.cells if cell.runs]
+    run_counts, seed_counts = {len(cell) for cell in seeds}, {len(set(cell)) for cell in seeds}
+    values = [
+        results.runs[run].values(cell.client).get(cell.quantity.key if cell.quantity else metric)
+        for cell in results.cells
+        if not cell.kind
+        for run in cell.runs
+    ]
+    windows = ""
+    if metric.split(".")[0] in ("last_rounds", "last_position"):
+        pairs = sorted({(run.evaluation.window, run.evaluation.every) for run in runs})
+        windows = ", ".join(f"last {window} rounds, every {every}" for window, every in pairs)
+    significant = []
+    for column in results.columns if table.derived else ():
+        differing, count = results.significant_pairs(column)
+        title = results.column_title(column)
+        significant.append(f"{differing:,} of {count:,}{f' ({title})' if title else ''}")
+    days = [run.kept_since for run in results.runs.values() if run.kept_since]
+    named = {
+        "protocol": "" if quantities else metric,
+        "n": _join_numbers(value.n for value in values if value and value.n),
+        "measured": windows,
+        "rounds": _join_numbers(run.training.rounds for run in runs),
+        "clients": _join_numbers(run.clients for run in runs),
+        "seeds per cell": _join_numbers(seed_counts),
+        "runs per cell": "" if run_counts == seed_counts else _join_numbers(run_counts),
+        "early stopping": _join_numbers(run.training.patience for run in runs if run.training.patience),
+        "pairs of rows that differ significantly": ", ".join(significant),
+        "single clients": ", ".join(label for labels in table.clients.values() for label in labels),
+        "kept results": f"{len(days)} of {len(runs)} runs, {period(days)}" if days else "",
+    }
+    return [*quantities, *((name, value) for name, value in named.items() if value)]
+
+
+def _quantity_facts(results: Results) -> list[tuple[str, str]]:
+    """Return the labels and the description of each quantity."""
+    by_text = defaultdict[str, list[str]](list)
     for cell in results.cells:
         if not (quantity := cell.quantity):
             continue
@@ -139,44 +180,10 @@ def facts(results: Results) -> list[tuple[str, str]]:
             model, moment, on = (word.replace("_", " ") for word in quantity.view)
             text = f"{quantity.metric}, {model} model, {moment}, on {on} samples"
         if quantity.relative:
-            whole = " · ".join(quantity.row.values()) or "the backbone without the method"
-            text += f"; {'added, ' if quantity.added_to else ''}% of {whole}"
-        by_text[text].append(" · ".join(cell.key(table.quantities)))
-    counted = [
-        ("; ".join(filter(None, dict.fromkeys(columns))) or "each number", text) for text, columns in by_text.items()
-    ]
-    if table.counted:
-        return counted
-    made = [run.resolved for run in runs]
-    cells = [[results.runs[run].resolved.seed for run in cell.runs] for cell in results.cells if cell.runs]
-    shown = [cell for cell in results.cells if not cell.known]
-    values = [
-        results.runs[run].values_of(cell.client).get(cell.quantity.key if cell.quantity else metric)
-        for cell in shown
-        for run in cell.runs
-    ]
-    per_cell, seeds = {len(own) for own in cells}, {len(set(own)) for own in cells}
-    windows = sorted({(run.evaluation.window, run.evaluation.every) for run in made})
-    days = [run.kept for run in runs if run.kept]
-    pairs = [(column, *results.significant_pairs(column)) for column in results.columns if table.derived]
-    titled = [(results.column_title(column), found, count) for column, found, count in pairs]
-    apart = (f"{found:,} of {count:,}{f' ({title})' if title else ''}" for title, found, count in titled)
-    found = {
-        "protocol": "" if counted else metric,
-        "n": _listed(value.n for value in values if value and value.n),
-        "measured": ", ".join(f"last {window} rounds, every {every}" for window, every in windows)
-        if metric.split(".")[0] in ("last_rounds", "last_position")
-        else "",
-        "rounds": _listed(run.training.rounds for run in made),
-        "clients": _listed(run.clients for run in made),
-        "seeds per cell": _listed(seeds),
-        "runs per cell": "" if per_cell == seeds else _listed(per_cell),
-        "early stopping": _listed(run.training.patience for run in made if run.training.patience),
-        "pairs of rows that differ significantly": ", ".join(apart),
-        "single clients": ", ".join(label for labels in table.clients.values() for label in labels),
-        "kept results": f"{len(days)} of {len(made)} runs, {period(days)}" if days else "",
-    }
-    return [*counted, *((name, str(value)) for name, value in found.items() if value)]
+            base = " · ".join(quantity.row.values()) or "the backbone without the method"
+            text += f"; {'added, ' if quantity.added_to else ''}% of {base}"
+        by_text[text].append(" · ".join(cell.key(results.table.quantities)))
+    return [("; ".join(filter(None, dict.fromkeys(labels))) or "each number", text) for text, labels in by_text.items()]
 
 
 def period(days: Collection[str]) -> str:
@@ -185,5 +192,5 @@ def period(days: Collection[str]) -> str:
     return f"on {first}" if first == last else f"from {first} to {last}"
 
 
-def _listed(numbers: Iterable[int]) -> str:
+def _join_numbers(numbers: Iterable[int]) -> str:
     return ", ".join(f"{number:,}" for number in sorted(set(numbers)))

@@ -1,4 +1,4 @@
-"""The page of a partition, which shows how clients' data differ, as Markdown, HTML, SVG and CSV."""
+"""The page of a partition, on how the data of clients differ, as Markdown, HTML, SVG and CSV."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from pflcore.data.sample_files import read_facts
 from pflcore.data.samples import Samples
 from pflcore.files import write_text
 from pipeline.report.drawing.sections import Picture, PlainTable, Section, figure_style
-from pipeline.report.formats import csv_text, legible
+from pipeline.report.formats import csv_text, printable_name
 from pipeline.report.render import Document, html, markdown
 from pipeline.spec.run import Run, describe_component
 from pipeline.workspace import PAPER
 
 MAX_CLIENTS = 100
-_MAX_NAMES = 24  # most values of an attribute with a panel, and most classes with names at the axis
+_MAX_NAMES = 24  # values of an attribute with a panel, and classes with names at the axis
 _SPLITS = {"train": "#0072B2", "test": "#E69F00", "validation": "#009E73"}
 _NOTE = (
     "Samples per split; classes that a client trains on; entropy of its training labels in bits; their distance to all "
@@ -60,16 +60,15 @@ def write_partition_page(record: dict[str, Any], samples: Samples, assignment: A
         "samples": f"{measures.used:,} held, {len(samples) - measures.used:,} left out",
     }
     by_class = zip(measures.holders, measures.train.sum(axis=0), measures.test.sum(axis=0), strict=True)
-    names = [(legible(name), *map(_number, own)) for name, own in zip(samples.class_names, by_class, strict=True)]
-    over = PlainTable(("", "smallest", "median", "mean", "largest"), summarise(clients), 1)
-    by_name = PlainTable(("class", "clients", "training samples", "test samples"), names, 1)
-    parts = [
+    rows = [(printable_name(name), *map(_number, row)) for name, row in zip(samples.class_names, by_class, strict=True)]
+    summary = PlainTable(("", "smallest", "median", "mean", "largest"), summarise(clients), 1)
+    sections = [
         Section(picture=picture, facts=list(facts.items()), name="picture"),
-        Section(title="Over clients", table=over, note=_NOTE),
-        Section(title="Classes", table=by_name),
+        Section(title="Over clients", table=summary, note=_NOTE),
+        Section(title="Classes", table=PlainTable(("class", "clients", "training samples", "test samples"), rows, 1)),
     ]
     title = f"{record['partition']['name']} on {samples.name}, {len(clients):,} clients, seed {record['seed']}"
-    page = Document(title, PAPER, own=parts)
+    page = Document(title, PAPER, sections=sections)
     write_text(out / "index.md", markdown("page.md.j2", page=page))
     write_text(out / "index.html", html("page.html.j2", page=page))
     write_text(out / "picture.svg", picture.svg)
@@ -78,8 +77,10 @@ def write_partition_page(record: dict[str, Any], samples: Samples, assignment: A
 
 def client_frame(measures: Heterogeneity, assignment: Assignment) -> pd.DataFrame:
     """Return a line per client: samples, classes, how its labels differ from those of others, noise, and novelty."""
-    counts = {split: own.sum(axis=1) for split in _SPLITS if (own := getattr(measures, split)) is not None}
-    clients = pd.DataFrame({"client": np.arange(measures.clients), **counts})
+    clients = pd.DataFrame({"client": np.arange(measures.clients)})
+    for split in _SPLITS:
+        if (counts := getattr(measures, split)) is not None:
+            clients[split] = counts.sum(axis=1)
     clients["classes"] = (measures.train > 0).sum(axis=1)
     clients["entropy"] = measures.entropy
     clients["distance"] = measures.distance
@@ -98,7 +99,7 @@ def summarise(clients: pd.DataFrame) -> list[tuple[str, ...]]:
 
 
 def _number(value: float) -> str:
-    """Return a whole number as it is, any other with three decimal places."""
+    """Return an integer as it is, any other number with three decimal places."""
     return f"{int(value):,}" if float(value).is_integer() else f"{value:,.3f}"
 
 
@@ -106,46 +107,44 @@ def _draw(samples: Samples, assignment: Assignment, measures: Heterogeneity) -> 
     """Draw clients as rows, evenly chosen if there are many: a heat map over classes, one over each attribute with few
     values, and bars of sizes and noise. Maps show shares, as counts of a large client would make others pale."""
     count = measures.clients
-    shown = np.unique(np.linspace(0, count - 1, min(count, MAX_CLIENTS)).round().astype(np.int64))
+    drawn = np.unique(np.linspace(0, count - 1, min(count, MAX_CLIENTS)).round().astype(np.int64))
     maps = [("class", measures.train, samples.class_names)]
-    maps += [
-        (name, counts, samples.attributes[name].names)
-        for name, counts in measures.attributes.items()
-        if 1 < counts.shape[1] <= _MAX_NAMES
-    ]
+    for name, counts in measures.attributes.items():
+        if 1 < counts.shape[1] <= _MAX_NAMES:
+            maps.append((name, counts, samples.attributes[name].names))
     widths = [float(np.clip(1.4 + 0.2 * counts.shape[1], 2.4, 6.0)) for _, counts, _ in maps]
-    widths += [1.7] * (1 + (assignment.noise is not None))
-    named = [len(name) for _, _, names in maps if len(names) <= _MAX_NAMES for name in names]
-    height = float(np.clip(0.16 * len(shown), 1.4, 8.0)) + 1.2 + 0.075 * max(named, default=0)
+    widths += [1.7, 1.7] if assignment.noise else [1.7]
+    lengths = [len(name) for _, _, names in maps if len(names) <= _MAX_NAMES for name in names]
+    height = float(np.clip(0.16 * len(drawn), 1.4, 8.0)) + 1.2 + 0.075 * max(lengths, default=0)
     figure = Figure(figsize=(max(9.5, sum(widths) + 1.2), height), layout="constrained")
     panels = figure.subplots(1, len(widths), sharey=True, squeeze=False, width_ratios=widths)[0]
     for panel in panels:
         panel.grid(visible=False)
     for panel, (title, counts, names) in zip(panels, maps, strict=False):
-        shares = counts[shown] / np.maximum(counts[shown].sum(axis=1, keepdims=True), 1)
+        shares = counts[drawn] / np.maximum(counts[drawn].sum(axis=1, keepdims=True), 1)
         image = panel.imshow(shares, aspect="auto", cmap="Blues", vmin=0, interpolation="nearest")
         panel.set_xlabel(title)
         if len(names) <= _MAX_NAMES:
-            panel.set_xticks(range(len(names)), [legible(name) for name in names], rotation=90, parse_math=False)
+            panel.set_xticks(range(len(names)), [printable_name(name) for name in names], rotation=90, parse_math=False)
         else:
             panel.xaxis.set_major_locator(MaxNLocator(8, integer=True))
         figure.colorbar(image, ax=panel, shrink=0.6, pad=0.01, label="share of the samples")
-    position, sizes, left = np.arange(len(shown)), panels[len(maps)], np.zeros(len(shown))
+    position, sizes, starts = np.arange(len(drawn)), panels[len(maps)], np.zeros(len(drawn))
     for name, colour in _SPLITS.items():
         if (counts := getattr(measures, name)) is not None:
-            sizes.barh(position, counts[shown].sum(axis=1), left=left, height=0.8, color=colour, label=name)
-            left += counts[shown].sum(axis=1)
+            sizes.barh(position, counts[drawn].sum(axis=1), left=starts, height=0.8, color=colour, label=name)
+            starts += counts[drawn].sum(axis=1)
     sizes.set_xlabel("samples")
     sizes.xaxis.set_major_locator(MaxNLocator(3))
     sizes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, frameon=False, fontsize=8, handlelength=1.0)
     if assignment.noise:
-        panels[-1].barh(position, np.array(assignment.noise.std)[shown], color="#555555", height=0.8)
+        panels[-1].barh(position, np.array(assignment.noise.std)[drawn], color="#555555", height=0.8)
         panels[-1].set_xlabel("noise (std)")
-    novel, first = np.isin(shown, assignment.novel), panels[0]
-    first.set_ylabel("client" + (" (circle: novel)" if novel.any() else ""))
-    beside = {"clip_on": False, "transform": first.get_yaxis_transform()}
-    first.plot(np.full(novel.sum(), -0.02), position[novel], "o", markersize=3, color="#D55E00", **beside)
-    ticks = position if len(shown) <= 20 else position[:: int(np.ceil(len(shown) / 10))]
-    first.set_yticks(ticks, [str(client) for client in shown[ticks]])
-    first.set_ylim(len(shown) - 0.5, -0.5)
+    novel, first = np.isin(drawn, assignment.novel), panels[0]
+    first.set_ylabel("client (circle: novel)" if novel.any() else "client")
+    margin = {"clip_on": False, "transform": first.get_yaxis_transform()}
+    first.plot(np.full(novel.sum(), -0.02), position[novel], "o", markersize=3, color="#D55E00", **margin)
+    ticks = position if len(drawn) <= 20 else position[:: int(np.ceil(len(drawn) / 10))]
+    first.set_yticks(ticks, [str(client) for client in drawn[ticks]])
+    first.set_ylim(len(drawn) - 0.5, -0.5)
     return figure

@@ -10,26 +10,26 @@ from pipeline.report.frame import Value
 from pipeline.report.statistics import NO_VERDICT
 from pipeline.spec.metrics import BYTES, COUNT, PERCENT
 
-MINUS, NO_VALUE, MISPRINT, UNPLANNED, TIED, BESIDE = "\N{MINUS SIGN}", "—", "§", "†", "‡", "/"
+MINUS, NO_VALUE, MISPRINT, UNPLANNED, TIED, SEPARATOR = "\N{MINUS SIGN}", "—", "§", "†", "‡", "/"
 """Marks in tables; the legend explains them."""
 
 
-def headed(axis: str, label: str) -> str:
-    """Return a label for a place that does not show its axis: a number becomes ``clients = 50``."""
+def full_label(axis: str, label: str) -> str:
+    """Return a label that is clear without its axis: a number becomes ``clients = 50``."""
     try:
         float(label)
     except ValueError:
         return label
-    return f"{short(axis)} = {label}"
+    return f"{axis_title(axis)} = {label}"
 
 
-def titled(axes: Iterable[str], labels: Iterable[str]) -> str:
-    """Return labels in one line."""
-    return " · ".join(map(headed, axes, labels))
+def join_labels(axes: Iterable[str], labels: Iterable[str]) -> str:
+    """Return labels as one line."""
+    return " · ".join(map(full_label, axes, labels))
 
 
-def short(axis: str) -> str:
-    """Return ``mlp dim`` for ``backbone.mlp_dim``; ``partition.seed`` keeps its prefix: runs have a seed too."""
+def axis_title(axis: str) -> str:
+    """Return ``mlp dim`` for ``backbone.mlp_dim``; ``partition.seed`` keeps its prefix, as runs have a seed too."""
     if axis == "partition.seed":
         return "partition seed"
     return axis.rpartition(".")[2].replace("_", " ")
@@ -37,18 +37,20 @@ def short(axis: str) -> str:
 
 def format_value(value: Value | None, decimals: int) -> str:
     """Return ``90.31±0.26``, ``90.31`` without a deviation; for quantities ``45.18 K`` or ``45.60 MB``; "" for None."""
-    if value is None or value.printed:
-        return value.printed if value else ""
+    if value is None:
+        return ""
+    if value.printed:
+        return value.printed
     mean = _scaled(value.mean, decimals, value.unit)
     return mean if value.std is None else f"{mean}±{_scaled(value.std, decimals, value.unit)}"
 
 
-def signed(difference: float, decimals: int, unit: str = PERCENT) -> str:
+def format_difference(difference: float, decimals: int, unit: str = PERCENT) -> str:
     """Return ``+0.80`` or ``−0.80``; for a quantity ``+0.26 K``."""
     return (MINUS if difference < 0 else "+") + _scaled(abs(difference), decimals, unit)
 
 
-def printed_rank(rank: float) -> str:
+def format_rank(rank: float) -> str:
     """Return a rank as ``2`` or ``2.5``; a mean of ranks has at most two decimals."""
     return f"{rank:.2f}".rstrip("0").rstrip(".")
 
@@ -65,15 +67,14 @@ def _scaled(number: float, decimals: int, unit: str) -> str:
 
 @dataclass(frozen=True)
 class PrintedCell:
-    """A cell as it is printed; a part that the cell lacks is "".
+    """A printed cell; missing parts are "".
 
     Attributes:
         tied, dagger: The marks :data:`TIED` and :data:`UNPLANNED`.
         partial: ``2/3`` if 2 of 3 runs are done.
         last: The value after the last round, if `obtained` is the mean of the last measurements.
-        comparison: ``+1.53 beyond noise (0.90)``: difference, verdict, and how far the two may differ by
-            chance; of cells that are not compared "".
-        sort: The obtained mean, the published one and the difference, to sort by; numbers as text.
+        comparison: ``+1.53 beyond noise (0.90)``: difference, verdict, and how far the two may differ by chance.
+        sort: The obtained mean, the published one and the difference, as numbers to sort by.
     """
 
     obtained: str = ""
@@ -90,18 +91,29 @@ class PrintedCell:
     sort: tuple[str, str, str] = ("", "", "")
 
     @property
-    def more(self) -> str:
-        """What follows the obtained value: the value after the last round, and how many of the runs are done."""
-        return f" {BESIDE} {self.last}" * bool(self.last) + f" [{self.partial}]" * bool(self.partial)
+    def suffix(self) -> str:
+        """The text after the obtained value: the value after the last round, and how many of the runs are done."""
+        last = f" {SEPARATOR} {self.last}" if self.last else ""
+        return f"{last} [{self.partial}]" if self.partial else last
 
 
 def print_cell(cell: Cell | None, decimals: int) -> PrintedCell:
-    """Return a cell as it is printed; None stands for a place of the table without a cell."""
+    """Return a printed cell, an empty one for None."""
     if cell is None:
         return PrintedCell()
-    difference = cell.difference if cell.is_compared else None
+    obtained, comparison = format_value(cell.obtained, decimals), []
+    if not obtained and cell.runs:
+        obtained = cell.verdict if cell.verdict in WITHOUT_VALUE else NO_VALUE
+    difference = cell.difference if cell.is_comparable else None
+    if difference is not None:
+        unit = cell.quantity.unit if cell.quantity else PERCENT
+        comparison = [format_difference(difference, decimals, unit)]
+        comparison += [cell.verdict] if cell.verdict != NO_VERDICT else []
+        comparison += [] if cell.noise is None else [f"({_scaled(cell.noise, decimals, unit)})"]
+    means = (value.mean if value else None for value in (cell.obtained, cell.published))
+    numbers = ["" if number is None else f"{number:.6g}" for number in (*means, difference)]
     return PrintedCell(
-        obtained=format_value(cell.obtained, decimals) or _placeholder(cell),
+        obtained=obtained,
         published=cell.misprint + MISPRINT if cell.misprint else format_value(cell.published, decimals),
         quoted=cell.quoted,
         best_obtained=cell.best_obtained,
@@ -111,33 +123,6 @@ def print_cell(cell: Cell | None, decimals: int) -> PrintedCell:
         dagger=UNPLANNED if cell.published and not cell.runs else "",
         partial=f"{cell.n}/{len(cell.runs)}" if cell.obtained and not cell.complete else "",
         last=format_value(cell.last, decimals),
-        comparison=_comparison(cell, difference, decimals),
-        sort=(
-            _sortable(cell.obtained.mean if cell.obtained else None),
-            _sortable(cell.published.mean if cell.published else None),
-            _sortable(difference),
-        ),
+        comparison=" ".join(comparison),
+        sort=(numbers[0], numbers[1], numbers[2]),
     )
-
-
-def _comparison(cell: Cell, difference: float | None, decimals: int) -> str:
-    if difference is None:
-        return ""
-    unit = cell.quantity.unit if cell.quantity else PERCENT
-    words = [signed(difference, decimals, unit)]
-    if cell.verdict != NO_VERDICT:
-        words.append(cell.verdict)
-    if cell.noise is not None:
-        words.append(f"({_scaled(cell.noise, decimals, unit)})")
-    return " ".join(words)
-
-
-def _placeholder(cell: Cell) -> str:
-    """Return the text for a cell without an obtained value."""
-    if not cell.runs:
-        return ""
-    return cell.verdict if cell.verdict in WITHOUT_VALUE else NO_VALUE
-
-
-def _sortable(number: float | None) -> str:
-    return "" if number is None else f"{number:.6g}"

@@ -1,8 +1,8 @@
 """Statistics over seeds: intervals and tests of paired differences, the rule for noise, ranks over data sets.
 
-The clients of a run share one training, so the sample is the seeds: each gives one number, and a single seed decides
-nothing. Tests are t tests, because sign-flip tests of three seeds cannot reach 5 %. They assume that differences of
-seeds, means over clients and samples, are about normal. Functions import SciPy, which takes longer than most reports.
+The clients of a run share one training, so the sample is the seeds, one number each. Tests are t tests, because
+sign-flip tests of three seeds cannot reach 5 %. They assume that differences of seeds (means over clients and samples)
+are about normal. Functions import SciPy late, because importing it takes longer than writing most reports.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ Array = NDArray[np.float64]
 BySeed = Mapping[int, float]
 """Values by seed."""
 LEVEL = 0.05
-"""The significance level: how often chance alone may be called a difference."""
+"""The significance level of all tests."""
 POWER = 0.8
-FEWEST_SEEDS = 3
-"""The fewest seeds of ours for a verdict against a published value."""
+MIN_SEEDS = 3
+"""The minimum number of our seeds for a verdict against a published value."""
 
 WITHIN, BEYOND, NO_VERDICT = "within noise", "beyond noise", "no verdict"
 NOISE_LEGEND = (
     "Noise: a difference is beyond noise where its 95 % interval excludes zero (for a claim: its margin), and within "
     "noise otherwise. The interval is by t over our seeds; a printed ± counts as the standard deviation of the printed "
-    f"value. Beside a published value fewer than {FEWEST_SEEDS} seeds of ours, or equal ones, have no verdict."
+    f"value. Beside a published value fewer than {MIN_SEEDS} seeds of ours, or equal ones, have no verdict."
 )
 
 
@@ -51,9 +51,9 @@ class Effect:
     seeds: tuple[float, ...] = field(default=(), compare=False)
 
     @property
-    def flipped(self) -> float | None:
-        """The p of a sign-flip test over seeds, which assumes no normality; None for fewer than three seeds."""
-        if len(self.seeds) < FEWEST_SEEDS:
+    def sign_flip_p(self) -> float | None:
+        """The p of a sign-flip test over seeds, which does not assume normality; None for fewer than three seeds."""
+        if len(self.seeds) < MIN_SEEDS:
             return None
         from scipy import stats
 
@@ -62,23 +62,24 @@ class Effect:
 
     @property
     def detectable(self) -> float | None:
-        """The true difference that so many seeds of this spread find with :data:`POWER`; None for fewer than three."""
-        if len(self.seeds) < FEWEST_SEEDS:
+        """The true difference that this number of seeds detects with :data:`POWER`; None for fewer than three."""
+        if len(self.seeds) < MIN_SEEDS:
             return None
         from scipy import optimize, stats
 
-        count = len(self.seeds)
-        bar = float(stats.t.ppf(1 - LEVEL / 2, count - 1))
-        shift = optimize.brentq(lambda shift: float(stats.nct.sf(bar, count - 1, shift)) - POWER, 0.0, 10 * (bar + 1))
+        degrees = len(self.seeds) - 1
+        critical = float(stats.t.ppf(1 - LEVEL / 2, degrees))
+        bounds = 0.0, 10 * (critical + 1)
+        shift = optimize.brentq(lambda shift: float(stats.nct.sf(critical, degrees, shift)) - POWER, *bounds)
         return float(shift * stats.sem(self.seeds))
 
 
 def half_interval(seeds: Sequence[float], deviation: float = 0.0) -> float:
     """Return half the width of the 95 % interval of a difference; infinite if the spread between seeds is not known.
 
-    `seeds` is empty if both values are printed. `deviation` is the ± of printed values and counts as the standard
-    deviation of the printed value. The half widths of both sides are added in squares (MOVER, Zou and Donner 2008):
-    with three seeds this errs in at most 5 of 100 cases, where Welch's degrees of freedom err in up to 8.
+    `seeds` is empty if both values are printed. `deviation` is the ± of printed values, taken as a standard deviation.
+    The squared half widths of both sides are added (MOVER, Zou and Donner 2008): with three seeds this errs in at most
+    5 of 100 cases, Welch's degrees of freedom in up to 8.
     """
     printed = NormalDist().inv_cdf(1 - LEVEL / 2) * deviation
     if not len(seeds):
@@ -91,10 +92,10 @@ def half_interval(seeds: Sequence[float], deviation: float = 0.0) -> float:
     return math.hypot(float(stats.t.ppf(1 - LEVEL / 2, len(seeds) - 1) * stats.sem(seeds)), printed)
 
 
-def beside_published(seeds: Sequence[float], published: float, deviation: float | None) -> tuple[str, float | None]:
-    """Return the verdict on a value per seed against a published one, and how far the two may differ by chance."""
+def noise_verdict(seeds: Sequence[float], published: float, deviation: float | None) -> tuple[str, float | None]:
+    """Return the verdict on values by seed against a published value, and how far the two may differ by chance."""
     differences = [value - published for value in seeds]
-    bound = half_interval(differences, deviation or 0.0) if len(seeds) >= FEWEST_SEEDS else math.inf
+    bound = half_interval(differences, deviation or 0.0) if len(seeds) >= MIN_SEEDS else math.inf
     if math.isinf(bound):
         return NO_VERDICT, None
     return WITHIN if abs(math.fsum(differences) / len(differences)) <= bound else BEYOND, bound
@@ -104,119 +105,119 @@ def compare(differences: Array, margin: float = 0.0) -> Effect:
     """Return the mean of paired differences [seeds], judged by a t test over the seeds against a margin."""
     shifted, n = differences - margin, len(differences)
     seeds, mean = tuple(shifted.tolist()), float(shifted.mean()) if n else math.nan
-    reach = half_interval(seeds) if n else math.inf
-    if math.isinf(reach):
+    half = half_interval(seeds) if n else math.inf
+    if math.isinf(half):
         return Effect(mean + margin, n=n, seeds=seeds)
     from scipy import stats
 
     p = float(stats.ttest_1samp(shifted, 0.0).pvalue)
-    return Effect(mean + margin, mean - reach + margin, mean + reach + margin, p, n, seeds)
+    return Effect(mean + margin, mean - half + margin, mean + half + margin, p, n, seeds)
 
 
 def compare_printed(difference: float, margin: float, deviation: float) -> Effect:
     """Return the effect of printed values, of which only the ± is known, against a margin."""
-    size = half_interval((), deviation)
-    p = 0.0 if round(abs(difference - margin), 9) > size else 1.0
-    return Effect(difference, difference - size, difference + size, p)
+    half = half_interval((), deviation)
+    p = 0.0 if round(abs(difference - margin), 9) > half else 1.0
+    return Effect(difference, difference - half, difference + half, p)
 
 
 def compare_spreads(first: Array, second: Array, margin: float = 0.0) -> Effect:
-    """Return how much more the first of two paired samples [seeds] spreads, by the test of Pitman and Morgan.
+    """Return the difference of the standard deviations of two paired samples [seeds], by the test of Pitman and Morgan.
 
-    Sum and difference of two normal samples are correlated exactly if one varies more. This is tested, for other ratios
-    after scaling. The interval of the ratio of deviations becomes one of their difference at their geometric mean, so p
-    is exact for no difference. p tests a difference of `margin`. Fewer than three seeds say nothing.
+    The sum and the difference of two normal samples are correlated if and only if one sample varies more; other ratios
+    are tested after scaling. The interval of the ratio is converted into one of the difference, at the geometric mean
+    of the deviations. p tests a difference of `margin`, exactly for 0. At least three seeds are needed.
     """
     n = len(first)
-    ours, theirs = (float(side.std()) if n else 0.0 for side in (first, second))
-    if n < 3 or min(ours, theirs) <= 1e-9:
-        return Effect(ours - theirs, n=n)
+    s1, s2 = (float(side.std()) if n else 0.0 for side in (first, second))
+    if n < 3 or min(s1, s2) <= 1e-9:
+        return Effect(s1 - s2, n=n)
     from scipy import stats
 
     correlation = float(stats.pearsonr(first, second).statistic)
     half = 2 * (1 - correlation**2) * float(stats.t.ppf(1 - LEVEL / 2, n - 2)) ** 2 / (n - 2)
-    # At the ends of the interval of their ratio, one deviation is multiplied and the other divided by this factor.
+    # At the ends of the interval of their ratio, one deviation is multiplied and the other divided by this factor;
     factor = (1 + half + math.sqrt(half * (half + 2))) ** 0.25
-    # And by this factor if their difference is just the margin.
-    shift = (math.sqrt(margin**2 + 4 * ours * theirs) - margin) / (2 * theirs)
-    scaled = first * theirs * shift**2 / ours
+    # if their difference equals the margin, by this one.
+    shift = (math.sqrt(margin**2 + 4 * s1 * s2) - margin) / (2 * s2)
+    scaled = first * s2 * shift**2 / s1
     p = float(stats.pearsonr(scaled + second, scaled - second).pvalue)
-    return Effect(ours - theirs, ours / factor - theirs * factor, ours * factor - theirs / factor, p, n)
+    return Effect(s1 - s2, s1 / factor - s2 * factor, s1 * factor - s2 / factor, p, n)
 
 
 def variance_components(values: Array) -> tuple[float, float]:
     """Return the variances between and within groups [groups, members] by one-way random effects, 0 if negative."""
-    within = float(values.var(axis=1, ddof=1).mean())
-    between = float(values.mean(axis=1).var(ddof=1)) - within / values.shape[1]
-    return max(between, 0.0), within
+    within_groups = float(values.var(axis=1, ddof=1).mean())
+    between_groups = float(values.mean(axis=1).var(ddof=1)) - within_groups / values.shape[1]
+    return max(between_groups, 0.0), within_groups
 
 
 def holm(ps: Sequence[float]) -> list[float]:
-    """Return p-values corrected by Holm: one false among them is at most as likely as for a single comparison."""
+    """Return p-values corrected by Holm's method, which bounds the family-wise error rate."""
     order, adjusted = np.argsort(ps, kind="stable"), np.zeros(len(ps))
     adjusted[order] = np.maximum.accumulate(np.minimum(1.0, np.sort(ps) * np.arange(len(ps), 0, -1)))
     return [float(p) for p in adjusted]
 
 
 def significant(
-    pairs: Sequence[tuple[BySeed, BySeed]], beside: Sequence[tuple[BySeed, BySeed]] = ()
+    pairs: Sequence[tuple[BySeed, BySeed]], references: Sequence[tuple[BySeed, BySeed]] = ()
 ) -> list[bool | None]:
-    """Return for each pair of values whether they differ, by moderated paired t tests over the seeds that both have (at
-    5 % over all pairs together, Holm); None if they do not share two seeds. The pairs `beside` get no verdict; their
-    spread helps to estimate that of the others."""
-    every = [*pairs, *beside]
-    shared = [sorted(one.keys() & other.keys()) for one, other in every]
-    judged = [at for at, seeds in enumerate(shared) if len(seeds) > 1]
-    effects = [compare(np.array([every[at][0][seed] - every[at][1][seed] for seed in shared[at]])) for at in judged]
-    ps = {at: p for at, p in zip(judged, moderated_ps(effects), strict=True) if at < len(pairs)}
-    found = dict(zip(ps, (p <= LEVEL for p in holm([*ps.values()])), strict=True))
-    return [found.get(at) for at in range(len(pairs))]
+    """Return for each pair of values whether they differ, by moderated paired t tests over shared seeds (at 5 % over
+    all pairs, Holm); None if there are fewer than two. The pairs `references` only help to estimate variances."""
+    effects = dict[int, Effect]()
+    for i, (first, second) in enumerate([*pairs, *references]):
+        seeds = sorted(first.keys() & second.keys())
+        if len(seeds) > 1:
+            effects[i] = compare(np.array([first[seed] - second[seed] for seed in seeds]))
+    ps = {i: p for i, p in zip(effects, moderated_p_values([*effects.values()]), strict=True) if i < len(pairs)}
+    verdicts = dict(zip(ps, (p <= LEVEL for p in holm([*ps.values()])), strict=True))
+    return [verdicts.get(i) for i in range(len(pairs))]
 
 
-def moderated_ps(effects: Sequence[Effect]) -> list[float]:
-    """Return the two-sided p of each comparison; comparisons with a known spread share their estimates of it.
+def moderated_p_values(effects: Sequence[Effect]) -> list[float]:
+    """Return the two-sided p of each comparison, by moderated t tests (Smyth, 2004).
 
-    Moderated t tests (Smyth, 2004): three seeds estimate a variance badly, but the variances of a table's comparisons
-    scatter around a value that they estimate well together, and each is moved towards it. A larger one stays as it is,
-    because one method may vary more than all others. Fewer than three comparisons are judged separately.
+    Three seeds estimate a variance badly, but the comparisons of a table together estimate a common value well, and
+    each variance is moved towards it. A larger one stays, because one method may vary more than all others. Fewer than
+    three comparisons are judged separately, and so are those without a known variance.
     """
-    known = [at for at, one in enumerate(effects) if math.isfinite(one.low)]
-    ps = [one.p for one in effects]
-    if len(known) < 3:
+    tested = [i for i, effect in enumerate(effects) if math.isfinite(effect.low)]
+    ps = [effect.p for effect in effects]
+    if len(tested) < 3:
         return ps
     from scipy import stats
 
-    n = np.array([effects[at].n for at in known], dtype=np.float64)
-    differences = np.array([effects[at].difference for at in known])
-    own = np.array([np.std(effects[at].seeds, ddof=1) ** 2 for at in known])
-    moved, degrees = moderated(own, n - 1)
-    t = np.abs(differences) / np.sqrt(np.maximum(own, moved) / n)
-    for at, p in zip(known, 2 * stats.t.sf(t, degrees), strict=True):
-        ps[at] = float(p)
+    n = np.array([effects[i].n for i in tested], dtype=np.float64)
+    differences = np.array([effects[i].difference for i in tested])
+    variances = np.array([np.std(effects[i].seeds, ddof=1) ** 2 for i in tested])
+    moved, degrees = moderate_variances(variances, n - 1)
+    t = np.abs(differences) / np.sqrt(np.maximum(variances, moved) / n)
+    for i, p in zip(tested, 2 * stats.t.sf(t, degrees), strict=True):
+        ps[i] = float(p)
     return ps
 
 
-def moderated(variances: Array, degrees: Array) -> tuple[Array, Array]:
+def moderate_variances(variances: Array, degrees: Array) -> tuple[Array, Array]:
     """Return variances [comparisons] moved towards a common one, and their new degrees of freedom.
 
     True variances are modelled as draws from a scaled inverse χ². Its scale s² and degrees d follow from the mean and
-    variance of the logarithms. The result averages the observed variance, by its degrees, and s², by d (Smyth, 2004,
-    section 6). If variances scatter no more than by chance, all become equal. Degrees never exceed their sum over all.
+    variance of the logarithms. The result is the mean of observed variance and s², weighted by degrees and d (Smyth,
+    2004, section 6). If variances scatter no more than by chance, all become equal. Degrees are at most their total.
     """
     from scipy import optimize, special
 
     logs = np.log(variances) - special.digamma(degrees / 2) + np.log(degrees / 2)
-    beyond = float(logs.var(ddof=1) - special.polygamma(1, degrees / 2).mean())
-    if beyond <= 0:
+    scatter = float(logs.var(ddof=1) - special.polygamma(1, degrees / 2).mean())
+    if scatter <= 0:
         return np.full_like(variances, np.exp(logs.mean())), np.full_like(degrees, degrees.sum())
 
     def excess(log: float) -> float:
-        return float(np.log(special.polygamma(1, np.exp(log)) / beyond))
+        return float(np.log(special.polygamma(1, np.exp(log)) / scatter))
 
     # The trigamma function falls from infinity to 0; outside these bounds the result does not change.
     low, high = np.log(1e-4), np.log(1e8)
-    inside = excess(low) > 0 > excess(high)
-    half = float(np.exp(optimize.brentq(excess, low, high) if inside else high if beyond < 1 else low))
+    log_half = optimize.brentq(excess, low, high) if excess(low) > 0 > excess(high) else high if scatter < 1 else low
+    half = float(np.exp(log_half))
     common = np.exp(logs.mean() + special.digamma(half) - np.log(half))
     moved = (2 * half * common + degrees * variances) / (2 * half + degrees)
     return moved, np.minimum(2 * half + degrees, degrees.sum())
@@ -238,20 +239,19 @@ def rank_methods(scores: Array) -> Ranking:
     (Demšar, 2006). Equal scores share their mean rank; data sets count as independent."""
     from scipy import stats
 
-    count, methods = scores.shape
+    datasets, methods = scores.shape
     ranks = stats.rankdata(-scores, axis=1)
     mean_ranks = ranks.mean(axis=0)
-    # Friedman's test as in SciPy, which needs three methods: the variance of ranks within data sets, ties included, is
-    # the variance that chance alone gives the sums (Conover, 1999).
+    # Friedman's test as in SciPy, which needs three methods (Conover, 1999, with ties).
     chance = float(((ranks - (methods + 1) / 2) ** 2).sum()) / (methods - 1)
-    spread = float(((ranks.sum(axis=0) - count * (methods + 1) / 2) ** 2).sum())
+    spread = float(((ranks.sum(axis=0) - datasets * (methods + 1) / 2) ** 2).sum())
     p = float(stats.chi2.sf(spread / chance, methods - 1)) if chance else 1.0
     quantile = float(stats.studentized_range.ppf(1 - LEVEL, methods, math.inf)) / math.sqrt(2)
-    critical = quantile * math.sqrt(methods * (methods + 1) / (6 * count))
+    critical = quantile * math.sqrt(methods * (methods + 1) / (6 * datasets))
     bound, groups = critical if p <= LEVEL else math.inf, list[list[int]]()
     order = [int(method) for method in np.argsort(mean_ranks, kind="stable")]
-    for at, first in enumerate(order):
-        group = [method for method in order[at:] if mean_ranks[method] - mean_ranks[first] <= bound]
+    for start, first in enumerate(order):
+        group = [method for method in order[start:] if mean_ranks[method] - mean_ranks[first] <= bound]
         if len(group) > 1 and not (groups and group[-1] in groups[-1]):
             groups.append(group)
     return Ranking(mean_ranks, p, critical, groups)

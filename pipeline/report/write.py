@@ -16,7 +16,7 @@ from pflcore.artifacts import read_table, write_table
 from pflcore.files import atomic_path, write_text
 from pipeline.report.cells import Key
 from pipeline.report.claim_tables import all_pairs
-from pipeline.report.formats import aligned, csv_text, escape_markdown
+from pipeline.report.formats import csv_text, escape_markdown, md_table
 from pipeline.report.frame import read_frame
 from pipeline.report.render import Document, html, latex, markdown
 from pipeline.report.spec_report import SpecReport
@@ -31,16 +31,13 @@ _META = {"spec", "title", "profile", "rows", "columns", "metric", "better", "dec
 
 def build_report(table: ResolvedTable, root: Path, out: Path) -> None:
     """Write ``report.md .tex .html``, ``table.tex .csv .parquet``, ``results.csv .parquet`` (as ``study.results()``)
-    and folders ``figures`` and ``metrics`` into `out`; durations, which vary, go to ``.pfl/timings/``.
-
-    The same frame in the workspace `root` gives the same bytes. Raises :class:`UserError` if the frame is missing or
-    damaged, or if an axis has the name of one of the report's own columns.
-    """
+    and folders ``figures`` and ``metrics`` into `out`; durations, which vary, go to ``.pfl/timings/``. Raises
+    :class:`UserError` if the frame is missing or damaged, or if an axis has the name of a column of the report."""
     folder, address = root / frame_path(table.spec), report_path(table.spec)
-    results, paper = Results.of(table, read_frame(folder)), table.paper
+    results, paper = Results.from_frame(table, read_frame(folder)), table.paper
     rows, (measured, _) = results.to_arrow(), read_table(folder / "results.parquet", "results/1")
-    shown = [one.federation for one in table.partitions if one.page]
-    pages = {name: posixpath.relpath(f"{partition_report_path(name)}/index", address) for name in shown}
+    federations = [partition.federation for partition in table.partitions if partition.page]
+    pages = {name: posixpath.relpath(f"{partition_report_path(name)}/index", address) for name in federations}
     report, timings = SpecReport(results, pages=pages), timings_path(table.spec).as_posix()
     source = ", ".join(filter(None, (paper.name, paper.table, paper.citation))) if paper else ""
     document = Document(table.title, table.profile, [report], timings, source=source)
@@ -57,8 +54,8 @@ def build_report(table: ResolvedTable, root: Path, out: Path) -> None:
     write_timings(table, root)
 
 
-def put(path: Path, content: str | bytes) -> bool:
-    """Write a file atomically, unless it has that content already; return whether it was written."""
+def write_if_changed(path: Path, content: str | bytes) -> bool:
+    """Write a file atomically unless it has that content; return whether it was written."""
     raw = content.encode() if isinstance(content, str) else content
     if path.is_file() and path.read_bytes() == raw:
         return False
@@ -67,10 +64,12 @@ def put(path: Path, content: str | bytes) -> bool:
     return True
 
 
-def write_pictures(report: SpecReport, out: Path, *, tidy: bool = False) -> None:
+def write_pictures(report: SpecReport, out: Path, *, clean: bool = False) -> None:
     """Write ``claims.csv`` if there are claims, and ``<figure>.svg .png .csv`` for the curves and each figure, as far
-    as it has a picture and numbers; `tidy` removes such files that the report no longer has."""
-    files: dict[str, str | bytes] = {"claims.csv": csv_text(all_pairs(report.judgements))} if report.judgements else {}
+    as it has a picture and numbers; `clean` removes such files that the report no longer has."""
+    files = dict[str, str | bytes]()
+    if report.judgements:
+        files["claims.csv"] = csv_text(all_pairs(report.judgements))
     out.mkdir(parents=True, exist_ok=True)
     for section in report.sections:
         if section.picture:
@@ -78,8 +77,8 @@ def write_pictures(report: SpecReport, out: Path, *, tidy: bool = False) -> None
         if not section.data.empty:
             files[f"{section.name}.csv"] = csv_text(section.data)
     for name, content in files.items():
-        put(out / name, content)
-    for path in out.iterdir() if tidy else ():
+        write_if_changed(out / name, content)
+    for path in out.iterdir() if clean else ():
         if path.suffix in (".svg", ".png", ".csv") and path.name not in files:
             path.unlink(missing_ok=True)
 
@@ -92,19 +91,16 @@ def write_metrics(results: Results, out: Path) -> None:
     metric, by_row = results.table.metric, dict[Key, dict[str, Any]]()
     for cell in results.cells:
         if cell.obtained:
-            *outer, last = cell.key(results.table.columns) or (metric,)
-            inside = by_row.setdefault(cell.key(results.table.rows), {})
+            *outer, innermost = cell.key(results.table.columns) or (metric,)
+            values = by_row.setdefault(cell.key(results.table.rows), {})
             for label in outer:
-                inside = inside.setdefault(label, {})
-            inside[last] = round(cell.obtained.mean, 4)
-    names = {
-        row: re.sub(r"[^\w.()+-]+", "_", "-".join(row) or metric, flags=re.ASCII).strip("._")[:80] for row in by_row
-    }
-    counts = Counter(names.values())
-    for row, values in by_row.items():
-        # Not a number: that would belong to another row as soon as a row is added above.
-        unclear = not names[row] or counts[names[row]] > 1
-        name = f"{names[row] or 'row'}_{short_hash(row)}" if unclear else names[row]
+                values = values.setdefault(label, {})
+            values[innermost] = round(cell.obtained.mean, 4)
+    names = [re.sub(r"[^\w.()+-]+", "_", "-".join(row) or metric, flags=re.ASCII).strip("._")[:80] for row in by_row]
+    counts = Counter(names)
+    for (row, values), name in zip(by_row.items(), names, strict=True):
+        if not name or counts[name] > 1:  # add a hash, since numbers would change with rows that are added above
+            name = f"{name or 'row'}_{short_hash(row)}"
         write_text(out / f"{name}.json", json.dumps(values, indent=1) + "\n")
 
 
@@ -112,10 +108,10 @@ def write_timings(table: ResolvedTable, root: Path) -> None:
     """Collect ``.pfl/timings/<run id>.json`` into one table, if there are any."""
     rows, total = [("run", "device", "seconds", "MiB at most")], 0.0
     for run in sorted(table.runs):
-        if one := read_timing(root / ".pfl" / "timings" / f"{run}.json"):
-            memory = f"{one.peak_mb:,.0f}" if one.peak_mb else ""
-            rows.append((run, escape_markdown(one.device), f"{one.seconds:.1f}", memory))
-            total += one.seconds
+        if timing := read_timing(root / ".pfl" / "timings" / f"{run}.json"):
+            memory = f"{timing.peak_mb:,.0f}" if timing.peak_mb else ""
+            rows.append((run, escape_markdown(timing.device), f"{timing.seconds:.1f}", memory))
+            total += timing.seconds
     if len(rows) > 1:
-        lines = aligned([*rows, ("**all**", "", f"{total:.1f}", "")], 2)
+        lines = md_table([*rows, ("**all**", "", f"{total:.1f}", "")], 2)
         write_text(root / timings_path(table.spec), f"# Training time and memory of {table.spec}\n\n{lines}\n")

@@ -1,4 +1,4 @@
-"""``pfl keep``, which adds up-to-date results to the ledger; ``pfl ledger list`` and ``show``, which display them."""
+"""``pfl keep``, which adds up-to-date results to the ledger; ``pfl ledger list`` and ``show``, which print them."""
 
 from __future__ import annotations
 
@@ -25,31 +25,30 @@ CURRENT = "current"
 
 
 @dataclass
-class Kept:
+class KeepResult:
     """The outcome of ``pfl keep`` for the runs of a spec."""
 
     file: Path | None = None  # the file of the ledger; None if no run was added
-    runs: list[str] = field(default_factory=list)  # runs that were added
-    before: int = 0  # runs that were kept already
-    left: Counter[str] = field(default_factory=Counter)  # reason → number of runs that were left out for it
+    added: list[str] = field(default_factory=list)
+    already_kept: int = 0  # number of runs
+    skipped: Counter[str] = field(default_factory=Counter)  # reason → number of runs
 
 
-def keep(workspace: Workspace, spec: str) -> Kept:
-    """Add to the ledger each run of a spec that DVC has recorded with the present specs and code. For a tuned run, add
-    the selection, which has the figures of its trials, but not the trials. Raises :class:`UserError` if a spec is
-    invalid, or an artifact or a lock file is damaged."""
+def keep(workspace: Workspace, spec: str) -> KeepResult:
+    """Add to the ledger each run of a spec that DVC has recorded with the present specs and code, and the selections of
+    tuned runs, but not their trials. Raises :class:`UserError` if a spec is invalid or a file is damaged."""
     compilation = compile_workspace(workspace, [spec], [spec])
-    recorded, ledger, kept, new = Recorded(workspace.root, compilation), Ledger(workspace.root), Kept(), list[Entry]()
-    shown = {run for table in compilation.tables.values() for run in table.runs}
-    for run in map(compilation.runs.__getitem__, sorted(shown & compilation.runs.keys())):
+    recorded, ledger, result = Recorded(workspace.root, compilation), Ledger(workspace.root), KeepResult()
+    new, ids = list[Entry](), {run for table in compilation.tables.values() for run in table.runs}
+    for run in map(compilation.runs.__getitem__, sorted(ids & compilation.runs.keys())):
         if run.id in compilation.kept:
-            kept.before += 1
+            result.already_kept += 1
         elif run.analyses or run.training.save_weights:
-            kept.left["have more to keep than accuracies (analyses, weights)"] += 1
+            result.skipped["have more to keep than accuracies (analyses, weights)"] += 1
         elif not recorded.holds(run_path(run.id, "rounds.parquet")):
-            kept.left["are not up to date here"] += 1
+            result.skipped["are not up to date here"] += 1
         elif "figure" in read_meta(workspace.root / run_path(run.id, "rounds.parquet"), "rounds/2"):
-            kept.left["are of detectors, of which counts do not tell the precision"] += 1
+            result.skipped["are of detectors, of which counts do not tell the precision"] += 1
         else:
             new.append(_entry(workspace, run, compilation.made_by[run.id]))
     selections = {}
@@ -59,17 +58,17 @@ def keep(workspace: Workspace, spec: str) -> Kept:
             content = json.loads((workspace.root / selection_path(name)).read_text(encoding="utf-8"))
             selections[name] = versions, content
     if new:
-        kept.file = ledger.write(spec, new, selections)
-    kept.runs = [entry.run.id for entry in new]
-    return kept
+        result.file = ledger.write(spec, new, selections)
+    result.added = [entry.run.id for entry in new]
+    return result
 
 
 def _entry(workspace: Workspace, run: Run, made_by: Versions) -> Entry:
     path = workspace.root / run_path(run.id, "rounds.parquet")
     rounds, meta = read_table(path, "rounds/2")
-    time_file = workspace.private / "timings" / f"{run.id}.json"
-    obtained, seconds = time_of(time_file, rounds_trained(rounds, run.training))
-    timing, facts = read_timing(time_file), {name: meta.get(name) for name in FACTS}
+    timing_file = workspace.private / "timings" / f"{run.id}.json"
+    obtained, seconds = training_time(timing_file, rounds_trained(rounds, run.training))
+    timing, facts = read_timing(timing_file), {name: meta.get(name) for name in FACTS}
     try:
         measurements = from_table(rounds, meta["positions"])
     except UserError as error:
@@ -77,7 +76,7 @@ def _entry(workspace: Workspace, run: Run, made_by: Versions) -> Entry:
     return Entry(run, made_by, obtained, seconds, facts, measurements, timing.machine if timing else "")
 
 
-def time_of(path: Path, rounds: int) -> tuple[str, float | None]:
+def training_time(path: Path, rounds: int) -> tuple[str, float | None]:
     """Return the day and the seconds of the training of a run of `rounds`: today and None without a timing."""
     timing = read_timing(path)
     if not timing or not timing.rounds:
@@ -87,26 +86,27 @@ def time_of(path: Path, rounds: int) -> tuple[str, float | None]:
     return day, round(seconds * rounds / timing.rounds, 1)  # a resumed training timed only its last rounds
 
 
-def lines(ledger: Ledger, compilation: Compilation) -> list[dict[str, str]]:
+def list_entries(ledger: Ledger, compilation: Compilation) -> list[dict[str, str]]:
     """List the runs of a ledger, each compared with `compilation`, which has all specs and ignores the ledger: its
     state is :data:`CURRENT`, or the reason why no report shows it."""
-    found = []
+    lines = []
     for entry in ledger.entries():
-        points, asked = curve_of(entry), entry.run.id in compilation.runs
-        state = difference(entry.made_by, compilation.made_by[entry.run.id]) if asked else "no spec asks for it"
+        points, state = curve_of(entry), "no spec asks for it"
+        if entry.run.id in compilation.runs:
+            state = difference(entry.made_by, compilation.made_by[entry.run.id]) or CURRENT
         line = {
             "run": entry.run.id,
             "accuracy": "diverged" if entry.facts["diverged"] or not points else f"{points[-1][1]:.2f}",
             "obtained": entry.obtained,
             "device": entry.facts["device"],
             "seconds": "" if entry.seconds is None else f"{entry.seconds:,.0f}",
-            "state": state or CURRENT,
+            "state": state,
         }
-        found.append(line)
-    return found
+        lines.append(line)
+    return lines
 
 
-def find(ledger: Ledger, id_: str) -> Entry:
+def find_entry(ledger: Ledger, id_: str) -> Entry:
     """Return a kept result by the id of its run. Raises :class:`UserError` if there is none or it is damaged."""
     if entry := ledger.get(id_):
         return entry
@@ -115,4 +115,5 @@ def find(ledger: Ledger, id_: str) -> Entry:
 
 def curve_of(entry: Entry) -> list[tuple[int, float, float]]:
     """Return round, accuracy in percent and mean loss of each measurement."""
-    return [(int(a), float(b), float(c)) for a, b, c in zip(*curve(entry.rounds()), strict=True)]
+    points = zip(*curve(entry.rounds()), strict=True)
+    return [(int(round_), float(accuracy), float(loss)) for round_, accuracy, loss in points]

@@ -18,7 +18,7 @@ from pipeline.dvc.program import executables, initialise
 from pipeline.dvc.recorder import Recorder
 from pipeline.progress import warn
 from pipeline.raw_data import changed_folders
-from pipeline.report.formats import signs_without_latex
+from pipeline.report.formats import chars_without_latex
 from pipeline.running.board import Board, Display, StageState, status_path, summary
 from pipeline.running.local import LocalPool, slots, visible_gpus
 from pipeline.running.options import Request, RunOptions
@@ -209,7 +209,7 @@ def _print_reports(workspace: Workspace, names: list[str]) -> None:
         rows = [at for at, line in enumerate(top) if line.startswith("|")]
         shown = "\n".join(top[: rows[-1] + 1] if rows else top)
         where = f"All of it: {os.path.relpath(path)}; HTML, LaTeX and CSV beside it"
-        if missing := signs_without_latex(path.with_name("report.tex").read_text(encoding="utf-8")):
+        if missing := chars_without_latex(path.with_name("report.tex").read_text(encoding="utf-8")):
             where += f"; LaTeX has no {', '.join(missing)} and shows numbers of Unicode instead"
         if (times := workspace.root / timings_path(name)).is_file():  # not in a clone, which has trained nothing
             where += f". Training times: {os.path.relpath(times)}"
@@ -225,7 +225,7 @@ def refresh(workspace: Workspace, compilation: Compilation, specs: Iterable[str]
         from pipeline.papers.pages import Papers  # imported late, since it imports what renders pages
 
         try:
-            Papers.compiled(workspace, names, compilation).write(names)
+            Papers.compile(workspace, names, compilation).write(names)
         except UserError as error:
             return f"pages of papers: {error}"
     more = f" and {len(pages) - 3} more" if len(pages) > 3 else ""

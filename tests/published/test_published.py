@@ -150,7 +150,7 @@ def results(spec):
         return None
     runs = {run.id: run for run in resolved.runs}
     with TemporaryDirectory() as folder:  # where there are no runs, and what is counted may be remembered
-        return Results.of(resolved.table, collect_frame(resolved.table, runs, Path(folder)))
+        return Results.from_frame(resolved.table, collect_frame(resolved.table, runs, Path(folder)))
 
 
 @pytest.mark.parametrize("paper", ["fedtp", *(pytest.param(name, marks=pytest.mark.matrix) for name in [*NAMES][:3])])

@@ -155,7 +155,7 @@ def _summarised(*given):
 
 def results_of(resolved, root):
     """A table filled in."""
-    return Results.of(resolved, frame_of(resolved, root))
+    return Results.from_frame(resolved, frame_of(resolved, root))
 
 
 def report(resolved, root, out):

@@ -32,7 +32,7 @@ _NO_DATES = {"Date": None, "Creator": None, "Format": None, "Type": None}
 
 @contextmanager
 def figure_style() -> Iterator[None]:
-    """Draw figures in the style of reports, independent of the user's own settings."""
+    """Draw figures in the style of reports, independent of the user's settings."""
     with matplotlib.style.context(["default", _STYLE]), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing")
         yield
@@ -40,12 +40,8 @@ def figure_style() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Picture:
-    """A matplotlib figure in the two formats that reports use, the same bytes for the same figure.
-
-    Attributes:
-        alt: The picture in a sentence, for people who cannot see it.
-        photos: Whether it shows images, which are not inverted on a dark page and have no values to read off.
-    """
+    """A matplotlib figure in the two formats of reports, with a sentence `alt` for people who cannot see it. `photos`
+    are not inverted on a dark page and have no values to read off."""
 
     figure: Figure
     alt: str
@@ -63,7 +59,7 @@ class Picture:
             axes.set_gid(",".join(["panel", str(number), axes.get_xscale(), up, *spans, label]))
         buffer = io.StringIO()
         with figure_style():
-            self._placed.savefig(buffer, format="svg", metadata=_NO_DATES)
+            self._final_figure.savefig(buffer, format="svg", metadata=_NO_DATES)
         return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
 
     @cached_property
@@ -71,13 +67,12 @@ class Picture:
         """The PNG file, for LaTeX."""
         buffer = io.BytesIO()
         with figure_style():
-            self._placed.savefig(buffer, format="png", dpi=200, metadata={"Software": None})
+            self._final_figure.savefig(buffer, format="png", dpi=200, metadata={"Software": None})
         return buffer.getvalue()
 
     @cached_property
-    def _placed(self) -> Figure:
-        """The figure with its panels in their final places, which both formats share. With a layout engine, each format
-        would find them by itself, and draw once more for that."""
+    def _final_figure(self) -> Figure:
+        """The figure with its panels in their final places, which are computed once for both formats."""
         engine = self.figure.get_layout_engine()
         if engine:
             FigureCanvasSVG(self.figure)  # sizes of text as in the SVG document
@@ -95,35 +90,34 @@ class PlainTable:
     labels: int
 
     @classmethod
-    def of(cls, frame: pd.DataFrame, axes: Sequence[str], *more: str) -> PlainTable:
-        """Return a printed frame: labels on the axes (categoricals) that have several categories, the labels `more`,
+    def of(cls, frame: pd.DataFrame, axes: Sequence[str], *labels: str) -> PlainTable:
+        """Return a printed frame: labels on the axes (categoricals) that have several categories, further `labels`,
         then the other columns. An axis is headed by the last part of its dotted name."""
-        several = [axis for axis in axes if len(frame[axis].cat.categories) > 1]
-        several = several or [axis for axis in axes[:1] if axis != "series"]
-        shown = frame[[*several, *more, *(name for name in frame if name not in (*axes, *more))]]
-        heads = [name.rpartition(".")[2].replace("_", " ") if name in axes else name for name in map(str, shown)]
-        lines = [tuple(map(str, line)) for line in shown.itertuples(index=False, name=None)]
-        return cls(tuple(heads), lines, labels=len(several) + len(more))
+        shown_axes = [axis for axis in axes if len(frame[axis].cat.categories) > 1]
+        shown_axes = shown_axes or [axis for axis in axes[:1] if axis != "series"]
+        columns = [*shown_axes, *labels, *(name for name in frame if name not in (*axes, *labels))]
+        header = [name.rpartition(".")[2].replace("_", " ") if name in axes else name for name in map(str, columns)]
+        lines = [tuple(map(str, line)) for line in frame[columns].itertuples(index=False, name=None)]
+        return cls(tuple(header), lines, labels=len(shown_axes) + len(labels))
 
-    def select(self, keep: Sequence[int]) -> PlainTable:
+    def select(self, columns: Sequence[int]) -> PlainTable:
         """Return the table with the columns at these positions only."""
-        rows = [tuple(row[at] for at in keep) for row in self.rows]
-        return PlainTable(tuple(self.header[at] for at in keep), rows, sum(at < self.labels for at in keep))
+        rows = [tuple(row[i] for i in columns) for row in self.rows]
+        return PlainTable(tuple(self.header[i] for i in columns), rows, sum(i < self.labels for i in columns))
 
 
 @dataclass(frozen=True)
 class Section:
-    """A section of a page, such as a figure; every format prints the fields that it has, in the order of a page.
+    """A section of a page, such as a figure; every format prints the fields that are set.
 
     Attributes:
-        text: Paragraphs on what is shown, with blank lines between them; of a figure the only content if there is
-            nothing to show.
+        text: Paragraphs with blank lines between them.
         data: The numbers unrounded, for ``<name>.csv``.
-        name: Name of its files, and of a figure in the spec; building a report sets name and title.
+        name: Name of its files, and of a figure in the spec; set with the title when a report is built.
         results: Whether it begins with the table of results.
         claims: Judgements on claims, which only templates read.
         items: Lines with the address of a page without suffix, or "".
-        folded: The text that opens a table which is not shown at once.
+        folded: The heading of a table that a click opens.
     """
 
     text: str = ""
@@ -141,14 +135,14 @@ class Section:
 
 
 def drop_constant_columns(table: PlainTable, keep: int = 1) -> tuple[PlainTable, str]:
-    """Return a table without the columns in which several rows are all equal, and these columns as ``device cpu``; the
-    first `keep` columns stay."""
-    several = len(table.rows) > 1
-    out = [at for at in range(keep, len(table.header)) if several and len({row[at] for row in table.rows}) == 1]
-    words = ", ".join(f"{table.header[at]} {table.rows[0][at]}" for at in out)
-    return table.select([at for at in range(len(table.header)) if at not in out]), words
+    """Return a table without constant columns after the first `keep`, and these as text, ``device cpu``."""
+    if len(table.rows) < 2:
+        return table, ""
+    constant = [i for i in range(keep, len(table.header)) if len({row[i] for row in table.rows}) == 1]
+    text = ", ".join(f"{table.header[i]} {table.rows[0][i]}" for i in constant)
+    return table.select([i for i in range(len(table.header)) if i not in constant]), text
 
 
-def counted(number: int, noun: str) -> str:
+def pluralize(number: int, noun: str) -> str:
     """Return ``1 method``, ``2 methods``."""
     return f"{number:,} {noun}" + ("" if number == 1 else "s")

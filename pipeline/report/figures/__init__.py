@@ -1,7 +1,7 @@
 """Figures of reports: :data:`pipeline.spec.figures.BUILT_IN`, and those of studies and packages, one file each.
 
-The file of a figure has a function ``draw``, which is a :data:`Draw`, and a ``TITLE``. A figure with the name of an
-analysis needs no title; it has the analysis's. ``NEEDS`` is what a figure reads besides rounds of runs, if anything.
+The file of a figure has a function ``draw`` (:data:`Draw`) and a ``TITLE``, by default that of the analysis with its
+name. ``NEEDS`` is what a figure reads besides rounds of runs, if anything.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from importlib import import_module
 
 import pandas as pd
 
-from pipeline.report.drawing.sections import Picture, PlainTable, Section, counted, figure_style
+from pipeline.report.drawing.sections import Picture, PlainTable, Section, figure_style, pluralize
 from pipeline.report.figures._charts import draw_curves
 from pipeline.report.figures._data import TableData as TableData
 from pipeline.report.table import Results
@@ -26,21 +26,18 @@ MAX_LINES = 40
 
 def build_sections(results: Results) -> list[Section]:
     """Return the convergence curves, if there are any, and the figures that a table's spec lists or, without a list,
-    the analyses that its runs made. Raises :class:`UserError` if an artifact that a figure needs is damaged."""
+    the analyses of its runs. Raises :class:`UserError` if an artifact that a figure needs is damaged."""
     data, analyses = TableData(results), results.table.analyses
     names = results.table.drawn
     if results.table.figures is None:
         names = [name for name in names if name not in analyses or not data.findings(name).empty]
+    by_work = "Convergence over visits of a training sample"
     with figure_style():
-        curves = [
+        sections = [
             replace(draw_curves(data), name="curves", title="Convergence"),
-            replace(
-                draw_curves(data, work=True),
-                name="curves_by_work",
-                title="Convergence over visits of a training sample",
-            ),
+            replace(draw_curves(data, work=True), name="curves_by_work", title=by_work),
         ]
-        return [*(one for one in curves if one.picture), *(_section(name, data) for name in names)]
+        return [*(section for section in sections if section.picture), *(_section(name, data) for name in names)]
 
 
 def curves_of(results: Results) -> Picture | None:
@@ -60,21 +57,21 @@ def _section(name: str, data: TableData) -> Section:
         section = _numbers(name, data)
     lines = section.data.drop(columns="series", errors="ignore")
     names = {axis: axis.removeprefix("axis.") for axis in map(str, lines.columns) if axis.startswith("axis.")}
-    names = {axis: f"{short} (axis)" if short in lines else short for axis, short in names.items()}
+    names = {axis: f"{name} (axis)" if name in lines else name for axis, name in names.items()}
     return replace(section, data=lines.rename(columns=names), name=name, title=title)
 
 
 def _numbers(name: str, data: TableData) -> Section:
-    """Return the numbers of an analysis that has no figure of its own: a line per cell and item."""
-    found = data.findings(name)
-    axes = data.axes(found)
-    values = found.groupby([*axes, "item"], observed=True, sort=False)["value"]
+    """Return the numbers of an analysis without a figure: a line per cell and item."""
+    findings = data.findings(name)
+    axes = data.axes(findings)
+    values = findings.groupby([*axes, "item"], observed=True, sort=False)["value"]
     numbers = {"mean": values.mean(), "std": values.std(ddof=0), "least": values.min(), "greatest": values.max()}
     summary = pd.DataFrame(numbers).map("{:.4g}".format)
     summary.insert(0, "numbers", values.size().map("{:,}".format))
     lines = summary.reset_index().sort_values(axes, kind="stable")
     text = "Numbers of each item over the clients, and over its series where it has one, of all runs of a cell."
     if len(lines) > MAX_LINES:
-        text += f" The first {MAX_LINES} of {counted(len(lines), 'line')}; the others are in {name}.csv."
+        text += f" The first {MAX_LINES} of {pluralize(len(lines), 'line')}; the others are in {name}.csv."
     table = PlainTable.of(lines[:MAX_LINES], axes, "item")
-    return Section(text, table=table, data=found[[*axes, "run", "client", "item", "index", "value"]])
+    return Section(text, table=table, data=findings[[*axes, "run", "client", "item", "index", "value"]])

@@ -1,4 +1,4 @@
-"""Figures of analyses of models: maps of embeddings, weights of attention, test images with attention or detections."""
+"""Figures of analyses: maps of embeddings, weights of attention, test images with attention or detections."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from scipy.spatial.distance import cdist
 
 from pipeline.report.drawing.panels import COLOURS, MAX_PANELS, add_legend, mark_series, panel_grid, styles_of
-from pipeline.report.drawing.sections import Picture, PlainTable, Section, counted
+from pipeline.report.drawing.sections import Picture, PlainTable, Section, pluralize
 from pipeline.report.figures._data import TableData
 from pipeline.report.printed import NO_VALUE
 
-_MAX_NAMED = 40  # most groups with a legend
+_MAX_NAMED = 40  # groups with a legend
 _LUMA = np.array([0.299, 0.587, 0.114])  # weights of red, green and blue in the lightness of a pixel (ITU-R BT.601)
 _EMBEDDINGS = (
     "What the server has learned about each client, in two dimensions (t-SNE): a point is a client, its colour and "
@@ -42,25 +42,26 @@ _DETECTIONS = (
 )
 Kinds = dict[str, NDArray[np.float64]]
 """The data of an image (pixels, attention or boxes), by kind."""
+Show = Callable[[Axes, Kinds, bool], None]
 
 
 def draw_embeddings(data: TableData) -> Section:
     """Draw a map of the clients per cell. CSV: client, x, y (without unit), group (whole number)."""
-    found = data.findings("embeddings")
-    axes = data.axes(found)
-    first = found[found["run"] == found.groupby(axes, observed=True)["run"].transform("first")]
-    place = list(dict.fromkeys([*axes, "series", "panel", "client"]))
-    points = first.pivot(index=place, columns="item", values="value").reset_index()
+    findings = data.findings("embeddings")
+    axes = data.axes(findings)
+    first_runs = findings[findings["run"] == findings.groupby(axes, observed=True)["run"].transform("first")]
+    keys = list(dict.fromkeys([*axes, "series", "panel", "client"]))
+    points = first_runs.pivot(index=keys, columns="item", values="value").reset_index()
     points = points.sort_values([*axes, "client"]).astype({"group": int})
     cells = points.groupby(axes, observed=True)
     table = cells[["x", "y", "group"]].apply(_neighbours).reset_index()
-    maps = [own for _, own in cells][:MAX_PANELS]
-    titles = [" · ".join(filter(None, own.iloc[0][["series", "panel"]])) for own in maps]
+    maps = [cell for _, cell in cells][:MAX_PANELS]
+    titles = [" · ".join(filter(None, cell.iloc[0][["series", "panel"]])) for cell in maps]
     figure, panels = panel_grid(titles, "", "", height=3.0)
     groups = sorted(points["group"].unique())
     styles = {group: {**style, "linestyle": "none"} for group, style in styles_of(groups).items()}
-    for panel, own in zip(panels, maps, strict=True):
-        for group, clients in own.groupby("group"):
+    for panel, cell in zip(panels, maps, strict=True):
+        for group, clients in cell.groupby("group"):
             with mark_series(panel, f"group {group}"):
                 panel.plot(clients["x"], clients["y"], markersize=4.5, **styles[group])
         panel.set(xticks=[], yticks=[])
@@ -68,33 +69,33 @@ def draw_embeddings(data: TableData) -> Section:
         panel.spines[:].set(visible=True, color="#bbbbbb")
     if len(groups) <= _MAX_NAMED:
         add_legend(figure, [(str(group), styles[group]) for group in groups], "group")
-    more = len(table) - MAX_PANELS
-    text = _EMBEDDINGS + (f" Cells without a panel: {more}; see embeddings.csv." if more > 0 else "")
-    alt = f"Embeddings of {counted(len(maps[0]), 'client')} in the plane, for {counted(len(table), 'cell')}."
+    excess = len(table) - MAX_PANELS
+    text = _EMBEDDINGS + (f" Cells without a panel: {excess}; see embeddings.csv." if excess > 0 else "")
+    alt = f"Embeddings of {pluralize(len(maps[0]), 'client')} in the plane, for {pluralize(len(table), 'cell')}."
     return Section(text, Picture(figure, alt), PlainTable.of(table, axes), points[[*axes, "client", "x", "y", "group"]])
 
 
 def _neighbours(points: pd.DataFrame) -> pd.Series[str]:
-    """Return the numbers of clients and groups, the percentage of clients whose nearest neighbour is of the same group,
+    """Return the numbers of clients and groups, the percentage of clients whose nearest neighbour is in the same group,
     and its mean over all permutations of positions."""
-    at, group, count = points[["x", "y"]].to_numpy(), points["group"].to_numpy(), len(points)
-    sizes, same, chance = np.unique(group, return_counts=True)[1], NO_VALUE, NO_VALUE
+    positions, group, count = points[["x", "y"]].to_numpy(), points["group"].to_numpy(), len(points)
+    sizes, share, chance = np.unique(group, return_counts=True)[1], NO_VALUE, NO_VALUE
     if count > 1:
-        nearest = (cdist(at, at) + np.diag([np.inf] * count)).argmin(1)
-        same = f"{100.0 * (group[nearest] == group).mean():.1f}"
+        nearest = (cdist(positions, positions) + np.diag([np.inf] * count)).argmin(1)
+        share = f"{100.0 * (group[nearest] == group).mean():.1f}"
         chance = f"{100.0 * (sizes * (sizes - 1)).sum() / (count * (count - 1)):.1f}"
     numbers = {"clients": f"{count:,}", "groups": f"{len(sizes):,}"}
-    return pd.Series({**numbers, "same group (%)": same, "by chance (%)": chance})
+    return pd.Series({**numbers, "same group (%)": share, "by chance (%)": chance})
 
 
 def draw_mixing(data: TableData) -> Section:
     """Print a line per cell and position with a column per kind of attention. Items are ``<position>.<kind>``. CSV:
     position, kind, mean, std, clients."""
-    found = data.findings("mixing")
-    axes, names = data.axes(found), found["item"].str.rpartition(".")
-    for name, at in (("position", 0), ("kind", 2)):
-        found[name] = pd.Categorical(names[at], names[at].unique(), ordered=True)
-    weights = found.groupby([*axes, "position", "kind"], observed=True)["value"]
+    findings = data.findings("mixing")
+    axes, names = data.axes(findings), findings["item"].str.rpartition(".")
+    for column, part in (("position", names[0]), ("kind", names[2])):
+        findings[column] = pd.Categorical(part, part.unique(), ordered=True)
+    weights = findings.groupby([*axes, "position", "kind"], observed=True)["value"]
     summary = pd.DataFrame({"mean": weights.mean(), "std": weights.std(ddof=0), "clients": weights.size()})
     printed = summary["mean"].map("{:.3f}".format) + summary["std"].map("±{:.3f}".format)
     wide = printed.unstack("kind").astype(object).fillna(NO_VALUE).rename(columns=str)
@@ -107,17 +108,16 @@ def draw_rollout(data: TableData) -> Section:
 
     def show(panel: Axes, kinds: Kinds, first: bool) -> None:
         image, side = pixels(kinds["image"]), math.isqrt(len(kinds.get("mask", ())))
-        panel.imshow(image if first else overlaid(image, kinds["mask"].reshape(side, -1)), interpolation="none")
+        panel.imshow(image if first else overlay(image, kinds["mask"].reshape(side, -1)), interpolation="none")
 
-    return _draw_images(data.findings("rollout"), _ROLLOUT, "image", show, most=10, inches=0.95)
+    return _draw_images(data.findings("rollout"), _ROLLOUT, "image", show, max_images=10, inches=0.95)
 
 
-def overlaid(image: NDArray[np.uint8], mask: NDArray[np.float64]) -> NDArray[np.uint8]:
+def overlay(image: NDArray[np.uint8], mask: NDArray[np.float64]) -> NDArray[np.uint8]:
     """Return the mean of an image [H, W, 3] in grey and a mask [h, w], 0 to 1, as heat, interpolated."""
     for axis, size in enumerate(image.shape[:2]):
-        centres = (np.arange(mask.shape[axis]) + 0.5) * size / mask.shape[axis]
-        at = np.arange(size) + 0.5
-        mask = np.apply_along_axis(lambda own, at, xp: np.interp(at, xp, own), axis, mask, at, centres)
+        x, centres = np.arange(size) + 0.5, (np.arange(mask.shape[axis]) + 0.5) * size / mask.shape[axis]
+        mask = np.apply_along_axis(lambda values, x, xp: np.interp(x, xp, values), axis, mask, x, centres)
     heat = 255.0 * colormaps["inferno"](mask)[..., :3]
     return np.asarray(np.rint(((image @ _LUMA)[..., None] + heat) / 2), np.uint8)
 
@@ -130,55 +130,56 @@ def draw_detections(data: TableData) -> Section:
         image = pixels(kinds["image"])
         height, width = image.shape[:2]
         panel.imshow(image, interpolation="none")
-        for label, left, top, right, bottom, last in kinds.get("there" if first else "found", np.empty(0)).reshape(
-            -1, 6
-        ):
-            at, across, down = (left * width - 0.5, top * height - 0.5), (right - left) * width, (bottom - top) * height
+        boxes = kinds.get("there" if first else "found", np.empty(0)).reshape(-1, 6)
+        for label, left, top, right, bottom, last in boxes:
             style: dict[str, Any] = {"linestyle": "--" if first and last else "-", "linewidth": 1.0, "fill": False}
-            panel.add_patch(Rectangle(at, across, down, edgecolor=COLOURS[int(label) % len(COLOURS)], **style))
+            corner, style["edgecolor"] = (left * width - 0.5, top * height - 0.5), COLOURS[int(label) % len(COLOURS)]
+            panel.add_patch(Rectangle(corner, (right - left) * width, (bottom - top) * height, **style))
 
-    return _draw_images(data.findings("detections"), _DETECTIONS, "objects", show, most=6, inches=1.5)
+    return _draw_images(data.findings("detections"), _DETECTIONS, "objects", show, max_images=6, inches=1.5)
 
 
 def _draw_images(
-    found: pd.DataFrame, text: str, first: str, show: Callable[[Axes, Kinds, bool], None], *, most: int, inches: float
+    findings: pd.DataFrame, text: str, first: str, show: Show, *, max_images: int, inches: float
 ) -> Section:
-    """Draw at most `most` images, evenly chosen, for the first column of the table: a line of images called `first`,
-    then a line per row. `show` also gets whether a panel is in the first line. Items are called ``<kind>.<row>``, with
-    the row of the image in the dataset."""
-    panels = found["panel"].unique()
-    own = found[found["panel"] == panels[0]].sort_values(["series", "client", "item", "index"])
+    """Draw images, evenly chosen, for the first column of the table: a line of images called `first`, then a line per
+    row. `show` also gets whether a panel is in the first line. Items are ``<kind>.<row of the image in the dataset>``.
+    """
+    panels = findings["panel"].unique()
+    column = findings[findings["panel"] == panels[0]].sort_values(["series", "client", "item", "index"])
     lines: dict[str, dict[tuple[int, int], Kinds]] = {}  # by series, client and row
-    for name, of_row in own.groupby("series", observed=True):
-        one_run = of_row[of_row["run"] == of_row["run"].iloc[0]]
-        for (client, item), values in one_run.groupby(["client", "item"])["value"]:
+    for name, cell in column.groupby("series", observed=True):
+        run = cell[cell["run"] == cell["run"].iloc[0]]
+        for (client, item), values in run.groupby(["client", "item"])["value"]:
             kind, _, row = str(item).partition(".")
             kinds = lines.setdefault(str(name), {}).setdefault((int(client), int(row)), {})
             kinds[kind] = values.to_numpy(np.float64)
     # Methods on one partition have the same images; if one lacks an image, another has it.
-    every = {place: kinds for items in reversed(lines.values()) for place, kinds in items.items()}
-    places = sorted(every)
-    shown = [places[at] for at in np.linspace(0, len(places) - 1, min(len(places), most)).round().astype(int)]
-    several = (found.groupby(["series", "panel"], observed=True)["run"].nunique() > 1).any()
-    text += f" Shown for {panels[0]}, the first of {len(panels)} columns." * (len(panels) > 1)
-    text += " Of several runs of a cell the first is shown." * bool(several)
-    text += f" {len(shown)} of {len(places)} images." * (len(shown) < len(places))
-    alt = f"{counted(len(shown), 'test image')}, and the same for {counted(len(lines), 'method')}."
-    lines = {first: every} | lines
-    width = 0.075 * max(map(len, lines)) + inches * len(shown)
+    images = {key: kinds for items in reversed(lines.values()) for key, kinds in items.items()}
+    keys = sorted(images)
+    drawn = [keys[i] for i in np.linspace(0, len(keys) - 1, min(len(keys), max_images)).round().astype(int)]
+    if len(panels) > 1:
+        text += f" Shown for {panels[0]}, the first of {len(panels)} columns."
+    if (findings.groupby(["series", "panel"], observed=True)["run"].nunique() > 1).any():
+        text += " Of several runs of a cell the first is shown."
+    if len(drawn) < len(keys):
+        text += f" {len(drawn)} of {len(keys)} images."
+    alt = f"{pluralize(len(drawn), 'test image')}, and the same for {pluralize(len(lines), 'method')}."
+    lines = {first: images} | lines
+    width = 0.075 * max(map(len, lines)) + inches * len(drawn)
     figure = Figure(figsize=(width, inches * len(lines) + 0.3), layout="constrained")
     figure.get_layout_engine().set(h_pad=0.02, w_pad=0.02)  # type: ignore[union-attr, call-arg]
-    grid: Any = figure.subplots(len(lines), len(shown), squeeze=False)
+    grid: Any = figure.subplots(len(lines), len(drawn), squeeze=False)
     for panel in grid.flat:
         panel.grid(visible=False)
         panel.set(xticks=[], yticks=[])
         panel.spines[:].set_visible(False)
-    for at, (row, (name, items)) in enumerate(zip(grid, lines.items(), strict=True)):
+    for i, (row, (name, items)) in enumerate(zip(grid, lines.items(), strict=True)):
         row[0].set_ylabel(name, rotation=0, ha="right", va="center", parse_math=False)
-        for panel, place in zip(row, shown, strict=True):
-            if place in items:
-                show(panel, items[place], at == 0)
-    for panel, (client, _) in zip(grid[0], shown, strict=True):
+        for panel, key in zip(row, drawn, strict=True):
+            if key in items:
+                show(panel, items[key], i == 0)
+    for panel, (client, _) in zip(grid[0], drawn, strict=True):
         panel.set_title(f"client {client}")
     return Section(text, Picture(figure, alt, photos=True))
 

@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from pipeline.report.drawing.panels import Style, draw_panels, left_out
-from pipeline.report.drawing.sections import Picture, Section, counted
+from pipeline.report.drawing.sections import Picture, Section, pluralize
 from pipeline.report.figures._data import TableData
 from pipeline.report.frame import ALL
 
@@ -25,21 +25,21 @@ def draw(data: TableData) -> Section:
     rounds = data.results.frame.rounds
     frame = data.place(rounds[rounds["client"] == ALL].rename(columns={"loss": "test_loss"}).drop(columns="client"))
     axes = data.axes(frame)
-    place = list(dict.fromkeys([*axes, "series", "panel", "made", "round"]))
-    found = frame.groupby(place, observed=True)
-    curves = found[["train_loss", "test_loss"]].mean().assign(size=found.size()).reset_index().query("size == made")
+    keys = list(dict.fromkeys([*axes, "series", "panel", "finished", "round"]))
+    by_round = frame.groupby(keys, observed=True)
+    curves = by_round[["train_loss", "test_loss"]].mean().assign(size=by_round.size()).reset_index()
+    curves = curves[curves["size"] == curves["finished"]]
     if curves.empty:
         return Section("No run has been measured yet.")
-    known = curves["train_loss"].notna()
     figure = draw_panels(curves, "round", "loss", _lines)
     for panel in figure.axes:
         panel.xaxis.set_major_locator(MaxNLocator(8, integer=True, steps=(1, 2, 5, 10)))
     low, high = curves["train_loss"].min(), curves["train_loss"].max()
-    between = f", train losses from {low:.3g} to {high:.3g}" if known.any() else ""
-    lines = counted(len(curves[axes].drop_duplicates()), "cell")
-    picture = Picture(figure, f"Train and test loss over rounds of {lines}{between}.")
-    text = _TEXT + _UNKNOWN * (not known.all()) + left_out(curves, "loss")
-    return Section(text, picture, data=curves[[*axes, "round", "train_loss", "test_loss"]])
+    losses = "" if pd.isna(low) else f", train losses from {low:.3g} to {high:.3g}"
+    cells = pluralize(len(curves[axes].drop_duplicates()), "cell")
+    picture = Picture(figure, f"Train and test loss over rounds of {cells}{losses}.")
+    text = _TEXT + _UNKNOWN if curves["train_loss"].isna().any() else _TEXT
+    return Section(text + left_out(curves, "loss"), picture, data=curves[[*axes, "round", "train_loss", "test_loss"]])
 
 
 def _lines(axes: Axes, curve: pd.DataFrame, style: Style) -> None:

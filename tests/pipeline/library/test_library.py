@@ -104,7 +104,7 @@ def test_last_states_have_models_and_kept_results_none_and_no_artifacts(reproduc
     assert study.model("tiny: FedPer", client=1).method.name == "fedper"
     shutil.rmtree(reproduced.root / ".pfl/states")
     refuses(r"its weights were not saved, and .* `training: \{save_we", study.model, avg, client=0)
-    assert len(keep(reproduced.workspace(), "tiny").runs) == 2
+    assert len(keep(reproduced.workspace(), "tiny").added) == 2
     shutil.rmtree(reproduced.root / "artifacts")
     refuses(r"kept in results/, which holds counts and no weights", study.model, avg, client=0)
     after = study.results("tiny")

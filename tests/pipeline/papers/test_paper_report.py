@@ -80,7 +80,7 @@ Section 4,it is fast,,nobody measured it
 def test_coverage_of_a_paper_is_that_of_its_tables_and_figures(project):
     artifact(project, "tiny")
     project.write("specs/mine/contents.csv", CONTENTS)
-    papers = Papers.compiled(project.workspace())
+    papers = Papers.compile(project.workspace())
     papers.write(["mine", "tiny"])
     index = papers.index.read_text(encoding="utf-8")
     assert "No spec: Table 2, mAP, in percent: there is no detector" in index and "it is fast" not in index
@@ -90,7 +90,7 @@ def test_coverage_of_a_paper_is_that_of_its_tables_and_figures(project):
     for kind in KINDS:
         assert "it is fast: nobody measured it" in papers.page("mine").with_suffix(f".{kind}").read_text("utf-8")
     project.write("specs/mine/contents.csv", CONTENTS.replace("nobody measured it", "it is not"))
-    assert Papers.compiled(project.workspace()).write(["mine"]) == ["mine"]
+    assert Papers.compile(project.workspace()).write(["mine"]) == ["mine"]
     for lines, message in {
         "place,spec": "1: the columns are place, holds, specs, reason",
         "place,holds,specs,reason\nTable 1,x,two,": "2: 'two' is no spec of this paper; known: one",
@@ -139,7 +139,7 @@ def test_a_page_has_what_the_specs_reports_have(tmp_path):
 
 
 def test_pages_of_a_long_paper_come_go_and_have_links_that_lead_somewhere(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "MOST_TABLES", 1)
+    monkeypatch.setattr(module, "MAX_TABLES", 1)
     href = "../partitions/digits-iid-n3-s0-00000000/index"
     for name in (f"reports/papers/{href}.html", "reports/demo/t1/report.html"):
         write_text((tmp_path / name).resolve(), "made")
@@ -200,19 +200,19 @@ def test_pages_are_written_when_they_change(project, pfl, monkeypatch):
     assert "<h2>Provenance</h2>" in (reports / "papers/mine.html").read_text()  # though no run is there
     assert pfl(specs, "report", "mine")[1] == f"{mine} (up to date)\n../reports/index.html\n"
     assert files() == first
-    papers = Papers.compiled(project.workspace())
+    papers = Papers.compile(project.workspace())
     run = artifact(project, "mine/one")
-    assert papers.write(papers.chosen([])) == ["mine"]
+    assert papers.write(papers.select([])) == ["mine"]
     changes = {name for name, written in files().items() if first.get(name) != written}
     assert changes == of_mine | {f"papers/mine/one/curves.{kind}" for kind in ("svg", "png", "csv")}
     # The same artifacts give the same bytes, from nothing, and where what is remembered is damaged.
     same = tree(reports)
     shutil.rmtree(reports)
     project.write(".pfl/papers.json", '{"tiny": {"state": "x"}}')
-    assert papers.write(papers.chosen([])) == ["mine", "tiny"] and tree(reports) == same
+    assert papers.write(papers.select([])) == ["mine", "tiny"] and tree(reports) == same
     assert pfl(specs, "report", "mines") == (2, "", "pfl: unknown spec 'mines'; did you mean 'mine'?\n")
     for names in (["mine"], ["mine/one"], ["specs/mine/one.yaml"], ["specs/mine/"]):
-        assert papers.chosen(names) == ["mine"]
+        assert papers.select(names) == ["mine"]
     (project.root / run_path(run, "rounds.parquet")).write_bytes(b"damaged")
     with pytest.raises(UserError):
         papers.write(["mine"])
@@ -222,18 +222,18 @@ def test_pages_are_written_when_they_change(project, pfl, monkeypatch):
 
 
 def test_a_kept_result_changes_the_pages_of_its_own_paper(project):
-    Papers.compiled(project.workspace()).write(["mine", "tiny"])
+    Papers.compile(project.workspace()).write(["mine", "tiny"])
     compilation = compile_workspace(project.workspace(), ["tiny"])
     run = next(iter(compilation.runs.values()))
     facts = {**rd.KEPT, "diverged": {"round": 1, "client": 0}}
     entry = Entry(run, compilation.made_by[run.id], "2026-11-22", None, facts, {})
     Ledger(project.root).write("tiny", [entry], {})
-    assert Papers.compiled(project.workspace()).write(["mine", "tiny"]) == ["tiny"]
+    assert Papers.compile(project.workspace()).write(["mine", "tiny"]) == ["tiny"]
 
 
 def test_a_page_shows_neither_results_of_earlier_code_nor_files_in_place_of_kept_ones(reproduced):
     def shown():
-        papers = Papers.compiled(reproduced.workspace())
+        papers = Papers.compile(reproduced.workspace())
         assert papers.write(["tiny"]) == ["tiny"]
         page = (reproduced.root / "reports/papers/tiny.md").read_text("utf-8")
         return re.findall(r"^\| Fed\w+ +\| +\W*([\d.]+|—)", page, re.MULTILINE)
@@ -258,7 +258,7 @@ def test_the_end_of_a_trial_run(project, monkeypatch):
     assert line == "By paper: build/smoke/reports/papers/mine.html; all papers: build/smoke/reports/index.html"
     index = project.root / "build/smoke/reports/index.html"
     assert "tiny" not in index.read_text(encoding="utf-8")  # its specs have not been looked at
-    Papers.compiled(workspace).write(["tiny"])
+    Papers.compile(workspace).write(["tiny"])
     whole = index.read_text(encoding="utf-8")
     assert 'href="papers/tiny.html"' in whole and 'href="papers/mine.html"' in whole
     index.unlink()

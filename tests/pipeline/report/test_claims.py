@@ -218,7 +218,7 @@ def agreement(root, seeds=1, **changes):
     printed = [(own, 1.0 if own == 10.0 else None) for own, _ in VALUES.values()]
     resolved = published(by_seed(root, rows, *claims, **changes), printed)
     results = results_of(resolved, root)
-    return Agreement.of(results, judge_claims(results)), resolved
+    return Agreement.from_results(results, judge_claims(results)), resolved
 
 
 def test_agreement_with_the_paper(tmp_path):

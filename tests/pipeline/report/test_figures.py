@@ -13,7 +13,7 @@ from support.pages import Document
 from support.project import make_project, spec
 from support.report_demo import cell, table, write_metrics
 
-from pipeline.report.figures._pictures import overlaid
+from pipeline.report.figures._pictures import overlay
 
 HEADING = {**fd.FIGURES, **rd.HEADINGS}
 
@@ -149,9 +149,9 @@ def test_what_analyses_found(tmp_path):
 def test_attention_over_an_image():
     heat = [np.array(colormaps["inferno"](x)[:3]) * 255 for x in (0.0, 0.25, 0.75, 1.0)]
     green = np.zeros((4, 4, 3), np.uint8) + np.array([0, 200, 0], np.uint8)
-    np.testing.assert_allclose(overlaid(green, np.zeros((1, 1)))[0, 0], (0.587 * 200 + heat[0]) / 2, atol=0.5)
+    np.testing.assert_allclose(overlay(green, np.zeros((1, 1)))[0, 0], (0.587 * 200 + heat[0]) / 2, atol=0.5)
     # Between the centres of two patches, at 1 and 3 of 4 pixels, the mask is interpolated; beyond them it is level.
-    line = overlaid(green * 0, np.array([[0.0, 1.0], [0.0, 1.0]]))[0]
+    line = overlay(green * 0, np.array([[0.0, 1.0], [0.0, 1.0]]))[0]
     np.testing.assert_allclose(line, np.array(heat) / 2, atol=0.5)
 
 

@@ -22,7 +22,7 @@ from pflcore.errors import UserError
 from pflcore.files import write_text
 from pflcore.protocols import summarise
 from pipeline.report.claims import judge_claims
-from pipeline.report.formats import csv_text, escape_latex, escape_markdown, signs_without_latex
+from pipeline.report.formats import chars_without_latex, csv_text, escape_latex, escape_markdown
 from pipeline.report.legend import PROTOCOLS, facts, legend
 from pipeline.report.settings import confounded_settings, settings_of
 from pipeline.spec.run import short_hash
@@ -243,7 +243,7 @@ def test_escapes_one_by_one():
         "Ħę": r"\texttt{U+0126}{\fontencoding{T1}\selectfont ę}",
     }
     assert {text: escape_latex(text) for text in latex} == latex
-    assert signs_without_latex("".join(latex.values())) == ["Ħ", "Α", "ο", "ϝ", "\u200b", "中"]
+    assert chars_without_latex("".join(latex.values())) == ["Ħ", "Α", "ο", "ϝ", "\u200b", "中"]
     formulas = ["=1+1", "@SUM(A1)", "+cmd|' /C calc'!A0", "-2+3+cmd|' /C calc'!A0", "\t=1", " =1", "=", "-x"]
     plain = ["FedAvg", "-0.5", "+1", "-12", "a=b", "'quoted'", "x,y", "λ = 5"]
     frame = {"method": [*formulas, *plain], "=head": np.arange(16) - 8.123456789, "best": [True, None] * 8}

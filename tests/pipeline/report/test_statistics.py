@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from pipeline.report import statistics as ours
-from pipeline.report.statistics import BEYOND, NO_VERDICT, WITHIN, beside_published, compare, compare_spreads, holm
+from pipeline.report.statistics import BEYOND, NO_VERDICT, WITHIN, compare, compare_spreads, holm, noise_verdict
 
 T_2, Z = 4.302652729911275, 1.959963984540054  # the 97.5 % quantiles of Student, two degrees of freedom, and Gauss
 UNKNOWN = (-math.inf, math.inf, 1.0)
@@ -36,23 +36,23 @@ def test_the_spread_of_true_variances_is_found():
     random, degrees, own, common = np.random.default_rng(0), 6.0, 2.0, 4.0
     true = common * degrees / random.chisquare(degrees, 40_000)
     seen = true * random.chisquare(own, len(true)) / own
-    moved, of_moved = ours.moderated(seen, np.full(len(seen), own))
+    moved, of_moved = ours.moderate_variances(seen, np.full(len(seen), own))
     assert of_moved == pytest.approx(degrees + own, rel=0.05)
     assert moved == pytest.approx((degrees * common + own * seen) / (degrees + own), rel=0.05)
     # Variances that scatter as chance has it become one.
-    moved, of_moved = ours.moderated(np.array([1.0, 1.1, 0.9, 1.05]), np.array([2.0, 2.0, 4.0, 4.0]))
+    moved, of_moved = ours.moderate_variances(np.array([1.0, 1.1, 0.9, 1.05]), np.array([2.0, 2.0, 4.0, 4.0]))
     assert np.ptp(moved) == 0 and of_moved.tolist() == [12.0] * 4
 
 
 def test_comparisons_share_what_they_know_of_chance():
     seeds = [8.0, 11.0, 12.5], [0.5, -1.0, 2.0], [1.5, -2.0, 0.0], [-1.0, 1.0, 2.5]
     comparisons = [compare(np.array(values)) for values in seeds]
-    far, *others = ours.moderated_ps(comparisons)
+    far, *others = ours.moderated_p_values(comparisons)
     assert comparisons[0].p > 0.05 / 4 > 10 * far and min(others) > 0.05
     # Fewer than three are left as they are, as is what has no spread; one of a single seed does not change others.
     one, other = compare(np.array([1.0, 2.0, 4.0])), compare(np.array([1.0, 5.0, 2.0]))
-    assert ours.moderated_ps([one, compare(np.ones(3)), other, compare(np.ones(1))]) == [one.p, 1.0, other.p, 1.0]
-    assert ours.moderated_ps([*comparisons, compare(np.ones(1))]) == [far, *others, 1.0]
+    assert ours.moderated_p_values([one, compare(np.ones(3)), other, compare(np.ones(1))]) == [one.p, 1.0, other.p, 1.0]
+    assert ours.moderated_p_values([*comparisons, compare(np.ones(1))]) == [far, *others, 1.0]
 
 
 def test_ties_are_paired_by_seeds_and_corrected_for_all_comparisons():
@@ -71,10 +71,10 @@ def test_beside_a_published_value():
     seeds = [70.0, 73.0, 79.0]  # their mean is 74, they are 4, 1 and 5 from it: a variance of 21 and of 7 of it
     for deviation, bound in ((None, T_2 * math.sqrt(7)), (3.0, math.hypot(T_2 * math.sqrt(7), Z * 3))):
         for sign in (-1, 1):
-            assert beside_published(seeds, 74 + sign * (bound - 0.01), deviation) == (WITHIN, pytest.approx(bound))
-            assert beside_published(seeds, 74 + sign * (bound + 0.01), deviation)[0] == BEYOND
-        assert beside_published(seeds[:2], 10.0, deviation) == (NO_VERDICT, None)  # two seeds decide nothing
-    assert beside_published([0.1 + 0.2, 0.3, 0.3], 0.1, 0.1) == (NO_VERDICT, None)  # nor those that do not differ
+            assert noise_verdict(seeds, 74 + sign * (bound - 0.01), deviation) == (WITHIN, pytest.approx(bound))
+            assert noise_verdict(seeds, 74 + sign * (bound + 0.01), deviation)[0] == BEYOND
+        assert noise_verdict(seeds[:2], 10.0, deviation) == (NO_VERDICT, None)  # two seeds decide nothing
+    assert noise_verdict([0.1 + 0.2, 0.3, 0.3], 0.1, 0.1) == (NO_VERDICT, None)  # nor those that do not differ
 
 
 def test_spreads_by_the_correlation_of_pitman_and_morgan():

@@ -11,9 +11,9 @@ from support.rounds import rounds_table
 
 from pflcore.artifacts import write_table
 from pflcore.errors import UserError
-from pipeline.report.frame import Value, joined_runs, tidy
+from pipeline.report.frame import Value, concat_runs, tidy_rounds
 from pipeline.report.legend import facts
-from pipeline.report.printed import format_value, signed
+from pipeline.report.printed import format_difference, format_value
 from pipeline.report.spec_report import SpecReport
 from pipeline.spec.metrics import Quantity, read_printed
 from pipeline.spec.table import Published
@@ -40,7 +40,7 @@ def test_columns_of_ranks(tmp_path):
     lacking = {**RANKED, "FedTP": {"hard": [70.0, 75.0], "easy": [50.0, None]}}
     for at, (seeds, easy, of_last) in enumerate(((RANKED, 3, 2.5), (lacking, None, None))):
         root = tmp_path / str(at)
-        each, mean = results_of(by_seed(root, seeds, **OVER), root).derived
+        each, mean = results_of(by_seed(root, seeds, **OVER), root).rank_columns
         assert [[each.values.get((row, at)) for row in rows] for at in (0, 1)] == [[2, 2, 2], [1.5, 1.5, easy]]
         assert [mean.values.get((row, 0)) for row in rows] == [1.75, 1.75, of_last]
     lines, tex, page = pages(by_seed(tmp_path, RANKED, **OVER), tmp_path)
@@ -187,7 +187,7 @@ def test_numbers_in_print_and_verdicts_on_their_digits(tmp_path):
     numbers = {"n": (0, 692, 45_178, 999_999, 1.2e10, 1.76e12), "B": (12, 45_600, 45_600_000)}
     texts = [format_value(Value(number, unit=unit), 2) for unit, own in numbers.items() for number in own]
     assert texts == ["0", "692", "45.18 K", "1.00 M", "12.00 G", "1.76 T", "12 B", "45.60 kB", "45.60 MB"]
-    assert signed(-670_000, 2, "n") == "−670.00 K" and signed(-0.5, 2) == "−0.50"
+    assert format_difference(-670_000, 2, "n") == "−670.00 K" and format_difference(-0.5, 2) == "−0.50"
     write_run(tmp_path / "b", "run", 80.0)
     lines, *_ = pages(table([shows(Quantity(metric="bytes_up"))], ["m"], []), tmp_path / "b")
     assert "| m | bytes up |" in lines and "| A | 1.00 GB |" in lines
@@ -256,7 +256,7 @@ def test_an_axis_named_like_a_column_of_results_keeps_its_labels():
     more = pa.concat_tables([more, more.set_column(more.column_names.index("model"), "model", pa.array(["global"]))])
     labels = [{"model": "small", "run": "A", "nll": "x"}, {"model": "big", "run": "B", "nll": "x"}]
     made = table([cell(labels[0], ["r0"]), cell(labels[1], ["r1"])], ["model", "run"], ["nll"])
-    both = joined_runs([tidy(made, "r0", 0, rows, {}), tidy(made, "r1", 0, more, {})])
+    both = concat_runs([tidy_rounds(made, "r0", 0, rows, {}), tidy_rounds(made, "r1", 0, more, {})])
     columns = ["model (axis)", "run (axis)", "nll (axis)", "run", "seed", "client", "model"]
     small, big = ["small", "A", "x", "r0", 0, 0], ["big", "B", "x", "r1", 0, 0]
     wanted = [[*small, "personal"], [*big, "personal"], [*big, "global"]]
@@ -298,7 +298,7 @@ def test_metrics_and_models_side_by_side(tmp_path):
     assert "| Local | — | — | — (**0.60±0.10**) | — |" in lines
     assert "- AUC: clients.auc, personal model, after aggregation, on own samples" in lines
     # Of runs that are asked about different views.
-    both = joined_runs([pd.DataFrame({"client": [3]}), pd.DataFrame({"client": [4], "model": ["global"]})])
+    both = concat_runs([pd.DataFrame({"client": [3]}), pd.DataFrame({"client": [4], "model": ["global"]})])
     assert both["model"].tolist() == ["personal", "global"]
     judged = SpecReport(results_of(resolved, tmp_path)).judgements
     assert [one.obtained.judged[0].effect.difference for one in judged] == pytest.approx([-19.75, 0.35])

@@ -42,7 +42,8 @@ def test_a_mean_over_a_part_of_a_seeds_runs_is_neither_best_nor_judged(tmp_path)
     results = results_of(made, tmp_path)
     a, b, c = results.cells
     (judgement,) = judge_claims(results)
-    assert judgement.so_far == (0, 0) and Agreement.of(results, []).differences == [0.0]  # A's own difference
+    assert (judgement.agreeing, judgement.comparable) == (0, 0)
+    assert Agreement.from_results(results, []).differences == [0.0]  # A's own difference
     assert [one.best_obtained for one in (a, b, c)] == [True, False, False]
     assert (b.by_seed, b.obtained.mean, b.n) == ({}, pytest.approx(90.0 - 1.15), 4)
     assert c.by_seed == pytest.approx({0: 68.0, 1: 67.8, 2: 67.6}) and c.n == 7
@@ -72,7 +73,7 @@ def test_no_common_seed_decides_no_claim_and_equal_seeds_have_no_verdict(tmp_pat
     made = by_seed(tmp_path / "equal", {"A": {"x": [80.0, 80.0, 80.0]}})
     printed = cell({}, [], (79.0, None)).published
     made = changed(made, cells=[made.cells[0].model_copy(update={"published": printed})])
-    found = dict(Agreement.of(results_of(made, tmp_path / "equal"), []).numbers())
+    found = dict(Agreement.from_results(results_of(made, tmp_path / "equal"), []).numbers())
     assert found["verdicts"] == "1 without a verdict"
 
 

@@ -16,7 +16,7 @@ from pflcore.protocols import curve
 from pipeline.compile.compiler import compile_workspace
 from pipeline.dvc.program import Recorded
 from pipeline.ledger import Ledger
-from pipeline.results.keep import CURRENT, keep, lines, time_of
+from pipeline.results.keep import CURRENT, keep, list_entries, training_time
 from pipeline.results.report import EARLIER, write_report
 from pipeline.workspace import run_path
 
@@ -102,14 +102,14 @@ def test_what_was_made_otherwise_or_is_not_there_is_not_kept(reproduced):
     rounds.chmod(0o644)
     rounds.write_bytes(rounds.read_bytes()[:-1] + b"x")
     kept = keep(workspace, "tiny")
-    assert kept.runs == [runs["fedavg"].id] and kept.left == {"are not up to date here": 1}
-    assert keep(workspace, "tiny").before == 1
+    assert kept.added == [runs["fedavg"].id] and kept.skipped == {"are not up to date here": 1}
+    assert keep(workspace, "tiny").already_kept == 1
     reproduced.write("specs/weights.yaml", spec(training=", save_weights: true"))
-    assert keep(workspace, "weights").left == {"have more to keep than accuracies (analyses, weights)": 2}
+    assert keep(workspace, "weights").skipped == {"have more to keep than accuracies (analyses, weights)": 2}
 
 
 def test_other_settings_and_other_code_are_not_shown(reproduced):
-    assert len(keep(reproduced.workspace(), "tiny").runs) == 2
+    assert len(keep(reproduced.workspace(), "tiny").added) == 2
     first = compile_workspace(reproduced.workspace())
     assert first.kept == set(first.runs)
     reproduced.write("specs/tiny.yaml", spec("{FedAvg: fedavg}", training=", momentum: 0.5"))
@@ -121,7 +121,7 @@ def test_other_settings_and_other_code_are_not_shown(reproduced):
     kinds = sorted(stage.kind for stage in compilation.stages if stage.kind in ("evaluate", "recall", "train"))
     assert kinds == ["evaluate", "recall", "train"]
     plain = compile_workspace(reproduced.workspace(), ledger=False)
-    states = {line["run"].partition("-")[0]: line for line in lines(Ledger(reproduced.root), plain)}
+    states = {line["run"].partition("-")[0]: line for line in list_entries(Ledger(reproduced.root), plain)}
     assert states["fedavg"]["state"] == CURRENT
     assert states["fedper"]["state"] == "made by other versions: method.fedper (0 → 1)"
     assert states["fedper"]["accuracy"] == f"{curve(entry.rounds())[1][-1]:.2f}"
@@ -133,12 +133,12 @@ def test_other_settings_and_other_code_are_not_shown(reproduced):
 def test_a_choice_by_earlier_code_is_kept_anew_with_its_run(tiny):
     tune = "tune: {space: {training.lr: [0.05, 0.1]}}\n"
     tiny.write("specs/tiny.yaml", spec("[fedper]", partition="{name: iid, validation_share: 0.2}", more=tune))
-    assert pfl(tiny, "run").returncode == 0 and len(keep(tiny.workspace(), "tiny").runs) == 1
+    assert pfl(tiny, "run").returncode == 0 and len(keep(tiny.workspace(), "tiny").added) == 1
     ledger, (entry,) = Ledger(tiny.root), Ledger(tiny.root).entries()
     old = {**entry.made_by, "method.fedper": "0"}
     ledger.write("tiny", [replace(entry, made_by=old)], {entry.run.tuned: (old, {"trials": []})})
     assert not compile_workspace(tiny.workspace()).kept
-    assert len(keep(tiny.workspace(), "tiny").runs) == 1
+    assert len(keep(tiny.workspace(), "tiny").added) == 1
     compilation = compile_workspace(tiny.workspace())
     assert compilation.kept == set(compilation.runs), "its trials would be trained again in a clone"
 
@@ -148,8 +148,8 @@ def test_the_time_of_a_run_that_was_resumed_is_that_of_all_its_rounds(tmp_path):
     for more, seconds in (("", 30.9), (', "core_seconds": 8.0', 20.0)):  # of cores, whatever else the machine did
         write_text(path, f'{{"seconds": 12.34, "device": "cpu", "rounds": 40{more}}}')
         os.utime(path, (0, 86_400 * 365.25 * 50))
-        assert time_of(path, 100) == ("2020-01-01", seconds)
-    assert time_of(tmp_path / "none", 100)[1] is None
+        assert training_time(path, 100) == ("2020-01-01", seconds)
+    assert training_time(tmp_path / "none", 100)[1] is None
 
 
 # `pfl ledger report`: a page of published numbers from kept results alone, and tables in the README.

@@ -40,7 +40,7 @@ def entry(measurements, run=None, machine="a processor", **facts):
 
 def compared(kept, found, **facts):
     (made,) = compare("a cell", [entry(kept)], [entry(found, **facts)])
-    return made.kept, made.again, made.verdict, made.good
+    return made.kept, made.repeated, made.verdict, made.agrees
 
 
 def test_every_count_has_to_agree_on_the_same_kind_of_machine():
@@ -107,7 +107,7 @@ def test_which_cells_are_trained_again(tmp_path, monkeypatch):
         path.write_text("of the last time")
     found = verify(workspace, "tiny", 1, ["B, *", "A, *", "C, *"])
     expected = [("A, *", runs[0]), ("A, *", runs[1]), ("B, *", runs[2]), ("C, *", runs[2])]
-    assert [(one.cell, one.run, one.good) for one in found] == [(name, run.id, True) for name, run in expected]
+    assert [(one.cell, one.run, one.agrees) for one in found] == [(name, run.id, True) for name, run in expected]
     assert asked == [  # of C only the seed that is kept
         RunOptions(("tiny",), cells=("A, *",), seeds=(0, 1)),
         RunOptions(("tiny",), cells=("B, *", "C, *"), seeds=(2,)),
