@@ -72,7 +72,7 @@ def warn_of_skipped(compilation: Compilation) -> None:
 
 def write_stages(workspace: Workspace, compilation: Compilation | None = None) -> None:
     """Write the stage files of a compilation, by default of all valid specs in use, and print what changed."""
-    compiled = compilation or compile_workspace(workspace, wanted=())
+    compiled = compilation or compile_workspace(workspace, required=())
     warn_of_skipped(compiled)
     counts = {"spec": len(compiled.tables), "run": len(compiled.runs)}
     words = ", ".join(f"{count} {noun}{'' if count == 1 else 's'}" for noun, count in counts.items())

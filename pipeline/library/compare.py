@@ -120,7 +120,7 @@ def _pair(labels: str, one: Row, other: Row, beyond: bool | None, decimals: int,
         return CellPair(labels, first, second, "", NOT_RUN)
     ours, theirs = _by_seed(one), _by_seed(other)
     verdict = SAME if before == after and ours == theirs else {None: ONE_SEED, True: BEYOND, False: CHANCE}[beyond]
-    source, spreads = quantity and quantity.known and quantity.known.source, {before.std, after.std}
+    source, spreads = quantity and quantity.definition and quantity.definition.source, {before.std, after.std}
     if source == "plan" or (source == "run" and spreads == {0.0}):  # it does not depend on chance
         verdict = SAME if before.mean == after.mean else DIFFERS
     difference, shared, note = after.mean - before.mean, ours.keys() & theirs.keys(), ""

@@ -68,7 +68,7 @@ class Papers:
         names = [name for name in find_specs(workspace.specs, {}) if not only or name.split("/")[0] in only]
         recorded = any((workspace.root / at.RECORDS).parent.rglob("dvc.lock"))  # if not, no stage can be stale
         try:
-            compiled = compile_workspace(workspace, names, wanted=(), stages=recorded)
+            compiled = compile_workspace(workspace, names, required=(), stages=recorded)
         except UserError:
             if compiled is None:
                 raise

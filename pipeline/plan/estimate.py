@@ -183,7 +183,7 @@ def _kind(run: Run) -> str:
 
 def _samples(run: Run) -> tuple[int, int]:
     size, dataset = run.options("dataset")["stand_in"], _dataset_of(run)
-    return run.left_by_encoder(stand_in_counts(size) if size else dataset.expected or dataset.about or _UNKNOWN)
+    return run.client_sample_counts(stand_in_counts(size) if size else dataset.expected or dataset.about or _UNKNOWN)
 
 
 def _sizes(run: Run, workspace: Workspace) -> Iterator[tuple[str, int]]:

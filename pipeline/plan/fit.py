@@ -124,7 +124,7 @@ def _draw(run: Run) -> None:
     size = chosen.pop("stand_in", None)
     dataset = DATASETS.create(run.dataset, **chosen)
     if counts := stand_in_counts(size) if size else dataset.expected:
-        counts = run.left_by_encoder(counts)
+        counts = run.client_sample_counts(counts)
         federation = Run(run.federation)
         scheme = PARTITIONS.create(run.partition, **federation.options("partition"))
         samples = stand_in(dataset, *counts, with_images=False)

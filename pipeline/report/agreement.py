@@ -109,7 +109,7 @@ class Agreement:
 
 def compared_cells(results: Results) -> list[Cell]:
     """Return the cells with a published and an obtained accuracy, in the table's order; none of a trial."""
-    cells = results.cells if results.table.of_accuracies else []
+    cells = results.cells if results.table.shows_accuracy else []
     return [cell for cell in cells if cell.is_compared and cell.quantity is None]
 
 

@@ -69,7 +69,7 @@ class Cell:
     @property
     def known(self) -> QuantityKind | None:
         """The kind of quantity; None for an accuracy or another metric of predictions."""
-        return self.quantity.known if self.quantity else None
+        return self.quantity.definition if self.quantity else None
 
     @property
     def counted(self) -> bool:
@@ -167,7 +167,7 @@ def _cell(table: ResolvedTable, planned: TableCell, runs: list[Measured]) -> Cel
     quantity, printed = planned.quantity, planned.published
     unit, metric = (quantity.unit, quantity.key) if quantity else (PERCENT, table.metric)
     diverged = any(run.diverged for run in runs)
-    of_curve = bool(quantity and quantity.known and quantity.known.source == "curve")
+    of_curve = bool(quantity and quantity.definition and quantity.definition.source == "curve")
     unreached = of_curve and any(run.made and metric not in run.values_of(planned.client) for run in runs)
     known = [(run.resolved.seed, run.values_of(planned.client)) for run in runs if not (diverged or unreached)]
     known = [(seed, values) for seed, values in known if metric in values]
@@ -184,7 +184,7 @@ def _cell(table: ResolvedTable, planned: TableCell, runs: list[Measured]) -> Cel
     elif quantity and quantity.view.model == "global" and _lacks(runs, quantity):
         verdict = NO_GLOBAL
     heading = METRICS.get(SCORED.get(metric.split(" ")[0], ""), ACCURACY)
-    heading = quantity.heading if quantity and quantity.known else heading
+    heading = quantity.heading if quantity and quantity.definition else heading
     cell = Cell(
         labels=planned.labels,
         runs=tuple(planned.runs),

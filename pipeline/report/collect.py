@@ -152,7 +152,7 @@ def _of_client(
         own = measured.filter(pc.or_(pc.equal(measured["client"], client), held_back))
     points = dict(zip(POINT, (*curve(own), train_losses(own)), strict=True))
     if state == "measured" and len(points["round"]):
-        asked = [quantity for quantity in shown.values() if not quantity.known]
+        asked = [quantity for quantity in shown.values() if not quantity.definition]
         for view in dict.fromkeys((USUAL, *(quantity.view for quantity in asked))):
             made = summarise(own, run.evaluation, rounds_trained(measured, run.training), view)
             # Only tables that name this protocol need it.
@@ -183,7 +183,7 @@ def _quantities(
     training, is a fact of the run, or follows from points of its curve or from rows of the analysis ``mixing``."""
     values: dict[str, float | None] = {}
     for key, quantity in shown.items():
-        match quantity.known and quantity.known.source:
+        match quantity.definition and quantity.definition.source:
             case "plan":
                 values |= {key: counts.get(key), BACKBONE: counts.get(BACKBONE)}
             case "run":
@@ -201,7 +201,7 @@ def _quantities(
 def _count(shown: Shown, run: Run, root: Path) -> dict[str, float]:
     """Return a run's counts by name; empty if the table shows no counted quantity. A file caches the counts until
     pflcore changes."""
-    if not any(quantity.known and quantity.known.source == "plan" for quantity in shown.values()):
+    if not any(quantity.definition and quantity.definition.source == "plan" for quantity in shown.values()):
         return {}
     metrics = sorted({quantity.metric or "" for quantity in shown.values()})
     flops = [metric for metric in metrics if metric.endswith("flops")]

@@ -198,7 +198,7 @@ class Results:
         heads: list[Key] = [tuple(map(headed, self.table.columns, column)) for column in self.columns]
         if not self.table.columns:
             quantity = self.table.cells[0].quantity if self.table.cells else None
-            heads = [(quantity.heading if quantity and quantity.known else self.figure,)]
+            heads = [(quantity.heading if quantity and quantity.definition else self.figure,)]
         for one in self.derived:
             heads += [(one.title, inner) if len(one.groups) > 1 else (one.title,) for inner, _ in one.groups]
         depth, levels = max(map(len, heads)), []

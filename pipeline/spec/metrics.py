@@ -159,13 +159,13 @@ class Quantity(Part):
     on: Literal["own", "all"] | None = Field(None, description="On whose test samples; default: the client's own.")
 
     @model_serializer(mode="wrap")
-    def _said(self, handler: Any) -> dict[str, Any]:
+    def _without_unset_view(self, handler: Any) -> dict[str, Any]:
         """Leave out unset fields of the view, so that tables without a view have the text of earlier versions."""
-        said: dict[str, Any] = handler(self)
-        return {name: value for name, value in said.items() if name not in View._fields or value is not None}
+        values: dict[str, Any] = handler(self)
+        return {name: value for name, value in values.items() if name not in View._fields or value is not None}
 
     @property
-    def known(self) -> QuantityKind | None:
+    def definition(self) -> QuantityKind | None:
         """The entry of :data:`QUANTITIES`; None for an accuracy or another metric."""
         return QUANTITIES.get(self.metric or "")
 
@@ -177,7 +177,7 @@ class Quantity(Part):
     @property
     def key(self) -> str:
         """The name of a run's value of this quantity: ``parameters``, ``rounds_to 80``, ``clients.auc global``."""
-        options = [getattr(self, option) for option in (self.known.takes if self.known else ())]
+        options = [getattr(self, option) for option in (self.definition.takes if self.definition else ())]
         texts = [f"{value:g}" if isinstance(value, float) else str(value) for value in options if value is not None]
         return " ".join([self.metric or "", *texts, self.view.words]).rstrip()
 
@@ -194,12 +194,12 @@ class Quantity(Part):
     @property
     def unit(self) -> str:
         """The unit of the value that is shown."""
-        return PERCENT if self.relative or self.known is None else self.known.unit
+        return PERCENT if self.relative or self.definition is None else self.definition.unit
 
     @property
     def heading(self) -> str:
         """The heading of a table that shows only this quantity."""
-        words = self.known.heading if self.known else ""
+        words = self.definition.heading if self.definition else ""
         return f"{words} ({'added, ' if self.added_to else ''}%)" if self.relative else words
 
     def with_defaults(self, base: Quantity) -> Quantity:
@@ -208,9 +208,9 @@ class Quantity(Part):
             return base
         return base.model_copy(update={name: getattr(self, name) for name in self.model_fields_set})
 
-    def fault(self) -> str | None:
+    def problem(self) -> str | None:
         """Return an error message if fields contradict each other or the metric; None if they do not."""
-        takes = self.known.takes if self.known else View._fields
+        takes = self.definition.takes if self.definition else View._fields
         for option in ("accuracy", "kind", "position", *View._fields):
             if getattr(self, option) is not None and option not in takes:
                 return f"{option!r} is no option of the metric {self.metric!r}"
@@ -220,7 +220,7 @@ class Quantity(Part):
             return "the global model exists only after aggregation; after training only clients have models"
         if self.percent_of and self.added_to:
             return "'percent_of' and 'added_to' are one too many"
-        if self.relative and (self.known is None or self.known.source != "plan"):
+        if self.relative and (self.definition is None or self.definition.source != "plan"):
             return f"the metric {self.metric!r} is not shown in percent of anything"
         return None
 
@@ -234,7 +234,7 @@ def read_printed(text: str) -> tuple[float, float]:
 
     Raises :class:`UserError` for any other text.
     """
-    if not (found := _PRINTED.fullmatch(text)):
+    if not (match := _PRINTED.fullmatch(text)):
         raise UserError(f"{text!r} is not a number")
-    number, decimals, scale, _ = found.groups()
+    number, decimals, scale, _ = match.groups()
     return float(number) * _SCALE[scale], _SCALE[scale] * 10.0 ** -len(decimals or "")

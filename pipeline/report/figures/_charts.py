@@ -143,7 +143,7 @@ def _chart(
     words += " To the right labels are evenly spaced." * (numeric and ticks != list(map(float, labels)))
     words += " Hollow, beside it: the published value." * published
     shown = f"{len(present)} series in {counted(min(MAX_PANELS, panels), 'panel')}"
-    known = bool(data.quantity and data.quantity.known)
+    known = bool(data.quantity and data.quantity.definition)
     what = f"{data.measure[:1].upper()}{data.measure[1:]}" if known else f"Test {data.measure}"
     alt = f"{what}{f' over {short(axis)}' if axis else ''}, {shown}: "
     picture = Picture(figure, f"{alt}from {means.min():.2f} to {means.max():.2f}.")

@@ -126,7 +126,7 @@ def draw_protocols(data: TableData) -> Section:
     """Draw ranks under each protocol; only a sentence if nothing is measured. CSV: protocol, mean, std, rank, tied."""
     if data.table.quantities:
         return OF_QUANTITIES
-    if data.quantity and data.quantity.known:
+    if data.quantity and data.quantity.definition:
         return Section("Its numbers are costs, which are under no protocol.")
     own, view = data.table.metric_of(data.quantity), data.quantity.view.words if data.quantity else ""
     of = own.partition(".")[2]  # protocols of the table's score alone, and of its view

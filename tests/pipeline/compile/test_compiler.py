@@ -48,7 +48,7 @@ def test_dvc_reads_stages_that_come_after_what_they_read_and_name_nothing_of_thi
     maker = {out: name for name, stage in stages.items() for out in stage["outs"]}
     assert len(maker) == sum(len(stage["outs"]) for stage in stages.values())
     assert all(dep in maker or (project.root / dep).exists() for stage in stages.values() for dep in stage["deps"])
-    assert Graph(compilation.stages).after("dvc.yaml:guard") == stages.keys() - {"dvc.yaml:guard"}
+    assert Graph(compilation.stages).dependents("dvc.yaml:guard") == stages.keys() - {"dvc.yaml:guard"}
     for name, table in compilation.tables.items():
         folder, _, stage = f"stages/{name}".rpartition("/")
         evaluate, report = stages[f"{folder}/dvc.yaml:evaluate-{stage}"], stages[f"{folder}/dvc.yaml:{stage}"]
@@ -128,7 +128,7 @@ def test_an_added_value_renames_nothing_and_a_caption_changes_a_report(tiny):
     before = tiny.stages()
     tiny.write("specs/tiny.yaml", spec(THREE))
     changes = tiny.compile()
-    assert changes.summary == "1 run and 1 code digest added, 1 report changed" and not changes.left
+    assert changes.summary == "1 run and 1 code digest added, 1 report changed" and not changes.stale
     stages = tiny.stages()
     (added,) = stages.keys() - before.keys()
     assert "train@local-" in added and before.keys() < stages.keys()
@@ -163,11 +163,11 @@ def test_a_run_is_made_by_one_stage_also_while_another_spec_is_broken(tmp_path):
     project.compile()
     project.write("specs/more.yaml", "gird: {}\n")
     workspace, ledger = project.workspace(), Ledger(project.root)
-    compilation = compile_workspace(workspace, wanted=())
+    compilation = compile_workspace(workspace, required=())
     runs = compilation.runs.values()
     ledger.write("tiny", [Entry(run, compilation.made_by[run.id], "2026-11-22", None, KEPT, {}) for run in runs], {})
     for kind in ("recall", "train"):
-        write(workspace, compile_workspace(workspace, wanted=()))
+        write(workspace, compile_workspace(workspace, required=()))
         outs = [(out, one["cmd"]) for one in project.stages().values() for out in one["outs"]]
         for run in compilation.runs:
             ((_, command),) = [one for one in outs if one[0] == run_path(run, "rounds.parquet")]
@@ -201,7 +201,7 @@ def test_only_what_differs_is_written(tiny, monkeypatch):
     summary = "1 run and 1 report changed, 1 run removed"
     changes = compare(tiny.workspace(), tiny.compiled())
     assert list(changes.written) == [RECORDS, "stages/tables/tiny.json"] and changes.summary == summary
-    assert changes.left == ["stages/left/over.yaml"] and (tiny.root / "stages/left/over.yaml").exists()
+    assert changes.stale == ["stages/left/over.yaml"] and (tiny.root / "stages/left/over.yaml").exists()
     assert write(tiny.workspace(), tiny.compiled()) == changes
     assert tiny.generated() == right and not (tiny.root / "stages/left").exists()
     original = generated.write_text

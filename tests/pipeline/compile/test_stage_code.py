@@ -48,7 +48,7 @@ def test_meaning_is_what_is_hashed_and_remembered_by_content(tmp_path):
         module.write_text(text, encoding="utf-8")
         parsed = Code(tmp_path, file)
         fingerprint = parsed.fingerprint("pflcore.part.base")
-        parsed.remember()
+        parsed.save_cache()
         return fingerprint
 
     assert [pair for pair in (*SAME, *OTHER) if hashed(pair[0]) == hashed(pair[1])] == SAME
