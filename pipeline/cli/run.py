@@ -41,13 +41,13 @@ Cells = Annotated[list[str] | None, typer.Option(help=CELL)]
 
 def validate(specs: Specs = None) -> None:
     """Check specs (default: all), and whether training would refuse any of their runs. Writes no stages."""
-    from pipeline.plan.fit import misfits
+    from pipeline.plan.compatibility import compatibility_errors
 
     workspace = Workspace.find()
     if (workspace.home / SCHEMA).is_file():  # editors then know entries that were added since
         write_schema(workspace.home)
     compilation = compile_workspace(workspace, named_specs(workspace, specs) or all_specs(workspace))
-    wrong = misfits(workspace, compilation, compilation.runs)
+    wrong = compatibility_errors(workspace, compilation, compilation.runs)
     due = (run for name, run in compilation.runs.items() if name not in compilation.kept)
     warn([*compilation.ineffective, *missing_folders(workspace, due), *wrong])
     if wrong:

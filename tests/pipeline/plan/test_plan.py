@@ -12,9 +12,9 @@ from support.project import CONVNET, VIT, make_project, spec
 from support.report_demo import KEPT
 
 from pipeline.ledger import Entry, Ledger
-from pipeline.plan import fit
+from pipeline.plan import compatibility
+from pipeline.plan.compatibility import compatibility_errors
 from pipeline.plan.estimate import Plan, Share, make_plan, plan_lines, visits
-from pipeline.plan.fit import misfits
 from pipeline.spec.run import Run
 
 VISITS = 2 * 1438  # digits have 1438 training samples; two rounds of three clients that hold them all
@@ -163,7 +163,7 @@ MISFITS = {
 
 def found(project):
     compilation = project.compiled()
-    return misfits(project.workspace(), compilation, compilation.runs)
+    return compatibility_errors(project.workspace(), compilation, compilation.runs)
 
 
 def test_misfits_are_lines_with_their_places(tmp_path, pfl):
@@ -199,22 +199,22 @@ def test_a_module_that_looks_at_numbers_is_built_with_them_and_its_faults_are_li
 
 def test_what_fits_is_built_once_until_something_else_does(tmp_path, monkeypatch):
     project = make_project(tmp_path, {"specs/tiny.yaml": spec("[fedavg, fedrod, pfedhn]", backbone=CONVNET)})
-    built, build = [], fit.build
-    monkeypatch.setattr(fit, "build", lambda run: (built.append(run.method), build(run)))
+    built, build = [], compatibility.build
+    monkeypatch.setattr(compatibility, "build", lambda run: (built.append(run.method), build(run)))
     assert not found(project) and sorted(built) == ["fedavg", "fedrod", "pfedhn"]
     # Other rounds and rates are nothing to build a model for; another width is, and so is edited code.
     project.write("specs/tiny.yaml", spec("[fedavg]", rounds=9, backbone=CONVNET).replace("lr: 0.1", "lr: 0.2"))
     assert not found(project) and len(built) == 3
     project.write("specs/tiny.yaml", spec("[fedavg]", backbone=CONVNET.replace("[8]", "[9]")))
     assert not found(project) and len(built) == 4
-    monkeypatch.setattr(fit, "fingerprint", lambda: "other code")
+    monkeypatch.setattr(compatibility, "fingerprint", lambda: "other code")
     assert not found(project) and len(built) == 5
     project.write(".pfl/fit.json", "{")
     assert not found(project) and len(built) == 6
     # A refusal may be of what is installed meanwhile, so it is asked again.
     project.write("specs/tiny.yaml", spec("[fedavg]", backbone=VIT.replace("patch: 4", "patch: 5")))
     assert len(found(project)) == 1
-    monkeypatch.setattr(fit, "build", lambda run: None)
+    monkeypatch.setattr(compatibility, "build", lambda run: None)
     assert not found(project)
 
 

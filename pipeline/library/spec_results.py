@@ -34,7 +34,7 @@ TRAINED, KEPT, STALE, MISSING = "trained", "kept", "stale", "missing"
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
+class SpecResults:
     """A spec, compiled alone, with DVC's records of its stages in a workspace."""
 
     workspace: Workspace
@@ -43,7 +43,7 @@ class Found:
     recorded: Recorded
 
     @classmethod
-    def of(cls, workspace: Workspace, word: str) -> Found:
+    def load(cls, workspace: Workspace, word: str) -> SpecResults:
         """Find a spec by its name or file. Raises :class:`UserError` for a folder and an invalid or abstract spec."""
         (name, *others) = named([word], list(find_specs(workspace.specs, {})))
         if others:
@@ -64,7 +64,7 @@ class Found:
             raise UserError(f"{self.spec}: nothing is trained for it, its numbers are counted; see study.table()")
         return [self.compilation.runs[run] for run in dict.fromkeys(run for c in self.table.cells for run in c.runs)]
 
-    def table_so_far(self) -> tuple[pa.Table, int]:
+    def partial_table(self) -> tuple[pa.Table, int]:
         """Return the rows of ``table/2`` from the runs so far, for a spec without a report, and how many runs lack.
 
         Raises :class:`UserError` if a run is stale, or if there is nothing to show, not even a published value.
@@ -101,19 +101,19 @@ class Found:
         assert entry is not None  # since the compilation has it as kept
         return entry.rounds(), {**entry.facts, "kept": entry.obtained}
 
-    def dealt(self) -> tuple[list[tuple[Run, Path, Assignment]], int]:
+    def assignments(self) -> tuple[list[tuple[Run, Path, Assignment]], int]:
         """Return a run, the dataset and the assignment of each current federation, and the number of other ones."""
-        federations, there, root = {run.federation_id: run for run in self.runs}, [], self.workspace.root
+        federations, assignments, root = {run.federation_id: run for run in self.runs}, [], self.workspace.root
         for federation, run in federations.items():
             needed = [dataset_path(run.data_id), partition_path(federation)]
             if all(path in self.recorded.makers and self.recorded.holds(path) for path in needed):
-                there.append((run, root / needed[0], read_assignment(root / needed[1])))
-        if not there:
+                assignments.append((run, root / needed[0], read_assignment(root / needed[1])))
+        if not assignments:
             raise UserError(
                 f"{self.spec}: its partitions have not been made here with the present specs and code; "
                 f"`{self.command}` makes them unless all results are kept, `pfl describe partition` draws them"
             )
-        return there, len(federations) - len(there)
+        return assignments, len(federations) - len(assignments)
 
     def cell(self, labels: str, seed: int | None) -> Run:
         """Return the run of a cell by its labels, and by its seed if it has several. Raises :class:`UserError`."""
@@ -123,23 +123,23 @@ class Found:
                 words = ", ".join(label for axis, label in place.items() if axis != "seed")
                 cells.setdefault(words, []).append(run)
         if labels not in cells:
-            there = difflib.get_close_matches(labels, cells, n=1) or list(cells)
-            hint = "did you mean" if len(there) < len(cells) else "there are"
-            raise UserError(f"{self.spec}: no cell {labels!r} with runs; {hint} {', '.join(map(repr, there))}")
+            suggestions = difflib.get_close_matches(labels, cells, n=1) or list(cells)
+            hint = "did you mean" if len(suggestions) < len(cells) else "there are"
+            raise UserError(f"{self.spec}: no cell {labels!r} with runs; {hint} {', '.join(map(repr, suggestions))}")
         chosen = [run for run in cells[labels] if seed in (None, run.seed)]
         if len(chosen) != 1:
-            known = ", ".join(f"{run.id} (seed {run.seed})" for run in cells[labels])
-            raise UserError(f"{self.spec}: {labels}: {len(chosen)} runs; give a seed or an id that is one of {known}")
+            ids = ", ".join(f"{run.id} (seed {run.seed})" for run in cells[labels])
+            raise UserError(f"{self.spec}: {labels}: {len(chosen)} runs; give a seed or an id that is one of {ids}")
         return chosen[0]
 
 
-def find_run(workspace: Workspace, word: str, seed: int | None) -> tuple[Found, Run]:
+def find_run(workspace: Workspace, word: str, seed: int | None) -> tuple[SpecResults, Run]:
     """Find a run by its id, or by its cell, ``"spec: label, label"``, and by its seed if the cell has several."""
     spec, colon, labels = word.partition(":")
     if colon:
-        found = Found.of(workspace, spec.strip())
-        return found, found.cell(labels.strip(), seed)
-    specs, known = list(find_specs(workspace.specs, {})), list[str]()
+        results = SpecResults.load(workspace, spec.strip())
+        return results, results.cell(labels.strip(), seed)
+    specs, run_ids = list(find_specs(workspace.specs, {})), list[str]()
     if word in specs:
         raise UserError(f"{word}: a spec; name one of its runs, or a cell as {word + ': label, label'!r}")
     # The selected specs come first, since compiling all specs takes a while.
@@ -147,10 +147,10 @@ def find_run(workspace: Workspace, word: str, seed: int | None) -> tuple[Found, 
         compilation = compile_workspace(workspace, names, ())
         for name, runs in compilation.runs_of_specs().items():
             if word in runs:
-                found = Found.of(workspace, name)
-                return found, found.compilation.runs[word]
-        known = list(compilation.runs)
-    near = did_you_mean(word, difflib.get_close_matches(word, known))
+                results = SpecResults.load(workspace, name)
+                return results, results.compilation.runs[word]
+        run_ids = list(compilation.runs)
+    near = did_you_mean(word, difflib.get_close_matches(word, run_ids))
     raise UserError(
         f"no spec asks for a run {word!r}{near}; name a cell, as 'first: FedPer, iid', "
         "or a run that a click on its cell in report.html shows"
