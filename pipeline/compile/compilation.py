@@ -50,7 +50,7 @@ class Compilation:
 
     tables: dict[str, ResolvedTable] = field(default_factory=dict)
     runs: dict[str, Run] = field(default_factory=dict)  # runs with a train stage or a kept result; shared ones once
-    counted: dict[str, Run] = field(default_factory=dict)  # runs of tables whose numbers need no training
+    counted: dict[str, Run] = field(default_factory=dict)  # runs of tables that need no training
     slots: int = 0  # (spec, run) pairs before sharing
     files: dict[str, str] = field(default_factory=dict)  # path relative to the workspace → text
     stages: list[Stage] = field(default_factory=list)
@@ -70,7 +70,7 @@ class Compilation:
         return self.tables[spec]
 
     @property
-    def every_run(self) -> dict[str, Run]:
+    def all_runs(self) -> dict[str, Run]:
         """All runs: :attr:`runs` and :attr:`counted`."""
         return {**self.counted, **self.runs}
 
@@ -95,10 +95,9 @@ class Graph:
     def __init__(self, stages: Iterable[Stage]) -> None:
         self.stages = {stage.address: stage for stage in stages}
         producer = {out: stage.address for stage in self.stages.values() for out in stage.outs}
-        self.upstream: dict[str, tuple[str, ...]] = {
-            address: tuple(dict.fromkeys(producer[dep] for dep in stage.deps if dep in producer))
-            for address, stage in self.stages.items()
-        }
+        self.upstream: dict[str, tuple[str, ...]] = {}
+        for address, stage in self.stages.items():
+            self.upstream[address] = tuple(dict.fromkeys(producer[dep] for dep in stage.deps if dep in producer))
 
     @cached_property
     def downstream(self) -> dict[str, list[str]]:
@@ -125,8 +124,7 @@ class Graph:
 
     def dependents(self, address: str) -> set[str]:
         """Return all stages that depend on a stage, directly or indirectly."""
-        dependents: set[str] = set()
-        queue = [address]
+        dependents, queue = set[str](), [address]
         while queue:
             new = {*self.downstream[queue.pop()]} - dependents
             dependents |= new

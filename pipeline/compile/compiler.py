@@ -118,7 +118,7 @@ class _Emitter:
         self._code = code
         self._digests: dict[stage_code.Part, str] = {}
         self._entries: defaultdict[str, dict[str, Any]] = defaultdict(dict)  # file → stage or group → its YAML
-        self._runs = compilation.every_run
+        self._runs = compilation.all_runs
         compilation.made_by = {run.id: stage_code.versions(code, catalog, run) for run in compilation.runs.values()}
 
     def emit(self, defaults: list[str], kept: dict[str, str], ledger: Ledger, watching: bool) -> None:
@@ -141,10 +141,9 @@ class _Emitter:
         tables = sorted(compilation.tables.items())
         texts = {paths.table_path(name): self._report(name, table) for name, table in tables}
         # Metrics and plots of the default specs for DVC. A plot is an image, because DVC's own plots need the network.
-        extra = {
-            "metrics": [f"{paths.report_path(name)}/metrics" for name in defaults],
-            "plots": [f"{paths.report_path(name)}/figures/curves.png" for name in defaults],
-        }
+        pages = [paths.report_path(name) for name in defaults]
+        extra = {"metrics": [f"{page}/metrics" for page in pages]}
+        extra["plots"] = [f"{page}/figures/curves.png" for page in pages]
         # The workspace of another profile needs no guard: only `pfl run` uses it, and `pfl run` compiles each time.
         if self.workspace.root == self.workspace.home:
             extra = {"params": [f"specs/{name}.yaml" for name in defaults], **extra}
@@ -153,8 +152,8 @@ class _Emitter:
             self.stages[stage.address] = stage
             self._entries[_ROOT]["guard"] = {"cmd": stage.command, "deps": deps, "outs": [GUARD], **options}
         if defaults:
-            reports = [f"{paths.report_path(name)}/table.parquet" for name in defaults]
-            self._add(_ROOT, "index", "index", defaults, reports, ["reports/index.md"])
+            frames = [f"{page}/table.parquet" for page in pages]
+            self._add(_ROOT, "index", "index", defaults, frames, ["reports/index.md"])
         compilation.files = dict(sorted({**texts, **self._files(extra)}.items()))
         compilation.stages = list(self.stages.values())
 
@@ -206,12 +205,13 @@ class _Emitter:
 
     def _federation(self, run: Run) -> list[str]:
         """Add the stages that make a dataset and partition it; return the paths of dataset and partition."""
-        id_, code = run.federation_id, stage_code.code_of_run("partition", run)
-        if stage := self.stages.get(f"{paths.shard_path(id_)}:partition"):
+        id_, file = run.federation_id, paths.shard_path(run.federation_id)
+        if stage := self.stages.get(f"{file}:partition"):
             return [*stage.deps, *stage.outs]
         dataset, partition = self._data(run), paths.partition_path(id_)
         self.records[id_] = run.federation
-        self._add(paths.shard_path(id_), "partition", "partition", [id_], [dataset], [partition], code)
+        code = stage_code.code_of_run("partition", run)
+        self._add(file, "partition", "partition", [id_], [dataset], [partition], code)
         return [dataset, partition]
 
     def _data(self, run: Run) -> str:
@@ -250,14 +250,13 @@ class _Emitter:
         if run.pretrained:
             item["weights"] = weights_id(run.pretrained)
             deps.append(self._weights(run.pretrained))
-        files = [_ROUNDS]
+        outs = [paths.run_path(run.id, _ROUNDS)]
         if run.record["training"]["save_weights"]:
-            files.append(_WEIGHTS)
+            outs.append(paths.run_path(run.id, _WEIGHTS))
         if run.analyses:
-            files.append(_ANALYSIS)
-        outs = [paths.run_path(run.id, name) for name in files]
-        file = paths.shard_path(run.federation_id)
-        self._add(file, train_stage(run), "train", [run.id], deps, outs, stage_code.code_of_run("train", run), **item)
+            outs.append(paths.run_path(run.id, _ANALYSIS))
+        file, code = paths.shard_path(run.federation_id), stage_code.code_of_run("train", run)
+        self._add(file, train_stage(run), "train", [run.id], deps, outs, code, **item)
 
     def find_kept(self, ledger: Ledger) -> dict[str, str]:
         """Fill in the kept runs; return these and the kept selections, with the paths of their artifacts."""

@@ -38,7 +38,7 @@ class Code:
         self.source = source
         self._parsed: dict[str, tuple[str, list[str]]] = {}
         self._file = cache
-        self._cache: dict[str, Any] = {}  # `_METHOD` and hash of a source → result of `_meaning`
+        self._cache: dict[str, Any] = {}  # `_METHOD` and hash of a source → result of `_hash_and_imports`
         with contextlib.suppress(OSError, ValueError):
             self._cache = dict(json.loads(cache.read_text(encoding="utf-8"))) if cache else {}
         self._cached_count = len(self._cache)
@@ -69,13 +69,13 @@ class Code:
         outside = [] if root in self.modules else sorted(self._closure(root) - self.modules.keys())
         return "".join(f"{module} {self._parse(module)[0]}\n" for module in outside)
 
-    def altered(self, fingerprint: str, contents: Mapping[str, bytes]) -> str | None:
+    def first_mismatch(self, fingerprint: str, contents: Mapping[str, bytes]) -> str | None:
         """Return the first module or template of a fingerprint that `contents` lacks or has with another hash."""
         for name, expected in (line.split() for line in fingerprint.splitlines()):
             if name not in contents:
                 return name
             content = contents[name]
-            if expected != (_short_hash(content) if name.endswith(".j2") else self._meaning(content)[0]):
+            if expected != (_short_hash(content) if name.endswith(".j2") else self._parse_source(content)[0]):
                 return name
         return None
 
@@ -110,25 +110,25 @@ class Code:
             return self._parsed[module]
         path = self.modules.get(module) or extensions.modules()[module]
         package = module if path.name == "__init__.py" else module.rpartition(".")[0]
-        meaning, names = self._meaning(path.read_bytes())
-        parsed = meaning, [resolve_name(name, package) for name in names]
+        hash_, names = self._parse_source(path.read_bytes())
+        parsed = hash_, [resolve_name(name, package) for name in names]
         if module in self.modules:  # the study's modules can change in this process
             self._parsed[module] = parsed
         return parsed
 
-    def _meaning(self, source: bytes) -> tuple[str, list[str]]:
+    def _parse_source(self, source: bytes) -> tuple[str, list[str]]:
         key = f"{_METHOD} {hashlib.sha256(source).hexdigest()}"
         if key not in self._cache:
-            self._cache[key] = _meaning(source)
-        meaning, names = self._cache[key]
-        return meaning, names
+            self._cache[key] = _hash_and_imports(source)
+        hash_, names = self._cache[key]
+        return hash_, names
 
 
 def _short_hash(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:16]
 
 
-def _meaning(source: bytes) -> tuple[str, list[str]]:
+def _hash_and_imports(source: bytes) -> tuple[str, list[str]]:
     """Return the hash of a module's syntax tree without docstrings, and its imports, relative ones with their dots."""
     tree = ast.parse(source)
     imports: list[str] = []

@@ -20,7 +20,7 @@ from pipeline.compile.fingerprint import Code
 from pipeline.compile.stage_code import ENGINE, Part
 from pipeline.workspace import Workspace
 
-_AGAIN = "type the same command again"
+_RETRY = "type the same command again"
 
 
 @contextmanager
@@ -42,7 +42,7 @@ def sealed(
         pairs = zip(digests.items(), str(seal).split("-"), strict=False)
         name = next((name for (name, digest), expected in pairs if digest != expected), "what it works with")
         message = f"{name} was edited after this stage was compiled, so it would not be what is recorded"
-        raise UserError(f"{message}; {_AGAIN}")
+        raise UserError(f"{message}; {_RETRY}")
     paths = tuple(map(Path, inputs))
     stats = _stats(paths)
 
@@ -50,10 +50,10 @@ def sealed(
         new_stats = _stats(paths)
         for path, stat in stats.items():
             if new_stats.get(path) != stat:
-                raise UserError(f"{path}: replaced while this stage read it, so nothing is recorded; {_AGAIN}")
+                raise UserError(f"{path}: replaced while this stage read it, so nothing is recorded; {_RETRY}")
 
     for part, fingerprint in fingerprints.items():
-        since, remedy = "this stage began", _AGAIN
+        since, remedy = "this stage began", _RETRY
         if part.name == ENGINE:
             since, remedy = "regression runs had seen it", "type `make pins`"
         _load(disk, fingerprint, since, remedy)
@@ -79,8 +79,8 @@ def _load(code: Code, fingerprint: str, since: str, remedy: str) -> None:
             import_module(name)
         except Exception as error:
             first_error = first_error or error
-    if altered := code.altered(fingerprint, sources.loaded()):
-        raise UserError(f"{altered} was edited after {since}; undo the edit, or {remedy}")
+    if edited := code.first_mismatch(fingerprint, sources.loaded()):
+        raise UserError(f"{edited} was edited after {since}; undo the edit, or {remedy}")
     if first_error:
         raise first_error
 

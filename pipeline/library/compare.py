@@ -106,9 +106,8 @@ def _value(row: Row, side: str, unit: str) -> Value | None:
 
 def _text(row: Row, unit: str, decimals: int) -> str:
     published = format_value(_value(row, "published", unit), decimals)
-    return (format_value(_value(row, "obtained", unit), decimals) or NO_VALUE) + (
-        f" ({published})" if published else ""
-    )
+    obtained = format_value(_value(row, "obtained", unit), decimals) or NO_VALUE
+    return f"{obtained} ({published})" if published else obtained
 
 
 def _pair(

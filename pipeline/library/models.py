@@ -48,10 +48,9 @@ def trained(results: SpecResults, run: Run, device: str) -> Trained:
     resolved, rounds = run.with_chosen(facts.get("chosen") or {}), int(table["round"].to_numpy().max())
     weights = root / saved if saved else _last_state(results, run, resolved, facts, rounds)
     if weights is None:
-        raise UserError(
-            f"{run.id}: its weights were not saved, and .pfl/states has none of it; say `training: {{save_weights: "
-            f"true}}` in the base of specs/{results.spec}.yaml and type `{results.command}`"
-        )
+        setting = f"`training: {{save_weights: true}}` in the base of specs/{results.spec}.yaml"
+        problem = "its weights were not saved, and .pfl/states has none of it"
+        raise UserError(f"{run.id}: {problem}; say {setting} and type `{results.command}`")
     options = resolved.options("backbone")
     if pretrained:
         options["pretrained"] = str(root / pretrained)

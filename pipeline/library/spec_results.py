@@ -24,7 +24,7 @@ from pipeline.report.collect import collect_frame
 from pipeline.report.frame import places_of
 from pipeline.report.table import Results
 from pipeline.spec.run import Run
-from pipeline.spec.selection import named, read_selection
+from pipeline.spec.selection import read_selection, select_specs
 from pipeline.spec.specs import find_specs
 from pipeline.spec.table import ResolvedTable
 from pipeline.workspace import PAPER, Workspace, dataset_path, partition_path, run_path
@@ -45,7 +45,7 @@ class SpecResults:
     @classmethod
     def load(cls, workspace: Workspace, word: str) -> SpecResults:
         """Find a spec by its name or file. Raises :class:`UserError` for a folder and an invalid or abstract spec."""
-        (name, *others) = named([word], list(find_specs(workspace.specs, {})))
+        (name, *others) = select_specs([word], list(find_specs(workspace.specs, {})))
         if others:
             raise UserError(f"{word}: a folder of specs; name one of them: {', '.join([name, *others])}")
         compilation = compile_workspace(workspace, [name], [name])
@@ -65,7 +65,7 @@ class SpecResults:
         return [self.compilation.runs[run] for run in dict.fromkeys(run for c in self.table.cells for run in c.runs)]
 
     def partial_table(self) -> tuple[pa.Table, int]:
-        """Return the rows of ``table/2`` from the runs so far, for a spec without a report, and how many runs lack.
+        """Return the rows of ``table/2`` from the runs so far of a spec without a report, and the number of other runs.
 
         Raises :class:`UserError` if a run is stale, or if there is nothing to show, not even a published value.
         """
@@ -75,7 +75,7 @@ class SpecResults:
             raise UserError(f"{self.spec}: its report has not been made; type `{self.command}`")
         ledger, made_by = Ledger(self.workspace.root), self.compilation.made_by
         entries = {run.id: entry for run in runs if (entry := ledger.find(run, made_by[run.id]))}
-        frame = collect_frame(self.table, self.compilation.every_run, self.workspace.root, entries)
+        frame = collect_frame(self.table, self.compilation.all_runs, self.workspace.root, entries)
         return Results.of(self.table, frame).to_arrow(), states[MISSING]
 
     @property
@@ -102,17 +102,16 @@ class SpecResults:
         return entry.rounds(), {**entry.facts, "kept": entry.obtained}
 
     def assignments(self) -> tuple[list[tuple[Run, Path, Assignment]], int]:
-        """Return a run, the dataset and the assignment of each current federation, and the number of other ones."""
+        """Return run, dataset and assignment of each up-to-date federation, and the number of other federations."""
         federations, assignments, root = {run.federation_id: run for run in self.runs}, [], self.workspace.root
         for federation, run in federations.items():
             needed = [dataset_path(run.data_id), partition_path(federation)]
             if all(path in self.recorded.makers and self.recorded.holds(path) for path in needed):
                 assignments.append((run, root / needed[0], read_assignment(root / needed[1])))
         if not assignments:
-            raise UserError(
-                f"{self.spec}: its partitions have not been made here with the present specs and code; "
-                f"`{self.command}` makes them unless all results are kept, `pfl describe partition` draws them"
-            )
+            remedy = f"`{self.command}` makes them unless all results are kept, `pfl describe partition` draws them"
+            problem = "its partitions have not been made here with the present specs and code"
+            raise UserError(f"{self.spec}: {problem}; {remedy}")
         return assignments, len(federations) - len(assignments)
 
     def cell(self, labels: str, seed: int | None) -> Run:
@@ -151,7 +150,5 @@ def find_run(workspace: Workspace, word: str, seed: int | None) -> tuple[SpecRes
                 return results, results.compilation.runs[word]
         run_ids = list(compilation.runs)
     near = did_you_mean(word, difflib.get_close_matches(word, run_ids))
-    raise UserError(
-        f"no spec asks for a run {word!r}{near}; name a cell, as 'first: FedPer, iid', "
-        "or a run that a click on its cell in report.html shows"
-    )
+    remedy = "name a cell, as 'first: FedPer, iid', or a run that a click on its cell in report.html shows"
+    raise UserError(f"no spec asks for a run {word!r}{near}; {remedy}")

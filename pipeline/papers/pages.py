@@ -32,7 +32,7 @@ from pipeline.report.spec_report import SpecReport
 from pipeline.report.statistics import NOISE_LEGEND
 from pipeline.report.table import Results
 from pipeline.report.write import put, write_pictures
-from pipeline.spec.selection import named
+from pipeline.spec.selection import select_specs
 from pipeline.spec.specs import find_specs
 from pipeline.workspace import INDEX, PAPERS, Workspace
 
@@ -76,7 +76,7 @@ class Papers:
 
     @cached_property
     def papers(self) -> dict[str, Paper]:
-        papers, specs = papers_of(self.compilation.tables, self.compilation.every_run), self.workspace.specs
+        papers, specs = papers_of(self.compilation.tables, self.compilation.all_runs), self.workspace.specs
         found = find_specs(specs, {})
         for name, paper in papers.items():
             known = [spec.removeprefix(f"{name}/") for spec in found if spec.startswith(f"{name}/")]
@@ -86,7 +86,7 @@ class Papers:
     def chosen(self, names: Iterable[str]) -> list[str]:
         """Return the papers with these names or with specs of these names; all papers for no names. Raises
         :class:`UserError` if there is no such paper or spec."""
-        specs = named(names, [spec for paper in self.papers.values() for spec in paper.tables])
+        specs = select_specs(names, [spec for paper in self.papers.values() for spec in paper.tables])
         return list(dict.fromkeys(spec.split("/")[0] for spec in specs)) or list(self.papers)
 
     def page(self, name: str) -> Path:

@@ -19,6 +19,7 @@ from pflcore.files import write_text
 from pipeline.compile.compilation import Compilation
 from pipeline.progress import show_preparation
 from pipeline.spec.catalog import fingerprint, load_catalog
+from pipeline.spec.patches import has_novel, has_validation
 from pipeline.spec.run import Run
 from pipeline.spec.specs import find_specs, load_spec
 from pipeline.spec.yamlfile import Address
@@ -70,19 +71,14 @@ def _checks(run: Run, workspace: Workspace) -> Iterator[Check]:
         yield Check("partition", _key(run.federation), _draw)
     if not record["backbone"].get("pretrained"):  # whose file has to be read
         training = {name: value for name, value in record["training"].items() if name not in _ANY_FITS}
-        validates = bool(record["partition"].get("validation_share"))
-        parts = [record["dataset"], record["backbone"], record["method"], training, record["evaluation"], validates]
-        parts += [run.clients, *([record["condition"]] if run.condition else [])]
-        parts += [record["analyses"], _has_novel(run)] if run.analyses else []
+        parts = [record["dataset"], record["backbone"], record["method"], training, record["evaluation"]]
+        parts += [has_validation(run), run.clients, *([record["condition"]] if run.condition else [])]
+        parts += [record["analyses"], has_novel(run)] if run.analyses else []
         yield Check("method", _key(parts), build)
 
 
 def _key(parts: Any) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def _has_novel(run: Run) -> bool:
-    return any(value for name, value in run.record["partition"].items() if name.startswith("novel_"))
 
 
 def build(run: Run) -> None:
@@ -98,11 +94,11 @@ def build(run: Run) -> None:
 
     for device in ("meta", "cpu"):
         data = blank(run, torch.device(device))
-        if data is None:  # only the data tell how large images are and how many classes there are
+        if data is None:  # sizes of images and classes are known only from the data
             return
-        if run.record["partition"].get("validation_share"):
+        if has_validation(run):
             data = replace(data, validation=data.test)
-        if run.analyses and _has_novel(run):
+        if run.analyses and has_novel(run):
             data = replace(data, novel=frozenset({run.clients - 1}))
         try:
             method = METHODS.create(run.method, **run.options("method"))
@@ -115,13 +111,13 @@ def build(run: Run) -> None:
             return
         except UserError:
             raise
-        except Exception as error:  # of anybody's module; without numbers, perhaps for lack of them
+        except Exception as error:  # in a module of the user; on "meta" perhaps because tensors have no values
             if device == "cpu":
                 raise UserError(f"{run.method} on {run.backbone}: {type(error).__name__}: {error}") from error
 
 
 def _draw(run: Run) -> None:
-    """Draw the partition of a run. Raises :class:`UserError` where it cannot be."""
+    """Draw the partition of a run. Raises :class:`UserError` if that is impossible."""
     import numpy as np
 
     from pflcore.datasets import DATASETS, stand_in, stand_in_counts

@@ -1,4 +1,4 @@
-"""What a compilation means in work before anything runs: stages, runs, what is cached, time and disk."""
+"""Estimates before anything runs: numbers of stages and new runs, time, and disk space."""
 
 from __future__ import annotations
 
@@ -36,9 +36,8 @@ Timed = tuple[Run, float, float]
 
 @dataclass(frozen=True)
 class Share:
-    """What a spec has of a plan: its runs, trials included; those that neither DVC nor the ledger has with the present
-    specs and code; the estimated time for these, as far as their method and backbone have been timed; how many have
-    not; and the estimated size of all artifacts."""
+    """The estimates of one spec: its runs, trials included; its new runs, which neither DVC nor the ledger has; the
+    time in seconds of those whose method and backbone were timed; the number of the others; the bytes of artifacts."""
 
     spec: str
     runs: int
@@ -50,8 +49,7 @@ class Share:
 
 @dataclass(frozen=True)
 class Plan:
-    """Stages (0 if only some cells are asked for), (spec, run) pairs, samples that new runs visit, and the share of all
-    specs together and of each."""
+    """Stages (0 if only some cells are planned), (spec, run) pairs, samples that new runs visit, and shares."""
 
     stages: int
     slots: int
@@ -62,7 +60,7 @@ class Plan:
 
 class Speed:
     """Sample visits per second, by method and backbone: of `runs` that left their timings in a folder of this machine,
-    or, where nothing alike was timed here, of results of the ledger that a CPU obtained."""
+    or else of results in the ledger that a CPU obtained."""
 
     def __init__(self, runs: Iterable[Run], timings: Path, entries: Iterable[Entry] = ()) -> None:
         kept: list[Timed] = []
@@ -104,7 +102,7 @@ def make_plan(workspace: Workspace, compilation: Compilation, only: Collection[s
     ids = compilation.runs.keys() if only is None else frozenset(only)
     selected = {id_: run for id_, run in compilation.runs.items() if id_ in ids}
     timings, entries = workspace.private / "timings", list[Entry]()
-    with suppress(UserError):  # a damaged line of the ledger, which is of a run that nobody asks for here
+    with suppress(UserError):  # a damaged line of the ledger, of a run that is not planned
         entries = Ledger(workspace.home).entries()
     speed = Speed([*compilation.runs.values(), *_recorded(workspace, timings, compilation)], timings, entries)
 
@@ -154,16 +152,12 @@ def _cached(workspace: Workspace, compilation: Compilation) -> set[str]:
     """Return the runs whose train stage is locked with the present record and code, and whose result is here."""
     stages = [stage for stage in compilation.stages if stage.kind == "train"]
     locked = locked_stages(workspace.root, stages)
-    return {
-        stage.subject
-        for stage in stages
-        if locked.get(stage.address, {}).get("cmd") == stage.command
-        and all((workspace.root / out).exists() for out in stage.outs)
-    }
+    current = [stage for stage in stages if locked.get(stage.address, {}).get("cmd") == stage.command]
+    return {stage.subject for stage in current if all((workspace.root / out).exists() for out in stage.outs)}
 
 
 def _recorded(workspace: Workspace, timings: Path, compilation: Compilation) -> list[Run]:
-    """Return timed runs of other specs, as far as their settings are in ``stages/records.json``."""
+    """Return timed runs of other specs whose records are in ``stages/records.json``."""
     timed = {path.stem for path in timings.glob("*.json")} - compilation.runs.keys()
     with suppress(OSError, ValueError, TypeError):
         records = json.loads((workspace.root / RECORDS).read_text(encoding="utf-8")) if timed else {}
@@ -211,7 +205,7 @@ def _dataset_of(run: Run) -> Dataset:
 
 @cache
 def _dataset(name: str, options: tuple[tuple[str, Any], ...]) -> Dataset:
-    """Create a dataset; to check options takes long, and thousands of runs share a dataset."""
+    """Create a dataset. Cached, as checking options is slow and thousands of runs share a dataset."""
     return DATASETS.create(name, **dict(options))
 
 

@@ -39,7 +39,7 @@ STAND_IN = OptionInfo("stand_in", "int", False, True, False, None, _HELP, None, 
 """An option that every dataset has besides its own; code that loads a dataset removes it before creating the entry."""
 _HELP = "A frozen encoder whose features clients get in place of samples: `pfl describe features`; null is none."
 FEATURES = OptionInfo("features", "features", False, True, False, None, _HELP, None, {}, later=True)
-"""Likewise, for the features stage; the keys are those of :class:`pipeline.spec.schema.Features`."""
+"""The option of every dataset for the features stage; the keys are those of :class:`pipeline.spec.schema.Features`."""
 _HELP = "Seed of the split, whatever the seed of the run; null: that one."
 SPLIT_SEED = OptionInfo("seed", "int", False, True, False, None, _HELP, None, {"ge": 0}, later=True)
 """An option that every partition has; :attr:`pipeline.spec.run.Run.federation` removes it."""
@@ -266,9 +266,9 @@ def load_catalog(root: Path) -> Catalog:
 
 
 def build_catalog() -> Catalog:
-    """Import every registered entry and describe it. Slow the first time in a process: torch is imported.
+    """Import every registered entry and describe it. Slow on the first call, which imports torch.
 
-    An entry that is not built in and cannot be used is noted as broken; other entries are collected all the same.
+    An entry that is not built in and cannot be used is added to `broken`.
     """
     entries: dict[str, dict[str, EntryInfo]] = {kind: {} for kind in KINDS}
     broken: dict[str, dict[str, str]] = {}

@@ -33,7 +33,7 @@ def json_schema(catalog: Catalog) -> Schema:
     claim["properties"]["than"] = {"anyOf": [{"const": "others"}, claim["properties"]["than"]]}
     del definitions["Publication"]["required"]  # its name may be inherited
     for part in (schema, *(definitions[name] for name in ("Grid", "TableSection", "run", "axes"))):
-        part["properties"] |= _adding(part["properties"])
+        part["properties"] |= _added_properties(part["properties"])
     # Pydantic accepts only references to its own definitions, so its models name the others in a `$comment`.
     text = json.dumps({"$schema": "https://json-schema.org/draft/2020-12/schema", **schema})
     return dict(json.loads(text.replace('"$comment": "', '"$ref": "#/$defs/')))
@@ -70,7 +70,7 @@ def _runs(catalog: Catalog) -> dict[str, Schema]:
         named = {"enum": names, "enumDescriptions": [catalog.entry(kind, name).summary for name in names]}
         entries = [named, *(_ref(f"{kind}_{name}") for name in names)]
         if kind in COMPONENTS:
-            update = {"name": False, **accepted[kind], **_adding(accepted[kind])}
+            update = {"name": False, **accepted[kind], **_added_properties(accepted[kind])}
             entries.append(_object(f"Options that update the {kind} set elsewhere.", update))
         definitions[kind] = {"anyOf": entries}
     features = Features.model_json_schema(schema_generator=_WithoutTitles)
@@ -95,8 +95,8 @@ def _runs(catalog: Catalog) -> dict[str, Schema]:
         values[kind] = {"anyOf": [_ref(kind), {**full, "anyOf": [{"required": [field]} for field in fields]}]}
     for kind in (*COMPONENTS, *SETTINGS):
         values |= {f"{kind}.{option}": schema for option, schema in accepted[kind].items()}
-    axes = {name: {"anyOf": [{"type": "array", "items": value}, *_labelled(value)]} for name, value in values.items()}
-    patches = {"anyOf": _labelled(_ref("run"))}  # of axes that no run field is named after
+    axes = {name: {"anyOf": [{"type": "array", "items": value}, *_by_label(value)]} for name, value in values.items()}
+    patches = {"anyOf": _by_label(_ref("run"))}  # of axes that no run field is named after
     definitions["axes"] = {"type": "object", "properties": axes, "additionalProperties": patches}
     return definitions
 
@@ -109,12 +109,12 @@ def _object(description: str, properties: dict[str, Any]) -> Schema:
     return {"description": description, "type": "object", "properties": properties, "additionalProperties": False}
 
 
-def _labelled(value: Schema) -> list[Schema]:
+def _by_label(value: Schema) -> list[Schema]:
     """Return the schemas of an axis with a value per label; null removes an inherited label, or the axis."""
     return [{"type": "object", "additionalProperties": {"anyOf": [value, _NULL]}}, _NULL]
 
 
-def _adding(properties: dict[str, Any]) -> dict[str, Schema]:
+def _added_properties(properties: dict[str, Any]) -> dict[str, Schema]:
     """Return a property ``key+`` for each list among the properties of a mapping: it adds to the inherited items."""
     adding: dict[str, Schema] = {}
     for key, value in properties.items():

@@ -47,16 +47,15 @@ def figure_title(name: str) -> str:
 
 
 def figure_needs(name: str) -> str:
-    """Return what a figure reads beside rounds and analyses: "partitions", or "" for nothing."""
+    """Return what a figure reads in addition to rounds and analyses: "partitions", or ""."""
     return ("partitions" if name == "noise" else "") if name in BUILT_IN else _constant(name, "NEEDS")
 
 
 def _files() -> dict[str, tuple[str, Path]]:
     """Return name → module and path of the figures that have a file of their own."""
     files = {path.stem: (f"pipeline.report.figures.{path.stem}", path) for path in _FOLDER.glob("[!_]*.py")}
-    for name, extension in found("figures", _FOLDER, frozenset(BUILT_IN)).items():
-        files[name] = (extension.module, extension.path)
-    return files
+    added = found("figures", _FOLDER, frozenset(BUILT_IN))
+    return files | {name: (extension.module, extension.path) for name, extension in added.items()}
 
 
 def _constant(name: str, constant: str) -> str:

@@ -209,7 +209,7 @@ def _read_axis(name: str, values: Any, patcher: Patcher) -> Axis:
 
 
 def _check_settings(axis: Axis, other: Axis, patcher: Patcher) -> None:
-    """Check that another axis sets nothing that a label sets beside its component: it would be lost silently."""
+    """Check that no other axis sets a run field that a label of this axis sets, as one value would be lost."""
     other_patches = (*other.patches.values(), *other.settings.values())
     for patch, other_patch in itertools.product(axis.settings.values(), other_patches):
         for name in patch.values.keys() & other_patch.values.keys():

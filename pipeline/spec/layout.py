@@ -12,13 +12,13 @@ from pflcore.settings import USUAL, VIEWS
 from pipeline.spec.catalog import Catalog
 from pipeline.spec.grid import Labels, Points, check_where
 from pipeline.spec.metrics import OF_ONE_ROUND, PLAIN, SCORED, Quantity
-from pipeline.spec.patches import has_validation
+from pipeline.spec.patches import has_novel, has_validation
 from pipeline.spec.published import PublishedRow, read_published
 from pipeline.spec.run import Run, describe_component, short_hash
 from pipeline.spec.schema import COMPARISONS, Claim, TableSection
 from pipeline.spec.specs import Spec
 from pipeline.spec.table import ResolvedTable, TableCell, TablePartition
-from pipeline.spec.yamlfile import Address, Document, inside, relpath, show
+from pipeline.spec.yamlfile import Address, Document, locate, relpath, show
 
 Clients = dict[str, dict[str, int]]
 """Axis → label → client, for labels that stand for one client; at most one axis has such labels."""
@@ -90,14 +90,13 @@ def _check_clients(layout: TableSection, grid: Points, runs: list[Run], document
     for axis, by_label in layout.clients.items():
         for point, run in zip(grid.points, runs, strict=True):
             label = point.labels[axis]
-            message = f"no client {by_label.get(label)}: a run here has {run.clients} clients, counted from 0"
-            document.check(by_label.get(label, 0) < run.clients, (*address, axis, label), message)
-            message = "could be a novel client, which is not measured like others; leave out novel clients"
-            options = run.record["partition"].items()
-            novel = label in by_label and any(value for name, value in options if name.startswith("novel_"))
-            document.check(not novel, (*address, axis, label), message)
-            message = "could be an attacker, which is not measured like others; leave runs with attackers out"
-            document.check(label not in by_label or run.condition != "attack", (*address, axis, label), message)
+            if label in by_label:
+                message = f"no client {by_label[label]}: a run here has {run.clients} clients, counted from 0"
+                document.check(by_label[label] < run.clients, (*address, axis, label), message)
+                message = "could be a novel client, which is not measured like others; leave out novel clients"
+                document.check(not has_novel(run), (*address, axis, label), message)
+                message = "could be an attacker, which is not measured like others; leave runs with attackers out"
+                document.check(run.condition != "attack", (*address, axis, label), message)
 
 
 def _check_quantities(layout: TableSection, grid: Points, document: Document) -> None:
@@ -151,15 +150,13 @@ def resolve_table(
     body, document, axes = spec.body, spec.document, [*layout.rows, *layout.columns]
     published: list[PublishedRow] = []
     if layout.published is not None:
-        path = inside(spec.specs_dir, document, ("table", "published"), layout.published)
+        path = locate(spec.specs_dir, document, ("table", "published"), layout.published)
         units = any(_cell_quantity(layout, point.labels).definition for point in grid.points)
-        published = read_published(
-            path,
-            relpath(path, spec.specs_dir),
-            axes,
-            units=units,
-            score=lambda labels: SCORED.get(_cell_quantity(layout, labels).metric or ""),
-        )
+
+        def score(labels: Mapping[str, str]) -> str | None:
+            return SCORED.get(_cell_quantity(layout, labels).metric or "")
+
+        published = read_published(path, relpath(path, spec.specs_dir), axes, units, score)
     labels, clients = _labels(axes, grid, published), _clients(layout, grid, runs)
     values = {tuple(row.labels.values()): row.value for row in published}
     run_ids: dict[tuple[str, ...], dict[str, None]] = {}

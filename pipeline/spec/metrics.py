@@ -90,9 +90,9 @@ _STEP = "floating-point operations of one local step on a whole batch, forward a
 _FORWARD = "floating-point operations of one forward pass of one sample"
 _FLOPS = "a multiply-add is two, and only matrix products and convolutions count"
 _UP, _DOWN = (f"bytes that a client {verb} in a round, the mean over all" for verb in ("sends", "receives"))
-_ATTENTION = (
-    "the weight (0 to 1) that clients give to a kind of local attention at a position in the network, or the mean "
-)
+_ROUNDS = "the first measured round with a pooled test accuracy of at least"
+_ATTENTION = """the weight (0 to 1) that clients give to a kind of local attention at a position in the network, \
+or the mean over positions"""
 _MODEL = "how many trained parameters the model of a client has, with what the method adds to it"
 QUANTITIES: dict[str, QuantityKind] = {
     "parameters": QuantityKind(_MODEL, "parameters", "plan"),
@@ -104,21 +104,13 @@ QUANTITIES: dict[str, QuantityKind] = {
     "forward_flops": QuantityKind(f"{_FORWARD}; {_FLOPS}", "FLOPs of a forward pass", "plan"),
     "bytes_up": QuantityKind(_UP, "bytes up", "run", BYTES),
     "bytes_down": QuantityKind(_DOWN, "bytes down", "run", BYTES),
-    "rounds_to": QuantityKind(
-        "the first measured round with a pooled test accuracy of at least", "rounds", "curve", PLAIN, ("accuracy",)
-    ),
-    "attention_weight": QuantityKind(
-        f"{_ATTENTION}over positions", "attention weight", "mixing", PLAIN, ("kind", "position"), lower=False
-    ),
+    "rounds_to": QuantityKind(_ROUNDS, "rounds", "curve", PLAIN, ("accuracy",)),
+    "attention_weight": QuantityKind(_ATTENTION, "attention weight", "mixing", PLAIN, ("kind", "position"), False),
 }
 """Every quantity by its name, which is the metric of a table or a cell."""
 
-SCORED = {
-    f"{protocol}.{score}": score
-    for score in METRICS
-    for protocol in get_args(Protocol)
-    if protocol not in ("last_ten", "last_position")
-}
+_SCORED_PROTOCOLS = [name for name in get_args(Protocol) if name not in ("last_ten", "last_position")]
+SCORED = {f"{protocol}.{score}": score for score in METRICS for protocol in _SCORED_PROTOCOLS}
 """Metrics other than accuracy as a table can name them, and the metric: ``clients.auc`` → ``auc``."""
 _NAMES = (*get_args(Protocol), *QUANTITIES, *METRICS)
 

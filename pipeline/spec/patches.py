@@ -53,6 +53,11 @@ def has_validation(run: Run) -> bool:
     return bool(run.record["partition"].get("validation_share"))
 
 
+def has_novel(run: Run) -> bool:
+    """Return whether a run may have novel clients, which do not train."""
+    return any(value for name, value in run.record["partition"].items() if name.startswith("novel_"))
+
+
 @dataclass(eq=False)
 class Patcher:
     """Reads the patches of one spec and turns drafts into runs. Without `home`, the project's folder, it only reads.
@@ -190,39 +195,37 @@ class Patcher:
             option = "encoder"
         if not (path := part.get(option)):
             return part
-        keeps_path = option in ("path", "encoder")  # with the digest beside it; elsewhere the digest replaces the path
         key = option + canonical_json(part)
         if key not in self._part_with_digest:
             try:
-                content = self._file_digest(path, split=option == "path", folder=option == "encoder")
+                digest = self._file_digest(path, option)
             except ValueError as error:
                 where: tuple[str, Address] = ("features", (option,)) if field == "features" else (option, ())
                 raise Invalid(*where, f"{show(path)}: {error}") from None
-            if part.get("content") not in (None, content):
-                raise Invalid("content", (), f"{show(part['content'])} is not what is in {path}: {content}")
-            self._part_with_digest[key] = {**part, "content" if keeps_path else option: content}
+            if part.get("content") not in (None, digest):
+                raise Invalid("content", (), f"{show(part['content'])} is not what is in {path}: {digest}")
+            # The digest replaces the path of weights; a split and the folder of an encoder keep their path.
+            self._part_with_digest[key] = {**part, "content" if option in ("path", "encoder") else option: digest}
         return self._part_with_digest[key]
 
-    def _file_digest(self, path: str, split: bool, folder: bool) -> str:
-        """Return the digest of a split, of weights, or of the folder of an encoder (:func:`content_of`).
+    def _file_digest(self, path: str, option: str) -> str:
+        """Return the digest of a split (option `path`), of weights, or of the folder of an encoder (`encoder`).
 
         A split must be in `specs/`, which the guard watches, so that its changes are noticed. Raises ``ValueError``.
         """
         assert self.home
-        first = path.split("/")[0]
-        parent, required = self.home, "a path inside the project, of plain names with forward slashes between them"
-        allowed = all(map(_PLAIN_NAME.fullmatch, path.split("/")))
-        if split:
-            parent, required = self.home / "specs", "a file in specs/, such as specs/mnist/split.csv"
-            allowed = first == "specs"
-        if not allowed or not (self.home / path).resolve().is_relative_to(parent.resolve()):
-            raise ValueError(f"must be {required}")
-        if not split and first in _WRITTEN:
-            raise ValueError(f"lies in {first}/, where stages write; copy it to a folder of its own")
-        if (self.home / path).exists() and (self.home / path).is_dir() != folder:
-            raise ValueError("is no folder" if folder else "is a folder, no file")
+        names, file = path.split("/"), self.home / path
+        if option == "path":
+            if names[0] != "specs" or not file.resolve().is_relative_to((self.home / "specs").resolve()):
+                raise ValueError("must be a file in specs/, such as specs/mnist/split.csv")
+        elif not all(map(_PLAIN_NAME.fullmatch, names)) or not file.resolve().is_relative_to(self.home.resolve()):
+            raise ValueError("must be a path inside the project, of plain names with forward slashes between them")
+        elif names[0] in _WRITTEN:
+            raise ValueError(f"lies in {names[0]}/, where stages write; copy it to a folder of its own")
+        if file.exists() and file.is_dir() != (option == "encoder"):
+            raise ValueError("is no folder" if option == "encoder" else "is a folder, no file")
         digest = content_of(self.home, path)
-        if not split:
+        if option != "path":
             self.weights.setdefault(digest, path)
         elif digest.startswith(ABSENT):
             raise ValueError("no such file")

@@ -64,9 +64,9 @@ def options(part: dict[str, Any]) -> dict[str, Any]:
     return {key: tuple(value) if isinstance(value, list) else value for key, value in part.items() if key != "name"}
 
 
-def weights_id(content: str) -> str:
+def weights_id(digest: str) -> str:
     """Return the id of pretrained weights, given :attr:`Run.pretrained`."""
-    return short_hash({"pretrained": content})
+    return short_hash({"pretrained": digest})
 
 
 def content_of(home: Path, path: str) -> str:

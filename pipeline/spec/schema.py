@@ -256,7 +256,7 @@ def first_error(error: ValidationError, model: type[Part], noun: str = "key") ->
     if kind == "extra_forbidden":
         *path, key = details["loc"]  # the user's key, even if it looks like a step of pydantic
         loc = (*_without_pydantic_steps(path), key)
-        return loc, f"unknown {noun}{did_you_mean(str(key), _known_keys(model, loc)) or '; there are none'}"
+        return loc, f"unknown {noun}{did_you_mean(str(key), _valid_keys(model, loc)) or '; there are none'}"
     loc = _without_pydantic_steps(details["loc"])
     if kind == "missing":
         return loc[:-1], f"{show(loc[-1])} is missing"
@@ -271,7 +271,7 @@ def _without_pydantic_steps(loc: Iterable[str | int]) -> Address:
     return tuple(part for part in loc if not _PYDANTIC_STEP.match(str(part)))
 
 
-def _known_keys(model: type[Part], loc: Address) -> list[str]:
+def _valid_keys(model: type[Part], loc: Address) -> list[str]:
     """Return the keys that a model may have where an unknown one was found at `loc`."""
     annotation: Any = model
     for part in loc[:-1]:

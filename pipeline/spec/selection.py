@@ -75,7 +75,7 @@ def drop(workspace: Workspace, names: Iterable[str]) -> None:
     _write(workspace, {*_added(workspace)} - {*names})
 
 
-def named(words: Iterable[str], specs: Sequence[str]) -> list[str]:
+def select_specs(words: Iterable[str], specs: Sequence[str]) -> list[str]:
     """Return the specs that words name: by name, by file, or by folder for all in it. Raises :class:`UserError`."""
     names: list[str] = []
     for word in words:

@@ -15,7 +15,7 @@ from pipeline.spec.grid import labelled_values
 from pipeline.spec.patches import BASE, Patcher
 from pipeline.spec.run import COMPONENTS
 from pipeline.spec.schema import SpecFile, first_error
-from pipeline.spec.yamlfile import Address, Document, Mark, Node, abspath, inside, parse_yaml, read_text, relpath, show
+from pipeline.spec.yamlfile import Address, Document, Mark, Node, abspath, locate, parse_yaml, read_text, relpath, show
 
 ADD = "+"
 """The suffix of a list's key if its items are added to the inherited ones."""
@@ -38,35 +38,35 @@ class Spec:
         return self.body.title or self.id
 
 
-def find_specs(specs_dir: Path, wrong: dict[str, str] | None = None) -> dict[str, Path]:
+def find_specs(specs_dir: Path, errors: dict[str, str] | None = None) -> dict[str, Path]:
     """Return all specs below a folder, abstract ones included, by id in sorted order; hidden files are skipped.
 
-    A file that cannot be a spec raises :class:`UserError`; if `wrong` is given, its path and the error are added there.
+    A file that cannot be a spec raises :class:`UserError`; with `errors` it is added there by its path.
     """
     specs_dir = abspath(specs_dir)
     if not specs_dir.is_dir():
         raise UserError(f"{specs_dir.name}: no such folder; specs are YAML files in it")
-    paths: dict[str, Path] = {}
-    flat: dict[str, Path] = {}
+    paths, by_stage = dict[str, Path](), dict[str, Path]()
     for folder, folders, files in os.walk(specs_dir):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for path in (Path(folder, name) for name in sorted([*folders, *files]) if not name.startswith(".")):
+            label = relpath(path, specs_dir)
             try:
                 if path.name in folders and path.is_symlink():
-                    raise UserError(f"{relpath(path, specs_dir)}: a linked folder; specs are not looked for in it")
+                    raise UserError(f"{label}: a linked folder; specs are not looked for in it")
                 if path.name in files and path.suffix == ".yml":
-                    raise UserError(f"{relpath(path, specs_dir)}: specs end in .yaml; rename it")
+                    raise UserError(f"{label}: specs end in .yaml; rename it")
                 if path.name in files and path.suffix == ".yaml":
                     identity = _spec_id(path, specs_dir)
                     name = re.sub(r"[/.]", "-", identity)  # the name of a stage must be one word
-                    if (other := flat.setdefault(name, path)) != path:
+                    if (other := by_stage.setdefault(name, path)) != path:
                         clash = f"its stage would be called {name!r}, as that of {relpath(other, specs_dir)}"
-                        raise UserError(f"{relpath(path, specs_dir)}: {clash}; rename one")
+                        raise UserError(f"{label}: {clash}; rename one")
                     paths[identity] = path
             except UserError as error:
-                if wrong is None:
+                if errors is None:
                     raise
-                wrong[relpath(path, specs_dir)] = str(error)
+                errors[label] = str(error)
     return dict(sorted(paths.items()))
 
 
@@ -131,19 +131,14 @@ def _collect(path: Path, specs_dir: Path, chain: tuple[str, ...], documents: dic
     chain = (*chain, label)
     last = ""  # the file that was inherited before
     extends = document.data.get("extends")
-    if extends is None:
-        names = []
-    elif isinstance(extends, str):
-        names = [extends]
-    else:
-        names = extends
-        valid = isinstance(names, list) and names
-        document.check(valid, ("extends",), f"{show(extends)} must be the path of a spec, or a list of paths")
-    for index, name in enumerate(names):
+    names = [extends] if isinstance(extends, str) else extends
+    valid = extends is None or (isinstance(names, list) and names)
+    document.check(valid, ("extends",), f"{show(extends)} must be the path of a spec, or a list of paths")
+    for index, name in enumerate(names or ()):
         address: Address = ("extends",) if isinstance(extends, str) else ("extends", index)
         document.check(isinstance(name, str), address, f"{show(name)} must be the path of a spec")
         try:
-            base = inside(specs_dir, document, address, name)
+            base = locate(specs_dir, document, address, name)
         except UserError as error:
             raise UserError(f"{error}; chain: {' -> '.join((*chain, name))}" if chain[1:] else str(error)) from None
         base_label = relpath(base, specs_dir)

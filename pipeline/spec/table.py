@@ -124,8 +124,8 @@ class ResolvedTable(_Frozen):
 def train_stage(run: Run) -> str:
     """Return the name of a run's train stage. Runs with further inputs or outputs are in groups of their own."""
     saved = run.record["training"].get("save_weights")
-    features = {"tuned": run.tuned, "pretrained": run.pretrained, "saved": saved, "analysed": run.analyses}
-    return f"{'-'.join(['train', *(name for name, present in features.items() if present)])}@{run.id}"
+    suffixes = {"tuned": run.tuned, "pretrained": run.pretrained, "saved": saved, "analysed": run.analyses}
+    return "-".join(["train", *(suffix for suffix, used in suffixes.items() if used)]) + f"@{run.id}"
 
 
 def read_resolved(path: Path) -> ResolvedTable:

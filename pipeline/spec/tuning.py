@@ -20,7 +20,7 @@ from pipeline.spec.grid import Points, check_option, check_where, matches
 from pipeline.spec.metrics import Where
 from pipeline.spec.patches import Draft, Patch, Patcher, has_validation
 from pipeline.spec.run import Run, canonical_json, short_hash
-from pipeline.spec.schema import Tune
+from pipeline.spec.schema import Tune, TuneOverride
 from pipeline.spec.yamlfile import Address, Document, show
 
 _PARTS = ("training", "method", "backbone")
@@ -138,12 +138,11 @@ def _read_settings(section: Tune, grid: Points, patcher: Patcher) -> tuple[list[
     check = patcher.document.check
     settings: list[Setting] = []
     patches: list[tuple[Where, Patch]] = []
-    blocks: list[tuple[Where, dict[str, list[Any]], dict[str, Any], Address]]
-    blocks = [({}, section.space, section.trial, ("tune",))]
-    for index, override in enumerate(section.also):
-        blocks.append((override.when, override.space, override.trial, ("tune", "also", index)))
-    for when, space, trial, address in blocks:
-        for name, values in space.items():
+    overrides: list[tuple[TuneOverride, Address]]
+    overrides = [(TuneOverride(when={}, space=section.space, trial=section.trial), ("tune",))]
+    overrides += [(override, ("tune", "also", index)) for index, override in enumerate(section.also)]
+    for override, address in overrides:
+        for name, values in override.space.items():
             part, _, option = name.partition(".")
             place = (*address, "space", name)
             message = f"cannot be tuned; name a setting of {', '.join(_PARTS)}, but none of {', '.join(_FIXED)}"
@@ -155,10 +154,10 @@ def _read_settings(section: Tune, grid: Points, patcher: Patcher) -> tuple[list[
             check(name not in grid.labels, place, "is an axis of the grid, which states its values")
             for index, value in enumerate(values):
                 check(value not in values[:index], (*place, index), f"{show(value)} occurs twice")
-            settings.append(Setting(name, part, option, values, place, when))
+            settings.append(Setting(name, part, option, values, place, override.when))
         message = "trials have the `seeds` of `tune`; state them there"
-        check("seed" not in trial, (*address, "trial", "seed"), message)
-        patches.append((when, patcher.read(trial, (*address, "trial"))))
+        check("seed" not in override.trial, (*address, "trial", "seed"), message)
+        patches.append((override.when, patcher.read(override.trial, (*address, "trial"))))
     check(settings, ("tune",), "names nothing to tune; state a `space`, such as {training.lr: [0.01, 0.1]}")
     return settings, patches
 
@@ -190,8 +189,6 @@ def _selection(
         runs = tuple(patcher.run([*trial, *values, seed], profile) for seed in seeds)
         message = "needs validation samples; set the partition's validation_share"
         check(has_validation(runs[0]), ("tune",), message)
-        chosen: dict[str, Any] = {}
-        for name, part, option, *_ in settings:
-            chosen[name] = patcher.catalog.option_value(part, runs[0].record[part], option)
-        trials.append(Trial(chosen, runs))
+        record, value_of = runs[0].record, patcher.catalog.option_value
+        trials.append(Trial({name: value_of(part, record[part], option) for name, part, option, *_ in settings}, runs))
     return Selection({setting.name: setting.values for setting in settings}, size, tuple(trials))

@@ -229,7 +229,7 @@ def _scalar(text: str, mark: Mark) -> Any:
     return number
 
 
-def inside(specs_dir: Path, document: Document, address: Address, name: str) -> Path:
+def locate(specs_dir: Path, document: Document, address: Address, name: str) -> Path:
     """Return the path of a file in the specs folder, whose `name` is relative to the spec file that names it."""
     path = abspath((specs_dir.parent / document.mark(address).file).parent / name)
     try:

@@ -1,4 +1,4 @@
-"""Beginning a study: a folder with a spec and settings; parts of one's own, which run as they are; and their schema."""
+"""Templates of a study: a folder with a spec and settings; new parts, which run unchanged; the schema for editors."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from pipeline.compile.generated import write
 from pipeline.dvc.program import initialise
 from pipeline.spec.catalog import load_catalog
 from pipeline.spec.editor_schema import json_schema
-from pipeline.spec.selection import named
+from pipeline.spec.selection import select_specs
 from pipeline.spec.specs import find_specs, inherit
-from pipeline.spec.yamlfile import abspath, inside
+from pipeline.spec.yamlfile import abspath, locate
 from pipeline.workspace import Workspace
 
 SCHEMA = ".pfl/schema.json"
@@ -238,7 +238,7 @@ TEMPLATES = {"method": _METHOD, "backbone": _BACKBONE, "dataset": _DATASET, "par
 def create_study(folder: Path, source: str | None = None) -> list[str]:
     """Make a study that is compiled and ready for `dvc repro`; return the names of its specs.
 
-    `source` is a spec of a paper, or a folder of them, to begin with. Whatever goes wrong, nothing is left.
+    `source` is a spec of a paper, or a folder of them, to begin with. After an error no files remain.
     """
     folder = folder.absolute()
     existed = folder.is_dir()
@@ -274,12 +274,12 @@ def paper_files(word: str) -> tuple[list[str], dict[str, str]]:
     """Return names of a spec of a paper or of a folder of them, and the text of all files that they need, by path."""
     folder = abspath(paper_specs())
     specs, names, paths = find_specs(folder), list[str](), set[Path]()
-    for name in named([word], list(specs)):
+    for name in select_specs([word], list(specs)):
         document, chain = inherit(specs[name], folder)
         paths |= {folder.parent / label for label in chain} | set(specs[name].parent.glob("README.md"))
         table = document.data.get("table")
         if isinstance(table, dict) and isinstance(values := table.get("published"), str):
-            paths.add(inside(folder, document, ("table", "published"), values))
+            paths.add(locate(folder, document, ("table", "published"), values))
         if not document.data.get("abstract"):
             names.append(name)
     if not names:
@@ -288,7 +288,7 @@ def paper_files(word: str) -> tuple[list[str], dict[str, str]]:
 
 
 def create_part(kind: str, name: str, home: Path) -> Path:
-    """Write the file of a part of the study's own, which runs as it is, and return its path."""
+    """Write the file of a new part of the study, which runs unchanged, and return its path."""
     if kind not in TEMPLATES:
         raise UserError(f"pfl new {kind}: the first word must be one of {', '.join(TEMPLATES)}")
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
@@ -303,7 +303,7 @@ def create_part(kind: str, name: str, home: Path) -> Path:
 
 
 def write_schema(home: Path) -> Path:
-    """Bring the schema by which editors complete and check YAML up to date with all that specs of a study can name."""
+    """Update the schema by which editors complete and check the specs of a study; return its path."""
     path, text = home / SCHEMA, json.dumps(json_schema(load_catalog(home)), indent=1) + "\n"
     with suppress(OSError, UnicodeDecodeError):
         if path.read_text(encoding="utf-8") == text:

@@ -30,9 +30,11 @@ from pflcore.registry import registry_of
 from pipeline.spec.run import options
 from pipeline.study.small_run import CONVNET, IMAGES, SEQUENTIAL, Entry, SmallRun, fixed_environment, perform
 
-TOLERANCE = 1e-3  # of stacked clients, whose sums are taken in another order; relative to the size of what is compared
-_WORSE = 1.05  # times the loss after round 1 may be that after round 8, as some entries hardly learn in eight rounds
-_FLOOR = 1e-6  # numbers that are all smaller are compared as if they were as large as this
+TOLERANCE = 1e-3  # of stacked clients, which sum in another order; relative to the norm
+_WORSE = (
+    1.05  # largest ratio of the loss after round 8 to that after round 1: some entries hardly learn in eight rounds
+)
+_FLOOR = 1e-6  # smallest norm that deviations are divided by
 _LARGER: Entry = {"name": "cifar10", "stand_in": 120}
 _SENSORS: Entry = {"name": "har", "stand_in": 120}
 _TEXTS: Entry = {"name": "shakespeare", "stand_in": 120}
@@ -43,11 +45,11 @@ _BACKBONES: tuple[Entry, ...] = (
     {"name": "tiny_vit", "depth": 2, "dim": 8, "heads": 2, "head_dim": 4, "mlp_dim": 12, "patch": 4, "dropout": 0.0},
     {"name": "language_transformer", "depth": 1, "dim": 8, "heads": 2, "head_dim": 4, "mlp_dim": 12},
 )
-"""On which a method is tried: the first one that has its groups."""
+"""Backbones for the test of a method, which takes the first one with its groups."""
 
 
 class Failed(Exception):
-    """A test fails; the message says what was found."""
+    """The error of a failed test."""
 
 
 def check_training(kind: str, name: str, chosen: Entry, other: Entry | None = None) -> Iterator[tuple[str, bool, str]]:
@@ -75,7 +77,7 @@ def check_training(kind: str, name: str, chosen: Entry, other: Entry | None = No
 
 @dataclass
 class Trial:
-    """A method or a backbone under test, and the other of the two, if somebody chose it."""
+    """A method or a backbone under test; `other` is the backbone or method to test it with, if one was chosen."""
 
     kind: str
     entry: Entry
@@ -85,7 +87,7 @@ class Trial:
 
     @cached_property
     def probe(self) -> SmallRun:
-        """The run that is tried: five uneven clients, of whom three take part in each of three rounds."""
+        """The run under test: five clients of unequal size, of whom three take part in each of three rounds."""
         method = self.entry if self.kind == "method" else self.other or {"name": "fedavg"}
         backbone = self.entry if self.kind == "backbone" else self.other
         if backbone:
@@ -101,7 +103,7 @@ class Trial:
         raise UserError(f"none of {names} fits ({reason}); name another: --with BACKBONE")
 
     def perform(self, mode: str, probe: SmallRun) -> Path:
-        """Return the folder of a run, which is carried out once."""
+        """Return the folder of a run, which runs once."""
         key = probe.name, mode
         if key not in self.done:
             try:
@@ -115,7 +117,7 @@ class Trial:
         return outcome
 
     def described(self) -> str:
-        """Check that the class says what it is, and what each option does."""
+        """Check that the class has a docstring and each option a help text."""
         cls = registry_of(self.kind).get(self.entry["name"])
         if not cls.__doc__ or cls.__doc__.startswith(f"{cls.__name__}("):  # which a dataclass has by itself
             raise Failed(f"{cls.__name__} has no docstring: its first line is what `pfl list` shows")
@@ -224,7 +226,7 @@ TESTS: dict[str, Callable[[Trial], str]] = {
     "buffers": Trial.buffers,
     "one sample": Trial.one_sample,
 }
-"""By name, in the order in which a mistake is best found."""
+"""Tests by name; the first ones find a mistake most directly."""
 
 
 def _probe(method: Entry, backbone: Entry) -> SmallRun:
@@ -246,7 +248,7 @@ def _probe(method: Entry, backbone: Entry) -> SmallRun:
 
 
 def _initial_state(probe: SmallRun) -> tuple[dict[str, Tensor], Groups, Roles]:
-    """Return the model's state as it begins, without content, its groups, and who owns what; refuse what cannot be."""
+    """Return initial state (without values), groups and roles. Raises :class:`UserError` if the parts do not fit."""
     run, dataset = probe.run, DATASETS.create(probe.dataset["name"])
     method = METHODS.create(run.method, **run.options("method"))
     with torch.device("meta"):
@@ -257,7 +259,7 @@ def _initial_state(probe: SmallRun) -> tuple[dict[str, Tensor], Groups, Roles]:
 
 
 def _deviation(first: Path, other: Path, prefix: str = "") -> tuple[str, float]:
-    """Return by how much two runs deviate, relative to the first, and in what: losses, or the state of somebody."""
+    """Return in what two runs deviate most (losses, or the state of a client or the server), and the relative error."""
     sides: list[dict[str, list[Tensor]]] = []
     for folder in (first, other):
         table, _ = read_table(folder / "rounds.parquet", "rounds/2")

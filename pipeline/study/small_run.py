@@ -27,7 +27,7 @@ CONVNET: Entry = {"name": "convnet", "channels": [4, 6], "hidden": [12], "kernel
 IMAGES: Entry = {"name": "digits", "stand_in": 120}
 UNEVEN: Entry = {"name": "quantity", "alpha": 1.5, "min_samples": 3}
 _TRAINING: Entry = {"rounds": 3, "sample_rate": 0.75, "local_epochs": 2, "batch_size": 5, "lr": 0.1}
-# What decides how training is carried out, as no setting of the machine may.
+# Settings that determine how training is computed, in place of those of the machine.
 _ENVIRONMENT = {"PFL_WORKERS": "2", "PFL_STACK": "3", "PFL_THREADS": "1"}
 
 
@@ -35,8 +35,8 @@ _ENVIRONMENT = {"PFL_WORKERS": "2", "PFL_STACK": "3", "PFL_THREADS": "1"}
 class SmallRun:
     """A run of milliseconds: uneven clients, batches that do not divide them, and not all clients in a round.
 
-    Without a method nothing is trained, without a partition only data are made. Images are scaled to `size`, which
-    stand-ins are not by themselves. `training` and `evaluation` are what differs from all small runs.
+    Without a method nothing is trained, without a partition only data are made. Images are scaled to `size`.
+    `training` and `evaluation` have the settings that differ from those of all small runs.
     """
 
     name: str
@@ -69,7 +69,7 @@ class SmallRun:
 
 @contextmanager
 def fixed_environment(threads: int = 1) -> Iterator[None]:
-    """Put settings of this machine aside; two workers, stacks of three."""
+    """Replace the settings of this machine by two workers and stacks of three."""
     before = torch.get_num_threads()
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PFL_")}
     try:
@@ -80,7 +80,7 @@ def fixed_environment(threads: int = 1) -> Iterator[None]:
 
 
 def perform(small: SmallRun, mode: str, folder: Path) -> Path:
-    """Carry out a small run, in one of four ways, and return its folder. Datasets in `folder` are used again."""
+    """Execute a small run in one of the four modes above, and return its folder. Datasets in `folder` are reused."""
     run, out = small.run, folder / small.name.replace("/", " ") / mode
     dataset, assignment, messages = folder / f"{run.data_id}-{small.size}", out / "partition", list[str]()
     out.mkdir(parents=True)
@@ -95,7 +95,7 @@ def perform(small: SmallRun, mode: str, folder: Path) -> Path:
         partition.run(run, dataset, assignment)
 
     def interrupt(progress: Progress) -> None:
-        if progress.round == progress.rounds:  # which is then repeated from the checkpoint before it
+        if progress.round == progress.rounds:  # the next call repeats it from the checkpoint before it
             raise KeyboardInterrupt
 
     inputs: Entry = {"dataset": dataset, "partition": assignment, "code": "", "out": out, "private": out}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -11,6 +10,7 @@ from pflcore.errors import UserError
 from pflcore.files import write_text
 from pflcore.registry import did_you_mean
 from pipeline.compile.compiler import compile_workspace
+from pipeline.compile.fingerprint import text_hash
 from pipeline.compile.generated import to_yaml
 from pipeline.spec.catalog import Catalog, load_catalog
 from pipeline.spec.grid import labelled_values
@@ -26,7 +26,7 @@ MAX_NAME = 100
 def write_variant(workspace: Workspace, base: str, words: Sequence[str]) -> str:
     """Write the spec that extends `base` with settings such as ``training.rounds=20``; return its name.
 
-    What is wrong with a setting is a :class:`UserError`, after which nothing is written.
+    Raises :class:`UserError` for an invalid setting; nothing is written then.
     """
     catalog = load_catalog(workspace.home)
     spec = load_spec(find_specs(workspace.specs, {})[base], workspace.specs, catalog)
@@ -36,9 +36,9 @@ def write_variant(workspace: Workspace, base: str, words: Sequence[str]) -> str:
     name = f"{VARIANTS}/{_name(base, words)}"
     path, label = workspace.specs / f"{name}.yaml", f"specs/{name}.yaml"
     old_text = path.read_text(encoding="utf-8") if path.is_file() else None
-    if old_text is not None and not _is_written(old_text):
+    if old_text is not None and not _digest_matches(old_text):
         raise UserError(f"{label}: has been edited; type `pfl run {name}`, or remove the file")
-    write_text(path, _written(base, to_yaml(body)))
+    write_text(path, _with_digest(base, to_yaml(body)))
     try:
         paper = Workspace.find(workspace.home)  # another profile may shrink what is set
         compilation = compile_workspace(paper, [base, name], [base, name])
@@ -56,15 +56,14 @@ def write_variant(workspace: Workspace, base: str, words: Sequence[str]) -> str:
     return name
 
 
-def _written(base: str, body: str) -> str:
-    """Return a spec file whose first line has a hash of the rest, which says whether somebody has edited it."""
-    digest = hashlib.sha256(body.encode()).hexdigest()[:8]
-    return f"# {digest}: written by `pfl run {base} --set …`; it can be edited.\n{body}"
+def _with_digest(base: str, body: str) -> str:
+    """Return a spec file whose first line has a hash of the rest, which shows whether it was edited later."""
+    return f"# {text_hash(body)[:8]}: written by `pfl run {base} --set …`; it can be edited.\n{body}"
 
 
-def _is_written(text: str) -> bool:
+def _digest_matches(text: str) -> bool:
     head, _, body = text.partition("\n")
-    return head.startswith(f"# {hashlib.sha256(body.encode()).hexdigest()[:8]}: ")
+    return head.startswith(f"# {text_hash(body)[:8]}: ")
 
 
 def _override(spec: Spec, catalog: Catalog, word: str) -> dict[str, Any]:
@@ -80,7 +79,7 @@ def _override(spec: Spec, catalog: Catalog, word: str) -> dict[str, Any]:
 
 
 def _when(spec: Spec, catalog: Catalog, part: str, option: str) -> dict[str, list[str]]:
-    """Return which labels have an option, where entries of a part are an axis and some are without it."""
+    """Return the labels whose entries have an option, if the part is an axis and other entries lack it; else {}."""
     grid, options = spec.body.grid, dict[str, list[str]]()
     if part not in COMPONENTS or part not in grid.axes:
         return {}
@@ -98,9 +97,9 @@ def _when(spec: Spec, catalog: Catalog, part: str, option: str) -> dict[str, lis
 
 
 def _name(base: str, words: Sequence[str]) -> str:
-    """Return a name for a file that says what it is, and is no other variant's."""
+    """Return a readable and unique name for the file of a variant."""
     text = "-".join([base, *words])
     name = re.sub(r"[^a-z0-9_.]+", "-", text.lower()).strip("-.")
     if len(name) > MAX_NAME or name != re.sub("[/= ]", "-", text):
-        name = f"{name[:MAX_NAME]}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+        name = f"{name[:MAX_NAME]}-{text_hash(text)[:8]}"
     return name
