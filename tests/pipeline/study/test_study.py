@@ -144,7 +144,7 @@ def test_the_page_on_studies_shows_what_there_is(tmp_path):
     def indented(start):
         """The indented block of the page that begins so."""
         blocks = re.findall(r"(?:^ {4}.*\n|^\n)+", page, re.MULTILINE)
-        (block,) = (one for one in blocks if one.strip().startswith(start))
+        (block,) = (text for text in blocks if text.strip().startswith(start))
         return textwrap.dedent(block).strip()
 
     study = make_project(tmp_path / "study", {"specs/first.yaml": FIRST})
@@ -218,7 +218,7 @@ MISTAKES = [  # the test that finds it, what to replace in the method, by what, 
 
 def failing(kind, name):
     """The tests that an entry does not pass, and what they say."""
-    return {test: said for test, passed, said in check_training(kind, name, {}) if not passed}
+    return {test: message for test, passed, message in check_training(kind, name, {}) if not passed}
 
 
 @pytest.mark.parametrize(("test", "old", "new", "words"), few_of(MISTAKES, MISTAKES[:2]))
