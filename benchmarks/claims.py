@@ -28,7 +28,8 @@ from pipeline.report.claims import FAILS, HOLDS, Judgement, judge_claims
 from pipeline.report.frame import ALL, Frame
 from pipeline.report.statistics import significant
 from pipeline.report.table import Results
-from pipeline.spec.table import Published, ResolvedTable, TableCell, TableClaim
+from pipeline.spec.schema import Claim
+from pipeline.spec.table import Published, ResolvedTable, TableCell
 
 CLIENTS, SAMPLES = 20, (50, 301)
 BASE, BETWEEN_CLIENTS = 80.0, 8.0  # percent, and points
@@ -64,10 +65,14 @@ def judge(accuracies: Accuracies, settings: int = 1, **claim: Any) -> Judgement:
             values.append({"run": name, "client": ALL, "metric": "clients", "mean": float(means[seed]), "n": CLIENTS})
         printed = Published(mean=float(means.mean()), std=float(means.std()), quoted=False, note="")
         cells.append(TableCell(labels=labels, runs=names, published=printed))
-    base = {"text": "", "form": "better", "side": {}, "than": {}, "over": [], "where": {}, "margin": 0.0}
     table = ResolvedTable.model_construct(
         **{"profile": "paper", "rows": ["method"], "columns": ["setting"], "metric": "clients", "better": "higher"},
-        **{"decimals": 2, "cells": cells, "claims": [TableClaim.model_validate({**base, **claim})], "clients": {}},
+        **{
+            "decimals": 2,
+            "cells": cells,
+            "claims": [Claim.model_validate({"text": "A claim.", **claim})],
+            "clients": {},
+        },
         labels={axis: list(dict.fromkeys(cell.labels[axis] for cell in cells)) for axis in ("method", "setting")},
     )
     empty = pd.DataFrame(columns=["run", "client", "round", "accuracy"])
@@ -107,19 +112,25 @@ def unmarked(tables: int, shifts: Sequence[float], seeds: int, spreads: Sequence
     return found / tables
 
 
-AHEAD: dict[str, Any] = {"side": {"method": ["A"]}, "than": {"method": ["B"]}}
-RIVALS: dict[str, Any] = {"side": {"method": ["A"]}, "than": {"method": list("BCDEF")}}
-AMONG: dict[str, Any] = {"form": "within", "over": ["method"]}
-STEADY: dict[str, Any] = {"form": "steadier", "over": ["setting"]}
+AHEAD: dict[str, Any] = {"better": {"method": ["A"]}, "than": {"method": ["B"]}}
+RIVALS: dict[str, Any] = {"better": {"method": ["A"]}, "than": {"method": list("BCDEF")}}
+AMONG: dict[str, Any] = {"within": 0.0, "over": ["method"]}
+STEADY: dict[str, Any] = {"steadier": {"method": ["A"]}, "than": {"method": ["B"]}}
 LINES: tuple[tuple[str, tuple[float, ...], int, dict[str, Any], tuple[str, ...]], ...] = (
     ("two equal methods, called different", (0, 0), 1, AHEAD, (HOLDS, FAILS)),
     ("equal to five rivals, said to be ahead of all", (0,) * 6, 1, RIVALS, (HOLDS,)),
     ("equal to five rivals, said to be behind any", (0,) * 6, 1, RIVALS, (FAILS,)),
     ("four equal methods, said to differ (within 0)", (0,) * 4, 1, AMONG, (FAILS,)),
-    ("one of four a point ahead, said to be within it", (1, 0, 0, 0), 1, AMONG | {"margin": 1.0}, (HOLDS,)),
-    ("equal ranges of 3 points, one said to be narrower", (0, 1, 2, 3) * 2, 4, AHEAD | STEADY, (HOLDS, FAILS)),
-    ("equal ranges of 0 points, one said to be narrower", (0,) * 8, 4, AHEAD | STEADY, (HOLDS, FAILS)),
-    ("equal spreads, one said to be less", (0, 0), 1, AHEAD | {"form": "steadier"}, (HOLDS, FAILS)),
+    ("one of four a point ahead, said to be within it", (1, 0, 0, 0), 1, AMONG | {"within": 1.0}, (HOLDS,)),
+    (
+        "equal ranges of 3 points, one said to be narrower",
+        (0, 1, 2, 3) * 2,
+        4,
+        STEADY | {"over": ["setting"]},
+        (HOLDS, FAILS),
+    ),
+    ("equal ranges of 0 points, one said to be narrower", (0,) * 8, 4, STEADY | {"over": ["setting"]}, (HOLDS, FAILS)),
+    ("equal spreads, one said to be less", (0, 0), 1, STEADY, (HOLDS, FAILS)),
     ("a point ahead, found", (1, 0), 1, AHEAD, (HOLDS,)),
     ("three points ahead, found", (3, 0), 1, AHEAD, (HOLDS,)),
 )

@@ -16,8 +16,8 @@ note(__name__)
 
 # These are imported on first access. pandas and torch would slow down the command line, and import statements would
 # make these modules a part of every stage's code.
-_STUDY, _OWN = "pipeline.library.study", "pipeline.library.own_data"
-_OFFERED = {"NotUpToDate": _STUDY, "Study": _STUDY, "UserError": "pflcore.errors", "open": _STUDY, "train": _OWN}
+_STUDY, _TRAINING = "pipeline.library.study", "pipeline.library.training"
+_OFFERED = {"NotUpToDate": _STUDY, "Study": _STUDY, "UserError": "pflcore.errors", "open": _STUDY, "train": _TRAINING}
 __all__ = ["NotUpToDate", "Study", "UserError", "open", "train"]
 
 

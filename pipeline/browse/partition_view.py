@@ -84,7 +84,7 @@ class Drawing:
             size = chosen.pop("stand_in", None)
             dataset = DATASETS.create(record["dataset"]["name"], **chosen)
             counts = stand_in_counts(size) if size else dataset.expected or _FEW
-            samples = stand_in(dataset, *Run(record).left_by_encoder(counts), with_images=False)
+            samples = stand_in(dataset, *Run(record).client_sample_counts(counts), with_images=False)
         scheme = PARTITIONS.create(record["partition"]["name"], **options(record["partition"]))
         return cls(record, samples, partition(scheme, samples, record["clients"], record["seed"]), real)
 

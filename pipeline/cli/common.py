@@ -11,7 +11,7 @@ from pipeline.compile.compilation import Compilation
 from pipeline.compile.compiler import compile_workspace
 from pipeline.compile.generated import write
 from pipeline.progress import warn
-from pipeline.spec.selection import SpecSelection, named, read_selection
+from pipeline.spec.selection import SpecSelection, read_selection, select_specs
 from pipeline.spec.specs import find_specs
 from pipeline.workspace import Workspace
 
@@ -57,7 +57,7 @@ def all_specs(workspace: Workspace) -> list[str]:
 
 def named_specs(workspace: Workspace, words: list[str] | None) -> list[str]:
     """Return the specs that are named on the command line. Raises :class:`UserError` for an unknown name."""
-    return named(words, all_specs(workspace)) if words else []
+    return select_specs(words, all_specs(workspace)) if words else []
 
 
 def selected(workspace: Workspace) -> SpecSelection:
@@ -72,7 +72,7 @@ def warn_of_skipped(compilation: Compilation) -> None:
 
 def write_stages(workspace: Workspace, compilation: Compilation | None = None) -> None:
     """Write the stage files of a compilation, by default of all valid specs in use, and print what changed."""
-    compiled = compilation or compile_workspace(workspace, wanted=())
+    compiled = compilation or compile_workspace(workspace, required=())
     warn_of_skipped(compiled)
     counts = {"spec": len(compiled.tables), "run": len(compiled.runs)}
     words = ", ".join(f"{count} {noun}{'' if count == 1 else 's'}" for noun, count in counts.items())

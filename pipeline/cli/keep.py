@@ -124,12 +124,12 @@ def export_split(
 ) -> None:
     """Export the partitions of a spec as CSV files with the columns sample,client,split, for other tools or studies."""
     from pflcore.data.assignment_files import write_split
-    from pipeline.library.found import Found
+    from pipeline.library.spec_results import SpecResults
 
-    found = Found.of(Workspace.find(profile=profile), spec)
-    federations, left = found.dealt()
+    results = SpecResults.load(Workspace.find(profile=profile), spec)
+    federations, left = results.assignments()
     if left:
-        warn([f"{left} federations are left out, not made here or stale; type `{found.command}`"])
+        warn([f"{left} federations are left out, not made here or stale; type `{results.command}`"])
     for run, _, assignment in federations:
         path = out / f"{run.federation_id}.csv"
         write_split(path, assignment)

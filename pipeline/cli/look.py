@@ -20,7 +20,7 @@ from pipeline.cli.common import Profile, Set, all_specs, console, named_specs, p
 from pipeline.dvc.program import initialise
 from pipeline.spec.catalog import load_catalog
 from pipeline.spec.editor_schema import json_schema
-from pipeline.study.begin import begin, create, write_schema
+from pipeline.study.begin import create_part, create_study, write_schema
 from pipeline.workspace import PAPER, Workspace
 
 CHECKED = ("method", "backbone")
@@ -31,7 +31,7 @@ def init(
     source: Annotated[str | None, typer.Option("--from", help="Begin with a spec of a paper, or all of them.")] = None,
 ) -> None:
     """Create a study: a folder with a first spec, ready for `pfl run`."""
-    specs, folder = create(name, source), os.path.relpath(name)
+    specs, folder = create_study(name, source), os.path.relpath(name)
     print(f"{folder}: a study with {', '.join(f'specs/{spec}.yaml' for spec in specs)}")
     there = shlex.quote(f"./{folder}" if folder.startswith("-") else folder)
     print(f"cd {there} && pfl run    # what it would do: pfl plan; a small trial: pfl run --profile smoke")
@@ -43,7 +43,7 @@ def new(
 ) -> None:
     """Create a file for your own method, backbone, dataset or partition: a working example for you to edit."""
     home = Workspace.find().home
-    path = begin(kind, name, home)
+    path = create_part(kind, name, home)
     write_schema(home)
     then = f"pfl check {name} tests it" if kind in CHECKED else f"pfl describe {name} shows it"
     print(f"{os.path.relpath(path)}: named `{name}` in specs; {then}")

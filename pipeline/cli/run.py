@@ -41,15 +41,15 @@ Cells = Annotated[list[str] | None, typer.Option(help=CELL)]
 
 def validate(specs: Specs = None) -> None:
     """Check specs (default: all), and whether training would refuse any of their runs. Writes no stages."""
-    from pipeline.plan.fit import misfits
+    from pipeline.plan.compatibility import compatibility_errors
 
     workspace = Workspace.find()
     if (workspace.home / SCHEMA).is_file():  # editors then know entries that were added since
         write_schema(workspace.home)
     compilation = compile_workspace(workspace, named_specs(workspace, specs) or all_specs(workspace))
-    wrong = misfits(workspace, compilation, compilation.runs)
+    wrong = compatibility_errors(workspace, compilation, compilation.runs)
     due = (run for name, run in compilation.runs.items() if name not in compilation.kept)
-    warn([*compilation.idle, *missing_folders(workspace, due), *wrong])
+    warn([*compilation.ineffective, *missing_folders(workspace, due), *wrong])
     if wrong:
         raise typer.Exit(2)
     valid = f"{len(compilation.tables)} specs are" if len(compilation.tables) != 1 else "1 spec is"
@@ -109,9 +109,9 @@ def plan(specs: Specs = None, all_: All = False, cell: Cells = None, profile: Pr
     workspace = Workspace.find(profile=profile)
     typed = named_specs(workspace, specs)
     names = typed or (all_specs(workspace) if all_ else selected(workspace).default)
-    compilation = compile_workspace(workspace, names, wanted=typed)
+    compilation = compile_workspace(workspace, names, required=typed)
     warn_of_skipped(compilation)
-    warn([*compilation.idle, *changed_folders(workspace)])
+    warn([*compilation.ineffective, *changed_folders(workspace)])
     runs = chosen_runs([name for name in names if name in compilation.tables], compilation, cell or [])
     print("\n".join(plan_lines(make_plan(workspace, compilation, runs))))
 

@@ -50,7 +50,7 @@ class Compilation:
 
     tables: dict[str, ResolvedTable] = field(default_factory=dict)
     runs: dict[str, Run] = field(default_factory=dict)  # runs with a train stage or a kept result; shared ones once
-    counted: dict[str, Run] = field(default_factory=dict)  # runs of tables whose numbers need no training
+    counted: dict[str, Run] = field(default_factory=dict)  # runs of tables that need no training
     slots: int = 0  # (spec, run) pairs before sharing
     files: dict[str, str] = field(default_factory=dict)  # path relative to the workspace → text
     stages: list[Stage] = field(default_factory=list)
@@ -60,7 +60,7 @@ class Compilation:
     selections: dict[str, Selection] = field(default_factory=dict)
     weights: dict[str, str] = field(default_factory=dict)  # digest of a file of pretrained weights → its path
     skipped: dict[str, str] = field(default_factory=dict)  # invalid specs that are not wanted → the error
-    idle: list[str] = field(default_factory=list)  # a line for each setting without effect
+    ineffective: list[str] = field(default_factory=list)  # a line for each setting without effect
     untested: str | None = None  # why nothing can be trained with the engine on disk; None if it can
 
     def table(self, spec: str) -> ResolvedTable:
@@ -70,18 +70,18 @@ class Compilation:
         return self.tables[spec]
 
     @property
-    def every_run(self) -> dict[str, Run]:
+    def all_runs(self) -> dict[str, Run]:
         """All runs: :attr:`runs` and :attr:`counted`."""
         return {**self.counted, **self.runs}
 
     def runs_of_specs(self) -> dict[str, list[str]]:
         """Return the ids of each spec's runs, trials included. Specs whose numbers need no training are left out."""
-        trials = {name: [run.id for trial in one.trials for run in trial.runs] for name, one in self.selections.items()}
-        return {
-            spec: [*table.runs, *(run for name in {*table.tuned.values()} for run in trials[name])]
-            for spec, table in self.tables.items()
-            if not table.counted
-        }
+        runs: dict[str, list[str]] = {}
+        for spec, table in self.tables.items():
+            if not table.counted:
+                trials = [trial for name in {*table.tuned.values()} for trial in self.selections[name].trials]
+                runs[spec] = [*table.runs, *(run.id for trial in trials for run in trial.runs)]
+        return runs
 
     def check_tested(self) -> None:
         """Raise :class:`UserError` if the engine was edited and `make pins` has not checked the edit."""
@@ -94,20 +94,19 @@ class Graph:
 
     def __init__(self, stages: Iterable[Stage]) -> None:
         self.stages = {stage.address: stage for stage in stages}
-        maker = {out: stage.address for stage in self.stages.values() for out in stage.outs}
-        self.upstream: dict[str, tuple[str, ...]] = {
-            address: tuple(dict.fromkeys(maker[dep] for dep in stage.deps if dep in maker))
-            for address, stage in self.stages.items()
-        }
+        producer = {out: stage.address for stage in self.stages.values() for out in stage.outs}
+        self.upstream: dict[str, tuple[str, ...]] = {}
+        for address, stage in self.stages.items():
+            self.upstream[address] = tuple(dict.fromkeys(producer[dep] for dep in stage.deps if dep in producer))
 
     @cached_property
     def downstream(self) -> dict[str, list[str]]:
         """The stages that depend directly on each stage."""
-        after: dict[str, list[str]] = {address: [] for address in self.stages}
-        for address, before in self.upstream.items():
-            for other in before:
-                after[other].append(address)
-        return after
+        dependents: dict[str, list[str]] = {address: [] for address in self.stages}
+        for address, upstream in self.upstream.items():
+            for other in upstream:
+                dependents[other].append(address)
+        return dependents
 
     def needed(self, targets: Iterable[str]) -> list[str]:
         """Return the targets and everything that they depend on, dependencies first, in a deterministic order."""
@@ -115,28 +114,27 @@ class Graph:
 
         def visit(address: str) -> None:
             if address not in order:
-                for before in self.upstream[address]:
-                    visit(before)
+                for dependency in self.upstream[address]:
+                    visit(dependency)
                 order[address] = None
 
         for target in targets:
             visit(target)
         return list(order)
 
-    def after(self, address: str) -> set[str]:
+    def dependents(self, address: str) -> set[str]:
         """Return all stages that depend on a stage, directly or indirectly."""
-        found: set[str] = set()
-        waiting = [address]
-        while waiting:
-            new = {*self.downstream[waiting.pop()]} - found
-            found |= new
-            waiting += new
-        return found
+        dependents, queue = set[str](), [address]
+        while queue:
+            new = {*self.downstream[queue.pop()]} - dependents
+            dependents |= new
+            queue += new
+        return dependents
 
     def heights(self, order: list[str], seconds: Mapping[str, float]) -> dict[str, float]:
         """Return for each stage in `order` the expected seconds of the longest chain that begins with it."""
         height: dict[str, float] = {}
         for address in reversed(order):
-            later = (height[other] for other in self.downstream[address] if other in height)
-            height[address] = seconds.get(address, 0.0) + max(later, default=0.0)
+            dependent_heights = (height[other] for other in self.downstream[address] if other in height)
+            height[address] = seconds.get(address, 0.0) + max(dependent_heights, default=0.0)
         return height

@@ -14,8 +14,8 @@ from typing import Any
 
 from pflcore import extensions
 from pflcore.errors import UserError
-from pipeline import workspace as at
-from pipeline.compile import stage_code as of
+from pipeline import workspace as paths
+from pipeline.compile import stage_code
 from pipeline.compile.compilation import Compilation, Stage
 from pipeline.compile.fingerprint import PACKAGES, Code
 from pipeline.compile.generated import Line, to_json, to_yaml
@@ -37,28 +37,28 @@ _ROUNDS, _ANALYSIS, _WEIGHTS = "rounds.parquet", "analysis.parquet", "weights.sa
 
 
 def compile_workspace(
-    workspace: at.Workspace,
+    workspace: paths.Workspace,
     only: list[str] | None = None,
-    wanted: Collection[str] | None = None,
+    required: Collection[str] | None = None,
     *,
     ledger: bool = True,
     stages: bool = True,
 ) -> Compilation:
     """Compile the specs in use in a workspace, or the specs in `only`, in use or not.
 
-    Invalid specs that are not in `wanted`, and files that cannot be specs, are skipped and noted; if `wanted` is None,
+    Invalid specs that are not in `required`, and files that cannot be specs, are skipped and noted; without `required`
     they are errors. With `ledger`, runs with a current result in the workspace's ledger are not trained. Without
     `stages` there are no stages and files. Raises :class:`UserError` for an invalid spec or a damaged kept result.
     """
     catalog = load_catalog(workspace.home)
     compilation = Compilation()
-    specs = find_specs(workspace.specs, None if wanted is None else compilation.skipped)
+    specs = find_specs(workspace.specs, None if required is None else compilation.skipped)
     selection = read_selection(workspace, list(specs))
     for name in selection.compiled if only is None else only:
         try:
             _add_spec(compilation, name, specs[name], workspace, catalog)
         except UserError as error:
-            if wanted is None or name in wanted:
+            if required is None or name in required:
                 raise
             compilation.skipped[name] = str(error)
     for name in compilation.tables:  # a report's outputs include folders, and DVC allows no output inside one
@@ -67,13 +67,13 @@ def compile_workspace(
                 message = f"its report would lie inside that of specs/{parent}.yaml; rename one of them"
                 raise UserError(f"specs/{name}.yaml: {message}")
     defaults = [name for name in selection.default if name in compilation.tables]
-    code = Code(source_folder(), known=workspace.home / ".pfl" / "fingerprints.json")
+    code = Code(source_folder(), cache=workspace.home / ".pfl" / "fingerprints.json")
     emitter, results = _Emitter(compilation, code, catalog, workspace), Ledger(workspace.root)
     kept = emitter.find_kept(results) if ledger else {}
     if stages:
         emitter.emit(defaults, kept, results, selection.watching)
-        compilation.untested = of.untested(code)
-    code.remember()
+        compilation.untested = stage_code.untested(code)
+    code.save_cache()
     return compilation
 
 
@@ -82,26 +82,26 @@ def source_folder() -> Path:
     return Path(__file__).parents[2]
 
 
-def _add_spec(compilation: Compilation, name: str, path: Path, workspace: at.Workspace, catalog: Catalog) -> None:
+def _add_spec(compilation: Compilation, name: str, path: Path, workspace: paths.Workspace, catalog: Catalog) -> None:
     if name.rpartition("/")[2] == "dvc":
         raise UserError(f"specs/{name}.yaml: DVC would read this file as its own; rename it")
     spec = load_spec(path, workspace.specs, catalog)
     if spec.body.abstract:
         return
     folder = name.split("/")[0]
-    if folder in _RESERVED and ("/" in name or at.report_path(name) == at.PARTITION_REPORTS):
-        what = "folder of specs" if "/" in name else "spec"
-        raise UserError(f"specs/{name}.yaml: a {what} cannot be called {folder!r}; rename it")
+    if folder in _RESERVED and ("/" in name or paths.report_path(name) == paths.PARTITION_REPORTS):
+        kind = "folder of specs" if "/" in name else "spec"
+        raise UserError(f"specs/{name}.yaml: a {kind} cannot be called {folder!r}; rename it")
     resolved = resolve(spec, catalog, workspace.profile)
     compilation.tables[name] = resolved.table
-    compilation.idle += [line for line in resolved.idle if line not in compilation.idle]
+    compilation.ineffective += [line for line in resolved.ineffective if line not in compilation.ineffective]
     if resolved.table.counted:
         compilation.counted |= {run.id: run for run in resolved.runs}
         return
     for run in resolved.runs:
         compilation.runs.setdefault(run.id, run)
-        known = compilation.resources.get(run.id, spec.body.resources)
-        compilation.resources[run.id] = known.at_least(spec.body.resources)
+        resources = compilation.resources.get(run.id, spec.body.resources)
+        compilation.resources[run.id] = resources.at_least(spec.body.resources)
     compilation.selections |= resolved.selections
     compilation.weights = resolved.weights | compilation.weights
     compilation.slots += len(resolved.runs)
@@ -110,16 +110,16 @@ def _add_spec(compilation: Compilation, name: str, path: Path, workspace: at.Wor
 class _Emitter:
     """A builder of a compilation's files and stages from its runs, selections and tables."""
 
-    def __init__(self, compilation: Compilation, code: Code, catalog: Catalog, workspace: at.Workspace) -> None:
+    def __init__(self, compilation: Compilation, code: Code, catalog: Catalog, workspace: paths.Workspace) -> None:
         self.compilation = compilation
         self.workspace = workspace
         self.records: dict[str, Any] = {}
         self.stages: dict[str, Stage] = {}
         self._code = code
-        self._digests: dict[of.Part, str] = {}
+        self._digests: dict[stage_code.Part, str] = {}
         self._entries: defaultdict[str, dict[str, Any]] = defaultdict(dict)  # file → stage or group → its YAML
-        self._runs = compilation.every_run
-        compilation.made_by = {run.id: of.versions(code, catalog, run) for run in compilation.runs.values()}
+        self._runs = compilation.all_runs
+        compilation.made_by = {run.id: stage_code.versions(code, catalog, run) for run in compilation.runs.values()}
 
     def emit(self, defaults: list[str], kept: dict[str, str], ledger: Ledger, watching: bool) -> None:
         """Fill in the files and the stages of the compilation.
@@ -136,25 +136,25 @@ class _Emitter:
             if name not in kept:
                 runs = {run.id: run.record for trial in selection.trials for run in trial.runs}
                 self.records |= {name: selection.record, **runs}
-                trials = [at.run_path(run, _ROUNDS) for run in runs]
-                self._add("stages/selections/dvc.yaml", name, "select", [name], trials, [at.selection_path(name)])
-        texts = {at.table_path(name): self._report(name, table) for name, table in sorted(compilation.tables.items())}
+                trials = [paths.run_path(run, _ROUNDS) for run in runs]
+                self._add("stages/selections/dvc.yaml", name, "select", [name], trials, [paths.selection_path(name)])
+        tables = sorted(compilation.tables.items())
+        texts = {paths.table_path(name): self._report(name, table) for name, table in tables}
         # Metrics and plots of the default specs for DVC. A plot is an image, because DVC's own plots need the network.
-        beside = {
-            "metrics": [f"{at.report_path(name)}/metrics" for name in defaults],
-            "plots": [f"{at.report_path(name)}/figures/curves.png" for name in defaults],
-        }
+        pages = [paths.report_path(name) for name in defaults]
+        extra = {"metrics": [f"{page}/metrics" for page in pages]}
+        extra["plots"] = [f"{page}/figures/curves.png" for page in pages]
         # The workspace of another profile needs no guard: only `pfl run` uses it, and `pfl run` compiles each time.
         if self.workspace.root == self.workspace.home:
-            beside = {"params": [f"specs/{name}.yaml" for name in defaults], **beside}
-            deps, more = self._compiled_from(), {"always_changed": True} if watching else {}
+            extra = {"params": [f"specs/{name}.yaml" for name in defaults], **extra}
+            deps, options = self._compiled_from(), {"always_changed": True} if watching else {}
             stage = Stage(_ROOT, "guard", "pfl stage guard", tuple(deps), (GUARD,), watching)
             self.stages[stage.address] = stage
-            self._entries[_ROOT]["guard"] = {"cmd": stage.command, "deps": deps, "outs": [GUARD], **more}
+            self._entries[_ROOT]["guard"] = {"cmd": stage.command, "deps": deps, "outs": [GUARD], **options}
         if defaults:
-            reports = [f"{at.report_path(name)}/table.parquet" for name in defaults]
-            self._add(_ROOT, "index", "index", defaults, reports, ["reports/index.md"])
-        compilation.files = dict(sorted({**texts, **self._files(beside)}.items()))
+            frames = [f"{page}/table.parquet" for page in pages]
+            self._add(_ROOT, "index", "index", defaults, frames, ["reports/index.md"])
+        compilation.files = dict(sorted({**texts, **self._files(extra)}.items()))
         compilation.stages = list(self.stages.values())
 
     def _add(
@@ -165,7 +165,7 @@ class _Emitter:
         subjects: Sequence[str],
         deps: Sequence[str],
         outs: Sequence[str],
-        code: Sequence[of.Part] = (),
+        code: Sequence[stage_code.Part] = (),
         content: str = "",
         **item: str,
     ) -> None:
@@ -177,59 +177,57 @@ class _Emitter:
             code: The code whose digests end the command; if empty, the code that all stages of the kind share.
             content: A digest of what the stage reads besides records and `deps`.
         """
-        code = code or of.code_of(kind)
+        code = code or stage_code.code_of(kind)
         for part in code:
             if part not in self._digests:
                 self._digests[part] = part.digest(part.fingerprint(self._code))
         seal = "-".join(filter(None, [content, *(self._digests[part] for part in code)]))
-        marks = "-".join(filter(None, [content, *(f"${{{part.name}}}" for part in code)]))
-        words = " ".join(["pfl stage", kind, *subjects])
-        stage = Stage(file, name, f"{words} --seal {seal}", tuple(deps), tuple(outs))
+        code_vars = "-".join(filter(None, [content, *(f"${{{part.name}}}" for part in code)]))
+        command = " ".join(["pfl stage", kind, *subjects])
+        stage = Stage(file, name, f"{command} --seal {seal}", tuple(deps), tuple(outs))
         if self.stages.setdefault(stage.address, stage) is not stage:
             return
-        (group, in_group, key), entries = name.partition("@"), self._entries[file]
-        values = {"key": key, **{f"item.{field}": value for field, value in item.items()}} if in_group else {}
+        (group, grouped, key), entries = name.partition("@"), self._entries[file]
+        values = {"key": key, **{f"item.{field}": value for field, value in item.items()}} if grouped else {}
 
-        def open_(text: str) -> str:
+        def with_vars(text: str) -> str:
             for field, value in values.items():
                 text = text.replace(value, f"${{{field}}}")
             return text
 
         if group not in entries:
             wdir = {"wdir": "/".join([".."] * file.count("/"))} if "/" in file else {}
-            command = f"{open_(words)} --seal {'${item.code}' if in_group else marks}"
-            own = {"cmd": command, **wdir, "deps": [*map(open_, deps)], "outs": [*map(open_, outs)]}
-            entries[group] = {"foreach": {}, "do": own} if in_group else own
-        if in_group:
-            entries[group]["foreach"][key] = Line({"code": marks, **item})
+            command = f"{with_vars(command)} --seal {'${item.code}' if grouped else code_vars}"
+            template = {"cmd": command, **wdir, "deps": [*map(with_vars, deps)], "outs": [*map(with_vars, outs)]}
+            entries[group] = {"foreach": {}, "do": template} if grouped else template
+        if grouped:
+            entries[group]["foreach"][key] = Line({"code": code_vars, **item})
 
     def _federation(self, run: Run) -> list[str]:
         """Add the stages that make a dataset and partition it; return the paths of dataset and partition."""
-        id_ = run.federation_id
-        if known := self.stages.get(f"{at.shard_path(id_)}:partition"):
-            return [*known.deps, *known.outs]
-        made = [self._data(run), at.partition_path(id_)]
+        id_, file = run.federation_id, paths.shard_path(run.federation_id)
+        if stage := self.stages.get(f"{file}:partition"):
+            return [*stage.deps, *stage.outs]
+        dataset, partition = self._data(run), paths.partition_path(id_)
         self.records[id_] = run.federation
-        code = of.code_of_run("partition", run)
-        self._add(at.shard_path(id_), "partition", "partition", [id_], made[:1], made[1:], code)
-        return made
+        code = stage_code.code_of_run("partition", run)
+        self._add(file, "partition", "partition", [id_], [dataset], [partition], code)
+        return [dataset, partition]
 
     def _data(self, run: Run) -> str:
         """Add the stage of a dataset, and the stage of its encoder if there is one; return the path of the samples."""
-        plain = run.unencoded
-        data, made = plain.data_id, at.dataset_path(plain.data_id)
-        self.records[data] = plain.data
-        code = of.code_of_run("data", run)
-        self._add("stages/data/dvc.yaml", f"data@{data}", "data", [data], [GUARD], [made], code)
+        data, code = run.unencoded.data_id, stage_code.code_of_run("data", run)
+        samples = paths.dataset_path(data)
+        self.records[data] = run.unencoded.data
+        self._add("stages/data/dvc.yaml", f"data@{data}", "data", [data], [GUARD], [samples], code)
         if not run.features:
-            return made
-        deps, item, group = [made], {"data": data}, "features"
+            return samples
+        deps, item, name = [samples], {"data": data}, f"features@{run.data_id}"
         if content := run.features.get("weights"):
-            group, item["weights"] = "features-pretrained", weights_id(content)
+            name, item["weights"] = f"features-pretrained@{run.data_id}", weights_id(content)
             deps.append(self._weights(content))
-        encoded = at.dataset_path(run.data_id)
+        encoded, code = paths.dataset_path(run.data_id), stage_code.code_of_run("features", run)
         self.records[run.data_id] = run.data
-        code, name = of.code_of_run("features", run), f"{group}@{run.data_id}"
         self._add("stages/data/dvc.yaml", name, "features", [run.data_id], deps, [encoded], code, **item)
         return encoded
 
@@ -240,39 +238,38 @@ class _Emitter:
         """
         id_ = weights_id(content)
         self.records[id_] = {"path": self.compilation.weights[content], "content": content}
-        self._add("stages/weights/dvc.yaml", f"weights@{id_}", "weights", [id_], [GUARD], [at.weights_path(id_)])
-        return at.weights_path(id_)
+        self._add("stages/weights/dvc.yaml", f"weights@{id_}", "weights", [id_], [GUARD], [paths.weights_path(id_)])
+        return paths.weights_path(id_)
 
     def _train(self, run: Run) -> None:
         self.records[run.id] = run.record
         deps, item = self._federation(run), {}
         if run.tuned:
-            deps.append(at.selection_path(run.tuned))
+            deps.append(paths.selection_path(run.tuned))
             item["chosen"] = run.tuned
         if run.pretrained:
             item["weights"] = weights_id(run.pretrained)
             deps.append(self._weights(run.pretrained))
-        files = [_ROUNDS]
+        outs = [paths.run_path(run.id, _ROUNDS)]
         if run.record["training"]["save_weights"]:
-            files.append(_WEIGHTS)
+            outs.append(paths.run_path(run.id, _WEIGHTS))
         if run.analyses:
-            files.append(_ANALYSIS)
-        outs = [at.run_path(run.id, name) for name in files]
-        file = at.shard_path(run.federation_id)
-        self._add(file, train_stage(run), "train", [run.id], deps, outs, of.code_of_run("train", run), **item)
+            outs.append(paths.run_path(run.id, _ANALYSIS))
+        file, code = paths.shard_path(run.federation_id), stage_code.code_of_run("train", run)
+        self._add(file, train_stage(run), "train", [run.id], deps, outs, code, **item)
 
     def find_kept(self, ledger: Ledger) -> dict[str, str]:
         """Fill in the kept runs; return these and the kept selections, with the paths of their artifacts."""
         compilation, made_by = self.compilation, self.compilation.made_by
         current = [run.id for run in compilation.runs.values() if ledger.find(run, made_by[run.id]) is not None]
-        kept = {run: at.run_path(run, _ROUNDS) for run in current}
+        kept = {run: paths.run_path(run, _ROUNDS) for run in current}
         compilation.kept |= kept.keys()
-        shown = {run for table in compilation.tables.values() for run in table.runs}
+        table_runs = {run for table in compilation.tables.values() for run in table.runs}
         for name, selection in compilation.selections.items():
             trials = {run.id for trial in selection.trials for run in trial.runs}
             if ledger.selection(name, made_by[min(trials)]) is not None:
-                kept[name] = at.selection_path(name)
-                compilation.kept |= trials - shown
+                kept[name] = paths.selection_path(name)
+                compilation.kept |= trials - table_runs
         return kept
 
     def _recall(self, kept: dict[str, str], ledger: Ledger) -> None:
@@ -280,40 +277,40 @@ class _Emitter:
         outs: defaultdict[str, list[str]] = defaultdict(list)
         for name, out in sorted(kept.items()):
             outs[str(ledger.path(name))].append(out)
-        for file, own in outs.items():
-            subject = file.removeprefix(f"{at.RESULTS}/").removesuffix(".jsonl")
-            self._add(at.KEPT_STAGES, subject.replace("/", "-"), "recall", [subject], [file, GUARD], own)
+        for file, artifacts in outs.items():
+            subject = file.removeprefix(f"{paths.RESULTS}/").removesuffix(".jsonl")
+            self._add(paths.KEPT_STAGES, subject.replace("/", "-"), "recall", [subject], [file, GUARD], artifacts)
 
     def _report(self, name: str, table: ResolvedTable) -> str:
         """Add the evaluate, describe and report stages of a table; return the table as JSON."""
         runs = [self._runs[run] for run in table.runs]
         self.records |= {run.id: run.record for run in runs}
         folder, _, stage = f"stages/{name}".rpartition("/")
-        file, frame = f"{folder}/dvc.yaml", at.frame_path(name)
-        inputs = [at.table_path(name), GUARD] if table.counted else self._measured(table, runs)
-        code, content = of.code_of_evaluation(table, runs), of.measured_content(table)
+        file, frame = f"{folder}/dvc.yaml", paths.frame_path(name)
+        inputs = [paths.table_path(name), GUARD] if table.counted else self._measured(table, runs)
+        code, content = stage_code.code_of_evaluation(table, runs), stage_code.measured_digest(table)
         self._add(file, f"evaluate-{stage}", "evaluate", [name], inputs, [frame], code, content)
         # If all runs of a federation are kept, its data are not made, so its clients cannot be shown.
-        dealt = [one.federation for one in table.partitions if one.federation in self.records]
-        for id_ in dealt:
-            deps = [self.stages[f"{at.shard_path(id_)}:partition"].deps[0], at.partition_path(id_)]
-            self._add(at.shard_path(id_), "describe", "describe", [id_], deps, at.partition_report_files(id_))
-        pages = [f"{at.partition_report_path(id_)}/index.md" for id_ in dealt]
-        shown = [one.model_copy(update={"page": one.federation in dealt}) for one in table.partitions]
-        table = self.compilation.tables[name] = table.model_copy(update={"partitions": shown})
+        described = [item.federation for item in table.partitions if item.federation in self.records]
+        for id_ in described:
+            deps = [self.stages[f"{paths.shard_path(id_)}:partition"].deps[0], paths.partition_path(id_)]
+            self._add(paths.shard_path(id_), "describe", "describe", [id_], deps, paths.partition_report_files(id_))
+        pages = [f"{paths.partition_report_path(id_)}/index.md" for id_ in described]
+        partitions = [item.model_copy(update={"page": item.federation in described}) for item in table.partitions]
+        table = self.compilation.tables[name] = table.model_copy(update={"partitions": partitions})
         text = to_json(table.model_dump(mode="json")) + "\n"
-        code, outs, content = of.code_of_report(table), at.report_files(name), of.shown_content(text)
+        code, outs, content = stage_code.code_of_report(table), paths.report_files(name), stage_code.table_digest(text)
         self._add(file, stage, "report", [name], [frame, *pages], outs, code, content)
         return text
 
     def _measured(self, table: ResolvedTable, runs: list[Run]) -> list[str]:
         """Return the paths of the artifacts from which the numbers of a table are computed."""
-        inputs = [at.run_path(run.id, _ROUNDS) for run in runs]
+        inputs = [paths.run_path(run.id, _ROUNDS) for run in runs]
         if "partitions" in (figure_needs(name) for name in table.drawn if name in figure_names()):
             inputs += sorted({self._federation(run)[1] for run in runs})
-        inputs += sorted({at.selection_path(selection) for selection in table.tuned.values()})
+        inputs += sorted({paths.selection_path(selection) for selection in table.tuned.values()})
         if table.analyses.keys() & set(table.drawn) or any(cell.quantity for cell in table.cells):
-            inputs += [at.run_path(run.id, _ANALYSIS) for run in runs if run.analyses]
+            inputs += [paths.run_path(run.id, _ANALYSIS) for run in runs if run.analyses]
         return inputs
 
     def _compiled_from(self) -> list[str]:
@@ -322,28 +319,29 @@ class _Emitter:
         Without the outputs DVC would skip the guard when an edit is undone, because it has seen those specs before.
         """
         root = self.workspace.root
-        trained = {content for run in self.compilation.runs.values() for content in run.weights}
-        files = self.compilation.weights.items()
-        weights = sorted(path for content, path in files if content in trained and ABSENT not in content)
+        used = {content for run in self.compilation.runs.values() for content in run.weights if ABSENT not in content}
+        weights = sorted(path for content, path in self.compilation.weights.items() if content in used)
         packages = [name for name in PACKAGES if (root / name).is_dir()]
-        beside = [name for name in ("pyproject.toml", at.RESULTS) if (root / name).exists()]
-        made = [at.TABLES, at.CODE] if self.compilation.tables else []
-        return ["specs", *packages, *extensions.folders(), *beside, *weights, *made]
+        settings = [name for name in ("pyproject.toml", paths.RESULTS) if (root / name).exists()]
+        outputs = [paths.TABLES, paths.CODE] if self.compilation.tables else []
+        return ["specs", *packages, *extensions.folders(), *settings, *weights, *outputs]
 
-    def _files(self, beside: dict[str, Any]) -> dict[str, str]:
-        """Return path → text of all files except tables; `beside` is what the root file has besides its stages."""
+    def _files(self, extra: dict[str, Any]) -> dict[str, str]:
+        """Return path → text of all files except tables; `extra` is what the root file has besides its stages."""
         digests: dict[str, Any] = {}
         for part, digest in sorted(self._digests.items(), key=lambda item: item[0].name):
-            kind, _, name = part.name.partition(".")
-            digests[kind] = {**digests.get(kind, {}), name: digest} if name else digest
+            kind, dot, name = part.name.partition(".")
+            digests[kind] = {**digests.get(kind, {}), name: digest} if dot else digest
         records = to_json(dict(sorted(self.records.items())), 1) + "\n"
-        files = {at.RECORDS: records, at.CODE: _HEADER + to_yaml(digests)}
+        files = {paths.RECORDS: records, paths.CODE: _HEADER + to_yaml(digests)}
         for file in {_ROOT, *self._entries}:
             stages = dict(sorted(self._entries[file].items()))
             for entry in stages.values():
                 if "foreach" in entry:
                     entry["foreach"] = dict(sorted(entry["foreach"].items()))
-            up = "../" * (file.count("/") - 1) if file != _ROOT else "stages/"
-            content = {"vars": [f"{up}code.yaml"], "stages": stages, **(beside if file == _ROOT else {})}
+            if file == _ROOT:
+                content = {"vars": ["stages/code.yaml"], "stages": stages, **extra}
+            else:
+                content = {"vars": ["../" * (file.count("/") - 1) + "code.yaml"], "stages": stages}
             files[file] = _HEADER + to_yaml(content)
         return files

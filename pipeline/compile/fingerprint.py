@@ -34,20 +34,20 @@ class Code:
     The file `known` is a cache of the results of parsing for later processes.
     """
 
-    def __init__(self, source: Path, known: Path | None = None) -> None:
+    def __init__(self, source: Path, cache: Path | None = None) -> None:
         self.source = source
         self._parsed: dict[str, tuple[str, list[str]]] = {}
-        self._file = known
-        self._known: dict[str, Any] = {}  # `_METHOD` and hash of a source → result of `_meaning`
+        self._file = cache
+        self._cache: dict[str, Any] = {}  # `_METHOD` and hash of a source → result of `_hash_and_imports`
         with contextlib.suppress(OSError, ValueError):
-            self._known = dict(json.loads(known.read_text(encoding="utf-8"))) if known else {}
-        self._remembered = len(self._known)
+            self._cache = dict(json.loads(cache.read_text(encoding="utf-8"))) if cache else {}
+        self._cached_count = len(self._cache)
 
-    def remember(self) -> None:
+    def save_cache(self) -> None:
         """Write the results of parsing to the cache file, if there are new ones."""
-        if self._file is not None and len(self._known) > self._remembered:
+        if self._file is not None and len(self._cache) > self._cached_count:
             with contextlib.suppress(OSError):  # without the cache, the next process parses again
-                write_text(self._file, json.dumps(self._known))
+                write_text(self._file, json.dumps(self._cache))
 
     def fingerprint(self, root: str, without: str | None = None) -> str:
         """Return a line per module in the import closure of `root`: its name and the hash of its syntax tree.
@@ -57,45 +57,51 @@ class Code:
         """
         closure = self._closure(root) - (self._closure(without) if without else set())
         lines = [f"{module} {self._parse(module)[0]}" for module in sorted(closure)]
-        own = {module: self.modules[module] for module in closure if module in self.modules}
-        if any("jinja2" in self._parse(module)[1] for module in own):
-            for template in sorted({file for path in own.values() for file in path.parent.glob("templates/*.j2")}):
-                lines.append(f"{template.relative_to(self.source).as_posix()} {_bytes_hash(template.read_bytes())}")
+        modules = closure & self.modules.keys()
+        if any("jinja2" in self._parse(module)[1] for module in modules):
+            folders = {self.modules[module].parent for module in modules}
+            for template in sorted(file for folder in folders for file in folder.glob("templates/*.j2")):
+                lines.append(f"{template.relative_to(self.source).as_posix()} {_short_hash(template.read_bytes())}")
         return "".join(f"{line}\n" for line in lines)
 
     def outside(self, root: str) -> str:
         """Return the lines of :meth:`fingerprint` for modules outside the packages; "" if `root` is in the packages."""
-        own = [] if root in self.modules else sorted(self._closure(root) - self.modules.keys())
-        return "".join(f"{module} {self._parse(module)[0]}\n" for module in own)
+        outside = [] if root in self.modules else sorted(self._closure(root) - self.modules.keys())
+        return "".join(f"{module} {self._parse(module)[0]}\n" for module in outside)
 
-    def altered(self, fingerprint: str, contents: Mapping[str, bytes]) -> str | None:
+    def first_mismatch(self, fingerprint: str, contents: Mapping[str, bytes]) -> str | None:
         """Return the first module or template of a fingerprint that `contents` lacks or has with another hash."""
         for name, expected in (line.split() for line in fingerprint.splitlines()):
-            hash_of = _bytes_hash if name.endswith(".j2") else lambda content: self._meaning(content)[0]
-            if name not in contents or hash_of(contents[name]) != expected:
+            if name not in contents:
+                return name
+            content = contents[name]
+            if expected != (_short_hash(content) if name.endswith(".j2") else self._parse_source(content)[0]):
                 return name
         return None
 
     @cached_property
     def modules(self) -> dict[str, Path]:
         """Dotted name → file, of every module in the packages."""
-        paths = (path for package in PACKAGES for path in sorted((self.source / package).rglob("*.py")))
-        names = ((".".join(path.relative_to(self.source).with_suffix("").parts), path) for path in paths)
-        return {name.removesuffix(".__init__"): path for name, path in names}
+        modules: dict[str, Path] = {}
+        for package in PACKAGES:
+            for path in sorted((self.source / package).rglob("*.py")):
+                name = ".".join(path.relative_to(self.source).with_suffix("").parts)
+                modules[name.removesuffix(".__init__")] = path
+        return modules
 
     def has(self, module: str) -> bool:
         """Return whether a module belongs to the project's packages, to the study or to an installed extension."""
         return module in self.modules or module in extensions.modules()
 
     def _closure(self, root: str) -> set[str]:
-        closure, waiting = set[str](), [root]
-        while waiting:
-            module = waiting.pop()
+        closure, queue = set[str](), [root]
+        while queue:
+            module = queue.pop()
             if module not in closure and self.has(module):
                 closure.add(module)
                 # Importing a module runs the packages above it first, some of which may have no file.
-                waiting += [".".join(module.split(".")[:depth]) for depth in range(1, module.count(".") + 1)]
-                waiting += self._parse(module)[1]
+                queue += [".".join(module.split(".")[:depth]) for depth in range(1, module.count(".") + 1)]
+                queue += self._parse(module)[1]
         return closure
 
     def _parse(self, module: str) -> tuple[str, list[str]]:
@@ -104,25 +110,25 @@ class Code:
             return self._parsed[module]
         path = self.modules.get(module) or extensions.modules()[module]
         package = module if path.name == "__init__.py" else module.rpartition(".")[0]
-        meaning, names = self._meaning(path.read_bytes())
-        parsed = meaning, [resolve_name(name, package) for name in names]
+        hash_, names = self._parse_source(path.read_bytes())
+        parsed = hash_, [resolve_name(name, package) for name in names]
         if module in self.modules:  # the study's modules can change in this process
             self._parsed[module] = parsed
         return parsed
 
-    def _meaning(self, source: bytes) -> tuple[str, list[str]]:
+    def _parse_source(self, source: bytes) -> tuple[str, list[str]]:
         key = f"{_METHOD} {hashlib.sha256(source).hexdigest()}"
-        if key not in self._known:
-            self._known[key] = _meaning(source)
-        meaning, names = self._known[key]
-        return meaning, names
+        if key not in self._cache:
+            self._cache[key] = _hash_and_imports(source)
+        hash_, names = self._cache[key]
+        return hash_, names
 
 
-def _bytes_hash(content: bytes) -> str:
+def _short_hash(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:16]
 
 
-def _meaning(source: bytes) -> tuple[str, list[str]]:
+def _hash_and_imports(source: bytes) -> tuple[str, list[str]]:
     """Return the hash of a module's syntax tree without docstrings, and its imports, relative ones with their dots."""
     tree = ast.parse(source)
     imports: list[str] = []
@@ -136,7 +142,7 @@ def _meaning(source: bytes) -> tuple[str, list[str]]:
         elif isinstance(node, _DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
             del node.body[0]
     text = "".join(_normalised(tree))
-    return _bytes_hash(text.encode(errors="surrogatepass")), imports
+    return _short_hash(text.encode(errors="surrogatepass")), imports
 
 
 def _normalised(node: object) -> Iterator[str]:

@@ -63,11 +63,11 @@ class Changes:
     """The difference between a workspace's generated files and a compilation; paths are relative to the workspace."""
 
     written: dict[str, str]  # path → text of files that are missing or differ; the root file is last
-    left: list[str]  # files that no spec compiles to any more
+    stale: list[str]  # files that no spec compiles to any more
     summary: str  # how many runs, reports and digests of code are added, changed or removed
 
     def __bool__(self) -> bool:
-        return bool(self.written or self.left)
+        return bool(self.written or self.stale)
 
 
 def compare(workspace: Workspace, compilation: Compilation) -> Changes:
@@ -84,22 +84,21 @@ def compare(workspace: Workspace, compilation: Compilation) -> Changes:
     # The root file is written last, so that the next compilation notices one that was interrupted.
     differing = (name for name in files if before.get(name) != files[name])
     written = {name: files[name] for name in sorted(differing, key=lambda name: (name == "dvc.yaml", name))}
-    left = sorted(before.keys() - files.keys())
+    stale = sorted(before.keys() - files.keys())
     if compilation.skipped:  # it is unknown which of these belong to skipped specs; but no run may be made by two files
         ids = {*compilation.runs, *compilation.selections}
-        left = [name for name in left if name.startswith(_MAKERS) and ids & {*re.findall(r"[\w-]+", before[name])}]
-    old = _named({name: before[name] for name in (*written, *left) if name in before})
+        stale = [name for name in stale if name.startswith(_MAKERS) and ids & {*re.findall(r"[\w-]+", before[name])}]
+    old = _named({name: before[name] for name in (*written, *stale) if name in before})
     new = _named(written)
     changed = {name for name in old.keys() & new.keys() if old[name] != new[name]}
     parts = []
     for verb, names in (("added", new.keys() - old), ("changed", changed), ("removed", old.keys() - new)):
         counts = Counter(kind for kind, _ in names)
-        kinds = [kind for kind in ("run", "report", "code digest") if counts[kind]]
-        if words := [f"{counts[kind]} {kind}{'s' * (counts[kind] > 1)}" for kind in kinds]:
-            parts.append(f"{' and '.join(words)} {verb}")
-    count = len(written) + len(left)
-    other = f"{count} stage file{'s' * (count > 1)} changed" if count else "nothing changed"
-    return Changes(written, left, ", ".join(parts) or other)
+        nouns = [_counted(counts[kind], kind) for kind in ("run", "report", "code digest") if counts[kind]]
+        parts += [f"{' and '.join(nouns)} {verb}"] if nouns else []
+    if not parts and (written or stale):
+        parts = [f"{_counted(len(written) + len(stale), 'stage file')} changed"]
+    return Changes(written, stale, ", ".join(parts) or "nothing changed")
 
 
 def write(workspace: Workspace, compilation: Compilation) -> Changes:
@@ -107,7 +106,7 @@ def write(workspace: Workspace, compilation: Compilation) -> Changes:
     changes = compare(workspace, compilation)
     for name, text in changes.written.items():
         write_text(workspace.root / name, text)
-    for path in (workspace.root / name for name in changes.left):
+    for path in (workspace.root / name for name in changes.stale):
         path.unlink()
         if path.name == "dvc.yaml":
             path.with_name("dvc.lock").unlink(missing_ok=True)
@@ -115,6 +114,10 @@ def write(workspace: Workspace, compilation: Compilation) -> Changes:
         if not any(folder.iterdir()):
             folder.rmdir()
     return changes
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"1 {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _parsed(parse: Callable[[str], Any], text: str) -> dict[str, Any]:
@@ -142,9 +145,9 @@ def _named(files: Mapping[str, str]) -> dict[tuple[str, str], object]:
     try:
         records = json.loads(files.get(RECORDS, "{}")).items()
         named |= {("run", id_): record for id_, record in records if "method" in record}
-        for kind, own in parse_yaml(files.get(CODE, "{}")).items():
-            digests = {f"{kind}.{one}": own[one] for one in own} if isinstance(own, dict) else {kind: own}
-            named |= {("code digest", one): digest for one, digest in digests.items()}
+        for kind, value in parse_yaml(files.get(CODE, "{}")).items():
+            digests = {f"{kind}.{name}": value[name] for name in value} if isinstance(value, dict) else {kind: value}
+            named |= {("code digest", name): digest for name, digest in digests.items()}
     except (ValueError, AttributeError, TypeError):  # edited by hand
         pass
     return named

@@ -20,7 +20,7 @@ from pipeline.compile.fingerprint import Code
 from pipeline.compile.stage_code import ENGINE, Part
 from pipeline.workspace import Workspace
 
-_AGAIN = "type the same command again"
+_RETRY = "type the same command again"
 
 
 @contextmanager
@@ -35,29 +35,30 @@ def sealed(
     """
     disk = Code(Path(sources.__file__).parent.parent, study_home() / ".pfl" / "fingerprints.json")
     fingerprints = {part: part.fingerprint(disk) for part in code}
-    digests = {f"the code of {part.name}": part.digest(found) for part, found in fingerprints.items()}
-    digests = {**({"its table": content} if content else {}), **digests}
-    own = "-".join(digests.values())
-    if seal not in (None, own):
-        stated = zip(digests.items(), str(seal).split("-"), strict=False)
-        name = next((name for (name, now), then in stated if now != then), "what it works with")
+    digests = {"its table": content} if content else {}
+    digests |= {f"the code of {part.name}": part.digest(fingerprint) for part, fingerprint in fingerprints.items()}
+    current = "-".join(digests.values())
+    if seal not in (None, current):
+        pairs = zip(digests.items(), str(seal).split("-"), strict=False)
+        name = next((name for (name, digest), expected in pairs if digest != expected), "what it works with")
         message = f"{name} was edited after this stage was compiled, so it would not be what is recorded"
-        raise UserError(f"{message}; {_AGAIN}")
+        raise UserError(f"{message}; {_RETRY}")
     paths = tuple(map(Path, inputs))
-    found = _stats(paths)
+    stats = _stats(paths)
 
     def confirm() -> None:
-        now = _stats(paths)
-        if replaced := [path for path, stat in found.items() if now.get(path) != stat]:
-            raise UserError(f"{replaced[0]}: replaced while this stage read it, so nothing is recorded; {_AGAIN}")
+        new_stats = _stats(paths)
+        for path, stat in stats.items():
+            if new_stats.get(path) != stat:
+                raise UserError(f"{path}: replaced while this stage read it, so nothing is recorded; {_RETRY}")
 
     for part, fingerprint in fingerprints.items():
-        since, remedy = "this stage began", _AGAIN
+        since, remedy = "this stage began", _RETRY
         if part.name == ENGINE:
             since, remedy = "regression runs had seen it", "type `make pins`"
         _load(disk, fingerprint, since, remedy)
-    disk.remember()
-    yield own, confirm
+    disk.save_cache()
+    yield current, confirm
     confirm()
 
 
@@ -71,17 +72,17 @@ def study_home() -> Path:
 
 def _load(code: Code, fingerprint: str, since: str, remedy: str) -> None:
     """Import all modules of a fingerprint. Raises :class:`UserError` if an imported source has another hash."""
-    fault = None
+    first_error = None
     names = (line.split()[0] for line in fingerprint.splitlines())
     for name in filter(code.has, names):  # templates are read with their modules
         try:
             import_module(name)
         except Exception as error:
-            fault = fault or error
-    if altered := code.altered(fingerprint, sources.loaded()):
-        raise UserError(f"{altered} was edited after {since}; undo the edit, or {remedy}")
-    if fault:
-        raise fault
+            first_error = first_error or error
+    if edited := code.first_mismatch(fingerprint, sources.loaded()):
+        raise UserError(f"{edited} was edited after {since}; undo the edit, or {remedy}")
+    if first_error:
+        raise first_error
 
 
 def _stats(paths: Iterable[Path]) -> dict[str, tuple[int, ...]]:

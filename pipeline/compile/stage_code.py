@@ -93,14 +93,14 @@ class Engine:
 
 def untested(code: Code) -> str | None:
     """Return an error message if the engine on disk is not the one that `make pins` has checked; None if it is."""
-    known, now = Engine.recorded(code), Engine.on_disk(code)
-    names = sorted({*now.sources, *known.sources})
-    edited = [name for name in names if now.sources.get(name) != known.sources.get(name)]
-    if known.title != TITLE:
+    recorded, on_disk = Engine.recorded(code), Engine.on_disk(code)
+    names = sorted({*on_disk.sources, *recorded.sources})
+    edited = [name for name in names if on_disk.sources.get(name) != recorded.sources.get(name)]
+    if recorded.title != TITLE:
         edited = ["pflcore"]
-    return (
-        f"{edited[0]} was edited, and results may have changed: type `make pins`, which finds out" if edited else None
-    )
+    if not edited:
+        return None
+    return f"{edited[0]} was edited, and results may have changed: type `make pins`, which finds out"
 
 
 class Part(NamedTuple):
@@ -128,49 +128,52 @@ def code_of(kind: str) -> list[Part]:
 
 def code_of_run(kind: str, run: Run) -> list[Part]:
     """Return the code of a run's stage of a kind: data, features, partition or train."""
-    if kind in ("data", "partition"):  # `run` may have no other entries then
-        entries = [("dataset", run.dataset)] if kind == "data" else [("partition", run.partition)]
+    root = root_of(kind)
+    if kind == "data":
+        entries = [("dataset", run.dataset)]
+    elif kind == "partition":
+        entries = [("partition", run.partition)]
     elif kind == "features":
-        name, root = run.encoder[0], root_of("train")  # the root of train, so that a backbone has one digest
-        return [*code_of(kind), Part(f"backbone.{name}", module_of("backbone", name), root)]
+        entries, root = [("backbone", run.encoder[0])], root_of("train")  # so that a backbone has one digest
     else:
         entries = [("method", run.method), ("backbone", run.backbone), *(("analysis", name) for name in run.analyses)]
         entries += [("condition", run.condition)] if run.condition else []
-    return [*code_of(kind), *(Part(f"{one}.{name}", module_of(one, name), root_of(kind)) for one, name in entries)]
+    return [*code_of(kind), *(Part(f"{entry}.{name}", module_of(entry, name), root) for entry, name in entries)]
 
 
 def code_of_evaluation(table: ResolvedTable, runs: Iterable[Run]) -> list[Part]:
     """Return the code of a table's evaluate stage, including the runs' code if the table needs no training."""
     if not table.counted:
         return code_of("evaluate")
-    own = dict.fromkeys(part for run in runs for part in code_of_run("train", run))
-    return [*code_of("evaluate"), *own, Part("stage.counting", COUNTING, root_of("train"))]
+    run_code = dict.fromkeys(part for run in runs for part in code_of_run("train", run))
+    return [*code_of("evaluate"), *run_code, Part("stage.counting", COUNTING, root_of("train"))]
 
 
 def code_of_report(table: ResolvedTable) -> list[Part]:
     """Return the code of a table's report stage, including the code of its figures."""
     names, root = figure_names(), root_of("report")
-    return code_of("report") + [Part(f"figure.{one}", figure_module(one), root) for one in table.drawn if one in names]
+    figures = [Part(f"figure.{name}", figure_module(name), root) for name in table.drawn if name in names]
+    return [*code_of("report"), *figures]
 
 
-def measured_content(table: ResolvedTable) -> str:
+def measured_digest(table: ResolvedTable) -> str:
     """Return the digest of the fields of a table that its evaluate stage uses."""
     return text_hash(table.model_dump_json(exclude=_NOT_MEASURED))[:12]
 
 
-def shown_content(table: str) -> str:
+def table_digest(table: str) -> str:
     """Return the digest of the whole text of a table, on which its report stage depends."""
     return text_hash(table)[:12]
 
 
 def versions(code: Code, catalog: Catalog, run: Run) -> Versions:
     """Return the versions of the code of a run's result. Entries outside the packages have a digest as version."""
-    made_by = {"engine": str(ENGINE_VERSION)}
-    parts = [(kind, getattr(run, kind)) for kind in ("dataset", "partition", "method", "backbone")]
-    parts += [("backbone", run.encoder[0])] if run.features else []
-    parts += [("condition", run.condition)] if run.condition else []
-    for kind, name in parts:
-        own = code.outside(module_of(kind, name))
-        version = text_hash(own)[:12] if own else str(catalog.entry(kind, name).facts["results_version"])
-        made_by[f"{kind}.{name}"] = version
-    return made_by
+    versions = {"engine": str(ENGINE_VERSION)}
+    entries = [(kind, getattr(run, kind)) for kind in ("dataset", "partition", "method", "backbone")]
+    entries += [("backbone", run.encoder[0])] if run.features else []
+    entries += [("condition", run.condition)] if run.condition else []
+    for kind, name in entries:
+        lines = code.outside(module_of(kind, name))
+        version = text_hash(lines)[:12] if lines else str(catalog.entry(kind, name).facts["results_version"])
+        versions[f"{kind}.{name}"] = version
+    return versions

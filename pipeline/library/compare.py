@@ -11,14 +11,14 @@ import pandas as pd
 
 from pflcore.errors import UserError
 from pflcore.registry import did_you_mean
-from pipeline.library.found import Found
+from pipeline.library.spec_results import SpecResults
 from pipeline.library.study import Study, labels_of
 from pipeline.report.cells import DIFFERS
 from pipeline.report.frame import Value
 from pipeline.report.printed import NO_VALUE, format_difference, format_value
 from pipeline.report.statistics import significant
 from pipeline.spec.metrics import PERCENT, Quantity
-from pipeline.spec.table import ResolvedTable
+from pipeline.spec.table import ResolvedTable, TableCell
 
 SAME, BEYOND, CHANCE = "the same", "beyond chance", "within chance"
 ONE_SEED, NOT_RUN = "fewer than two seeds", "not obtained"
@@ -46,61 +46,57 @@ def compare(study: Study, first: str, second: str, where: Mapping[str, str] | No
     :class:`UserError` if a table has nothing to show, their metrics differ, an axis or label of `where` is unknown, no
     labels match, or several cells of one table have the same labels.
     """
-    where, tables = where or {}, [study.table(spec) for spec in (first, second)]
-    decimals = Found.of(study.workspace, first).table.decimals
-    metrics = [_metrics(Found.of(study.workspace, spec).table) for spec in (first, second)]
-    ours, theirs = (list(dict.fromkeys(shown for shown, _ in own.values())) for own in metrics)
-    if not set(ours) & set(theirs):
-        both = f"{first} shows {', '.join(ours)} and {second} shows {', '.join(theirs)}"
-        raise UserError(f"{both}; compare tables of one metric")
-    shapes = [labels_of(table) for table in tables]
-    known = list(dict.fromkeys(shapes[0] + shapes[1]))
-    if unknown := [axis for axis in where if axis not in known]:
-        raise UserError(f"--where {unknown[0]}: no axis of these tables{did_you_mean(unknown[0], known)}")
+    where, specs = where or {}, (first, second)
+    frames = [study.table(spec) for spec in specs]
+    tables = [SpecResults.load(study.workspace, spec).table for spec in specs]
+    cells = [{frozenset(cell.labels.items()): cell for cell in table.cells} for table in tables]
+    metrics = [list(dict.fromkeys(_metric(table, cell) for cell in table.cells)) for table in tables]
+    if not set(metrics[0]) & set(metrics[1]):
+        message = f"{first} shows {', '.join(metrics[0])} and {second} shows {', '.join(metrics[1])}"
+        raise UserError(f"{message}; compare tables of one metric")
+    axes = [labels_of(frame) for frame in frames]
+    all_axes = list(dict.fromkeys(axes[0] + axes[1]))
+    if unknown := [axis for axis in where if axis not in all_axes]:
+        raise UserError(f"--where {unknown[0]}: no axis of these tables{did_you_mean(unknown[0], all_axes)}")
     for axis, label in where.items():
-        labels = list(dict.fromkeys(row for table in tables if axis in table for row in table[axis]))
+        labels = list(dict.fromkeys(row for frame in frames if axis in frame for row in frame[axis]))
         if label not in labels:
             raise UserError(f"--where {axis}={label}: no label of this axis{did_you_mean(label, labels)}")
-    if not set(shapes[0]) & set(shapes[1]):
-        raise UserError(f"{first} and {second} have no axis in common; theirs are {', '.join(known)}")
-    axes, sides = [axis for axis in shapes[0] if axis in shapes[1]], list[dict[tuple[str, ...], Row]]()
-    for spec, table, shape in zip((first, second), tables, shapes, strict=True):
-        every: list[Row] = table.to_dict("records")
-        rows = [row for row in every if all(row.get(axis, label) == label for axis, label in where.items())]
-        keys = [tuple(row[axis] for axis in axes) for row in rows]
-        if twice := next((key for key in keys if keys.count(key) > 1), None):
-            lacking = next(axis for axis in shape if axis not in axes and axis not in where)
-            hint = f"choose one label of {lacking}, which the other table lacks: --where {lacking}=LABEL"
-            raise UserError(f"{spec}: several cells for {', '.join(twice)}; {hint}")
-        sides.append(dict(zip(keys, rows, strict=True)))
-    left, right = sides
-    pairs = {labels: (left[labels], right[labels]) for labels in left if labels in right}
+    shared = [axis for axis in axes[0] if axis in axes[1]]
+    if not shared:
+        raise UserError(f"{first} and {second} have no axis in common; theirs are {', '.join(all_axes)}")
+    by_labels: list[dict[tuple[str, ...], Row]] = []
+    for spec, frame, frame_axes in zip(specs, frames, axes, strict=True):
+        all_rows: list[Row] = frame.to_dict("records")
+        rows = [row for row in all_rows if all(row.get(axis, label) == label for axis, label in where.items())]
+        keys = [tuple(row[axis] for axis in shared) for row in rows]
+        if duplicate := next((key for key in keys if keys.count(key) > 1), None):
+            extra = next(axis for axis in frame_axes if axis not in shared and axis not in where)
+            hint = f"choose one label of {extra}, which the other table lacks: --where {extra}=LABEL"
+            raise UserError(f"{spec}: several cells for {', '.join(duplicate)}; {hint}")
+        by_labels.append(dict(zip(keys, rows, strict=True)))
+    pairs = {key: (row, by_labels[1][key]) for key, row in by_labels[0].items() if key in by_labels[1]}
     if not pairs:
         raise UserError(f"{first} and {second} have no cells with the same labels")
-    differ = significant([(_by_seed(one), _by_seed(other)) for one, other in pairs.values()])
-    found = []
-    for (at, (one, other)), beyond in zip(pairs.items(), differ, strict=True):
-        (here, quantity), (there, _) = (
-            own.get(frozenset((axis, row[axis]) for axis in shape), ("", None))
-            for own, row, shape in zip(metrics, (one, other), shapes, strict=True)
-        )
-        if here and there and here != there:  # a cell that a spec no longer has is not known
-            both = f"{first} shows {here} and {second} shows {there}"
-            raise UserError(f"{', '.join(at)}: {both}; choose cells of one metric by --where")
-        found.append(_pair(", ".join(at), one, other, beyond, decimals, quantity))
-    return found
+    differences = significant([(_by_seed(before), _by_seed(after)) for before, after in pairs.values()])
+    compared: list[CellPair] = []
+    for (key, pair), beyond_chance in zip(pairs.items(), differences, strict=True):
+        # A cell that a spec no longer has is None.
+        before, after = (cells[i].get(frozenset((axis, pair[i][axis]) for axis in axes[i])) for i in (0, 1))
+        if before and after and _metric(tables[0], before) != _metric(tables[1], after):
+            message = f"{first} shows {_metric(tables[0], before)} and {second} shows {_metric(tables[1], after)}"
+            raise UserError(f"{', '.join(key)}: {message}; choose cells of one metric by --where")
+        quantity = before.quantity if before else None
+        compared.append(_pair(", ".join(key), pair, beyond_chance, tables[0].decimals, quantity))
+    return compared
 
 
-def _metrics(table: ResolvedTable) -> dict[frozenset[tuple[str, str]], tuple[str, Quantity | None]]:
-    """Return what each cell shows, in words and as its quantity, by the labels of the cell."""
-    return {
-        frozenset(cell.labels.items()): (f"{one.key} in {one.unit}".strip() if one else table.metric, one)
-        for cell, one in ((cell, cell.quantity) for cell in table.cells)
-    }
+def _metric(table: ResolvedTable, cell: TableCell) -> str:
+    return f"{cell.quantity.key} in {cell.quantity.unit}".strip() if cell.quantity else table.metric
 
 
 def _by_seed(row: Row) -> dict[int, float]:
-    return {one["seed"]: one["value"] for one in row["by_seed"]}
+    return {entry["seed"]: entry["value"] for entry in row["by_seed"]}
 
 
 def _value(row: Row, side: str, unit: str) -> Value | None:
@@ -108,23 +104,29 @@ def _value(row: Row, side: str, unit: str) -> Value | None:
     return None if pd.isna(mean) else Value(mean, None if pd.isna(std) else std, unit=unit)
 
 
-def _pair(labels: str, one: Row, other: Row, beyond: bool | None, decimals: int, quantity: Quantity | None) -> CellPair:
+def _text(row: Row, unit: str, decimals: int) -> str:
+    published = format_value(_value(row, "published", unit), decimals)
+    obtained = format_value(_value(row, "obtained", unit), decimals) or NO_VALUE
+    return f"{obtained} ({published})" if published else obtained
+
+
+def _pair(
+    labels: str, rows: tuple[Row, Row], beyond_chance: bool | None, decimals: int, quantity: Quantity | None
+) -> CellPair:
     unit = quantity.unit if quantity else PERCENT
-    before, after = (_value(row, "obtained", unit) for row in (one, other))
-    published = [format_value(_value(row, "published", unit), decimals) for row in (one, other)]
-    first, second = (
-        (format_value(value, decimals) or NO_VALUE) + (f" ({beside})" if beside else "")
-        for value, beside in zip((before, after), published, strict=True)
-    )
+    first, second = (_text(row, unit, decimals) for row in rows)
+    before, after = (_value(row, "obtained", unit) for row in rows)
     if before is None or after is None:
         return CellPair(labels, first, second, "", NOT_RUN)
-    ours, theirs = _by_seed(one), _by_seed(other)
-    verdict = SAME if before == after and ours == theirs else {None: ONE_SEED, True: BEYOND, False: CHANCE}[beyond]
-    source, spreads = quantity and quantity.known and quantity.known.source, {before.std, after.std}
-    if source == "plan" or (source == "run" and spreads == {0.0}):  # it does not depend on chance
+    old, new = map(_by_seed, rows)
+    verdict = {None: ONE_SEED, True: BEYOND, False: CHANCE}[beyond_chance]
+    if before == after and old == new:
+        verdict = SAME
+    source = quantity.definition.source if quantity and quantity.definition else ""
+    if source == "plan" or (source == "run" and {before.std, after.std} == {0.0}):  # it does not depend on chance
         verdict = SAME if before.mean == after.mean else DIFFERS
-    difference, shared, note = after.mean - before.mean, ours.keys() & theirs.keys(), ""
-    if len(shared) > 1 and ours.keys() != theirs.keys():
-        difference = statistics.fmean(theirs[seed] - ours[seed] for seed in sorted(shared))
+    difference, shared, note = after.mean - before.mean, old.keys() & new.keys(), ""
+    if len(shared) > 1 and old.keys() != new.keys():
+        difference = statistics.fmean(new[seed] - old[seed] for seed in sorted(shared))
         note = f" ({len(shared)} shared seeds)"
     return CellPair(labels, first, second, format_difference(difference, decimals, unit) + note, verdict)

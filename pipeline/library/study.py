@@ -17,8 +17,8 @@ from pflcore.data.assignment import Assignment
 from pflcore.data.sample_files import read_facts
 from pflcore.engine.trained import ClientModel, Trained
 from pflcore.errors import UserError
-from pipeline.library.found import KEPT, MISSING, STALE, TRAINED, Found, find_run
 from pipeline.library.models import trained
+from pipeline.library.spec_results import KEPT, MISSING, STALE, TRAINED, SpecResults, find_run
 from pipeline.report.frame import concat_runs, run_labels, tidy_rounds
 from pipeline.spec.run import Run
 from pipeline.spec.specs import find_specs
@@ -29,34 +29,31 @@ class NotUpToDate(UserWarning):
     """A warning: a result is missing or stale, that is, not trained with the present code and settings."""
 
 
-def _warn(found: Found, line: str) -> None:
-    warnings.warn(f"{line}; type `{found.command}`", NotUpToDate, stacklevel=3)
+def _warn(results: SpecResults, line: str) -> None:
+    warnings.warn(f"{line}; type `{results.command}`", NotUpToDate, stacklevel=3)
 
 
-def _in_short(found: Found, run: Run) -> list[dict[str, Any]]:
+def _run_rows(results: SpecResults, run: Run) -> list[dict[str, Any]]:
     """Return a run's main settings and state as a row, once for each of its places in the table."""
-    state, short = found.state(run), ("method", "backbone", "dataset", "partition", "clients")
+    state = results.state(run)
     row: dict[str, Any] = {"run": run.id, "seed": run.seed, "state": state}
-    row |= {name: getattr(run, name) for name in short}
+    row |= {name: getattr(run, name) for name in ("method", "backbone", "dataset", "partition", "clients")}
     row |= {"rounds": run.training.rounds, "federation": run.federation_id}
     if state in (TRAINED, KEPT):
-        rounds, facts = found.rounds(run)
+        rounds, facts = results.rounds(run)
         last = int(rounds["round"].to_numpy().max(initial=0))
         row |= {"diverged": facts.get("diverged") is not None, "last_round": last}
         row |= {name: facts.get(name) for name in ("device", "communicated_up", "communicated_down", "chosen", "kept")}
     # An axis may have the name of a column, as `method` often has; then the column has the table's label.
-    return [
-        {**labels, **{name: row[name] for name in row if name not in labels}}
-        for labels in run_labels(found.table, run.id)
-    ]
+    return [{**labels, **row, **labels} for labels in run_labels(results.table, run.id)]
 
 
-def _owners(run: Run, dataset: Path, assignment: Assignment) -> pd.DataFrame:
+def _assignment_frame(run: Run, dataset: Path, assignment: Assignment) -> pd.DataFrame:
     samples = read_facts(dataset)
     parts = [
         pd.DataFrame({"client": client, "sample": rows, "split": split})
-        for split, held in assignment.sides().items()
-        for client, rows in enumerate(held)
+        for split, client_rows in assignment.sides().items()
+        for client, rows in enumerate(client_rows)
     ]
     frame = pd.concat(parts, ignore_index=True).sort_values(["client", "split", "sample"], ignore_index=True)
     frame["label"] = samples.labels[frame["sample"]]
@@ -88,47 +85,47 @@ class Study:
 
         The rows of a run are repeated for each of its cells. Kept results have no losses of single clients.
         """
-        found = Found.of(self.workspace, spec)
-        states = {run.id: found.state(run) for run in found.runs}
-        usable = [run for run in found.runs if states[run.id] in (TRAINED, KEPT)]
-        left = Counter(state for state in states.values() if state in (STALE, MISSING))
+        results = SpecResults.load(self.workspace, spec)
+        states = {run.id: results.state(run) for run in results.runs}
+        usable = [run for run in results.runs if states[run.id] in (TRAINED, KEPT)]
+        excluded = Counter(state for state in states.values() if state in (STALE, MISSING))
         if not usable:
-            stale = "nothing of it is up to date, its code or data have changed"
-            raise UserError(
-                f"{found.spec}: {stale if STALE in left else 'nothing is trained yet'}; type `{found.command}`"
-            )
-        if left:
-            words = ", ".join(f"{count} {state}" for state, count in left.items())
-            _warn(found, f"{found.spec}: {words} of {len(states)} runs are left out")
-        return concat_runs(tidy_rounds(found.table, run.id, run.seed, *found.rounds(run)) for run in usable)
+            reason = "nothing is trained yet"
+            if STALE in excluded:
+                reason = "nothing of it is up to date, its code or data have changed"
+            raise UserError(f"{results.spec}: {reason}; type `{results.command}`")
+        if excluded:
+            words = ", ".join(f"{count} {state}" for state, count in excluded.items())
+            _warn(results, f"{results.spec}: {words} of {len(states)} runs are left out")
+        return concat_runs(tidy_rounds(results.table, run.id, run.seed, *results.rounds(run)) for run in usable)
 
     def table(self, spec: str) -> pd.DataFrame:
         """Return ``table.parquet`` of the spec's report: a row per cell, with labels, published and obtained values,
         verdict, runs, and the value of each seed in ``by_seed``. Without a report it is made of the runs so far."""
-        found = Found.of(self.workspace, spec)
-        path = f"{report_path(found.spec)}/table.parquet"
+        results = SpecResults.load(self.workspace, spec)
+        path = f"{report_path(results.spec)}/table.parquet"
         if not (self.workspace.root / path).is_file():
-            rows, missing = found.table_so_far()
+            rows, missing = results.partial_table()
             lacking = f", and {missing} of its runs are missing" if missing else ""
-            _warn(found, f"{found.spec}: no report has been made{lacking}")
+            _warn(results, f"{results.spec}: no report has been made{lacking}")
             return pd.DataFrame(rows.to_pandas())
-        if not found.recorded.holds(path):
-            _warn(found, f"{path} is not up to date: specs, code or results have changed")
+        if not results.recorded.holds(path):
+            _warn(results, f"{path} is not up to date: specs, code or results have changed")
         rows, _ = read_table(self.workspace.root / path, "table/2")
         return pd.DataFrame(rows.to_pandas())
 
     def runs(self, spec: str) -> pd.DataFrame:
         """Return a row per run of a spec: labels, id, main settings and state."""
-        found = Found.of(self.workspace, spec)
-        return pd.DataFrame([row for run in found.runs for row in _in_short(found, run)])
+        results = SpecResults.load(self.workspace, spec)
+        return pd.DataFrame([row for run in results.runs for row in _run_rows(results, run)])
 
     def partition(self, spec: str) -> pd.DataFrame:
         """Return the assignment of samples to clients: a row per federation of the spec, client and sample."""
-        found = Found.of(self.workspace, spec)
-        federations, left = found.dealt()
-        if left:
-            _warn(found, f"{found.spec}: {left} federations are left out, not made here or stale")
-        return pd.concat([_owners(*one) for one in federations], ignore_index=True)
+        results = SpecResults.load(self.workspace, spec)
+        federations, missing = results.assignments()
+        if missing:
+            _warn(results, f"{results.spec}: {missing} federations are left out, not made here or stale")
+        return pd.concat([_assignment_frame(*federation) for federation in federations], ignore_index=True)
 
     def model(self, run: str, client: int, *, seed: int | None = None, device: str = "cpu") -> ClientModel:
         """Return a client's model as it was measured after the last round of a run (see :class:`ClientModel`).

@@ -31,7 +31,7 @@ from pipeline.report.spec_report import SpecReport
 from pipeline.report.statistics import NOISE_LEGEND
 from pipeline.report.table import Results
 from pipeline.report.write import write_if_changed, write_pictures
-from pipeline.spec.selection import named
+from pipeline.spec.selection import select_specs
 from pipeline.spec.specs import find_specs
 from pipeline.workspace import INDEX, PAPERS, Workspace
 
@@ -66,7 +66,7 @@ class Papers:
         names = [name for name in find_specs(workspace.specs, {}) if not only or name.split("/")[0] in only]
         recorded = any((workspace.root / paths.RECORDS).parent.rglob("dvc.lock"))  # if not, no stage can be stale
         try:
-            compilation = compile_workspace(workspace, names, wanted=(), stages=recorded)
+            compilation = compile_workspace(workspace, names, required=(), stages=recorded)
         except UserError:
             if fallback is None:
                 raise
@@ -75,7 +75,7 @@ class Papers:
 
     @cached_property
     def papers(self) -> dict[str, Paper]:
-        papers, folder = papers_of(self.compilation.tables, self.compilation.every_run), self.workspace.specs
+        papers, folder = papers_of(self.compilation.tables, self.compilation.all_runs), self.workspace.specs
         all_specs = find_specs(folder, {})
         for name, paper in papers.items():
             specs = [spec.removeprefix(f"{name}/") for spec in all_specs if spec.startswith(f"{name}/")]
@@ -85,7 +85,7 @@ class Papers:
     def select(self, names: Iterable[str]) -> list[str]:
         """Return the papers with these names or with specs of these names; all papers for no names. Raises
         :class:`UserError` if there is no such paper or spec."""
-        specs = named(names, [spec for paper in self.papers.values() for spec in paper.tables])
+        specs = select_specs(names, [spec for paper in self.papers.values() for spec in paper.tables])
         return list(dict.fromkeys(spec.split("/")[0] for spec in specs)) or list(self.papers)
 
     def page(self, name: str) -> Path:

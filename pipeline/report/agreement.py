@@ -111,7 +111,7 @@ class Agreement:
 
 def compared_cells(results: Results) -> list[Cell]:
     """Return the cells whose obtained and published accuracy can be compared, in the table's order."""
-    cells = results.cells if results.table.of_accuracies else []
+    cells = results.cells if results.table.shows_accuracy else []
     return [cell for cell in cells if cell.is_comparable and cell.quantity is None]
 
 

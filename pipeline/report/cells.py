@@ -69,7 +69,7 @@ class Cell:
     @property
     def kind(self) -> QuantityKind | None:
         """The kind of quantity; None for accuracies and other metrics of predictions."""
-        return self.quantity.known if self.quantity else None
+        return self.quantity.definition if self.quantity else None
 
     @property
     def counted(self) -> bool:
@@ -167,7 +167,7 @@ def _cell(table: ResolvedTable, planned: TableCell, runs: list[RunResult]) -> Ce
     quantity, printed = planned.quantity, planned.published
     unit, metric = (quantity.unit, quantity.key) if quantity else (PERCENT, table.metric)
     diverged, unreached = any(run.diverged for run in runs), False
-    if quantity and quantity.known and quantity.known.source == "curve":
+    if quantity and quantity.definition and quantity.definition.source == "curve":
         unreached = any(run.finished and metric not in run.values(planned.client) for run in runs)
     measured = [] if diverged or unreached else [run for run in runs if metric in run.values(planned.client)]
     obtained, by_seed = [run.values(planned.client)[metric] for run in measured], defaultdict[int, list[float]](list)
@@ -185,7 +185,7 @@ def _cell(table: ResolvedTable, planned: TableCell, runs: list[RunResult]) -> Ce
         verdict = "" if any(final in run.values() for run in runs) else NO_GLOBAL
     if any("figure" in run.facts for run in runs):
         heading = PRECISION
-    elif quantity and quantity.known:
+    elif quantity and quantity.definition:
         heading = quantity.heading
     else:
         heading = METRICS.get(SCORED.get(metric.split(" ")[0], ""), ACCURACY)

@@ -152,7 +152,7 @@ def _measure_client(
         rows = measured.filter(pc.or_(pc.equal(measured["client"], client), is_validation))
     points = dict(zip(POINT, (*curve(rows), train_losses(rows)), strict=True))
     if state == "measured" and len(points["round"]):
-        metrics = [quantity for quantity in quantities.values() if not quantity.known]
+        metrics = [quantity for quantity in quantities.values() if not quantity.definition]
         for view in dict.fromkeys((USUAL, *(quantity.view for quantity in metrics))):
             by_protocol = summarise(rows, run.evaluation, rounds_trained(measured, run.training), view)
             # Only tables that name this protocol need it.
@@ -177,7 +177,7 @@ def _quantity_values(
     run, or from points of its curve or rows of the analysis ``mixing``."""
     values: dict[str, float | None] = {}
     for key, quantity in quantities.items():
-        match quantity.known and quantity.known.source:
+        match quantity.definition and quantity.definition.source:
             case "plan":
                 values |= {key: counts.get(key), BACKBONE: counts.get(BACKBONE)}
             case "run":
@@ -193,7 +193,7 @@ def _quantity_values(
 def _count(quantities: Quantities, run: Run, root: Path) -> dict[str, float]:
     """Return a run's counts by name; empty if the table shows no counted quantity. A file caches the counts until
     pflcore changes."""
-    if not any(quantity.known and quantity.known.source == "plan" for quantity in quantities.values()):
+    if not any(quantity.definition and quantity.definition.source == "plan" for quantity in quantities.values()):
         return {}
     metrics = sorted({quantity.metric or "" for quantity in quantities.values()})
     flops = [metric for metric in metrics if metric.endswith("flops")]

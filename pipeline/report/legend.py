@@ -174,8 +174,8 @@ def _quantity_facts(results: Results) -> list[tuple[str, str]]:
     for cell in results.cells:
         if not (quantity := cell.quantity):
             continue
-        if quantity.known:
-            text = quantity.known.words + (f" {quantity.accuracy:g} %" if quantity.accuracy else "")
+        if quantity.definition:
+            text = quantity.definition.words + (f" {quantity.accuracy:g} %" if quantity.accuracy else "")
         else:
             model, moment, on = (word.replace("_", " ") for word in quantity.view)
             text = f"{quantity.metric}, {model} model, {moment}, on {on} samples"

@@ -198,7 +198,7 @@ class Results:
         headers: list[Key] = [tuple(map(full_label, self.table.columns, column)) for column in self.columns]
         if not self.table.columns:
             quantity = self.table.cells[0].quantity if self.table.cells else None
-            headers = [(quantity.heading if quantity and quantity.known else self.heading,)]
+            headers = [(quantity.heading if quantity and quantity.definition else self.heading,)]
         for ranks in self.rank_columns:
             headers += [(ranks.title, group) if len(ranks.groups) > 1 else (ranks.title,) for group, _ in ranks.groups]
         depth, levels = max(map(len, headers)), []

@@ -85,7 +85,7 @@ def write_report(workspace: Workspace) -> list[Path]:
     compilation = compile_workspace(workspace, list(find_specs(workspace.specs)), ledger=False)
     entries = {entry.run.id: entry for entry in Ledger(workspace.root).entries() if entry.run.id in compilation.runs}
     old = {run for run, entry in entries.items() if difference(entry.made_by, compilation.made_by.get(run, {}))}
-    published = [paper for paper in papers_of(compilation.tables, compilation.every_run).values() if paper.citation]
+    published = [paper for paper in papers_of(compilation.tables, compilation.all_runs).values() if paper.citation]
     papers = [_paper(paper, workspace, entries, old) for paper in published]
     tables = {table.report.table.spec: table for _, paper_tables in papers for table in paper_tables}
     files = {page: _page(papers, sum(entry.seconds or 0.0 for entry in entries.values()))}

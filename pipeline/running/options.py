@@ -60,7 +60,7 @@ class Request:
         selected = selection.compiled
         if workspace.root != workspace.home:  # in a profile's workspace, the specs compiled so far are selected
             selected = [name for name in known if (workspace.root / table_path(name)).is_file()]
-        compilation = compile_workspace(workspace, sorted({*selected, *wanted}), wanted=wanted)
+        compilation = compile_workspace(workspace, sorted({*selected, *wanted}), required=wanted)
         compilation.check_tested()
         specs = [name for name in wanted if name in compilation.tables]
         if not specs:

@@ -83,9 +83,9 @@ def _bring_up_to_date(request: Request, gpus: list[str] | None) -> Board | None:
         seconds = {one.address: speed.seconds(runs[one.subject]) if one.kind == "train" else 1.0 for one in stages}
         new = {one.subject: seconds[one.address] for one in stages if one.kind == "train" and one.address in stale}
         if sum(new.values()) > _LONG:
-            from pipeline.plan.fit import misfits
+            from pipeline.plan.compatibility import compatibility_errors
 
-            warn(misfits(workspace, request.compilation, new))
+            warn(compatibility_errors(workspace, request.compilation, new))
     if options.dry or not stale:
         recorder.close()
     if options.dry:

@@ -197,7 +197,7 @@ class Scheduler:
         entry = self.entries[address]
         entry.state, entry.note, self.stopped = "failed", why, not self.keep_going
         self.display.ended(entry)
-        for other in self.graph.after(address) & self.entries.keys():
+        for other in self.graph.dependents(address) & self.entries.keys():
             self.entries[other].state, self.entries[other].note = "skipped", f"needs {entry.name}"
 
     def _again(self, address: str, why: str, how: str = "") -> None:

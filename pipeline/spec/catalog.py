@@ -30,7 +30,7 @@ from pflcore.registry import KINDS, did_you_mean, joined, registry_of, use_study
 from pipeline.spec.figures import figure_names
 from pipeline.spec.metrics import Part
 from pipeline.spec.run import RUN_FIELDS, SETTINGS, options
-from pipeline.spec.schema import Features, first_fault
+from pipeline.spec.schema import Features, first_error
 from pipeline.spec.yamlfile import Address, show
 
 _HELP = """Use that many generated training samples of the dataset's shape, and a quarter as many test samples, \
@@ -39,11 +39,11 @@ STAND_IN = OptionInfo("stand_in", "int", False, True, False, None, _HELP, None, 
 """An option that every dataset has besides its own; code that loads a dataset removes it before creating the entry."""
 _HELP = "A frozen encoder whose features clients get in place of samples: `pfl describe features`; null is none."
 FEATURES = OptionInfo("features", "features", False, True, False, None, _HELP, None, {}, later=True)
-"""Likewise, for the features stage; the keys are those of :class:`pipeline.spec.schema.Features`."""
+"""The option of every dataset for the features stage; the keys are those of :class:`pipeline.spec.schema.Features`."""
 _HELP = "Seed of the split, whatever the seed of the run; null: that one."
 SPLIT_SEED = OptionInfo("seed", "int", False, True, False, None, _HELP, None, {"ge": 0}, later=True)
 """An option that every partition has; :attr:`pipeline.spec.run.Run.federation` removes it."""
-_OF_ALL = {"dataset": (STAND_IN, FEATURES), "partition": (SPLIT_SEED,)}
+_COMMON_OPTIONS = {"dataset": (STAND_IN, FEATURES), "partition": (SPLIT_SEED,)}
 _KEYS = Annotated[dict[str, Any], WithJsonSchema({"$comment": "features"})]
 _TYPES: dict[str, Any] = {"int": int, "float": float, "str": str, "bool": bool, "features": _KEYS}
 
@@ -106,7 +106,7 @@ class Catalog:
 
     def options(self, kind: str, name: str) -> tuple[OptionInfo, ...]:
         """Return the options that a spec may set of an entry, or of a group of settings."""
-        return self.entry(kind, name).options + _OF_ALL.get(kind, ())
+        return self.entry(kind, name).options + _COMMON_OPTIONS.get(kind, ())
 
     def all_options(self, kind: str) -> list[str]:
         """Return the names of the options of all entries of a kind, or of a group of settings, sorted."""
@@ -116,13 +116,13 @@ class Catalog:
         """Return the group of settings that has an option, or ""."""
         return next((group for group in self.settings if option in self.all_options(group)), "")
 
-    def beside(self, kind: str) -> list[str]:
+    def axis_fields(self, kind: str) -> list[str]:
         """Return the fields of a run that a value of this component's axis can set besides its own options.
 
         Fields that have the name of an option of any entry of the kind are left out: the key then means the option.
         """
-        own = [kind, *self.all_options(kind)]
-        return [field for field in RUN_FIELDS if field not in own]
+        reserved = [kind, *self.all_options(kind)]
+        return [field for field in RUN_FIELDS if field not in reserved]
 
     def check_part(self, name: str, kinds: Iterable[str]) -> None:
         """Raise :class:`UserError` if a part of one of the kinds has that name and is broken."""
@@ -158,22 +158,22 @@ class Catalog:
         return self._valid[key]
 
     def _validate(self, kind: str, values: Mapping[str, Any]) -> dict[str, Any]:
-        own = {} if kind in SETTINGS else {"name": values["name"]}
-        name = own.get("name", kind)
+        identity = {} if kind in SETTINGS else {"name": values["name"]}
+        name = identity.get("name", kind)
         if not isinstance(name, str):
             raise Invalid("name", (), f"{show(name)} is no {kind}'s name; quote it if it is one")
         if problem := self.broken.get(kind, {}).get(name):
             raise Invalid("name", (), problem)
         if name not in self.names(kind):
-            raise Invalid("name", (), f"unknown {kind} {show(name)}{_nearest(kind, name, self.names(kind))}")
+            raise Invalid("name", (), f"unknown {kind} {show(name)}{_name_hint(kind, name, self.names(kind))}")
         model = self.model(kind, name)
         try:
-            stated = {option: value for option, value in values.items() if option not in own}
-            part = {**own, **model.model_validate(stated).model_dump(by_alias=True)}
+            chosen = {option: value for option, value in values.items() if option not in identity}
+            part = {**identity, **model.model_validate(chosen).model_dump(by_alias=True)}
             if kind in SETTINGS:
                 SETTINGS[kind](**options(part))
         except ValidationError as error:
-            loc, message = first_fault(error, model, "option")
+            loc, message = first_error(error, model, "option")
             raise Invalid(str(loc[0]) if loc else None, loc[1:], message) from None
         except UserError as error:  # each option is valid, but they contradict each other
             raise Invalid(None, (), str(error)) from None
@@ -181,28 +181,28 @@ class Catalog:
             part["features"] = self._features(part["features"])
         return _without_later(part, self.options(kind, name))
 
-    def _features(self, stated: Mapping[str, Any]) -> dict[str, Any]:
+    def _features(self, features: Mapping[str, Any]) -> dict[str, Any]:
         """Return `features` of a dataset with defaults written out. Raises :class:`Invalid`."""
-        name = stated.get("backbone")
+        name = features.get("backbone")
         if not isinstance(name, str):
             raise Invalid("features", (), "backbone: must be a name; its options stand beside it")
-        if name not in (known := self.names("backbone")):
-            hint = did_you_mean(name, known)
+        if name not in self.entries["backbone"]:
+            hint = did_you_mean(name, self.names("backbone"))
             raise Invalid("features", ("backbone",), f"unknown backbone {show(name)}{hint}")
         facts = self.entry("backbone", name).facts
         unfit = {"takes": ("text", "predicts every character of a text"), "predicts": ("boxes", "is a detector")}
-        for fact, (value, what) in unfit.items():
+        for fact, (value, reason) in unfit.items():
             if facts.get(fact) == value:
-                raise Invalid("features", ("backbone",), f"{name} {what}, so it has no features of a sample")
+                raise Invalid("features", ("backbone",), f"{name} {reason}, so it has no features of a sample")
         model = self.encoder(name)
         try:
-            part = model.model_validate(stated).model_dump(by_alias=True)
+            part = model.model_validate(features).model_dump(by_alias=True)
         except ValidationError as error:
-            raise Invalid("features", *first_fault(error, model, "option")) from None
+            raise Invalid("features", *first_error(error, model, "option")) from None
         part.pop("pretrain" if part["pretrain"] is None else "weights")
         return _without_later(part, [info for info in self.options("backbone", name) if info.name in part])
 
-    def stated(self, kind: str, part: Mapping[str, Any], option: str) -> Any:
+    def option_value(self, kind: str, part: Mapping[str, Any], option: str) -> Any:
         """Return the value of an option in a part of a run; the default if the part leaves it out (`later`)."""
         infos = self.options(kind, str(part.get("name", kind)))
         return part.get(option, next(info.default for info in infos if info.name == option))
@@ -226,14 +226,14 @@ def _fields(infos: Iterable[OptionInfo]) -> dict[str, Any]:
     return fields
 
 
-def _nearest(kind: str, name: str, known: list[str]) -> str:
+def _name_hint(kind: str, name: str, names: list[str]) -> str:
     """Return the end of an error message: how to name one of timm's models, or else the nearest known entry."""
     if kind == "backbone":
         from timm import is_model  # slow, so only for a message
 
         if is_model(name):
             return f"; it is one of timm's: write {{name: timm_model, model: {name}}}"
-    return did_you_mean(name, known)
+    return did_you_mean(name, names)
 
 
 def _without_later(part: dict[str, Any], infos: Iterable[OptionInfo]) -> dict[str, Any]:
@@ -266,21 +266,21 @@ def load_catalog(root: Path) -> Catalog:
 
 
 def build_catalog() -> Catalog:
-    """Import every registered entry and describe it. Slow the first time in a process: torch is imported.
+    """Import every registered entry and describe it. Slow on the first call, which imports torch.
 
-    An entry that is not built in and cannot be used is noted as broken; other entries are collected all the same.
+    An entry that is not built in and cannot be used is added to `broken`.
     """
     entries: dict[str, dict[str, EntryInfo]] = {kind: {} for kind in KINDS}
     broken: dict[str, dict[str, str]] = {}
     for kind in KINDS:
-        registry, own = registry_of(kind), joined(KINDS[kind][0])
-        origins = {name: own[name].origin if name in own else "" for name in registry.names()}
-        reserved = {option.name for option in _OF_ALL.get(kind, ())}
+        registry, added = registry_of(kind), joined(KINDS[kind][0])
+        origins = {name: added[name].origin if name in added else "" for name in registry.names()}
+        reserved = {option.name for option in _COMMON_OPTIONS.get(kind, ())}
         for name, origin in origins.items():
             try:
                 entry = describe_entry(name, registry.get(name), origin)
-                if taken := sorted(reserved & {option.name for option in entry.options}):
-                    every = f"every {kind} has an option {taken[0]!r}; call that of {name!r} otherwise"
+                if clashes := sorted(reserved & {option.name for option in entry.options}):
+                    every = f"every {kind} has an option {clashes[0]!r}; call that of {name!r} otherwise"
                     raise UserError(f"{origin}: {every}")
                 entries[kind][name] = entry
             except UserError as error:
@@ -294,10 +294,10 @@ def describe_entry(name: str, cls: type, origin: str = "") -> EntryInfo:
         dataclasses.replace(info, default=list(info.default) if isinstance(info.default, tuple) else info.default)
         for info in describe_options(cls)
     ]
-    known = {info.name for info in infos} | {"name", "citation", "smoke"}
-    names = [attribute for attribute in dir(cls) if not attribute.startswith("_") and attribute not in known]
-    facts = {attribute: _as_plain(inspect.getattr_static(cls, attribute)) for attribute in names}
-    facts = {attribute: value for attribute, value in facts.items() if value is not None}
+    excluded = {info.name for info in infos} | {"name", "citation", "smoke"}
+    names = [name for name in dir(cls) if not name.startswith("_") and name not in excluded]
+    values = {attribute: _as_plain(inspect.getattr_static(cls, attribute)) for attribute in names}
+    facts = {attribute: value for attribute, value in values.items() if value is not None}
     citation, smoke = getattr(cls, "citation", ""), _as_plain(getattr(cls, "smoke", {}))
     return EntryInfo(name, inspect.getdoc(cls) or "", citation, smoke, tuple(infos), facts, origin)
 
@@ -305,10 +305,10 @@ def describe_entry(name: str, cls: type, origin: str = "") -> EntryInfo:
 def _as_plain(value: Any) -> Any:
     """Return a value as plain JSON data, or None if JSON cannot represent it (methods, properties, arrays)."""
 
-    def plain(one: Any) -> Any:
-        if dataclasses.is_dataclass(one) and not isinstance(one, type):
-            return dataclasses.asdict(one)
-        return dict(one) if isinstance(one, Mapping) else sorted(one)
+    def plain(item: Any) -> Any:
+        if dataclasses.is_dataclass(item) and not isinstance(item, type):
+            return dataclasses.asdict(item)
+        return dict(item) if isinstance(item, Mapping) else sorted(item)
 
     try:
         return json.loads(json.dumps(value, default=plain))
@@ -320,8 +320,8 @@ def fingerprint() -> str:
     """Return a hash of all that a catalog can depend on. It includes relative names of modules, not their folders."""
     folder = Path(pflcore.__file__).parent
     sources = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*.py"))}
-    joining = [f"{own[name].origin} {name}" for kind in KINDS for own in [joined(KINDS[kind][0])] for name in own]
-    digest = hashlib.sha256(sys.version.encode() + "\0".join(joining).encode())
+    added = [f"{entry.origin} {name}" for package, _ in KINDS.values() for name, entry in joined(package).items()]
+    digest = hashlib.sha256(sys.version.encode() + "\0".join(added).encode())
     for name, path in {**sources, **extensions.modules()}.items():
         content = path.read_bytes()
         digest.update(f"\0{name}\0{len(content)}\0".encode() + content)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from typing import Any
 
 from pydantic.json_schema import GenerateJsonSchema
@@ -32,7 +33,7 @@ def json_schema(catalog: Catalog) -> Schema:
     claim["properties"]["than"] = {"anyOf": [{"const": "others"}, claim["properties"]["than"]]}
     del definitions["Publication"]["required"]  # its name may be inherited
     for part in (schema, *(definitions[name] for name in ("Grid", "TableSection", "run", "axes"))):
-        part["properties"] |= _adding(part["properties"])
+        part["properties"] |= _added_properties(part["properties"])
     # Pydantic accepts only references to its own definitions, so its models name the others in a `$comment`.
     text = json.dumps({"$schema": "https://json-schema.org/draft/2020-12/schema", **schema})
     return dict(json.loads(text.replace('"$comment": "', '"$ref": "#/$defs/')))
@@ -48,53 +49,54 @@ class _WithoutTitles(GenerateJsonSchema):
 def _runs(catalog: Catalog) -> dict[str, Schema]:
     """Return definitions of runs, of axes, and of every entry and group of settings."""
     definitions: dict[str, Schema] = {}
-    accepted: dict[str, dict[str, Schema]] = {}  # kind → option → what some entry accepts
+    accepted: dict[str, dict[str, Schema]] = defaultdict(dict)  # kind → option → what some entry accepts
     for kind in catalog.entries | catalog.settings:
-        arms: dict[str, list[Schema]] = {}
+        by_option: dict[str, list[Schema]] = defaultdict(list)
         for name in catalog.names(kind):
             model = catalog.model(kind, name).model_json_schema(schema_generator=_WithoutTitles)
             options = model.get("properties", {})
             for option, schema in options.items():
-                known = arms.setdefault(option, [])
-                if schema not in known:
-                    known.append(schema)
-            own = {} if kind in SETTINGS else {"name": {"const": name}}
-            required = [*own, *(info.name for info in catalog.options(kind, name) if info.required)]
-            entry = _object(catalog.entry(kind, name).summary, {**own, **options}) | {"required": required}
+                if schema not in by_option[option]:
+                    by_option[option].append(schema)
+            identity = {} if kind in SETTINGS else {"name": {"const": name}}
+            required = [*identity, *(info.name for info in catalog.options(kind, name) if info.required)]
+            entry = _object(catalog.entry(kind, name).summary, {**identity, **options}) | {"required": required}
             definitions[kind if kind in SETTINGS else f"{kind}_{name}"] = entry
-        accepted[kind] = {name: own[0] if len(own) == 1 else {"anyOf": own} for name, own in sorted(arms.items())}
+        for option, schemas in sorted(by_option.items()):
+            accepted[kind][option] = schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
         if kind in SETTINGS:
             continue
         names = catalog.names(kind)  # editors show summaries beside them
-        listed = {"enum": names, "enumDescriptions": [catalog.entry(kind, name).summary for name in names]}
-        entries = [listed, *(_ref(f"{kind}_{name}") for name in names)]
-        update = {"name": False, **accepted[kind], **_adding(accepted[kind])}
-        patch = [_object(f"Options that update the {kind} set elsewhere.", update)] if kind in COMPONENTS else []
-        definitions[kind] = {"anyOf": [*entries, *patch]}
+        named = {"enum": names, "enumDescriptions": [catalog.entry(kind, name).summary for name in names]}
+        entries = [named, *(_ref(f"{kind}_{name}") for name in names)]
+        if kind in COMPONENTS:
+            update = {"name": False, **accepted[kind], **_added_properties(accepted[kind])}
+            entries.append(_object(f"Options that update the {kind} set elsewhere.", update))
+        definitions[kind] = {"anyOf": entries}
     features = Features.model_json_schema(schema_generator=_WithoutTitles)
     definitions |= features.pop("$defs")
-    own = {option: schema for option, schema in accepted["backbone"].items() if option != "pretrained"}
-    features["properties"] |= {"backbone": {"enum": catalog.names("backbone")}, **own}
+    features["properties"] |= accepted["backbone"] | {"backbone": {"enum": catalog.names("backbone")}}
+    features["properties"].pop("pretrained", None)
     definitions["features"] = features
     run: dict[str, Schema] = {kind: _ref(kind) for kind in (*COMPONENTS, *SETTINGS)}
-    for name, (least, description) in SCALARS.items():
-        run[name] = {"type": "integer", "minimum": least, "description": description}
+    for name, (minimum, description) in SCALARS.items():
+        run[name] = {"type": "integer", "minimum": minimum, "description": description}
     for field, kind in LISTS.items():
         run[field] = {"type": "array", "items": _ref(kind), "description": f"Of `pfl list {field}`, each at most once."}
     run = {name: run[name] for name in RUN_FIELDS}
     definitions["run"] = _object("A run, or a patch of one.", run)
     values = dict(run)
     for kind in COMPONENTS:  # in a value of its axis, fields of the run may stand beside its options
-        beside = {field: run[field] for field in catalog.beside(kind)}
-        both = _object(
+        fields = {field: run[field] for field in catalog.axis_fields(kind)}
+        full = _object(
             f"A {kind}, and what of the run goes with it in this row or column.",
-            {"name": {"enum": catalog.names(kind)}, **accepted[kind], **beside},
+            {"name": {"enum": catalog.names(kind)}, **accepted[kind], **fields},
         )
-        values[kind] = {"anyOf": [_ref(kind), {**both, "anyOf": [{"required": [field]} for field in beside]}]}
+        values[kind] = {"anyOf": [_ref(kind), {**full, "anyOf": [{"required": [field]} for field in fields]}]}
     for kind in (*COMPONENTS, *SETTINGS):
         values |= {f"{kind}.{option}": schema for option, schema in accepted[kind].items()}
-    axes = {name: {"anyOf": [{"type": "array", "items": one}, *_labelled(one)]} for name, one in values.items()}
-    patches = {"anyOf": _labelled(_ref("run"))}  # of axes that no run field is named after
+    axes = {name: {"anyOf": [{"type": "array", "items": value}, *_by_label(value)]} for name, value in values.items()}
+    patches = {"anyOf": _by_label(_ref("run"))}  # of axes that no run field is named after
     definitions["axes"] = {"type": "object", "properties": axes, "additionalProperties": patches}
     return definitions
 
@@ -107,13 +109,16 @@ def _object(description: str, properties: dict[str, Any]) -> Schema:
     return {"description": description, "type": "object", "properties": properties, "additionalProperties": False}
 
 
-def _labelled(value: Schema) -> list[Schema]:
+def _by_label(value: Schema) -> list[Schema]:
     """Return the schemas of an axis with a value per label; null removes an inherited label, or the axis."""
     return [{"type": "object", "additionalProperties": {"anyOf": [value, _NULL]}}, _NULL]
 
 
-def _adding(properties: dict[str, Any]) -> dict[str, Schema]:
+def _added_properties(properties: dict[str, Any]) -> dict[str, Schema]:
     """Return a property ``key+`` for each list among the properties of a mapping: it adds to the inherited items."""
-    arms = ((key, arm) for key, value in properties.items() for arm in value.get("anyOf", [value]))
-    about = "Added to the {} that are inherited."
-    return {key + ADD: {**arm, "description": about.format(key)} for key, arm in arms if arm.get("type") == "array"}
+    adding: dict[str, Schema] = {}
+    for key, value in properties.items():
+        for arm in value.get("anyOf", [value]):
+            if arm.get("type") == "array":
+                adding[key + ADD] = {**arm, "description": f"Added to the {key} that are inherited."}
+    return adding

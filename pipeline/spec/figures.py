@@ -43,25 +43,26 @@ def figure_module(name: str) -> str:
 
 def figure_title(name: str) -> str:
     """Return the title of a figure; "" if it has the title of its analysis."""
-    return BUILT_IN[name][1] if name in BUILT_IN else _stated(name, "TITLE")
+    return BUILT_IN[name][1] if name in BUILT_IN else _constant(name, "TITLE")
 
 
 def figure_needs(name: str) -> str:
-    """Return what a figure reads beside rounds and analyses: "partitions", or "" for nothing."""
-    return ("partitions" if name == "noise" else "") if name in BUILT_IN else _stated(name, "NEEDS")
+    """Return what a figure reads in addition to rounds and analyses: "partitions", or ""."""
+    return ("partitions" if name == "noise" else "") if name in BUILT_IN else _constant(name, "NEEDS")
 
 
 def _files() -> dict[str, tuple[str, Path]]:
     """Return name → module and path of the figures that have a file of their own."""
-    here = {path.stem: (f"pipeline.report.figures.{path.stem}", path) for path in _FOLDER.glob("[!_]*.py")}
-    return here | {name: (one.module, one.path) for name, one in found("figures", _FOLDER, frozenset(BUILT_IN)).items()}
+    files = {path.stem: (f"pipeline.report.figures.{path.stem}", path) for path in _FOLDER.glob("[!_]*.py")}
+    added = found("figures", _FOLDER, frozenset(BUILT_IN))
+    return files | {name: (extension.module, extension.path) for name, extension in added.items()}
 
 
-def _stated(name: str, constant: str) -> str:
-    """Return the text that the file of a figure assigns to a constant; "" if it assigns none, or without a file."""
+def _constant(name: str, constant: str) -> str:
+    """Return the text that a figure's file assigns to a constant; "" if it assigns none, or if there is no file."""
     files = _files()
     for node in ast.parse(files[name][1].read_bytes()).body if name in files else ():
         match node:
-            case ast.Assign(targets=[ast.Name(id=stated)], value=ast.Constant(value=str(text))) if stated == constant:
+            case ast.Assign(targets=[ast.Name(id=target)], value=ast.Constant(value=str(text))) if target == constant:
                 return text
     return ""

@@ -90,9 +90,9 @@ _STEP = "floating-point operations of one local step on a whole batch, forward a
 _FORWARD = "floating-point operations of one forward pass of one sample"
 _FLOPS = "a multiply-add is two, and only matrix products and convolutions count"
 _UP, _DOWN = (f"bytes that a client {verb} in a round, the mean over all" for verb in ("sends", "receives"))
-_ATTENTION = (
-    "the weight (0 to 1) that clients give to a kind of local attention at a position in the network, or the mean "
-)
+_ROUNDS = "the first measured round with a pooled test accuracy of at least"
+_ATTENTION = """the weight (0 to 1) that clients give to a kind of local attention at a position in the network, \
+or the mean over positions"""
 _MODEL = "how many trained parameters the model of a client has, with what the method adds to it"
 QUANTITIES: dict[str, QuantityKind] = {
     "parameters": QuantityKind(_MODEL, "parameters", "plan"),
@@ -104,21 +104,13 @@ QUANTITIES: dict[str, QuantityKind] = {
     "forward_flops": QuantityKind(f"{_FORWARD}; {_FLOPS}", "FLOPs of a forward pass", "plan"),
     "bytes_up": QuantityKind(_UP, "bytes up", "run", BYTES),
     "bytes_down": QuantityKind(_DOWN, "bytes down", "run", BYTES),
-    "rounds_to": QuantityKind(
-        "the first measured round with a pooled test accuracy of at least", "rounds", "curve", PLAIN, ("accuracy",)
-    ),
-    "attention_weight": QuantityKind(
-        f"{_ATTENTION}over positions", "attention weight", "mixing", PLAIN, ("kind", "position"), lower=False
-    ),
+    "rounds_to": QuantityKind(_ROUNDS, "rounds", "curve", PLAIN, ("accuracy",)),
+    "attention_weight": QuantityKind(_ATTENTION, "attention weight", "mixing", PLAIN, ("kind", "position"), False),
 }
 """Every quantity by its name, which is the metric of a table or a cell."""
 
-SCORED = {
-    f"{protocol}.{score}": score
-    for score in METRICS
-    for protocol in get_args(Protocol)
-    if protocol not in ("last_ten", "last_position")
-}
+_SCORED_PROTOCOLS = [name for name in get_args(Protocol) if name not in ("last_ten", "last_position")]
+SCORED = {f"{protocol}.{score}": score for score in METRICS for protocol in _SCORED_PROTOCOLS}
 """Metrics other than accuracy as a table can name them, and the metric: ``clients.auc`` → ``auc``."""
 _NAMES = (*get_args(Protocol), *QUANTITIES, *METRICS)
 
@@ -159,13 +151,13 @@ class Quantity(Part):
     on: Literal["own", "all"] | None = Field(None, description="On whose test samples; default: the client's own.")
 
     @model_serializer(mode="wrap")
-    def _said(self, handler: Any) -> dict[str, Any]:
+    def _without_unset_view(self, handler: Any) -> dict[str, Any]:
         """Leave out unset fields of the view, so that tables without a view have the text of earlier versions."""
-        said: dict[str, Any] = handler(self)
-        return {name: value for name, value in said.items() if name not in View._fields or value is not None}
+        values: dict[str, Any] = handler(self)
+        return {name: value for name, value in values.items() if name not in View._fields or value is not None}
 
     @property
-    def known(self) -> QuantityKind | None:
+    def definition(self) -> QuantityKind | None:
         """The entry of :data:`QUANTITIES`; None for an accuracy or another metric."""
         return QUANTITIES.get(self.metric or "")
 
@@ -177,7 +169,7 @@ class Quantity(Part):
     @property
     def key(self) -> str:
         """The name of a run's value of this quantity: ``parameters``, ``rounds_to 80``, ``clients.auc global``."""
-        options = [getattr(self, option) for option in (self.known.takes if self.known else ())]
+        options = [getattr(self, option) for option in (self.definition.takes if self.definition else ())]
         texts = [f"{value:g}" if isinstance(value, float) else str(value) for value in options if value is not None]
         return " ".join([self.metric or "", *texts, self.view.words]).rstrip()
 
@@ -194,12 +186,12 @@ class Quantity(Part):
     @property
     def unit(self) -> str:
         """The unit of the value that is shown."""
-        return PERCENT if self.relative or self.known is None else self.known.unit
+        return PERCENT if self.relative or self.definition is None else self.definition.unit
 
     @property
     def heading(self) -> str:
         """The heading of a table that shows only this quantity."""
-        words = self.known.heading if self.known else ""
+        words = self.definition.heading if self.definition else ""
         return f"{words} ({'added, ' if self.added_to else ''}%)" if self.relative else words
 
     def with_defaults(self, base: Quantity) -> Quantity:
@@ -208,9 +200,9 @@ class Quantity(Part):
             return base
         return base.model_copy(update={name: getattr(self, name) for name in self.model_fields_set})
 
-    def fault(self) -> str | None:
+    def problem(self) -> str | None:
         """Return an error message if fields contradict each other or the metric; None if they do not."""
-        takes = self.known.takes if self.known else View._fields
+        takes = self.definition.takes if self.definition else View._fields
         for option in ("accuracy", "kind", "position", *View._fields):
             if getattr(self, option) is not None and option not in takes:
                 return f"{option!r} is no option of the metric {self.metric!r}"
@@ -220,7 +212,7 @@ class Quantity(Part):
             return "the global model exists only after aggregation; after training only clients have models"
         if self.percent_of and self.added_to:
             return "'percent_of' and 'added_to' are one too many"
-        if self.relative and (self.known is None or self.known.source != "plan"):
+        if self.relative and (self.definition is None or self.definition.source != "plan"):
             return f"the metric {self.metric!r} is not shown in percent of anything"
         return None
 
@@ -234,7 +226,7 @@ def read_printed(text: str) -> tuple[float, float]:
 
     Raises :class:`UserError` for any other text.
     """
-    if not (found := _PRINTED.fullmatch(text)):
+    if not (match := _PRINTED.fullmatch(text)):
         raise UserError(f"{text!r} is not a number")
-    number, decimals, scale, _ = found.groups()
+    number, decimals, scale, _ = match.groups()
     return float(number) * _SCALE[scale], _SCALE[scale] * 10.0 ** -len(decimals or "")

@@ -24,6 +24,7 @@ from pipeline.spec.yamlfile import Address, Document, show
 
 BASE: Address = ("grid", "base")
 _PLAIN_NAME = re.compile(r"[\w+=@,][\w.+=@, -]*")  # without special meaning to DVC or a file system
+_FILE_OPTIONS = {"backbone": "pretrained", "features": "weights", "partition": "path", "condition": "path"}
 _WRITTEN = ("artifacts", "build", "reports", "stages")  # by stages; the guard reads weights before them
 
 
@@ -47,9 +48,14 @@ def as_patch(values: Mapping[str, Any], address: Address) -> Patch:
     return Patch(values, dict.fromkeys(values, address))
 
 
-def validates(run: Run) -> bool:
+def has_validation(run: Run) -> bool:
     """Return whether the partition of a run holds samples back for validation."""
     return bool(run.record["partition"].get("validation_share"))
+
+
+def has_novel(run: Run) -> bool:
+    """Return whether a run may have novel clients, which do not train."""
+    return any(value for name, value in run.record["partition"].items() if name.startswith("novel_"))
 
 
 @dataclass(eq=False)
@@ -65,8 +71,8 @@ class Patcher:
 
     def __post_init__(self) -> None:
         self.weights: dict[str, str] = {}
-        self._with_content: dict[str, dict[str, Any]] = {}
-        self._stated = cache(self._merge)  # most runs of a grid share most parts
+        self._part_with_digest: dict[str, dict[str, Any]] = {}
+        self._merged = cache(self._merge)  # most runs of a grid share most parts
 
     def read(self, values: Any, address: Address) -> Patch:
         """Return a mapping of run fields as a patch. Raises :class:`UserError` for a value that is valid in no run."""
@@ -80,50 +86,52 @@ class Patcher:
 
     def run(self, draft: Draft, profile: str) -> Run:
         """Return the run of a draft, with every default written out. Equal parts of records are one object."""
-        stating: dict[str, list[Patch]] = {field: [] for field in RUN_FIELDS}
+        patches: dict[str, list[Patch]] = {field: [] for field in RUN_FIELDS}
         for patch in draft:
             for field in patch.values:
-                stating[field].append(patch)
-        parts = {field: self._stated(field, tuple(patches)) for field, patches in stating.items()}
+                patches[field].append(patch)
+        parts = {field: self._merged(field, tuple(field_patches)) for field, field_patches in patches.items()}
         record = {field: part for field, part in parts.items() if part is not None}
         run = Run({**record, "profile": profile})
-        if reason := why_not_stopped_early(run.training, run.evaluation, validates(run)):
+        if reason := why_not_stopped_early(run.training, run.evaluation, has_validation(run)):
             raise self.document.error(self.place(draft, "training", "patience"), reason)
-        of = self.catalog.entry("backbone", run.backbone).facts
-        text, boxes = of.get("takes") == "text", of.get("predicts") == "boxes"
+        facts = self.catalog.entry("backbone", run.backbone).facts
+        text, boxes = facts.get("takes") == "text", facts.get("predicts") == "boxes"
         if reason := why_not_measured(run.evaluation, text=text, boxes=boxes):
             raise self.document.error(self.place(draft, "evaluation", "metrics"), reason)
         return run
 
-    def _merge(self, field: str, stating: Draft) -> Any:
+    def _merge(self, field: str, patches: Draft) -> Any:
         """Return a run field with every default written out, from the patches that state it; None to leave it out."""
         value: Any = 0 if field in SCALARS else {}
-        for patch in stating:
+        for patch in patches:
             part = patch.values[field]
             value = {**value, **part} if isinstance(part, dict) and "name" not in part else part
         if field in LISTS:
-            return self._entries(LISTS[field], value, self.place(stating, field)) if value else None
-        if not stating and field not in (*SETTINGS, *OPTIONAL, "seed"):
+            return self._entries(LISTS[field], value, self.place(patches, field)) if value else None
+        if not patches and field not in (*SETTINGS, *OPTIONAL, "seed"):
             raise self.document.error(BASE, f"no {field}; state it here or on an axis")
         if field not in SCALARS:
-            value = self._part(stating, field, {**OPTIONAL.get(field, {}), **value})
+            value = self._part(patches, field, {**OPTIONAL.get(field, {}), **value})
         return value if value != OPTIONAL.get(field) else None
 
     def place(self, draft: Draft, field: str, option: str | None = None) -> Address:
         """Return the address of a field, or of an option of it, in the last patch of a draft that states it."""
         for patch in reversed(draft):
             if field in patch.values and (option is None or option in patch.values[field]):
-                here = patch.places[field]
-                return (*here, option) if option is not None and (*here, option) in self.document.marks else here
+                address = patch.places[field]
+                if option is not None and (*address, option) in self.document.marks:
+                    return (*address, option)
+                return address
         return BASE
 
     def _checked(self, field: str, value: Any, address: Address) -> Any:
         """Return the checked value of a run field in a patch: a number, a list, or options."""
         if field in SCALARS:
-            least, _ = SCALARS[field]
-            whole = isinstance(value, int) and not isinstance(value, bool)
-            message = f"{show(value)} must be a whole number, at least {least}"
-            self.document.check(whole and value >= least, address, message)
+            minimum, _ = SCALARS[field]
+            is_int = isinstance(value, int) and not isinstance(value, bool)
+            message = f"{show(value)} must be a whole number, at least {minimum}"
+            self.document.check(is_int and value >= minimum, address, message)
         elif field in LISTS:
             self._entries(LISTS[field], value, address)
         elif field in COMPONENTS or field in SETTINGS:
@@ -143,20 +151,20 @@ class Patcher:
             return {"name": value}
         if isinstance(value, dict):
             return value
-        what = "`option: value` lines" if kind in SETTINGS else f"the name of a {kind} or its options"
-        raise self.document.error(address, f"{show(value)} must be {what}")
+        expected = "`option: value` lines" if kind in SETTINGS else f"the name of a {kind} or its options"
+        raise self.document.error(address, f"{show(value)} must be {expected}")
 
     def _entries(self, kind: str, values: Any, address: Address) -> list[dict[str, Any]]:
         """Return the entries of a list, sorted by name."""
         self.document.check(isinstance(values, list), address, f"{show(values)} must be a list")
         entries: dict[str, dict[str, Any]] = {}
         for index, value in enumerate(values):
-            here = (*address, index)
+            place = (*address, index)
             named = isinstance(value, str) or (isinstance(value, dict) and "name" in value)
-            self.document.check(named, here, f"{show(value)} must be a name, or {{name: …}} with options")
-            options = self._options(kind, value, here)
-            entry = self._part([as_patch({kind: options}, here)], kind, options)
-            self.document.check(entry["name"] not in entries, here, f"the {kind} {show(entry['name'])} is named twice")
+            self.document.check(named, place, f"{show(value)} must be a name, or {{name: …}} with options")
+            options = self._options(kind, value, place)
+            entry = self._part([as_patch({kind: options}, place)], kind, options)
+            self.document.check(entry["name"] not in entries, place, f"the {kind} {show(entry['name'])} is named twice")
             entries[entry["name"]] = entry
         return [entries[name] for name in sorted(entries)]
 
@@ -169,7 +177,7 @@ class Patcher:
             raise self.document.error(address, f"these runs have no {field} for this option; state its `name`")
         try:
             part = self.catalog.validate(field, options)
-            return self._with_content_of_file(field, part) if self.home else part
+            return self._with_file_digest(field, part) if self.home else part
         except Invalid as error:
             if error.option is None and not complete:
                 return {}
@@ -177,49 +185,48 @@ class Patcher:
             address = self.place(draft, field, option if option in options else "name")
             raise self.document.error((*address, *error.inside), error.message) from None
 
-    def _with_content_of_file(self, field: str, part: dict[str, Any]) -> dict[str, Any]:
+    def _with_file_digest(self, field: str, part: dict[str, Any]) -> dict[str, Any]:
         """Return a part with the digest of the file that it names, if any. Equal parts of records are one object."""
         if field == "dataset" and part.get("features"):
-            whole = {**part, "features": self._with_content_of_file("features", part["features"])}
-            part = self._with_content.setdefault(canonical_json(whole), whole)
-        named = {"backbone": "pretrained", "features": "weights", "partition": "path", "condition": "path"}
-        if field == "dataset" and any(one.name == "content" for one in self.catalog.options(field, part["name"])):
-            named["dataset"] = "encoder"
-        option = named.get(field, "")
+            dataset = {**part, "features": self._with_file_digest("features", part["features"])}
+            part = self._part_with_digest.setdefault(canonical_json(dataset), dataset)
+        option = _FILE_OPTIONS.get(field, "")
+        if field == "dataset" and any(info.name == "content" for info in self.catalog.options(field, part["name"])):
+            option = "encoder"
         if not (path := part.get(option)):
             return part
-        noted = option in ("path", "encoder")  # beside the path; elsewhere the content replaces it
         key = option + canonical_json(part)
-        if key not in self._with_content:
+        if key not in self._part_with_digest:
             try:
-                content = self._content(path, split=option == "path", folder=option == "encoder")
+                digest = self._file_digest(path, option)
             except ValueError as error:
                 where: tuple[str, Address] = ("features", (option,)) if field == "features" else (option, ())
                 raise Invalid(*where, f"{show(path)}: {error}") from None
-            if part.get("content") not in (None, content):
-                raise Invalid("content", (), f"{show(part['content'])} is not what is in {path}: {content}")
-            self._with_content[key] = {**part, "content" if noted else option: content}
-        return self._with_content[key]
+            if part.get("content") not in (None, digest):
+                raise Invalid("content", (), f"{show(part['content'])} is not what is in {path}: {digest}")
+            # The digest replaces the path of weights; a split and the folder of an encoder keep their path.
+            self._part_with_digest[key] = {**part, "content" if option in ("path", "encoder") else option: digest}
+        return self._part_with_digest[key]
 
-    def _content(self, path: str, split: bool, folder: bool) -> str:
-        """Return the digest of a split, of weights, or of the folder of an encoder (:func:`content_of`).
+    def _file_digest(self, path: str, option: str) -> str:
+        """Return the digest of a split (option `path`), of weights, or of the folder of an encoder (`encoder`).
 
         A split must be in `specs/`, which the guard watches, so that its changes are noticed. Raises ``ValueError``.
         """
         assert self.home
-        first = path.split("/")[0]
-        below = (self.home / ("specs" if split else "")).resolve()
-        plain = first == "specs" if split else all(map(_PLAIN_NAME.fullmatch, path.split("/")))
-        if not plain or not (self.home / path).resolve().is_relative_to(below):
-            where = "a path inside the project, of plain names with forward slashes between them"
-            raise ValueError(f"must be {'a file in specs/, such as specs/mnist/split.csv' if split else where}")
-        if not split and first in _WRITTEN:
-            raise ValueError(f"lies in {first}/, where stages write; copy it to a folder of its own")
-        if (self.home / path).exists() and (self.home / path).is_dir() != folder:
-            raise ValueError("is no folder" if folder else "is a folder, no file")
-        content = content_of(self.home, path)
-        if not split:
-            self.weights.setdefault(content, path)
-        elif content.startswith(ABSENT):
+        names, file = path.split("/"), self.home / path
+        if option == "path":
+            if names[0] != "specs" or not file.resolve().is_relative_to((self.home / "specs").resolve()):
+                raise ValueError("must be a file in specs/, such as specs/mnist/split.csv")
+        elif not all(map(_PLAIN_NAME.fullmatch, names)) or not file.resolve().is_relative_to(self.home.resolve()):
+            raise ValueError("must be a path inside the project, of plain names with forward slashes between them")
+        elif names[0] in _WRITTEN:
+            raise ValueError(f"lies in {names[0]}/, where stages write; copy it to a folder of its own")
+        if file.exists() and file.is_dir() != (option == "encoder"):
+            raise ValueError("is no folder" if option == "encoder" else "is a folder, no file")
+        digest = content_of(self.home, path)
+        if option != "path":
+            self.weights.setdefault(digest, path)
+        elif digest.startswith(ABSENT):
             raise ValueError("no such file")
-        return content
+        return digest

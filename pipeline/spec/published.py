@@ -35,12 +35,7 @@ class PublishedRow(NamedTuple):
 
 
 def read_published(
-    path: Path,
-    label: str,
-    axes: list[str],
-    *,
-    units: bool = False,
-    score: Callable[[Mapping[str, str]], str | None] = lambda labels: None,
+    path: Path, label: str, axes: list[str], units: bool, score: Callable[[Mapping[str, str]], str | None]
 ) -> list[PublishedRow]:
     """Read published values: accuracies and other metrics, or with `units` quantities. `score` returns the metric of a
     line by its labels, None for accuracy. Raises :class:`UserError` with file and line."""
@@ -62,17 +57,17 @@ def read_published(
     if not header:
         raise UserError(f"{label}:1: the file is empty; its first line names the columns {', '.join(columns)}")
     if not units:
-        _check_percent([(row, score(row.labels)) for row in rows.values()], label)
+        _check_percent([(row.where, row.value.mean, score(row.labels)) for row in rows.values()], label)
     return list(rows.values())
 
 
-def _check_percent(rows: list[tuple[PublishedRow, str | None]], label: str) -> None:
+def _check_percent(rows: list[tuple[str, float | None, str | None]], label: str) -> None:
     """Raise :class:`UserError` for percentages below 0 or above 100, or if several accuracies are all at most 1.
-    `rows` have their metrics; a likelihood is no percentage, and an error may be small."""
-    for mean, where in [(row.value.mean, row.where) for row, score in rows if score != "nll"]:
-        message = f"an accuracy of {mean or 0.0:g} percent is not between 0 and 100"
-        _check(mean is None or 0 <= mean <= 100, where, "mean", message)
-    high = [row.value.mean for row, score in rows if score not in LOWER and row.value.mean is not None]
+    `rows` have place, mean and metric; a likelihood is no percentage, and an error may be small."""
+    for where, mean, metric in rows:
+        if metric != "nll" and mean is not None and not 0 <= mean <= 100:
+            raise UserError(f"{where}: mean: an accuracy of {mean:g} percent is not between 0 and 100")
+    high = [mean for _, mean, metric in rows if metric not in LOWER and mean is not None]
     if len(high) > 1 and max(high) <= 1:
         raise UserError(f"{label}: all accuracies are at most 1; write them in percent, not as fractions")
 
@@ -92,8 +87,8 @@ def csv_lines(path: Path, label: str) -> Iterator[tuple[str, list[str]]]:
 
 def _check_header(cells: list[str], columns: list[str], where: str) -> None:
     for cell in cells:
-        if mark := next((mark for mark in ";\t" if mark in cell), ""):
-            raise UserError(f"{where}: {show(cell)}: the cells are separated by {show(mark)}; use commas")
+        for mark in ";\t":
+            _check(mark not in cell, where, show(cell), f"the cells are separated by {show(mark)}; use commas")
         if cell not in (*columns, *_OPTIONAL):
             raise UserError(f"{where}: unknown column {show(cell)}{did_you_mean(cell, [*columns, *_OPTIONAL])}")
         if cells.count(cell) > 1:
@@ -126,15 +121,12 @@ def _value(cells: dict[str, str], where: str, units: bool) -> Published:
             raise UserError(f"{where}: mean: {show(cells['mean'])} is not a number such as 45.17 K") from None
     else:
         mean = _number(cells["mean"], where, "mean")
-    return Published(
-        mean=mean,
-        std=std,
-        quoted=cells.get("quoted") == "yes",
-        note=note,
-        printed=cells["mean"] if units else "",
-        step=step,
-        explained=cells.get("explained", ""),
+    printed, quoted, explained = (
+        cells["mean"] if units else "",
+        cells.get("quoted") == "yes",
+        cells.get("explained", ""),
     )
+    return Published(mean=mean, std=std, quoted=quoted, note=note, printed=printed, step=step, explained=explained)
 
 
 def _number(text: str, where: str, column: str) -> float:

@@ -55,7 +55,7 @@ def describe_component(record: dict[str, Any]) -> str:
 
 def _in_words(value: Any) -> str:
     if isinstance(value, dict):
-        return "(" + ", ".join(f"{key} {_in_words(own)}" for key, own in value.items()) + ")"
+        return "(" + ", ".join(f"{key} {_in_words(item)}" for key, item in value.items()) + ")"
     return str(value)
 
 
@@ -64,9 +64,9 @@ def options(part: dict[str, Any]) -> dict[str, Any]:
     return {key: tuple(value) if isinstance(value, list) else value for key, value in part.items() if key != "name"}
 
 
-def weights_id(content: str) -> str:
+def weights_id(digest: str) -> str:
     """Return the id of pretrained weights, given :attr:`Run.pretrained`."""
-    return short_hash({"pretrained": content})
+    return short_hash({"pretrained": digest})
 
 
 def content_of(home: Path, path: str) -> str:
@@ -131,18 +131,17 @@ class Run:
     def features(self) -> dict[str, Any]:
         """The frozen encoder that the samples pass through: `backbone`, the options of the backbone, and either
         `weights` or `pretrain`; {} if there is none."""
-        features: dict[str, Any] = self.record["dataset"].get("features", {})
-        return features
+        return dict(self.record["dataset"].get("features", {}))
 
     @property
     def encoder(self) -> tuple[str, dict[str, Any]]:
         """Name and options of the backbone of :attr:`features`."""
-        own = {**self.features}
-        name = str(own.pop("backbone"))
-        return name, {option: value for option, value in options(own).items() if option not in ("weights", "pretrain")}
+        features = options(self.features)
+        name = str(features.pop("backbone"))
+        return name, {option: value for option, value in features.items() if option not in ("weights", "pretrain")}
 
-    def left_by_encoder(self, counts: tuple[int, int]) -> tuple[int, int]:
-        """Return how many of `counts` (training, test) samples are left without those that train the encoder."""
+    def client_sample_counts(self, counts: tuple[int, int]) -> tuple[int, int]:
+        """Return how many of `counts` (training, test) samples clients get: those that do not train the encoder."""
         pretrain = self.features.get("pretrain")
         return (counts[0] - max(1, round(pretrain["share"] * counts[0])), counts[1]) if pretrain else counts
 
@@ -196,7 +195,7 @@ class Run:
     @property
     def analyses(self) -> dict[str, dict[str, Any]]:
         """The run's analyses: name → options."""
-        return {one["name"]: options(one) for one in self.record.get("analyses", ())}
+        return {analysis["name"]: options(analysis) for analysis in self.record.get("analyses", ())}
 
     @property
     def tuned(self) -> str | None:
@@ -226,8 +225,8 @@ class Run:
 
     def options(self, component: str) -> dict[str, Any]:
         """Return the options of one of :data:`COMPONENTS`, without :attr:`pretrained` and :attr:`features`."""
-        own = options(self.record[component])
-        return {name: value for name, value in own.items() if name not in ("pretrained", "features")}
+        excluded = ("pretrained", "features")
+        return {name: value for name, value in options(self.record[component]).items() if name not in excluded}
 
 
 @cache  # thousands of runs have few different settings
@@ -240,14 +239,14 @@ def read_records(path: Path, ids: Iterable[str]) -> dict[str, dict[str, Any]]:
     if not path.is_file():
         raise UserError(f"{path}: no such file; run `pfl compile`")
     try:
-        records = parse_json(read_file(path, _MAX_BYTES).decode())
-        found = {id_: records.get(id_) for id_ in ids}
+        all_records = parse_json(read_file(path, _MAX_BYTES).decode())
+        records = {id_: all_records.get(id_) for id_ in ids}
     except (ValueError, AttributeError):
         raise UserError(f"{path}: edited by hand; run `pfl compile`") from None
-    for id_, record in found.items():
+    for id_, record in records.items():
         if not isinstance(record, dict):
             raise UserError(f"{path}: nothing of {id_}; run `pfl compile`")
-    return found
+    return records
 
 
 def read_record(path: Path, id_: str) -> dict[str, Any]:

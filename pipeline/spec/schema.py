@@ -23,9 +23,10 @@ SCALARS: dict[str, tuple[int, str]] = {
 """Whole-number fields of a run: smallest value and help."""
 
 
-def _each_once(names: list[str]) -> list[str]:
-    if twice := [name for name in names if names.count(name) > 1]:
-        raise ValueError(f"{show(twice[0])} is named twice; a report has one of each figure")
+def _check_unique(names: list[str]) -> list[str]:
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"{show(name)} is named twice; a report has one of each figure")
     return names
 
 
@@ -177,15 +178,16 @@ class Claim(Part):
 
     @model_validator(mode="after")
     def _one_form(self) -> Claim:
-        stated = [form for form in (*COMPARISONS, "within") if getattr(self, form) is not None]
-        if len(stated) != 1:
+        count = sum(getattr(self, form) is not None for form in (*COMPARISONS, "within"))
+        if count != 1:
             forms = "`better`, `steadier` and `within`"
-            raise ValueError(f"has {len(stated)} of {forms}; state one" if stated else f"needs one of {forms}")
+            raise ValueError(f"has {count} of {forms}; state one" if count else f"needs one of {forms}")
         if self.form in COMPARISONS and self.than is None:
             raise ValueError("'than' is missing")
         if self.form == "within":
-            if other := [key for key in ("margin", "than") if getattr(self, key) not in (None, 0.0)]:
-                raise ValueError(f"`within` compares cells among themselves, so {other[0]!r} does not belong there")
+            for key in ("margin", "than"):
+                if getattr(self, key) not in (None, 0.0):
+                    raise ValueError(f"`within` compares cells among themselves, so {key!r} does not belong there")
             if not self.over:
                 raise ValueError("'over' is missing: the axes on which the cells differ that are close together")
         return self
@@ -221,7 +223,7 @@ class SpecFile(Part):
     tune: Tune | None = Field(None, description="Settings that are chosen before the runs of the grid are trained.")
     table: TableSection | None = None
     claims: list[Claim] = Field([])
-    figures: Annotated[list[FigureName], AfterValidator(_each_once)] | None = Field(
+    figures: Annotated[list[FigureName], AfterValidator(_check_unique)] | None = Field(
         None, description="Figures beside the table; default: the analyses that its runs made."
     )
 
@@ -247,29 +249,29 @@ _FAULTS = {  # pydantic's type of error → what the value must be
 }
 
 
-def first_fault(error: ValidationError, model: type[Part], noun: str = "key") -> tuple[Address, str]:
+def first_error(error: ValidationError, model: type[Part], noun: str = "key") -> tuple[Address, str]:
     """Return address and message of an error; missing keys come last, as a misspelt key can be the cause of one."""
     details = min(error.errors(include_url=False), key=lambda item: item["type"] == "missing")
-    kind, given = details["type"], details["input"]
+    kind, value = details["type"], details["input"]
     if kind == "extra_forbidden":
         *path, key = details["loc"]  # the user's key, even if it looks like a step of pydantic
         loc = (*_without_pydantic_steps(path), key)
-        return loc, f"unknown {noun}{did_you_mean(str(key), _known_keys(model, loc)) or '; there are none'}"
+        return loc, f"unknown {noun}{did_you_mean(str(key), _valid_keys(model, loc)) or '; there are none'}"
     loc = _without_pydantic_steps(details["loc"])
     if kind == "missing":
         return loc[:-1], f"{show(loc[-1])} is missing"
     if kind == "value_error":
         return loc, str(details["ctx"]["error"])
     words = _FAULTS.get(kind, f"otherwise: {details['msg']}").format(**details.get("ctx", {}))
-    whole = f"; write {given:.0f}" if kind == "int_type" and isinstance(given, float) and given.is_integer() else ""
-    return loc, f"{show(given)} must be {words}{whole}"
+    hint = f"; write {value:.0f}" if kind == "int_type" and isinstance(value, float) and value.is_integer() else ""
+    return loc, f"{show(value)} must be {words}{hint}"
 
 
 def _without_pydantic_steps(loc: Iterable[str | int]) -> Address:
     return tuple(part for part in loc if not _PYDANTIC_STEP.match(str(part)))
 
 
-def _known_keys(model: type[Part], loc: Address) -> list[str]:
+def _valid_keys(model: type[Part], loc: Address) -> list[str]:
     """Return the keys that a model may have where an unknown one was found at `loc`."""
     annotation: Any = model
     for part in loc[:-1]:

@@ -32,8 +32,8 @@ class SpecSelection(NamedTuple):
         return sorted({*self.shared, *self.added})
 
 
-def read_selection(workspace: Workspace, known: Sequence[str]) -> SpecSelection:
-    """Return which of the specs in `known` are in use. Raises :class:`UserError` for a wrong pyproject.toml.
+def read_selection(workspace: Workspace, specs: Sequence[str]) -> SpecSelection:
+    """Return which of `specs` are in use. Raises :class:`UserError` for a wrong pyproject.toml.
 
     Its ``[tool.pfl]`` has ``default``, a list of names (left out: the first spec); ``compile``, a list of names and
     patterns such as ``studies/*`` (left out: all but variants); and ``watch_upgrades``, true or false.
@@ -47,17 +47,18 @@ def read_selection(workspace: Workspace, known: Sequence[str]) -> SpecSelection:
         settings = settings.get(key, {})
         if not isinstance(settings, dict):
             raise UserError(f"pyproject.toml: {key} = {settings!r} must be a table")
-    own = [name for name in known if not name.startswith(f"{VARIANTS}/")]
-    default, patterns = settings.get("default", own[:1]), settings.get("compile", ["*"])
+    originals = [name for name in specs if not name.startswith(f"{VARIANTS}/")]
+    default, patterns = settings.get("default", originals[:1]), settings.get("compile", ["*"])
     for key, names in (("default", default), ("compile", patterns)):
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise UserError(f"pyproject.toml: tool.pfl.{key} = {names!r} must be a list of spec names")
         for name in names:
-            if name not in known and not (key == "compile" and {*"*?["} & set(name)):
-                raise UserError(f"pyproject.toml: tool.pfl.{key}: unknown spec {name!r}{did_you_mean(name, [*known])}")
-    matched = {name for name in (known if "compile" in settings else own) for one in patterns if fnmatchcase(name, one)}
-    shared = [name for name in known if name in default or name in matched]
-    added = [name for name in _added(workspace) if name in known and name not in shared]
+            if name not in specs and not (key == "compile" and {*"*?["} & set(name)):
+                raise UserError(f"pyproject.toml: tool.pfl.{key}: unknown spec {name!r}{did_you_mean(name, [*specs])}")
+    candidates = specs if "compile" in settings else originals
+    matched = {name for name in candidates if any(fnmatchcase(name, pattern) for pattern in patterns)}
+    shared = [name for name in specs if name in default or name in matched]
+    added = [name for name in _added(workspace) if name in specs and name not in shared]
     watching = settings.get("watch_upgrades", False)
     if not isinstance(watching, bool):
         raise UserError(f"pyproject.toml: tool.pfl.watch_upgrades = {watching!r} must be true or false")
@@ -74,17 +75,17 @@ def drop(workspace: Workspace, names: Iterable[str]) -> None:
     _write(workspace, {*_added(workspace)} - {*names})
 
 
-def named(words: Iterable[str], known: Sequence[str]) -> list[str]:
+def select_specs(words: Iterable[str], specs: Sequence[str]) -> list[str]:
     """Return the specs that words name: by name, by file, or by folder for all in it. Raises :class:`UserError`."""
     names: list[str] = []
     for word in words:
         if word.endswith(".yml"):
             raise UserError(f"{word}: specs end in .yaml; rename it")
         name = word.removeprefix("specs/").removesuffix(".yaml").rstrip("/")
-        inside = [name] if name in known else [other for other in known if other.startswith(f"{name}/")]
+        inside = [name] if name in specs else [other for other in specs if other.startswith(f"{name}/")]
         if not inside:
-            folders = {other.rpartition("/")[0] for other in known if "/" in other}
-            raise UserError(f"unknown spec {name!r}{did_you_mean(name, [*known, *sorted(folders)])}")
+            folders = {other.rpartition("/")[0] for other in specs if "/" in other}
+            raise UserError(f"unknown spec {name!r}{did_you_mean(name, [*specs, *sorted(folders)])}")
         names += inside
     return list(dict.fromkeys(names))
 

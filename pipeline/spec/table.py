@@ -87,18 +87,18 @@ class ResolvedTable(_Frozen):
     @property
     def counted(self) -> bool:
         """Whether all numbers of the table are known before anything is trained."""
-        kinds = [cell.quantity.known for cell in self.cells if cell.quantity]
+        kinds = [cell.quantity.definition for cell in self.cells if cell.quantity]
         return len(kinds) == len(self.cells) and all(kind and kind.source == "plan" for kind in kinds)
 
     @property
-    def of_accuracies(self) -> bool:
+    def shows_accuracy(self) -> bool:
         """Whether cells without a quantity are accuracies, and not another metric."""
         return self.metric not in SCORED
 
     @property
     def published_accuracies(self) -> int:
         """The number of published accuracies, including those of cells without runs."""
-        cells = (cell.published for cell in self.cells if self.of_accuracies and cell.quantity is None)
+        cells = (cell.published for cell in self.cells if self.shows_accuracy and cell.quantity is None)
         return sum(published is not None and published.mean is not None for published in cells)
 
     def metric_of(self, quantity: Quantity | None) -> str:
@@ -124,8 +124,8 @@ class ResolvedTable(_Frozen):
 def train_stage(run: Run) -> str:
     """Return the name of a run's train stage. Runs with further inputs or outputs are in groups of their own."""
     saved = run.record["training"].get("save_weights")
-    more = {"tuned": run.tuned, "pretrained": run.pretrained, "saved": saved, "analysed": run.analyses}
-    return f"{'-'.join(['train', *(name for name, has in more.items() if has)])}@{run.id}"
+    suffixes = {"tuned": run.tuned, "pretrained": run.pretrained, "saved": saved, "analysed": run.analyses}
+    return "-".join(["train", *(suffix for suffix, used in suffixes.items() if used)]) + f"@{run.id}"
 
 
 def read_resolved(path: Path) -> ResolvedTable:

@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 from pflcore.registry import did_you_mean
 from pipeline.spec.grid import Points, check_option, check_where, matches
 from pipeline.spec.metrics import Where
-from pipeline.spec.patches import Draft, Patch, Patcher, validates
+from pipeline.spec.patches import Draft, Patch, Patcher, has_validation
 from pipeline.spec.run import Run, canonical_json, short_hash
-from pipeline.spec.schema import Tune
+from pipeline.spec.schema import Tune, TuneOverride
 from pipeline.spec.yamlfile import Address, Document, show
 
 _PARTS = ("training", "method", "backbone")
@@ -69,39 +69,39 @@ class Selection:
         return {"space": self.space, "size": self.size, "rounds": rounds, "trials": trials}
 
 
-def check_tuned(wanted: Tune, grid: Points, runs: list[Run], document: Document) -> None:
+def check_tuned(section: Tune, grid: Points, runs: list[Run], document: Document) -> None:
     """Check that the labels of `tune` exist and pick a run, and that no run has one of its seeds."""
 
-    def picked(where: Where, points: list[dict[str, str]], address: Address) -> list[dict[str, str]]:
-        """Return those of `points` that `where` picks. It may name labels that `only` leaves out; they pick nothing."""
-        check_where(where, grid.known, document, address)
+    def select(where: Where, points: list[dict[str, str]], address: Address) -> list[dict[str, str]]:
+        """Return the `points` that match `where`, which may name labels that `only` leaves out."""
+        check_where(where, grid.all_labels, document, address)
         absent = any({*chosen} <= {*grid.left_out[axis]} for axis, chosen in where.items())
-        found = [labels for labels in points if matches(where, labels)]
-        document.check(found or not points or absent, address, "selects no run that is tuned")
-        return found
+        matching = [labels for labels in points if matches(where, labels)]
+        document.check(matching or not points or absent, address, "selects no run that is tuned")
+        return matching
 
-    tuned = picked(wanted.where, [point.labels for point in grid.points], ("tune", "where"))
-    for index, more in enumerate(wanted.also):
-        picked(more.when, tuned, ("tune", "also", index, "when"))
+    tuned = select(section.where, [point.labels for point in grid.points], ("tune", "where"))
+    for index, override in enumerate(section.also):
+        select(override.when, tuned, ("tune", "also", index, "when"))
         message = "has no effect; state a `space` or a `trial`"
-        document.check(more.space or more.trial, ("tune", "also", index), message)
-    taken = {run.seed for run in runs}
-    for index, seed in enumerate(wanted.seeds):
-        here = ("tune", "seeds", index)
-        document.check(seed not in wanted.seeds[:index], here, f"{seed} occurs twice; use another one")
+        document.check(override.space or override.trial, ("tune", "also", index), message)
+    run_seeds = {run.seed for run in runs}
+    for index, seed in enumerate(section.seeds):
+        address = ("tune", "seeds", index)
+        document.check(seed not in section.seeds[:index], address, f"{seed} occurs twice; use another one")
         message = f"{seed} is also the seed of a run that is tuned; use another one"
-        document.check(seed not in taken, here, message)
+        document.check(seed not in run_seeds, address, message)
 
 
-def tuned_as(wanted: Tune | None, labels: Mapping[str, str]) -> tuple[bool, ...] | None:
+def applied_overrides(section: Tune | None, labels: Mapping[str, str]) -> tuple[bool, ...] | None:
     """Return whether each entry of `also` applies to a run with these labels; None if the run is not tuned."""
-    if wanted is None or not matches(wanted.where, labels):
+    if section is None or not matches(section.where, labels):
         return None
-    return tuple(matches(more.when, labels) for more in wanted.also)
+    return tuple(matches(override.when, labels) for override in section.also)
 
 
 def tune(
-    wanted: Tune,
+    section: Tune,
     grid: Points,
     drafts: Sequence[Draft],
     runs: list[Run],
@@ -110,71 +110,70 @@ def tune(
 ) -> tuple[list[Run], dict[str, Selection]]:
     """Return the runs, where tuned ones name their selection, and the selections by id."""
     check = patcher.document.check
-    settings, patches = _read_settings(wanted, grid, patcher)
+    settings, patches = _read_settings(section, grid, patcher)
     tuned = list(runs)
     by_setting: dict[str, Selection] = {}
     for index, (point, draft, run) in enumerate(zip(grid.points, drafts, runs, strict=True)):
-        way = tuned_as(wanted, point.labels)
-        if way is None:
+        applied = applied_overrides(section, point.labels)
+        if applied is None:
             continue
-        key = canonical_json([{**run.record, "seed": None}, way])
+        key = canonical_json([{**run.record, "seed": None}, applied])
         if key not in by_setting:
-            own = list({one.name: one for one in settings if matches(one.when, point.labels)}.values())
+            applicable = {setting.name: setting for setting in settings if matches(setting.when, point.labels)}
             changes = [patch for when, patch in patches if matches(when, point.labels)]
-            for patch, setting in itertools.product(changes, own):
+            for patch, setting in itertools.product(changes, applicable.values()):
                 place = patcher.place([patch], setting.part, setting.option)
-                twice = setting.option in patch.values.get(setting.part, {})
-                check(not twice, place, "is also in the `space` of these trials; state it in one place")
+                duplicate = setting.option in patch.values.get(setting.part, {})
+                check(not duplicate, place, "is also in the `space` of these trials; state it in one place")
             tried = [*point.draft, *changes]
             if run.record["profile"] != "paper":
                 tried += change(patcher.run(tried, "paper"))
-            by_setting[key] = _selection(wanted, own, tried, draft, run, patcher)
+            by_setting[key] = _selection(section, list(applicable.values()), tried, draft, run, patcher)
         tuned[index] = Run({**run.record, "tuned": by_setting[key].id})
     return tuned, {selection.id: selection for selection in by_setting.values()}
 
 
-def _read_settings(wanted: Tune, grid: Points, patcher: Patcher) -> tuple[list[Setting], list[tuple[Where, Patch]]]:
+def _read_settings(section: Tune, grid: Points, patcher: Patcher) -> tuple[list[Setting], list[tuple[Where, Patch]]]:
     """Return the settings to tune, and the patches of trials, each with the labels of the runs that it is for."""
     check = patcher.document.check
     settings: list[Setting] = []
     patches: list[tuple[Where, Patch]] = []
-    stated: list[tuple[Where, dict[str, list[Any]], dict[str, Any], Address]]
-    stated = [({}, wanted.space, wanted.trial, ("tune",))]
-    for index, one in enumerate(wanted.also):
-        stated.append((one.when, one.space, one.trial, ("tune", "also", index)))
-    for when, space, trial, address in stated:
-        for name, values in space.items():
+    overrides: list[tuple[TuneOverride, Address]]
+    overrides = [(TuneOverride(when={}, space=section.space, trial=section.trial), ("tune",))]
+    overrides += [(override, ("tune", "also", index)) for index, override in enumerate(section.also)]
+    for override, address in overrides:
+        for name, values in override.space.items():
             part, _, option = name.partition(".")
-            here = (*address, "space", name)
+            place = (*address, "space", name)
             message = f"cannot be tuned; name a setting of {', '.join(_PARTS)}, but none of {', '.join(_FIXED)}"
             if part not in _PARTS:
                 group = patcher.catalog.group_of(name)
                 message += f"; did you mean '{group}.{name}'?" if group in _PARTS else did_you_mean(part, list(_PARTS))
-            check(option and part in _PARTS and name not in _FIXED, here, message)
-            check_option(part, option, here, patcher)
-            check(name not in grid.labels, here, "is an axis of the grid, which states its values")
+            check(option and part in _PARTS and name not in _FIXED, place, message)
+            check_option(part, option, place, patcher)
+            check(name not in grid.labels, place, "is an axis of the grid, which states its values")
             for index, value in enumerate(values):
-                check(value not in values[:index], (*here, index), f"{show(value)} occurs twice")
-            settings.append(Setting(name, part, option, values, here, when))
+                check(value not in values[:index], (*place, index), f"{show(value)} occurs twice")
+            settings.append(Setting(name, part, option, values, place, override.when))
         message = "trials have the `seeds` of `tune`; state them there"
-        check("seed" not in trial, (*address, "trial", "seed"), message)
-        patches.append((when, patcher.read(trial, (*address, "trial"))))
+        check("seed" not in override.trial, (*address, "trial", "seed"), message)
+        patches.append((override.when, patcher.read(override.trial, (*address, "trial"))))
     check(settings, ("tune",), "names nothing to tune; state a `space`, such as {training.lr: [0.01, 0.1]}")
     return settings, patches
 
 
 def _selection(
-    wanted: Tune, settings: list[Setting], trial: Draft, draft: Draft, run: Run, patcher: Patcher
+    section: Tune, settings: list[Setting], trial: Draft, draft: Draft, run: Run, patcher: Patcher
 ) -> Selection:
     """Return the selection of a run, given the draft of its trials and its own draft."""
     check = patcher.document.check
     profile = run.record["profile"]
     size = math.prod(len(setting.values) for setting in settings)
-    budget = min(size, wanted.trials or size)
+    budget = min(size, section.trials or size)
     message = f"{budget:,} trials for {run.id}; state `trials`, at most {_MAX_TRIALS:,}"
     check(budget <= _MAX_TRIALS, ("tune",), message)
     check(size <= sys.maxsize, ("tune",), f"{size:.0e} combinations for {run.id}; narrow the space")
-    seeds = [patcher.read_field("seed", seed, ("tune", "seeds", index)) for index, seed in enumerate(wanted.seeds)]
+    seeds = [patcher.read_field("seed", seed, ("tune", "seeds", index)) for index, seed in enumerate(section.seeds)]
     trials: list[Trial] = []
     numbers: Sequence[int] = range(size)
     if budget < size:  # the space is the seed, so equal spaces draw the same trials
@@ -182,14 +181,14 @@ def _selection(
         numbers = sorted(rng.sample(range(size), budget))
     for number in numbers:  # in the order of the grid
         values: list[Patch] = []
-        for one in reversed(settings):
-            number, index = divmod(number, len(one.values))
-            values.insert(0, patcher.read_field(one.part, {one.option: one.values[index]}, (*one.address, index)))
+        for setting in reversed(settings):
+            number, index = divmod(number, len(setting.values))
+            value = {setting.option: setting.values[index]}
+            values.insert(0, patcher.read_field(setting.part, value, (*setting.address, index)))
         patcher.run([*draft, *values], profile)  # checks the run itself with these values
         runs = tuple(patcher.run([*trial, *values, seed], profile) for seed in seeds)
         message = "needs validation samples; set the partition's validation_share"
-        check(validates(runs[0]), ("tune",), message)
-        parts = runs[0].record
-        chosen = {one.name: patcher.catalog.stated(one.part, parts[one.part], one.option) for one in settings}
-        trials.append(Trial(chosen, runs))
+        check(has_validation(runs[0]), ("tune",), message)
+        record, value_of = runs[0].record, patcher.catalog.option_value
+        trials.append(Trial({name: value_of(part, record[part], option) for name, part, option, *_ in settings}, runs))
     return Selection({setting.name: setting.values for setting in settings}, size, tuple(trials))

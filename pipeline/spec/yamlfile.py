@@ -12,7 +12,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -104,10 +104,10 @@ class Document:
         if not right:
             raise self.error(address, message)
 
-    def check_known(self, what: str, name: Any, known: Iterable[str], address: Address) -> None:
+    def check_known(self, kind: str, name: Any, names: Iterable[str], address: Address) -> None:
         """Raise an error with the nearest known name unless `name` is known."""
-        if name not in (names := list(known)):
-            raise self.error(address, f"unknown {what} {show(name)}{did_you_mean(name, names)}")
+        if name not in (candidates := list(names)):
+            raise self.error(address, f"unknown {kind} {show(name)}{did_you_mean(name, candidates)}")
 
 
 def dotted(address: Address) -> str:
@@ -140,6 +140,7 @@ def read_text(path: Path, label: str) -> str:
         raise UserError(f"{label}:{line}: byte 0x{raw[error.start]:02x} is not UTF-8; save the file as UTF-8") from None
 
 
+@cache
 def parse_yaml(text: str, label: str) -> Document:
     """Read YAML from the text of a file that messages call `label`. Raises :class:`UserError` for anything outside the
     subset."""
@@ -195,7 +196,7 @@ def _read_node(source: yaml.Node, label: str, depth: int, size: list[int]) -> No
         return Node(source.value if source.style else _scalar(source.value, mark), mark)
     entries: dict[str, Node] = {}
     for key, value in source.value:
-        text, here, fault = key.value, Mark(label, key.start_mark.line + 1), ""
+        text, key_mark, fault = key.value, Mark(label, key.start_mark.line + 1), ""
         if not isinstance(key, yaml.ScalarNode) or key.tag not in _TAGS or not text.isprintable():
             fault = "a key must be plain text"
         elif not text.strip() or (not key.style and text in _NULL):
@@ -205,8 +206,8 @@ def _read_node(source: yaml.Node, label: str, depth: int, size: list[int]) -> No
         elif text in entries:
             fault = f"the key {show(text)} is already stated in line {entries[text].mark.line}"
         if fault:
-            raise here.error((), fault)
-        entries[text] = Node(_read_node(value, label, depth + 1, size).value, here)
+            raise key_mark.error((), fault)
+        entries[text] = Node(_read_node(value, label, depth + 1, size).value, key_mark)
     return Node(entries, mark)
 
 
@@ -228,24 +229,24 @@ def _scalar(text: str, mark: Mark) -> Any:
     return number
 
 
-def inside(specs_dir: Path, document: Document, address: Address, name: str) -> Path:
+def locate(specs_dir: Path, document: Document, address: Address, name: str) -> Path:
     """Return the path of a file in the specs folder, whose `name` is relative to the spec file that names it."""
-    path = absolute((specs_dir.parent / document.mark(address).file).parent / name)
+    path = abspath((specs_dir.parent / document.mark(address).file).parent / name)
     try:
         stays = path.is_relative_to(specs_dir) and path.resolve().is_relative_to(specs_dir.resolve())
         exists = path.is_file()
     except (OSError, ValueError) as error:  # such as a name that is too long or has a null byte
         raise document.error(address, f"{show(name)} cannot be read: {getattr(error, 'strerror', error)}") from None
     document.check(stays and not name.startswith("/"), address, f"{show(name)} leads out of {specs_dir.name}/")
-    document.check(exists, address, f"{show(name)} does not exist ({shown(path, specs_dir)})")
+    document.check(exists, address, f"{show(name)} does not exist ({relpath(path, specs_dir)})")
     return path
 
 
-def absolute(path: Path) -> Path:
+def abspath(path: Path) -> Path:
     """Return an absolute path without `..`. Links are not followed, so the path is as the user wrote it."""
     return Path(os.path.normpath(path.absolute()))
 
 
-def shown(path: Path, specs_dir: Path) -> str:
-    """Return a path as messages name it: ``specs/fedtp/table2.yaml``."""
-    return (Path(specs_dir.name) / os.path.relpath(absolute(path), absolute(specs_dir))).as_posix()
+def relpath(path: Path, specs_dir: Path) -> str:
+    """Return a path relative to the project, as messages name it: ``specs/fedtp/table2.yaml``."""
+    return (Path(specs_dir.name) / os.path.relpath(path, specs_dir)).as_posix()

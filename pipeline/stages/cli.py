@@ -91,13 +91,13 @@ def stage(
             table = read_resolved(Path(at.table_path(id_)))
             parts = code.code_of_evaluation(table, read_runs(table, _ROOT).values())
             inputs = [at.run_path(one, "rounds.parquet") for one in table.runs]
-            with sealed(parts, seal, inputs, code.measured_content(table)):
+            with sealed(parts, seal, inputs, code.measured_digest(table)):
                 write_frame(table, _ROOT, Path(at.frame_path(id_)))
         case "report":
             from pipeline.report.write import build_report
 
             path = Path(at.table_path(id_))
-            table, shown = read_resolved(path), code.shown_content(path.read_text(encoding="utf-8"))
+            table, shown = read_resolved(path), code.table_digest(path.read_text(encoding="utf-8"))
             with sealed(code.code_of_report(table), seal, [at.frame_path(id_)], shown):
                 build_report(table, _ROOT, Path(at.report_path(id_)))
         case "index":

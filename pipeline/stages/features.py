@@ -61,7 +61,7 @@ def _divided(samples: Samples, asked: Run) -> tuple[Rows, Rows]:
     """Return the rows that the encoder is trained on, ascending, and the rows that are encoded."""
     rows, training = np.arange(len(samples)), np.flatnonzero(samples.train)
     if pretrain := asked.features.get("pretrain"):
-        left, _ = asked.left_by_encoder((len(training), 0))
+        left, _ = asked.client_sample_counts((len(training), 0))
         seen = np.sort(generator(pretrain["seed"], "features").permutation(training)[left:])
         return seen, np.setdiff1d(rows, seen)
     # An encoder from a file sees no row. These rows only standardise arrays; at least one row has to be for test.

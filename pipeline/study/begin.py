@@ -1,4 +1,4 @@
-"""Beginning a study: a folder with a spec and settings; parts of one's own, which run as they are; and their schema."""
+"""Templates of a study: a folder with a spec and settings; new parts, which run unchanged; the schema for editors."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 import shutil
 from contextlib import suppress
 from importlib.metadata import version
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from pflcore.errors import UserError
 from pflcore.files import write_text
@@ -17,9 +17,9 @@ from pipeline.compile.generated import write
 from pipeline.dvc.program import initialise
 from pipeline.spec.catalog import load_catalog
 from pipeline.spec.editor_schema import json_schema
-from pipeline.spec.selection import named
+from pipeline.spec.selection import select_specs
 from pipeline.spec.specs import find_specs, inherit
-from pipeline.spec.yamlfile import absolute, inside
+from pipeline.spec.yamlfile import abspath, locate
 from pipeline.workspace import Workspace
 
 SCHEMA = ".pfl/schema.json"
@@ -235,25 +235,24 @@ class CLASS(Partition):
 TEMPLATES = {"method": _METHOD, "backbone": _BACKBONE, "dataset": _DATASET, "partition": _PARTITION}
 
 
-def create(folder: Path, source: str | None = None) -> list[str]:
+def create_study(folder: Path, source: str | None = None) -> list[str]:
     """Make a study that is compiled and ready for `dvc repro`; return the names of its specs.
 
-    `source` is a spec of a paper, or a folder of them, to begin with. Whatever goes wrong, nothing is left.
+    `source` is a spec of a paper, or a folder of them, to begin with. After an error no files remain.
     """
     folder = folder.absolute()
     existed = folder.is_dir()
     if folder.exists() and (not existed or {path.name for path in folder.iterdir()} - {".git"}):
         raise UserError(f"{folder}: exists and is not an empty folder; name a new or an empty one")
-    names, specs = needed(source) if source else (["first"], {"first.yaml": FIRST})
-    words = {"DEFAULT": ", ".join(f'"{name}"' for name in names), "VERSION": version("pfl-pipeline")}
+    names, specs = paper_files(source) if source else (["first"], {"first.yaml": FIRST})
+    values = {"DEFAULT": ", ".join(f'"{name}"' for name in names), "VERSION": version("pfl-pipeline")}
     try:
         for name, text in specs.items():
-            # The comment is how language servers for YAML find the schema.
-            up = "../" * len(PurePosixPath("specs", name).parent.parts)
-            line = f"# yaml-language-server: $schema={up}{SCHEMA}\n" if name.endswith(".yaml") else ""
-            write_text(folder / "specs" / name, line + text)
+            if name.endswith(".yaml"):  # language servers for YAML find the schema by this comment
+                text = f"# yaml-language-server: $schema={'../' * name.count('/')}../{SCHEMA}\n{text}"
+            write_text(folder / "specs" / name, text)
         for name, text in _FILES.items():
-            write_text(folder / name, re.sub("|".join(words), lambda found: words[found[0]], text))
+            write_text(folder / name, re.sub("|".join(values), lambda match: values[match[0]], text))
         initialise(folder, inside=True)
         workspace = Workspace.find(folder)
         write(workspace, compile_workspace(workspace))
@@ -271,25 +270,25 @@ def paper_specs() -> Path:
     return installed if installed.is_dir() else source_folder() / "specs"
 
 
-def needed(word: str) -> tuple[list[str], dict[str, str]]:
+def paper_files(word: str) -> tuple[list[str], dict[str, str]]:
     """Return names of a spec of a paper or of a folder of them, and the text of all files that they need, by path."""
-    folder = absolute(paper_specs())
-    known, concrete, files = find_specs(folder), list[str](), set[Path]()
-    for name in named([word], list(known)):
-        document, chain = inherit(known[name], folder)
-        files |= {folder.parent / label for label in chain} | set(known[name].parent.glob("README.md"))
+    folder = abspath(paper_specs())
+    specs, names, paths = find_specs(folder), list[str](), set[Path]()
+    for name in select_specs([word], list(specs)):
+        document, chain = inherit(specs[name], folder)
+        paths |= {folder.parent / label for label in chain} | set(specs[name].parent.glob("README.md"))
         table = document.data.get("table")
         if isinstance(table, dict) and isinstance(values := table.get("published"), str):
-            files.add(inside(folder, document, ("table", "published"), values))
+            paths.add(locate(folder, document, ("table", "published"), values))
         if not document.data.get("abstract"):
-            concrete.append(name)
-    if not concrete:
+            names.append(name)
+    if not names:
         raise UserError(f"{word}: abstract; name a spec that extends it")
-    return concrete, {path.relative_to(folder).as_posix(): path.read_text(encoding="utf-8") for path in sorted(files)}
+    return names, {path.relative_to(folder).as_posix(): path.read_text(encoding="utf-8") for path in sorted(paths)}
 
 
-def begin(kind: str, name: str, home: Path) -> Path:
-    """Write the file of a part of the study's own, which runs as it is, and return its path."""
+def create_part(kind: str, name: str, home: Path) -> Path:
+    """Write the file of a new part of the study, which runs unchanged, and return its path."""
     if kind not in TEMPLATES:
         raise UserError(f"pfl new {kind}: the first word must be one of {', '.join(TEMPLATES)}")
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
@@ -304,7 +303,7 @@ def begin(kind: str, name: str, home: Path) -> Path:
 
 
 def write_schema(home: Path) -> Path:
-    """Bring the schema by which editors complete and check YAML up to date with all that specs of a study can name."""
+    """Update the schema by which editors complete and check the specs of a study; return its path."""
     path, text = home / SCHEMA, json.dumps(json_schema(load_catalog(home)), indent=1) + "\n"
     with suppress(OSError, UnicodeDecodeError):
         if path.read_text(encoding="utf-8") == text:

@@ -28,11 +28,13 @@ from pflcore.methods import METHODS
 from pflcore.options import describe_options
 from pflcore.registry import registry_of
 from pipeline.spec.run import options
-from pipeline.study.small_run import CONVNET, IMAGES, SEQUENTIAL, Entry, SmallRun, perform, same_everywhere
+from pipeline.study.small_run import CONVNET, IMAGES, SEQUENTIAL, Entry, SmallRun, fixed_environment, perform
 
-TOLERANCE = 1e-3  # of stacked clients, whose sums are taken in another order; relative to the size of what is compared
-_WORSE = 1.05  # times the loss after round 1 may be that after round 8, as some entries hardly learn in eight rounds
-_FLOOR = 1e-6  # numbers that are all smaller are compared as if they were as large as this
+TOLERANCE = 1e-3  # of stacked clients, which sum in another order; relative to the norm
+_WORSE = (
+    1.05  # largest ratio of the loss after round 8 to that after round 1: some entries hardly learn in eight rounds
+)
+_FLOOR = 1e-6  # smallest norm that deviations are divided by
 _LARGER: Entry = {"name": "cifar10", "stand_in": 120}
 _SENSORS: Entry = {"name": "har", "stand_in": 120}
 _TEXTS: Entry = {"name": "shakespeare", "stand_in": 120}
@@ -43,39 +45,39 @@ _BACKBONES: tuple[Entry, ...] = (
     {"name": "tiny_vit", "depth": 2, "dim": 8, "heads": 2, "head_dim": 4, "mlp_dim": 12, "patch": 4, "dropout": 0.0},
     {"name": "language_transformer", "depth": 1, "dim": 8, "heads": 2, "head_dim": 4, "mlp_dim": 12},
 )
-"""On which a method is tried: the first one that has its groups."""
+"""Backbones for the test of a method, which takes the first one with its groups."""
 
 
 class Failed(Exception):
-    """A test fails; the message says what was found."""
+    """The error of a failed test."""
 
 
-def check_training(kind: str, name: str, given: Entry, other: Entry | None = None) -> Iterator[tuple[str, bool, str]]:
-    """Test a method on a backbone, or a backbone under FedAvg; yield test, whether it passes, and what it saw.
+def check_training(kind: str, name: str, chosen: Entry, other: Entry | None = None) -> Iterator[tuple[str, bool, str]]:
+    """Test a method on a backbone, or a backbone under FedAvg; yield test, whether it passes, and a message.
 
-    Raises :class:`UserError` if there is no such entry or option. `other` is the other one of the two; None takes one
-    that fits.
+    Raises :class:`UserError` if there is no such entry or one of the `chosen` options is wrong. `other` is the backbone
+    of a method, the method of a backbone; by default one that fits.
     """
-    entry = {"name": name, **registry_of(kind).get(name).smoke, **given}
+    entry = {"name": name, **registry_of(kind).get(name).smoke, **chosen}
     registry_of(kind).create(name, **options(entry))
-    with TemporaryDirectory() as folder, same_everywhere():
+    with TemporaryDirectory() as folder, fixed_environment():
         trial = Trial(kind, entry, other, Path(folder))
-        for test, carry_out in TESTS.items():
+        for test, function in TESTS.items():
             passed = False
             try:
-                said, passed = carry_out(trial), True
+                message, passed = function(trial), True
             except (Failed, UserError) as error:
-                said = str(error)
+                message = str(error)
             except Exception as error:
-                said = in_a_line(error)
-            yield test, passed, said
+                message = in_a_line(error)
+            yield test, passed, message
             if test == "fits" and not passed:  # there is nothing to try after it
                 return
 
 
 @dataclass
 class Trial:
-    """A method or a backbone under test, and the other of the two, if somebody chose it."""
+    """A method or a backbone under test; `other` is the backbone or method to test it with, if one was chosen."""
 
     kind: str
     entry: Entry
@@ -85,48 +87,49 @@ class Trial:
 
     @cached_property
     def probe(self) -> SmallRun:
-        """The run that is tried: five uneven clients, of whom three take part in each of three rounds."""
+        """The run under test: five clients of unequal size, of whom three take part in each of three rounds."""
         method = self.entry if self.kind == "method" else self.other or {"name": "fedavg"}
-        if chosen := self.entry if self.kind == "backbone" else self.other:
-            return _probe(method, chosen)
-        reason = None
+        backbone = self.entry if self.kind == "backbone" else self.other
+        if backbone:
+            return _probe(method, backbone)
         for backbone in _BACKBONES:
             try:
-                _parts(probe := _probe(method, backbone))
+                probe = _probe(method, backbone)
+                _initial_state(probe)
                 return probe
             except UserError as error:
                 reason = error
-        names = ", ".join(one["name"] for one in _BACKBONES)
+        names = ", ".join(entry["name"] for entry in _BACKBONES)
         raise UserError(f"none of {names} fits ({reason}); name another: --with BACKBONE")
 
-    def perform(self, way: str, probe: SmallRun) -> Path:
-        """Return the folder of a run, which is carried out once."""
-        key = probe.name, way
+    def perform(self, mode: str, probe: SmallRun) -> Path:
+        """Return the folder of a run, which runs once."""
+        key = probe.name, mode
         if key not in self.done:
             try:
-                self.done[key] = perform(probe, way, self.folder)
+                self.done[key] = perform(probe, mode, self.folder)
             except Exception as error:
                 self.done[key] = type(error).__name__
                 raise
-        done = self.done[key]
-        if isinstance(done, str):
-            raise Failed(f"not tried, as a run that it needs fails: {done}")
-        return done
+        outcome = self.done[key]
+        if isinstance(outcome, str):
+            raise Failed(f"not tried, as a run that it needs fails: {outcome}")
+        return outcome
 
     def described(self) -> str:
-        """Check that the class says what it is, and what each option does."""
+        """Check that the class has a docstring and each option a help text."""
         cls = registry_of(self.kind).get(self.entry["name"])
         if not cls.__doc__ or cls.__doc__.startswith(f"{cls.__name__}("):  # which a dataclass has by itself
             raise Failed(f"{cls.__name__} has no docstring: its first line is what `pfl list` shows")
         infos = describe_options(cls)
-        if mute := [info.name for info in infos if len(info.help) < 10]:
-            raise Failed(f"option {mute[0]!r} has no help that says what it is")
-        own = len(inspect.get_annotations(cls).keys() & {info.name for info in infos})
-        return f"{cls.__doc__.splitlines()[0]} {own} option{'' if own == 1 else 's'} of its own"
+        if undocumented := [info.name for info in infos if len(info.help) < 10]:
+            raise Failed(f"option {undocumented[0]!r} has no help that says what it is")
+        declared = len(inspect.get_annotations(cls).keys() & {info.name for info in infos})
+        return f"{cls.__doc__.splitlines()[0]} {declared} option{'' if declared == 1 else 's'} of its own"
 
     def fits(self) -> str:
         """Check that the backbone has the groups that the method names, and takes the dataset."""
-        run, (_, _, roles) = self.probe.run, _parts(self.probe)
+        run, (_, _, roles) = self.probe.run, _initial_state(self.probe)
         counts = {role: len(getattr(roles, role)) for role in ("shared", "personal", "generated")}
         words = ", ".join(f"{count} {role}" for role, count in counts.items() if count)
         return f"{run.method} on {run.backbone}, entries of the state: {words}"
@@ -140,47 +143,46 @@ class Trial:
         if meta["diverged"]:
             raise Failed(f"diverged in round {meta['diverged']['round']}, at a learning rate of 0.1")
         rounds, losses = (table[name].to_numpy() for name in ("round", "loss"))
-        first, last = (float(losses[rounds == one].mean()) for one in (1, 8))
+        first, last = float(losses[rounds == 1].mean()), float(losses[rounds == 8].mean())
         if not np.isfinite(losses).all() or last > _WORSE * first:
             raise Failed(f"the loss on test samples goes from {first:.3f} after round 1 to {last:.3f} after round 8")
         return f"loss on test samples {first:.3f} after round 1, {last:.3f} after round 8"
 
-    def same_bytes(self, name: str, way: str, said: str) -> str:
+    def same_bytes(self, name: str, mode: str, message: str) -> str:
         """Check that a run leaves the files of the first run, although global generators have other states by then."""
         first = self.perform(SEQUENTIAL, self.probe)
-        for draw in (random.random, np.random.rand, lambda: torch.rand(())):
-            draw()
-        again = self.perform(way, replace(self.probe, name=name))
+        _ = random.random(), np.random.rand(), torch.rand(())
+        other = self.perform(mode, replace(self.probe, name=name))
         for file in ("rounds.parquet", "weights.safetensors"):
-            if (first / file).read_bytes() != (again / file).read_bytes():
-                what, size = _deviation(first, again)
-                raise Failed(f"{file} is another: {what} deviates by {size:.1g}")
-        return f"{said} the same bytes"
+            if (first / file).read_bytes() != (other / file).read_bytes():
+                part, size = _deviation(first, other)
+                raise Failed(f"{file} is another: {part} deviates by {size:.1g}")
+        return f"{message} the same bytes"
 
-    def stacked(self, probe: SmallRun | None = None, of: str = "") -> str:
+    def stacked(self, probe: SmallRun | None = None, prefix: str = "") -> str:
         """Check that clients trained stacked, as on a GPU, end with the state of clients trained one by one, but for
         rounding."""
         probe = probe or self.probe
-        what, size = _deviation(self.perform(SEQUENTIAL, probe), self.perform("stacked", probe), of)
+        part, size = _deviation(self.perform(SEQUENTIAL, probe), self.perform("stacked", probe), prefix)
         if size > TOLERANCE:
-            raise Failed(f"{what} deviates by {size:.1g}, more than {TOLERANCE:g}: steps depend on values?")
+            raise Failed(f"{part} deviates by {size:.1g}, more than {TOLERANCE:g}: steps depend on values?")
         return f"as on a GPU, within {size:.0e} of one by one"
 
     def state(self, probe: SmallRun | None = None) -> str:
         """Check that the final state has the names, shapes and types of the initial one, and its owners."""
         probe = probe or self.probe
         weights = load_file(self.perform(SEQUENTIAL, probe) / "weights.safetensors")
-        initial, _, roles = _parts(probe)
+        initial, _, roles = _initial_state(probe)
         for client in {entry.split(".")[1] for entry in weights if entry.startswith("client.")}:
-            if gone := [entry for entry in sorted(roles.personal) if f"client.{client}.{entry}" not in weights]:
-                raise Failed(f"client {client} has lost {', '.join(gone[:3])}")
+            if missing := [entry for entry in sorted(roles.personal) if f"client.{client}.{entry}" not in weights]:
+                raise Failed(f"client {client} has lost {', '.join(missing[:3])}")
         for entry, tensor in weights.items():
-            own = entry.startswith("client.")
-            plain = entry.split(".", 2)[2] if own else entry
-            if plain in initial and (found := _form(tensor)) != (wanted := _form(initial[plain])):
-                raise Failed(f"{entry} has become {found}, and was {wanted}")
-            if own and plain in initial and plain not in roles.personal:
-                raise Failed(f"{entry} is kept by a client, and {plain} is not personal")
+            is_client = entry.startswith("client.")
+            name = entry.split(".", 2)[2] if is_client else entry
+            if name in initial and _type_and_shape(tensor) != _type_and_shape(initial[name]):
+                raise Failed(f"{entry} has become {_type_and_shape(tensor)}, and was {_type_and_shape(initial[name])}")
+            if is_client and name in initial and name not in roles.personal:
+                raise Failed(f"{entry} is kept by a client, and {name} is not personal")
             if not torch.isfinite(tensor).all():
                 raise Failed(f"{entry} is not finite")
         return f"{len(weights)} entries have the names, shapes and types that they began with"
@@ -193,7 +195,7 @@ class Trial:
         if self.kind == "method":
             probe = replace(probe, backbone=_NORMS, dataset=IMAGES)
         try:
-            initial, groups, _ = _parts(probe)
+            initial, groups, _ = _initial_state(probe)
         except UserError as error:
             return f"not tried: {error}"
         if not (count := len(initial.keys() - groups.parameters - groups.fixed)):
@@ -204,9 +206,9 @@ class Trial:
 
     def one_sample(self) -> str:
         """Check clients with a single sample, one of which takes part in a round."""
-        training, few = {"rounds": 2, "sample_rate": 0.2, "lr": 0.01}, {"name": "iid", "train_limit": 1}
+        training, partition = {"rounds": 2, "sample_rate": 0.2, "lr": 0.01}, {"name": "iid", "train_limit": 1}
         try:
-            self.perform(SEQUENTIAL, replace(self.probe, name="one sample", partition=few, training=training))
+            self.perform(SEQUENTIAL, replace(self.probe, name="one sample", partition=partition, training=training))
         except UserError as error:
             return f"refused in a line: {error}"
         return "clients with one sample, one client in a round"
@@ -224,7 +226,7 @@ TESTS: dict[str, Callable[[Trial], str]] = {
     "buffers": Trial.buffers,
     "one sample": Trial.one_sample,
 }
-"""By name, in the order in which a mistake is best found."""
+"""Tests by name; the first ones find a mistake most directly."""
 
 
 def _probe(method: Entry, backbone: Entry) -> SmallRun:
@@ -245,8 +247,8 @@ def _probe(method: Entry, backbone: Entry) -> SmallRun:
     return SmallRun("plain", method, backbone, dataset, training=_CAREFUL)
 
 
-def _parts(probe: SmallRun) -> tuple[dict[str, Tensor], Groups, Roles]:
-    """Return the model's state as it begins, without content, its groups, and who owns what; refuse what cannot be."""
+def _initial_state(probe: SmallRun) -> tuple[dict[str, Tensor], Groups, Roles]:
+    """Return initial state (without values), groups and roles. Raises :class:`UserError` if the parts do not fit."""
     run, dataset = probe.run, DATASETS.create(probe.dataset["name"])
     method = METHODS.create(run.method, **run.options("method"))
     with torch.device("meta"):
@@ -256,23 +258,25 @@ def _parts(probe: SmallRun) -> tuple[dict[str, Tensor], Groups, Roles]:
     return dict(model.state_dict()), groups, roles_of(method, groups)
 
 
-def _deviation(first: Path, other: Path, of: str = "") -> tuple[str, float]:
-    """Return by how much two runs deviate, relative to the first, and in what: losses, or the state of somebody."""
+def _deviation(first: Path, other: Path, prefix: str = "") -> tuple[str, float]:
+    """Return in what two runs deviate most (losses, or the state of a client or the server), and the relative error."""
     sides: list[dict[str, list[Tensor]]] = []
     for folder in (first, other):
         table, _ = read_table(folder / "rounds.parquet", "rounds/2")
-        sides.append(parts := {"loss": [torch.from_numpy(table["loss"].to_numpy().copy())]})
+        parts = {"loss": [torch.from_numpy(table["loss"].to_numpy().copy())]}
         for name, tensor in sorted(load_file(folder / "weights.safetensors").items()):
             owner = ".".join(name.split(".")[: 2 if name.startswith("client.") else 1])
             parts.setdefault(f"state of {owner}", []).append(tensor.double().flatten())
+        sides.append(parts)
     gaps = {}
-    for name in filter(lambda name: name.startswith(of), {**sides[0], **sides[1]}):
-        one, two = (torch.cat(side.get(name, [torch.empty(0)])) for side in sides)
-        same = one.shape == two.shape
-        gaps[name] = float((one - two).norm() / one.norm().clamp(min=_FLOOR)) if same else math.inf
+    for name in filter(lambda name: name.startswith(prefix), {**sides[0], **sides[1]}):
+        left, right = (torch.cat(side.get(name, [torch.empty(0)])) for side in sides)
+        gaps[name] = math.inf
+        if left.shape == right.shape:
+            gaps[name] = float((left - right).norm() / left.norm().clamp(min=_FLOOR))
     worst = max(gaps, key=lambda name: gaps[name])
     return worst, gaps[worst]
 
 
-def _form(tensor: Tensor) -> str:
+def _type_and_shape(tensor: Tensor) -> str:
     return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"

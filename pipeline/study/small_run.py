@@ -27,7 +27,7 @@ CONVNET: Entry = {"name": "convnet", "channels": [4, 6], "hidden": [12], "kernel
 IMAGES: Entry = {"name": "digits", "stand_in": 120}
 UNEVEN: Entry = {"name": "quantity", "alpha": 1.5, "min_samples": 3}
 _TRAINING: Entry = {"rounds": 3, "sample_rate": 0.75, "local_epochs": 2, "batch_size": 5, "lr": 0.1}
-# What decides how training is carried out, as no setting of the machine may.
+# Settings that determine how training is computed, in place of those of the machine.
 _ENVIRONMENT = {"PFL_WORKERS": "2", "PFL_STACK": "3", "PFL_THREADS": "1"}
 
 
@@ -35,8 +35,8 @@ _ENVIRONMENT = {"PFL_WORKERS": "2", "PFL_STACK": "3", "PFL_THREADS": "1"}
 class SmallRun:
     """A run of milliseconds: uneven clients, batches that do not divide them, and not all clients in a round.
 
-    Without a method nothing is trained, without a partition only data are made. Images are scaled to `size`, which
-    stand-ins are not by themselves. `training` and `evaluation` are what differs from all small runs.
+    Without a method nothing is trained, without a partition only data are made. Images are scaled to `size`.
+    `training` and `evaluation` have the settings that differ from those of all small runs.
     """
 
     name: str
@@ -68,45 +68,45 @@ class SmallRun:
 
 
 @contextmanager
-def same_everywhere(threads: int = 1) -> Iterator[None]:
-    """Put settings of this machine aside; two workers, stacks of three."""
+def fixed_environment(threads: int = 1) -> Iterator[None]:
+    """Replace the settings of this machine by two workers and stacks of three."""
     before = torch.get_num_threads()
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("PFL_")}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PFL_")}
     try:
-        with patch.dict(os.environ, {**kept, **_ENVIRONMENT, "PFL_THREADS": str(threads)}, clear=True):
+        with patch.dict(os.environ, {**environment, **_ENVIRONMENT, "PFL_THREADS": str(threads)}, clear=True):
             yield
     finally:
         torch.set_num_threads(before)
 
 
-def perform(small: SmallRun, way: str, folder: Path) -> Path:
-    """Carry out a small run, in one of four ways, and return its folder. Datasets in `folder` are used again."""
-    run, place = small.run, folder / small.name.replace("/", " ") / way
-    dataset, owners, said = folder / f"{run.data_id}-{small.size}", place / "partition", list[str]()
-    place.mkdir(parents=True)
-    plain = folder / f"{run.unencoded.data_id}-{small.size}"
-    if not plain.exists():
-        data.run(run.unencoded.record["dataset"], plain, folder / "raw")
+def perform(small: SmallRun, mode: str, folder: Path) -> Path:
+    """Execute a small run in one of the four modes above, and return its folder. Datasets in `folder` are reused."""
+    run, out = small.run, folder / small.name.replace("/", " ") / mode
+    dataset, assignment, messages = folder / f"{run.data_id}-{small.size}", out / "partition", list[str]()
+    out.mkdir(parents=True)
+    unencoded = folder / f"{run.unencoded.data_id}-{small.size}"
+    if not unencoded.exists():
+        data.run(run.unencoded.record["dataset"], unencoded, folder / "raw")
         if small.size:
-            write_samples(plain, replace(read_samples(plain), size=small.size))
+            write_samples(unencoded, replace(read_samples(unencoded), size=small.size))
     if not dataset.exists():
-        features.run(run, plain, out=dataset, device="cpu")
+        features.run(run, unencoded, out=dataset, device="cpu")
     if small.partition:
-        partition.run(run, dataset, owners)
+        partition.run(run, dataset, assignment)
 
     def interrupt(progress: Progress) -> None:
-        if progress.round == progress.rounds:  # which is then repeated from the checkpoint before it
+        if progress.round == progress.rounds:  # the next call repeats it from the checkpoint before it
             raise KeyboardInterrupt
 
-    inputs: Entry = {"dataset": dataset, "partition": owners, "code": "", "out": place, "private": place}
-    inputs |= {"device": "cpu", "executor": SEQUENTIAL if way == RESUMED else way, "say": said.append}
-    if small.method and way != RESUMED:
+    inputs: Entry = {"dataset": dataset, "partition": assignment, "code": "", "out": out, "private": out}
+    inputs |= {"device": "cpu", "executor": SEQUENTIAL if mode == RESUMED else mode, "say": messages.append}
+    if small.method and mode != RESUMED:
         train.run(run, **inputs, checkpoint_every=1e9)
     elif small.method:
         with patch.dict(os.environ, PFL_MEMORY="0"):  # nothing fits: data and personal models are mapped files
             with suppress(KeyboardInterrupt):
                 train.run(run, **inputs, checkpoint_every=-1.0, on_round=interrupt)
             train.run(run, **inputs, checkpoint_every=-1.0)
-        if not any("continued from the checkpoint" in line for line in said):
-            raise RuntimeError(f"it did not continue from its checkpoint: {said}")
-    return place
+        if not any("continued from the checkpoint" in line for line in messages):
+            raise RuntimeError(f"it did not continue from its checkpoint: {messages}")
+    return out

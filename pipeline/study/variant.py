@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -11,9 +10,10 @@ from pflcore.errors import UserError
 from pflcore.files import write_text
 from pflcore.registry import did_you_mean
 from pipeline.compile.compiler import compile_workspace
+from pipeline.compile.fingerprint import text_hash
 from pipeline.compile.generated import to_yaml
 from pipeline.spec.catalog import Catalog, load_catalog
-from pipeline.spec.grid import labelled
+from pipeline.spec.grid import labelled_values
 from pipeline.spec.run import COMPONENTS
 from pipeline.spec.selection import VARIANTS
 from pipeline.spec.specs import Spec, find_specs, load_spec
@@ -26,7 +26,7 @@ MAX_NAME = 100
 def write_variant(workspace: Workspace, base: str, words: Sequence[str]) -> str:
     """Write the spec that extends `base` with settings such as ``training.rounds=20``; return its name.
 
-    What is wrong with a setting is a :class:`UserError`, after which nothing is written.
+    Raises :class:`UserError` for an invalid setting; nothing is written then.
     """
     catalog = load_catalog(workspace.home)
     spec = load_spec(find_specs(workspace.specs, {})[base], workspace.specs, catalog)
@@ -35,42 +35,42 @@ def write_variant(workspace: Workspace, base: str, words: Sequence[str]) -> str:
     body = {"extends": f"../{base}.yaml", "title": title, "grid": {"overrides+": overrides}}
     name = f"{VARIANTS}/{_name(base, words)}"
     path, label = workspace.specs / f"{name}.yaml", f"specs/{name}.yaml"
-    before = path.read_text(encoding="utf-8") if path.is_file() else None
-    if before is not None and not _is_written(before):
+    old_text = path.read_text(encoding="utf-8") if path.is_file() else None
+    if old_text is not None and not _digest_matches(old_text):
         raise UserError(f"{label}: has been edited; type `pfl run {name}`, or remove the file")
-    write_text(path, _written(base, to_yaml(body)))
+    write_text(path, _with_digest(base, to_yaml(body)))
     try:
         paper = Workspace.find(workspace.home)  # another profile may shrink what is set
-        both = compile_workspace(paper, [base, name], [base, name])
-        if both.table(base).runs == both.table(name).runs:
+        compilation = compile_workspace(paper, [base, name], [base, name])
+        if compilation.table(base).runs == compilation.table(name).runs:
             raise UserError(f"--set {' '.join(words)}: changes no run of {base}")
     except BaseException as error:
-        if before is None:
+        if old_text is None:
             path.unlink()
         else:
-            write_text(path, before)
+            write_text(path, old_text)
         if not isinstance(error, UserError):
             raise
-        stated = rf"^{re.escape(label)}:\d+: grid\.overrides\[\d+\]\.set\."
-        raise UserError(re.sub(stated, "--set ", str(error))) from None
+        address = rf"^{re.escape(label)}:\d+: grid\.overrides\[\d+\]\.set\."
+        raise UserError(re.sub(address, "--set ", str(error))) from None
     return name
 
 
-def _written(base: str, body: str) -> str:
-    """Return a spec file whose first line has a hash of the rest, which says whether somebody has edited it."""
-    digest = hashlib.sha256(body.encode()).hexdigest()[:8]
-    return f"# {digest}: written by `pfl run {base} --set …`; it can be edited.\n{body}"
+def _with_digest(base: str, body: str) -> str:
+    """Return a spec file whose first line has a hash of the rest, which shows whether it was edited later."""
+    return f"# {text_hash(body)[:8]}: written by `pfl run {base} --set …`; it can be edited.\n{body}"
 
 
-def _is_written(text: str) -> bool:
+def _digest_matches(text: str) -> bool:
     head, _, body = text.partition("\n")
-    return head.startswith(f"# {hashlib.sha256(body.encode()).hexdigest()[:8]}: ")
+    return head.startswith(f"# {text_hash(body)[:8]}: ")
 
 
 def _override(spec: Spec, catalog: Catalog, word: str) -> dict[str, Any]:
     """Return a setting as an override of all runs, or of those that have such an option."""
     key, value = parse_setting(word, "SETTING=VALUE, such as training.rounds=20")
-    if (tune := spec.body.tune) and any(key in space for space in (tune.space, *(one.space for one in tune.also))):
+    tune = spec.body.tune
+    if tune and any(key in space for space in (tune.space, *(override.space for override in tune.also))):
         raise UserError(f"--set {key}: {spec.id} tunes it, so the tuned value would replace this one")
     part, dot, option = key.partition(".")
     if not dot:
@@ -79,27 +79,27 @@ def _override(spec: Spec, catalog: Catalog, word: str) -> dict[str, Any]:
 
 
 def _when(spec: Spec, catalog: Catalog, part: str, option: str) -> dict[str, list[str]]:
-    """Return which labels have an option, where entries of a part are an axis and some are without it."""
+    """Return the labels whose entries have an option, if the part is an axis and other entries lack it; else {}."""
     grid, options = spec.body.grid, dict[str, list[str]]()
     if part not in COMPONENTS or part not in grid.axes:
         return {}
-    for label, value, _ in labelled(grid.axes[part], ("grid", "axes", part), spec.document):
+    for label, value, _ in labelled_values(grid.axes[part], ("grid", "axes", part), spec.document):
         updates = isinstance(value, dict) and "name" not in value
         entry = grid.base.get(part) if updates else value
         name = entry["name"] if isinstance(entry, dict) else entry
         if label in grid.only.get(part, [label]) and name in catalog.names(part):
-            options[label] = [one.name for one in catalog.options(part, name)]
-    having = [label for label, known in options.items() if option in known]
-    if not having:
-        known = sorted({name for own in options.values() for name in own})
-        raise UserError(f"--set {part}.{option}: no {part} of {spec.id} has this option{did_you_mean(option, known)}")
-    return {part: having} if len(having) < len(options) else {}
+            options[label] = [info.name for info in catalog.options(part, name)]
+    with_option = [label for label, names in options.items() if option in names]
+    if not with_option:
+        hint = did_you_mean(option, sorted(set().union(*options.values())))
+        raise UserError(f"--set {part}.{option}: no {part} of {spec.id} has this option{hint}")
+    return {part: with_option} if len(with_option) < len(options) else {}
 
 
 def _name(base: str, words: Sequence[str]) -> str:
-    """Return a name for a file that says what it is, and is no other variant's."""
-    whole = "-".join([base, *words])
-    name = re.sub(r"[^a-z0-9_.]+", "-", whole.lower()).strip("-.")
-    if len(name) > MAX_NAME or name != re.sub("[/= ]", "-", whole):
-        name = f"{name[:MAX_NAME]}-{hashlib.sha256(whole.encode()).hexdigest()[:8]}"
+    """Return a readable and unique name for the file of a variant."""
+    text = "-".join([base, *words])
+    name = re.sub(r"[^a-z0-9_.]+", "-", text.lower()).strip("-.")
+    if len(name) > MAX_NAME or name != re.sub("[/= ]", "-", text):
+        name = f"{name[:MAX_NAME]}-{text_hash(text)[:8]}"
     return name

@@ -36,7 +36,7 @@ from pipeline.compile.compiler import compile_workspace
 from pipeline.ledger import Ledger
 from pipeline.results.keep import curve_of
 from pipeline.spec.specs import find_specs
-from pipeline.study.small_run import SEQUENTIAL, perform, same_everywhere
+from pipeline.study.small_run import SEQUENTIAL, fixed_environment, perform
 from pipeline.workspace import Workspace
 
 HERE = Path(__file__).parent
@@ -221,7 +221,7 @@ def versions(case):
 
 def numbers_of(case, *ways):
     """Carry out a case and return its numbers; raise ``ValueError`` when one of the other `ways` does not agree."""
-    with TemporaryDirectory() as folder, same_everywhere():
+    with TemporaryDirectory() as folder, fixed_environment():
         numbers = numbers_of_run(case, SEQUENTIAL, Path(folder))
         for way in ways:
             if apart := differences(numbers, numbers_of_run(case, way, Path(folder)), case.tolerance):

@@ -12,7 +12,7 @@ from pflcore.registry import registry_of
 from pins.cases import CASES
 from pins.pins import changes, compare, differences, numbers_of, numbers_of_run, read_pins
 from pipeline.stages import train
-from pipeline.study.small_run import STACKED, same_everywhere
+from pipeline.study.small_run import STACKED, fixed_environment
 
 _recorded = cache(read_pins)
 
@@ -49,7 +49,7 @@ def test_numbers_on_a_pretended_gpu(case, tmp_path, monkeypatch):
 
     monkeypatch.setattr(DropoutBits, "draw", drawn)
     monkeypatch.setattr(train, "run", lambda *args, **named: run(*args, **{**named, "device": "cuda"}))
-    with same_everywhere(), pretend_cuda() as events:
+    with fixed_environment(), pretend_cuda() as events:
         found = numbers_of_run(case, STACKED, tmp_path)
     assert events["kernels"] > 0
     recorded = {name: own for name, own in _recorded("numbers")[case.name].items() if name != "versions"}

@@ -94,7 +94,9 @@ def test_adding_and_dropping(project: Project, pfl: Pfl) -> None:
     assert refused(pfl(project.root, "drop", "paper/two")).startswith("paper/two: it has not been added here")
     project.write("specs/paper/one.yaml", "gird: {}\n")
     assert refused(pfl(project.root, "add", "paper/two")).startswith("specs/paper/one.yaml:1: gird")
-    compilation = compile_workspace(project.workspace(), wanted=["tiny"])  # others may be broken, and stay as they were
+    compilation = compile_workspace(
+        project.workspace(), required=["tiny"]
+    )  # others may be broken, and stay as they were
     assert (list(compilation.skipped), list(compilation.tables)) == (["paper/one"], ["tiny"])
     assert write(project.workspace(), compilation) and "stages/tables/paper/one.json" in project.generated()
     assert pfl(project.root, "drop", "--all")[1].startswith("1 spec, 2 runs: ") and project.generated() == before

@@ -10,7 +10,7 @@ from pflcore.protocols import curve, final_clients
 from pipeline.measurements import from_table, to_table
 from pipeline.report.legend import legend
 from pipeline.spec.run import Run
-from pipeline.study.small_run import SEQUENTIAL, UNEVEN, SmallRun, perform, same_everywhere
+from pipeline.study.small_run import SEQUENTIAL, UNEVEN, SmallRun, fixed_environment, perform
 from pipeline.workspace import run_path
 
 
@@ -34,7 +34,7 @@ def test_attackers_are_measured_apart_and_kept_so(tmp_path):
     attack = {"name": "attack", "share": 0.4}
     partition = {**UNEVEN, "validation_share": 0.3, "novel_share": 0.2}
     small = SmallRun("attacked", {"name": "fedper"}, partition=partition, clients=6, condition=attack)
-    with same_everywhere():
+    with fixed_environment():
         table, meta = read_table(perform(small, SEQUENTIAL, tmp_path) / "rounds.parquet", "rounds/2")
     rows = table.to_pandas()
     of = {name: sorted(set(own["client"])) for name, own in rows.groupby("population", observed=True)}

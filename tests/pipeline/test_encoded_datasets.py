@@ -13,8 +13,8 @@ from pflcore.data.sample_files import read_samples
 from pflcore.engine.encoder import Encoder
 from pflcore.errors import UserError
 from pipeline.browse.partition_view import Drawing
+from pipeline.plan.compatibility import compatibility_errors
 from pipeline.plan.estimate import visits
-from pipeline.plan.fit import misfits
 from pipeline.running.clean import unused
 from pipeline.spec.run import Run, read_record
 from pipeline.stages import data, features
@@ -166,7 +166,9 @@ def test_what_does_not_go_together_is_a_line_and_plans_know_what_is_left(tmp_pat
     }
     project = make_project(tmp_path, {f"specs/{name}.yaml": text for name, text in texts.items()}, [*texts])
     compilation = project.compiled()
-    lines = dict(line.split(":", 1) for line in misfits(project.workspace(), compilation, compilation.runs))
+    lines = dict(
+        line.split(":", 1) for line in compatibility_errors(project.workspace(), compilation, compilation.runs)
+    )
     assert {*lines} == {f"specs/{name}.yaml" for name in ("large", "text", "augmented", "few", "noisy")}
     assert "(there are 1 and 359 in all)" in lines["specs/few.yaml"]
     assert lines["specs/large.yaml"].startswith("4: FedAvg and 1 more: features: backbone convnet: kernel 5")

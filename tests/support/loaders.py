@@ -127,6 +127,10 @@ def _contents(path):
     return read_contents(path.parent.parent, path.parent.name, [spec.stem for spec in ROOT.glob("specs/fedtp/*.yaml")])
 
 
+def _published(path):
+    return read_published(path, "table.csv", ["method", "share"], units=False, score=lambda labels: None)
+
+
 def _samples(path):
     write_samples(path, stand_in(DATASETS.create("digits"), 20, 10))
 
@@ -204,7 +208,5 @@ LOADERS = {
     "a resolved table": Loader("table.json", _copied("stages/tables/*.json"), read_resolved),
     "records of runs": Loader("records.json", _copied("stages/records.json"), _record),
     "the state of a run": Loader("run.json", _board, Board.load),
-    "published values": Loader(
-        "here/a.csv", {"a.csv": PUBLISHED}, lambda path: read_published(path, "table.csv", ["method", "share"])
-    ),
+    "published values": Loader("here/a.csv", {"a.csv": PUBLISHED}, _published),
 }

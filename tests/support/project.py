@@ -110,7 +110,7 @@ class Project:
 
     def compiled(self, profile=PAPER):
         """What the specs compile to; nothing is written. The code is parsed once for all tests."""
-        with patch.object(compiler, "Code", lambda source, known: _parsed(source)):
+        with patch.object(compiler, "Code", lambda source, cache: _parsed(source)):
             return compile_workspace(self.workspace(profile))
 
     def compile(self):
@@ -240,7 +240,7 @@ def _prepared():
         entries = [name for name in code.modules if name.startswith("pflcore.") and name.count(".") == 2]
         for module in ("pipeline.running.warm", "pipeline.stages.features", *entries):
             code.fingerprint(module)
-        code.remember()
+        code.save_cache()
         return {name: content for name, content in tree(folder).items() if not name.startswith(".dvc/tmp/")}
 
 

@@ -149,7 +149,7 @@ def _chart(
         text += " To the right labels are evenly spaced."
     if published:
         text += " Hollow, beside it: the published value."
-    is_quantity = bool(data.quantity and data.quantity.known)
+    is_quantity = bool(data.quantity and data.quantity.definition)
     alt = f"{data.measure[:1].upper()}{data.measure[1:]}" if is_quantity else f"Test {data.measure}"
     alt += f" over {axis_title(axis)}" if axis else ""
     alt += f", {len(present)} series in {pluralize(min(MAX_PANELS, panels), 'panel')}: "

@@ -128,7 +128,7 @@ def draw_protocols(data: TableData) -> Section:
     """Draw ranks under each protocol; only a sentence if nothing is measured. CSV: protocol, mean, std, rank, tied."""
     if data.table.quantities:
         return MIXED_QUANTITIES
-    if data.quantity and data.quantity.known:
+    if data.quantity and data.quantity.definition:
         return Section("Its numbers are costs, which are under no protocol.")
     metric, view = data.table.metric_of(data.quantity), data.quantity.view.words if data.quantity else ""
     score = metric.partition(".")[2]  # only protocols of the table's score and view are compared

@@ -28,27 +28,27 @@ THREE = "{FedAvg: fedavg, FedPer: fedper, Local: local}"
 @pytest.fixture(scope="module")
 def project(tmp_path_factory):
     """Several specs, compiled; not to be changed."""
-    made = make_project(tmp_path_factory.mktemp("several"), several(), default=["tiny", "hostile"])
-    made.compile()
-    return made
+    study = make_project(tmp_path_factory.mktemp("several"), several(), default=["tiny", "hostile"])
+    study.compile()
+    return study
 
 
 def test_dvc_reads_stages_that_come_after_what_they_read_and_name_nothing_of_this_machine(project):
     stages, compilation = project.stages(), project.compiled()
     assert stages == {
-        one.address: {"cmd": one.command, "deps": [*one.deps], "outs": [*one.outs], "always_changed": one.always}
-        for one in compilation.stages
+        item.address: {"cmd": item.command, "deps": [*item.deps], "outs": [*item.outs], "always_changed": item.always}
+        for item in compilation.stages
     }
-    assert {one.kind for one in compilation.stages} == {"guard", *KINDS.split("|")}
-    assert {one.subject for one in compilation.stages if one.kind == "train"} == {*compilation.runs}
+    assert {stage.kind for stage in compilation.stages} == {"guard", *KINDS.split("|")}
+    assert {stage.subject for stage in compilation.stages if stage.kind == "train"} == {*compilation.runs}
     for name, stage in stages.items():
         assert COMMAND.fullmatch(stage["cmd"]) and re.fullmatch(r"[a-z0-9_.-]+(@[a-z0-9_.-]+)?", name.partition(":")[2])
         assert all(re.fullmatch(r"(?!\.\.)[a-z0-9_.-][a-z0-9_./-]+", path) for path in (*stage["deps"], *stage["outs"]))
     assert str(project.root).encode() not in b"".join(project.generated().values())
-    maker = {out: name for name, stage in stages.items() for out in stage["outs"]}
-    assert len(maker) == sum(len(stage["outs"]) for stage in stages.values())
-    assert all(dep in maker or (project.root / dep).exists() for stage in stages.values() for dep in stage["deps"])
-    assert Graph(compilation.stages).after("dvc.yaml:guard") == stages.keys() - {"dvc.yaml:guard"}
+    producer = {out: name for name, stage in stages.items() for out in stage["outs"]}
+    assert len(producer) == sum(len(stage["outs"]) for stage in stages.values())
+    assert all(dep in producer or (project.root / dep).exists() for stage in stages.values() for dep in stage["deps"])
+    assert Graph(compilation.stages).dependents("dvc.yaml:guard") == stages.keys() - {"dvc.yaml:guard"}
     for name, table in compilation.tables.items():
         folder, _, stage = f"stages/{name}".rpartition("/")
         evaluate, report = stages[f"{folder}/dvc.yaml:evaluate-{stage}"], stages[f"{folder}/dvc.yaml:{stage}"]
@@ -128,7 +128,7 @@ def test_an_added_value_renames_nothing_and_a_caption_changes_a_report(tiny):
     before = tiny.stages()
     tiny.write("specs/tiny.yaml", spec(THREE))
     changes = tiny.compile()
-    assert changes.summary == "1 run and 1 code digest added, 1 report changed" and not changes.left
+    assert changes.summary == "1 run and 1 code digest added, 1 report changed" and not changes.stale
     stages = tiny.stages()
     (added,) = stages.keys() - before.keys()
     assert "train@local-" in added and before.keys() < stages.keys()
@@ -139,23 +139,24 @@ def test_an_added_value_renames_nothing_and_a_caption_changes_a_report(tiny):
     assert "train@fedper-" in changed
     tiny.write("specs/tiny.yaml", spec(THREE, title="Other"))
     tiny.compile()
-    assert [name for name, one in tiny.stages().items() if one != stages[name]] == ["stages/dvc.yaml:tiny"]
+    assert [name for name, stage in tiny.stages().items() if stage != stages[name]] == ["stages/dvc.yaml:tiny"]
 
 
 def test_a_removed_spec_takes_its_files_and_locks_along_but_for_shared_runs(project, tmp_path):
-    more = make_project(tmp_path, {**several(), "specs/more.yaml": spec("[fedavg, local]", partition="dirichlet")})
-    more.write("pyproject.toml", (project.root / "pyproject.toml").read_bytes())
-    more.compile()
-    locks = [path.with_name("dvc.lock") for path in (more.root / "dvc.yaml", *more.root.glob("stages/**/dvc.yaml"))]
-    mine = [more.write(name, "mine") for name in ("reports/README.md", "stages/.keep")]
+    copy = make_project(tmp_path, {**several(), "specs/more.yaml": spec("[fedavg, local]", partition="dirichlet")})
+    copy.write("pyproject.toml", (project.root / "pyproject.toml").read_bytes())
+    copy.compile()
+    locks = [path.with_name("dvc.lock") for path in (copy.root / "dvc.yaml", *copy.root.glob("stages/**/dvc.yaml"))]
+    user_files = [copy.write(name, "mine") for name in ("reports/README.md", "stages/.keep")]
     for lock in locks:
         lock.write_text("stages: {}\n", encoding="utf-8")
-    (more.root / "specs/more.yaml").unlink()
-    assert more.compile().summary == "1 report removed"
-    assert all(lock.exists() == lock.with_name("dvc.yaml").exists() for lock in locks) and all(map(Path.exists, mine))
-    for path in (*(lock for lock in locks if lock.exists()), mine[-1]):
+    (copy.root / "specs/more.yaml").unlink()
+    assert copy.compile().summary == "1 report removed"
+    assert all(lock.exists() == lock.with_name("dvc.yaml").exists() for lock in locks)
+    assert all(map(Path.exists, user_files))
+    for path in (*(lock for lock in locks if lock.exists()), user_files[-1]):
         path.unlink()
-    assert more.generated() == project.generated()
+    assert copy.generated() == project.generated()
 
 
 def test_a_run_is_made_by_one_stage_also_while_another_spec_is_broken(tmp_path):
@@ -163,14 +164,14 @@ def test_a_run_is_made_by_one_stage_also_while_another_spec_is_broken(tmp_path):
     project.compile()
     project.write("specs/more.yaml", "gird: {}\n")
     workspace, ledger = project.workspace(), Ledger(project.root)
-    compilation = compile_workspace(workspace, wanted=())
+    compilation = compile_workspace(workspace, required=())
     runs = compilation.runs.values()
     ledger.write("tiny", [Entry(run, compilation.made_by[run.id], "2026-11-22", None, KEPT, {}) for run in runs], {})
     for kind in ("recall", "train"):
-        write(workspace, compile_workspace(workspace, wanted=()))
-        outs = [(out, one["cmd"]) for one in project.stages().values() for out in one["outs"]]
+        write(workspace, compile_workspace(workspace, required=()))
+        outs = [(out, stage["cmd"]) for stage in project.stages().values() for out in stage["outs"]]
         for run in compilation.runs:
-            ((_, command),) = [one for one in outs if one[0] == run_path(run, "rounds.parquet")]
+            ((_, command),) = [pair for pair in outs if pair[0] == run_path(run, "rounds.parquet")]
             assert command.split()[2] == kind
         ledger.drop(compilation.runs)
     assert sum("/runs/" in out for out, _ in outs) == 4, "those of the broken spec stay"
@@ -201,7 +202,7 @@ def test_only_what_differs_is_written(tiny, monkeypatch):
     summary = "1 run and 1 report changed, 1 run removed"
     changes = compare(tiny.workspace(), tiny.compiled())
     assert list(changes.written) == [RECORDS, "stages/tables/tiny.json"] and changes.summary == summary
-    assert changes.left == ["stages/left/over.yaml"] and (tiny.root / "stages/left/over.yaml").exists()
+    assert changes.stale == ["stages/left/over.yaml"] and (tiny.root / "stages/left/over.yaml").exists()
     assert write(tiny.workspace(), tiny.compiled()) == changes
     assert tiny.generated() == right and not (tiny.root / "stages/left").exists()
     original = generated.write_text

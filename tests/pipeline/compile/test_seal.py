@@ -73,9 +73,9 @@ class Laboratory:
         shutil.rmtree(self.root / ".pfl/states", ignore_errors=True)  # what is repeated is trained again
         runs = [address for address in self.project.stages() if ":train@" in address]
         command = ["dvc", "repro", *runs] if program == "dvc" else ["pfl", "run", "-j", "1"]
-        own = {"PYTHONPATH": str(self.root), "PFL_DEVICE": "cpu", "PFL_CHECKPOINT_SECONDS": "0"}
+        variables = {"PYTHONPATH": str(self.root), "PFL_DEVICE": "cpu", "PFL_CHECKPOINT_SECONDS": "0"}
         streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-        return subprocess.Popen(command, cwd=self.root, env=self.project.environment(**own), **streams)
+        return subprocess.Popen(command, cwd=self.root, env=self.project.environment(**variables), **streams)
 
     @contextmanager
     def amid(self, program, method):
@@ -96,8 +96,8 @@ class Laboratory:
 
     def anew(self):
         """Return what comes of the code that lies there where nothing is recorded."""
-        for left in (".dvc/cache", ".dvc/tmp", ".pfl/checkpoints", "artifacts", "reports"):
-            shutil.rmtree(self.root / left, ignore_errors=True)
+        for folder in (".dvc/cache", ".dvc/tmp", ".pfl/checkpoints", "artifacts", "reports"):
+            shutil.rmtree(self.root / folder, ignore_errors=True)
         for lock in [self.root / "dvc.lock", *self.root.glob("stages/**/dvc.lock")]:
             lock.unlink()
         return self.settled()
@@ -182,9 +182,9 @@ def folder(tmp_path, monkeypatch):
 
 def test_a_stage_is_of_the_code_that_its_command_names(folder, monkeypatch):
     for code, content, seal in (([ERRORS], "0123ab", f"0123ab-{DIGEST}"), (PARTS, "", f"{ENGINE_VERSION}-{DIGEST}")):
-        for given in (seal, None):  # by hand it is that of the code that lies here
-            with sealed(code, given, ["in", "many"], content) as (own, _):
-                assert own == seal
+        for requested in (seal, None):  # by hand it is that of the code that lies here
+            with sealed(code, requested, ["in", "many"], content) as (current, _):
+                assert current == seal
     assert (folder / ".pfl/fingerprints.json").is_file(), "the next process need not parse it"
     for seal, named in (
         (f"0-{ENGINE_VERSION}-{'0' * 12}", "the code of mine"),

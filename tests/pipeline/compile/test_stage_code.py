@@ -41,23 +41,23 @@ def names(fingerprint):
 
 
 def test_meaning_is_what_is_hashed_and_remembered_by_content(tmp_path):
-    known, module = tmp_path / "known.json", tmp_path / "pflcore/part/base.py"
+    cache, module = tmp_path / "known.json", tmp_path / "pflcore/part/base.py"
     module.parent.mkdir(parents=True)
 
     def hashed(text, file=None):
         module.write_text(text, encoding="utf-8")
         parsed = Code(tmp_path, file)
         fingerprint = parsed.fingerprint("pflcore.part.base")
-        parsed.remember()
+        parsed.save_cache()
         return fingerprint
 
     assert [pair for pair in (*SAME, *OTHER) if hashed(pair[0]) == hashed(pair[1])] == SAME
-    first = hashed("BASE = 1\n", known)
-    parsed = known.read_text()
-    assert hashed("BASE = 1\n") == first == hashed("BASE = 1\n", known) and known.read_text() == parsed
-    assert hashed("BASE = 2\n", known) != first and len(known.read_text()) > len(parsed)
-    known.write_text("{")
-    assert hashed("BASE = 1\n", known) == first
+    first = hashed("BASE = 1\n", cache)
+    parsed = cache.read_text()
+    assert hashed("BASE = 1\n") == first == hashed("BASE = 1\n", cache) and cache.read_text() == parsed
+    assert hashed("BASE = 2\n", cache) != first and len(cache.read_text()) > len(parsed)
+    cache.write_text("{")
+    assert hashed("BASE = 1\n", cache) == first
     for form in ("import pflcore.part.base", "from . import base", "from .base import BASE", "from ..part import base"):
         (tmp_path / "pflcore/part/a.py").write_text(f"{form}\nimport torch\n")
         all_, own = (Code(tmp_path).fingerprint("pflcore.part.a", without) for without in (None, "pflcore.part.base"))
@@ -91,9 +91,11 @@ class Copy:
         """Return ``kind.name`` → digest of each part of the code that the project needs."""
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(compiler, "source_folder", lambda: self.source)
-            known = yaml.safe_load(compiler.compile_workspace(self.project.workspace()).files[CODE])
-        engine = known.pop("engine")
-        return {"engine": engine} | {f"{kind}.{name}": own[name] for kind, own in known.items() for name in own}
+            parts = yaml.safe_load(compiler.compile_workspace(self.project.workspace()).files[CODE])
+        engine = parts.pop("engine")
+        return {"engine": engine} | {
+            f"{kind}.{name}": digests[name] for kind, digests in parts.items() for name in digests
+        }
 
     def edit(self, name, change):
         path = self.source / name
@@ -174,9 +176,9 @@ def test_the_code_of_stages_and_the_versions_of_results():
 
 
 def test_the_record_of_the_engine(copy):
-    here = Code(source_folder())
-    engine = Engine.recorded(here)
-    assert engine == Engine.on_disk(here) and untested(here) is None
+    disk = Code(source_folder())
+    engine = Engine.recorded(disk)
+    assert engine == Engine.on_disk(disk) and untested(disk) is None
     for damage in ("", engine.text + "pflcore.more 1234567890123456 train\n"):  # as if merged without a conflict
         copy.edit(RECORD, lambda text, damage=damage: damage)
         assert "merged or edited by hand; take one that was committed" in line_of(copy.untested)

@@ -41,13 +41,15 @@ def test_cells_of_two_tables(tmp_path):
     decimals = spec(more="table: {rows: [method], decimals: 1}")
     specs["specs/k.yaml"] = spec(more="table: {rows: [method], metric: final}")
     study = Study(make_project(tmp_path, {**specs, "specs/a.yaml": decimals}).workspace())
-    for at, name in enumerate(("a", "b/c")):
-        rows = {label: {"x": own[at]} for label, own in CELLS.items() if own[at] is not None}
+    for index, name in enumerate(("a", "b/c")):
+        rows = {label: {"x": expected[index]} for label, expected in CELLS.items() if expected[index] is not None}
         write(tmp_path / name, name, rows, decimals=1)
         shutil.copytree(tmp_path / name / "reports", tmp_path / "reports", dirs_exist_ok=True)
-    found = {one.labels.removesuffix(", x"): one for one in tables.compare(study, "a", "b/c")}
-    assert {name: one.verdict for name, one in found.items()} == {name: own[2] for name, own in CELLS.items() if own[2]}
-    numbers = [(one.first, one.second, one.difference) for one in (found["differs"], found["never run"])]
+    pairs = {pair.labels.removesuffix(", x"): pair for pair in tables.compare(study, "a", "b/c")}
+    assert {name: pair.verdict for name, pair in pairs.items()} == {
+        name: cell_[2] for name, cell_ in CELLS.items() if cell_[2]
+    }
+    numbers = [(pair.first, pair.second, pair.difference) for pair in (pairs["differs"], pairs["never run"])]
     assert numbers == [("81.0±0.8", "72.0±1.0", "\N{MINUS SIGN}9.0"), ("—", "70.2±0.0", "")]
     # They are matched on the axes that both tables have.
     write(tmp_path, "d", {"M": {"s": [80.0], "t": [80.5]}})
@@ -56,8 +58,8 @@ def test_cells_of_two_tables(tmp_path):
     report(table([cell({"method": "M"}, ["M-t-0"])], ["method"], [], spec="f"), tmp_path, tmp_path / "reports/f")
     (pair,) = tables.compare(study, "d", "e")
     assert (pair.labels, pair.first, pair.second, pair.difference) == ("M, t", "80.50±0.00", "81.00±0.00", "+0.50")
-    assert [one.labels for one in tables.compare(study, "e", "f")] == ["M"]
-    assert [one.second for one in tables.compare(study, "f", "d", {"setting": "t"})] == ["80.50±0.00"]
+    assert [pair.labels for pair in tables.compare(study, "e", "f")] == ["M"]
+    assert [pair.second for pair in tables.compare(study, "f", "d", {"setting": "t"})] == ["80.50±0.00"]
     report(table([cell({"rate": "1"}, ["never"])], ["rate"], [], spec="j"), tmp_path, tmp_path / "reports/j")
     published = cell({"method": "M"}, ["never"], (70.25, 0.5))
     report(table([published], ["method"], [], spec="i"), tmp_path, tmp_path / "reports/i")
@@ -114,16 +116,15 @@ def test_cells_of_unlike_metrics_are_not_compared(tmp_path):
     shape = """\
     shown: {{one: {{}}, two: {{}}}}
 table: {{rows: [method], columns: [shown], metric: clients, quantities: {{shown: {{two: {{metric: {}}}}}}}}}"""
-    specs = {
-        f"specs/{name}.yaml": spec(more=shape.format(of)) for name, of in {"a": "final", "b": "worst_tenth"}.items()
-    }
+    metrics = {"a": "final", "b": "worst_tenth"}
+    specs = {f"specs/{name}.yaml": spec(more=shape.format(metric)) for name, metric in metrics.items()}
     study = Study(make_project(tmp_path, specs).workspace())
     for name in "ab":
         cells = [cell({"method": "FedAvg", "shown": shown}, ["run"]) for shown in ("one", "two")]
         report(table(cells, ["method"], ["shown"], spec=name), tmp_path, tmp_path / "reports" / name)
     line = "FedAvg, two: a shows final in % and b shows worst_tenth in %; choose cells of one metric by --where"
     assert line_of(tables.compare, study, "a", "b") == line
-    assert [one.labels for one in tables.compare(study, "a", "b", {"shown": "one"})] == ["FedAvg, one"]
+    assert [pair.labels for pair in tables.compare(study, "a", "b", {"shown": "one"})] == ["FedAvg, one"]
 
 
 def test_the_command_shows_the_cells_that_differ(tmp_path, pfl):

@@ -35,11 +35,15 @@ def test_frames_are_what_was_measured_reported_and_dealt(original):
     assert " ".join(frame.columns) == columns and list(frame["method"].unique()) == ["FedAvg", "FedPer"]
     assert not frame.duplicated(["run", "client", "round", "population"]).any() and set(frame["seed"]) == {0}
     for path in original.root.glob("artifacts/runs/*/rounds.parquet"):
-        mine = frame[frame["run"] == path.parent.name].set_index(["client", "round"])
+        run_rows = frame[frame["run"] == path.parent.name].set_index(["client", "round"])
         for row in pq.read_table(path).to_pylist():
-            one = mine.loc[row["client"], row["round"]]
-            assert (one["correct"], one["total"], one["loss"]) == (row["correct"], row["total"], row["loss"])
-            assert one["accuracy"] == row["correct"] / row["total"]
+            measured = run_rows.loc[row["client"], row["round"]]
+            assert (measured["correct"], measured["total"], measured["loss"]) == (
+                row["correct"],
+                row["total"],
+                row["loss"],
+            )
+            assert measured["accuracy"] == row["correct"] / row["total"]
     pd.testing.assert_frame_equal(table, pq.read_table(original.root / "reports/tiny/table.parquet").to_pandas())
     assert list(table["method"]) == ["FedAvg", "FedPer"] and table["obtained_mean"].notna().all()
     assert list(runs["method"]) == ["FedAvg", "FedPer"] and set(runs["state"]) == {"trained"}
@@ -51,14 +55,18 @@ def test_frames_are_what_was_measured_reported_and_dealt(original):
 
 def test_results_are_printed_by_cell_and_by_client_and_as_csv(original, pfl):
     """The counts of one client at the end are those in the file that its training left."""
-    said = [pfl(original.root, "results", "tiny", "--csv", *more)[1] for more in ([], ["--per-client"])]
-    cells, clients = (pd.read_csv(io.StringIO(text)) for text in said)
+    outputs = [pfl(original.root, "results", "tiny", "--csv", *options)[1] for options in ([], ["--per-client"])]
+    cells, clients = (pd.read_csv(io.StringIO(text)) for text in outputs)
     assert list(cells["method"]) == ["FedAvg", "FedPer"] and cells["verdict"].isna().all()
     (path,) = original.root.glob("artifacts/runs/fedper-*/rounds.parquet")
     last = max(pq.read_table(path).to_pylist(), key=lambda row: (row["round"], row["client"]))
-    mine = clients[(clients["method"] == "FedPer") & (clients["client"] == last["client"])].iloc[0]
-    assert (mine["round"], mine["correct"], mine["total"]) == (last["round"], last["correct"], last["total"])
-    assert mine["accuracy"] == pytest.approx(100 * last["correct"] / last["total"])
+    client_row = clients[(clients["method"] == "FedPer") & (clients["client"] == last["client"])].iloc[0]
+    assert (client_row["round"], client_row["correct"], client_row["total"]) == (
+        last["round"],
+        last["correct"],
+        last["total"],
+    )
+    assert client_row["accuracy"] == pytest.approx(100 * last["correct"] / last["total"])
     printed = pfl(original.root, "results", "tiny")[1].splitlines()
     assert printed[1].split()[:2] == ["FedAvg", f"{cells['obtained_mean'][0]:.2f}"]
 
@@ -125,12 +133,12 @@ def test_last_states_have_models_and_kept_results_none_and_no_artifacts(reproduc
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
     """Two seeds of two methods, one of which predicts by more than its network. Not to be changed."""
-    methods, more = "{FedAvg: fedavg, FedProto + FT: {name: fedproto, finetune_epochs: 1}}", "    seed: [0, 1]\n"
-    text = spec(methods, partition="{name: dirichlet, alpha: 1.0}", training=", save_weights: true", more=more)
-    made = make_project(tmp_path_factory.mktemp("saved"), {"specs/saved.yaml": text}, ["saved"])
-    made.compile()
-    made.succeed("dvc", "repro")
-    return made
+    methods, axes = "{FedAvg: fedavg, FedProto + FT: {name: fedproto, finetune_epochs: 1}}", "    seed: [0, 1]\n"
+    text = spec(methods, partition="{name: dirichlet, alpha: 1.0}", training=", save_weights: true", more=axes)
+    project = make_project(tmp_path_factory.mktemp("saved"), {"specs/saved.yaml": text}, ["saved"])
+    project.compile()
+    project.succeed("dvc", "repro")
+    return project
 
 
 @pytest.mark.matrix

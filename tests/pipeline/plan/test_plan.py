@@ -12,9 +12,9 @@ from support.project import CONVNET, VIT, make_project, spec
 from support.report_demo import KEPT
 
 from pipeline.ledger import Entry, Ledger
-from pipeline.plan import fit
+from pipeline.plan import compatibility
+from pipeline.plan.compatibility import compatibility_errors
 from pipeline.plan.estimate import Plan, Share, make_plan, plan_lines, visits
-from pipeline.plan.fit import misfits
 from pipeline.spec.run import Run
 
 VISITS = 2 * 1438  # digits have 1438 training samples; two rounds of three clients that hold them all
@@ -85,21 +85,21 @@ def test_each_spec_has_its_share_and_what_is_cached_takes_no_time(tiny):
 
 
 def test_what_is_cached(tiny, monkeypatch):
-    for methods, changes, new, left in (
+    for methods, changes, new, expected in (
         (["fedavg"], {}, 1, VISITS),
         (["fedavg", "fedper"], {}, 0, 0),
         (["fedavg", "fedper"], {"cmd": "pfl stage train other"}, 2, 2 * VISITS),  # trained with other code
     ):
         lock(tiny, *methods, **changes)
-        assert (plan(tiny).total.new, plan(tiny).visits) == (new, left)
+        assert (plan(tiny).total.new, plan(tiny).visits) == (new, expected)
     lock(tiny, "fedavg", "fedper")
     (tiny.root / f"artifacts/runs/{of_method(tiny, 'fedper').id}/rounds.parquet").unlink()
     assert plan(tiny).total.new == 1  # its result is lost
     (path,) = tiny.root.glob("stages/federations/*/dvc.lock")
-    whole = path.read_bytes()
-    path.write_bytes(whole[: len(whole) // 2])  # DVC is writing it
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2])  # DVC is writing it
     with monkeypatch.context() as patch:
-        patch.setattr("time.sleep", lambda seconds: path.write_bytes(whole))
+        patch.setattr("time.sleep", lambda seconds: path.write_bytes(content))
         assert plan(tiny).total.new == 1
     path.write_text("- a\n", encoding="utf-8")
     assert "dvc.lock: damaged; restore it with `git checkout" in line_of(plan, tiny)
@@ -161,17 +161,17 @@ MISFITS = {
 }
 
 
-def found(project):
+def errors_of(project):
     compilation = project.compiled()
-    return misfits(project.workspace(), compilation, compilation.runs)
+    return compatibility_errors(project.workspace(), compilation, compilation.runs)
 
 
 def test_misfits_are_lines_with_their_places(tmp_path, pfl):
-    project = make_project(tmp_path, {f"specs/s{at:02}.yaml": text for at, text in enumerate(MISFITS.values())})
-    lines = found(project)
+    project = make_project(tmp_path, {f"specs/s{index:02}.yaml": text for index, text in enumerate(MISFITS.values())})
+    lines = errors_of(project)
     assert len(lines) == len(MISFITS)
-    for line, (at, words) in zip(lines, enumerate(MISFITS), strict=True):
-        assert line.startswith(f"specs/s{at:02}.yaml:{words}") and "\n" not in line
+    for line, (index, words) in zip(lines, enumerate(MISFITS), strict=True):
+        assert line.startswith(f"specs/s{index:02}.yaml:{words}") and "\n" not in line
     # The command ends with 2 and a line per spec.
     project.write("specs/a.yaml", spec("[fedavg, fedtp]"))
     project.write("specs/b.yaml", spec("[fedbn]"))
@@ -199,23 +199,23 @@ def test_a_module_that_looks_at_numbers_is_built_with_them_and_its_faults_are_li
 
 def test_what_fits_is_built_once_until_something_else_does(tmp_path, monkeypatch):
     project = make_project(tmp_path, {"specs/tiny.yaml": spec("[fedavg, fedrod, pfedhn]", backbone=CONVNET)})
-    built, build = [], fit.build
-    monkeypatch.setattr(fit, "build", lambda run: (built.append(run.method), build(run)))
-    assert not found(project) and sorted(built) == ["fedavg", "fedrod", "pfedhn"]
+    built, build = [], compatibility.build
+    monkeypatch.setattr(compatibility, "build", lambda run: (built.append(run.method), build(run)))
+    assert not errors_of(project) and sorted(built) == ["fedavg", "fedrod", "pfedhn"]
     # Other rounds and rates are nothing to build a model for; another width is, and so is edited code.
     project.write("specs/tiny.yaml", spec("[fedavg]", rounds=9, backbone=CONVNET).replace("lr: 0.1", "lr: 0.2"))
-    assert not found(project) and len(built) == 3
+    assert not errors_of(project) and len(built) == 3
     project.write("specs/tiny.yaml", spec("[fedavg]", backbone=CONVNET.replace("[8]", "[9]")))
-    assert not found(project) and len(built) == 4
-    monkeypatch.setattr(fit, "fingerprint", lambda: "other code")
-    assert not found(project) and len(built) == 5
+    assert not errors_of(project) and len(built) == 4
+    monkeypatch.setattr(compatibility, "fingerprint", lambda: "other code")
+    assert not errors_of(project) and len(built) == 5
     project.write(".pfl/fit.json", "{")
-    assert not found(project) and len(built) == 6
+    assert not errors_of(project) and len(built) == 6
     # A refusal may be of what is installed meanwhile, so it is asked again.
     project.write("specs/tiny.yaml", spec("[fedavg]", backbone=VIT.replace("patch: 4", "patch: 5")))
-    assert len(found(project)) == 1
-    monkeypatch.setattr(fit, "build", lambda run: None)
-    assert not found(project)
+    assert len(errors_of(project)) == 1
+    monkeypatch.setattr(compatibility, "build", lambda run: None)
+    assert not errors_of(project)
 
 
 def test_own_files_that_are_not_there_and_their_size(tmp_path, pfl):

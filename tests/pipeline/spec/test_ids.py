@@ -22,8 +22,8 @@ RECORD = {
 def test_ids_never_change_and_depend_on_what_they_stand_for(tmp_path: Path) -> None:
     for pair in EQUAL.items():
         texts = (f"extends: b.yaml\ngrid: {{base: {{{setting}}}}}" for setting in pair)
-        one, other = (resolved(tmp_path, text, b_yaml=f"grid: {{base: {BASE}}}").runs[0].id for text in texts)
-        assert one == other, pair
+        first, second = (resolved(tmp_path, text, b_yaml=f"grid: {{base: {BASE}}}").runs[0].id for text in texts)
+        assert first == second, pair
     names = ("id", "federation_id", "data_id")
     before = [getattr(Run(dict(reversed(RECORD.items()))), name) for name in names]
     assert before == ["fedavg-convnet-digits-c70697d7", "digits-dirichlet-n10-s0-d5a4b076", "digits-302ab2f1"]
@@ -35,7 +35,7 @@ def test_ids_never_change_and_depend_on_what_they_stand_for(tmp_path: Path) -> N
         ("dataset", {"name": "digits", "stand_in": 8}, 3),
     ):
         after = [getattr(Run({**RECORD, field: value}), name) for name in names]
-        assert [one != other for one, other in zip(before, after, strict=True)] == [n < differing for n in range(3)]
+        assert [old != new for old, new in zip(before, after, strict=True)] == [n < differing for n in range(3)]
 
 
 SPLITS = f"""grid: {{base: {BASE}, axes: {{partition.seed: {{own: null, held: 5, far: 8}}, seed: [5, 6, 9]}}}}
@@ -43,13 +43,13 @@ table: {{rows: [partition.seed], columns: [seed]}}"""
 
 
 def test_a_seed_of_the_partition_stands_in_the_place_of_the_runs(tmp_path: Path) -> None:
-    held = {**RECORD, "partition": {**RECORD["partition"], "seed": 4}}
-    one, other, plain = Run(held), Run({**held, "seed": 7}), Run({**RECORD, "seed": 4})
-    assert one.federation == other.federation == plain.federation and one.federation_id == plain.federation_id
-    assert len({one.id, other.id, plain.id}) == 3 and Run(one.federation).federation_id == one.federation_id
+    record = {**RECORD, "partition": {**RECORD["partition"], "seed": 4}}
+    first, second, plain = Run(record), Run({**record, "seed": 7}), Run({**RECORD, "seed": 4})
+    assert first.federation == second.federation == plain.federation and first.federation_id == plain.federation_id
+    assert len({first.id, second.id, plain.id}) == 3 and Run(first.federation).federation_id == first.federation_id
     runs = resolved(tmp_path, SPLITS).runs
     dealt = [(run.record["partition"].get("seed"), run.seed, run.federation["seed"]) for run in runs]
-    assert dealt == [(held, seed, held or seed) for held in (None, 5, 8) for seed in (5, 6, 9)]
+    assert dealt == [(split_seed, seed, split_seed or seed) for split_seed in (None, 5, 8) for seed in (5, 6, 9)]
     assert len({run.federation_id for run in runs}) == 4
     small = {(run.record["partition"].get("seed"), run.seed) for run in resolved(tmp_path, SPLITS, "smoke").runs}
     assert small == {(None, 1), (None, 0), (1, 1), (1, 0), (0, 1), (0, 0)}

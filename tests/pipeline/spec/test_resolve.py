@@ -50,15 +50,15 @@ ten,Avg,50,1,,
 
 def test_runs_and_their_table(tmp_path: Path) -> None:
     result = resolved(tmp_path, TABLE, t_csv=CSV)
-    found = records(result)
-    assert len(result.runs) == 8 and len(found) == 5
-    one, big = found["FedTP", "hundred"], found["Big", "ten"]
-    assert one["dataset"] == {"name": "hundred", "source": "original", "stand_in": None}
-    own = {"embedding": 16, "server_lr": 1.0, "normalised": False, "variant": "as_written"}
-    assert one["method"] == {"name": "fedtp", **own}
-    assert one["evaluation"] == {"every": 5, "window": 200, "curve_every": 50}
-    stated = {"rounds": 100, "lr": 0.1, "sample_rate": 0.1, "momentum": 0.0, "clip": None, "precision": "fp32"}
-    assert stated.items() <= one["training"].items() and (one["clients"], one["seed"]) == (50, 0)
+    by_labels = records(result)
+    assert len(result.runs) == 8 and len(by_labels) == 5
+    fedtp, big = by_labels["FedTP", "hundred"], by_labels["Big", "ten"]
+    assert fedtp["dataset"] == {"name": "hundred", "source": "original", "stand_in": None}
+    options = {"embedding": 16, "server_lr": 1.0, "normalised": False, "variant": "as_written"}
+    assert fedtp["method"] == {"name": "fedtp", **options}
+    assert fedtp["evaluation"] == {"every": 5, "window": 200, "curve_every": 50}
+    training = {"rounds": 100, "lr": 0.1, "sample_rate": 0.1, "momentum": 0.0, "clip": None, "precision": "fp32"}
+    assert training.items() <= fedtp["training"].items() and (fedtp["clients"], fedtp["seed"]) == (50, 0)
     assert (big["clients"], big["method"]["embedding"], big["training"]["lr"]) == (100, 64, 0.01)
     dump = json.loads(json.dumps(result.table.model_dump(exclude_defaults=True)))
     cells = [(*cell["labels"].values(), len(cell["runs"]), cell.get("published")) for cell in dump.pop("cells")]
@@ -71,14 +71,14 @@ def test_runs_and_their_table(tmp_path: Path) -> None:
         ("Avg", "ten", 2, {"mean": 50.0, "std": 1.0, "quoted": False, "note": ""}),
     ]
     assert dump.pop("runs") == {run.id: run.federation_id for run in result.runs}
-    shown = {one["words"]: one["federation"] for one in dump.pop("partitions")}
-    assert set(shown.values()) == {run.federation_id for run in result.runs if run.seed == 0}
+    partitions = {item["words"]: item["federation"] for item in dump.pop("partitions")}
+    assert set(partitions.values()) == {run.federation_id for run in result.runs if run.seed == 0}
     sizes = ("ten, 50", "hundred, 50", "ten, 100")
-    assert shown.keys() == {f"dirichlet (alpha 0.3, min_samples 10) on {own} clients, seed 0" for own in sizes}
-    ours, others = {"method": ["FedTP"]}, {"method": ["Big", "Avg"]}
+    assert partitions.keys() == {f"dirichlet (alpha 0.3, min_samples 10) on {size} clients, seed 0" for size in sizes}
+    claimed, others = {"method": ["FedTP"]}, {"method": ["Big", "Avg"]}
     assert dump.pop("claims") == [
-        {"text": "t", "better": ours, "than": others, "where": {"dataset": ["ten"]}, "margin": 2.0},
-        {"text": "t", "steadier": ours, "than": {"method": ["Avg"]}},
+        {"text": "t", "better": claimed, "than": others, "where": {"dataset": ["ten"]}, "margin": 2.0},
+        {"text": "t", "steadier": claimed, "than": {"method": ["Avg"]}},
         {"text": "t", "within": 3.0, "over": ["method", "dataset"], "where": {"method": ["Avg", "FedTP"]}},
     ]
     assert dump == {
@@ -102,8 +102,8 @@ table:
    published: t.csv}}
 """
     values = "clients,shown,mean,std\n5,score,0.5,\n9,score,0.25,0.1\n"
-    shown = resolved(tmp_path, text, t_csv=values).table
-    assert [cell.published.mean for cell in shown.cells if cell.published] == [0.5, 0.25]
+    table = resolved(tmp_path, text, t_csv=values).table
+    assert [cell.published.mean for cell in table.cells if cell.published] == [0.5, 0.25]
     resolved(tmp_path, text, t_csv=values.replace("0.5", "120"))
     resolved(tmp_path, text.replace("clients.nll", "clients.ece"), t_csv=values)
     for wrong, line in (
@@ -128,24 +128,24 @@ VALUES = "method,clients,mean,std\nC,5,50,\nA,9,60,\nB,5,70,\n"
 
 
 def test_what_only_leaves_is_as_in_the_whole_table(tmp_path: Path) -> None:
-    whole = resolved(tmp_path / "whole", WHOLE, t_csv=VALUES).table
+    whole_table = resolved(tmp_path / "whole", WHOLE, t_csv=VALUES).table
     text = "extends: b.yaml\ngrid: {only: {method: [A, D, C], clients: [20, 9]}}\n"
     result = resolved(tmp_path / "part", text, t_csv=VALUES, b_yaml=WHOLE)
-    part = result.table
-    assert part.labels == {"method": ["C", "D", "A"], "clients": ["9", "20"]}  # in the order of the whole
-    assert whole.labels == {"method": ["C", "D", "E", "A", "B"], "clients": ["5", "9", "20"]}
-    left = [cell for cell in whole.cells if cell.labels["method"] in "ACD" and cell.labels["clients"] in ("9", "20")]
-    assert sorted(map(repr, part.cells)) == sorted(map(repr, left)) and part.clients == {"clients": {"20": 1}}
-    assert {run.id for run in result.runs} == {run for cell in left for run in cell.runs} and len(result.runs) == 5
+    reduced = result.table
+    assert reduced.labels == {"method": ["C", "D", "A"], "clients": ["9", "20"]}  # in the order of the whole
+    assert whole_table.labels == {"method": ["C", "D", "E", "A", "B"], "clients": ["5", "9", "20"]}
+    cells = [cell for cell in whole_table.cells if cell.labels["method"] in "ACD" and cell.labels["clients"] != "5"]
+    assert sorted(map(repr, reduced.cells)) == sorted(map(repr, cells)) and reduced.clients == {"clients": {"20": 1}}
+    assert {run.id for run in result.runs} == {run for cell in cells for run in cell.runs} and len(result.runs) == 5
     middle = "extends: b.yaml\nabstract: true\ngrid: {only: {method: [A], clients: [9]}}\n"
-    for more, expected in (  # inherited, lifted and added to
+    for grid, expected in (  # inherited, lifted and added to
         ("", ["A"]),
         ("grid: {only: {method: null}}\n", ["A", "B", "C", "D", "E"]),
         ("grid: {only: {method+: [F]}, axes: {method: {F: {name: fedtp, embedding: 8}}}}\n", ["A", "F"]),
     ):
-        text = f"extends: c.yaml\n{more}table: {{clients: {{clients: null}}}}\n"
-        part = resolved(tmp_path, text, t_csv=VALUES, b_yaml=WHOLE, c_yaml=middle).table
-        assert sorted(part.labels["method"]) == expected and part.labels["clients"] == ["9"]
+        text = f"extends: c.yaml\n{grid}table: {{clients: {{clients: null}}}}\n"
+        reduced = resolved(tmp_path, text, t_csv=VALUES, b_yaml=WHOLE, c_yaml=middle).table
+        assert sorted(reduced.labels["method"]) == expected and reduced.labels["clients"] == ["9"]
 
 
 KINDS = f"""
@@ -173,45 +173,46 @@ grid:
 
 def test_kinds_of_axes(tmp_path: Path) -> None:
     result = resolved(tmp_path, KINDS)
-    found = records(result)
-    assert (result.table.rows, len(result.table.columns), len(found)) == (["partition.alpha"], 4, 144)
-    few, noisy, other, same = (found["1", name, "some", "plain", "base"] for name in ("few", "noisy", "other", "same"))
-    undropped = found["1", "few", "none", "plain", "base"]
-    assert (few["backbone"]["dropout"], undropped["backbone"]["dropout"]) == (0.5, None)
-    assert few["training"] == {**noisy["training"], "rounds": 7} and few["clients"] == 5
+    by_labels = records(result)
+    assert (result.table.rows, len(result.table.columns), len(by_labels)) == (["partition.alpha"], 4, 144)
+    names = ("few", "noisy", "other", "same")
+    small, noisy, other, replaced = (by_labels["1", name, "some", "plain", "base"] for name in names)
+    undropped = by_labels["1", "few", "none", "plain", "base"]
+    assert (small["backbone"]["dropout"], undropped["backbone"]["dropout"]) == (0.5, None)
+    assert small["training"] == {**noisy["training"], "rounds": 7} and small["clients"] == 5
     # The option of an axis of its own survives what replaces the partition, as far as that has and does not state it.
     assert noisy["partition"] == {"name": "dirichlet", "alpha": 1.0, "min_samples": 3}
-    assert same["partition"] == {"name": "dirichlet", "alpha": 9.0, "min_samples": 10}
+    assert replaced["partition"] == {"name": "dirichlet", "alpha": 9.0, "min_samples": 10}
     assert other["partition"] == {"name": "pathological", "classes_per_client": 2}
-    nameless = found["1", "few", "some", "as it is", "base"]
+    nameless = by_labels["1", "few", "some", "as it is", "base"]
     assert nameless["method"]["name"] == "fedtp"  # of the base
-    assert (nameless["backbone"]["depth"], few["backbone"]["depth"]) == (2, 8)
-    method, training = {**nameless["method"], "embedding": 16}, {**few["training"], "lr": 0.05}
-    more = {"evaluation": {**few["evaluation"], "window": 3}, "seed": 6}
-    assert found["1", "few", "some", "own", "base"] == {**few, "method": method, "training": training, **more}
+    assert (nameless["backbone"]["depth"], small["backbone"]["depth"]) == (2, 8)
+    method, training = {**nameless["method"], "embedding": 16}, {**small["training"], "lr": 0.05}
+    settings = {"evaluation": {**small["evaluation"], "window": 3}, "seed": 6}
+    assert by_labels["1", "few", "some", "own", "base"] == {**small, "method": method, "training": training, **settings}
     # Lists are replaced.
     maps, weights = {"name": "maps", "clients": [6, 9, 7], "images": 3}, {"name": "weights"}
-    analysed = [found["1", "noisy", "some", "plain", name].get("analyses") for name in ("none", "both", "base")]
-    assert analysed == [None, [maps, weights], [weights]] and few["analyses"] == [weights]
-    assert same["analyses"] == [{**maps, "clients": [5], "images": 2}]
+    analysed = [by_labels["1", "noisy", "some", "plain", name].get("analyses") for name in ("none", "both", "base")]
+    assert analysed == [None, [maps, weights], [weights]] and small["analyses"] == [weights]
+    assert replaced["analyses"] == [{**maps, "clients": [5], "images": 2}]
     assert result.table.analyses == {"maps": "Maps of attention", "weights": "Learned weights"}
-    small = records(resolved(tmp_path, KINDS, "smoke"))
-    for setting, left in (("noisy", [6, 7]), ("few", [0])):  # of eight and of five clients
-        shrunk = small["1", setting, "some", "plain", "both"]["analyses"]
-        assert shrunk == [{"name": "maps", "clients": left, "images": 1}, weights]
+    smoke = records(resolved(tmp_path, KINDS, "smoke"))
+    for setting, clients in (("noisy", [6, 7]), ("few", [0])):  # of eight and of five clients
+        shrunk = smoke["1", setting, "some", "plain", "both"]["analyses"]
+        assert shrunk == [{"name": "maps", "clients": clients, "images": 1}, weights]
 
 
 def test_smoke_shrinks_a_run_and_what_becomes_equal_runs_once(tmp_path: Path) -> None:
-    whole = records(resolved(tmp_path, TABLE, t_csv=CSV))["FedTP", "hundred"]
-    found = records(resolved(tmp_path, TABLE, "smoke", t_csv=CSV))
+    paper_record = records(resolved(tmp_path, TABLE, t_csv=CSV))["FedTP", "hundred"]
+    smoke_records = records(resolved(tmp_path, TABLE, "smoke", t_csv=CSV))
     changes = {
         "dataset": {"stand_in": 1000}, "partition": {"min_samples": 1}, "backbone": {"depth": 1},
         "method": {"embedding": 8}, "evaluation": {"every": 1, "window": 2, "curve_every": 1},
         "training": {"rounds": 3, "sample_rate": 0.25, "local_epochs": 1, "batch_size": 16},
     }  # fmt: skip
-    parts = {field: {**whole[field], **change} for field, change in changes.items()}
-    assert found["FedTP", "hundred"] == {**whole, **parts, "clients": 8, "profile": "smoke"}
-    assert found["FedTP", "ten"]["dataset"]["stand_in"] == 320
+    parts = {field: {**paper_record[field], **change} for field, change in changes.items()}
+    assert smoke_records["FedTP", "hundred"] == {**paper_record, **parts, "clients": 8, "profile": "smoke"}
+    assert smoke_records["FedTP", "ten"]["dataset"]["stand_in"] == 320
     text = f"grid: {{base: {BASE}, axes: {{clients: [50, 100], method: [fedavg, fedtp], seed: [1, 2, 3]}}}}\n"
     text += "table: {rows: [method], average_over: [clients, seed]}"
     assert [len(resolved(tmp_path, text, profile).runs) for profile in ("paper", "smoke")] == [12, 4]
@@ -219,9 +220,9 @@ def test_smoke_shrinks_a_run_and_what_becomes_equal_runs_once(tmp_path: Path) ->
     text = f"grid: {{base: {patient}}}".replace("ten", "{name: ten, stand_in: 60}").replace("20,", "3,", 1)
     (run,) = resolved(tmp_path, text, "smoke").runs  # what is smaller already stays
     assert (run.record["dataset"]["stand_in"], run.clients, run.evaluation.window) == (60, 3, 0)
-    for clients, each, classes in ((100, 2, 10), (35, 3, 7), (300, 20, 200), (11, 4, 11), (20, 5, 100)):
-        few = smoke_clients(clients, each, classes)
-        assert few <= clients and few * each % classes == 0
+    for clients, per_client, classes in ((100, 2, 10), (35, 3, 7), (300, 20, 200), (11, 4, 11), (20, 5, 100)):
+        count = smoke_clients(clients, per_client, classes)
+        assert count <= clients and count * per_client % classes == 0
 
 
 def test_labels_of_clients_share_runs(tmp_path: Path) -> None:
@@ -229,7 +230,7 @@ def test_labels_of_clients_share_runs(tmp_path: Path) -> None:
     layout = "table: {rows: [method], columns: [domain], average_over: [seed], clients: {domain: {A: 0, B: 15}}}"
     result = resolved(tmp_path, f"grid: {{base: {BASE}, {axes}}}\n{layout}\n")
     assert len(result.runs) == 4
-    assert [(one.client, len(one.runs)) for one in result.table.cells] == [(0, 2), (15, 2), (None, 2)] * 2
+    assert [(cell.client, len(cell.runs)) for cell in result.table.cells] == [(0, 2), (15, 2), (None, 2)] * 2
     small = resolved(tmp_path, f"grid: {{base: {BASE}, {axes}}}\n{layout}\n", "smoke").table
     assert small.clients == {"domain": {"A": 0, "B": 7}}  # of eight
 
@@ -263,7 +264,7 @@ def test_combinations_are_tried_under_seeds_of_their_own(tmp_path: Path) -> None
         return result, by_method["fedavg"], by_method["fedtp"]
 
     result, plain, longer = tried(GRID + TUNE)
-    assert [(len(one.trials), one.size) for one in (plain, longer)] == [(6, 6), (12, 12)]
+    assert [(len(selection.trials), selection.size) for selection in (plain, longer)] == [(6, 6), (12, 12)]
     assert [tuple(trial.chosen.values()) for trial in plain.trials[:3]] == [(0.01, 1), (0.01, 2), (0.1, 1)]
     third = [(run.seed, run.training.lr, run.training.rounds, run.tuned) for run in plain.trials[2].runs]
     assert third == [(7, 0.1, 1, None), (8, 0.1, 1, None)]
@@ -277,10 +278,11 @@ def test_combinations_are_tried_under_seeds_of_their_own(tmp_path: Path) -> None
     assert {run.id for run in final} == set(result.table.runs) == set(result.table.tuned)
     small = tried(GRID + TUNE, "smoke")[2].trials[0].runs[0]
     assert (small.record["profile"], small.training.batch_size) == ("smoke", 16)
-    (_, *some), (_, *again) = (tried(f"{GRID}{TUNE}  trials: 5\n") for _ in range(2))  # a random set
-    assert [one.size for one in some] == [6, 12] and [one.id for one in some] == [one.id for one in again]
-    for one in some:
-        drawn = [tuple(trial.chosen.values()) for trial in one.trials]
+    (_, *first), (_, *second) = (tried(f"{GRID}{TUNE}  trials: 5\n") for _ in range(2))  # a random set
+    assert [selection.size for selection in first] == [6, 12]
+    assert [selection.id for selection in first] == [selection.id for selection in second]
+    for selection in first:
+        drawn = [tuple(trial.chosen.values()) for trial in selection.trials]
         assert len(set(drawn)) == 5 and drawn == sorted(drawn)  # in the order of the grid, which ascends here
 
 
@@ -289,6 +291,6 @@ def test_an_axis_may_be_whether_runs_are_tuned(tmp_path: Path) -> None:
     grid = grid.replace("average", "columns: [way], average")
     result = resolved(tmp_path, f"{grid}tune: {{where: {{way: tuned}}, space: {{training.lr: [0.01, 0.1]}}}}\n")
     tuned = {run.id for run in result.runs if run.tuned}
-    for shown in result.table.cells:
-        assert len(shown.runs) == 2 and {run in tuned for run in shown.runs} == {shown.labels["way"] == "tuned"}
+    for cell in result.table.cells:
+        assert len(cell.runs) == 2 and {run in tuned for run in cell.runs} == {cell.labels["way"] == "tuned"}
     assert "way: has no effect" in line_of(resolved, tmp_path, grid)

@@ -30,8 +30,8 @@ SCALARS = {
 
 def test_scalars_and_lines(tmp_path: Path) -> None:
     for text, value in SCALARS.items():
-        found = parse_yaml(f"key: {text}\n", "a.yaml").data["key"]
-        assert (found, type(found)) == (value, type(value)), text
+        parsed = parse_yaml(f"key: {text}\n", "a.yaml").data["key"]
+        assert (parsed, type(parsed)) == (value, type(value)), text
     assert parse_yaml("50: a\ntrue: b\n1.0: c\n", "a.yaml").data == {"50": "a", "true": "b", "1.0": "c"}
     assert len(parse_yaml("a:\n" + "- 1\n" * (MAX_NODES - 2), "a.yaml").data["a"]) == MAX_NODES - 2
     text = "title: t\nshared: &s\n  lr: 1\ngrid:\n  copy: *s\n  list:\n    - 1\n    - {a: 2}\n"
@@ -45,8 +45,8 @@ def test_scalars_and_lines(tmp_path: Path) -> None:
     assert str(document.error(("grid", "list", 1, "none", 0), "bad")) == "specs/a.yaml:8: grid.list[1].none[0]: bad"
     names = ["b.yaml", "a/table2.yaml", "a/table2.v1.yaml", ".hidden.yaml", ".git/x.yaml", "b.csv", "README.md"]
     specs = write_specs(tmp_path / "names", {f"specs/{name}": "title: x\n" for name in names})
-    found = list(find_specs(specs).items())  # hidden ones are skipped
-    assert found == [(name, specs / f"{name}.yaml") for name in ("a/table2", "a/table2.v1", "b")]
+    paths = list(find_specs(specs).items())  # hidden ones are skipped
+    assert paths == [(name, specs / f"{name}.yaml") for name in ("a/table2", "a/table2.v1", "b")]
 
 
 BASE = """\
@@ -102,7 +102,9 @@ def test_inheritance(tmp_path: Path) -> None:
         ("notes",): "base.yaml:2", ("notes", 0): "base.yaml:2", ("notes", 3): "side.yaml:3", ("figures", 0): "a.yaml:3",
         ("grid", "base", "seed"): "sub/middle.yaml:4", ("grid", "axes", "method", "B", "name"): "base.yaml:6",
     }  # fmt: skip
-    assert {at: str(loaded.document.marks[at]) for at in places} == {at: f"specs/{one}" for at, one in places.items()}
+    assert {key: str(loaded.document.marks[key]) for key in places} == {
+        key: f"specs/{place}" for key, place in places.items()
+    }
 
 
 # --- the catalogue and the schema -------------------------------------------------------------------------------------
@@ -194,5 +196,5 @@ def test_later_options_are_in_no_record_at_their_defaults() -> None:
     later = {option.name for option in describe_options(Training) if option.later}
     for catalog in (CATALOG, ADAPTER.validate_json(ADAPTER.dump_json(CATALOG))):  # in which lists are no tuples
         assert "milestones" in later and not later & catalog.validate("training", {"rounds": 3}).keys()
-        given = catalog.validate("training", {"milestones": [2], "schedule": "step", "gamma": 0.5})
-        assert later & given.keys() == {"milestones", "schedule", "gamma"}
+        part = catalog.validate("training", {"milestones": [2], "schedule": "step", "gamma": 0.5})
+        assert later & part.keys() == {"milestones", "schedule", "gamma"}

@@ -33,7 +33,7 @@ from pipeline.spec.editor_schema import json_schema
 from pipeline.spec.resolve import resolve
 from pipeline.spec.specs import find_specs, load_spec
 from pipeline.study import begin as creating
-from pipeline.study.begin import FIRST, SCHEMA, TEMPLATES, begin, create, needed, paper_specs
+from pipeline.study.begin import FIRST, SCHEMA, TEMPLATES, create_part, create_study, paper_files, paper_specs
 from pipeline.study.check import TESTS, check_training
 from pipeline.workspace import Workspace
 
@@ -54,7 +54,7 @@ def test_a_new_study_is_complete_and_git_takes_nothing_of_dvcs_own(study, tmp_pa
     git(tmp_path, "init", "-q")
     study.write(".gitignore", "*.yaml\n*.lock\n*.toml\ndata/\nstages\ndatasets/\n")  # which the study's own overrides
     folder = tmp_path / "studies/mine"
-    assert create(folder) == ["first"]
+    assert create_study(folder) == ["first"]
     settings = tomllib.loads((folder / "pyproject.toml").read_text())
     assert settings["tool"]["pfl"] == {"default": ["first"], "compile": [], "watch_upgrades": True}
     workspace = Workspace.find(folder / "specs")
@@ -74,7 +74,7 @@ def test_a_new_study_is_complete_and_git_takes_nothing_of_dvcs_own(study, tmp_pa
 
 def test_a_papers_table_has_the_runs_and_published_values_of_the_paper(tmp_path):
     folder = tmp_path / "mine"
-    assert create(folder, "fedtp/table2") == ["fedtp/table2"]
+    assert create_study(folder, "fedtp/table2") == ["fedtp/table2"]
     assert not (folder / "specs/fedtp/table3.yaml").exists()
     compilation, catalog = compile_workspace(Workspace.find(folder)), load_catalog(folder)
     resolved = resolve(load_spec(find_specs(paper_specs())["fedtp/table2"], paper_specs(), catalog), catalog)
@@ -92,7 +92,7 @@ def test_a_papers_table_has_the_runs_and_published_values_of_the_paper(tmp_path)
 @pytest.mark.matrix
 @pytest.mark.parametrize("paper", ["fedtp", "fedperfix", "pfedla", "fedofa"])
 def test_all_of_a_paper_can_be_taken(paper, tmp_path):
-    names, files = needed(paper)
+    names, files = paper_files(paper)
     project = make_project(tmp_path, {f"specs/{name}": text for name, text in files.items()})
     assert sorted(project.compiled().tables) == names and len(names) > 5
 
@@ -109,19 +109,19 @@ def test_where_a_study_cannot_be_is_one_line_and_nothing_is_left(study, tmp_path
         ("new", "fedtp/table22", "unknown spec 'fedtp/table22'; did you mean 'fedtp/table2'"),
         ("new", "fedtp/base", "fedtp/base: abstract"),
     ]:
-        refuses(line, create, tmp_path / folder, source)
+        refuses(line, create_study, tmp_path / folder, source)
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken/.git").write_text("gitdir: nowhere")
-    assert "broken/new: not a git repository: " in line_of(create, tmp_path / "broken/new")  # git's own reason
+    assert "broken/new: not a git repository: " in line_of(create_study, tmp_path / "broken/new")  # git's own reason
     (tmp_path / "broken/.git").unlink()
     (tmp_path / "broken").rmdir()
     with monkeypatch.context() as patch:
         patch.setattr(fcntl, "flock", lambda *_: (_ for _ in ()).throw(OSError(errno.ENOLCK, "No locks available")))
         with pytest.raises(OSError, match=r"No locks available: '.*/new/\.dvcignore'"):
-            create(tmp_path / "new")
+            create_study(tmp_path / "new")
     monkeypatch.setattr(creating, "compile_workspace", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
-        create(tmp_path / "new")
+        create_study(tmp_path / "new")
     left = [name for name in tree(tmp_path) if not name.startswith((".git/", ".dvc/"))]
     assert left == [".gitignore", "file", "mine/notes"]
 
@@ -144,7 +144,7 @@ def test_the_page_on_studies_shows_what_there_is(tmp_path):
     def indented(start):
         """The indented block of the page that begins so."""
         blocks = re.findall(r"(?:^ {4}.*\n|^\n)+", page, re.MULTILINE)
-        (block,) = (one for one in blocks if one.strip().startswith(start))
+        (block,) = (text for text in blocks if text.strip().startswith(start))
         return textwrap.dedent(block).strip()
 
     study = make_project(tmp_path / "study", {"specs/first.yaml": FIRST})
@@ -154,7 +154,7 @@ def test_the_page_on_studies_shows_what_there_is(tmp_path):
     model, groups = BACKBONES.create("small", width=8).create(SHAPE, CLASSES, 0)
     assert groups.names() == ["body", "head"] and model.head.weight.shape == (CLASSES, 8)
     for kind, part in re.findall(r"^ {4}pfl new (\w+) (\w+)", page, re.MULTILINE):
-        begin(kind, part, study.root)
+        create_part(kind, part, study.root)
     study.write("specs/own.yaml", indented("extends: first.yaml") + "\n")
     compilation = study.compiled()
     rows = [line.split("|")[1].strip() for line in indented("| method ").splitlines()[2:]]
@@ -172,7 +172,7 @@ def test_the_tutorial_does_what_it_says(tmp_path):
 
 @pytest.mark.parametrize("kind", TEMPLATES)
 def test_what_is_begun_with_passes(kind, tmp_path):
-    path = begin(kind, "my_own", tmp_path)
+    path = create_part(kind, "my_own", tmp_path)
     use_study(tmp_path)
     assert registry_of(kind).get("my_own").__name__ == "MyOwn" and path.read_text().startswith('"""MyOwn: ')
     assert "NAME" not in path.read_text()
@@ -192,7 +192,7 @@ def test_what_is_begun_with_passes(kind, tmp_path):
         (kind, "My-own"): f"'My-own' cannot be the name of a {kind}",
         ("optimiser", "mine"): "pfl new optimiser: the first word must be one of method, backbone",
     }.items():
-        refuses(line, begin, *words, tmp_path)
+        refuses(line, create_part, *words, tmp_path)
 
 
 PLAIN = METHOD.replace("from ._scaling import factor\n", "").replace("factor()", "1.0")
@@ -218,7 +218,7 @@ MISTAKES = [  # the test that finds it, what to replace in the method, by what, 
 
 def failing(kind, name):
     """The tests that an entry does not pass, and what they say."""
-    return {test: said for test, passed, said in check_training(kind, name, {}) if not passed}
+    return {test: message for test, passed, message in check_training(kind, name, {}) if not passed}
 
 
 @pytest.mark.parametrize(("test", "old", "new", "words"), few_of(MISTAKES, MISTAKES[:2]))

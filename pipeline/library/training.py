@@ -60,7 +60,7 @@ def torch_defaults() -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class OwnRun:
+class TrainingRun:
     """The result of a training on your own data.
 
     Attributes:
@@ -96,7 +96,7 @@ def train(
     measure_every: int = 1,
     device: str = "auto",
     **training: Any,
-) -> OwnRun:
+) -> TrainingRun:
     """Train a federation whose clients hold the given samples, and measure every client on its own test samples.
 
     Args:
@@ -107,52 +107,56 @@ def train(
         measure_every: Rounds between measurements; the last one is always measured.
         training: Further settings of ``training``, such as ``lr`` and ``sample_rate`` (``pfl describe training``).
     """
-    for name, given in (("train", train), ("test", test)):
-        if not isinstance(given, Sequence):
-            raise UserError(f"{name} is a {type(given).__name__}; give a list with a pair (images, labels) per client")
+    for name, clients in (("train", train), ("test", test)):
+        if not isinstance(clients, Sequence):
+            form = "a list with a pair (images, labels) per client"
+            raise UserError(f"{name} is a {type(clients).__name__}; give {form}")
     count = len(train)
     if count != len(test) or not count:
         raise UserError(f"{count} clients have training samples and {len(test)} test samples; give both for each")
-    known = [field.name for field in fields(Training)]
-    if unknown := [name for name in training if name not in known]:
-        raise UserError(f"training has no setting {unknown[0]!r}{did_you_mean(unknown[0], known)}")
-    samples = [_samples(client, f"client {at % count}") for at, client in enumerate([*train, *test])]
-    measure_every = _whole("measure_every", measure_every, 0)
-    _check_together(samples, classes, {"mean": mean, "std": std})
-    seed = _whole("seed", seed, 0)
+    names = [field.name for field in fields(Training)]
+    if unknown := [name for name in training if name not in names]:
+        raise UserError(f"training has no setting {unknown[0]!r}{did_you_mean(unknown[0], names)}")
+    samples = [_samples(client, f"client {index % count}") for index, client in enumerate([*train, *test])]
+    measure_every = _check_int("measure_every", measure_every, 0)
+    _check_consistent(samples, classes, {"mean": mean, "std": std})
+    seed = _check_int("seed", seed, 0)
     inputs, labels = (np.concatenate(parts) for parts in zip(*samples, strict=True))
-    ends = np.cumsum([len(own) for _, own in samples])
+    ends = np.cumsum([len(client_labels) for _, client_labels in samples])
     rows = np.split(np.arange(len(labels)), ends[:-1])
+    means: Sequence[float]
+    stds: Sequence[float]
     if inputs.dtype == np.float32:
-        own = standardisation(inputs, np.arange(ends[count - 1]))
+        means, stds = standardisation(inputs, np.arange(ends[count - 1]))
     else:
         pixels = inputs[: ends[count - 1]] / np.float32(255)
-        own = pixels.mean((0, 2, 3)).tolist(), np.maximum(pixels.std((0, 2, 3)), 1e-6).tolist()
-    mean, std = (given if given is None else [*map(float, given)] for given in (mean, std))
-    mean, std = mean or own[0], std or own[1]
+        means, stds = pixels.mean((0, 2, 3)).tolist(), np.maximum(pixels.std((0, 2, 3)), 1e-6).tolist()
+    means, stds = means if mean is None else [*map(float, mean)], stds if std is None else [*map(float, std)]
     place, number = select_device(str(device)), classes or int(labels.max()) + 1
-    data = FederatedData.from_arrays(inputs, labels, rows[:count], rows[count:], mean, std, number, place)
+    data = FederatedData.from_arrays(inputs, labels, rows[:count], rows[count:], means, stds, number, place)
     use_threads(place, data.shape)
-    net, how = _entry(BACKBONES, backbone), _entry(METHODS, method)
+    model, algorithm = _entry(BACKBONES, backbone), _entry(METHODS, method)
     settings, evaluation = Training(rounds=rounds, **training), Evaluation(every=1, window=0, curve_every=measure_every)
-    result = engine.train(data=data, backbone=net, method=how, training=settings, evaluation=evaluation, seed=seed)
+    result = engine.train(
+        data=data, backbone=model, method=algorithm, training=settings, evaluation=evaluation, seed=seed
+    )
     columns = ("client", "round", "correct", "total", "loss", "train_loss")
     frame = pd.DataFrame({name: getattr(result, name) for name in columns})
     frame.insert(2, "accuracy", frame["correct"] / frame["total"])
-    return OwnRun(frame, result, Trained(data, net, how, settings, seed, result.rounds, result.weights))
+    return TrainingRun(frame, result, Trained(data, model, algorithm, settings, seed, result.rounds, result.weights))
 
 
-def _entry(registry: Registry[Any], asked: str | Mapping[str, Any]) -> Any:
-    if not isinstance(asked, str | Mapping):
-        raise UserError(f"{registry.kind} is a {type(asked).__name__}; give a name, or {{'name': …}} with options")
-    given = {"name": asked} if isinstance(asked, str) else asked
-    options = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+def _entry(registry: Registry[Any], entry: str | Mapping[str, Any]) -> Any:
+    if not isinstance(entry, str | Mapping):
+        raise UserError(f"{registry.kind} is a {type(entry).__name__}; give a name, or {{'name': …}} with options")
+    record = {"name": entry} if isinstance(entry, str) else entry
+    options = {name: tuple(value) if isinstance(value, list) else value for name, value in record.items()}
     return registry.create(str(options.pop("name", "")), **options)
 
 
-def _whole(name: str, value: Any, least: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-        raise UserError(f"{name} = {value!r} must be a whole number, at least {least}")
+def _check_int(name: str, value: Any, minimum: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < minimum:
+        raise UserError(f"{name} = {value!r} must be a whole number, at least {minimum}")
     return int(value)
 
 
@@ -173,22 +177,22 @@ def _samples(client: Client, name: str) -> tuple[Inputs, NDArray[np.int64]]:
     floats = images.dtype.kind == "f" and images.ndim in (2, 3, 4)
     if not floats and (images.dtype != np.uint8 or images.ndim != 4):
         form = f"{images.dtype} {images.shape}"
-        wanted = "images must be uint8 (n, channels, height, width), arrays floats of 2 to 4 dimensions"
-        raise UserError(f"{name}: {wanted}, got {form}")
+        expected = "images must be uint8 (n, channels, height, width), arrays floats of 2 to 4 dimensions"
+        raise UserError(f"{name}: {expected}, got {form}")
     last = images.ndim == 4 and images.shape[-1] in _CHANNELS and images.shape[1] not in _CHANNELS
     if last and (not floats or images.shape[1] == images.shape[2]):
         raise UserError(f"{name}: channels come last in {images.shape}; give images.transpose(0, 3, 1, 2)")
     if floats:
         images = as_floats(images, name)
     if labels.dtype.kind not in "iu" or labels.shape != (len(images),) or labels.min(initial=0) < 0:
-        found = f"{labels.dtype} {labels.shape}"
-        raise UserError(f"{name}: labels must be {len(images)} whole numbers from 0 on, got {found}")
+        actual = f"{labels.dtype} {labels.shape}"
+        raise UserError(f"{name}: labels must be {len(images)} whole numbers from 0 on, got {actual}")
     if not len(images):
         raise UserError(f"{name} has no samples; give at least one to train on and one to test on")
     return np.ascontiguousarray(images), labels.astype(np.int64)
 
 
-def _check_together(
+def _check_consistent(
     samples: Sequence[tuple[Inputs, NDArray[np.int64]]],
     classes: int | None,
     by_channel: Mapping[str, Sequence[float] | None],
@@ -202,7 +206,7 @@ def _check_together(
     largest = max(int(labels.max()) for _, labels in samples)
     if classes is None and largest >= sum(len(labels) for _, labels in samples):
         raise UserError(f"a label is {largest}, and there are fewer samples; number classes from 0, or give `classes`")
-    if classes is not None and _whole("classes", classes, 1) <= largest:
+    if classes is not None and _check_int("classes", classes, 1) <= largest:
         raise UserError(f"classes = {classes}, but a label is {largest}")
     for name, values in by_channel.items():
         if values is None:

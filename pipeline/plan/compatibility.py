@@ -1,7 +1,7 @@
-"""Whether the parts of runs go together: what training would refuse, found before anything is trained.
+"""Compatibility of the parts of runs: what training would refuse is reported before anything is trained.
 
 A model is built without memory for its parameters; a partition is drawn of as many labels as the dataset has, all
-classes of the same size. What was found is remembered by what it depends on.
+classes of the same size. Passed checks are cached by what they depend on.
 """
 
 from __future__ import annotations
@@ -12,70 +12,73 @@ import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from pflcore.errors import UserError
 from pflcore.files import write_text
 from pipeline.compile.compilation import Compilation
 from pipeline.progress import show_preparation
 from pipeline.spec.catalog import fingerprint, load_catalog
+from pipeline.spec.patches import has_novel, has_validation
 from pipeline.spec.run import Run
 from pipeline.spec.specs import find_specs, load_spec
 from pipeline.spec.yamlfile import Address
 from pipeline.workspace import Workspace, partition_path
 
 _ANY_FITS = ("rounds", "sample_rate", "lr")  # of training: whether parts go together does not depend on them
-Question = tuple[str, str, Callable[[Run], None]]
-"""The part of a spec that it is about, a key that is the same for the same answer, and who raises UserError."""
 
 
-def misfits(workspace: Workspace, compilation: Compilation, runs: Iterable[str]) -> list[str]:
+class Check(NamedTuple):
+    """A check of a part of a spec: checks with the same key have the same result; `function` raises UserError."""
+
+    part: str
+    key: str
+    function: Callable[[Run], None]
+
+
+def compatibility_errors(workspace: Workspace, compilation: Compilation, runs: Iterable[str]) -> list[str]:
     """Return what training or drawing would refuse, a line for each thing in each spec: where, which cells, and why."""
-    path, known = workspace.private / "fit.json", dict[str, str]()
+    path, messages = workspace.private / "fit.json", dict[str, str]()  # key of a check → its error; "" if it passes
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         content = json.loads(path.read_text(encoding="utf-8"))
-        known = dict(content["answers"]) if content["code"] == fingerprint() else {}
-    asked = {run: list(_questions(compilation.runs[run], workspace)) for run in runs}
-    new = {key: (ask, compilation.runs[run]) for run, some in asked.items() for _, key, ask in some if key not in known}
+        messages = dict(content["answers"]) if content["code"] == fingerprint() else {}
+    checks = {run: list(_checks(compilation.runs[run], workspace)) for run in runs}
+    new = {check.key: (check, run) for run in checks for check in checks[run] if check.key not in messages}
     if new:
         with show_preparation() as show:
-            for done, (key, (ask, run)) in enumerate(new.items(), 1):
-                known[key] = ""
+            for done, (check, run) in enumerate(new.values(), 1):
+                messages[check.key] = ""
                 try:
-                    ask(run)
+                    check.function(compilation.runs[run])
                 except UserError as error:
-                    known[key] = " ".join(str(error).split())
+                    messages[check.key] = " ".join(str(error).split())
                 show("checking what goes together", done, len(new))
-        with contextlib.suppress(OSError):  # what cannot be written is asked again the next time
-            # A refusal is asked again: it may be of what is not installed.
-            fits = {key: why for key, why in known.items() if not why}
-            write_text(path, json.dumps({"code": fingerprint(), "answers": fits}))
-    faults = {run: [(part, known[key]) for part, key, _ in some if known[key]] for run, some in asked.items()}
-    for id_, found in faults.items():  # both questions ask for the dataset, and its options are refused twice
-        options = f"{compilation.runs[id_].dataset}."
-        found[:] = dict.fromkeys(("dataset" if why.startswith(options) else part, why) for part, why in found)
-    return _lines(workspace, compilation, faults) if any(faults.values()) else []
+        with contextlib.suppress(OSError):  # without the file, the checks are repeated
+            # Failed checks are repeated: a missing package may have been installed.
+            passed = {key: message for key, message in messages.items() if not message}
+            write_text(path, json.dumps({"code": fingerprint(), "answers": passed}))
+    errors: dict[str, list[tuple[str, str]]] = {}
+    for run, run_checks in checks.items():  # both checks create the dataset, so each refuses a wrong option of it
+        prefix = f"{compilation.runs[run].dataset}."
+        failed = [(check.part, messages[check.key]) for check in run_checks if messages[check.key]]
+        errors[run] = [*dict.fromkeys(("dataset" if why.startswith(prefix) else part, why) for part, why in failed)]
+    return _lines(workspace, compilation, errors) if any(errors.values()) else []
 
 
-def _questions(run: Run, workspace: Workspace) -> Iterator[Question]:
+def _checks(run: Run, workspace: Workspace) -> Iterator[Check]:
     record = run.record
     if not (workspace.root / partition_path(run.federation_id)).is_file():
-        yield "partition", _key(run.federation), _draw
+        yield Check("partition", _key(run.federation), _draw)
     if not record["backbone"].get("pretrained"):  # whose file has to be read
         training = {name: value for name, value in record["training"].items() if name not in _ANY_FITS}
-        validates = bool(record["partition"].get("validation_share"))
-        parts = [record["dataset"], record["backbone"], record["method"], training, record["evaluation"], validates]
-        parts += [run.clients, *([record["condition"]] if run.condition else [])]
-        parts += [record["analyses"], _has_novel(run)] if run.analyses else []
-        yield "method", _key(parts), build
+        parts = [record["dataset"], record["backbone"], record["method"], training, record["evaluation"]]
+        parts += [has_validation(run), run.clients, *([record["condition"]] if run.condition else [])]
+        parts += [record["analyses"], has_novel(run)] if run.analyses else []
+        yield Check("method", _key(parts), build)
 
 
 def _key(parts: Any) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def _has_novel(run: Run) -> bool:
-    return any(value for name, value in run.record["partition"].items() if name.startswith("novel_"))
 
 
 def build(run: Run) -> None:
@@ -91,11 +94,11 @@ def build(run: Run) -> None:
 
     for device in ("meta", "cpu"):
         data = placeholder_data(run, torch.device(device))
-        if data is None:  # only the data tell how large images are and how many classes there are
+        if data is None:  # sizes of images and classes are known only from the data
             return
-        if run.record["partition"].get("validation_share"):
+        if has_validation(run):
             data = replace(data, validation=data.test)
-        if run.analyses and _has_novel(run):
+        if run.analyses and has_novel(run):
             data = replace(data, novel=frozenset({run.clients - 1}))
         try:
             method = METHODS.create(run.method, **run.options("method"))
@@ -108,13 +111,13 @@ def build(run: Run) -> None:
             return
         except UserError:
             raise
-        except Exception as error:  # of anybody's module; without numbers, perhaps for lack of them
+        except Exception as error:  # in a module of the user; on "meta" perhaps because tensors have no values
             if device == "cpu":
                 raise UserError(f"{run.method} on {run.backbone}: {type(error).__name__}: {error}") from error
 
 
 def _draw(run: Run) -> None:
-    """Draw the partition of a run. Raises :class:`UserError` where it cannot be."""
+    """Draw the partition of a run. Raises :class:`UserError` if that is impossible."""
     import numpy as np
 
     from pflcore.datasets import DATASETS, stand_in, stand_in_counts
@@ -124,7 +127,7 @@ def _draw(run: Run) -> None:
     size = chosen.pop("stand_in", None)
     dataset = DATASETS.create(run.dataset, **chosen)
     if counts := stand_in_counts(size) if size else dataset.expected:
-        counts = run.left_by_encoder(counts)
+        counts = run.client_sample_counts(counts)
         federation = Run(run.federation)
         scheme = PARTITIONS.create(run.partition, **federation.options("partition"))
         samples = stand_in(dataset, *counts, with_images=False)
@@ -133,22 +136,26 @@ def _draw(run: Run) -> None:
         partition(scheme, samples, run.clients, federation.seed)
 
 
-def _lines(workspace: Workspace, compilation: Compilation, faults: Mapping[str, list[tuple[str, str]]]) -> list[str]:
+def _lines(workspace: Workspace, compilation: Compilation, errors: Mapping[str, list[tuple[str, str]]]) -> list[str]:
     """Return ``specs/a.yaml:12: FedTP, IID and 3 more: method fedtp: …``, a line per spec and reason."""
     catalog, paths, lines = load_catalog(workspace.home), find_specs(workspace.specs), []
     for spec, table in compilation.tables.items():
         cells = defaultdict[tuple[str, str], list[dict[str, str]]](list)
         for cell in table.cells:
-            for fault in dict.fromkeys(fault for run in cell.runs for fault in faults.get(run, [])):
-                cells[fault].append(cell.labels)
-        document = load_spec(paths[spec], workspace.specs, catalog).document if cells else None
-        for (part, why), (labels, *others) in cells.items():
-            part = "backbone" if "backbone" in why.split()[:2] else part
-            part = "dataset" if why.startswith("features: ") else part
-            part = "condition" if why.startswith("condition") else part
+            for error in dict.fromkeys(error for run in cell.runs for error in errors.get(run, [])):
+                cells[error].append(cell.labels)
+        if not cells:
+            continue
+        document = load_spec(paths[spec], workspace.specs, catalog).document
+        for (part, message), (labels, *others) in cells.items():
+            if message.startswith("condition"):
+                part = "condition"
+            elif message.startswith("features: "):
+                part = "dataset"
+            elif "backbone" in message.split()[:2]:
+                part = "backbone"
             axis = next((axis for axis in labels if axis.split(".")[0] == part), "")
             address: Address = ("grid", "axes", axis, labels[axis]) if axis else ("grid", "base", part)
-            more = f" and {len(others)} more" if others else ""
-            assert document
-            lines.append(f"{document.mark(address)}: {', '.join(labels.values())}{more}: {why}")
+            count = f" and {len(others)} more" if others else ""
+            lines.append(f"{document.mark(address)}: {', '.join(labels.values())}{count}: {message}")
     return lines

@@ -24,7 +24,7 @@ from pipeline.report.collect import collect_frame
 from pipeline.report.frame import run_labels
 from pipeline.report.table import Results
 from pipeline.spec.run import Run
-from pipeline.spec.selection import named, read_selection
+from pipeline.spec.selection import read_selection, select_specs
 from pipeline.spec.specs import find_specs
 from pipeline.spec.table import ResolvedTable
 from pipeline.workspace import PAPER, Workspace, dataset_path, partition_path, run_path
@@ -34,7 +34,7 @@ TRAINED, KEPT, STALE, MISSING = "trained", "kept", "stale", "missing"
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
+class SpecResults:
     """A spec, compiled alone, with DVC's records of its stages in a workspace."""
 
     workspace: Workspace
@@ -43,9 +43,9 @@ class Found:
     recorded: Recorded
 
     @classmethod
-    def of(cls, workspace: Workspace, word: str) -> Found:
+    def load(cls, workspace: Workspace, word: str) -> SpecResults:
         """Find a spec by its name or file. Raises :class:`UserError` for a folder and an invalid or abstract spec."""
-        (name, *others) = named([word], list(find_specs(workspace.specs, {})))
+        (name, *others) = select_specs([word], list(find_specs(workspace.specs, {})))
         if others:
             raise UserError(f"{word}: a folder of specs; name one of them: {', '.join([name, *others])}")
         compilation = compile_workspace(workspace, [name], [name])
@@ -64,8 +64,8 @@ class Found:
             raise UserError(f"{self.spec}: nothing is trained for it, its numbers are counted; see study.table()")
         return [self.compilation.runs[run] for run in dict.fromkeys(run for c in self.table.cells for run in c.runs)]
 
-    def table_so_far(self) -> tuple[pa.Table, int]:
-        """Return the rows of ``table/2`` from the runs so far, for a spec without a report, and how many runs lack.
+    def partial_table(self) -> tuple[pa.Table, int]:
+        """Return the rows of ``table/2`` from the runs so far of a spec without a report, and the number of other runs.
 
         Raises :class:`UserError` if a run is stale, or if there is nothing to show, not even a published value.
         """
@@ -75,7 +75,7 @@ class Found:
             raise UserError(f"{self.spec}: its report has not been made; type `{self.command}`")
         ledger, made_by = Ledger(self.workspace.root), self.compilation.made_by
         entries = {run.id: entry for run in runs if (entry := ledger.find(run, made_by[run.id]))}
-        frame = collect_frame(self.table, self.compilation.every_run, self.workspace.root, entries)
+        frame = collect_frame(self.table, self.compilation.all_runs, self.workspace.root, entries)
         return Results.from_frame(self.table, frame).to_arrow(), states[MISSING]
 
     @property
@@ -101,19 +101,18 @@ class Found:
         assert entry is not None  # since the compilation has it as kept
         return entry.rounds(), {**entry.facts, "kept": entry.obtained}
 
-    def dealt(self) -> tuple[list[tuple[Run, Path, Assignment]], int]:
-        """Return a run, the dataset and the assignment of each current federation, and the number of other ones."""
-        federations, there, root = {run.federation_id: run for run in self.runs}, [], self.workspace.root
+    def assignments(self) -> tuple[list[tuple[Run, Path, Assignment]], int]:
+        """Return run, dataset and assignment of each up-to-date federation, and the number of other federations."""
+        federations, assignments, root = {run.federation_id: run for run in self.runs}, [], self.workspace.root
         for federation, run in federations.items():
             needed = [dataset_path(run.data_id), partition_path(federation)]
             if all(path in self.recorded.makers and self.recorded.holds(path) for path in needed):
-                there.append((run, root / needed[0], read_assignment(root / needed[1])))
-        if not there:
-            raise UserError(
-                f"{self.spec}: its partitions have not been made here with the present specs and code; "
-                f"`{self.command}` makes them unless all results are kept, `pfl describe partition` draws them"
-            )
-        return there, len(federations) - len(there)
+                assignments.append((run, root / needed[0], read_assignment(root / needed[1])))
+        if not assignments:
+            remedy = f"`{self.command}` makes them unless all results are kept, `pfl describe partition` draws them"
+            problem = "its partitions have not been made here with the present specs and code"
+            raise UserError(f"{self.spec}: {problem}; {remedy}")
+        return assignments, len(federations) - len(assignments)
 
     def cell(self, labels: str, seed: int | None) -> Run:
         """Return the run of a cell by its labels, and by its seed if it has several. Raises :class:`UserError`."""
@@ -123,23 +122,23 @@ class Found:
                 words = ", ".join(label for axis, label in place.items() if axis != "seed")
                 cells.setdefault(words, []).append(run)
         if labels not in cells:
-            there = difflib.get_close_matches(labels, cells, n=1) or list(cells)
-            hint = "did you mean" if len(there) < len(cells) else "there are"
-            raise UserError(f"{self.spec}: no cell {labels!r} with runs; {hint} {', '.join(map(repr, there))}")
+            suggestions = difflib.get_close_matches(labels, cells, n=1) or list(cells)
+            hint = "did you mean" if len(suggestions) < len(cells) else "there are"
+            raise UserError(f"{self.spec}: no cell {labels!r} with runs; {hint} {', '.join(map(repr, suggestions))}")
         chosen = [run for run in cells[labels] if seed in (None, run.seed)]
         if len(chosen) != 1:
-            known = ", ".join(f"{run.id} (seed {run.seed})" for run in cells[labels])
-            raise UserError(f"{self.spec}: {labels}: {len(chosen)} runs; give a seed or an id that is one of {known}")
+            ids = ", ".join(f"{run.id} (seed {run.seed})" for run in cells[labels])
+            raise UserError(f"{self.spec}: {labels}: {len(chosen)} runs; give a seed or an id that is one of {ids}")
         return chosen[0]
 
 
-def find_run(workspace: Workspace, word: str, seed: int | None) -> tuple[Found, Run]:
+def find_run(workspace: Workspace, word: str, seed: int | None) -> tuple[SpecResults, Run]:
     """Find a run by its id, or by its cell, ``"spec: label, label"``, and by its seed if the cell has several."""
     spec, colon, labels = word.partition(":")
     if colon:
-        found = Found.of(workspace, spec.strip())
-        return found, found.cell(labels.strip(), seed)
-    specs, known = list(find_specs(workspace.specs, {})), list[str]()
+        results = SpecResults.load(workspace, spec.strip())
+        return results, results.cell(labels.strip(), seed)
+    specs, run_ids = list(find_specs(workspace.specs, {})), list[str]()
     if word in specs:
         raise UserError(f"{word}: a spec; name one of its runs, or a cell as {word + ': label, label'!r}")
     # The selected specs come first, since compiling all specs takes a while.
@@ -147,11 +146,9 @@ def find_run(workspace: Workspace, word: str, seed: int | None) -> tuple[Found, 
         compilation = compile_workspace(workspace, names, ())
         for name, runs in compilation.runs_of_specs().items():
             if word in runs:
-                found = Found.of(workspace, name)
-                return found, found.compilation.runs[word]
-        known = list(compilation.runs)
-    near = did_you_mean(word, difflib.get_close_matches(word, known))
-    raise UserError(
-        f"no spec asks for a run {word!r}{near}; name a cell, as 'first: FedPer, iid', "
-        "or a run that a click on its cell in report.html shows"
-    )
+                results = SpecResults.load(workspace, name)
+                return results, results.compilation.runs[word]
+        run_ids = list(compilation.runs)
+    near = did_you_mean(word, difflib.get_close_matches(word, run_ids))
+    remedy = "name a cell, as 'first: FedPer, iid', or a run that a click on its cell in report.html shows"
+    raise UserError(f"no spec asks for a run {word!r}{near}; {remedy}")
