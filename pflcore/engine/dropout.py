@@ -49,7 +49,10 @@ class DropoutBits:
     def take(self, shape: torch.Size) -> Tensor:
         """Return the next numbers of the block, in the given shape."""
         start, self._taken = self._taken, self._taken + shape.numel()
-        return self.bits[start : self._taken].view(shape)
+        bits = self.bits[start : self._taken].view(shape)
+        if self._taken == len(self.bits):  # the backward pass needs the memory
+            self.load(self.bits[:0].clone())
+        return bits
 
     def fill(self, bits: Tensor, samples: int, size: int) -> Tensor:
         """Pad the numbers of a batch of `samples` samples to `size` samples; the first samples keep their numbers."""
