@@ -127,7 +127,7 @@ def test_memory_that_ends_a_recording_is_told_and_recording_goes_on():
             replay(0, large, full(2))
         with pytest.raises(torch.OutOfMemoryError):
             replay(0, large, full(2))
-        assert replay.on and not replay.recordings
+        assert replay.enabled and not replay.recordings
 
 
 class OnTheHost(FedAvg):

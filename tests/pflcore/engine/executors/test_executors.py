@@ -17,7 +17,7 @@ from support.tiny import backbone, federation, method, result_bytes, run, traini
 from pflcore.engine.client import Diverged
 from pflcore.engine.evaluation import COLUMNS
 from pflcore.engine.executors import choose_executor
-from pflcore.engine.executors.pooled import Piece, Pooled, cut
+from pflcore.engine.executors.pooled import Piece, Pooled, split_jobs
 from pflcore.engine.executors.sequential import Sequential
 from pflcore.engine.executors.stacked import Stacked
 from pflcore.engine.phases import make_trainer
@@ -115,15 +115,15 @@ def test_workers_stop_where_nobody_waits_for_them_and_say_that_they_died_or_fail
 
 
 def test_five_equal_clients_take_two_workers_two_and_a_half_turns():
-    pieces = cut([80] * 5, 2)
+    pieces = split_jobs([80] * 5, 2)
     assert pieces == [Piece(2, 0, 40), *(Piece(job, 0, 80) for job in (0, 1, 3, 4)), Piece(2, 40, 80)]
     for steps, workers in (([80] * 4, 2), ([80] * 5, 1), ([7], 3), ([100, 1, 1], 2), ([], 2)):  # it does not pay
-        assert cut(steps, workers) == [Piece(job, 0, count) for job, count in enumerate(steps)]
+        assert split_jobs(steps, workers) == [Piece(job, 0, count) for job, count in enumerate(steps)]
 
 
 @given(st.lists(st.integers(1, 200), max_size=30), st.integers(1, 9))
 def test_every_step_is_in_one_piece_in_order(steps, workers):
-    pieces = cut(steps, workers)
+    pieces = split_jobs(steps, workers)
     for job, count in enumerate(steps):
         own = [piece for piece in pieces if piece.job == job]
         assert [piece.start for piece in own] == [0, *(piece.stop for piece in own[:-1])]

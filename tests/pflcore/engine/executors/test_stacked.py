@@ -18,7 +18,7 @@ from pflcore.client_view import CLASS_WEIGHTS
 from pflcore.engine.client import Trainer, balanced
 from pflcore.engine.dropout import DropoutBits
 from pflcore.engine.executors.sequential import Sequential
-from pflcore.engine.executors.stacked import Stacked, can_pad, take_turns
+from pflcore.engine.executors.stacked import Stacked, can_pad, schedule
 from pflcore.engine.executors.vectorised import REWRITTEN, vectorisable
 from pflcore.engine.forward import Substitute
 from pflcore.engine.linear import split_linear
@@ -145,7 +145,7 @@ def test_what_looks_at_more_than_the_cross_entropy_or_across_samples_is_left_alo
 
 @given(st.lists(st.lists(st.integers(1, 5), max_size=12), max_size=9), st.booleans())
 def test_every_step_is_taken_once_and_in_order(sizes, pads):
-    turns = list(take_turns(sizes, pads))
+    turns = list(schedule(sizes, pads))
     for client, own in enumerate(sizes):
         assert [turn[client] for turn in turns if turn[client] is not None] == list(range(len(own)))
     taken = [{sizes[one][at] for one, at in enumerate(turn) if at is not None} for turn in turns]
