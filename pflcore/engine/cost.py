@@ -56,12 +56,12 @@ def operations() -> Iterator[Operations]:
         yield counted
 
 
-def _product(left: Tensor, right: Tensor, **_: Any) -> int:
-    return 2 * left.numel() * right.shape[-1]
+def _product(first: Tensor, second: Tensor, **_: Any) -> int:
+    return 2 * first.numel() * second.shape[-1]
 
 
-def _sum_and_product(_: Tensor, left: Tensor, right: Tensor, **options: Any) -> int:
-    return _product(left, right)
+def _sum_and_product(_: Tensor, first: Tensor, second: Tensor, **options: Any) -> int:
+    return _product(first, second)
 
 
 def _convolution(inputs: Tensor, weight: Tensor, *options: Any, out_val: Tensor) -> int:

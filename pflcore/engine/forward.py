@@ -58,7 +58,7 @@ class Features:
         self._memory = modules[memory] if memory else self._classifier
         self._captured: dict[nn.Module, Tensor] = {}
         self._depth = 0
-        for module in {one for one in (self._classifier, self._memory) if one}:
+        for module in {module for module in (self._classifier, self._memory) if module}:
             module.register_forward_pre_hook(self._capture)
 
     def __enter__(self) -> Features:
@@ -93,10 +93,10 @@ class Stateless:
     def __init__(self, model: nn.Module) -> None:
         self.model, entries = model, model.state_dict().keys()
         places = {
-            f"{path}.{key}".removeprefix("."): (own, key)
+            f"{path}.{key}".removeprefix("."): (tensors, key)
             for path, module in model.named_modules()
-            for own in (module._parameters, module._buffers)
-            for key in own
+            for tensors in (module._parameters, module._buffers)
+            for key in tensors
         }
         self.places = {name: place for name, place in places.items() if name in entries}
 
@@ -108,14 +108,14 @@ class Stateless:
             missing = next(name for name in self.places if name not in state)
             needed = "a state for local.forward needs all entries of the model, buffers too"
             raise ValueError(f"a forward pass lacks {missing!r}: {needed}")
-        before = [own[key] for own, key, _ in new]
+        before = [tensors[key] for tensors, key, _ in new]
         try:
-            for own, key, tensor in new:
-                own[key] = tensor
+            for tensors, key, tensor in new:
+                tensors[key] = tensor
             return self.model(inputs)
         finally:
-            for (own, key, _), tensor in zip(new, before, strict=True):
-                own[key] = tensor
+            for (tensors, key, _), tensor in zip(new, before, strict=True):
+                tensors[key] = tensor
 
 
 class Substitute(TorchFunctionMode):

@@ -50,9 +50,9 @@ class ClientStates:
     def __setitem__(self, client: int, tensors: Tensors) -> None:
         if self.initial:
             self._trained.add(client)
-            own = self._views(client)
+            views = self._views(client)
             for name, tensor in tensors.items():
-                own[name].copy_(tensor)
+                views[name].copy_(tensor)
 
     def update(self, states: Mapping[int, Tensors]) -> None:
         """Set the entries of several clients; few copies move them from the device."""
@@ -121,15 +121,17 @@ class History:
 
     def add(self, round_: int, scores: Scored, train_losses: Mapping[int, float]) -> None:
         """Add the measurement after a round; `train_losses` are of the clients that trained in it."""
-        losses = [train_losses.get(one, np.nan) for one in range(len(self.members))]
+        losses = [train_losses.get(client, np.nan) for client in range(len(self.members))]
         self.rows[round_] = np.vstack((scores.reshape(-1, len(losses)), losses))
 
     def figure(self, round_: int, split: int = 0) -> float:
         """Return the figure (0 to 1) of the members in the usual measurement after a round: the pooled accuracy, or the
         mean of their precisions."""
         scores = self.rows[round_][:-1].reshape(-1, len(self.columns), len(self.members))
-        own = dict(zip(self.columns, scores[split][:, self.members], strict=True))
-        return float(np.nanmean(own["precision"]) if "precision" in own else own["correct"].sum() / own["total"].sum())
+        columns = dict(zip(self.columns, scores[split][:, self.members], strict=True))
+        if "precision" in columns:
+            return float(np.nanmean(columns["precision"]))
+        return float(columns["correct"].sum() / columns["total"].sum())
 
     def last_figure(self) -> float | None:
         """Return the figure (0 to 1) of the members in the last measurement, or None if there is none."""

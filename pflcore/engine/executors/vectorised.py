@@ -71,17 +71,9 @@ class Step:
         end = self.trainer.method.end
         return vmap(lambda groups, entries: end(self._local(entries), groups))(copy_tree(state), received)
 
-    def _take_one(
-        self,
-        state: LocalState,
-        received: Tensors,
-        inputs: Tensor,
-        labels: Tensor,
-        noise: Tensor,
-        rate: Tensor,
-        weight: Tensor,
-    ) -> tuple[LocalState, Tensor]:
-        self._noise, self._pass = noise, 0
+    def _take_one(self, state: LocalState, received: Tensors, *data: Tensor) -> tuple[LocalState, Tensor]:
+        inputs, labels, self._noise, rate, weight = data
+        self._pass = 0
         self._rate = rate if rate.numel() else self.trainer.training.lr
         local = self._local(received, self._rate)
         if not (self.pads and weight.numel()):
