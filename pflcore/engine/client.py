@@ -70,7 +70,7 @@ class Trainer:
     Attributes:
         parameters: Names of the state entries that gradients train; `entries` are the names of all model entries.
         other_statistics: Whether layers other than batch norm have running statistics.
-        resting: Buffers that forward passes must not change.
+        frozen_buffers: Buffers that forward passes must not change.
         mask_ids: Further ids of the dropout masks, so that parts have other masks than a round's steps.
         extra: Whether a part's steps are passes beside the local steps of a round.
         parts: The trainers of parts: :data:`TUNING`, :data:`WARMUP`, phases and further views. `order` are the parts
@@ -102,11 +102,11 @@ class Trainer:
         self.other_statistics = any(name.rpartition(".")[0] not in norms for name in statistics)
         self.noise = DropoutBits(model, data.example())
         self.captured, self.stateless = Features(model, groups), Stateless(model)
-        self.faster = Substitute({F.linear: large_linear}) if can_be_large(model, data.device) else nullcontext()
+        self.large_layers = Substitute({F.linear: large_linear}) if can_be_large(model, data.device) else nullcontext()
         self.feature_layer = method.feature_layer  # kept here, since the method of a part can be a plain `Steps`
         self.task: Task = getattr(model, "task", None) or Task(data.positions, data.is_text, classes=data.classes)
         self.local = LocalBatches(data.train, training, seed, bool(norms), pace=pace)
-        self.resting: frozenset[str] = frozenset()
+        self.frozen_buffers: frozenset[str] = frozenset()
         self.mask_ids: tuple[int, ...] = ()
         self.extra = False
         self.parts: dict[int, Trainer] = {}
@@ -191,7 +191,7 @@ class Trainer:
     def sgd(
         self, params: Tensors, gradients: Tensors, state: Tensors, lr: float | None = None
     ) -> tuple[Tensors, Tensors]:
-        """Take one step of the run's optimiser, in place if that is faster; without `lr` use `training.lr`."""
+        """Take one step of the run's optimiser, in place if that is large_layers; without `lr` use `training.lr`."""
         return self.optimizer.apply_in_place(params, gradients, state, self.training.lr if lr is None else lr)
 
     def masks(self, samples: int, round_: int, client: int, step: int, pass_: int) -> Tensor:
@@ -220,9 +220,9 @@ class Trainer:
 
         Entries of the state that are not the model's are ignored. The mode (training or evaluation) is the model's.
         """
-        if self.resting:
-            state = {name: it.clone() if name in self.resting else it for name, it in state.items()}
-        with autocast(self.training.precision, inputs.device), self.captured, self.faster:
+        if self.frozen_buffers:
+            state = {name: it.clone() if name in self.frozen_buffers else it for name, it in state.items()}
+        with autocast(self.training.precision, inputs.device), self.captured, self.large_layers:
             logits: Tensor = self.stateless(state, inputs)
             features = self.captured.of_memory() if self.feature_layer == "memory" else self.captured.of_classifier()
         return logits.float(), features.float()

@@ -56,12 +56,10 @@ def operations() -> Iterator[Operations]:
         yield counted
 
 
-def _product(first: Tensor, second: Tensor, **_: Any) -> int:
+def _product(*tensors: Tensor, **_: Any) -> int:
+    """Return the flops of the product of the last two matrices, or batches of matrices."""
+    first, second = tensors[-2:]
     return 2 * first.numel() * second.shape[-1]
-
-
-def _sum_and_product(_: Tensor, first: Tensor, second: Tensor, **options: Any) -> int:
-    return _product(first, second)
 
 
 def _convolution(inputs: Tensor, weight: Tensor, *options: Any, out_val: Tensor) -> int:
@@ -76,13 +74,11 @@ def _convolution_backward(gradient: Tensor, inputs: Tensor, weight: Tensor, *opt
 
 
 # PyTorch has such formulas in ``torch.utils.flop_counter``, which loads Triton: 60 MB and a seventh of a second.
+_ATEN = torch.ops.aten
 _FORMULAS: dict[Any, Callable[..., int]] = {
-    torch.ops.aten.mm: _product,
-    torch.ops.aten.bmm: _product,
-    torch.ops.aten.addmm: _sum_and_product,
-    torch.ops.aten.baddbmm: _sum_and_product,
-    torch.ops.aten.convolution: _convolution,
-    torch.ops.aten.convolution_backward: _convolution_backward,
+    **dict.fromkeys((_ATEN.mm, _ATEN.bmm, _ATEN.addmm, _ATEN.baddbmm), _product),
+    _ATEN.convolution: _convolution,
+    _ATEN.convolution_backward: _convolution_backward,
 }
 
 

@@ -59,8 +59,8 @@ class DropoutBits:
         if samples == size:
             return bits
         layers = torch.split(bits, [samples * width for width in self._layers])
-        padded = [F.pad(it, (0, (size - samples) * width)) for it, width in zip(layers, self._layers, strict=True)]
-        return torch.cat(padded)
+        pairs = zip(layers, self._layers, strict=True)
+        return torch.cat([F.pad(layer, (0, (size - samples) * width)) for layer, width in pairs])
 
     def draw(self, samples: int, seed: int, *ids: int) -> Tensor:
         """Draw the numbers of one forward pass over a batch, from the stream of `ids`: round, client, step, pass."""

@@ -131,7 +131,7 @@ class Substitute(TorchFunctionMode):
         return self.others.get(func, func)(*args, **(kwargs or {}))
 
 
-def is_plain(options: Mapping[str, Any]) -> bool:
+def is_default(options: Mapping[str, Any]) -> bool:
     """Return whether these options of ``F.scaled_dot_product_attention`` do not change its result."""
     return all(name in _PLAIN and value == _PLAIN[name] for name, value in options.items())
 
@@ -149,7 +149,7 @@ def autocast(precision: str, device: torch.device) -> Iterator[None]:
 
 def _attention(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     """Compute attention on CPUs as two products, because their fused kernel is slow backwards in bfloat16."""
-    if q.device.type != "cpu" or not is_plain(options):
+    if q.device.type != "cpu" or not is_default(options):
         return F.scaled_dot_product_attention(q, k, v, **options)
     scores = torch.matmul(q, k.transpose(-1, -2)).float() / math.sqrt(q.shape[-1])
     return torch.matmul(scores.softmax(-1), v)

@@ -34,7 +34,7 @@ def large_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tenso
     return product
 
 
-def splits(x: Tensor) -> bool:
+def should_split(x: Tensor) -> bool:
     """Return whether :func:`split_linear` is faster: with tensor cores it is not."""
     full = x.dtype == torch.float32 and not torch.backends.cuda.matmul.allow_tf32
     return x.device.type == "cuda" and full and not torch.is_autocast_enabled("cuda")

@@ -34,8 +34,8 @@ def groups_of(method: Method, groups: Groups) -> Groups:
     names = method.trained()
     with _naming_groups(method):
         trained = groups.training(names) if names else groups
-    resting = {name for name, group in groups.of.items() if group in method.untrained}
-    if groups.parameters and not trained.parameters - resting:
+    untrained = {name for name, group in groups.of.items() if group in method.untrained}
+    if groups.parameters and not trained.parameters - untrained:
         if not names:
             part = ", ".join(method.untrained)
             raise UserError(f"method {name_of(method)}: its rounds do not train {part}, which is all of the backbone")
@@ -155,7 +155,7 @@ def _restrict(trainer: Trainer, phase: Phase) -> None:
     if not phase.roles:
         return
     trained = frozenset[str]().union(*(getattr(trainer.roles, role) for role in phase.roles))
-    trainer.resting = trainer.entries - trainer.parameters - trained
+    trainer.frozen_buffers = trainer.entries - trainer.parameters - trained
     if trainer.parameters and not trainer.parameters & trained:
         roles = f"what is {' and '.join(phase.roles)}, and there is nothing of that to train"
         why = "with this backbone, train_only and also_personal"

@@ -122,10 +122,9 @@ class RunState:
         not finite in the measurement after aggregation is a divergence too, but leaves the state after the round.
         """
         round_ = self.round + 1
-        losses = list[float]()
+        updates, personal, losses = list[Update](), dict[int, Tensors](), list[float]()
         with self._until_divergence():
             participants = [it for it in self._cohort(round_) if self.condition.attends(self.draws, round_, it)]
-            updates, personal = list[Update](), dict[int, Tensors]()
             if participants:
                 updates, personal, losses = self._train(executor, round_, participants, self.trainer.order)
             measures, trained = self.evaluation.is_due(round_, self.training.rounds), list[Scored]()
@@ -177,9 +176,7 @@ class RunState:
 
         exchanged = self.roles.shared | self.roles.generated
         changes = frozenset(name for name in exchanged if self.method.returns_changes and name.startswith(COMMON))
-        updates: list[Update] = []
-        personal: dict[int, Tensors] = {}
-        losses: list[float] = []
+        updates, personal, losses = list[Update](), dict[int, Tensors](), list[float]()
         jobs = list(self._states(clients, len(clients)))
         sent = {client: pick(received, exchanged) for client, received in jobs}
         for part in parts[:-1]:
@@ -237,11 +234,8 @@ class RunState:
 
     def subject(self, kinds: Sequence[int] | None) -> Subject:
         """Return the run as the input of an analysis."""
-
-        def state(client: int) -> Tensors:
-            return next(self._states([client]))[1]
-
-        return Subject(self.trainer, self.groups, self.round, self._server(self.round), state, kinds)
+        server = self._server(self.round)
+        return Subject(self.trainer, self.groups, self.round, server, lambda it: next(self._states([it]))[1], kinds)
 
     def result(self, findings: Findings) -> Result:
         """Return the result of the run, with the findings of its analyses."""
@@ -255,6 +249,7 @@ class RunState:
             server=count(self.server.shared) + count(extra),
             macs=step_macs(self.trainer, self.subject(None).state(0)),
         )
+        cohorts = map(self._cohort, range(1, self.round + 1))
         weights = {**self.fixed, **self.server.shared}
         for client in self.personal.trained():
             weights |= add_prefix(f"client.{client}.", self.personal[client])
@@ -271,12 +266,8 @@ class RunState:
             findings=findings,
             notes=tuple(getattr(self.model, "notes", ())),
             attackers=self.attackers,
-            epsilon=None if self.diverged else self._epsilon(),
+            epsilon=None if self.diverged else self.condition.epsilon(len(self.draws.members), cohorts),
         )
-
-    def _epsilon(self) -> float | None:
-        """Return the ε of differential privacy that the condition guarantees, or None."""
-        return self.condition.epsilon(len(self.draws.members), map(self._cohort, range(1, self.round + 1)))
 
     # --- checkpoints -------------------------------------------------------------------------------------------------
 

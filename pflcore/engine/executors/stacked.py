@@ -116,30 +116,27 @@ class Stacked(Sequential):
         clients, cohort = [jobs[job][0] for job in order], [cohort[job] for job in order]
         turns = [[turn[job] for job in order[:width]] for turn, width in zip(turns, widths, strict=True)]
         size = min(trainer.training.batch_size, max(map(len, trainer.data.train))) if pads else 0
-        device = trainer.data.device
-        passes = self._passes[key]
-        rows = []
+        device, passes, rows = trainer.data.device, self._passes[key], []
         for turn in turns:
             batches = [_NO_ROWS if step is None else cohort[lane][step] for lane, step in enumerate(turn)]
             rows.append(_padded(batches, size or max(map(len, batches))))
         first = torch.tensor([[trainer.local.first(client)] for client in clients])
         numbers = [first[: len(turn)] + torch.tensor([[step or 0] for step in turn]) for turn in turns]
         trainer.model.train()
-        vectorised = Step(trainer, pads)
-        losses: list[Tensor] = []
+        vectorised, losses = Step(trainer, pads), list[Tensor]()
         finished: list[Tensors] = []  # models of the lanes without further steps, the last lanes first
         with vectorisable():
             received = stack_states([jobs[job][1] for job in order])
             state = vectorised.begin(received)
-            data = trainer.data.batches([lists.clamp_min(0) for lists in rows], round_, numbers)
-            weights = upload([_weights(lists) for lists in rows], device)
+            data = trainer.data.batches([step_rows.clamp_min(0) for step_rows in rows], round_, numbers)
+            weights = upload([_weights(step_rows) for step_rows in rows], device)
             rates = upload([_rates(trainer, round_, clients[: len(turn)], turn) for turn in turns], device)
-            for turn, lists, batch, weight, rate in zip(turns, rows, data, weights, rates, strict=True):
+            for turn, step_rows, batch, weight, rate in zip(turns, rows, data, weights, rates, strict=True):
                 width = len(turn)
                 if width < len(losses[-1] if losses else jobs):
                     finished.append(vectorised.end(*_lanes((state, received), slice(width, None)))["model"])
                     state, received = _lanes((state, received), slice(width))
-                noise = _noise(trainer, round_, clients[:width], turn, lists, passes)
+                noise = _noise(trainer, round_, clients[:width], turn, step_rows, passes)
                 step_data = batch.inputs, batch.labels, noise, rate, weight
                 state, loss = self.replay(key, vectorised.take, state, received, *step_data)
                 losses.append(loss)

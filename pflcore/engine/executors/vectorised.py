@@ -16,8 +16,8 @@ from pflcore.client_view import Rate
 from pflcore.engine.client import Trainer
 from pflcore.engine.executors.attention import fused_attention, has_kernel
 from pflcore.engine.executors.graphs import copy_tree
-from pflcore.engine.forward import Substitute, is_plain
-from pflcore.engine.linear import split_linear, splits
+from pflcore.engine.forward import Substitute, is_default
+from pflcore.engine.linear import should_split, split_linear
 from pflcore.groups import Tensors
 from pflcore.method import Batch, ClientView, LocalState
 
@@ -146,7 +146,7 @@ def _attention(q: Tensor, k: Tensor, v: Tensor, *args: Any, **options: Any) -> T
     Otherwise it makes fewer passes over memory than PyTorch's form without fused kernels, which also scales keys and
     checks for rows that a mask leaves empty.
     """
-    if args or not is_plain(options):
+    if args or not is_default(options):
         return F.scaled_dot_product_attention(q, k, v, *args, **options)
     if has_kernel(q, k, v):
         return fused_attention(q, k, v)
@@ -165,7 +165,7 @@ def _layer_norm(
 
 def _linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Add the bias separately, because PyTorch's vectorised form multiplies it by 1 first."""
-    product = split_linear(x, weight) if splits(x) else F.linear(x, weight)
+    product = split_linear(x, weight) if should_split(x) else F.linear(x, weight)
     return product if bias is None else product + bias.to(product.dtype)
 
 
