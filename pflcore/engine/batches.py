@@ -26,7 +26,7 @@ class LocalBatches:
     stream: str = "batches"  # name of the random stream
     share: float = 1.0  # share of a client's samples that are used, at least one sample, drawn again in each round
     before: float = 0.0  # passes of the round before the part, rounded down to whole steps
-    passes: float | None = None  # passes of the part, rounded down likewise; None: all that remain in the round
+    passes: float | None = None  # passes of the part, also rounded down; None: the remaining ones
     # (round, client) → the share of the part's steps that a client takes (its first steps), rounded down, at least one
     pace: Callable[[int, int], float] | None = None
 

@@ -121,11 +121,8 @@ class CheckpointFolder:
 
     def earlier(self, misfit: Misfit, continues: Callable[[Checkpoint], bool]) -> Checkpoint | None:
         """Return the lineage's state with the most rounds for which `continues` is true, or None if there is none."""
-        for path in stored(self.states):
-            checkpoint = _read(path, misfit, self.warn, lineage=self.lineage)
-            if checkpoint and continues(checkpoint):
-                return checkpoint
-        return None
+        checkpoints = (_read(path, misfit, self.warn, lineage=self.lineage) for path in stored(self.states))
+        return next((checkpoint for checkpoint in checkpoints if checkpoint and continues(checkpoint)), None)
 
     def archive(self) -> None:
         """Move the last checkpoint to `states`, where it replaces those without more rounds, and remove the others."""

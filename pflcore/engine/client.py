@@ -71,10 +71,10 @@ class Trainer:
         parameters: Names of the state entries that gradients train; `entries` are the names of all model entries.
         other_statistics: Whether layers other than batch norm have running statistics.
         frozen_buffers: Buffers that forward passes must not change.
-        mask_ids: Further ids of the dropout masks, so that parts have other masks than a round's steps.
-        extra: Whether a part's steps are passes beside the local steps of a round.
-        parts: The trainers of parts: :data:`TUNING`, :data:`WARMUP`, phases and further views. `order` are the parts
-            of a round. :mod:`pflcore.engine.phases` sets both, and :mod:`pflcore.engine.views` adds views.
+        mask_ids: Additional ids of the dropout masks, so that the masks of parts and of a round's steps differ.
+        extra: Whether a part's steps are passes in addition to the local steps of a round.
+        parts: The trainers of :data:`TUNING`, :data:`WARMUP`, phases and views; `order` are the parts of a round.
+            :mod:`pflcore.engine.phases` sets both, and :mod:`pflcore.engine.views` adds views.
         captured: Captures the classifier's input.
     """
 
@@ -308,7 +308,7 @@ def no_class_weights(method: Method) -> UserError:
 def differentiate(
     loss: Callable[[Tensors], tuple[Tensor, Tensors]], params: Tensors
 ) -> tuple[Tensors, Tensor, Tensors]:
-    """Return the gradients of a loss function at `params`, by name, its value, and its further tensors."""
+    """Return the gradients of a loss function at `params`, by name, its value, and its auxiliary tensors."""
     leaves = {name: tensor.detach().requires_grad_() for name, tensor in params.items()}
     value, aux = loss(leaves)
     gradients = torch.autograd.grad(value, list(leaves.values()), materialize_grads=True)

@@ -24,7 +24,7 @@ class Cost:
 
     sent_up: int  # bytes that a client sends in a round, the mean over all participations
     sent_down: int  # bytes that a client receives in a round, the mean over all participations
-    stored: int  # numbers that a client holds between its rounds: personal entries of the model and beside it
+    stored: int  # numbers that a client holds between its rounds: personal entries, of the model and others
     received: int  # numbers that a client receives at the beginning of a round
     server: int  # numbers that the server holds, including those that it sends to clients, without momenta
     macs: int  # multiply-adds of a local step, forward and backward, per sample; matrix products and convolutions only
@@ -68,7 +68,7 @@ def _convolution(inputs: Tensor, weight: Tensor, *options: Any, out_val: Tensor)
 
 
 def _convolution_backward(gradient: Tensor, inputs: Tensor, weight: Tensor, *options: Any, out_val: Any) -> int:
-    """Return the flops of a convolution's gradients: of its inputs and of its weights each as many as forward."""
+    """Return the flops of a convolution's gradients: as many as forward for its inputs, and as many for its weights."""
     gradients: list[bool] = options[7]
     return _convolution(inputs, weight, *options, out_val=gradient) * sum(gradients[:2])
 

@@ -4,7 +4,7 @@ Parameters, gradients and averages are always float32. Precisions of the passes:
 
 - ``fp32`` is full single precision, on CUDA too, where PyTorch would otherwise round the inputs of convolutions.
 - ``tf32`` lets CUDA round the inputs of matrix products and convolutions to 10 bits; a CPU computes as with fp32.
-- ``bf16`` computes matrix products, convolutions and what lies between them in bfloat16 (8 bits), norms, softmax and
+- ``bf16`` computes matrix products, convolutions and operations between them in bfloat16 (8 bits), norms, softmax and
   losses in float32. It pays where the hardware multiplies bfloat16: GPUs, and CPUs with AMX or AVX512-BF16.
 """
 

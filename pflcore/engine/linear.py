@@ -1,4 +1,4 @@
-"""Linear layers that keep a processor busy: large ones on a CPU, and those of stacked clients on a GPU.
+"""Faster linear layers: large layers on a CPU, and layers of stacked clients on a GPU.
 
 PyTorch multiplies with MKL on a CPU, which does not use AVX-512 on processors of AMD; oneDNN does. On a GPU the
 gradient of a client's weight is a small matrix with long sums, which cuBLAS gives to a few multiprocessors.

@@ -41,9 +41,9 @@ class RunState:
 
     Attributes:
         initial: The model's initial state; `fixed` are its parameters that are never trained; no checkpoint has them.
-        initial_personal: A client's initial personal entries, of the model and beside it.
+        initial_personal: A client's initial personal entries, of the model and others.
         client_state: A client's complete initial state, whose names, shapes and types stay the same in all rounds.
-        roles: The roles of all entries, including those that are exchanged beside the model.
+        roles: The roles of all entries, including exchanged entries that are not the model's.
         traffic: Over all rounds so far: bytes that clients sent, bytes that they received, number of updates.
     """
 

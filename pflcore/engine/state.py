@@ -1,5 +1,6 @@
-"""The state of a run beside its server: personal entries of clients, and measurements."""
+"""The state of a run without its server: personal entries of clients, and measurements."""
 
+import math
 import mmap
 from collections.abc import Mapping, Sequence
 from itertools import groupby
@@ -31,7 +32,7 @@ class ClientStates:
     def __init__(self, initial: Tensors, clients: int, folder: Path | None) -> None:
         self.initial, self._trained = initial, set[int]()
         shape = clients, packed_size(initial)
-        size = shape[0] * shape[1]
+        size = math.prod(shape)
         self.on_disk = size > memory_limit()
         if self.on_disk:  # the file has no name, so it disappears when the process ends, even if it is killed
             with TemporaryFile(dir=folder) as file:
@@ -129,9 +130,8 @@ class History:
         mean of their precisions."""
         scores = self.rows[round_][:-1].reshape(-1, len(self.columns), len(self.members))
         columns = dict(zip(self.columns, scores[split][:, self.members], strict=True))
-        if "precision" in columns:
-            return float(np.nanmean(columns["precision"]))
-        return float(columns["correct"].sum() / columns["total"].sum())
+        precision = columns.get("precision")
+        return float(columns["correct"].sum() / columns["total"].sum() if precision is None else np.nanmean(precision))
 
     def last_figure(self) -> float | None:
         """Return the figure (0 to 1) of the members in the last measurement, or None if there is none."""
@@ -144,15 +144,10 @@ class History:
         """
         if patience is None:
             return None
-        best = -1.0
-        waited = 0
+        best, waited = -1.0, 0
         for round_ in sorted(self.rows):
             figure = self.figure(round_, 1)  # of validation samples
-            if figure > best:
-                best = figure
-                waited = 0
-            else:
-                waited += 1
+            best, waited = (figure, 0) if figure > best else (best, waited + 1)
             if waited == patience:
                 return round_
         return None

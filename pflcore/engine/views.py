@@ -1,4 +1,4 @@
-"""Views that are measured: clients' models after a round, further models, a further moment, samples of all clients.
+"""Measured views: clients' models after a round, the global model, models before aggregation, all clients' samples.
 
 Further views are measured by parts of the trainer (:attr:`pflcore.engine.client.Trainer.parts`): copies with other
 samples or with plain predictions. So executors do not depend on what they measure.
@@ -20,10 +20,10 @@ from pflcore.groups import Tensors
 from pflcore.method import Method
 from pflcore.settings import Evaluation
 
-# In measurements, entries are generated for that many clients together, so that a hypernetwork is read less often.
+# Clients for which entries are generated together in measurements, so that a hypernetwork is read less often.
 GENERATED = 16
 # Parts, numbered below those of training. _ALL: each client has the samples of all clients. _ONE: one client has the
-# samples of all. _PLAIN and _PLAIN_ONE: the model predicts by itself, without the method's predictions.
+# samples of all. _PLAIN and _PLAIN_ONE: the model's predictions, without the method's.
 _ALL, _ONE, _PLAIN, _PLAIN_ONE = range(-4, 0)
 # Setting `evaluation.on` → part, for the models of clients, for one model that all clients share, for the global model.
 _EACH = {"own": TRAINING, "all": _ALL}

@@ -1,7 +1,7 @@
-"""Attention of stacked clients with PyTorch's fused kernels, which ``vmap`` does not support by itself.
+"""Attention of stacked clients with PyTorch's fused kernels, which ``vmap`` does not support.
 
 The dimension of clients becomes part of the batch. The scores of all queries and keys never reach memory; otherwise
-they are a third of what a step of FedTP's ViT reads and writes.
+they are a third of the memory traffic of a step of FedTP's ViT.
 """
 
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ def fused_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 class _Attention(Function):
-    """Returns the output, and what the backward pass needs: logarithms of sums, and two states of random numbers."""
+    """Returns the output, and for the backward pass logarithms of sums and two states of random numbers."""
 
     @staticmethod
     def forward(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, ...]:

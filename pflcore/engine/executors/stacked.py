@@ -35,7 +35,7 @@ _NO_ROWS = torch.empty(0, dtype=torch.int64)  # of a client that takes no step
 
 
 class Stacked(Sequential):
-    """Trains and measures up to `width` clients at once, on the device of the data.
+    """Trains and measures up to `width` clients together, on the device of the data.
 
     If memory runs out, the width is halved and the clients of the stack start again; their received states are never
     modified, so nothing is lost. Measurements first halve the samples per pass. Results stay within float tolerance.
@@ -266,11 +266,10 @@ def _noise(trainer: Trainer, round_: int, clients: Sequence[int], turn: Turn, ro
     if not source.per_sample:
         return torch.empty(len(turn), 0, device=source.device)
     bits = []
-    for client, step, client_rows in zip(clients, turn, rows, strict=True):
-        samples = int((client_rows >= 0).sum())
+    for client, step, samples in zip(clients, turn, (rows >= 0).sum(1).tolist(), strict=True):
         for index in range(passes):
             mask = trainer.masks(samples, round_, client, step or 0, index)
-            bits.append(source.fill(mask, samples, len(client_rows)))
+            bits.append(source.fill(mask, samples, rows.shape[1]))
     return torch.stack(bits).view(len(turn), passes, -1)
 
 

@@ -63,13 +63,11 @@ class Step:
 
     def begin(self, received: Tensors) -> LocalState:
         """Return the states of all clients before the first step."""
-        begin = self.trainer.method.begin
-        return vmap(lambda entries: begin(self._local(entries), dict(entries)))(copy_tree(received))
+        return vmap(lambda entries: self.trainer.method.begin(self._local(entries), dict(entries)))(copy_tree(received))
 
     def end(self, state: LocalState, received: Tensors) -> LocalState:
         """Return the states of all clients after the last step, as new tensors."""
-        end = self.trainer.method.end
-        return vmap(lambda groups, entries: end(self._local(entries), groups))(copy_tree(state), received)
+        return vmap(lambda it, entries: self.trainer.method.end(self._local(entries), it))(copy_tree(state), received)
 
     def _take_one(self, state: LocalState, received: Tensors, *data: Tensor) -> tuple[LocalState, Tensor]:
         inputs, labels, self._noise, rate, weight = data
