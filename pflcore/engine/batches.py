@@ -26,7 +26,7 @@ class LocalBatches:
     stream: str = "batches"  # name of the random stream
     share: float = 1.0  # share of a client's samples that are used, at least one sample, drawn again in each round
     before: float = 0.0  # passes of the round before the part, rounded down to whole steps
-    passes: float | None = None  # passes of the part, rounded down likewise; None: all that are left in the round
+    passes: float | None = None  # passes of the part, also rounded down; None: the remaining ones
     # (round, client) → the share of the part's steps that a client takes (its first steps), rounded down, at least one
     pace: Callable[[int, int], float] | None = None
 
@@ -36,11 +36,11 @@ class LocalBatches:
 
     def steps(self, round_: int, client: int) -> int:
         """Return the number of steps that a client takes in the part."""
-        end = self.whole(client) if self.passes is None else self._step_at(self.before + self.passes, client)
+        end = self.round_steps(client) if self.passes is None else self._step_at(self.before + self.passes, client)
         steps = end - self.first(client)
         return min(steps, max(1, math.floor(self.pace(round_, client) * steps + 1e-9))) if self.pace else steps
 
-    def whole(self, client: int) -> int:
+    def round_steps(self, client: int) -> int:
         """Return the number of steps in a whole round of a client, regardless of `pace`."""
         return self.training.local_steps or self.training.local_epochs * self.epoch_steps(client)
 
@@ -75,7 +75,7 @@ class LocalBatches:
 
     def _step_at(self, passes: float, client: int) -> int:
         # Rounding errors must not cost a step: 0.29 · 100 is slightly below 29.
-        return min(self.whole(client), math.floor(passes * self.epoch_steps(client) + 1e-9))
+        return min(self.round_steps(client), math.floor(passes * self.epoch_steps(client) + 1e-9))
 
     def _leaves_one_out(self, client: int) -> bool:
         """Return whether a client's last batch is left out, because batch norm cannot normalise a single sample."""

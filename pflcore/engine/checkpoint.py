@@ -25,7 +25,7 @@ from pflcore.files import digest_of, named, parse_json
 from pflcore.groups import Tensors
 
 _NAME = re.compile(r"round-(\d{6,})-([0-9a-f]{16})\.safetensors")
-_KEPT = 2  # the newest checkpoint and one before it, in case the newest is damaged
+_COPIES = 2  # the newest checkpoint and the one before it, in case the newest is damaged
 _PAUSE = 20  # pause in durations of the last write, so that writing takes at most a twentieth of the time
 _PART = ".new.part"  # the temporary file; one that a killed process left behind is overwritten
 LOCK_SECONDS = 5.0  # time to wait for the lock; within it, the system releases the lock of a killed process
@@ -56,7 +56,7 @@ class CheckpointFolder:
         self.folder, self.run, self.warn, self.lineage, self.states = folder, run, warn, lineage, states
         self._lock = FileLock(folder / "lock")
         self._good: list[Path] = []  # checkpoints written or read by this process, oldest first
-        self._last, self._took = 0.0, 0.0  # end of the last write, and its duration in seconds
+        self._written, self._duration = 0.0, 0.0  # end of the last write, and its duration in seconds
 
     def __enter__(self) -> CheckpointFolder:
         """Lock the folder. Raises :class:`UserError` if another process trains this run."""
@@ -65,7 +65,7 @@ class CheckpointFolder:
             self._lock.acquire(timeout=LOCK_SECONDS)
         except Timeout:
             raise UserError(f"{self.folder}: another process is training this run; wait for it or stop it") from None
-        self._last = time.monotonic()
+        self._written = time.monotonic()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -73,19 +73,19 @@ class CheckpointFolder:
 
     def is_due(self, every: float) -> bool:
         """Return whether `every` seconds and twenty times the last write's duration have passed; true if it is 0."""
-        pause = max(every, _PAUSE * self._took) if every > 0 else 0.0
-        return time.monotonic() - self._last >= pause
+        pause = max(every, _PAUSE * self._duration) if every > 0 else 0.0
+        return time.monotonic() - self._written >= pause
 
     def save(self, round_: int, tensors: Mapping[str, Tensor]) -> None:
         """Write the state after a round. Then delete all others, skipped ones too, except the good one before it."""
         started = time.monotonic()
         path = self._write(round_, tensors)
-        self._good = [*(one for one in self._good if one != path), path][-_KEPT:]
+        self._good = [*(good for good in self._good if good != path), path][-_COPIES:]
         for other in stored(self.folder):
             if other not in self._good:
                 other.unlink()
-        self._last = time.monotonic()
-        self._took = self._last - started
+        self._written = time.monotonic()
+        self._duration = self._written - started
 
     def _write(self, round_: int, tensors: Mapping[str, Tensor]) -> Path:
         """Write a checkpoint, without copying tensors of the host. Raises ``OSError``."""
@@ -114,24 +114,24 @@ class CheckpointFolder:
     def load(self, misfit: Misfit) -> Checkpoint | None:
         """Return the newest good checkpoint, or None if there is none."""
         for path in stored(self.folder):
-            if found := _read(path, misfit, self.warn, run=self.run):
+            if checkpoint := _read(path, misfit, self.warn, run=self.run):
                 self._good = [path]
-                return found
+                return checkpoint
         return None
 
     def earlier(self, misfit: Misfit, continues: Callable[[Checkpoint], bool]) -> Checkpoint | None:
         """Return the lineage's state with the most rounds for which `continues` is true, or None if there is none."""
-        found = (_read(path, misfit, self.warn, lineage=self.lineage) for path in stored(self.states))
-        return next((one for one in found if one and continues(one)), None)
+        checkpoints = (_read(path, misfit, self.warn, lineage=self.lineage) for path in stored(self.states))
+        return next((checkpoint for checkpoint in checkpoints if checkpoint and continues(checkpoint)), None)
 
     def archive(self) -> None:
         """Move the last checkpoint to `states`, where it replaces those without more rounds, and remove the others."""
         if self.states and self._good:
             try:
                 self.states.mkdir(parents=True, exist_ok=True)
-                left = self._good[-1].replace(self.states / self._good[-1].name)
+                last = self._good[-1].replace(self.states / self._good[-1].name)
                 for other in stored(self.states):
-                    if other != left and round_of(other) <= round_of(left):
+                    if other != last and round_of(other) <= round_of(last):
                         other.unlink(missing_ok=True)
             except OSError as error:
                 self.warn(f"{self.states}: the last state is not left to longer runs ({error})")
@@ -145,8 +145,8 @@ class CheckpointFolder:
 
 def stored(folder: Path | None) -> list[Path]:
     """Return the files in a folder whose names are those of checkpoints, newest first."""
-    named_so = (path for path in folder.glob("round-*") if _NAME.fullmatch(path.name)) if folder else ()
-    return sorted((path for path in named_so if path.is_file()), reverse=True)
+    paths = folder.glob("round-*") if folder else ()
+    return sorted((path for path in paths if _NAME.fullmatch(path.name) and path.is_file()), reverse=True)
 
 
 def round_of(path: Path) -> int:
@@ -177,12 +177,12 @@ def _read(path: Path, misfit: Misfit, warn: Callable[[str], None], **identity: s
     return None
 
 
-def compare(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> str:
+def compare(actual: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> str:
     """Return the first difference in name, shape or type; "" if there is none."""
     for name, tensor in expected.items():
-        if name not in found:
+        if name not in actual:
             return f"{name} is missing"
-        is_, should = (f"{tuple(one.shape)} {one.dtype}" for one in (found[name], tensor))
-        if is_ != should:
-            return f"{name} is {is_}, expected {should}"
-    return next((f"{name} is not known" for name in found if name not in expected), "")
+        if actual[name].shape != tensor.shape or actual[name].dtype != tensor.dtype:
+            first, second = (f"{tuple(it.shape)} {it.dtype}" for it in (actual[name], tensor))
+            return f"{name} is {first}, expected {second}"
+    return next((f"{name} is not known" for name in actual if name not in expected), "")

@@ -70,12 +70,12 @@ class Trainer:
     Attributes:
         parameters: Names of the state entries that gradients train; `entries` are the names of all model entries.
         other_statistics: Whether layers other than batch norm have running statistics.
-        resting: Buffers that forward passes must not change.
-        mask_ids: Further ids of the dropout masks, so that parts have other masks than a round's steps.
-        extra: Whether a part's steps are passes beside the local steps of a round.
-        parts: The trainers of parts: :data:`TUNING`, :data:`WARMUP`, phases and further views. `order` are the parts
-            of a round. :mod:`pflcore.engine.phases` sets both, and :mod:`pflcore.engine.views` adds views.
-        seen: Captures the classifier's input.
+        frozen_buffers: Buffers that forward passes must not change.
+        mask_ids: Additional ids of the dropout masks, so that the masks of parts and of a round's steps differ.
+        extra: Whether a part's steps are passes in addition to the local steps of a round.
+        parts: The trainers of :data:`TUNING`, :data:`WARMUP`, phases and views; `order` are the parts of a round.
+            :mod:`pflcore.engine.phases` sets both, and :mod:`pflcore.engine.views` adds views.
+        captured: Captures the classifier's input.
     """
 
     def __init__(
@@ -101,12 +101,12 @@ class Trainer:
         statistics = (name for name, it in model.named_buffers() if it.is_floating_point() and name in self.entries)
         self.other_statistics = any(name.rpartition(".")[0] not in norms for name in statistics)
         self.noise = DropoutBits(model, data.example())
-        self.seen, self.stateless = Features(model, groups), Stateless(model)
-        self.faster = Substitute({F.linear: large_linear}) if can_be_large(model, data.device) else nullcontext()
+        self.captured, self.stateless = Features(model, groups), Stateless(model)
+        self.large_layers = Substitute({F.linear: large_linear}) if can_be_large(model, data.device) else nullcontext()
         self.feature_layer = method.feature_layer  # kept here, since the method of a part can be a plain `Steps`
         self.task: Task = getattr(model, "task", None) or Task(data.positions, data.is_text, classes=data.classes)
         self.local = LocalBatches(data.train, training, seed, bool(norms), pace=pace)
-        self.resting: frozenset[str] = frozenset()
+        self.frozen_buffers: frozenset[str] = frozenset()
         self.mask_ids: tuple[int, ...] = ()
         self.extra = False
         self.parts: dict[int, Trainer] = {}
@@ -127,8 +127,8 @@ class Trainer:
     def train(self, round_: int, client: int, received: Tensors) -> Outcome:
         """Take all local steps of a client. Raises :class:`Diverged` if a loss is not finite."""
         with during(f"client {client}"):
-            done = self.advance(round_, client, received, self.begin(received))
-            return self.finish(round_, client, received, done)
+            unfinished = self.advance(round_, client, received, self.begin(received))
+            return self.finish(round_, client, received, unfinished)
 
     def begin(self, received: Tensors) -> Unfinished:
         """Return a client before its first step, with copies, because steps and buffers work in place."""
@@ -138,7 +138,7 @@ class Trainer:
     def advance(
         self, round_: int, client: int, received: Tensors, unfinished: Unfinished, stop: int | None = None
     ) -> Unfinished:
-        """Take the steps up to, but without, `stop`; by default all steps that are left."""
+        """Take the steps up to, but without, `stop`; by default all remaining steps."""
         if not self.model.training:  # otherwise every module would be visited for nothing
             self.model.train()
         state, losses = unfinished.state, list(unfinished.losses)
@@ -166,10 +166,10 @@ class Trainer:
 
     def step(self, local: ClientView, state: LocalState, batch: Batch) -> tuple[LocalState, Tensor]:
         """Take the method's step. Raises :class:`UserError` if its loss ignores the run's class weights."""
-        made = self.method.step(local, state, batch)
+        after = self.method.step(local, state, batch)
         if CLASS_WEIGHTS in local.received and CLASS_WEIGHTS not in local.used:
             raise no_class_weights(self.method)
-        return made
+        return after
 
     def finish(self, round_: int, client: int, received: Tensors, unfinished: Unfinished) -> Outcome:
         """Return the client after its last step. Raises :class:`Diverged` if a loss was not finite."""
@@ -182,20 +182,21 @@ class Trainer:
 
     def learning_rate(self, round_: int, client: int, step: int) -> float:
         """Return the learning rate of a client's step; steps count from 0."""
-        by_step = self.training.schedule_by == "step"
-        within = (self.local.first(client) + step) / self.local.whole(client) if by_step else 0.0
-        return learning_rate(self.training, max(0, round_ - 1) + within)
+        done = float(max(0, round_ - 1))
+        if self.training.schedule_by == "step":
+            done += (self.local.first(client) + step) / self.local.round_steps(client)
+        return learning_rate(self.training, done)
 
     @torch.no_grad()
     def sgd(
         self, params: Tensors, gradients: Tensors, state: Tensors, lr: float | None = None
     ) -> tuple[Tensors, Tensors]:
-        """Take one step of the run's optimiser, in place if that is faster; without `lr` use `training.lr`."""
+        """Take one step of the run's optimiser, in place if that is large_layers; without `lr` use `training.lr`."""
         return self.optimizer.apply_in_place(params, gradients, state, self.training.lr if lr is None else lr)
 
-    def masks(self, samples: int, round_: int, client: int, step: int, one_pass: int) -> Tensor:
-        """Return the random numbers of dropout in one forward pass over a batch."""
-        ids = (round_, client, self.local.first(client) + step, one_pass, *self.mask_ids)
+    def masks(self, samples: int, round_: int, client: int, step: int, pass_: int) -> Tensor:
+        """Return the random numbers of dropout in a forward pass of a step over a batch."""
+        ids = (round_, client, self.local.first(client) + step, pass_, *self.mask_ids)
         return self.noise.draw(samples, self.seed, *ids)
 
     def view(self, features: Forward, received: Tensors, lr: float | None = None) -> ClientView:
@@ -209,7 +210,7 @@ class Trainer:
             roles=self.roles,
             rate=lr,
             task=self.task,
-            head=self.seen.head,
+            head=self.captured.head,
         )
 
     # --- inference ---------------------------------------------------------------------------------------------------
@@ -219,11 +220,11 @@ class Trainer:
 
         Entries of the state that are not the model's are ignored. The mode (training or evaluation) is the model's.
         """
-        if self.resting:
-            state = {name: one.clone() if name in self.resting else one for name, one in state.items()}
-        with autocast(self.training.precision, inputs.device), self.seen, self.faster:
+        if self.frozen_buffers:
+            state = {name: it.clone() if name in self.frozen_buffers else it for name, it in state.items()}
+        with autocast(self.training.precision, inputs.device), self.captured, self.large_layers:
             logits: Tensor = self.stateless(state, inputs)
-            features = self.seen.of_memory() if self.feature_layer == "memory" else self.seen.of_classifier()
+            features = self.captured.of_memory() if self.feature_layer == "memory" else self.captured.of_classifier()
         return logits.float(), features.float()
 
     def measured(self, state: Tensors) -> Tensors:
@@ -246,13 +247,13 @@ class Trainer:
         if not self.method.remembers:
             return partial(self.predict, state)
 
-        def noted(forward: Callable[[], Tensor]) -> tuple[Tensor, Tensor]:
-            with self.seen:
-                return forward(), self.seen.of_memory().float()
+        def with_memory(forward: Callable[[], Tensor]) -> tuple[Tensor, Tensor]:
+            with self.captured:
+                return forward(), self.captured.of_memory().float()
 
         self.model.eval()
         rows = torch.split(self.data.train[client], size)
-        samples = OwnSamples(lambda: self.data.batches(rows), self.data.classes, noted)
+        samples = OwnSamples(lambda: self.data.batches(rows), self.data.classes, with_memory)
         with torch.no_grad():
             return self.method.predictor(self.view(self.features, state), state, samples)
 
@@ -260,7 +261,7 @@ class Trainer:
 
     def federation(self, initial: Tensors) -> Federation:
         """Return the facts about the federation and the initial model."""
-        data, training, head = self.data, self.training, self.seen.head
+        data, training, head = self.data, self.training, self.captured.head
         return Federation(
             clients=data.clients,
             seed=self.seed,
@@ -278,7 +279,7 @@ class Trainer:
 
     def facts(self, client: int, round_: int) -> Tensors:
         """Return a client's facts in a round that the method declares, and class weights if any; names: ``data/…``."""
-        made: dict[str, Callable[[], Tensor]] = {
+        facts: dict[str, Callable[[], Tensor]] = {
             "class_counts": lambda: self.class_counts(client),
             "epoch_steps": lambda: torch.tensor(self.local.epoch_steps(client)),
             "steps": lambda: torch.tensor(self.local.steps(round_, client)),
@@ -286,10 +287,10 @@ class Trainer:
             "draws": lambda: torch.tensor(torch_seed(self.seed, "draws", round_, client)),
             PROGRESS: lambda: torch.tensor(round_ / self.training.rounds),
         }
-        facts = add_prefix(DATA, {name: made[name]() for name in self.method.facts})
+        tensors = add_prefix(DATA, {name: facts[name]() for name in self.method.facts})
         if self.training.class_weights == "balanced":
-            facts[CLASS_WEIGHTS] = balanced(self.class_counts(client))
-        return {name: tensor.to(self.data.device) for name, tensor in facts.items()}
+            tensors[CLASS_WEIGHTS] = balanced(self.class_counts(client))
+        return {name: tensor.to(self.data.device) for name, tensor in tensors.items()}
 
     def class_counts(self, client: int) -> Tensor:
         """Return the number of a client's training samples per class: (classes,)."""
@@ -307,11 +308,11 @@ def no_class_weights(method: Method) -> UserError:
 def differentiate(
     loss: Callable[[Tensors], tuple[Tensor, Tensors]], params: Tensors
 ) -> tuple[Tensors, Tensor, Tensors]:
-    """Return the gradients of a loss function at `params`, by name, its value, and its further tensors."""
+    """Return the gradients of a loss function at `params`, by name, its value, and its auxiliary tensors."""
     leaves = {name: tensor.detach().requires_grad_() for name, tensor in params.items()}
-    value, aside = loss(leaves)
+    value, aux = loss(leaves)
     gradients = torch.autograd.grad(value, list(leaves.values()), materialize_grads=True)
-    return dict(zip(leaves, gradients, strict=True)), value, aside
+    return dict(zip(leaves, gradients, strict=True)), value, aux
 
 
 def balanced(counts: Tensor) -> Tensor:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +11,6 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import flop_registry
 
 from pflcore.engine.client import Trainer
 from pflcore.groups import Tensors
@@ -26,7 +24,7 @@ class Cost:
 
     sent_up: int  # bytes that a client sends in a round, the mean over all participations
     sent_down: int  # bytes that a client receives in a round, the mean over all participations
-    stored: int  # numbers that a client holds between its rounds: personal entries of the model and beside it
+    stored: int  # numbers that a client holds between its rounds: personal entries, of the model and others
     received: int  # numbers that a client receives at the beginning of a round
     server: int  # numbers that the server holds, including those that it sends to clients, without momenta
     macs: int  # multiply-adds of a local step, forward and backward, per sample; matrix products and convolutions only
@@ -58,22 +56,34 @@ def operations() -> Iterator[Operations]:
         yield counted
 
 
-def _convolution_backward(gradient: Tensor, inputs: Tensor, weight: Tensor, *more: Any, out_val: Any) -> int:
-    """Return the flops of a convolution's gradients: of its inputs and of its weights each as many as forward.
-
-    PyTorch's formula counts those of a grouped convolution's weights once for each group.
-    """
-    transposed: bool = more[4]
-    wanted: list[bool] = more[7]
-    places = math.prod((inputs if transposed else gradient).shape[2:])
-    return 2 * len(inputs) * places * weight.numel() * sum(wanted[:2])
+def _product(*tensors: Tensor, **_: Any) -> int:
+    """Return the flops of the product of the last two matrices, or batches of matrices."""
+    first, second = tensors[-2:]
+    return 2 * first.numel() * second.shape[-1]
 
 
-_FORMULAS = {**flop_registry, torch.ops.aten.convolution_backward: _convolution_backward}
+def _convolution(inputs: Tensor, weight: Tensor, *options: Any, out_val: Tensor) -> int:
+    transposed: bool = options[4]
+    return 2 * len(inputs) * weight.numel() * (inputs if transposed else out_val).shape[2:].numel()
+
+
+def _convolution_backward(gradient: Tensor, inputs: Tensor, weight: Tensor, *options: Any, out_val: Any) -> int:
+    """Return the flops of a convolution's gradients: as many as forward for its inputs, and as many for its weights."""
+    gradients: list[bool] = options[7]
+    return _convolution(inputs, weight, *options, out_val=gradient) * sum(gradients[:2])
+
+
+# PyTorch has such formulas in ``torch.utils.flop_counter``, which loads Triton: 60 MB and a seventh of a second.
+_ATEN = torch.ops.aten
+_FORMULAS: dict[Any, Callable[..., int]] = {
+    **dict.fromkeys((_ATEN.mm, _ATEN.bmm, _ATEN.addmm, _ATEN.baddbmm), _product),
+    _ATEN.convolution: _convolution,
+    _ATEN.convolution_backward: _convolution_backward,
+}
 
 
 class Operations(TorchDispatchMode):
-    """Sums up PyTorch's formulas for operations, like ``FlopCounterMode``, but without loading the compiler."""
+    """Sums up the flops of matrix products and convolutions, like PyTorch's ``FlopCounterMode``."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

@@ -49,8 +49,8 @@ def device_name(device: torch.device) -> str:
 def use_threads(device: torch.device, shape: tuple[int, ...]) -> None:
     """Set PyTorch's threads: ``$PFL_THREADS``, or one for small inputs, (channels, height, width) or (length,)."""
     small = device.type == "cpu" and math.prod(shape[-2:]) <= _SMALL_IMAGE
-    if wanted := whole_number("PFL_THREADS") or small:
-        torch.set_num_threads(int(wanted))
+    if threads := whole_number("PFL_THREADS") or int(small):
+        torch.set_num_threads(threads)
 
 
 @contextmanager

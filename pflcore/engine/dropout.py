@@ -28,7 +28,7 @@ class DropoutBits:
         self.bits = torch.empty(0, dtype=torch.int16, device=self.device)
         self.by_sample = True
         self._layers: list[int] = []  # numbers per sample of each layer, in the order of use
-        self._taken = 0
+        self._position = 0
         if layers := [layer for layer in _replace(model, self) if layer.p]:
             # In evaluation mode, a layer's output has the size of its input, which is the number of elements to drop.
             hooks = [layer.register_forward_hook(self._count) for layer in layers]
@@ -44,20 +44,23 @@ class DropoutBits:
 
     def load(self, bits: Tensor) -> None:
         """Use `bits` in the next forward pass."""
-        self.bits, self._taken = bits, 0
+        self.bits, self._position = bits, 0
 
     def take(self, shape: torch.Size) -> Tensor:
         """Return the next numbers of the block, in the given shape."""
-        start, self._taken = self._taken, self._taken + shape.numel()
-        return self.bits[start : self._taken].view(shape)
+        start, self._position = self._position, self._position + shape.numel()
+        bits = self.bits[start : self._position].view(shape)
+        if self._position == len(self.bits):  # the backward pass needs the memory
+            self.load(self.bits[:0].clone())
+        return bits
 
     def fill(self, bits: Tensor, samples: int, size: int) -> Tensor:
         """Pad the numbers of a batch of `samples` samples to `size` samples; the first samples keep their numbers."""
         if samples == size:
             return bits
-        layers = torch.split(bits, [samples * each for each in self._layers])
-        wider = ((0, (size - samples) * each) for each in self._layers)
-        return torch.cat([F.pad(layer, more) for layer, more in zip(layers, wider, strict=True)])
+        layers = torch.split(bits, [samples * width for width in self._layers])
+        pairs = zip(layers, self._layers, strict=True)
+        return torch.cat([F.pad(layer, (0, (size - samples) * width)) for layer, width in pairs])
 
     def draw(self, samples: int, seed: int, *ids: int) -> Tensor:
         """Draw the numbers of one forward pass over a batch, from the stream of `ids`: round, client, step, pass."""
@@ -65,13 +68,15 @@ class DropoutBits:
         if not words:
             return torch.empty(0, dtype=torch.int16, device=self.device)
         if self.device.type == "cpu":  # twice as fast as a PyTorch generator
-            drawn = np.random.SFC64(sequence(seed, "dropout", *ids)).random_raw(words).view(np.int64)
-            return torch.from_numpy(drawn).view(torch.int16)[: self.per_sample * samples]
-        generator = torch.Generator(self.device)
-        generator.manual_seed(torch_seed(seed, "dropout", *ids))
-        whole = torch.empty(words, dtype=torch.int64, device=self.device)
-        whole.random_(torch.iinfo(torch.int64).min, None, generator=generator)  # so that all 64 bits are random
-        return whole.view(torch.int16)[: self.per_sample * samples]
+            numbers = torch.from_numpy(
+                np.random.SFC64(sequence(seed, "dropout", *ids)).random_raw(words).view(np.int64)
+            )
+        else:
+            generator = torch.Generator(self.device)
+            generator.manual_seed(torch_seed(seed, "dropout", *ids))
+            numbers = torch.empty(words, dtype=torch.int64, device=self.device)
+            numbers.random_(torch.iinfo(torch.int64).min, None, generator=generator)  # so that all 64 bits are random
+        return numbers.view(torch.int16)[: self.per_sample * samples]
 
 
 class Dropout(nn.Module):
@@ -88,17 +93,17 @@ class Dropout(nn.Module):
             return F.dropout(x, self.p)
         dropped = min(round(self.p * _LEVELS), _LEVELS - 1)
         # A byte per element until the backward pass, and one copy of `x`.
-        kept = (self.noise.take(x.shape) >= dropped - _LEVELS // 2).to(torch.int8)
-        return (x * kept).mul_(torch.tensor(_LEVELS / (_LEVELS - dropped), dtype=x.dtype))
+        mask = (self.noise.take(x.shape) >= dropped - _LEVELS // 2).to(torch.int8)
+        return (x * mask).mul_(torch.tensor(_LEVELS / (_LEVELS - dropped), dtype=x.dtype))
 
 
 def _replace(module: nn.Module, noise: DropoutBits) -> list[Dropout]:
     """Replace the dropout layers below `module`; return the new ones."""
-    made = []
+    layers = []
     for name, child in module.named_children():
         if type(child) is nn.Dropout:
-            made.append(Dropout(child.p, noise))
-            setattr(module, name, made[-1])
+            layers.append(Dropout(child.p, noise))
+            setattr(module, name, layers[-1])
         else:
-            made += _replace(child, noise)
-    return made
+            layers += _replace(child, noise)
+    return layers

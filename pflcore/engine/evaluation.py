@@ -73,16 +73,16 @@ def client_scores(trainer: Trainer, parts: Iterable[Measured]) -> Scored:
 def by_split(trainer: Trainer, client: int, measured: Measured) -> SplitScores:
     """Return the scores of a client from measurements of its test samples followed by its validation samples."""
     tested = len(trainer.data.test[client])
-    sides = [slice(tested), slice(tested, None)] if trainer.data.validation else [slice(None)]
-    return tuple(trainer.task.score(tuple(part[side] for part in measured)) for side in sides)
+    splits = [slice(tested), slice(tested, None)] if trainer.data.validation else [slice(None)]
+    return tuple(trainer.task.score(tuple(part[split] for part in measured)) for split in splits)
 
 
 @torch.no_grad()
 def _measure(trainer: Trainer, predict: Callable[[Tensor], Tensor], chunks: Sequence[Tensor]) -> list[Measured]:
     trainer.model.eval()
-    made = [trainer.task.measure(predict(batch.inputs), batch.labels) for batch in trainer.data.batches(chunks)]
+    results = [trainer.task.measure(predict(batch.inputs), batch.labels) for batch in trainer.data.batches(chunks)]
     # Copied to the host after all chunks, because the first copy waits for the device.
-    return [tuple(part.cpu().numpy() for part in measured) for measured in made]
+    return [tuple(part.cpu().numpy() for part in result) for result in results]
 
 
 def _joined(parts: Iterable[Measured]) -> Measured:

@@ -4,7 +4,7 @@ Parameters, gradients and averages are always float32. Precisions of the passes:
 
 - ``fp32`` is full single precision, on CUDA too, where PyTorch would otherwise round the inputs of convolutions.
 - ``tf32`` lets CUDA round the inputs of matrix products and convolutions to 10 bits; a CPU computes as with fp32.
-- ``bf16`` computes matrix products, convolutions and what lies between them in bfloat16 (8 bits), norms, softmax and
+- ``bf16`` computes matrix products, convolutions and operations between them in bfloat16 (8 bits), norms, softmax and
   losses in float32. It pays where the hardware multiplies bfloat16: GPUs, and CPUs with AMX or AVX512-BF16.
 """
 
@@ -58,7 +58,7 @@ class Features:
         self._memory = modules[memory] if memory else self._classifier
         self._captured: dict[nn.Module, Tensor] = {}
         self._depth = 0
-        for module in {one for one in (self._classifier, self._memory) if one}:
+        for module in {module for module in (self._classifier, self._memory) if module}:
             module.register_forward_pre_hook(self._capture)
 
     def __enter__(self) -> Features:
@@ -93,10 +93,10 @@ class Stateless:
     def __init__(self, model: nn.Module) -> None:
         self.model, entries = model, model.state_dict().keys()
         places = {
-            f"{path}.{key}".removeprefix("."): (own, key)
+            f"{path}.{key}".removeprefix("."): (tensors, key)
             for path, module in model.named_modules()
-            for own in (module._parameters, module._buffers)
-            for key in own
+            for tensors in (module._parameters, module._buffers)
+            for key in tensors
         }
         self.places = {name: place for name, place in places.items() if name in entries}
 
@@ -108,14 +108,14 @@ class Stateless:
             missing = next(name for name in self.places if name not in state)
             needed = "a state for local.forward needs all entries of the model, buffers too"
             raise ValueError(f"a forward pass lacks {missing!r}: {needed}")
-        before = [own[key] for own, key, _ in new]
+        before = [tensors[key] for tensors, key, _ in new]
         try:
-            for own, key, tensor in new:
-                own[key] = tensor
+            for tensors, key, tensor in new:
+                tensors[key] = tensor
             return self.model(inputs)
         finally:
-            for (own, key, _), tensor in zip(new, before, strict=True):
-                own[key] = tensor
+            for (tensors, key, _), tensor in zip(new, before, strict=True):
+                tensors[key] = tensor
 
 
 class Substitute(TorchFunctionMode):
@@ -131,7 +131,7 @@ class Substitute(TorchFunctionMode):
         return self.others.get(func, func)(*args, **(kwargs or {}))
 
 
-def is_plain(options: Mapping[str, Any]) -> bool:
+def is_default(options: Mapping[str, Any]) -> bool:
     """Return whether these options of ``F.scaled_dot_product_attention`` do not change its result."""
     return all(name in _PLAIN and value == _PLAIN[name] for name, value in options.items())
 
@@ -149,7 +149,7 @@ def autocast(precision: str, device: torch.device) -> Iterator[None]:
 
 def _attention(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     """Compute attention on CPUs as two products, because their fused kernel is slow backwards in bfloat16."""
-    if q.device.type != "cpu" or not is_plain(options):
+    if q.device.type != "cpu" or not is_default(options):
         return F.scaled_dot_product_attention(q, k, v, **options)
     scores = torch.matmul(q, k.transpose(-1, -2)).float() / math.sqrt(q.shape[-1])
     return torch.matmul(scores.softmax(-1), v)

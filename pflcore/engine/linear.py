@@ -1,4 +1,4 @@
-"""Linear layers that keep a processor busy: large ones on a CPU, and those of stacked clients on a GPU.
+"""Faster linear layers: large layers on a CPU, and layers of stacked clients on a GPU.
 
 PyTorch multiplies with MKL on a CPU, which does not use AVX-512 on processors of AMD; oneDNN does. On a GPU the
 gradient of a client's weight is a small matrix with long sums, which cuBLAS gives to a few multiprocessors.
@@ -19,8 +19,8 @@ def can_be_large(model: nn.Module, device: torch.device) -> bool:
     """Return whether :func:`large_linear` may be faster than ``F.linear``: layers are large that act on each token, and
     models of tokens have layer norms. In other models the detour over Python would take a twentieth of a step."""
     fast = device.type == "cpu" and torch.backends.cpu.get_cpu_capability() == "AVX512" and torch._C._has_mkldnn
-    tokens = any(isinstance(one, nn.LayerNorm) for one in model.modules())
-    return fast and tokens and any(one.ndim == 2 and one.numel() >= _ENTRIES for one in model.parameters())
+    tokens = any(isinstance(module, nn.LayerNorm) for module in model.modules())
+    return fast and tokens and any(tensor.ndim == 2 and tensor.numel() >= _ENTRIES for tensor in model.parameters())
 
 
 def large_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -30,11 +30,11 @@ def large_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tenso
     wrapped = any(map(torch._C._functorch.is_functorch_wrapped_tensor, (x, weight)))
     if not large or not plain or wrapped or torch._C._len_torch_dispatch_stack():
         return F.linear(x, weight, bias)
-    made: Tensor = _OneDnn.apply(x, weight, bias)  # type: ignore[no-untyped-call]
-    return made
+    product: Tensor = _OneDnn.apply(x, weight, bias)  # type: ignore[no-untyped-call]
+    return product
 
 
-def splits(x: Tensor) -> bool:
+def should_split(x: Tensor) -> bool:
     """Return whether :func:`split_linear` is faster: with tensor cores it is not."""
     full = x.dtype == torch.float32 and not torch.backends.cuda.matmul.allow_tf32
     return x.device.type == "cuda" and full and not torch.is_autocast_enabled("cuda")
@@ -42,8 +42,8 @@ def splits(x: Tensor) -> bool:
 
 def split_linear(x: Tensor, weight: Tensor) -> Tensor:
     """Compute ``F.linear`` of (…, inputs) and (outputs, inputs); the sums of the weight's gradient are split."""
-    made: Tensor = _Split.apply(x, weight)  # type: ignore[no-untyped-call]
-    return made
+    product: Tensor = _Split.apply(x, weight)  # type: ignore[no-untyped-call]
+    return product
 
 
 class _OneDnn(Function):
@@ -58,7 +58,7 @@ class _OneDnn(Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
         x, weight = ctx.saved_tensors
-        slopes, rows = (one.flatten(0, -2).T for one in (grads[0], x))
+        slopes, rows = grads[0].flatten(0, -2).T, x.flatten(0, -2).T
         by_x, by_weight, by_bias = ctx.needs_input_grad
         multiply: Any = _OneDnn.apply
         slope = None
@@ -79,6 +79,6 @@ class _Split(_OneDnn):
         x, weight = ctx.saved_tensors
         length = x.shape[:-1].numel()
         parts = _PARTS if length >= _LONG and length % _PARTS == 0 else 1
-        slopes, rows = (one.reshape(parts, -1, one.shape[-1]) for one in (grads[0], x))
+        slopes, rows = (tensor.reshape(parts, -1, tensor.shape[-1]) for tensor in (grads[0], x))
         slope = (slopes.mT @ rows).sum(0)
         return grads[0] @ weight if ctx.needs_input_grad[0] else None, slope, None

@@ -73,7 +73,7 @@ def train(
                 analysis.check(run.subject(kinds))
         if checkpoints:
             run.resume(checkpoints)
-        with choose_executor(executor, run.trainer, run.carried) as chosen:
+        with choose_executor(executor, run.trainer, run.client_state) as chosen:
             by = f"executor {type(chosen).__name__.lower()}"
             if not run.round:
                 with during(f"before the first round, {by}"):

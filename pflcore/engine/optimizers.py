@@ -119,13 +119,13 @@ def clipped(gradients: Tensors, norm: float | None) -> Tensors:
     """Return gradients scaled down to a joint norm of at most `norm`, as in ``clip_grad_norm_``; None: unchanged."""
     if not norm:
         return gradients
-    now = torch.stack([slope.square().sum() for slope in gradients.values()]).sum().sqrt()
-    factor = (norm / (now + 1e-6)).clamp(max=1.0)
+    total = torch.stack([slope.square().sum() for slope in gradients.values()]).sum().sqrt()
+    factor = (norm / (total + 1e-6)).clamp(max=1.0)
     return {name: slope * factor for name, slope in gradients.items()}
 
 
-def _plus(ones: Tensors, others: Tensors, weight: float) -> Tensors:
-    return {name: torch.add(one, others[name], alpha=weight) for name, one in ones.items()}
+def _plus(tensors: Tensors, others: Tensors, weight: float) -> Tensors:
+    return {name: torch.add(tensor, others[name], alpha=weight) for name, tensor in tensors.items()}
 
 
 def learning_rate(training: Training, done: float) -> float:

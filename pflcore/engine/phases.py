@@ -31,16 +31,16 @@ def roles_of(method: Method, groups: Groups) -> Roles:
 
 def groups_of(method: Method, groups: Groups) -> Groups:
     """Return the groups with the parameters that the method trains. Raises like :func:`roles_of`, and if none are."""
-    wanted = method.trained()
+    names = method.trained()
     with _naming_groups(method):
-        trained = groups.training(wanted) if wanted else groups
-    resting = {name for name, group in groups.of.items() if group in method.untrained}
-    if groups.parameters and not trained.parameters - resting:
-        if not wanted:
+        trained = groups.training(names) if names else groups
+    untrained = {name for name, group in groups.of.items() if group in method.untrained}
+    if groups.parameters and not trained.parameters - untrained:
+        if not names:
             part = ", ".join(method.untrained)
             raise UserError(f"method {name_of(method)}: its rounds do not train {part}, which is all of the backbone")
         which = "parameters that its rounds train" if trained.parameters else "parameters"
-        raise UserError(f"method {name_of(method)}: train_only: there are no {which} in {', '.join(wanted)}")
+        raise UserError(f"method {name_of(method)}: train_only: there are no {which} in {', '.join(names)}")
     return trained
 
 
@@ -52,7 +52,8 @@ def _naming_groups(method: Method) -> Iterator[None]:
     except UserError as error:
         for name in ("personal", "generated", *(field_.name for field_ in fields(method))):
             value = getattr(method, name)
-            if any(f"no parameter group {one!r}" in str(error) for one in (value if isinstance(value, tuple) else ())):
+            groups = value if isinstance(value, tuple) else ()
+            if any(f"no parameter group {group!r}" in str(error) for group in groups):
                 raise UserError(f"method {name_of(method)}: {name}: {error}") from None
         raise
 
@@ -126,11 +127,11 @@ def _tuner(trainer: Trainer, groups: Groups, tuning: Phase) -> Trainer:
         part = groups.select(tuning.groups or (ALL,))
     except UserError as error:
         raise UserError(f"{where} {error}") from None
-    tuner = _apart(trainer, TUNING, tuning, "tuning", lr=tuning.lr or trainer.training.lr, **_PLAIN_SGD)
+    tuner = _separate(trainer, TUNING, tuning, "tuning", lr=tuning.lr or trainer.training.lr, **_PLAIN_SGD)
     tuner.parameters = groups.parameters & part
     if groups.parameters and not tuner.parameters:
         raise UserError(f"{where} train_only leaves nothing to train in them")
-    _limit(tuner, tuning)
+    _restrict(tuner, tuning)
     # A part only calls the functions of Steps, so its `method` can be a plain Steps.
     tuner.method = cast(Method, tuning.steps or FineTuning(host=trainer.method, moving=part - groups.parameters))
     tuner.parts = {}
@@ -139,27 +140,27 @@ def _tuner(trainer: Trainer, groups: Groups, tuning: Phase) -> Trainer:
     return tuner
 
 
-def _apart(trainer: Trainer, part: int, phase: Phase, stream: str, **settings: Any) -> Trainer:
-    """Return the trainer with passes or steps of their own, beside those of a round, and with other settings."""
-    one = copy.copy(trainer)
+def _separate(trainer: Trainer, part: int, phase: Phase, stream: str, **settings: Any) -> Trainer:
+    """Return a copy of the trainer whose passes or steps are extra to those of a round, with other settings."""
+    trainer = copy.copy(trainer)
     passes = int(phase.epochs or 1)  # not used if `local_steps` is set
-    one.training = replace(trainer.training, local_epochs=passes, local_steps=phase.count, **settings)
-    one.local = replace(trainer.local, training=one.training, stream=stream, share=phase.share, pace=None)
-    one.mask_ids = (part,)
-    return one
+    trainer.training = replace(trainer.training, local_epochs=passes, local_steps=phase.count, **settings)
+    trainer.local = replace(trainer.local, training=trainer.training, stream=stream, share=phase.share, pace=None)
+    trainer.mask_ids = (part,)
+    return trainer
 
 
-def _limit(one: Trainer, phase: Phase) -> None:
+def _restrict(trainer: Trainer, phase: Phase) -> None:
     """Let the trainer of a part train only what has the phase's roles. Raises :class:`UserError` if that is nothing."""
     if not phase.roles:
         return
-    trained = frozenset[str]().union(*(getattr(one.roles, role) for role in phase.roles))
-    one.resting = one.entries - one.parameters - trained
-    if one.parameters and not one.parameters & trained:
-        what = f"what is {' and '.join(phase.roles)}, and there is nothing of that to train"
+    trained = frozenset[str]().union(*(getattr(trainer.roles, role) for role in phase.roles))
+    trainer.frozen_buffers = trainer.entries - trainer.parameters - trained
+    if trainer.parameters and not trainer.parameters & trained:
+        roles = f"what is {' and '.join(phase.roles)}, and there is nothing of that to train"
         why = "with this backbone, train_only and also_personal"
-        raise UserError(f"method {name_of(one.method)}: one of its phases trains {what} {why}")
-    one.parameters &= trained
+        raise UserError(f"method {name_of(trainer.method)}: one of its phases trains {roles} {why}")
+    trainer.parameters &= trained
 
 
 def _phases(trainer: Trainer) -> Iterator[int]:
@@ -180,13 +181,13 @@ def _phases(trainer: Trainer) -> Iterator[int]:
 def _phase(trainer: Trainer, part: int, phase: Phase, before: float) -> Trainer:
     """Return the trainer with the steps and batches of a phase that begins after `before` passes of the round."""
     if phase.extra:
-        one = _apart(trainer, part, phase, f"phase {part}")
+        trainer = _separate(trainer, part, phase, f"phase {part}")
     else:
-        one = copy.copy(trainer)
-        one.local = replace(trainer.local, before=before, passes=phase.epochs)
-    _limit(one, phase)
-    one.method, one.extra = cast(Method, phase.steps or trainer.method), phase.extra
-    return one
+        trainer = copy.copy(trainer)
+        trainer.local = replace(trainer.local, before=before, passes=phase.epochs)
+    _restrict(trainer, phase)
+    trainer.method, trainer.extra = cast(Method, phase.steps or trainer.method), phase.extra
+    return trainer
 
 
 @dataclass(frozen=True)
@@ -205,9 +206,9 @@ class FineTuning(Steps):
     def step(self, local: ClientView, state: LocalState, batch: Batch) -> tuple[LocalState, Tensor]:
         model = state["model"]
         trained = {name for name in model if name.removeprefix(OWN) in local.parameters}
-        still = {name: tensor.clone() for name, tensor in model.items() if name not in trained | self.moving}
+        frozen = {name: tensor.clone() for name, tensor in model.items() if name not in trained | self.moving}
 
         def loss(params: Tensors) -> Tensor:
-            return local.cross_entropy(self.host.predict(local, {**params, **still}, batch.inputs), batch.labels)
+            return local.cross_entropy(self.host.predict(local, {**params, **frozen}, batch.inputs), batch.labels)
 
         return sgd_step(local, state, loss, trained)

@@ -58,7 +58,7 @@ def columns(history: History) -> dict[str, Any]:
     values, losses = rows[:, :-1].reshape(-1, parts, count, clients), rows[:, -1:]
     numbers = dict(zip(history.columns, np.moveaxis(values, 2, 0).reshape(count, -1), strict=True))
     measured = ~np.isnan(numbers["total"])
-    numbers = {name: own[measured] for name, own in numbers.items()}
+    numbers = {name: column[measured] for name, column in numbers.items()}
     part = np.tile(np.repeat(np.arange(parts), clients), len(values))[measured]
     return {
         "round": np.repeat(list(history.rows), parts * clients)[measured].astype(np.int32),
@@ -80,16 +80,16 @@ def write_findings(path: Path, findings: Findings, /, **meta: Any) -> None:
 
     from pflcore.artifacts import write_table
 
-    rows = [(name, one, len(one.values)) for name, series in findings.items() for one in series]
-    lengths = np.array([length for _, _, length in rows], np.int64)
-    numbers = np.concatenate([np.empty(0), *(one.values for _, one, _ in rows)])
-    repeated = np.repeat(np.arange(len(rows)), lengths)
+    series = [(name, finding) for name, listed in findings.items() for finding in listed]
+    lengths = np.array([len(finding.values) for _, finding in series], np.int64)
+    numbers = np.concatenate([np.empty(0), *(finding.values for _, finding in series)])
+    rows = pa.array(np.repeat(np.arange(len(series)), lengths))
     first = np.repeat(lengths.cumsum() - lengths, lengths)
     table = pa.table(
         {
-            "analysis": pa.array([name for name, _, _ in rows], pa.string()).take(pa.array(repeated)),
-            "client": pa.array([one.client for _, one, _ in rows], pa.int32()).take(pa.array(repeated)),
-            "item": pa.array([one.item for _, one, _ in rows], pa.string()).take(pa.array(repeated)),
+            "analysis": pa.array([name for name, _ in series], pa.string()).take(rows),
+            "client": pa.array([finding.client for _, finding in series], pa.int32()).take(rows),
+            "item": pa.array([finding.item for _, finding in series], pa.string()).take(rows),
             "index": pa.array((np.arange(len(numbers)) - first).astype(np.int32)),
             "value": pa.array(numbers, pa.float64()),
         }

@@ -41,9 +41,9 @@ class RunState:
 
     Attributes:
         initial: The model's initial state; `fixed` are its parameters that are never trained; no checkpoint has them.
-        kept: A client's initial personal entries, of the model and beside it.
-        carried: A client's complete initial state, whose names, shapes and types stay the same in all rounds.
-        roles: The roles of all entries, including those that are exchanged beside the model.
+        initial_personal: A client's initial personal entries, of the model and others.
+        client_state: A client's complete initial state, whose names, shapes and types stay the same in all rounds.
+        roles: The roles of all entries, including exchanged entries that are not the model's.
         traffic: Over all rounds so far: bytes that clients sent, bytes that they received, number of updates.
     """
 
@@ -87,17 +87,17 @@ class RunState:
         self.server: Server = method.init_server({**self.initial, **common}, self.roles, self.federation)
         trained = {name: tensor for name, tensor in self.server.shared.items() if name in self.groups.parameters}
         self.server_optimizer = ServerOptimizer(training, name_of(method), trained)
-        own = add_prefix(OWN, method.init_client(self.initial, roles, self.federation))
-        self.kept: Tensors = {**pick(self.initial, self.roles.personal), **own}
-        self.personal = ClientStates(self.kept, data.clients, scratch)
-        self.carried: Tensors = {**self.initial, **common, **self.kept, **self.trainer.facts(0, 1)}
-        self.condition.check(method, pick(self.carried, self.roles.shared | self.roles.generated))
+        further = add_prefix(OWN, method.init_client(self.initial, roles, self.federation))
+        self.initial_personal: Tensors = {**pick(self.initial, self.roles.personal), **further}
+        self.personal = ClientStates(self.initial_personal, data.clients, scratch)
+        self.client_state: Tensors = {**self.initial, **common, **self.initial_personal, **self.trainer.facts(0, 1)}
+        self.condition.check(method, pick(self.client_state, self.roles.shared | self.roles.generated))
         takes_part = ~np.isin(np.arange(data.clients), sorted(data.novel | self.attackers))
         uses_facts = method.facts and type(method).predict is not Method.predict  # facts differ by client
-        differ = self.kept or roles.generated or self.trainer.tuning or method.remembers or uses_facts
+        differ = self.initial_personal or roles.generated or self.trainer.tuning or method.remembers or uses_facts
         has_global = self.initial.keys() <= self.server.shared.keys() | self.fixed.keys()
         self.views = Views(self.trainer, evaluation, takes_part, differ=bool(differ), has_global=has_global)
-        self.history = History(takes_part, 1 + bool(data.validation), self.trainer.task.further, self.views.of)
+        self.history = History(takes_part, 1 + bool(data.validation), self.trainer.task.further, self.views.measured)
         self.traffic = torch.zeros(3, dtype=torch.int64)
 
     @property
@@ -122,31 +122,31 @@ class RunState:
         not finite in the measurement after aggregation is a divergence too, but leaves the state after the round.
         """
         round_ = self.round + 1
-        losses = list[float]()
+        updates, personal, losses = list[Update](), dict[int, Tensors](), list[float]()
         with self._until_divergence():
-            participants = [one for one in self._cohort(round_) if self.condition.attends(self.draws, round_, one)]
-            updates, personal = list[Update](), dict[int, Tensors]()
+            participants = [it for it in self._cohort(round_) if self.condition.attends(self.draws, round_, it)]
             if participants:
                 updates, personal, losses = self._train(executor, round_, participants, self.trainer.order)
-            due, trained = self.evaluation.is_due(round_, self.training.rounds), list[Scored]()
-            if due and "after_training" in self.evaluation.moments:
-                jobs = [(one.client, self._trained_state(round_, one, personal[one.client])) for one in updates]
+            measures, trained = self.evaluation.is_due(round_, self.training.rounds), list[Scored]()
+            if measures and "after_training" in self.evaluation.moments:
+                jobs = [(it.client, self._trained_state(round_, it, personal[it.client])) for it in updates]
                 with during("measuring"):
                     trained = self.views.after_training(executor, round_, jobs)
             if participants:
                 self._aggregate(round_, updates)
             self.personal.update(personal)
             self.round = round_
-            if due:
+            if measures:
                 pairs = zip(updates, losses, strict=True)
-                self._measure(executor, trained, {one.client: loss for one, loss in pairs if one.steps})
+                self._measure(executor, trained, {update.client: loss for update, loss in pairs if update.steps})
         return float(np.mean(losses)) if losses and not self.diverged else float("nan")
 
     def _cohort(self, round_: int) -> list[int]:
         """Return the clients that train in a round if none is away."""
         members = self.draws.members
         sampled = sample_cohort(members, self.training.cohort_size(len(members)), self.seed, round_)
-        return [one for one in self.method.participants(sampled, self.data.clients) if one not in self.data.novel]
+        participants = self.method.participants(sampled, self.data.clients)
+        return [client for client in participants if client not in self.data.novel]
 
     def _aggregate(self, round_: int, updates: Sequence[Update]) -> None:
         """Update the server with the updates of the clients, and count their bytes."""
@@ -168,48 +168,46 @@ class RunState:
         counted = [part for part in parts if not trainers[part].extra] or parts
         summed = dict.fromkeys(clients, 0.0)
 
-        def noting(part: int) -> Iterator[Outcome]:
-            for one in executor.train(round_, jobs, part):
-                taken = {part: trainers[part].local.steps(round_, one.client) for part in counted}
-                summed[one.client] += one.loss * (taken.get(part, 0) / max(1, sum(taken.values())))
-                yield one
+        def train(part: int) -> Iterator[Outcome]:
+            for outcome in executor.train(round_, jobs, part):
+                steps = {part: trainers[part].local.steps(round_, outcome.client) for part in counted}
+                summed[outcome.client] += outcome.loss * (steps.get(part, 0) / max(1, sum(steps.values())))
+                yield outcome
 
         exchanged = self.roles.shared | self.roles.generated
         changes = frozenset(name for name in exchanged if self.method.returns_changes and name.startswith(COMMON))
-        updates: list[Update] = []
-        personal: dict[int, Tensors] = {}
-        losses: list[float] = []
+        updates, personal, losses = list[Update](), dict[int, Tensors](), list[float]()
         jobs = list(self._states(clients, len(clients)))
         sent = {client: pick(received, exchanged) for client, received in jobs}
         for part in parts[:-1]:
-            jobs = [(one.client, {name: one.model[name] for name in self.carried}) for one in noting(part)]
-        for outcome in noting(parts[-1]):
+            jobs = [(it.client, {name: it.model[name] for name in self.client_state}) for it in train(part)]
+        for outcome in train(parts[-1]):
             client = outcome.client
             samples, steps = len(self.data.train[client]), self.trainer.local.steps(round_, client)
             returned = pick(outcome.model, exchanged)
             before = self.method.origin(sent[client], returned)
             updates.append(Update(client, samples, before, returned, steps, changes))
-            personal[client] = pick(outcome.model, self.kept)
+            personal[client] = pick(outcome.model, self.initial_personal)
             losses.append(summed[client])
         return updates, personal, losses
 
     def _states(self, clients: Sequence[int], at_once: int = GENERATED) -> Iterator[Job]:
         """Yield clients with the states with which they begin; entries are generated for `at_once` clients together."""
         for start in range(0, len(clients), max(1, at_once)):
-            some = clients[start : start + at_once]
-            for client, generated in zip(some, self.method.generate(self._server(self.round), some), strict=True):
+            group = clients[start : start + at_once]
+            for client, generated in zip(group, self.method.generate(self._server(self.round), group), strict=True):
                 yield client, self._assemble(client, generated)
 
     def _assemble(self, client: int, generated: Tensors) -> Tensors:
-        """Return a client's state in the order of `carried`: fixed, shared, generated and personal entries, facts."""
+        """Return a client's state: fixed, shared, generated and personal entries, and facts, in a fixed order."""
         parts = {**self.fixed, **self.server.shared, **generated, **self.trainer.facts(client, self.round + 1)}
-        (kept,) = move([self.personal[client]], self.data.device)
-        return {name: kept[name] if name in kept else parts[name] for name in self.carried}
+        (personal,) = move([self.personal[client]], self.data.device)
+        return {name: personal[name] if name in personal else parts[name] for name in self.client_state}
 
-    def _trained_state(self, round_: int, update: Update, kept: Tensors) -> Tensors:
+    def _trained_state(self, round_: int, update: Update, personal: Tensors) -> Tensors:
         """Return a client's state after its local training."""
-        parts = {**self.fixed, **update.returned, **kept, **self.trainer.facts(update.client, round_)}
-        return {name: parts[name] for name in self.carried}
+        parts = {**self.fixed, **update.returned, **personal, **self.trainer.facts(update.client, round_)}
+        return {name: parts[name] for name in self.client_state}
 
     def _server(self, round_: int) -> Server:
         """Return the server that a method receives, with `federation` and `round`; its `shared` may be changed."""
@@ -229,31 +227,29 @@ class RunState:
             states = partial(self._states, range(self.data.clients))
             scores = [*self.views.after_aggregation(executor, self.round, states), *trained]
         totals, losses = (np.concatenate(scores)[:, COLUMNS.index(name)] for name in ("total", "loss"))
-        lost = np.flatnonzero((~np.isnan(totals) & ~np.isfinite(losses)).any(0))
-        if len(lost):  # the last local step can break a model whose loss before the step was finite
-            raise Diverged(self.round, int(lost[0]))
+        diverged = np.flatnonzero((~np.isnan(totals) & ~np.isfinite(losses)).any(0))
+        if len(diverged):  # the last local step can break a model whose loss before the step was finite
+            raise Diverged(self.round, int(diverged[0]))
         self.history.add(self.round, np.concatenate(scores), train_losses)
 
     def subject(self, kinds: Sequence[int] | None) -> Subject:
         """Return the run as the input of an analysis."""
-
-        def state(client: int) -> Tensors:
-            return next(self._states([client]))[1]
-
-        return Subject(self.trainer, self.groups, self.round, self._server(self.round), state, kinds)
+        server = self._server(self.round)
+        return Subject(self.trainer, self.groups, self.round, server, lambda it: next(self._states([it]))[1], kinds)
 
     def result(self, findings: Findings) -> Result:
         """Return the result of the run, with the findings of its analyses."""
         up, down, updates = self.traffic.tolist()
-        held = {name: tensor for name, tensor in self.server.extra.items() if not name.startswith(MOMENTA)}
+        extra = {name: tensor for name, tensor in self.server.extra.items() if not name.startswith(MOMENTA)}
         cost = Cost(
             round(up / max(1, updates)),
             round(down / max(1, updates)),
-            stored=count(self.kept),
-            received=count(pick(self.carried, self.roles.shared | self.roles.generated)),
-            server=count(self.server.shared) + count(held),
+            stored=count(self.initial_personal),
+            received=count(pick(self.client_state, self.roles.shared | self.roles.generated)),
+            server=count(self.server.shared) + count(extra),
             macs=step_macs(self.trainer, self.subject(None).state(0)),
         )
+        cohorts = map(self._cohort, range(1, self.round + 1))
         weights = {**self.fixed, **self.server.shared}
         for client in self.personal.trained():
             weights |= add_prefix(f"client.{client}.", self.personal[client])
@@ -270,12 +266,8 @@ class RunState:
             findings=findings,
             notes=tuple(getattr(self.model, "notes", ())),
             attackers=self.attackers,
-            epsilon=None if self.diverged else self._epsilon(),
+            epsilon=None if self.diverged else self.condition.epsilon(len(self.draws.members), cohorts),
         )
-
-    def _epsilon(self) -> float | None:
-        """Return the ε of differential privacy that the condition guarantees, or None."""
-        return self.condition.epsilon(len(self.draws.members), map(self._cohort, range(1, self.round + 1)))
 
     # --- checkpoints -------------------------------------------------------------------------------------------------
 
@@ -292,29 +284,28 @@ class RunState:
 
     def resume(self, checkpoints: CheckpointFolder) -> None:
         """Continue from the newest good checkpoint, or from the last state of an earlier run of the lineage, if any."""
-        found = checkpoints.load(self.misfit)
-        if not found and (found := checkpoints.earlier(self.misfit, self._continues)):
-            self.inherited = True
-        if found:
-            self.restore(found)
-            self.resumed_from = found.round
-            due = set(self.evaluation.due(self.training.rounds))  # an earlier run may have measured other rounds too
-            self.history.rows = {one: rows for one, rows in self.history.rows.items() if one in due}
+        checkpoint = checkpoints.load(self.misfit)
+        if not checkpoint:
+            checkpoint = checkpoints.earlier(self.misfit, self._continues)
+            self.inherited = checkpoint is not None
+        if checkpoint:
+            self.restore(checkpoint)
+            self.resumed_from = checkpoint.round
+            rounds = set(self.evaluation.due(self.training.rounds))  # an earlier run may have measured others too
+            self.history.rows = {round_: rows for round_, rows in self.history.rows.items() if round_ in rounds}
 
     def misfit(self, tensors: Tensors) -> str:
         """Return how tensors differ from a state of this run, except for clients and rounds; "" if they fit."""
-        found, own = (
-            {name: it for name, it in one.items() if not name.startswith(("personal/", "history/"))}
-            for one in (tensors, self.state())
-        )
-        return compare(found, own)
+        prefixes = "personal/", "history/"
+        actual = {name: tensor for name, tensor in tensors.items() if not name.startswith(prefixes)}
+        return compare(actual, {name: it for name, it in self.state().items() if not name.startswith(prefixes)})
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Set the run to copies of a checkpoint's tensors, which may be mapped from a file."""
         of_server = {name: tensor for name, tensor in checkpoint.tensors.items() if name.startswith("server")}
-        here = {name: tensor.to(self.data.device, copy=True) for name, tensor in of_server.items()}
-        self.server = Server(strip_prefix("server/shared/", here), strip_prefix("server/extra/", here))
-        self.server_optimizer.restore(strip_prefix("server_optimizer/", here))
+        copies = {name: tensor.to(self.data.device, copy=True) for name, tensor in of_server.items()}
+        self.server = Server(strip_prefix("server/shared/", copies), strip_prefix("server/extra/", copies))
+        self.server_optimizer.restore(strip_prefix("server_optimizer/", copies))
         self.personal.restore(strip_prefix("personal/", checkpoint.tensors))
         self.traffic = checkpoint.tensors["traffic/bytes"].clone()
         self.history.restore(strip_prefix("history/", checkpoint.tensors))
@@ -322,12 +313,12 @@ class RunState:
 
     def _continues(self, earlier: Checkpoint) -> bool:
         """Return whether this run would reach an earlier run's state, which has all measurements due until then."""
-        due = [str(one) for one in self.evaluation.due(self.training.rounds) if one <= earlier.round]
+        rounds = [str(round_) for round_ in self.evaluation.due(self.training.rounds) if round_ <= earlier.round]
         measured = strip_prefix("history/", earlier.tensors)
-        if earlier.round > self.training.rounds or not measured.keys() >= set(due):
+        if earlier.round > self.training.rounds or not measured.keys() >= set(rounds):
             return False
         history = copy(self.history)
-        history.restore({name: measured[name] for name in due})
+        history.restore({name: measured[name] for name in rounds})
         return history.stops_after(self.training.patience) in (None, earlier.round)
 
 

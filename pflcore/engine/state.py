@@ -1,5 +1,6 @@
-"""The state of a run beside its server: personal entries of clients, and measurements."""
+"""The state of a run without its server: personal entries of clients, and measurements."""
 
+import math
 import mmap
 from collections.abc import Mapping, Sequence
 from itertools import groupby
@@ -31,7 +32,7 @@ class ClientStates:
     def __init__(self, initial: Tensors, clients: int, folder: Path | None) -> None:
         self.initial, self._trained = initial, set[int]()
         shape = clients, packed_size(initial)
-        size = shape[0] * shape[1]
+        size = math.prod(shape)
         self.on_disk = size > memory_limit()
         if self.on_disk:  # the file has no name, so it disappears when the process ends, even if it is killed
             with TemporaryFile(dir=folder) as file:
@@ -50,9 +51,9 @@ class ClientStates:
     def __setitem__(self, client: int, tensors: Tensors) -> None:
         if self.initial:
             self._trained.add(client)
-            own = self._views(client)
+            views = self._views(client)
             for name, tensor in tensors.items():
-                own[name].copy_(tensor)
+                views[name].copy_(tensor)
 
     def update(self, states: Mapping[int, Tensors]) -> None:
         """Set the entries of several clients; few copies move them from the device."""
@@ -121,15 +122,16 @@ class History:
 
     def add(self, round_: int, scores: Scored, train_losses: Mapping[int, float]) -> None:
         """Add the measurement after a round; `train_losses` are of the clients that trained in it."""
-        losses = [train_losses.get(one, np.nan) for one in range(len(self.members))]
+        losses = [train_losses.get(client, np.nan) for client in range(len(self.members))]
         self.rows[round_] = np.vstack((scores.reshape(-1, len(losses)), losses))
 
     def figure(self, round_: int, split: int = 0) -> float:
         """Return the figure (0 to 1) of the members in the usual measurement after a round: the pooled accuracy, or the
         mean of their precisions."""
         scores = self.rows[round_][:-1].reshape(-1, len(self.columns), len(self.members))
-        own = dict(zip(self.columns, scores[split][:, self.members], strict=True))
-        return float(np.nanmean(own["precision"]) if "precision" in own else own["correct"].sum() / own["total"].sum())
+        columns = dict(zip(self.columns, scores[split][:, self.members], strict=True))
+        precision = columns.get("precision")
+        return float(columns["correct"].sum() / columns["total"].sum() if precision is None else np.nanmean(precision))
 
     def last_figure(self) -> float | None:
         """Return the figure (0 to 1) of the members in the last measurement, or None if there is none."""
@@ -142,15 +144,10 @@ class History:
         """
         if patience is None:
             return None
-        best = -1.0
-        waited = 0
+        best, waited = -1.0, 0
         for round_ in sorted(self.rows):
             figure = self.figure(round_, 1)  # of validation samples
-            if figure > best:
-                best = figure
-                waited = 0
-            else:
-                waited += 1
+            best, waited = (figure, 0) if figure > best else (best, waited + 1)
             if waited == patience:
                 return round_
         return None

@@ -48,11 +48,11 @@ class ClientModel(nn.Module):
         method = trainer.method
         self.client, self._trainer, self.method = client, trainer, method
         self.plain = type(method).predict is Method.predict and not method.remembers
-        own = {name: tensor for name, tensor in state.items() if name in trainer.entries}
+        entries = {name: tensor for name, tensor in state.items() if name in trainer.entries}
         self.net, self.beside = trainer.model, nn.Module()
-        self.net.load_state_dict({**self.net.state_dict(), **own})
+        self.net.load_state_dict({**self.net.state_dict(), **entries})
         for name, tensor in state.items():
-            if not self.plain and name not in own:
+            if not self.plain and name not in entries:
                 self.beside.register_buffer(name.replace(".", ":"), tensor.clone())
         self._remembered = trainer.predictor(state, client, batch_size(trainer)) if method.remembers else None
         trainer.noise.free = True
@@ -67,13 +67,14 @@ class ClientModel(nn.Module):
         """Return logits of samples as in the dataset: uint8 images (n, channels, height, width) or float32 arrays (n,
         channels, …), which are normalised and scaled here, or texts (n, length) of character numbers. The logits equal
         those of measurements to the last bit. Raises :class:`UserError` for other samples."""
-        given = torch.as_tensor(samples)
-        self._check(given)
+        inputs = torch.as_tensor(samples)
+        self._check(inputs)
         mode, device = self.training, self._trainer.data.device
         try:
             with torch.no_grad(), use_precision(self._trainer.training.precision), one_thread(device):
                 self.eval()
-                return torch.cat([self(self.prepared(some)) for some in torch.split(given, batch_size(self._trainer))])
+                batches = torch.split(inputs, batch_size(self._trainer))
+                return torch.cat([self(self.prepared(batch)) for batch in batches])
         finally:
             self.train(mode)
 
@@ -86,13 +87,13 @@ class ClientModel(nn.Module):
         """Return inputs for :meth:`predict` and labels of a split; raise :class:`UserError` if the client lacks it."""
         data = self._trainer.data
         parts = {"train": data.train, "test": data.test, "validation": data.validation}
-        held = {name: rows[self.client] for name, rows in parts.items() if len(rows)}
-        if split not in held:
-            raise UserError(f"split {split!r}: there are {', '.join(held)}")
-        inputs = data.inputs[held[split].to(data.inputs.device)]
+        splits = {name: rows[self.client] for name, rows in parts.items() if len(rows)}
+        if split not in splits:
+            raise UserError(f"split {split!r}: there are {', '.join(splits)}")
+        inputs = data.inputs[splits[split].to(data.inputs.device)]
         if data.is_text:
             return inputs[:, :-1].long(), inputs[:, 1:].long()
-        return inputs, data.labels[held[split].to(data.device)]
+        return inputs, data.labels[splits[split].to(data.device)]
 
     def measure(self) -> Score:
         """Return the score of the client on its test samples, as in a measurement."""
@@ -101,28 +102,28 @@ class ClientModel(nn.Module):
 
     def state(self) -> Tensors:
         """Return the state that predictions use, with the method's names."""
-        beside = {name.replace(":", "."): tensor for name, tensor in self.beside.named_buffers()}
-        return {**self.net.state_dict(keep_vars=True), **beside}
+        buffers = {name.replace(":", "."): tensor for name, tensor in self.beside.named_buffers()}
+        return {**self.net.state_dict(keep_vars=True), **buffers}
 
-    def _check(self, given: Tensor) -> None:
+    def _check(self, samples: Tensor) -> None:
         """Raise :class:`UserError` if samples do not have the shape, type and values of the dataset's samples."""
         data = self._trainer.data
         if data.is_text:
-            fits = given.ndim == 2 and given.shape[1] <= data.positions and not given.is_floating_point()
-            wanted = f"character numbers (n, up to {data.positions})"
+            fits = samples.ndim == 2 and samples.shape[1] <= data.positions and not samples.is_floating_point()
+            expected = f"character numbers (n, up to {data.positions})"
         else:
             shape = data.inputs.shape[1:]
             # If images are scaled, only the number of channels must be that of the dataset.
-            same = given.shape[1:2] == shape[:1] if data.size else given.shape[1:] == shape
+            fits = samples.shape[1:2] == shape[:1] if data.size else samples.shape[1:] == shape
+            fits = fits and samples.dtype == data.inputs.dtype and samples.ndim == data.inputs.ndim
             kind = str(data.inputs.dtype).removeprefix("torch.")
-            fits = given.dtype == data.inputs.dtype and given.ndim == data.inputs.ndim and same
-            wanted = f"{data.kind} {kind} (n, {', '.join(map(str, shape))})"
+            expected = f"{data.kind} {kind} (n, {', '.join(map(str, shape))})"
         if not fits:
-            kind = str(given.dtype).removeprefix("torch.")
-            raise UserError(f"predict takes {wanted}, got {kind} {tuple(given.shape)}; call the model for others")
-        if data.is_text and bool(((given < 0) | (given >= data.classes)).any()):
-            least, largest = int(given.min()), int(given.max())
-            raise UserError(f"predict takes character numbers 0 to {data.classes - 1}, got {least} to {largest}")
+            kind = str(samples.dtype).removeprefix("torch.")
+            raise UserError(f"predict takes {expected}, got {kind} {tuple(samples.shape)}; call the model for others")
+        if data.is_text and bool(((samples < 0) | (samples >= data.classes)).any()):
+            smallest, largest = int(samples.min()), int(samples.max())
+            raise UserError(f"predict takes character numbers 0 to {data.classes - 1}, got {smallest} to {largest}")
 
 
 @dataclass(frozen=True)
@@ -167,8 +168,8 @@ class Trained:
         """Set the run to a checkpoint's state, as far as a client needs it; return the reason if it does not fit."""
         checkpoint = self.weights
         assert isinstance(checkpoint, Checkpoint)
-        apart = "personal/", "history/"  # only one client and no measurements are needed
-        tensors = {name: tensor for name, tensor in checkpoint.tensors.items() if not name.startswith(apart)}
+        skipped = "personal/", "history/"  # only one client and no measurements are needed
+        tensors = {name: tensor for name, tensor in checkpoint.tensors.items() if not name.startswith(skipped)}
         for first, rows in strip_prefix("personal/", checkpoint.tensors).items():
             row = client - int(first)
             if 0 <= row < len(rows):
@@ -180,29 +181,29 @@ class Trained:
 
     def _from_weights(self, run: RunState, client: int) -> str:
         """Set the run to saved weights, as far as a client needs them; return the reason if they do not fit."""
-        mine = f"client.{client}."
-        found = self._read(mine)
-        own = strip_prefix(mine, found)
-        extra = strip_prefix("server.", found)
-        model = {name: tensor for name, tensor in found.items() if not name.startswith((mine, "server."))}
+        prefix = f"client.{client}."
+        weights = self._read(prefix)
+        personal = strip_prefix(prefix, weights)
+        extra = strip_prefix("server.", weights)
+        model = {name: tensor for name, tensor in weights.items() if not name.startswith((prefix, "server."))}
         reason = compare(model, {**run.fixed, **run.server.shared}) or compare(extra, run.server.extra)
-        if own and not reason:  # a client that never trained has no entries
-            reason = compare(own, run.kept)
+        if personal and not reason:  # a client that never trained has no entries
+            reason = compare(personal, run.initial_personal)
         if reason:
             return reason
-        here = {name: tensor.to(self.data.device, copy=True) for name, tensor in model.items()}
-        run.fixed, run.server.shared = split(here, run.fixed)
+        copies = {name: tensor.to(self.data.device, copy=True) for name, tensor in model.items()}
+        run.fixed, run.server.shared = split(copies, run.fixed)
         run.server.extra = {name: tensor.to(self.data.device, copy=True) for name, tensor in extra.items()}
-        if own:
-            run.personal[client] = own
+        if personal:
+            run.personal[client] = personal
         run.round = self.rounds
         return ""
 
-    def _read(self, mine: str) -> Tensors:
-        """Return the saved weights without the entries of other clients."""
+    def _read(self, prefix: str) -> Tensors:
+        """Return the saved weights without the entries of other clients; `prefix` is that of this client's."""
 
         def is_wanted(name: str) -> bool:
-            return name.startswith(mine) or not name.startswith("client.")
+            return name.startswith(prefix) or not name.startswith("client.")
 
         if isinstance(self.weights, dict):
             return {name: tensor for name, tensor in self.weights.items() if is_wanted(name)}

@@ -1,4 +1,4 @@
-"""Views that are measured: clients' models after a round, further models, a further moment, samples of all clients.
+"""Measured views: clients' models after a round, the global model, models before aggregation, all clients' samples.
 
 Further views are measured by parts of the trainer (:attr:`pflcore.engine.client.Trainer.parts`): copies with other
 samples or with plain predictions. So executors do not depend on what they measure.
@@ -20,10 +20,10 @@ from pflcore.groups import Tensors
 from pflcore.method import Method
 from pflcore.settings import Evaluation
 
-# In measurements, entries are generated for that many clients together, so that a hypernetwork is read less often.
+# Clients for which entries are generated together in measurements, so that a hypernetwork is read less often.
 GENERATED = 16
 # Parts, numbered below those of training. _ALL: each client has the samples of all clients. _ONE: one client has the
-# samples of all. _PLAIN and _PLAIN_ONE: the model predicts by itself, without the method's predictions.
+# samples of all. _PLAIN and _PLAIN_ONE: the model's predictions, without the method's.
 _ALL, _ONE, _PLAIN, _PLAIN_ONE = range(-4, 0)
 # Setting `evaluation.on` → part, for the models of clients, for one model that all clients share, for the global model.
 _EACH = {"own": TRAINING, "all": _ALL}
@@ -45,7 +45,7 @@ class Views:
         self, trainer: Trainer, evaluation: Evaluation, members: NDArray[np.bool_], *, differ: bool, has_global: bool
     ) -> None:
         self.trainer, self.evaluation, self.differ = trainer, evaluation, differ
-        self.of = evaluation.views(has_global=has_global)
+        self.measured = evaluation.views(has_global=has_global)
         self.with_global = has_global and "global" in evaluation.models
         if evaluation.metrics:
             trainer.task = replace(trainer.task, further=evaluation.metrics)
@@ -61,34 +61,34 @@ class Views:
         test = [torch.cat(list(data.test))]
         validation = [torch.cat(list(compress(data.validation, members)))] if data.validation else []
         for part, like, clients in ((_ALL, trainer, data.clients), (_ONE, trainer, 1), (_PLAIN_ONE, plain, 1)):
-            one = trainer.parts[part] = copy.copy(like)
-            one.data = replace(data, train=data.train[:clients], test=test * clients, validation=validation * clients)
+            view = trainer.parts[part] = copy.copy(like)
+            view.data = replace(data, train=data.train[:clients], test=test * clients, validation=validation * clients)
 
     def after_aggregation(self, executor: Sequential, round_: int, states: Callable[[], Iterator[Job]]) -> list[Scored]:
         """Return the scores of all clients; `states` yields their states in order. Raises
         :class:`pflcore.engine.client.Diverged` if a loss in tuning is not finite."""
         if self.differ:
-            found = self._score_each(executor, round_, states)
+            scores = self._score_each(executor, round_, states)
         else:
-            found = self._score_shared(executor, self.trainer.measured(next(states())[1]), _SHARED)
+            scores = self._score_shared(executor, self.trainer.measured(next(states())[1]), _SHARED)
         if self.with_global:
-            found += self._score_shared(executor, next(states())[1], _GLOBAL)
-        return found
+            scores += self._score_shared(executor, next(states())[1], _GLOBAL)
+        return scores
 
     def after_training(self, executor: Sequential, round_: int, jobs: Sequence[Job]) -> list[Scored]:
         """Return scores of clients with their states after local training, else NaN. Raises like the method above."""
         data = self.trainer.data
         shape = 1 + bool(data.validation), len(COLUMNS) + len(self.trainer.task.further), data.clients
-        made = [np.full(shape, np.nan) for _ in self.evaluation.on]
+        scores = [np.full(shape, np.nan) for _ in self.evaluation.on]
         if jobs:  # empty if no client took part in the round
-            for one, of_some in zip(made, self._score_each(executor, round_, lambda: iter(jobs)), strict=True):
-                one[..., [client for client, _ in jobs]] = of_some
-        return made
+            for view, trained in zip(scores, self._score_each(executor, round_, lambda: iter(jobs)), strict=True):
+                view[..., [client for client, _ in jobs]] = trained
+        return scores
 
     def _score_shared(self, executor: Sequential, state: Tensors, parts: Mapping[str, int]) -> list[Scored]:
         """Return the scores of one model, per kind of samples; on those of all clients, every client's are the same."""
         scores = [executor.score_shared(state, parts[on]) for on in self.evaluation.on]
-        return [np.broadcast_to(one, (*one.shape[:2], self.trainer.data.clients)) for one in scores]
+        return [np.broadcast_to(it, (*it.shape[:2], self.trainer.data.clients)) for it in scores]
 
     def _score_each(self, executor: Sequential, round_: int, states: Callable[[], Iterable[Job]]) -> list[Scored]:
         """Return the scores of several clients' models, tuned first if the method tunes, per kind of samples."""
@@ -99,8 +99,8 @@ class Views:
 
         if trainer.tuning is None:
             return [executor.score_each(jobs(), part) for part in parts]
-        scores, rest = [], jobs()
-        while some := list(islice(rest, GENERATED)):
-            tuned = [(one.client, one.model) for one in executor.train(round_, some, TUNING)]
+        scores, remaining = [], jobs()
+        while group := list(islice(remaining, GENERATED)):
+            tuned = [(outcome.client, outcome.model) for outcome in executor.train(round_, group, TUNING)]
             scores.append([executor.score_each(tuned, part) for part in parts])
-        return [np.concatenate(one, -1) for one in zip(*scores, strict=True)]
+        return [np.concatenate(groups, -1) for groups in zip(*scores, strict=True)]

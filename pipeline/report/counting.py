@@ -51,12 +51,12 @@ def _count(run: Run, flops: Collection[str], device: torch.device) -> dict[str, 
     with torch.random.fork_rng(devices=[]), device:
         state = RunState(data, backbone, method, training, run.evaluation, 0, None)
     of_model = {name: state.initial[name] for name in state.groups.parameters}
-    exchanged = pick(state.carried, state.roles.shared | state.roles.generated)
+    exchanged = pick(state.client_state, state.roles.shared | state.roles.generated)
     counts = {
         "parameters": count(of_model),
         "shared": count(pick(of_model, exchanged)),
         "personal": count(pick(of_model, state.roles.personal)),
-        "stored": count(state.kept) + count(exchanged),
+        "stored": count(state.initial_personal) + count(exchanged),
         **({"sent": count(exchanged)} if type(method).traffic is Method.traffic else {}),
         BACKBONE: _parameters(backbone, data.shape, data.classes, data.kind, device),
     }

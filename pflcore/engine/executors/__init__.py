@@ -1,4 +1,4 @@
-"""Executors, which decide how a cohort's local training is computed. All give the same result."""
+"""Executors, which decide how a cohort's local training is computed. All give the same results."""
 
 from pflcore.engine.client import Trainer
 from pflcore.engine.executors.pooled import Pooled

@@ -1,7 +1,7 @@
-"""Attention of stacked clients with PyTorch's fused kernels, which ``vmap`` does not support by itself.
+"""Attention of stacked clients with PyTorch's fused kernels, which ``vmap`` does not support.
 
 The dimension of clients becomes part of the batch. The scores of all queries and keys never reach memory; otherwise
-they are a third of what a step of FedTP's ViT reads and writes.
+they are a third of the memory traffic of a step of FedTP's ViT.
 """
 
 from collections.abc import Sequence
@@ -14,15 +14,16 @@ from torch.func import grad as grad_of
 from torch.func import vjp
 
 _KERNELS = torch.ops.aten
-_ALIGNED = 8  # the kernels need widths that are multiples of it
+_ALIGNMENT = 8  # the kernels need widths that are multiples of it
 
 
 def has_kernel(q: Tensor, k: Tensor, v: Tensor) -> bool:
     """Return whether :func:`fused_attention` supports these tensors."""
     if torch.backends.cuda.matmul.allow_tf32 and q.dtype == torch.float32:  # the kernel makes three products of one
         return False
-    same = q.dtype == k.dtype == v.dtype and q.shape[-1] == v.shape[-1] and q.ndim == k.ndim == v.ndim == 4
-    return same and q.dtype != torch.float64 and q.shape[-1] % _ALIGNED == 0 and q.device.type in ("cpu", "cuda")
+    types_fit = q.dtype == k.dtype == v.dtype != torch.float64 and q.device.type in ("cpu", "cuda")
+    shapes_fit = q.ndim == k.ndim == v.ndim == 4 and q.shape[-1] == v.shape[-1]
+    return types_fit and shapes_fit and q.shape[-1] % _ALIGNMENT == 0
 
 
 def fused_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -35,7 +36,7 @@ def fused_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 class _Attention(Function):
-    """Returns the output, and what the backward pass needs: logarithms of sums, and two states of random numbers."""
+    """Returns the output, and for the backward pass logarithms of sums and two states of random numbers."""
 
     @staticmethod
     def forward(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, ...]:
@@ -53,8 +54,8 @@ class _Attention(Function):
         return _Backward.apply(grads[0], *ctx.saved_tensors)  # type: ignore[no-untyped-call]
 
     @staticmethod
-    def vmap(info: Any, dims: tuple[int | None, ...], *given: Tensor) -> Any:
-        return _fold(_Attention, info.batch_size, dims, given, 2)
+    def vmap(info: Any, dims: tuple[int | None, ...], *tensors: Tensor) -> Any:
+        return _fold(_Attention, info.batch_size, dims, tensors, 2)
 
 
 class _Backward(Function):
@@ -71,8 +72,8 @@ class _Backward(Function):
         torch.set_deterministic_debug_mode("error")
         try:
             kernel = _KERNELS._scaled_dot_product_efficient_attention_backward
-            wanted = [True, True, True, False]
-            return tuple(kernel(grad, q, k, v, None, out, logs, seed, offset, 0.0, wanted)[:3])
+            needs_grad = [True, True, True, False]
+            return tuple(kernel(grad, q, k, v, None, out, logs, seed, offset, 0.0, needs_grad)[:3])
         finally:
             torch.set_deterministic_debug_mode(mode)
 
@@ -82,15 +83,15 @@ class _Backward(Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        def change(grad: Tensor, *qkv: Tensor) -> Tensor:
-            slopes = vjp(_formula, *qkv)[1](grad)
-            return torch.stack([(one * other).sum() for one, other in zip(slopes, grads, strict=True)]).sum()
+        def product(grad: Tensor, *qkv: Tensor) -> Tensor:
+            gradients = vjp(_formula, *qkv)[1](grad)
+            return torch.stack([(first * second).sum() for first, second in zip(gradients, grads, strict=True)]).sum()
 
-        return *grad_of(change, (0, 1, 2, 3))(*ctx.saved_tensors), None, None, None, None
+        return *grad_of(product, (0, 1, 2, 3))(*ctx.saved_tensors), None, None, None, None
 
     @staticmethod
-    def vmap(info: Any, dims: tuple[int | None, ...], *given: Tensor) -> Any:
-        return _fold(_Backward, info.batch_size, dims, given, 3)
+    def vmap(info: Any, dims: tuple[int | None, ...], *tensors: Tensor) -> Any:
+        return _fold(_Backward, info.batch_size, dims, tensors, 3)
 
 
 def _formula(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -98,15 +99,16 @@ def _formula(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return (q * float(q.shape[-1] ** -0.5) @ k.mT).softmax(-1) @ v
 
 
-def _fold(function: Any, clients: int, dims: Sequence[int | None], given: Sequence[Tensor], results: int) -> Any:
+def _fold(function: Any, clients: int, dims: Sequence[int | None], tensors: Sequence[Tensor], results: int) -> Any:
     """Call `function` with clients as part of the batch; the first `results` tensors that it returns have a batch."""
 
     def folded(tensor: Tensor, dim: int | None) -> Tensor:
         if tensor.ndim < 3:  # the states of random numbers
             return tensor
-        whole = tensor.expand(clients, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
-        return whole.flatten(0, 1)
+        stacked = tensor.expand(clients, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
+        return stacked.flatten(0, 1)
 
-    made = function.apply(*map(folded, given, dims))
-    split = tuple(one.unflatten(0, (clients, -1)) if at < results else one for at, one in enumerate(made))
-    return split, tuple(0 if at < results else None for at in range(len(made)))
+    outputs = function.apply(*map(folded, tensors, dims))
+    stacked = [output.unflatten(0, (clients, -1)) for output in outputs[:results]]
+    rest = outputs[results:]
+    return (*stacked, *rest), (0,) * results + (None,) * len(rest)

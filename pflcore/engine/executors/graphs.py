@@ -28,7 +28,7 @@ class Replay:
     """Calls steps, and records those whose shapes occur again. ``PFL_GRAPHS=0`` switches recording off."""
 
     def __init__(self, device: torch.device) -> None:
-        self.on = device.type == "cuda" and os.environ.get("PFL_GRAPHS") != "0"
+        self.enabled = device.type == "cuda" and os.environ.get("PFL_GRAPHS") != "0"
         self._device = device
         self._stream: torch.cuda.Stream | None = None  # only one, because libraries keep a workspace per stream
         self._pool: Any = None  # memory for a step's temporary tensors; shared, since one recording runs at a time
@@ -41,7 +41,7 @@ class Replay:
         Args:
             key: Identifies the function: calls with the same key and the same shapes share a recording.
         """
-        if not self.on:
+        if not self.enabled:
             return step(*arguments)
         shapes = key, signature(arguments)
         if shapes not in self.recordings:
@@ -51,11 +51,11 @@ class Replay:
             try:
                 self.recordings[shapes] = self._record(step, arguments)
             except RuntimeError as error:  # an operation that cannot be recorded
-                for one in (error, error.__context__):
-                    if one and is_memory(one):  # the capture's own error can hide it
-                        raise one from None
+                for cause in (error, error.__context__):
+                    if cause and is_memory(cause):  # the capture's own error can hide it
+                        raise cause from None
                 warnings.warn(f"steps are not recorded ({str(error).splitlines()[0]}); slower", stacklevel=2)
-                self.on = False
+                self.enabled = False
                 return step(*arguments)
         graph, inputs, (state, losses) = self.recordings[shapes]
         _fill(inputs, arguments)
@@ -106,11 +106,11 @@ def _fill(targets: Any, tree: Any) -> None:
     groups: dict[torch.dtype, tuple[list[Tensor], list[Tensor]]] = {}
     for target, leaf in zip(_leaves(targets), _leaves(tree), strict=True):
         if leaf.numel() and target is not leaf:
-            into, out_of = groups.setdefault(leaf.dtype, ([], []))
-            into.append(target)
-            out_of.append(leaf)
-    for into, out_of in groups.values():
-        torch._foreach_copy_(into, out_of)
+            destinations, sources = groups.setdefault(leaf.dtype, ([], []))
+            destinations.append(target)
+            sources.append(leaf)
+    for destinations, sources in groups.values():
+        torch._foreach_copy_(destinations, sources)
 
 
 # PyTorch's functions for trees take ten times as long, which matters in a step of small models.

@@ -63,29 +63,29 @@ class Pooled(Sequential):
     def train(self, round_: int, jobs: Iterable[Job], part: int = TRAINING) -> Iterator[Outcome]:
         cohort = list(jobs)
         steps = [self.trainer.part(part).local.steps(round_, client) for client, _ in cohort]
-        begun: dict[int, _Packed] = {}  # by job: the state after its first piece
-        done: dict[int, Outcome | Diverged] = {}
-        turn = 0
+        paused: dict[int, _Packed] = {}  # by job: the state after its first piece
+        finished: dict[int, Outcome | Diverged] = {}
+        yielded = 0
 
         def begin(piece: Piece, worker: _Worker) -> Message:
             client, received = cohort[piece.job]
             worker.load(received)
-            return _train, part, round_, client, begun.pop(piece.job, None), piece.stop
+            return _train, part, round_, client, paused.pop(piece.job, None), piece.stop
 
-        pieces = cut(steps, self.count)
-        with closing(self._hand_out(pieces, begin, lambda piece: piece.start == 0 or piece.job in begun)) as answers:
+        pieces = split_jobs(steps, self.count)
+        with closing(self._run(pieces, begin, lambda piece: piece.start == 0 or piece.job in paused)) as answers:
             for piece, answer, worker in answers:
                 if piece.stop < steps[piece.job]:
-                    begun[piece.job] = answer
+                    paused[piece.job] = answer
                 elif isinstance(answer, Diverged):
-                    done[piece.job] = answer
+                    finished[piece.job] = answer
                 else:
                     model = {name: tensor.clone() for name, tensor in worker.state.items()}
-                    done[piece.job] = Outcome(cohort[piece.job][0], model, answer)
-                while outcome := done.pop(turn, None):
+                    finished[piece.job] = Outcome(cohort[piece.job][0], model, answer)
+                while outcome := finished.pop(yielded, None):
                     if isinstance(outcome, Diverged):
                         raise outcome
-                    turn += 1
+                    yielded += 1
                     yield outcome
 
     def score_each(self, jobs: Iterable[Job], part: int = TRAINING) -> Scored:
@@ -94,24 +94,24 @@ class Pooled(Sequential):
             worker.load(state)
             return _score, part, client
 
-        answers = {index: answer for (index, _), answer, _ in self._hand_out(enumerate(jobs), begin)}
+        answers = {index: answer for (index, _), answer, _ in self._run(enumerate(jobs), begin)}
         return join(answers[index] for index in range(len(answers)))
 
     def score_shared(self, state: Tensors, part: int = TRAINING) -> Scored:
         trainer = self.trainer.part(part)
-        holders: set[int] = set()
+        loaded: set[int] = set()  # workers that have the state
 
         def begin(chunk: int, worker: _Worker) -> Message:
-            if id(worker) not in holders:
+            if id(worker) not in loaded:
                 worker.load(state)
-                holders.add(id(worker))
+                loaded.add(id(worker))
             return _measure, part, chunk
 
         chunks = range(len(pooled_chunks(trainer)))
-        answers = {chunk: answer for chunk, answer, _ in self._hand_out(chunks, begin)}
+        answers = {chunk: answer for chunk, answer, _ in self._run(chunks, begin)}
         return client_scores(trainer, [answers[chunk] for chunk in chunks])
 
-    def _hand_out(
+    def _run(
         self,
         tasks: Iterable[Task],
         begin: Callable[[Task, _Worker], Message],
@@ -121,20 +121,20 @@ class Pooled(Sequential):
         and its worker. If the iteration ends early, stop the workers."""
         idle = list(self._started())
         running: dict[Connection, tuple[_Worker, Task]] = {}
-        rest, waiting = iter(tasks), None
+        remaining, upcoming = iter(tasks), None
         # One thread, because idle threads of this process would spin for a while on cores that workers need.
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
         try:
             while True:
                 while idle:
-                    waiting = next(rest, None) if waiting is None else waiting
-                    if waiting is None or not ready(waiting):
+                    upcoming = next(remaining, None) if upcoming is None else upcoming
+                    if upcoming is None or not ready(upcoming):
                         break
                     worker = idle.pop()
-                    worker.ask(begin(waiting, worker))
-                    running[worker.pipe] = (worker, waiting)
-                    waiting = None
+                    worker.ask(begin(upcoming, worker))
+                    running[worker.pipe] = (worker, upcoming)
+                    upcoming = None
                 if not running:
                     return
                 for pipe in [pipe for pipe in wait(list(running)) if isinstance(pipe, Connection)]:
@@ -153,18 +153,18 @@ class Pooled(Sequential):
     def _started(self) -> list[_Worker]:
         context: Any = torch.multiprocessing.get_context(_START)
         while len(self.workers) < self.count:
-            ours, theirs = context.Pipe()
+            parent_end, worker_end = context.Pipe()
             buffer = _shared(packed_size(self.like))
             # A worker must close its copies of other workers' pipes, or these workers would outlive this process.
-            inherited = [ours, *(worker.pipe for worker in self.workers)] if _START == "fork" else []
-            arguments = (theirs, buffer, self.trainer, self.like, inherited)
+            inherited = [parent_end, *(worker.pipe for worker in self.workers)] if _START == "fork" else []
+            arguments = (worker_end, buffer, self.trainer, self.like, inherited)
             process = context.Process(target=_work, args=arguments, daemon=True)
             with warnings.catch_warnings():
                 # Newer Pythons warn about forks with threads; a progress bar's thread is harmless here.
                 warnings.simplefilter("ignore", DeprecationWarning)
                 process.start()
-            theirs.close()
-            self.workers.append(_Worker(process, ours, packed_views(buffer, self.like)))
+            worker_end.close()
+            self.workers.append(_Worker(process, parent_end, packed_views(buffer, self.like)))
         return self.workers
 
 
@@ -222,21 +222,23 @@ def _work(pipe: Connection, buffer: Tensor, trainer: Trainer, like: Tensors, inh
 
 
 def _train(
-    trainer: Trainer, state: Tensors, part: int, round_: int, client: int, begun: _Packed | None, stop: int
+    trainer: Trainer, state: Tensors, part: int, round_: int, client: int, paused: _Packed | None, stop: int
 ) -> float | _Packed:
     """Train up to the step `stop`; return the mean loss after the last step, else the state for the next worker."""
     trainer = trainer.part(part)
     with during(f"client {client}"):
-        if begun:  # copies, because they have the alignment of other tensors, on which rounding can depend
-            parts = {key: {name: torch.tensor(one) for name, one in part.items()} for key, part in begun[0].items()}
-            unfinished = Unfinished(parts, [torch.tensor(loss) for loss in begun[1]])
+        if paused:  # copies, because they have the alignment of other tensors, on which rounding can depend
+            arrays, losses = paused
+            copies = {key: {name: torch.tensor(it) for name, it in group.items()} for key, group in arrays.items()}
+            unfinished = Unfinished(copies, [torch.tensor(loss) for loss in losses])
         else:
             unfinished = trainer.begin(state)
         unfinished = trainer.advance(round_, client, state, unfinished, stop)
         if stop < trainer.local.steps(round_, client):
             # Arrays pass through a pipe by value; each tensor would need a file of shared memory.
-            packed = {key: {name: one.numpy() for name, one in part.items()} for key, part in unfinished.state.items()}
-            return packed, [loss.numpy() for loss in unfinished.losses]
+            groups = unfinished.state.items()
+            arrays = {key: {name: it.numpy() for name, it in group.items()} for key, group in groups}
+            return arrays, [loss.numpy() for loss in unfinished.losses]
         outcome = trainer.finish(round_, client, state, unfinished)
     # Copies first, because a method may return tensors that it received, and these are in the memory written here.
     for name, tensor in {name: tensor.clone() for name, tensor in outcome.model.items()}.items():
@@ -261,7 +263,7 @@ class Piece(NamedTuple):
     stop: int
 
 
-def cut(steps: Sequence[int], workers: int) -> list[Piece]:
+def split_jobs(steps: Sequence[int], workers: int) -> list[Piece]:
     """Return pieces of jobs in the order in which idle workers should take them.
 
     Two workers need for five equal clients the time of two and a half clients, not of three: one worker begins with the
@@ -269,22 +271,23 @@ def cut(steps: Sequence[int], workers: int) -> list[Piece]:
     with deadlines and loss functions", Management Science 1959). At most ``workers - 1`` jobs are cut, each once, and
     only if it shortens the round enough. Workers are assumed to be equally fast.
     """
-    whole = [Piece(job, 0, count) for job, count in enumerate(steps)]
+    jobs = [Piece(job, 0, count) for job, count in enumerate(steps)]
     if not steps:
-        return whole
-    left = share = max(max(steps), math.ceil(sum(steps) / workers))
+        return jobs
+    remaining = share = max(max(steps), math.ceil(sum(steps) / workers))
     first, middle, last = [], [], []
-    for piece in whole:
-        if piece.stop <= left:
-            middle.append(piece)
-            left -= piece.stop
+    for job in jobs:
+        if job.stop <= remaining:
+            middle.append(job)
+            remaining -= job.stop
         else:  # its end completes one worker's share, and its beginning starts the next worker's
-            first.append(piece._replace(stop=piece.stop - left))
-            last.append(piece._replace(start=piece.stop - left))
-            left = share - (piece.stop - left)
-        left = left or share
-    shared = first + middle + sorted(last, key=lambda piece: piece.start - piece.stop)
-    return shared if _makespan(shared, workers) < (1 - _MIN_GAIN) * _makespan(whole, workers) else whole
+            cut = job.stop - remaining
+            first.append(job._replace(stop=cut))
+            last.append(job._replace(start=cut))
+            remaining = share - cut
+        remaining = remaining or share
+    pieces = first + middle + sorted(last, key=lambda piece: piece.start - piece.stop)
+    return pieces if _makespan(pieces, workers) < (1 - _MIN_GAIN) * _makespan(jobs, workers) else jobs
 
 
 def _makespan(pieces: Sequence[Piece], workers: int) -> int:

@@ -25,17 +25,17 @@ from pflcore.engine.client import TRAINING, Diverged, Job, Outcome, Trainer
 from pflcore.engine.evaluation import Scored, SplitScores, batch_size, by_split, join, score_client, score_shared_model
 from pflcore.engine.executors.graphs import Replay, map_tree
 from pflcore.engine.executors.sequential import Sequential
-from pflcore.engine.executors.vectorised import MorePasses, Step, vectorisable
+from pflcore.engine.executors.vectorised import Step, TooFewMasks, vectorisable
 from pflcore.faults import during
 from pflcore.groups import Tensors
 from pflcore.memory import TooLittleMemory, is_memory
 
-Done = TypeVar("Done")
-_NONE = torch.empty(0, dtype=torch.int64)  # rows of a client that takes no step
+Item = TypeVar("Item")
+_NO_ROWS = torch.empty(0, dtype=torch.int64)  # of a client that takes no step
 
 
 class Stacked(Sequential):
-    """Trains and measures up to `width` clients at once, on the device of the data.
+    """Trains and measures up to `width` clients together, on the device of the data.
 
     If memory runs out, the width is halved and the clients of the stack start again; their received states are never
     modified, so nothing is lost. Measurements first halve the samples per pass. Results stay within float tolerance.
@@ -61,28 +61,28 @@ class Stacked(Sequential):
             try:
                 return score_shared_model(self.trainer.part(part), state, self.samples)
             except Exception as error:
-                short = _shortage(error)
-            self._use_less(1, short, measures=True)
+                message = _memory_message(error)
+            self._reduce(1, message, measures=True)
 
     def _in_stacks(
-        self, jobs: Iterable[Job], run: Callable[[Sequence[Job]], list[Done]], *, measures: bool
-    ) -> Iterator[Done]:
+        self, jobs: Iterable[Job], run: Callable[[Sequence[Job]], list[Item]], *, measures: bool
+    ) -> Iterator[Item]:
         """Yield the results of `run` for the jobs, in stacks of at most `width` jobs, fewer if memory runs out."""
-        rest, waiting = iter(jobs), list[Job]()
-        while waiting := waiting + list(islice(rest, max(0, self.width - len(waiting)))):
+        remaining, waiting = iter(jobs), list[Job]()
+        while waiting := waiting + list(islice(remaining, max(0, self.width - len(waiting)))):
             stack = waiting[: self.width]
-            done = []
-            short = ""
+            results = []
+            message = ""
             try:
-                done = run(stack)
+                results = run(stack)
             except Exception as error:
-                short = _shortage(error)
-            if short:  # outside of the handler, because the error refers to the tensors that filled the memory
-                self._use_less(len(stack), short, measures=measures)
-            waiting = waiting[len(done) :]
-            yield from done
+                message = _memory_message(error)
+            if message:  # outside of the handler, because the error refers to the tensors that filled the memory
+                self._reduce(len(stack), message, measures=measures)
+            waiting = waiting[len(results) :]
+            yield from results
 
-    def _use_less(self, clients: int, short: str, *, measures: bool) -> None:
+    def _reduce(self, clients: int, message: str, *, measures: bool) -> None:
         """Halve samples or clients per pass after `clients` did not fit. Raises :class:`TooLittleMemory` if it is 1."""
         self.replay.clear()
         torch.cuda.empty_cache()
@@ -92,7 +92,7 @@ class Stacked(Sequential):
             self.width = clients // 2
         else:
             raise TooLittleMemory(
-                f"not enough memory on {self.trainer.data.device} for one client ({short}); "
+                f"not enough memory on {self.trainer.data.device} for one client ({message}); "
                 "use a smaller batch_size, or PFL_DEVICE=cpu"
             )
 
@@ -102,56 +102,53 @@ class Stacked(Sequential):
             return [trainer.train(round_, client, received) for client, received in jobs]
         while True:
             try:
-                with _noting(jobs):
-                    return self._side_by_side(trainer, round_, jobs, part)
-            except MorePasses:
+                with _error_note(jobs):
+                    return self._train_vectorised(trainer, round_, jobs, part)
+            except TooFewMasks:
                 self._passes[part] *= 2
 
-    def _side_by_side(self, trainer: Trainer, round_: int, jobs: Sequence[Job], key: int) -> list[Outcome]:
+    def _train_vectorised(self, trainer: Trainer, round_: int, jobs: Sequence[Job], key: int) -> list[Outcome]:
         """Take all local steps of clients; return outcomes whose states are views of the stacked ones, not copies."""
         pads = can_pad(trainer)
         cohort = [trainer.local.batches(round_, client) for client, _ in jobs]
-        turns = list(take_turns([[len(batch) for batch in own] for own in cohort], pads))
-        order, widths = narrowing(turns, len(jobs)) if pads else (range(len(jobs)), [len(jobs)] * len(turns))
-        clients, cohort = [jobs[one][0] for one in order], [cohort[one] for one in order]
-        turns = [[turn[one] for one in order[:width]] for turn, width in zip(turns, widths, strict=True)]
+        turns = list(schedule([[len(batch) for batch in batches] for batches in cohort], pads))
+        order, widths = narrow(turns, len(jobs)) if pads else (range(len(jobs)), [len(jobs)] * len(turns))
+        clients, cohort = [jobs[job][0] for job in order], [cohort[job] for job in order]
+        turns = [[turn[job] for job in order[:width]] for turn, width in zip(turns, widths, strict=True)]
         size = min(trainer.training.batch_size, max(map(len, trainer.data.train))) if pads else 0
-        device = trainer.data.device
-        passes = self._passes[key]
-        rows = []
+        device, passes, rows = trainer.data.device, self._passes[key], []
         for turn in turns:
-            some = [_NONE if at is None else own[at] for at, own in zip(turn, cohort, strict=False)]
-            rows.append(_padded(some, size or max(map(len, some))))
+            batches = [_NO_ROWS if step is None else cohort[lane][step] for lane, step in enumerate(turn)]
+            rows.append(_padded(batches, size or max(map(len, batches))))
         first = torch.tensor([[trainer.local.first(client)] for client in clients])
-        numbers = [first[: len(turn)] + torch.tensor([[at or 0] for at in turn]) for turn in turns]
+        numbers = [first[: len(turn)] + torch.tensor([[step or 0] for step in turn]) for turn in turns]
         trainer.model.train()
-        step = Step(trainer, pads)
-        taken: list[Tensor] = []
-        ended: list[Tensors] = []  # models of the lanes that have ended, the last lanes first
+        vectorised, losses = Step(trainer, pads), list[Tensor]()
+        finished: list[Tensors] = []  # models of the lanes without further steps, the last lanes first
         with vectorisable():
-            received = stack_states([jobs[one][1] for one in order])
-            state = step.begin(received)
-            drawn = trainer.data.batches([one.clamp_min(0) for one in rows], round_, numbers)
-            weights = upload([_weights(one) for one in rows], device)
+            received = stack_states([jobs[job][1] for job in order])
+            state = vectorised.begin(received)
+            data = trainer.data.batches([step_rows.clamp_min(0) for step_rows in rows], round_, numbers)
+            weights = upload([_weights(step_rows) for step_rows in rows], device)
             rates = upload([_rates(trainer, round_, clients[: len(turn)], turn) for turn in turns], device)
-            for turn, own, batch, weight, rate in zip(turns, rows, drawn, weights, rates, strict=True):
+            for turn, step_rows, batch, weight, rate in zip(turns, rows, data, weights, rates, strict=True):
                 width = len(turn)
-                if width < len(taken[-1] if taken else jobs):
-                    ended.append(step.end(*_lanes((state, received), slice(width, None)))["model"])
+                if width < len(losses[-1] if losses else jobs):
+                    finished.append(vectorised.end(*_lanes((state, received), slice(width, None)))["model"])
                     state, received = _lanes((state, received), slice(width))
-                noise = _noise(trainer, round_, clients[:width], turn, own, passes)
-                data = batch.inputs, batch.labels, noise, rate, weight
-                state, losses = self.replay(key, step.all, state, received, *data)
-                taken.append(losses)
-            ended.append(step.end(state, received)["model"])
-        parts = {name: [lane for model in reversed(ended) for lane in model[name].unbind()] for name in ended[0]}
-        losses_of = _mean_losses(taken, turns, len(clients))
+                noise = _noise(trainer, round_, clients[:width], turn, step_rows, passes)
+                step_data = batch.inputs, batch.labels, noise, rate, weight
+                state, loss = self.replay(key, vectorised.take, state, received, *step_data)
+                losses.append(loss)
+            finished.append(vectorised.end(state, received)["model"])
+        models = {name: [lane for model in reversed(finished) for lane in model[name].unbind()] for name in finished[0]}
+        means = _mean_losses(losses, turns, len(clients))
         outcomes = []
         for lane in np.argsort(order):  # the jobs' order
-            if not math.isfinite(losses_of[lane]):
+            if not math.isfinite(means[lane]):
                 raise Diverged(round_, clients[lane])
-            model = {name: part[lane] for name, part in parts.items()}
-            outcomes.append(Outcome(clients[lane], model, losses_of[lane]))
+            model = {name: tensors[lane] for name, tensors in models.items()}
+            outcomes.append(Outcome(clients[lane], model, means[lane]))
         return outcomes
 
     @torch.no_grad()
@@ -167,7 +164,7 @@ class Stacked(Sequential):
         chunks = torch.split(_padded(rows, max(map(len, rows))).clamp_min(0), size, 1)
         state = stack_states([state for _, state in jobs])
         parts = []
-        with vectorisable(), _noting(jobs):
+        with vectorisable(), _error_note(jobs):
             for batch in data.batches(chunks):
                 parts.append(trainer.task.measure(vmap(trainer.predict)(state, batch.inputs), batch.labels))
         measured = [torch.cat(part, 1).cpu().numpy() for part in zip(*parts, strict=True)]
@@ -180,33 +177,39 @@ class Stacked(Sequential):
 Turn = list[int | None]  # for each client the number of the step that it takes, from 0, or None if it takes none
 
 
-def take_turns(sizes: Sequence[Sequence[int]], pads: bool) -> Iterator[Turn]:
+def schedule(sizes: Sequence[Sequence[int]], pads: bool) -> Iterator[Turn]:
     """Yield turns: in each, which clients take which of their steps together; `sizes` are the sizes of their batches.
 
     If `pads`, all clients take step after step. Otherwise only batches of equal size go together, the smallest first: a
     client takes the small batch at the end of its epoch while others wait, so that all full batches go together.
     """
-    at = [0] * len(sizes)
-    while upcoming := {one: own[at[one]] for one, own in enumerate(sizes) if at[one] < len(own)}:
+    steps = [0] * len(sizes)
+    while upcoming := {i: sizes[i][step] for i, step in enumerate(steps) if step < len(sizes[i])}:
         smallest = min(upcoming.values())
-        go = {one for one, size in upcoming.items() if pads or size == smallest}
-        turn: Turn = [step if one in go else None for one, step in enumerate(at)]
+        turn: Turn = [None] * len(sizes)
+        for i, size in upcoming.items():
+            if pads or size == smallest:
+                turn[i] = steps[i]
+                steps[i] += 1
         yield turn
-        at = [done + (step is not None) for done, step in zip(at, turn, strict=True)]
 
 
-def narrowing(turns: Sequence[Turn], clients: int) -> tuple[list[int], list[int]]:
+def narrow(turns: Sequence[Turn], clients: int) -> tuple[list[int], list[int]]:
     """Return the clients, those that end last first, and how many of them compute in each turn.
 
     So a narrower stack is the beginning of a wider one. Widths are halves of halves, because each one is recorded.
     """
-    ends = [max((at for at, turn in enumerate(turns, 1) if turn[one] is not None), default=0) for one in range(clients)]
+    ends = [0] * clients
+    for number, turn in enumerate(turns, 1):
+        for client, step in enumerate(turn):
+            if step is not None:
+                ends[client] = number
     widths, width = [], clients
-    for at in range(len(turns)):
-        while -(-width // 2) >= sum(end > at for end in ends) and width > 1:
+    for index in range(len(turns)):
+        while -(-width // 2) >= sum(end > index for end in ends) and width > 1:
             width = -(-width // 2)
         widths.append(width)
-    return sorted(range(clients), key=lambda one: -ends[one]), widths
+    return sorted(range(clients), key=lambda client: -ends[client]), widths
 
 
 def can_pad(trainer: Trainer) -> bool:
@@ -215,24 +218,21 @@ def can_pad(trainer: Trainer) -> bool:
     The method must state this about its loss and step (:attr:`~pflcore.method.Method.ignores_unlabelled`), and the
     model must have no running statistics except those of batch norm, and dropout with samples as first dimension.
     """
-    line = type(trainer.method).__mro__
-
-    def place(name: str) -> int:
-        """Return the position, in the method resolution order, of the class that defines the attribute."""
-        return next(index for index, kind in enumerate(line) if name in vars(kind))
-
+    if trainer.other_statistics or not trainer.noise.by_sample:
+        return False
     # The attribute describes the loss and the step of its class, not those that a derived class overrides.
-    said = place("ignores_unlabelled") <= min(place("loss"), place("step"))
-    plain = trainer.method.ignores_unlabelled and said
-    return plain and not trainer.other_statistics and trainer.noise.by_sample
+    names = {"ignores_unlabelled", "loss", "step"}
+    definer = next(kind for kind in type(trainer.method).__mro__ if names & vars(kind).keys())
+    return trainer.method.ignores_unlabelled and "ignores_unlabelled" in vars(definer)
 
 
 def stack_states(states: Sequence[Tensors]) -> Tensors:
     """Return states stacked along a new first dimension. Do not modify it: an entry that all share is stored once."""
     stacked = {}
     for name, first in states[0].items():
-        same = all(state[name] is first for state in states)
-        stacked[name] = first.expand(len(states), *first.shape) if same else torch.stack([s[name] for s in states])
+        tensors = [state[name] for state in states]
+        shared = all(tensor is first for tensor in tensors)
+        stacked[name] = first.expand(len(states), *first.shape) if shared else torch.stack(tensors)
     return stacked
 
 
@@ -256,36 +256,40 @@ def _rates(trainer: Trainer, round_: int, clients: Sequence[int], turn: Turn) ->
     if not trainer.training.scheduled:
         return torch.empty(len(turn), 0)
     steps = zip(clients, turn, strict=True)
-    return torch.tensor([0.0 if at is None else trainer.learning_rate(round_, one, at) for one, at in steps])
+    return torch.tensor(
+        [0.0 if step is None else trainer.learning_rate(round_, client, step) for client, step in steps]
+    )
 
 
 def _noise(trainer: Trainer, round_: int, clients: Sequence[int], turn: Turn, rows: Tensor, passes: int) -> Tensor:
     source = trainer.noise
     if not source.per_sample:
         return torch.empty(len(turn), 0, device=source.device)
-    drawn = []
-    for client, at, own in zip(clients, turn, rows, strict=True):
-        samples = int((own >= 0).sum())
-        for one_pass in range(passes):
-            drawn.append(source.fill(trainer.masks(samples, round_, client, at or 0, one_pass), samples, len(own)))
-    return torch.stack(drawn).view(len(turn), passes, -1)
+    bits = []
+    for client, step, samples in zip(clients, turn, (rows >= 0).sum(1).tolist(), strict=True):
+        for index in range(passes):
+            mask = trainer.masks(samples, round_, client, step or 0, index)
+            bits.append(source.fill(mask, samples, rows.shape[1]))
+    return torch.stack(bits).view(len(turn), passes, -1)
 
 
-def _mean_losses(taken: Sequence[Tensor], turns: Sequence[Turn], clients: int) -> list[float]:
-    if not taken:
+def _mean_losses(losses: Sequence[Tensor], turns: Sequence[Turn], clients: int) -> list[float]:
+    if not losses:
         return [0.0] * clients
-    stepped = np.array([[*(at is not None for at in turn), *[False] * (clients - len(turn))] for turn in turns])
-    losses = torch.stack([F.pad(one, (0, clients - len(one))) for one in taken]).cpu().numpy()  # one copy to the host
-    sums = np.where(stepped, losses, 0).sum(0, dtype=np.float64)
-    return list(map(float, sums / np.maximum(stepped.sum(0), 1)))
+    stepped = np.zeros((len(turns), clients), bool)
+    for row, turn in zip(stepped, turns, strict=True):
+        row[: len(turn)] = [step is not None for step in turn]
+    padded = torch.stack([F.pad(loss, (0, clients - len(loss))) for loss in losses]).cpu().numpy()  # one copy
+    means: list[float] = (np.where(stepped, padded, 0).sum(0, dtype=np.float64) / stepped.sum(0).clip(1)).tolist()
+    return means
 
 
-def _noting(jobs: Sequence[Job]) -> AbstractContextManager[None]:
+def _error_note(jobs: Sequence[Job]) -> AbstractContextManager[None]:
     clients = ", ".join(str(client) for client, _ in jobs)
     return during(f"clients {clients} stacked; PFL_EXECUTOR=sequential takes one at a time without vmap")
 
 
-def _shortage(error: Exception) -> str:
+def _memory_message(error: Exception) -> str:
     """Return the first line of an out-of-memory error; raise any other error again."""
     if not is_memory(error):
         raise error

@@ -16,8 +16,8 @@ from pflcore.client_view import Rate
 from pflcore.engine.client import Trainer
 from pflcore.engine.executors.attention import fused_attention, has_kernel
 from pflcore.engine.executors.graphs import copy_tree
-from pflcore.engine.forward import Substitute, is_plain
-from pflcore.engine.linear import split_linear, splits
+from pflcore.engine.forward import Substitute, is_default
+from pflcore.engine.linear import should_split, split_linear
 from pflcore.groups import Tensors
 from pflcore.method import Batch, ClientView, LocalState
 
@@ -25,7 +25,7 @@ from pflcore.method import Batch, ClientView, LocalState
 _NO_LABEL = -100
 
 
-class MorePasses(Exception):
+class TooFewMasks(Exception):
     """A step makes more forward passes than there are dropout masks for."""
 
 
@@ -40,7 +40,7 @@ class Step:
         # Buffers changed in a forward pass inside of a gradient: the buffers of the state, and their new values.
         self._changed: list[tuple[Tensor, Tensor]] | None = None
 
-    def all(self, state: LocalState, received: Tensors, *data: Tensor) -> tuple[LocalState, Tensor]:
+    def take(self, state: LocalState, received: Tensors, *data: Tensor) -> tuple[LocalState, Tensor]:
         """Take a step of all clients; return their next states, as new tensors, and their losses.
 
         Args:
@@ -49,30 +49,29 @@ class Step:
                 (clients, 0) without padding. The state of a client without samples does not change, and its loss has no
                 meaning.
         """
-        after, losses = vmap(self._one)(copy_tree(state), received, *data)
+        after, losses = vmap(self._take_one)(copy_tree(state), received, *data)
         if not data[-1].numel():
             return after, losses
         steps = data[-1].any(1)
 
-        def kept(key: str, name: str, tensor: Tensor) -> Tensor:
+        def select(key: str, name: str, tensor: Tensor) -> Tensor:
             before = state.get(key, {}).get(name)  # new entries, such as momenta, are zero before
-            taken = steps.view(-1, *[1] * (tensor.ndim - 1))
-            return torch.where(taken, tensor, torch.zeros_like(tensor) if before is None else before)
+            condition = steps.view(-1, *[1] * (tensor.ndim - 1))
+            return torch.where(condition, tensor, torch.zeros_like(tensor) if before is None else before)
 
-        return {key: {name: kept(key, name, it) for name, it in part.items()} for key, part in after.items()}, losses
+        return {key: {name: select(key, name, it) for name, it in part.items()} for key, part in after.items()}, losses
 
     def begin(self, received: Tensors) -> LocalState:
         """Return the states of all clients before the first step."""
-        return vmap(lambda one: self.trainer.method.begin(self._local(one), dict(one)))(copy_tree(received))
+        return vmap(lambda entries: self.trainer.method.begin(self._local(entries), dict(entries)))(copy_tree(received))
 
     def end(self, state: LocalState, received: Tensors) -> LocalState:
         """Return the states of all clients after the last step, as new tensors."""
-        return vmap(lambda own, one: self.trainer.method.end(self._local(one), own))(copy_tree(state), received)
+        return vmap(lambda it, entries: self.trainer.method.end(self._local(entries), it))(copy_tree(state), received)
 
-    def _one(
-        self, state: LocalState, received: Tensors, inputs: Tensor, labels: Tensor, *more: Tensor
-    ) -> tuple[LocalState, Tensor]:
-        (self._noise, rate, weight), self._pass = more, 0
+    def _take_one(self, state: LocalState, received: Tensors, *data: Tensor) -> tuple[LocalState, Tensor]:
+        inputs, labels, self._noise, rate, weight = data
+        self._pass = 0
         self._rate = rate if rate.numel() else self.trainer.training.lr
         local = self._local(received, self._rate)
         if not (self.pads and weight.numel()):
@@ -89,19 +88,19 @@ class Step:
         trainer = self.trainer
         if trainer.noise.per_sample:
             if self._pass == len(self._noise):
-                raise MorePasses
+                raise TooFewMasks
             trainer.noise.load(self._noise[self._pass])
             self._pass += 1
         # The inputs of a gradient must not change, so buffers are copied, and written back after the gradient.
-        own = {name: tensor for name, tensor in state.items() if name in trainer.entries - trainer.parameters}
-        fresh = {name: tensor.clone() for name, tensor in own.items()}
-        made = trainer.features({**state, **fresh}, inputs)
-        pairs = [(own[name], fresh[name]) for name in own]
+        buffers = {name: tensor for name, tensor in state.items() if name in trainer.entries - trainer.parameters}
+        copies = {name: tensor.clone() for name, tensor in buffers.items()}
+        outputs = trainer.features({**state, **copies}, inputs)
+        pairs = list(zip(buffers.values(), copies.values(), strict=True))
         if self._changed is not None:
             self._changed += pairs
         else:
             _write_back(pairs)
-        return made
+        return outputs
 
     def _differentiate(
         self, loss: Callable[[Tensors], tuple[Tensor, Tensors]], params: Tensors
@@ -110,14 +109,14 @@ class Step:
 
         def traced(params: Tensors) -> tuple[Tensor, tuple[list[Tensor], Tensors]]:
             self._changed = []
-            value, aside = loss(params)
+            value, aux = loss(params)
             pairs, self._changed = self._changed, None
             targets.extend(target for target, _ in pairs)
-            return value, ([fresh.detach() for _, fresh in pairs], aside)
+            return value, ([copy.detach() for _, copy in pairs], aux)
 
-        gradients, (value, (fresh, aside)) = grad_and_value(traced, has_aux=True)(params)
-        _write_back(list(zip(targets, fresh, strict=True)))
-        return gradients, value, aside
+        gradients, (value, (copies, aux)) = grad_and_value(traced, has_aux=True)(params)
+        _write_back(list(zip(targets, copies, strict=True)))
+        return gradients, value, aux
 
     def _sgd(self, params: Tensors, gradients: Tensors, state: Tensors) -> tuple[Tensors, Tensors]:
         return self.trainer.optimizer.apply(params, gradients, state, self._rate)
@@ -139,14 +138,14 @@ def vectorisable() -> Iterator[None]:
         yield
 
 
-def _attention(q: Tensor, k: Tensor, v: Tensor, *more: Any, **options: Any) -> Tensor:
+def _attention(q: Tensor, k: Tensor, v: Tensor, *args: Any, **options: Any) -> Tensor:
     """Compute softmax(q kᵀ / √width) v, (…, queries, width) and (…, keys, width), by a fused kernel if there is one.
 
     Otherwise it makes fewer passes over memory than PyTorch's form without fused kernels, which also scales keys and
     checks for rows that a mask leaves empty.
     """
-    if more or not is_plain(options):
-        return F.scaled_dot_product_attention(q, k, v, *more, **options)
+    if args or not is_default(options):
+        return F.scaled_dot_product_attention(q, k, v, *args, **options)
     if has_kernel(q, k, v):
         return fused_attention(q, k, v)
     scores = (q * float(q.shape[-1] ** -0.5)) @ k.transpose(-1, -2)
@@ -157,15 +156,15 @@ def _layer_norm(
     x: Tensor, shape: Sequence[int], weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
 ) -> Tensor:
     """Apply weight and bias separately, because the vectorised gradient of the fused form normalises again."""
-    made = F.layer_norm(x, shape, eps=eps)
-    made = made if weight is None else made * weight
-    return made if bias is None else made + bias
+    normed = F.layer_norm(x, shape, eps=eps)
+    normed = normed if weight is None else normed * weight
+    return normed if bias is None else normed + bias
 
 
 def _linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Add the bias separately, because PyTorch's vectorised form multiplies it by 1 first."""
-    made = split_linear(x, weight) if splits(x) else F.linear(x, weight)
-    return made if bias is None else made + bias.to(made.dtype)
+    product = split_linear(x, weight) if should_split(x) else F.linear(x, weight)
+    return product if bias is None else product + bias.to(product.dtype)
 
 
 REWRITTEN: Mapping[Callable[..., Any], Callable[..., Any]] = {
@@ -198,6 +197,6 @@ def weighted_batch_norm(
     if running_mean is not None and running_var is not None:
         running_mean.mul_(1 - momentum).add_(momentum * mean.detach())
         running_var.mul_(1 - momentum).add_(momentum * variance.detach() * (count / (count - 1)))
-    made = centred * (variance + eps).rsqrt().view(shape)
-    made = made if weight is None else made * weight.view(shape)
-    return made if bias is None else made + bias.view(shape)
+    normed = centred * (variance + eps).rsqrt().view(shape)
+    normed = normed if weight is None else normed * weight.view(shape)
+    return normed if bias is None else normed + bias.view(shape)

@@ -93,16 +93,16 @@ def test_neither_the_time_between_checkpoints_nor_the_place_of_states_changes_a_
 def test_at_most_a_twentieth_of_the_time_goes_into_writing(tmp_path, monkeypatch):
     clock = [0.0]
 
-    def slow(*given):
+    def slow(*args):
         clock[0] += 7.0
-        save_file(*given)
+        save_file(*args)
 
     monkeypatch.setattr("time.monotonic", lambda: clock[0])
     monkeypatch.setattr(checkpoint, "save_file", slow)
     with CheckpointFolder(tmp_path, "me", print) as folder:
-        for due in (60.0, 67.0 + 20 * 7.0):
-            for clock[0] in (due - 1, due):
-                assert folder.is_due(60.0) == (clock[0] == due) and folder.is_due(0) and not folder.is_due(200.0)
+        for end in (60.0, 67.0 + 20 * 7.0):
+            for clock[0] in (end - 1, end):
+                assert folder.is_due(60.0) == (clock[0] == end) and folder.is_due(0) and not folder.is_due(200.0)
             folder.save(1, TENSORS)  # first from 60 to 67
 
 
@@ -147,27 +147,27 @@ def test_what_is_saved_is_loaded_and_only_the_newest_two_are_kept(tmp_path):
             folder.save(round_, state)
             assert len(stored(folder.folder)) == min(round_, 2)
         for _ in range(2):
-            found = folder.load(lambda tensors: compare(tensors, state))
-            assert found.round == 11 and list(found.tensors) == list(state)
-            assert all(torch.equal(found.tensors[name], state[name]) for name in state)
-            found.tensors["shared/a"].add_(1)  # which the file does not see
+            restored = folder.load(lambda tensors: compare(tensors, state))
+            assert restored.round == 11 and list(restored.tensors) == list(state)
+            assert all(torch.equal(restored.tensors[name], state[name]) for name in state)
+            restored.tensors["shared/a"].add_(1)  # which the file does not see
     assert rounds_in(folder.folder) == [10, 11]
 
 
 def test_a_kill_between_any_two_operations_loses_one_checkpoint_at_most(tmp_path):
     """From the `when`-th operation on files on none takes place; what is being written is half."""
     for when in range(20):
-        place, left, reached = tmp_path / str(when), iter(range(when)), 0
+        place, remaining, reached = tmp_path / str(when), iter(range(when)), 0
 
-        def dying(operation, left=left):
-            def one(*given, **named):
-                if next(left, None) is None:
+        def dying(operation, remaining=remaining):
+            def call(*args, **named):
+                if next(remaining, None) is None:
                     if operation is save_file:
-                        given[1].write_bytes(b"half")
+                        args[1].write_bytes(b"half")
                     raise Stopped
-                return operation(*given, **named)
+                return operation(*args, **named)
 
-            return one
+            return call
 
         folder = CheckpointFolder(place, "me", pytest.fail)
         with pytest.MonkeyPatch.context() as patch, suppress(Stopped), folder:
@@ -176,12 +176,12 @@ def test_a_kill_between_any_two_operations_loses_one_checkpoint_at_most(tmp_path
             while reached < 20:
                 folder.save(reached + 1, {"shared/a": torch.full((9,), reached + 1.0)})
                 reached += 1
-        with CheckpointFolder(place, "me", pytest.fail) as again:
-            found = again.load(lambda _: "")
-            assert (found.round if found else 0) >= reached
-            assert not found or set(found.tensors["shared/a"].tolist()) == {found.round}
-            again.save(98, TENSORS)
-            again.save(99, TENSORS)
+        with CheckpointFolder(place, "me", pytest.fail) as folder_:
+            restored = folder_.load(lambda _: "")
+            assert (restored.round if restored else 0) >= reached
+            assert not restored or set(restored.tensors["shared/a"].tolist()) == {restored.round}
+            folder_.save(98, TENSORS)
+            folder_.save(99, TENSORS)
         assert rounds_in(place) == [98, 99] and {path.suffix for path in place.iterdir()} <= {"", ".safetensors"}
     assert reached >= 3
 
@@ -208,6 +208,6 @@ def test_a_full_disk_costs_no_checkpoint_and_one_with_a_name_is_on_the_disk(tmp_
 
 def test_one_process_at_a_time(tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoint, "LOCK_SECONDS", 0.05)
-    taken = pytest.raises(UserError, match=f"^{tmp_path}: another process is training this run")
-    with CheckpointFolder(tmp_path, "me", print), taken:
+    refused = pytest.raises(UserError, match=f"^{tmp_path}: another process is training this run")
+    with CheckpointFolder(tmp_path, "me", print), refused:
         start(tmp_path, "fedavg")

@@ -25,11 +25,17 @@ def trainer(entry, **settings):
 def test_the_federation():
     model, groups = create(backbone("convnet"), SEED)
     initial = dict(model.state_dict())
-    known = trainer(Curious(), rounds=9, momentum=0.5, local_epochs=3).federation(initial)
-    assert (known.clients, known.seed, known.momentum, known.classes, known.samples) == (3, SEED, 0.5, 4, (14, 7, 9))
-    assert (known.local_epochs, known.total_rounds, known.rounds, dict(known.generated)) == (3, 9, 9, {})
-    assert known.head == ("head.weight", "head.bias") and known.parameters == groups.parameters
-    assert known.features == initial["head.weight"].shape[1]
+    actual = trainer(Curious(), rounds=9, momentum=0.5, local_epochs=3).federation(initial)
+    assert (actual.clients, actual.seed, actual.momentum, actual.classes, actual.samples) == (
+        3,
+        SEED,
+        0.5,
+        4,
+        (14, 7, 9),
+    )
+    assert (actual.local_epochs, actual.total_rounds, actual.rounds, dict(actual.generated)) == (3, 9, 9, {})
+    assert actual.head == ("head.weight", "head.bias") and actual.parameters == groups.parameters
+    assert actual.features == initial["head.weight"].shape[1]
     plain = trainer(FedAvg(), local_steps=4, local_epochs=3).federation(initial)
     assert plain.local_epochs is None and plain.total_rounds is None
     with pytest.raises(UserError, match=r"test_cost\.py:\d+: federation\.rounds must be asked for"):
@@ -39,10 +45,10 @@ def test_the_federation():
 def test_a_client_in_a_round_knows_what_it_asks_for():
     curious = trainer(Curious(), rounds=8, local_epochs=2, batch_size=4, class_weights="balanced")
     for client, round_ in ((0, 1), (1, 3), (1, 4)):
-        found = {name.removeprefix("data/"): fact.tolist() for name, fact in curious.facts(client, round_).items()}
+        facts = {name.removeprefix("data/"): fact.tolist() for name, fact in curious.facts(client, round_).items()}
         seen, per_epoch = Counter(DATA.labels[DATA.train[client]].tolist()), -(-(14, 7, 9)[client] // 4)
         counts = [seen[label] for label in range(CLASSES)]
-        assert found == {
+        assert facts == {
             **{"epoch_steps": per_epoch, "steps": 2 * per_epoch, "round": round_, "progress": round_ / 8},
             **{"class_counts": counts, "class_weights": balanced(torch.tensor(counts)).tolist()},
             "draws": torch_seed(SEED, "draws", round_, client),

@@ -39,16 +39,16 @@ BY_HAND = [
 def test_a_run_equals_rounds_written_out_by_hand(name, options, net, changes, own):
     # Batches of 5 of 15, 10 and 20 samples: batch norm has no batch of one.
     hand = Rounds(net, training(rounds=3, **changes), federation((15, 10, 20), (4, 4, 4)))
-    mine = {entry: tensor for entry, tensor in hand.initial.items() if own and own in entry}
-    hand.x = {entry: tensor for entry, tensor in hand.initial.items() if entry not in mine}
-    hand.own, mu, ever = [dict(mine) for _ in range(3)], options.get("mu", 0.0), set()
+    initial = {entry: tensor for entry, tensor in hand.initial.items() if own and own in entry}
+    hand.x = {entry: tensor for entry, tensor in hand.initial.items() if entry not in initial}
+    hand.own, mu, ever = [dict(initial) for _ in range(3)], options.get("mu", 0.0), set()
     for round_, cohort in hand:
         trained = range(3) if options.get("schedule") == "every_round" else cohort
         ever |= set(trained)
         x = hand.x
         hand.x = hand.mean({i: hand.train(i, round_, pull=lambda n, w, x=x: mu * (w - x[n])) for i in trained})
     result = hand.run(method(name, **options))
-    hand.own = [one if i in ever else {} for i, one in enumerate(hand.own)]
+    hand.own = [entries if i in ever else {} for i, entries in enumerate(hand.own)]
     hand.check(result, rtol=1e-4, atol=1e-6)
     if not mu:  # the proximal term is part of a train loss
         np.testing.assert_allclose(result.train_loss, np.ravel(hand.train_losses), rtol=1e-5)
@@ -61,10 +61,10 @@ def test_models_are_measured_when_the_schedule_says():
     assert result.round.tolist() == np.repeat(measured, 3).tolist()
     assert result.client.tolist() == [0, 1, 2] * len(measured) and not result.further
     assert result.total.tolist() == [5, 8, 6] * len(measured)
-    figures, known = {at: result.correct[result.round == at].sum() / 19 for at in measured}, None
-    for round_, one in enumerate(seen, 1):
-        known = figures.get(round_, known)
-        assert (one.round, one.rounds, one.accuracy) == (round_, 7, known) and 0 < one.loss < 10
+    figures, accuracy = {number: result.correct[result.round == number].sum() / 19 for number in measured}, None
+    for round_, progress in enumerate(seen, 1):
+        accuracy = figures.get(round_, accuracy)
+        assert (progress.round, progress.rounds, progress.accuracy) == (round_, 7, accuracy) and 0 < progress.loss < 10
     assert len(seen) == 7
     unseen = run(method("fedper"), CONVNET, evaluation=Evaluation(window=0, curve_every=0), training=settings)
     assert all(torch.equal(result.weights[name], tensor) for name, tensor in unseen.weights.items())
@@ -86,7 +86,7 @@ def test_a_run_that_diverges_ends_early_and_says_where(name, settings, measured)
     first = 0 if measured else min(sampled(SEED, 1, 3, training()))
     assert str(result.diverged).startswith(f"diverged in round 1 at client {first}: the loss is not finite")
     columns = result.round, result.client, result.correct, result.total, result.loss
-    assert [str(one.dtype) for one in columns] == ["int32", "int32", "int64", "int64", "float64"]
+    assert [str(column.dtype) for column in columns] == ["int32", "int32", "int64", "int64", "float64"]
     assert not any(map(len, columns))
 
 
@@ -105,7 +105,7 @@ def test_divergence_names_the_client_and_keeps_the_rounds_before():
     seed = next(s for s in range(99) if [1 in sampled(s, r, 3, training()) for r in (1, 2, 3)] == [False, False, True])
     result = run(Fragile(), CONVNET, data, training=training(rounds=5), seed=seed, on_round=seen.append)
     assert (result.diverged.round, result.diverged.client) == (3, 1)
-    assert result.round.tolist() == [1, 1, 1, 2, 2, 2] and [one.round for one in seen] == [1, 2]
+    assert result.round.tolist() == [1, 1, 1, 2, 2, 2] and [progress.round for progress in seen] == [1, 2]
     short = run(FedAvg(), CONVNET, data, training=training(rounds=2), seed=seed)
     assert result_bytes(result)["weights"] == result_bytes(short)["weights"]
 
@@ -149,14 +149,14 @@ def test_devices_and_threads(monkeypatch):
     monkeypatch.setenv("PFL_THREADS", "3")
     use_threads(torch.device("cpu"), (3, 32, 32))
     assert chosen == [1, 3]
-    for wanted in ("0", "-1", "two", "1.5", "²", "10000"):
-        monkeypatch.setenv("PFL_THREADS", wanted)
+    for text in ("0", "-1", "two", "1.5", "²", "10000"):
+        monkeypatch.setenv("PFL_THREADS", text)
         refuses("PFL_THREADS", use_threads, torch.device("cpu"), (1, 8, 8))
 
 
 def test_streams_of_randomness_are_independent():
     streams = list(product((0, 1), ("sampling", "batches"), [(), (1,), (1, 2), (2, 1)]))
-    drawn = {tuple(generator(seed, what, *ids).integers(0, 2**63, 2).tolist()) for seed, what, ids in streams}
+    drawn = {tuple(generator(seed, purpose, *ids).integers(0, 2**63, 2).tolist()) for seed, purpose, ids in streams}
     assert len(drawn) == len(streams) and torch_seed(0, "init") != torch_seed(0, "dropout")
 
 
@@ -177,8 +177,8 @@ print(json.dumps([len(entries), *(one.correct.tolist() for one in runs)]))
 
 @pytest.mark.matrix
 def test_the_engine_trains_where_little_is_installed():
-    there = {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS.parent), str(TESTS)])}
-    done = subprocess.run([sys.executable, "-W", "error", "-c", BARE], env=there, capture_output=True, text=True)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS.parent), str(TESTS)])}
+    done = subprocess.run([sys.executable, "-W", "error", "-c", BARE], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    entries, one, other = json.loads(done.stdout)
-    assert entries > 40 and len(one) == 6 and one == other
+    entries, first, second = json.loads(done.stdout)
+    assert entries > 40 and len(first) == 6 and first == second

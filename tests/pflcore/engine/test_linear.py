@@ -21,38 +21,38 @@ def drawn(outputs, inputs, with_bias):
     return [(torch.randn(shape) / inputs**0.5).requires_grad_() for shape in shapes]
 
 
-def slopes(layer, given):
+def slopes(layer, arguments):
     """Return the result, its first slopes, and the slopes of a function of these."""
-    made = layer(*given)
-    first = grad(made.sin().sum(), given, create_graph=True)
-    return made, *first, *grad(sum(slope.cos().sum() for slope in first), given)
+    output = layer(*arguments)
+    first = grad(output.sin().sum(), arguments, create_graph=True)
+    return output, *first, *grad(sum(slope.cos().sum() for slope in first), arguments)
 
 
 @pytest.mark.parametrize("with_bias", [False, True])
 @pytest.mark.parametrize("outputs, inputs", [(120, 140), (260, 70)])
 def test_slopes(outputs, inputs, with_bias):
-    given = drawn(outputs, inputs, with_bias)
-    exact = [tensor.detach().double().requires_grad_() for tensor in given]
-    for found, expected in zip(slopes(large_linear, given), slopes(formula, exact), strict=True):
-        assert found.dtype == torch.float32
-        torch.testing.assert_close(found.double(), expected, rtol=0, atol=1e-4 * float(expected.detach().abs().max()))
+    arguments = drawn(outputs, inputs, with_bias)
+    exact = [tensor.detach().double().requires_grad_() for tensor in arguments]
+    for actual, expected in zip(slopes(large_linear, arguments), slopes(formula, exact), strict=True):
+        assert actual.dtype == torch.float32
+        torch.testing.assert_close(actual.double(), expected, rtol=0, atol=1e-4 * float(expected.detach().abs().max()))
 
 
 def test_a_layer_that_is_not_trained():
     x, weight, bias = drawn(120, 140, True)
     assert grad(large_linear(x, weight.detach(), bias.detach()).sum(), x)[0].isfinite().all()
-    found = grad(large_linear(x.detach(), weight, bias.detach()).sum(), weight)[0]
-    torch.testing.assert_close(found, x.detach().sum((0, 1)).expand_as(weight), rtol=1e-4, atol=1e-4)
+    actual = grad(large_linear(x.detach(), weight, bias.detach()).sum(), weight)[0]
+    torch.testing.assert_close(actual, x.detach().sum((0, 1)).expand_as(weight), rtol=1e-4, atol=1e-4)
 
 
 def test_stacked_clients():
-    given = [torch.stack([tensor.detach(), -2 * tensor.detach()]) for tensor in drawn(120, 140, True)]
-    for client, found in enumerate(vmap(large_linear)(*given)):
-        torch.testing.assert_close(found, formula(*(tensor[client] for tensor in given)), rtol=1e-4, atol=1e-4)
+    arguments = [torch.stack([tensor.detach(), -2 * tensor.detach()]) for tensor in drawn(120, 140, True)]
+    for client, actual in enumerate(vmap(large_linear)(*arguments)):
+        torch.testing.assert_close(actual, formula(*(tensor[client] for tensor in arguments)), rtol=1e-4, atol=1e-4)
 
 
 def test_its_operations_count():
-    given = drawn(120, 140, False)
+    arguments = drawn(120, 140, False)
     with operations() as counted:
-        grad(large_linear(*given).sum(), given)
+        grad(large_linear(*arguments).sum(), arguments)
     assert counted.flops == 3 * 2 * (3 * 350) * 120 * 140

@@ -33,39 +33,39 @@ TUNED = [
     ("fedavg", "convnet", {"finetune_epochs": 2}, "none", EXECUTORS),
     ("fedavg", "convnet", STEPS, "none", EXECUTORS),
     # Running statistics move with their group alone; the batch's still normalise.
-    *(("fedavg", "norm", {"finetune_epochs": 2, "finetune_groups": one}, "none", ["sequential"]) for one in NORMED),
+    *(("fedavg", "norm", {"finetune_epochs": 2, "finetune_groups": group}, "none", ["sequential"]) for group in NORMED),
     ("ditto", "convnet", {"finetune_epochs": 2}, "balanced", ["sequential", "stacked"]),  # its second model
 ]
 
 
 @pytest.mark.parametrize("executor", EXECUTORS)
-@pytest.mark.parametrize("made", [lambda out: out[:, :3], lambda out: out[:1], lambda out: out.argmax(-1)])
-def test_predictions_of_a_wrong_shape_are_refused(made, executor):
+@pytest.mark.parametrize("change", [lambda out: out[:, :3], lambda out: out[:1], lambda out: out.argmax(-1)])
+def test_predictions_of_a_wrong_shape_are_refused(change, executor):
     class Wrong(FedAvg):
         """Gives too few classes, too few samples, or labels."""
 
         def predict(self, local, state, inputs):
-            return made(super().predict(local, state, inputs))
+            return change(super().predict(local, state, inputs))
 
     refuses(r"^predictions have the shape \[.*\]; predict\(\) must return \[", run, Wrong(), CONVNET, executor=executor)
 
 
 @pytest.mark.parametrize("name, net, options, weights, executors", TUNED)
 def test_clients_are_measured_after_plain_sgd_in_batches_of_their_own(name, net, options, weights, executors):
-    beside = {"schedule": "exponential", "gamma": 0.9, "server_optimizer": "momentum", "server_lr": 0.9}
-    settings = training(sample_rate=1.0, momentum=0.5, weight_decay=0.01, clip=0.1, class_weights=weights, **beside)
+    extra = {"schedule": "exponential", "gamma": 0.9, "server_optimizer": "momentum", "server_lr": 0.9}
+    settings = training(sample_rate=1.0, momentum=0.5, weight_decay=0.01, clip=0.1, class_weights=weights, **extra)
     hand = Rounds(net, settings, DATA)
     plain, *results = hand.run(name), *(hand.run(name, executor, **options) for executor in executors)
     hand.settings = training()
     groups, steps, expected = options.get("finetune_groups", ()), options.get("finetune_steps"), []
-    moved = [one for one in hand.parameters() if one.startswith(groups or ("",))]
-    for client, own in enumerate(DATA.train):
+    moved = [name for name in hand.parameters() if name.startswith(groups or ("",))]
+    for client, client_rows in enumerate(DATA.train):
         prefix = f"client.{client}.own/" if name == "ditto" else ""
         hand.lend({entry: plain.weights[prefix + entry] for entry in hand.initial})
         weigh = balanced(DATA.class_counts(client)) if weights == "balanced" else None
         batches = hand.passes(client, "tuning", 2, steps or options["finetune_epochs"])
         ended = hand.descend(
-            batches[:: -(-len(own) // 5)] if steps else batches,  # the first of each shuffle
+            batches[:: -(-len(client_rows) // 5)] if steps else batches,  # the first of each shuffle
             lambda rows, weigh=weigh: F.cross_entropy(hand.logits(rows), hand.labels(rows), weigh),
             moved=moved,
             lr=options.get("finetune_lr"),
@@ -87,7 +87,7 @@ def test_every_method_can_be_tuned_and_keeps_none_of_it(name):
     # FedProto's predictions read no classifier.
     group = tiny.groups_of(net).names()[0] if name == "fedproto" else "head"
     tuned = method(name, finetune_steps=2, finetune_epochs=1, finetune_groups=(group,))
-    plain, result = (run(one, net, executor="sequential") for one in (method(name), tuned))
+    plain, result = (run(entry, net, executor="sequential") for entry in (method(name), tuned))
     assert all(torch.equal(result.weights[entry], plain.weights[entry]) for entry in plain.weights)
     assert (result.loss != plain.loss).any()
     assert run(tuned, net, executor="stacked").loss.tolist() == pytest.approx(result.loss.tolist(), rel=1e-3)
@@ -97,9 +97,11 @@ HEAD = {"finetune_epochs": 1, "finetune_groups": ("head",)}
 
 
 def test_methods_that_tune_by_themselves_tune_the_named_groups_instead():
-    tuning, own = (method("fedrep", finetune_lr=0.3, **more).tuning() for more in (HEAD, {"finetune_epochs": 2}))
+    tuning, default = (
+        method("fedrep", finetune_lr=0.3, **options).tuning() for options in (HEAD, {"finetune_epochs": 2})
+    )
     assert (tuning.steps, tuning.groups, tuning.epochs) == (None, ("head",), 1)
-    assert own.steps is not None and (own.groups, own.lr) == ((), 0.3)
+    assert default.steps is not None and (default.groups, default.lr) == ((), 0.3)
 
 
 def test_a_divergence_in_tuning_is_told():
@@ -115,19 +117,19 @@ HELD = holding_back(federation())
 # One model for all, own heads, generated entries, a memory of training samples, tuning before measuring.
 @pytest.mark.parametrize("name", ["fedavg", "fedper", "fedtp", "knn_per", "fedbabu"])
 def test_validation_is_what_a_test_of_these_samples_gives_by_every_executor(name):
-    def side(held, executor="sequential", **changes):
+    def side(validated, executor="sequential", **changes):
         entry = method(name, **({"neighbours": 3} if name == "knn_per" else {}))
         result = run(entry, tiny.first_fitting(entry), replace(HELD, **changes), executor=executor)
         columns = result.total, result.correct, result.last, result.round, result.loss
-        return np.array([column[result.validation == held] for column in columns])
+        return np.array([column[result.validation == validated] for column in columns])
 
     tested, validated = side(False), side(True)
     assert validated[0].tolist() == [3] * 6 and tested[0].tolist() == [5, 8, 6] * 2
     others = [(tested, side(False, validation=())), (validated, side(False, test=HELD.validation, validation=()))]
-    others += [(one, side(one is validated, by)) for by in ("pooled", "stacked") for one in (tested, validated)]
-    for one, other in others:
-        assert np.array_equal(one[:4], other[:4])
-        np.testing.assert_allclose(one[4], other[4], rtol=1e-4)
+    others += [(side_, side(side_ is validated, by)) for by in ("pooled", "stacked") for side_ in (tested, validated)]
+    for first, second in others:
+        assert np.array_equal(first[:4], second[:4])
+        np.testing.assert_allclose(first[4], second[4], rtol=1e-4)
 
 
 ROUNDS = 14
@@ -143,10 +145,10 @@ def stopped(patience, evaluation=EVERY, rounds=ROUNDS, **changes):
 def test_where_it_stops_by_hand():
     def stops(patience, *correct, novel=None):
         """After measurements of two clients with 9 validation samples each in rounds 10, 20, …"""
-        made = History(np.arange(2) != novel, 2)
-        for number, both in enumerate(correct, start=1):
-            made.add(10 * number, join([((0, 5, 1.0, 0), (one, 9, 1.0, one)) for one in both]), {})
-        return made.stops_after(patience)
+        history = History(np.arange(2) != novel, 2)
+        for number, pair in enumerate(correct, start=1):
+            history.add(10 * number, join([((0, 5, 1.0, 0), (hits, 9, 1.0, hits)) for hits in pair]), {})
+        return history.stops_after(patience)
 
     # Pooled 3, 5, 5, 4, 6, 1, 2, 6: equal is no better.
     measured = (3, 0), (1, 4), (5, 0), (2, 2), (3, 3), (0, 1), (1, 1), (6, 0)
@@ -158,14 +160,14 @@ def test_where_it_stops_by_hand():
 
 @pytest.mark.parametrize("every, patience", [(1, 1), (2, 1), (1, 3)])
 def test_a_run_ends_as_one_of_so_many_rounds(every, patience):
-    evaluation, said = Evaluation(window=0, curve_every=every), []
-    result = stopped(patience, evaluation, on_round=said.append)
+    evaluation, progress = Evaluation(window=0, curve_every=every), []
+    result = stopped(patience, evaluation, on_round=progress.append)
     stop = result.rounds
     rounds = list(range(every, stop + 1, every))
-    correct = [result.correct[result.validation & (result.round == one)].sum() for one in rounds]
+    correct = [result.correct[result.validation & (result.round == round_)].sum() for round_ in rounds]
     assert stop < ROUNDS and rounds[-1] == stop and np.argmax(correct) == len(rounds) - 1 - patience
     assert result_bytes(result) == result_bytes(stopped(None, evaluation, rounds=stop))
-    assert [one.round for one in said] == list(range(1, stop + 1)) and said[-1].rounds == stop
+    assert [it.round for it in progress] == list(range(1, stop + 1)) and progress[-1].rounds == stop
 
 
 def test_a_run_with_more_patience_goes_on_from_where_one_with_less_ended(tmp_path):
@@ -197,10 +199,10 @@ def detected(name, executor="sequential", settings=WIDE, **changes):
 
 
 def test_executors_agree_on_detectors_also_on_validation_samples():
-    one, pooled, stacked = (detected("fedper", executor, data=holding_back(boxed())) for executor in EXECUTORS)
-    assert result_bytes(one) == result_bytes(pooled) and one.validation.sum() == 6
-    np.testing.assert_allclose(stacked.loss, one.loss, rtol=2e-2)
-    exact, near = one.further["precision"], stacked.further["precision"]
+    sequential, pooled, stacked = (detected("fedper", executor, data=holding_back(boxed())) for executor in EXECUTORS)
+    assert result_bytes(sequential) == result_bytes(pooled) and sequential.validation.sum() == 6
+    np.testing.assert_allclose(stacked.loss, sequential.loss, rtol=2e-2)
+    exact, near = sequential.further["precision"], stacked.further["precision"]
     assert len(exact) == 12 and np.abs(near - exact).max() < 0.1
 
 
@@ -208,12 +210,12 @@ def test_a_figure_is_the_mean_average_precision_of_a_clients_own_images():
     result, data = detected("fedavg"), boxed()
     model, _ = NET.create(data.shape, data.classes, 3)
     for client in range(3):
-        own = {name.removeprefix(f"client.{client}."): tensor for name, tensor in result.weights.items()}
-        model.load_state_dict({name: own[name] for name in model.state_dict()})
+        entries = {name.removeprefix(f"client.{client}."): tensor for name, tensor in result.weights.items()}
+        model.load_state_dict({name: entries[name] for name in model.state_dict()})
         batch = data.with_boxes().batch(data.test[client])
         with torch.no_grad():
-            found = candidates(model.eval()(batch.inputs), model.task.defaults)
-        figure = mean_average_precision([distinct(one) for one in found.numpy()], batch.labels.numpy())
+            boxes = candidates(model.eval()(batch.inputs), model.task.defaults)
+        figure = mean_average_precision([distinct(image) for image in boxes.numpy()], batch.labels.numpy())
         assert result.further["precision"][3 + client] == pytest.approx(figure, abs=1e-9) and 0 <= figure <= 1
         assert result.total[3 + client] == len(data.test[client])
     history = History(np.array([True, True]), further=("precision",))

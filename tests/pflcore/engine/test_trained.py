@@ -47,12 +47,12 @@ def measured(entry, net=CONVNET, data=DATA, folder=None, **settings):
         model = run.client(client)
         inputs, labels = model.samples("test")
         logits = model.predict(inputs)
-        (at,) = np.flatnonzero(last & (result.client == client))
+        (index,) = np.flatnonzero(last & (result.client == client))
         loss = F.cross_entropy(logits.flatten(0, -2).double(), labels.flatten()).item()
-        assert loss == pytest.approx(result.loss[at], rel=1e-5)
+        assert loss == pytest.approx(result.loss[index], rel=1e-5)
         right = logits.argmax(-1) == labels
-        assert (right.sum(), labels.numel()) == model.measure()[:2] == (result.correct[at], result.total[at])
-        assert (right[:, -1] if data.is_text else right).sum() == result.last[at]
+        assert (right.sum(), labels.numel()) == model.measure()[:2] == (result.correct[index], result.total[index])
+        assert (right[:, -1] if data.is_text else right).sum() == result.last[index]
     return run
 
 
@@ -100,9 +100,9 @@ WRONG_TEXTS = {
 def test_samples_that_are_not_those_of_the_dataset():
     images, scaled = (measured(method("fedper"), data=data).client(0) for data in (DATA, replace(DATA, size=8)))
     texts = measured(method("fedper"), TEXT, tiny.texts(*SIZES)).client(0)
-    for model, samples, wanted in ((images, WRONG_IMAGES, "images uint8"), (texts, WRONG_TEXTS, "character numbers")):
+    for model, samples, expected in ((images, WRONG_IMAGES, "images uint8"), (texts, WRONG_TEXTS, "character numbers")):
         for got, wrong in samples.items():
-            refuses(rf"^predict takes {wanted} .*, got {re.escape(got)}", model.predict, wrong)
+            refuses(rf"^predict takes {expected} .*, got {re.escape(got)}", model.predict, wrong)
     assert scaled.predict(torch.zeros(2, 1, 5, 9, dtype=torch.uint8)).shape == (2, tiny.CLASSES)
     assert texts.predict(TEXTS[:, :3]).shape == (2, 3, tiny.CLASSES)
 

@@ -188,20 +188,20 @@ def test_each_step_draws_from_all_samples():
     for client, steps, size in ((0, 40, 5), (1, 3, 64)):
         settings = training(local_steps=steps, batch_size=size)
         model = tiny.create(backbone("convnet"), SEED)
-        made = make_trainer(*model, federation(), method("fedavg"), settings, SEED).local
-        drawn, own = [batch.tolist() for batch in made.batches(1, client)], set(federation().train[client].tolist())
-        assert made.steps(1, client) == len(drawn) == steps and {one for batch in drawn for one in batch} == own
-        assert all(len(set(batch)) == len(batch) == min(size, len(own)) for batch in drawn)  # without putting back
+        batches = make_trainer(*model, federation(), method("fedavg"), settings, SEED).local
+        drawn, rows = [batch.tolist() for batch in batches.batches(1, client)], set(federation().train[client].tolist())
+        assert batches.steps(1, client) == len(drawn) == steps and {row for batch in drawn for row in batch} == rows
+        assert all(len(set(batch)) == len(batch) == min(size, len(rows)) for batch in drawn)  # without putting back
         assert set(drawn[0]) & set(drawn[1])  # but not within what would be an epoch
 
 
 def test_a_straggler_stops_early_on_the_schedule_of_all():
     settings = training(schedule="exponential", gamma=0.5, schedule_by="step")
-    made = (*tiny.create(backbone("convnet"), SEED), federation(), method("fedavg"), settings, SEED)
-    whole, slow = make_trainer(*made), make_trainer(*made, lambda *_: 0.5)
-    steps, fewer = (one.local.batches(1, 0) for one in (whole, slow))
-    assert len(fewer) == len(steps) // 2 > 1 and all(map(torch.equal, fewer, steps))
-    assert slow.learning_rate(1, 0, 1) == whole.learning_rate(1, 0, 1) < whole.learning_rate(1, 0, 0)
+    arguments = (*tiny.create(backbone("convnet"), SEED), federation(), method("fedavg"), settings, SEED)
+    usual, slow = make_trainer(*arguments), make_trainer(*arguments, lambda *_: 0.5)
+    steps, slow_steps = (trainer.local.batches(1, 0) for trainer in (usual, slow))
+    assert len(slow_steps) == len(steps) // 2 > 1 and all(map(torch.equal, slow_steps, steps))
+    assert slow.learning_rate(1, 0, 1) == usual.learning_rate(1, 0, 1) < usual.learning_rate(1, 0, 0)
 
 
 def test_the_rate_and_the_scale_of_dropout():
@@ -212,9 +212,9 @@ def test_the_rate_and_the_scale_of_dropout():
         x = (torch.rand(200, 1000) + 1).requires_grad_()
         y = model.train()(x)
         y.sum().backward()
-        kept = y != 0
-        assert float(kept.float().mean()) == pytest.approx(1 - p, abs=0.004)
-        torch.testing.assert_close((y[kept], x.grad * x), (x[kept] / (1 - p), y), rtol=1e-3, atol=0)
+        mask = y != 0
+        assert float(mask.float().mean()) == pytest.approx(1 - p, abs=0.004)
+        torch.testing.assert_close((y[mask], x.grad * x), (x[mask] / (1 - p), y), rtol=1e-3, atol=0)
     layers = nn.Dropout(0.5), nn.Linear(2, 3), nn.Sequential(nn.Dropout(0.25)), nn.Dropout(0.0)
     assert DropoutBits(nn.Sequential(*layers), torch.zeros(1, 2)).per_sample == 5  # what drops nothing needs none
 

@@ -27,15 +27,15 @@ CONVNET = tiny.backbone("convnet")
 def one_class_of(data, client):
     """The same data, of whose test samples the client keeps those of its first one's class."""
     rows = data.test[client]
-    kept = rows[data.labels[rows] == data.labels[rows[0]]]
-    return replace(data, test=[kept if at == client else own for at, own in enumerate(data.test)])
+    subset = rows[data.labels[rows] == data.labels[rows[0]]]
+    return replace(data, test=[subset if index == client else rows_ for index, rows_ in enumerate(data.test)])
 
 
 def by_client(result, view, column):
     """A column of the last round on test samples, by client."""
-    at = (result.view == result.views.index(view)) & ~result.validation & (result.round == result.round.max())
+    selected = (result.view == result.views.index(view)) & ~result.validation & (result.round == result.round.max())
     values = result.further[column] if column in result.further else getattr(result, column)
-    return dict(zip(result.client[at].tolist(), values[at].tolist(), strict=True))
+    return dict(zip(result.client[selected].tolist(), values[selected].tolist(), strict=True))
 
 
 def by_pairs(scores, positive):
@@ -54,10 +54,10 @@ def expected(logits, labels):
         if (inside := (confidence > low) & (confidence <= high)).any():
             gap = (predicted == labels)[inside].mean() - confidence[inside].mean()
             error += inside.mean() * abs(gap)
-    areas = [by_pairs(probabilities[:, one], labels == one) for one in classes] if len(classes) > 1 else [np.nan]
+    areas = [by_pairs(probabilities[:, label], labels == label) for label in classes] if len(classes) > 1 else [np.nan]
     return {
-        "balanced_accuracy": np.mean([(predicted == one)[labels == one].mean() for one in classes]),
-        "macro_f1": np.mean([reference.f1_score(labels == one, predicted == one) for one in classes]),
+        "balanced_accuracy": np.mean([(predicted == label)[labels == label].mean() for label in classes]),
+        "macro_f1": np.mean([reference.f1_score(labels == label, predicted == label) for label in classes]),
         "auc": np.mean(areas),
         "ece": error,
         "nll": reference.log_loss(labels, probabilities, labels=range(tiny.CLASSES)),
@@ -74,8 +74,8 @@ def test_metrics_of_what_clients_predict(name, options):
         model = trained.client(client)
         inputs, labels = model.samples("test")
         for metric, value in expected(model.predict(inputs), labels).items():
-            found = by_client(result, View(), metric)[client]
-            assert found == pytest.approx(value, rel=1e-5, abs=1e-7, nan_ok=True), metric
+            scores = by_client(result, View(), metric)[client]
+            assert scores == pytest.approx(value, rel=1e-5, abs=1e-7, nan_ok=True), metric
         everyone = [trained.client(other).samples("test") for other in range(3)]
         inputs, labels = (torch.cat(parts) for parts in zip(*everyone, strict=True))
         hits = int((model.predict(inputs).argmax(-1) == labels).sum())
@@ -102,17 +102,17 @@ def test_executors_agree_and_a_stopped_run_ends_with_the_same_bytes(name, option
     entry = method(name, **options)
     net, data = tiny.first_fitting(entry), tiny.holding_back(tiny.federation((14, 11, 9), (5, 8, 6)))
 
-    made = partial(run, entry, net, data, evaluation=ALL)
-    first, pooled, stacked = (made(executor=executor) for executor in EXECUTORS)
+    start = partial(run, entry, net, data, evaluation=ALL)
+    first, pooled, stacked = (start(executor=executor) for executor in EXECUTORS)
     assert stacked.view.tolist() == first.view.tolist() == pooled.view.tolist()
     for metric, values in first.further.items():
         np.testing.assert_allclose(stacked.further[metric], values, rtol=1e-3, atol=1e-4)
-    again = tiny.continued(made, tmp_path)
-    assert tiny.result_bytes(first) == tiny.result_bytes(pooled) == tiny.result_bytes(again)
+    continued = tiny.continued(start, tmp_path)
+    assert tiny.result_bytes(first) == tiny.result_bytes(pooled) == tiny.result_bytes(continued)
     with CheckpointFolder(tmp_path, "me", pytest.fail) as folder:
         last = folder.load(lambda _: "")
-    model = Trained(data, net, entry, tiny.training(), SEED, again.rounds, last).client(1)
-    assert model.measure()[0] == by_client(again, View(), "correct")[1]
+    model = Trained(data, net, entry, tiny.training(), SEED, continued.rounds, last).client(1)
+    assert model.measure()[0] == by_client(continued, View(), "correct")[1]
 
 
 class Lost(type(method("ditto"))):
@@ -120,8 +120,8 @@ class Lost(type(method("ditto"))):
 
     def update_server(self, server, roles, updates):
         after = super().update_server(server, roles, updates)
-        lost = {name: one * np.nan for name, one in after.shared.items()}
-        return replace(after, shared=lost) if server.round == 2 else after
+        broken = {name: tensor * np.nan for name, tensor in after.shared.items()}
+        return replace(after, shared=broken) if server.round == 2 else after
 
 
 def test_a_global_model_that_is_lost_is_a_divergence():
@@ -151,31 +151,31 @@ def test_a_round_by_hand():
             View(moment="after_training", on="all"): {client: hits(trained[client], everyone) for client in cohort},
         }
     settings = {"training": hand.settings, "evaluation": replace(ALL, metrics=())}
-    made, ditto = (run(method(name), CONVNET, data, **settings) for name in ("fedavg", "ditto"))
-    assert made.views == (View(), View(on="all"), *right) and not made.further
-    assert {view: by_client(made, view, "correct") for view in right} == right
+    fedavg, ditto = (run(method(name), CONVNET, data, **settings) for name in ("fedavg", "ditto"))
+    assert fedavg.views == (View(), View(on="all"), *right) and not fedavg.further
+    assert {view: by_client(fedavg, view, "correct") for view in right} == right
     assert by_client(ditto, View("global"), "correct") == right[View("global")] != by_client(ditto, View(), "correct")
-    assert set(by_client(made, View("global", on="all"), "total").values()) == {49}
+    assert set(by_client(fedavg, View("global", on="all"), "total").values()) == {49}
     alone = run(method("local"), CONVNET, data, **settings)  # whose models stay as training leaves them
     trained = by_client(alone, View(moment="after_training"), "loss")
     assert trained and trained.items() <= by_client(alone, View(), "loss").items()
     rod = run(method("fedrod"), CONVNET, data, **settings)  # which predicts with a second classifier
     shared = {name: tensor for name, tensor in rod.weights.items() if not name.startswith(("client.", "server."))}
-    assert by_client(rod, View("global"), "correct") == {one: hits(shared, data.test[one]) for one in range(3)}
+    assert by_client(rod, View("global"), "correct") == {client: hits(shared, data.test[client]) for client in range(3)}
     assert by_client(rod, View("global", on="all"), "correct") == dict.fromkeys(range(3), hits(shared, everyone))
-    some = replace(tiny.holding_back(data), novel=frozenset({1}))
+    novel = replace(tiny.holding_back(data), novel=frozenset({1}))
     for condition, counted in ((None, 2), (CONDITIONS.create("attack", share=0.5), 1)):
-        kept = run(method("fedper"), CONVNET, some, evaluation=ALL, condition=condition)
-        assert "global" not in {view.model for view in kept.views}
-        on_all = kept.view == kept.views.index(View(on="all"))
-        assert {*kept.total[on_all & kept.validation]} == {counted * 3}
-        assert {*kept.total[on_all & ~kept.validation]} == {49}
+        result = run(method("fedper"), CONVNET, novel, evaluation=ALL, condition=condition)
+        assert "global" not in {view.model for view in result.views}
+        on_all = result.view == result.views.index(View(on="all"))
+        assert {*result.total[on_all & result.validation]} == {counted * 3}
+        assert {*result.total[on_all & ~result.validation]} == {49}
 
 
 def test_what_cannot_be_measured():
     text = tiny.backbone(tiny.TEXT)
-    found = run(method("fedavg"), text, evaluation=Evaluation(metrics=("nll",)))
-    np.testing.assert_allclose(found.further["nll"], found.loss)
+    result = run(method("fedavg"), text, evaluation=Evaluation(metrics=("nll",)))
+    np.testing.assert_allclose(result.further["nll"], result.loss)
     for net, metric, why in (
         (text, "auc", "auc is of one class per image; of texts there is nll alone"),
         (tiny.backbone("mobilenetv2_ssd"), "nll", "nll is of one class per image; detectors are measured by"),

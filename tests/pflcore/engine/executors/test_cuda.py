@@ -36,11 +36,11 @@ def all_recorded():
 @pytest.mark.parametrize("name, net", few_of(PAIRS, [pair for pair in FIRST if pair[0] in SIX]))
 def test_recorded_steps_of_stacked_clients_agree_with_single_ones(name, net, monkeypatch):
     with all_recorded() as events:
-        found = on_host(uneven_run(name, net, "stacked", on_gpu, training=SHORT))
+        actual = on_host(uneven_run(name, net, "stacked", on_gpu, training=SHORT))
     assert events["replays"] > 0
     monkeypatch.setattr(DropoutBits, "draw", cohorts.draw_as_gpus_do)
     expected = uneven_run(name, net, "sequential", training=SHORT)
-    assert_close(found, expected, cohorts.AMPLIFIED.get(name, 1e-6))
+    assert_close(actual, expected, cohorts.AMPLIFIED.get(name, 1e-6))
 
 
 def test_a_step_is_one_launch_and_the_host_waits_once_a_round():
@@ -80,11 +80,11 @@ def test_a_gpu_is_found_and_used_and_samples_that_do_not_fit_are_fetched():
 
 @pytest.mark.parametrize("name, net", few_of([("fedper", "norm_net"), ("fedtp", "tiny_vit")], [("fedper", "norm_net")]))
 def test_a_run_that_was_stopped_ends_alike(name, net, tmp_path):
-    def made(**changes):
+    def create(**changes):
         with pretend_cuda():
             return on_host(uneven_run(name, net, "stacked", on_gpu, training={"rounds": 3, **SHORT}, **changes))
 
-    assert result_bytes(continued(made, tmp_path)) == result_bytes(made())
+    assert result_bytes(continued(create, tmp_path)) == result_bytes(create())
 
 
 def grown(state, by):
@@ -104,12 +104,12 @@ def test_a_state_is_handed_on_where_it_lies():
             replay(0, grown, {"x": full()}, by)
             replay(0, grown, {"x": full(), "before": full()}, by)
         state, _ = replay(0, grown, {"x": full(value=1.0)}, by)  # by one recording, and on by the other
-        kept = copy_tree(state)
+        copy = copy_tree(state)
         for step in range(2, 5):
             state, total = replay(0, grown, state, by)
             assert state["x"].tolist() == [1 + step, 1 + 2 * step, 1 + 4 * step] and float(total) == 3 + 7 * step
             assert state["before"].tolist() == [step, 2 * step - 1, 4 * step - 3]
-        assert kept["x"].tolist() == [2, 3, 5] and len(replay.recordings) == 2
+        assert copy["x"].tolist() == [2, 3, 5] and len(replay.recordings) == 2
         before = events.copy()
         replay(0, grown, state, by)
         assert events - before == {"replays": 1, "kernels": 2}  # copies of what is added, and of the sum
@@ -127,7 +127,7 @@ def test_memory_that_ends_a_recording_is_told_and_recording_goes_on():
             replay(0, large, full(2))
         with pytest.raises(torch.OutOfMemoryError):
             replay(0, large, full(2))
-        assert replay.on and not replay.recordings
+        assert replay.enabled and not replay.recordings
 
 
 class OnTheHost(FedAvg):

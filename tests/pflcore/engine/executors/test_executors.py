@@ -17,7 +17,7 @@ from support.tiny import backbone, federation, method, result_bytes, run, traini
 from pflcore.engine.client import Diverged
 from pflcore.engine.evaluation import COLUMNS
 from pflcore.engine.executors import choose_executor
-from pflcore.engine.executors.pooled import Piece, Pooled, cut
+from pflcore.engine.executors.pooled import Piece, Pooled, split_jobs
 from pflcore.engine.executors.sequential import Sequential
 from pflcore.engine.executors.stacked import Stacked
 from pflcore.engine.phases import make_trainer
@@ -71,10 +71,10 @@ def test_the_choice(monkeypatch):
 @pytest.mark.parametrize("kind", ["pooled", "stacked"])
 def test_the_first_divergence_in_order_is_told(kind):
     reference, state = trainer()
-    lost = {name: torch.full_like(tensor, float("nan")) for name, tensor in state.items()}
+    broken = {name: torch.full_like(tensor, float("nan")) for name, tensor in state.items()}
     with choose_executor(kind, reference, state) as executor:
         with pytest.raises(Diverged, match="round 5 at client 4"):
-            list(executor.train(5, [(2, state), (4, lost), (1, lost)]))
+            list(executor.train(5, [(2, state), (4, broken), (1, broken)]))
         # The executor is not confused by what another worker still had to say.
         scores = executor.score_each((client, state) for client in range(5))
     assert np.array_equal(scores[0, COLUMNS.index("total")], UNEVEN[1])
@@ -87,12 +87,12 @@ def test_one_model_is_measured_over_chunks_that_are_cut_inside_clients(samples):
     state, reference = dict(model.state_dict()), make_trainer(model, groups, data, method("fedavg"), training(), 0)
     with Pooled(reference, state, 2) as pooled:
         expected, scores = Sequential(reference).score_shared(state), pooled.score_shared(state)
-        again = pooled.score_shared({name: torch.zeros_like(tensor) for name, tensor in state.items()})
+        zero_scores = pooled.score_shared({name: torch.zeros_like(tensor) for name, tensor in state.items()})
     each = Sequential(reference).score_each([(0, state), (1, state)])
     np.testing.assert_allclose(scores, each, rtol=1e-6)
     total, loss = (COLUMNS.index(name) for name in ("total", "loss"))
     assert scores[0, total].tolist() == [3, samples] and np.array_equal(scores, expected)
-    assert np.allclose(again[0, loss], again[0, total] * np.log(data.classes), rtol=1e-5)
+    assert np.allclose(zero_scores[0, loss], zero_scores[0, total] * np.log(data.classes), rtol=1e-5)
 
 
 def test_workers_stop_where_nobody_waits_for_them_and_say_that_they_died_or_failed():
@@ -103,7 +103,7 @@ def test_workers_stop_where_nobody_waits_for_them_and_say_that_they_died_or_fail
         processes = [worker.process for worker in pooled.workers]
         outcomes.close()
         assert not any(process.is_alive() for process in processes)
-        assert [one.client for one in pooled.train(1, [(3, state), (2, state)])] == [3, 2]
+        assert [outcome.client for outcome in pooled.train(1, [(3, state), (2, state)])] == [3, 2]
         for worker in pooled.workers:
             os.kill(worker.process.pid, signal.SIGKILL)
             worker.process.join()
@@ -115,19 +115,19 @@ def test_workers_stop_where_nobody_waits_for_them_and_say_that_they_died_or_fail
 
 
 def test_five_equal_clients_take_two_workers_two_and_a_half_turns():
-    pieces = cut([80] * 5, 2)
+    pieces = split_jobs([80] * 5, 2)
     assert pieces == [Piece(2, 0, 40), *(Piece(job, 0, 80) for job in (0, 1, 3, 4)), Piece(2, 40, 80)]
     for steps, workers in (([80] * 4, 2), ([80] * 5, 1), ([7], 3), ([100, 1, 1], 2), ([], 2)):  # it does not pay
-        assert cut(steps, workers) == [Piece(job, 0, count) for job, count in enumerate(steps)]
+        assert split_jobs(steps, workers) == [Piece(job, 0, count) for job, count in enumerate(steps)]
 
 
 @given(st.lists(st.integers(1, 200), max_size=30), st.integers(1, 9))
 def test_every_step_is_in_one_piece_in_order(steps, workers):
-    pieces = cut(steps, workers)
+    pieces = split_jobs(steps, workers)
     for job, count in enumerate(steps):
-        own = [piece for piece in pieces if piece.job == job]
-        assert [piece.start for piece in own] == [0, *(piece.stop for piece in own[:-1])]
-        assert own[-1].stop == count and len(own) <= 2
+        job_pieces = [piece for piece in pieces if piece.job == job]
+        assert [piece.start for piece in job_pieces] == [0, *(piece.stop for piece in job_pieces[:-1])]
+        assert job_pieces[-1].stop == count and len(job_pieces) <= 2
     assert len(pieces) - len(steps) < workers
 
 

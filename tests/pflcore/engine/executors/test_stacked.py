@@ -18,7 +18,7 @@ from pflcore.client_view import CLASS_WEIGHTS
 from pflcore.engine.client import Trainer, balanced
 from pflcore.engine.dropout import DropoutBits
 from pflcore.engine.executors.sequential import Sequential
-from pflcore.engine.executors.stacked import Stacked, can_pad, take_turns
+from pflcore.engine.executors.stacked import Stacked, can_pad, schedule
 from pflcore.engine.executors.vectorised import REWRITTEN, vectorisable
 from pflcore.engine.forward import Substitute
 from pflcore.engine.linear import split_linear
@@ -62,13 +62,13 @@ def test_measuring_takes_fewer_samples_at_once_where_memory_is_short(words, monk
         return predict(self, state, inputs)
 
     monkeypatch.setattr(Trainer, "predict", short)
-    for one, other in zip((stacked.score_shared(state), stacked.score_each(jobs)), expected, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-5)
+    for actual, other in zip((stacked.score_shared(state), stacked.score_each(jobs)), expected, strict=True):
+        np.testing.assert_allclose(actual, other, rtol=1e-5)
     assert max(tried) > 3 and stacked.width == 8
     limit = 0
-    for measure, given_ in ((stacked.score_shared, state), (stacked.score_each, jobs)):
+    for measure, states in ((stacked.score_shared, state), (stacked.score_each, jobs)):
         with pytest.raises(TooLittleMemory, match="not enough memory on cpu for one client"):
-            measure(given_)
+            measure(states)
 
 
 class Undeclared(FedAvg):
@@ -106,12 +106,14 @@ def test_uneven_clients_step_side_by_side(entry, net, weighted):
     else:  # a batch of one size, and a stack of five clients, or of half of these where the others have finished
         assert len({shape[1] for shape in seen}) == 1
         steps = [reference.local.steps(1, client) for client in clients]
-        active = [sum(own > at for own in steps) for at in range(max(steps))]
-        assert [shape[0] for shape in seen] == [min(width for width in (5, 3, 2, 1) if width >= one) for one in active]
+        active = [sum(count > step for count in steps) for step in range(max(steps))]
+        assert [shape[0] for shape in seen] == [
+            min(width for width in (5, 3, 2, 1) if width >= clients) for clients in active
+        ]
         assert seen[0][0] == 5 and seen[-1][0] < 5
-    for one, other in zip(outcomes, Sequential(reference).train(1, jobs), strict=True):
-        assert_states_close(one.model, other.model)
-        assert one.loss == pytest.approx(other.loss, rel=1e-5)
+    for actual, other in zip(outcomes, Sequential(reference).train(1, jobs), strict=True):
+        assert_states_close(actual.model, other.model)
+        assert actual.loss == pytest.approx(other.loss, rel=1e-5)
 
 
 @pytest.mark.parametrize("passes", [0.5, 0.4, 0.3, 0.1])
@@ -122,9 +124,9 @@ def test_clients_without_a_step_in_a_part_of_a_round_stay_as_they_are(passes):
     steps = [reference.local.steps(1, client) for client, _ in jobs]
     assert 0 in steps
     pairs = zip(Stacked(reference, 8).train(1, jobs), Sequential(reference).train(1, jobs), strict=True)
-    for own, (one, other) in zip(steps, pairs, strict=True):
-        assert_states_close(one.model, other.model if own else state)
-        assert one.loss == pytest.approx(other.loss, rel=1e-5)
+    for count, (actual, other) in zip(steps, pairs, strict=True):
+        assert_states_close(actual.model, other.model if count else state)
+        assert actual.loss == pytest.approx(other.loss, rel=1e-5)
 
 
 class Louder(FedProx):
@@ -145,27 +147,27 @@ def test_what_looks_at_more_than_the_cross_entropy_or_across_samples_is_left_alo
 
 @given(st.lists(st.lists(st.integers(1, 5), max_size=12), max_size=9), st.booleans())
 def test_every_step_is_taken_once_and_in_order(sizes, pads):
-    turns = list(take_turns(sizes, pads))
-    for client, own in enumerate(sizes):
-        assert [turn[client] for turn in turns if turn[client] is not None] == list(range(len(own)))
-    taken = [{sizes[one][at] for one, at in enumerate(turn) if at is not None} for turn in turns]
-    assert all(taken) and (pads or all(len(one) == 1 for one in taken))
-    full = len(turns) if pads else sum(one == {5} for one in taken)
-    assert full == max((len(own) if pads else own.count(5) for own in sizes), default=0)
+    turns = list(schedule(sizes, pads))
+    for client, client_sizes in enumerate(sizes):
+        assert [turn[client] for turn in turns if turn[client] is not None] == list(range(len(client_sizes)))
+    groups = [{sizes[client][step] for client, step in enumerate(turn) if step is not None} for turn in turns]
+    assert all(groups) and (pads or all(len(group) == 1 for group in groups))
+    full = len(turns) if pads else sum(group == {5} for group in groups)
+    assert full == max((len(client_sizes) if pads else client_sizes.count(5) for client_sizes in sizes), default=0)
 
 
 QKV = [(2, 4, 5), (2, 6, 5), (2, 6, 5)]
 
 
-def norm(x, *own):
-    return F.layer_norm(x, (5,), *own, eps=0.1)
+def norm(x, *weights):
+    return F.layer_norm(x, (5,), *weights, eps=0.1)
 
 
 @pytest.mark.parametrize(
     "form, shapes",
     [
-        *((norm, [(4, 2, 5), *more]) for more in ([], [(5,)], [(5,), (5,)])),
-        *((F.linear, [(4, 2, 5), *more]) for more in ([(6, 5)], [(6, 5), (6,)])),
+        *((norm, [(4, 2, 5), *weights]) for weights in ([], [(5,)], [(5,), (5,)])),
+        *((F.linear, [(4, 2, 5), *weights]) for weights in ([(6, 5)], [(6, 5), (6,)])),
         (split_linear, [(4, 256, 5), (6, 5)]),
         (F.scaled_dot_product_attention, QKV),
         (lambda *qkv: F.scaled_dot_product_attention(*qkv, is_causal=True), QKV),
@@ -175,21 +177,21 @@ def norm(x, *own):
 def test_rewritten_layers(form, shapes):
     """First and second slopes, of (clients, …), equal PyTorch's."""
     torch.manual_seed(0)
-    given = [torch.randn(3, *shape).double() for shape in shapes]
-    every = tuple(range(len(given)))
+    arguments = [torch.randn(3, *shape).double() for shape in shapes]
+    every = tuple(range(len(arguments)))
 
     def first(layer):
-        return grad(lambda *own: layer(*own).sin().sum(), every)
+        return grad(lambda *tensors: layer(*tensors).sin().sum(), every)
 
     def second(layer):
-        return grad(lambda *own: sum(slope.cos().sum() for slope in first(layer)(*own)), every)
+        return grad(lambda *tensors: sum(slope.cos().sum() for slope in first(layer)(*tensors)), every)
 
     plain = F.linear if form is split_linear else form
     with sdpa_kernel(SDPBackend.MATH):
         for order in (first, second):
-            expected = vmap(order(plain))(*given)
+            expected = vmap(order(plain))(*arguments)
             with Substitute(REWRITTEN):
-                torch.testing.assert_close(vmap(order(form))(*given), expected, atol=1e-12, rtol=1e-12)
+                torch.testing.assert_close(vmap(order(form))(*arguments), expected, atol=1e-12, rtol=1e-12)
 
 
 def test_fused_attention_of_clients_who_share_keys():
@@ -198,7 +200,7 @@ def test_fused_attention_of_clients_who_share_keys():
     q, k, v = torch.randn(3, 2, 4, 5, 8), torch.randn(2, 4, 7, 8), torch.randn(3, 2, 4, 7, 8)
 
     def slopes(attend, *qkv):
-        return vmap(grad(lambda *one: attend(*one).sin().sum(), (0, 1, 2)), in_dims=(0, None, 0))(*qkv)
+        return vmap(grad(lambda *tensors: attend(*tensors).sin().sum(), (0, 1, 2)), in_dims=(0, None, 0))(*qkv)
 
     def formula(q, k, v):
         return (q @ k.mT / 8**0.5).softmax(-1) @ v
@@ -207,15 +209,15 @@ def test_fused_attention_of_clients_who_share_keys():
         return F.scaled_dot_product_attention(q, k, v)
 
     def second(attend, *qkv):
-        def first(*one):
-            return grad(lambda *own: attend(*own).sin().sum(), 1)(*one).cos().sum()
+        def first(*tensors):
+            return grad(lambda *directions: attend(*directions).sin().sum(), 1)(*tensors).cos().sum()
 
         return vmap(grad(first, (0, 1, 2)), in_dims=(0, None, 0))(*qkv)
 
     double = q.double(), k.double(), v.double()
     expected = slopes(formula, *double) + second(formula, *double)
     with vectorisable():
-        found = slopes(attend, q, k, v)
-        found += second(attend, q, k, v)
-    for one, other in zip(found, expected, strict=True):
-        torch.testing.assert_close(one.double(), other, atol=1e-5, rtol=1e-5)
+        actual = slopes(attend, q, k, v)
+        actual += second(attend, q, k, v)
+    for result, other in zip(actual, expected, strict=True):
+        torch.testing.assert_close(result.double(), other, atol=1e-5, rtol=1e-5)
