@@ -5,7 +5,7 @@ operations and the locks are those of DVC's own ``repro``. A stage that is execu
 at the same time stops with one line; a stage that such a ``dvc repro`` executes is left alone here.
 
 A stage that has ended is saved to DVC's cache and run cache at once, so its result is not lost. The lock files follow
-every few seconds and at the end, since DVC rewrites a whole file, in place, for each entry.
+every half minute and at the end, since DVC rewrites a whole file, in place, for each entry.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pflcore.errors import UserError
 from pipeline.compile.compilation import Stage
 from pipeline.dvc.leftovers import remove_cut_files, remove_left_marks
 
-DUMP_EVERY = 10.0  # least seconds between two writes of the lock files; also ten times the duration of the last write
+DUMP_EVERY = 30.0  # least seconds between two writes of the lock files; also 30 times the duration of the last write
 CHANGED = "what it depends on changed while it ran; nothing is recorded, run it again"
 WAITING = "waiting for another process, such as a `dvc push`, that has DVC's lock"
 _IN_THE_WAY = (NotADirectoryError, IsADirectoryError, PermissionError)  # concern one stage, unlike a full disk
@@ -137,7 +137,6 @@ class Recorder:
                         problems[address] = CHANGED
                         continue
                     self._save(address)
-                    self.repo.stage_cache.save(stage)
                 except (self._error, *_IN_THE_WAY) as error:
                     problems[address] = _line(error)
             if time.monotonic() >= self._due:
@@ -180,7 +179,7 @@ class Recorder:
             self._save(address)
             return Verdict("cached", aside=aside)
         except RunCacheNotFoundError:
-            stage.save_deps()
+            pass
         mark = ExitStack()
         mark.enter_context(self._mark(stage))
         self._held[address] = mark, self._key(stage)
@@ -210,10 +209,11 @@ class Recorder:
         return tuple(moved)
 
     def _save(self, address: str) -> None:
-        """Hash and cache a stage's outputs; the lock file is written later."""
+        """Hash a stage's outputs, put them into the cache, then into the run cache; the lock file is written later."""
         stage = self._stage(address)
-        stage.save()
+        stage.save(run_cache=False)
         stage.commit()
+        self.repo.stage_cache.save(stage)
         stage.cmd_changed = False  # DVC set it when the stage was loaded, from the record of that time
         self._undumped.setdefault(self.known[address].file, {})[address] = stage
 
@@ -225,7 +225,7 @@ class Recorder:
             if (self.root / name).is_file():
                 next(iter(stages.values())).dvcfile.dump_stages(list(stages.values()), update_pipeline=False)
         ended = time.monotonic()
-        self._due = ended + max(DUMP_EVERY, 10 * (ended - began))
+        self._due = ended + max(DUMP_EVERY, 30 * (ended - began))
 
     def _reason(self, stage: Any) -> str:
         """Return why DVC would execute a stage; "" if it would not."""
