@@ -21,15 +21,16 @@ def keep(specs: Kept) -> None:
     """Add the up-to-date results of specs to results/. Runs with kept results are not trained again."""
     from pipeline.results.keep import keep
 
-    workspace, some = Workspace.find(), 0
+    workspace, total = Workspace.find(), 0
     for spec in named_specs(workspace, specs):
-        kept = keep(workspace, spec)
-        some += len(kept.runs) + kept.before
-        where = f" in {os.path.relpath(kept.file)}" if kept.file else ""
-        print(f"{spec}: {len(kept.runs)} runs kept{where}" + (f", {kept.before} were before" if kept.before else ""))
-        for reason, count in kept.left.items():
+        result = keep(workspace, spec)
+        total += len(result.runs) + result.before
+        location = f" in {os.path.relpath(result.file)}" if result.file else ""
+        before = f", {result.before} were before" if result.before else ""
+        print(f"{spec}: {len(result.runs)} runs kept{location}{before}")
+        for reason, count in result.left.items():
             print(f"{count} left out: they {reason}")
-    if not some:
+    if not total:
         raise UserError("nothing is kept; `pfl run` the spec first")
     write_stages(workspace)
 
@@ -50,10 +51,10 @@ def list_() -> None:
     workspace = Workspace.find()
     compilation = compile_workspace(workspace, all_specs(workspace), (), ledger=False)
     warn_of_skipped(compilation)
-    kept = lines(Ledger(workspace.root), compilation)
-    print_table(kept[0] if kept else (), ("accuracy", "seconds"), (tuple(line.values()) for line in kept))
-    current = sum(line["state"] == CURRENT for line in kept)
-    print(f"{len(kept)} kept results, {current} of them current; all specs together have {len(compilation.runs)} runs")
+    rows = lines(Ledger(workspace.root), compilation)
+    print_table(rows[0] if rows else (), ("accuracy", "seconds"), (tuple(row.values()) for row in rows))
+    current = sum(row["state"] == CURRENT for row in rows)
+    print(f"{len(rows)} kept results, {current} of them current; all specs together have {len(compilation.runs)} runs")
 
 
 def show(run: Annotated[str, typer.Argument(help="The id of a run.")]) -> None:
@@ -92,12 +93,12 @@ def verify(
     if others:
         raise UserError(f"{spec}: a folder of specs; verify one of them")
     comparisons = verify(workspace, name, cells, cell or [])
-    for one in comparisons:
-        print(f"{one.cell}: kept {one.kept:.2f}, again {one.again:.2f}: {one.verdict} ({one.run})")
-    bad = sum(not one.good for one in comparisons)
+    for run in comparisons:
+        print(f"{run.cell}: kept {run.kept:.2f}, again {run.again:.2f}: {run.verdict} ({run.run})")
+    failures = sum(not run.good for run in comparisons)
     means = "accuracies are means over a run's window, or its last ten measurements if these are more"
-    print(f"{len(comparisons) - bad} of {len(comparisons)} runs verified; {means}", flush=True)
-    if bad:
+    print(f"{len(comparisons) - failures} of {len(comparisons)} runs verified; {means}", flush=True)
+    if failures:
         warn([f"trained again in {os.path.relpath(workspace.home / 'build/verify')}"])
         raise typer.Exit(1)
 
@@ -125,10 +126,10 @@ def export_split(
     from pflcore.data.assignment_files import write_split
     from pipeline.library.found import Found
 
-    found = Found.of(Workspace.find(profile=profile), spec)
-    federations, left = found.dealt()
-    if left:
-        warn([f"{left} federations are left out, not made here or stale; type `{found.command}`"])
+    results = Found.of(Workspace.find(profile=profile), spec)
+    federations, skipped = results.dealt()
+    if skipped:
+        warn([f"{skipped} federations are left out, not made here or stale; type `{results.command}`"])
     for run, _, assignment in federations:
         path = out / f"{run.federation_id}.csv"
         write_split(path, assignment)

@@ -15,7 +15,7 @@ import typer
 
 from pflcore.errors import UserError
 from pflcore.registry import KINDS, did_you_mean, use_study
-from pipeline.browse import given_options, listing
+from pipeline.browse import listing, parse_options
 from pipeline.cli.common import Profile, Set, all_specs, console, named_specs, print_table, warn_of_skipped
 from pipeline.dvc.program import initialise
 from pipeline.spec.catalog import load_catalog
@@ -33,8 +33,8 @@ def init(
     """Create a study: a folder with a first spec, ready for `pfl run`."""
     specs, folder = create(name, source), os.path.relpath(name)
     print(f"{folder}: a study with {', '.join(f'specs/{spec}.yaml' for spec in specs)}")
-    there = shlex.quote(f"./{folder}" if folder.startswith("-") else folder)
-    print(f"cd {there} && pfl run    # what it would do: pfl plan; a small trial: pfl run --profile smoke")
+    quoted = shlex.quote(f"./{folder}" if folder.startswith("-") else folder)
+    print(f"cd {quoted} && pfl run    # what it would do: pfl plan; a small trial: pfl run --profile smoke")
 
 
 def new(
@@ -45,8 +45,8 @@ def new(
     home = Workspace.find().home
     path = begin(kind, name, home)
     write_schema(home)
-    then = f"pfl check {name} tests it" if kind in CHECKED else f"pfl describe {name} shows it"
-    print(f"{os.path.relpath(path)}: named `{name}` in specs; {then}")
+    hint = f"pfl check {name} tests it" if kind in CHECKED else f"pfl describe {name} shows it"
+    print(f"{os.path.relpath(path)}: named `{name}` in specs; {hint}")
 
 
 def check(
@@ -60,20 +60,20 @@ def check(
     """Test a method or a backbone with the generic tests and small data."""
     if len(names) > 2 or (len(names) == 2 and names[0] not in CHECKED):
         raise UserError(f"check takes a name, or a kind ({', '.join(CHECKED)}) and a name; got {' '.join(names)!r}")
-    catalog, (*asked, name) = load_catalog(Workspace.find().home), names
-    kinds = [kind for kind in CHECKED if name in catalog.names(kind) and asked in ([], [kind])]
+    catalog, (*requested, name) = load_catalog(Workspace.find().home), names
+    kinds = [kind for kind in CHECKED if name in catalog.names(kind) and requested in ([], [kind])]
     if not kinds:
-        catalog.check_part(name, asked or CHECKED)
-        known = sorted({name for kind in CHECKED for name in catalog.names(kind)})
-        raise UserError(f"no {' or '.join(asked or CHECKED)} is called {name!r}{did_you_mean(name, known)}")
+        catalog.check_part(name, requested or CHECKED)
+        all_names = sorted({name for kind in CHECKED for name in catalog.names(kind)})
+        raise UserError(f"no {' or '.join(requested or CHECKED)} is called {name!r}{did_you_mean(name, all_names)}")
     from pipeline.study.check import check_training
 
     origin, began, failed = catalog.entry(kinds[0], name).origin, time.monotonic(), 0
     print(" · ".join(filter(None, (name, kinds[0], origin))))
-    given = given_options(set_ or [], name)
-    for test, passed, said in check_training(kinds[0], name, given, {"name": other} if other else None):
+    options = parse_options(set_ or [], name)
+    for test, passed, detail in check_training(kinds[0], name, options, {"name": other} if other else None):
         failed += not passed
-        print(f"{'ok  ' if passed else 'FAIL'}  {test:10}  {said}", flush=True)
+        print(f"{'ok  ' if passed else 'FAIL'}  {test:10}  {detail}", flush=True)
     print(f"{f'{failed} failed' if failed else 'all passed'}, in {time.monotonic() - began:.0f} s")
     raise typer.Exit(failed > 0)
 
@@ -91,7 +91,7 @@ def fetch(
             raise UserError(f"{name}: takes no --set; options of image_table belong into the spec")
         return fetch_from_hub(name, home, console())
     use_study(home)
-    fetch_dataset(name, home, console(), given_options(set_ or [], name))
+    fetch_dataset(name, home, console(), parse_options(set_ or [], name))
 
 
 def schema(
@@ -144,14 +144,14 @@ def describe(
         from pipeline.browse.partition_view import draw_spec
 
         return draw_spec(name, workspace, catalog, terminal)
-    given = None
+    options = None
     if set_ and kind in (None, "dataset") and name in catalog.names("dataset"):
-        kind, given, set_ = "dataset", given_options(set_, name), None
+        kind, options, set_ = "dataset", parse_options(set_, name), None
     if dataset or clients or set_:
         raise UserError(
             f"--dataset, --clients and --set are for partitions (--set also for datasets); {name!r} is none"
         )
-    listing.describe(name, workspace, catalog, terminal, kind, given)
+    listing.describe(name, workspace, catalog, terminal, kind, options)
 
 
 def results(
@@ -161,13 +161,13 @@ def results(
     profile: Profile = PAPER,
 ) -> None:
     """Print the results of a spec, one row per cell of its table."""
-    from pipeline.cli.obtained import obtained, show  # slow: pandas
+    from pipeline.cli.obtained import load_results, print_frame  # slow: pandas
 
-    frame = obtained(Workspace.find(profile=profile), spec, per_client)
+    frame = load_results(Workspace.find(profile=profile), spec, per_client)
     if csv:
         print(frame.to_csv(index=False), end="")
     else:
-        show(frame)
+        print_frame(frame)
 
 
 def compare(
@@ -193,7 +193,7 @@ def compare(
     print_table(["cell", *numbers, "verdict"], numbers, (astuple(cell) for cell in cells if cell.verdict != SAME))
     counts = Counter(cell.verdict for cell in cells)
     verdicts = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
-    print(f"{len(cells)} cell{'s' * (len(cells) != 1)}: {verdicts}")
+    print(f"{len(cells)} cell{'' if len(cells) == 1 else 's'}: {verdicts}")
 
 
 def report(
@@ -206,7 +206,7 @@ def report(
     papers = Papers.compiled(Workspace.find(profile=profile))
     warn_of_skipped(papers.compilation)
     chosen = papers.chosen(names or [])
-    made = papers.write(chosen)
+    written = papers.write(chosen)
     for name in chosen:
-        print(f"{os.path.relpath(papers.page(name))}{'' if name in made else ' (up to date)'}")
+        print(f"{os.path.relpath(papers.page(name))}{'' if name in written else ' (up to date)'}")
     print(os.path.relpath(papers.index))

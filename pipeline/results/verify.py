@@ -18,7 +18,7 @@ from pipeline.compile.compiler import compile_workspace
 from pipeline.ledger import Entry, Ledger
 from pipeline.measurements import TRAIN_LOSS, from_table
 from pipeline.report.statistics import FEWEST_SEEDS
-from pipeline.running.options import RunOptions, cell_name, cells_meant
+from pipeline.running.options import RunOptions, cell_name, match_cells
 from pipeline.running.runner import run_specs
 from pipeline.timing import read_timing
 from pipeline.workspace import Workspace, run_path
@@ -42,7 +42,7 @@ class Comparison:
 
 def verify(workspace: Workspace, spec: str, cells: int, named: list[str]) -> list[Comparison]:
     """Train the kept runs of some cells of a spec again, in ``build/verify``, and compare every count. The cells are
-    those that are `named` (:func:`cells_meant`); if none are, `cells` of them are drawn at random. Raises
+    those that are `named` (:func:`match_cells`); if none are, `cells` of them are drawn at random. Raises
     :class:`UserError` if no cell of the spec is kept, no kept cell has such a name, or a run failed."""
     compilation, ledger = compile_workspace(workspace, [spec], [spec]), Ledger(workspace.root)
     in_table = {cell_name(cell.labels): cell.runs for cell in compilation.table(spec).cells}
@@ -50,7 +50,7 @@ def verify(workspace: Workspace, spec: str, cells: int, named: list[str]) -> lis
     if not kept:
         raise UserError(f"{spec}: none of its cells is kept and current; see `pfl ledger list`")
     drawn = random.SystemRandom().sample(sorted(kept), min(cells, len(kept)))
-    meant = cells_meant(named, list(kept), "kept cell") if named else drawn
+    meant = match_cells(named, list(kept), "kept cell") if named else drawn
     chosen = {name: runs for name, runs in kept.items() if name in meant}
     scratch = Workspace(workspace.home / "build" / "verify", workspace.home, workspace.profile)
     for folder in ("artifacts", "stages", "reports", ".dvc", ".pfl/states"):  # but not checkpoints: runs may resume

@@ -31,7 +31,7 @@ from pflcore import sources
 FOLDER = Path(".pfl/warm")  # short, since the path of a socket is limited to about a hundred bytes
 TIMEOUT = 10.0  # seconds to wait for an answer
 BEGUN, GO = b"begun", b"go"
-_OWN = {"DVC_STAGE", "PWD", "OLDPWD", "SHLVL", "_"}  # variables that may differ between the commands of one `dvc`
+_PER_COMMAND = {"DVC_STAGE", "PWD", "OLDPWD", "SHLVL", "_"}  # may differ between the commands of one `dvc`
 
 
 def execute(command: Callable[[], None]) -> None:
@@ -77,13 +77,13 @@ def _path() -> Path | None:
     else:
         return None
     FOLDER.mkdir(0o700, parents=True, exist_ok=True)
-    look = FOLDER.lstat()
-    if not stat.S_ISDIR(look.st_mode) or look.st_mode & 0o077 or look.st_uid != os.geteuid():
+    status = FOLDER.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_mode & 0o077 or status.st_uid != os.geteuid():
         return None
-    variables = sorted((name, value) for name, value in os.environ.items() if name not in _OWN)
+    variables = sorted((name, value) for name, value in os.environ.items() if name not in _PER_COMMAND)
     packages = [Path(folder).stat().st_mtime_ns for folder in sys.path if folder.endswith("-packages")]
-    same = repr((variables, sys.executable, sys.path, packages))
-    return FOLDER / f"{pid}-{_facts(pid)[19]}-{hashlib.sha256(same.encode()).hexdigest()[:16]}"
+    environment = repr((variables, sys.executable, sys.path, packages))
+    return FOLDER / f"{pid}-{_facts(pid)[19]}-{hashlib.sha256(environment.encode()).hexdigest()[:16]}"
 
 
 def _facts(pid: int) -> list[str]:
