@@ -16,6 +16,8 @@ from pipeline.ledger import Ledger
 from pipeline.progress import warn
 from pipeline.workspace import PAPER, Workspace
 
+CELL = "A cell by its labels, e.g. 'FedAvg, IID'; repeatable."
+
 
 def keep(specs: Kept) -> None:
     """Add the up-to-date results of specs to results/. Runs with kept results are not trained again."""
@@ -81,9 +83,7 @@ def report() -> None:
 def verify(
     spec: Annotated[str, typer.Argument(help="A spec with kept results.")],
     cells: Annotated[int, typer.Option(min=1, help="Number of cells, drawn at random.")] = 3,
-    cell: Annotated[
-        list[str] | None, typer.Option(help="A cell by its labels, e.g. 'FedAvg, IID'; repeatable.")
-    ] = None,
+    cell: Annotated[list[str] | None, typer.Option(help=CELL)] = None,
 ) -> None:
     """Train some kept cells of a spec again, and compare every count with the kept results."""
     from pipeline.results.verify import verify

@@ -24,6 +24,8 @@ from pipeline.study.begin import begin, create, write_schema
 from pipeline.workspace import PAPER, Workspace
 
 CHECKED = ("method", "backbone")
+WITH = "The backbone to test a method on, or the method to test a backbone with."
+LISTS = "specs, datasets, partitions, backbones, methods, conditions, analyses, metrics or figures"
 
 
 def init(
@@ -52,10 +54,7 @@ def new(
 def check(
     names: Annotated[list[str], typer.Argument(help="A method or backbone: its name, or its kind and name.")],
     set_: Set = None,
-    other: Annotated[
-        str | None,
-        typer.Option("--with", help="The backbone to test a method on, or the method to test a backbone with."),
-    ] = None,
+    other: Annotated[str | None, typer.Option("--with", help=WITH)] = None,
 ) -> None:
     """Test a method or a backbone with the generic tests and small data."""
     if len(names) > 2 or (len(names) == 2 and names[0] not in CHECKED):
@@ -107,14 +106,7 @@ def setup() -> None:
     initialise(Workspace.find().root)
 
 
-def list_(
-    what: Annotated[
-        str,
-        typer.Argument(
-            help="specs, datasets, partitions, backbones, methods, conditions, analyses, metrics or figures"
-        ),
-    ],
-) -> None:
+def list_(what: Annotated[str, typer.Argument(help=LISTS)]) -> None:
     """List the specs, or what a spec can name."""
     workspace = Workspace.find()
     listing.list_kind(what, workspace, load_catalog(workspace.home), console())
@@ -148,9 +140,8 @@ def describe(
     if set_ and kind in (None, "dataset") and name in catalog.names("dataset"):
         kind, options, set_ = "dataset", parse_options(set_, name), None
     if dataset or clients or set_:
-        raise UserError(
-            f"--dataset, --clients and --set are for partitions (--set also for datasets); {name!r} is none"
-        )
+        allowed = "--dataset, --clients and --set are for partitions (--set also for datasets)"
+        raise UserError(f"{allowed}; {name!r} is none")
     listing.describe(name, workspace, catalog, terminal, kind, options)
 
 
@@ -165,9 +156,8 @@ def results(
 
     frame = load_results(Workspace.find(profile=profile), spec, per_client)
     if csv:
-        print(frame.to_csv(index=False), end="")
-    else:
-        print_frame(frame)
+        return print(frame.to_csv(index=False), end="")
+    print_frame(frame)
 
 
 def compare(
@@ -187,9 +177,9 @@ def compare(
     for word in where or []:
         if "=" not in word:
             raise UserError(f"--where {word!r} must be AXIS=LABEL, e.g. clients=50")
-    chosen = dict(word.split("=", 1) for word in where or [])
+    labels = dict(word.split("=", 1) for word in where or [])
     with printed_warnings():
-        cells, numbers = compare(Study(workspace), specs[0], specs[1], chosen), [*specs, "difference"]
+        cells, numbers = compare(Study(workspace), specs[0], specs[1], labels), [*specs, "difference"]
     print_table(["cell", *numbers, "verdict"], numbers, (astuple(cell) for cell in cells if cell.verdict != SAME))
     counts = Counter(cell.verdict for cell in cells)
     verdicts = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())

@@ -308,9 +308,8 @@ class Recorder:
         except OSError as error:  # such as a full disk
             path = error.filename2 or error.filename or ".dvc"  # the cache there has copies of all outputs
             reason = error.strerror or error
-            raise UserError(
-                f"DVC: {path}: {reason}; what is recorded so far stays; type the same command to continue"
-            ) from None
+            remedy = "what is recorded so far stays; type the same command to continue"
+            raise UserError(f"DVC: {path}: {reason}; {remedy}") from None
 
 
 def _line(error: BaseException) -> str:

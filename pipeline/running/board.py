@@ -214,11 +214,8 @@ def show_status(board: Board, console: Console, all_stages: bool) -> None:
         if all_stages or entry.diverged or entry.state in ("running", "failed", "waiting"):
             stopped = entry.state == "running" and not alive
             state = "stopped" if stopped else "diverged" if entry.diverged else entry.state
-            table.add_row(
-                entry.name,
-                Text(state, _STYLES.get(state, "magenta")),
-                Text(_rounds(entry) if stopped else _text(entry)),
-            )
+            text = _rounds(entry) if stopped else _text(entry)
+            table.add_row(entry.name, Text(state, _STYLES.get(state, "magenta")), Text(text))
     if table.row_count:
         console.print(table)
 
@@ -249,11 +246,9 @@ def summary(board: Board) -> list[str]:
 def overall(board: Board) -> str:
     """Return a line about the progress of a run."""
     counts, alive = board.counts(), board.alive
-    words = {
-        "stopped" if state == "running" and not alive else state: counts[state]
-        for state in (*_STYLES, "queued")
-        if state != "cached"
-    }
+    running = "running" if alive else "stopped"
+    words = {"done": counts["done"], running: counts["running"]}
+    words |= {state: counts[state] for state in ("failed", "waiting", "skipped", "queued")}
     cached = f" ({counts['cached']} cached)" if counts["cached"] else ""
     remaining = f", about {duration(board.remaining(time.time()))} left" if alive else ""
     return f"{_join_counts(words) or 'nothing to do'}{cached}{remaining}"

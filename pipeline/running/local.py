@@ -143,9 +143,8 @@ class LocalPool:
                 if pause:
                     time.sleep(pause)  # until the system has noticed its end
                     _run_forkserver()
-        raise UserError(
-            "the process that workers are forked from was killed, again and again; type the same command to continue"
-        )
+        problem = "the process that workers are forked from was killed, again and again"
+        raise UserError(f"{problem}; type the same command to continue")
 
     def _receive(self, connection: Connection) -> Event:
         address, _, process = self.running[connection]

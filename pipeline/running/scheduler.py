@@ -72,9 +72,7 @@ class Scheduler:
 
     def _has_work(self) -> bool:
         """Return whether a stage is running or still to be started."""
-        if self.stopped:
-            return bool(self.board.of_state("running"))
-        return bool(self.board.of_state("running", "queued", "waiting"))
+        return bool(self.board.of_state("running") or (not self.stopped and self.board.of_state("queued", "waiting")))
 
     def _push(self, address: str) -> None:
         """Queue a stage whose inputs are complete. If it is not stale and no input is new, it needs no work."""
@@ -113,12 +111,8 @@ class Scheduler:
         if verdict.decision == "run":
             log = self.logs / f"{entry.subject.replace('/', '-')}.{entry.kind}.log"
             self.pool.start(Job(address, stage.command, stage.outs, log), place)
-            entry.state = "running"
-            entry.place = place
-            entry.began = time.time()
-            entry.log = str(log)
-            entry.note = ""
-            entry.attempts += 1
+            entry.state, entry.note, entry.attempts = "running", "", entry.attempts + 1
+            entry.place, entry.began, entry.log = place, time.time(), str(log)
         elif verdict.decision == "busy":
             if entry.state != "waiting":
                 self.display.say(f"{entry.name}: waiting, {verdict.reason}")
@@ -142,8 +136,8 @@ class Scheduler:
         if event.outcome == "failed" or entry.attempts >= ATTEMPTS:
             self._fail(event.address, event.message)
         else:
-            eased = self.pool.shrink(entry.place) if event.outcome == "memory" or entry.attempts > 1 else ""
-            self._retry(event.address, event.message, f", {eased}" if eased else "")
+            change = self.pool.shrink(entry.place) if event.outcome == "memory" or entry.attempts > 1 else ""
+            self._retry(event.address, event.message, f", {change}" if change else "")
 
     def _record(self) -> None:
         """Record the executed stages in DVC, or later if another process has its lock now."""
@@ -202,10 +196,10 @@ class Scheduler:
         for dependent in self.graph.after(address) & self.entries.keys():
             self.entries[dependent].state, self.entries[dependent].note = "skipped", f"needs {entry.name}"
 
-    def _retry(self, address: str, reason: str, remedy: str = "") -> None:
+    def _retry(self, address: str, reason: str, change: str = "") -> None:
         """Queue a stage again after an unsuccessful attempt."""
         entry = self.entries[address]
-        self.display.say(f"{entry.name}: {reason}; trying again{remedy}")
+        self.display.say(f"{entry.name}: {reason}; trying again{change}")
         entry.state, entry.note, entry.resumed = "queued", reason, None
         self.stale.add(address)
         self._push(address)
