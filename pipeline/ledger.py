@@ -33,7 +33,7 @@ FACTS = (
 """Entries of the header of ``rounds.parquet`` that the ledger keeps."""
 
 _TYPES = {"made_by": dict, "facts": dict, "measurements": dict, "obtained": str, "seconds": float | int | None}
-_NO_ENTRY = ValueError, KeyError, TypeError, AttributeError
+_INVALID = ValueError, KeyError, TypeError, AttributeError
 _EDITED = "edited by hand, or cut; restore it with `git checkout`, or keep the run again"
 
 
@@ -55,7 +55,7 @@ class Entry:
 
         try:
             return to_table(self.measurements)
-        except (*_NO_ENTRY, OverflowError, IndexError):
+        except (*_INVALID, OverflowError, IndexError):
             raise UserError(f"kept result {self.run.id}: its measurements were {_EDITED}") from None
 
     def line(self) -> str:
@@ -115,7 +115,7 @@ class Ledger:
         try:
             entry = Entry.from_content(content)
             run_id = entry.run.id
-        except _NO_ENTRY:
+        except _INVALID:
             raise UserError(f"{self.path(id_)}: {id_}: {_EDITED}") from None
         if run_id != id_:
             raise UserError(f"{self.path(id_)}: {id_}: its settings are those of {run_id}; keep the run again")

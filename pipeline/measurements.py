@@ -46,7 +46,7 @@ def from_table(rounds: pa.Table, positions: int) -> dict[str, Any]:
     if len(attackers):
         result["attacker"] = attackers.tolist()
     if np.isfinite(losses := train_losses(test_rows)).any():
-        result["test"][TRAIN_LOSS] = _rounded(losses.tolist())
+        result["test"][TRAIN_LOSS] = _round_floats(losses.tolist())
     if is_validation.to_numpy().any():
         validated = np.setdiff1d(clients, [*novel, *attackers])
         result["validation"] = _counts(rounds.filter(is_validation), "validation", validated, positions)
@@ -58,11 +58,11 @@ def from_table(rounds: pa.Table, positions: int) -> dict[str, Any]:
 
 
 def _to_lists(columns: pa.Table) -> dict[str, list[Any]]:
-    """Return columns as lists, with :func:`_rounded` values."""
-    return {name: _rounded(values) for name, values in columns.to_pydict().items()}
+    """Return columns as lists, with :func:`_round_floats` values."""
+    return {name: _round_floats(values) for name, values in columns.to_pydict().items()}
 
 
-def _rounded(values: list[Any]) -> list[Any]:
+def _round_floats(values: list[Any]) -> list[Any]:
     """Return values with floats rounded to seven digits, and None for NaN."""
     exact = [None if isinstance(value, float) and math.isnan(value) else value for value in values]
     return [float(f"{value:.7g}") if isinstance(value, float) else value for value in exact]
@@ -80,7 +80,7 @@ def _counts(rows: pa.Table, population: str, clients: NDArray[np.integer], posit
     return {
         "total": matrix["total"][0].tolist(),
         "round": [int(round_) for round_ in measured],
-        "loss": _rounded(loss.tolist()),
+        "loss": _round_floats(loss.tolist()),
         "correct": matrix["correct"].tolist(),
         **({"last": matrix["last_correct"].tolist()} if positions != 1 else {}),
     }
@@ -109,8 +109,8 @@ def to_table(measurements: dict[str, Any]) -> pa.Table:
     if "views" in measurements:
         for name in ("model", "on"):
             if name in measurements["views"]:
-                usual = pa.array([getattr(USUAL, name)] * len(table)).dictionary_encode()
-                table = table.append_column(name, usual)
+                default = pa.array([getattr(USUAL, name)] * len(table)).dictionary_encode()
+                table = table.append_column(name, default)
         table = _sort_by_round(pa.concat_tables([table, pa.table(measurements["views"], table.schema)]))
     if TRAIN_LOSS in measurements["test"]:
         losses = dict(zip(measurements["test"]["round"], measurements["test"][TRAIN_LOSS], strict=True))

@@ -56,7 +56,7 @@ class Workspace:
         if set("{}") & set(str(start)):
             raise UserError(f"{start}: DVC fails where a path has braces; rename the folder, or begin elsewhere")
         folders = (start, *start.parents)
-        with_section = [folder for folder in folders if _is_marked(folder / "pyproject.toml")]
+        with_section = [folder for folder in folders if _has_pfl_section(folder / "pyproject.toml")]
         with_specs = [folder for folder in folders if (folder / "specs").is_dir()]
         homes = with_section + [folder for folder in with_specs if folder == start or (folder / ".pfl").is_dir()]
         if not homes:
@@ -79,7 +79,7 @@ class Workspace:
         return self.root / ".pfl"
 
 
-def _is_marked(path: Path) -> bool:
+def _has_pfl_section(path: Path) -> bool:
     """Return whether a pyproject.toml has the section of a study, even if it is not valid TOML."""
     section = re.compile(r"^\s*\[\s*tool\s*\.\s*pfl\s*\]", re.MULTILINE)
     return path.is_file() and bool(section.search(path.read_text("utf-8", errors="replace")))

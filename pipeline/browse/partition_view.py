@@ -95,7 +95,7 @@ class Drawing:
         samples, measures = self.samples, heterogeneity(self.samples, self.assignment)
         title = f"{describe_component(self.record['partition'])} on {samples.name}, seed {self.record['seed']}"
         console.print(f"\n[bold]{escape(title)}[/]")
-        console.print(_picture(samples, self.assignment, measures))
+        console.print(_shares_table(samples, self.assignment, measures))
         width = -(-samples.classes // _MAX_COLUMNS)
         unit = "a class" if width == 1 else f"{width} classes"
         limits = " to ".join(escape(legible(samples.class_names[end])) for end in (0, -1))
@@ -111,7 +111,7 @@ class Drawing:
             console.print(f"[dim]Drawn with generated labels: {samples.name} has not been prepared here.[/]")
 
 
-def _picture(samples: Samples, assignment: Assignment, measures: Heterogeneity) -> Table:
+def _shares_table(samples: Samples, assignment: Assignment, measures: Heterogeneity) -> Table:
     clients = np.unique(np.linspace(0, measures.clients - 1, min(measures.clients, _MAX_ROWS)).round().astype(int))
     bins = np.arange(samples.classes) // -(-samples.classes // _MAX_COLUMNS)
     size, noise = measures.train.sum(axis=1), assignment.noise

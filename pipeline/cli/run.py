@@ -104,7 +104,7 @@ def drop(specs: Specs = None, all_: AllAdded = False) -> None:
 def plan(specs: Specs = None, all_: All = False, cell: Cells = None, profile: Profile = PAPER) -> None:
     """Show what `pfl run` would do for each spec, or for some cells: new runs, time and disk space. Runs nothing."""
     from pipeline.plan.estimate import make_plan, plan_lines
-    from pipeline.running.options import chosen_runs
+    from pipeline.running.options import select_runs
 
     workspace = Workspace.find(profile=profile)
     typed = named_specs(workspace, specs)
@@ -112,7 +112,7 @@ def plan(specs: Specs = None, all_: All = False, cell: Cells = None, profile: Pr
     compilation = compile_workspace(workspace, names, wanted=typed)
     warn_of_skipped(compilation)
     warn([*compilation.idle, *changed_folders(workspace)])
-    runs = chosen_runs([name for name in names if name in compilation.tables], compilation, cell or [])
+    runs = select_runs([name for name in names if name in compilation.tables], compilation, cell or [])
     print("\n".join(plan_lines(make_plan(workspace, compilation, runs))))
 
 

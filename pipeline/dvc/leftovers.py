@@ -12,10 +12,10 @@ from typing import Any
 from pflcore.errors import UserError
 from pipeline.compile.generated import parse_yaml
 
-_CLOCKS = 2.0  # seconds by which the clocks of a disk and of this machine may differ
+_CLOCK_TOLERANCE = 2.0  # seconds by which the clocks of a disk and of this machine may differ
 
 
-def remove_cut_files(folder: Path, stage_files: Iterable[Path]) -> None:
+def remove_truncated_files(folder: Path, stage_files: Iterable[Path]) -> None:
     """Remove lock files and the file of marks, in `folder`, that a kill has truncated.
 
     All entries of a lock file are in the run cache. A file that a running DVC is just writing is whole a moment later.
@@ -41,7 +41,7 @@ def remove_stale_marks(repo: Any) -> None:
         return
     hardlink = repo.config["core"].get("hardlink_lock", False)
     with _edit_rwlock(repo.tmp_dir, repo.fs, hardlink) as marks:
-        written = path.stat().st_mtime + _CLOCKS
+        written = path.stat().st_mtime + _CLOCK_TOLERANCE
 
         def is_alive(mark: dict[str, Any]) -> bool:
             with suppress(psutil.Error):

@@ -24,12 +24,12 @@ from typing import Any, Literal
 
 from pflcore.errors import UserError
 from pipeline.compile.compilation import Stage
-from pipeline.dvc.leftovers import remove_cut_files, remove_stale_marks
+from pipeline.dvc.leftovers import remove_stale_marks, remove_truncated_files
 
 DUMP_EVERY = 30.0  # least seconds between two writes of the lock files; also 30 times the duration of the last write
 CHANGED = "what it depends on changed while it ran; nothing is recorded, run it again"
 WAITING = "waiting for another process, such as a `dvc push`, that has DVC's lock"
-_IN_THE_WAY = (NotADirectoryError, IsADirectoryError, PermissionError)  # concern one stage, unlike a full disk
+_PATH_ERRORS = (NotADirectoryError, IsADirectoryError, PermissionError)  # concern one stage, unlike a full disk
 
 
 class Locked(Exception):
@@ -71,7 +71,7 @@ class Recorder:
         self._marks: dict[str, tuple[ExitStack, str]] = {}  # stages being executed → DVC's mark on it, and its key
         self._undumped: dict[str, dict[str, Any]] = {}  # stage file → stages that its lock file does not have yet
         self._next_dump = 0.0  # time from which lock files may be written again
-        remove_cut_files(Path(str(self.repo.tmp_dir)), {root / stage.file for stage in self.stages.values()})
+        remove_truncated_files(Path(str(self.repo.tmp_dir)), {root / stage.file for stage in self.stages.values()})
         with self._user_errors():
             remove_stale_marks(self.repo)
 
@@ -112,7 +112,7 @@ class Recorder:
                 return self._prepare(address, stage)
             except LockError as error:
                 return Verdict("busy", reason=_line(error))
-            except (self._error, *_IN_THE_WAY) as error:
+            except (self._error, *_PATH_ERRORS) as error:
                 return Verdict("broken", reason=f"DVC: {_line(error)}")
 
     def restore_cache(self) -> int:
@@ -137,13 +137,13 @@ class Recorder:
                         problems[address] = CHANGED
                         continue
                     self._save(address)
-                except (self._error, *_IN_THE_WAY) as error:
+                except (self._error, *_PATH_ERRORS) as error:
                     problems[address] = _line(error)
             if time.monotonic() >= self._next_dump:
                 self._dump()
         return problems
 
-    def give_up(self, address: str) -> None:
+    def abandon(self, address: str) -> None:
         """Release the mark of a stage that was begun and will not be recorded."""
         with self._user_errors():  # marks have their own lock, so DVC's is not needed
             self._release(address)
@@ -234,7 +234,7 @@ class Recorder:
         for entry in (*stage.deps, *stage.outs):
             try:
                 changes = entry.status()
-            except _IN_THE_WAY as error:
+            except _PATH_ERRORS as error:
                 return str(error)
             if changes:
                 path, change = next(iter(changes.items()))

@@ -165,17 +165,18 @@ class Display:
         )
         self.tasks: dict[str, TaskID] = {}
 
-    def say(self, line: str) -> None:
+    def print_line(self, line: str) -> None:
         print(line, file=sys.stderr, flush=True)
 
-    def ended(self, entry: StageState) -> None:
+    def print_end(self, entry: StageState) -> None:
         """Print how a stage ended."""
         if entry.state == "failed":
-            self.say(f"FAILED {entry.name}: {entry.note}")
+            self.print_line(f"FAILED {entry.name}: {entry.note}")
         elif entry.kind in ANNOUNCED:
-            self.say(f"{entry.name}: {duration(entry.seconds)}{', diverged' if entry.diverged else _accuracy(entry)}")
+            result = ", diverged" if entry.diverged else _accuracy(entry)
+            self.print_line(f"{entry.name}: {duration(entry.seconds)}{result}")
 
-    def tick(self) -> None:
+    def update(self) -> None:
         """Show the present state."""
         running = self.board.of_state("running")
         if not self.bars.disable:
@@ -184,13 +185,13 @@ class Display:
                 self.bars.remove_task(self.tasks.pop(address))
             active = [entry for entry in self.board.entries.values() if entry.state != "cached"]
             finished = sum(entry.state in FINISHED or entry.round / max(entry.rounds, 1) for entry in active)
-            self._bar("", "", finished, len(active), overall(self.board))
+            self._bar("", "", finished, len(active), progress_line(self.board))
             for address, entry in visible.items():
                 self._bar(address, entry.name, entry.round, entry.rounds or None, _text(entry))
         elif time.monotonic() > self.next_line:
             self.next_line = time.monotonic() + LINE_EVERY
             names = "; ".join(f"{entry.name} {_rounds(entry)}".rstrip() for entry in running[:4])
-            self.say(f"{overall(self.board)}{': ' + names if names else ''}")
+            self.print_line(f"{progress_line(self.board)}{': ' + names if names else ''}")
 
     def _bar(self, key: str, name: str, done: float, total: float | None, text: str) -> None:
         if key not in self.tasks:
@@ -207,7 +208,7 @@ def show_status(board: Board, console: Console, all_stages: bool) -> None:
         outcome = f"{since}, ended after {duration(board.ended - board.began)}"
     elif not alive:
         outcome = f"was stopped (it began {since}); type it again to continue"
-    for line in (f"{board.title}: {outcome}", overall(board)):
+    for line in (f"{board.title}: {outcome}", progress_line(board)):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
     table = Table("stage", "state", "", box=None, padding=(0, 1), header_style="bold")
     for entry in board.entries.values():
@@ -243,7 +244,7 @@ def summary(board: Board) -> list[str]:
     return lines
 
 
-def overall(board: Board) -> str:
+def progress_line(board: Board) -> str:
     """Return a line about the progress of a run."""
     counts, alive = board.counts(), board.alive
     running = "running" if alive else "stopped"

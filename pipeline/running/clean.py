@@ -27,8 +27,8 @@ def unused(workspace: Workspace) -> list[Path]:
     root, specs = workspace.root, list(find_specs(workspace.specs))
     compilation = compile_workspace(workspace, specs, ledger=False)
     for run in compilation.runs.values():
-        for path in (content.removeprefix(ABSENT) for content in run.weights if content.startswith(ABSENT)):
-            raise UserError(f"{path}: is missing, so it is unknown which runs began with it; put it back first")
+        if missing := [content.removeprefix(ABSENT) for content in run.weights if content.startswith(ABSENT)]:
+            raise UserError(f"{missing[0]}: is missing, so it is unknown which runs began with it; put it back first")
     outs = {root / out for stage in compilation.stages for out in stage.outs}
     folders = [root / RUNS, *(root / "artifacts" / kind for kind in KINDS)]
     paths = (path for folder in folders for path in folder.rglob("*") if path.is_file() or path.is_symlink())

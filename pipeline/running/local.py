@@ -153,8 +153,8 @@ class LocalPool:
         except (EOFError, OSError):
             process.join()
             code = process.exitcode or 0
-            how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-            event = Ended(address, "lost", f"its process {how}")
+            ending = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+            event = Ended(address, "lost", f"its process {ending}")
         if isinstance(event, Ended):
             del self.running[connection]
             connection.close()

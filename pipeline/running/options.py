@@ -66,7 +66,7 @@ class Request:
         specs = [name for name in requested if name in compilation.tables]
         if not specs:
             compilation.table(requested[0])
-        runs = chosen_runs(specs, compilation, options.cells, options.seeds)
+        runs = select_runs(specs, compilation, options.cells, options.seeds)
         added = () if profiled else tuple(name for name in specs if name not in selected)
         if added and options.dry:
             line = f"DVC does not see the stages of {added[0]} yet; ask `pfl plan`, or `pfl add {added[0]}` first"
@@ -75,7 +75,7 @@ class Request:
         return cls(workspace, options, specs, compilation, runs, added)
 
 
-def chosen_runs(
+def select_runs(
     specs: Sequence[str], compilation: Compilation, cells: Sequence[str], seeds: Sequence[int] = ()
 ) -> list[str] | None:
     """Return the runs of cells and seeds; None if neither is given. Raises :class:`UserError` if a pattern
@@ -84,8 +84,8 @@ def chosen_runs(
         return None
     tables = [compilation.tables[spec] for spec in specs if not compilation.tables[spec].counted]
     if not tables:
-        how = f"type `pfl run {specs[0]}`, without --cell and --seed"
-        raise UserError(f"{specs[0]}: what it shows is counted, no run of it is trained; {how}")
+        remedy = f"type `pfl run {specs[0]}`, without --cell and --seed"
+        raise UserError(f"{specs[0]}: what it shows is counted, no run of it is trained; {remedy}")
     cells_with_runs = [(cell_name(cell.labels), cell.runs) for table in tables for cell in table.cells if cell.runs]
     matches = match_cells(cells, [name for name, _ in cells_with_runs])
     runs = sorted({run for name, runs in cells_with_runs if name in matches for run in runs})

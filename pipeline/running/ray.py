@@ -98,9 +98,9 @@ class RayPool(LocalPool):
     def events(self, timeout: float) -> list[Event]:
         events, self.refused = self.refused, []
         events += super().events(min(timeout, POLL_EVERY) if self.tasks else timeout)
-        for job, yields in list(self.tasks):
-            while (job, yields) in self.tasks and self.ray.wait([yields], timeout=0)[0]:
-                message = self._next(job, yields)
+        for job, messages in list(self.tasks):
+            while (job, messages) in self.tasks and self.ray.wait([messages], timeout=0)[0]:
+                message = self._next(job, messages)
                 if isinstance(message, tuple):
                     with atomic_path(self.root / message[0]) as temporary:
                         temporary.write_bytes(message[1])
@@ -113,7 +113,7 @@ class RayPool(LocalPool):
                 else:
                     events.append(message)
                 if isinstance(message, Ended):
-                    self.tasks.remove((job, yields))
+                    self.tasks.remove((job, messages))
                     if message.outcome == "done":
                         for path in self._checkpoints(job):
                             shutil.rmtree(path.parent, ignore_errors=True)
@@ -146,12 +146,12 @@ class RayPool(LocalPool):
             files[name] = self.inputs[key]
         return files
 
-    def _next(self, job: Job, yields: Any) -> Event | File | str:
+    def _next(self, job: Job, messages: Any) -> Event | File | str:
         """Return the next message of a node, or an event if its task failed or was lost."""
         from ray.exceptions import OutOfMemoryError, RayError, RayTaskError
 
         try:
-            return self.ray.get(next(yields))  # type: ignore[no-any-return]
+            return self.ray.get(next(messages))  # type: ignore[no-any-return]
         except OutOfMemoryError:
             return Ended(job.address, "memory", "memory did not suffice on its node")
         except RayTaskError as error:
@@ -174,21 +174,21 @@ def connect(address: str) -> Any:
         import ray
     except ImportError:
         raise UserError("--cluster needs Ray, which is not installed; run `pip install -e '.[cluster]'`") from None
-    join = "make this machine a part of the cluster by `ray start --address=HOST:PORT --num-cpus=0`, and give HOST:PORT"
+    hint = "make this machine a part of the cluster by `ray start --address=HOST:PORT --num-cpus=0`, and give HOST:PORT"
     host, _, port = address.rpartition(":")
     try:
         if address != "auto":  # Ray would try a wrong address for minutes and could not be stopped
             socket.create_connection((host, int(port)), timeout=CONNECT_WITHIN).close()
     except (OSError, ValueError):
-        raise UserError(f"--cluster {address}: no Ray cluster answers there; {join}") from None
+        raise UserError(f"--cluster {address}: no Ray cluster answers there; {hint}") from None
     with tempfile.TemporaryDirectory() as code:
+        ignore = shutil.ignore_patterns("__pycache__")
         for package in ("pflcore", "pipeline"):
-            unwanted = shutil.ignore_patterns("__pycache__")
-            shutil.copytree(source_folder() / package, Path(code, package), ignore=unwanted)
+            shutil.copytree(source_folder() / package, Path(code, package), ignore=ignore)
         try:
             ray.init(address, log_to_driver=False, logging_level=logging.ERROR, runtime_env={"working_dir": code})
         except (OSError, RuntimeError, ValueError) as error:
-            raise UserError(f"--cluster {address}: {_last_line(error)}; {join}") from None
+            raise UserError(f"--cluster {address}: {_last_line(error)}; {hint}") from None
     return ray
 
 

@@ -71,7 +71,7 @@ def run_specs(workspace: Workspace, options: RunOptions) -> int:
 def _bring_up_to_date(request: Request, gpus: list[str] | None) -> Board | None:
     """Execute the stale stages that a request needs; return the board. With `dry`, list them and return None."""
     workspace, options, graph = request.workspace, request.options, Graph(request.compilation.stages)
-    order = _needed(request, graph)
+    order = _required_stages(request, graph)
     recorder = Recorder(workspace.root, (graph.stages[address] for address in order))
     stale = recorder.stale(order)
     seconds: dict[str, float] = {}
@@ -117,7 +117,7 @@ def _bring_up_to_date(request: Request, gpus: list[str] | None) -> Board | None:
     return board
 
 
-def _needed(request: Request, graph: Graph) -> list[str]:
+def _required_stages(request: Request, graph: Graph) -> list[str]:
     """Return the stages that the wanted reports or runs need, each after its dependencies.
 
     The guard checks all specs, so it is left out while a spec that was not asked for is invalid.

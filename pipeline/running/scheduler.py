@@ -55,7 +55,7 @@ class Scheduler:
             ending.callback(self._record_rest)
             ending.callback(self.pool.close)
             for address in [address for address, count in self.missing_inputs.items() if not count]:
-                self._push(address)
+                self._enqueue(address)
             while self._has_work():
                 started = self._start()
                 for event in self.pool.events(0.0 if started else TICK):
@@ -66,7 +66,7 @@ class Scheduler:
                 if self.executed:
                     self._record()
                 self.board.save()
-                self.display.tick()
+                self.display.update()
                 if self.interrupted:
                     raise KeyboardInterrupt
 
@@ -74,7 +74,7 @@ class Scheduler:
         """Return whether a stage is running or still to be started."""
         return bool(self.board.of_state("running") or (not self.stopped and self.board.of_state("queued", "waiting")))
 
-    def _push(self, address: str) -> None:
+    def _enqueue(self, address: str) -> None:
         """Queue a stage whose inputs are complete. If it is not stale and no input is new, it needs no work."""
         if address in self.stale or self.changed.intersection(self.graph.upstream[address]):
             self.ready[address] = 0.0
@@ -107,7 +107,7 @@ class Scheduler:
         del self.ready[address]
         for path in verdict.moved:
             reason = "had been changed by hand, or was cut short"  # by a kill or a full disk
-            self.display.say(f"{entry.name}: {reason}; that version is kept as {path}")
+            self.display.print_line(f"{entry.name}: {reason}; that version is kept as {path}")
         if verdict.decision == "run":
             log = self.logs / f"{entry.subject.replace('/', '-')}.{entry.kind}.log"
             self.pool.start(Job(address, stage.command, stage.outs, log), place)
@@ -115,7 +115,7 @@ class Scheduler:
             entry.place, entry.began, entry.log = place, time.time(), str(log)
         elif verdict.decision == "busy":
             if entry.state != "waiting":
-                self.display.say(f"{entry.name}: waiting, {verdict.reason}")
+                self.display.print_line(f"{entry.name}: waiting, {verdict.reason}")
             entry.state, entry.note = "waiting", verdict.reason
             self.ready[address] = time.monotonic() + BUSY_PAUSE
         elif verdict.decision == "broken":
@@ -132,7 +132,7 @@ class Scheduler:
             entry.diverged = event.diverged
             self.executed.append(event.address)
             return
-        self.recorder.give_up(event.address)
+        self.recorder.abandon(event.address)
         if event.outcome == "failed" or entry.attempts >= ATTEMPTS:
             self._fail(event.address, event.message)
         else:
@@ -173,7 +173,7 @@ class Scheduler:
     def _wait_for_lock(self) -> None:
         """Do not try DVC's lock for a while, since another process has it; running stages go on."""
         if self.locked_until is None:
-            self.display.say(WAITING)
+            self.display.print_line(WAITING)
         self.locked_until = time.monotonic() + BUSY_PAUSE
 
     def _finish(self, address: str, state: State) -> None:
@@ -182,24 +182,24 @@ class Scheduler:
         entry.state, entry.note = state, ""
         if state == "done":
             self.changed.add(address)
-            self.display.ended(entry)
+            self.display.print_end(entry)
         for dependent in self.graph.downstream[address]:
             if dependent in self.missing_inputs:
                 self.missing_inputs[dependent] -= 1
                 if not self.missing_inputs[dependent]:
-                    self._push(dependent)
+                    self._enqueue(dependent)
 
     def _fail(self, address: str, reason: str) -> None:
         entry = self.entries[address]
         entry.state, entry.note, self.stopped = "failed", reason, not self.keep_going
-        self.display.ended(entry)
+        self.display.print_end(entry)
         for dependent in self.graph.after(address) & self.entries.keys():
             self.entries[dependent].state, self.entries[dependent].note = "skipped", f"needs {entry.name}"
 
     def _retry(self, address: str, reason: str, change: str = "") -> None:
         """Queue a stage again after an unsuccessful attempt."""
         entry = self.entries[address]
-        self.display.say(f"{entry.name}: {reason}; trying again{change}")
+        self.display.print_line(f"{entry.name}: {reason}; trying again{change}")
         entry.state, entry.note, entry.resumed = "queued", reason, None
         self.stale.add(address)
-        self._push(address)
+        self._enqueue(address)

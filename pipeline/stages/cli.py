@@ -21,10 +21,10 @@ from pipeline.compile import stage_code as code
 from pipeline.compile.generated import parse_yaml
 from pipeline.compile.seal import sealed, study_home
 from pipeline.progress import show_preparation, show_training
-from pipeline.raw_data import note_of
+from pipeline.raw_data import make_note
 from pipeline.spec.run import Run, read_record, weights_id
 from pipeline.spec.table import read_resolved, read_runs
-from pipeline.stages.tracking import tracked
+from pipeline.stages.tracking import track
 
 _ROOT, _RECORDS, _PRIVATE = Path(), Path(at.RECORDS), Path(".pfl")
 
@@ -37,7 +37,7 @@ def stage(
     """Execute a stage of the pipeline, as DVC does; not meant to be typed."""
     use_study(study_home())
     names = subjects or []
-    if (kind == "guard") == bool(names) or (len(names) > 1 and kind != "index"):
+    if not {"guard": not names, "index": len(names) > 0}.get(kind, len(names) == 1):
         raise UserError(f"pfl stage {kind}: takes {'no' if kind == 'guard' else 'one'} name")
     id_ = names[0] if names else ""
     match kind:
@@ -45,7 +45,7 @@ def stage(
             print(_module(kind).run(at.Workspace.find()))
         case "data":
             record, raw = read_record(_RECORDS, id_), at.raw_data_folder(_ROOT)
-            note = note_of(_ROOT, record["dataset"])
+            note = make_note(_ROOT, record["dataset"])
             with sealed(code.code_of_run(kind, Run(record)), seal), show_preparation() as show:
                 print(_module(kind).run(record["dataset"], Path(at.dataset_path(id_)), raw, _PRIVATE / "decoded", show))
             if note:
@@ -120,7 +120,7 @@ def _train(run: Run, seal: str | None) -> None:
     with (
         sealed(code.code_of_run("train", run), seal, inputs) as (code_seal, confirm),
         show_training(run.id) as show,
-        tracked(run, _PRIVATE, show) as on_round,
+        track(run, _PRIVATE, show) as on_round,
     ):
         _module("train").run(
             run,

@@ -93,7 +93,7 @@ def wandb(run: Run, private: Path) -> tuple[Log, Callable[[], None]]:
 TRACKERS = {"tensorboard": tensorboard, "mlflow": mlflow, "wandb": wandb}
 
 
-def viewers() -> list[str]:
+def requested_viewers() -> list[str]:
     """Return the viewers that ``$PFL_TRACK`` names. Raises :class:`UserError` if one is unknown."""
     names = [name for word in os.environ.get("PFL_TRACK", "").split(",") if (name := word.strip())]
     for name in names:
@@ -104,13 +104,13 @@ def viewers() -> list[str]:
 
 def check_viewers() -> None:
     """Raise :class:`UserError` if a viewer that ``$PFL_TRACK`` names is unknown or not installed here."""
-    for name in viewers():
+    for name in requested_viewers():
         if find_spec(name) is None:
             raise UserError(f"PFL_TRACK: {name} is not installed; pip install {name}")
 
 
 @contextmanager
-def tracked(run: Run, private: Path, show: Callable[[Progress], None]) -> Iterator[Callable[[Progress], None]]:
+def track(run: Run, private: Path, show: Callable[[Progress], None]) -> Iterator[Callable[[Progress], None]]:
     """Yield a function to call after each round, which calls `show` and the viewers of ``$PFL_TRACK``.
 
     Raises:
@@ -138,7 +138,7 @@ def tracked(run: Run, private: Path, show: Callable[[Progress], None]) -> Iterat
             with disable_on_error(name):
                 log(progress.round, figures)
 
-    for name in viewers():
+    for name in requested_viewers():
         with disable_on_error(name):
             trackers[name] = TRACKERS[name](run, private)
     try:

@@ -144,7 +144,7 @@ def test_what_is_under_way_is_marked_until_it_ends_and_theirs_is_left_alone(stud
     study.write("out/c", "made")
     study.recorder.record([C])
     assert study.marks() == {"read": ["in"], "write": ["out/a"]}
-    study.recorder.give_up(A)
+    study.recorder.abandon(A)
     assert study.marks() == {}
     study.recorder.begin(A)
     assert study.again().marks() == {}  # of what was not given up, too

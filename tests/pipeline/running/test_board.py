@@ -87,11 +87,11 @@ def test_status_and_the_end_name_what_runs_and_what_went_wrong(board):
 def test_lines_where_there_is_no_terminal(board, capsys):
     lines = Display(board)
     with lines.bars:
-        lines.tick()
-        lines.ended(board.entries["c"])
-        lines.ended(board.entries["a"])
+        lines.update()
+        lines.print_end(board.entries["c"])
+        lines.print_end(board.entries["a"])
         lines.next_line = 0.0
-        lines.tick()
+        lines.update()
     failed, trained, whole = capsys.readouterr().err.splitlines()
     assert (failed, trained) == ("FAILED run-c: the reason", "run-a: 20 s, diverged")
     assert whole.startswith("1 done, 1 running") and whole.endswith("run-b round 3/9, 50.00 %")
@@ -107,10 +107,10 @@ def test_bars_on_a_terminal(board, monkeypatch):
         monkeypatch.delenv(name, raising=False)
     bars = Display(board)
     with bars.bars:
-        bars.tick()
+        bars.update()
         bars.bars.refresh()
         board.entries["b"].state = "done"
-        bars.tick()
+        bars.update()
         assert len(bars.bars.tasks) == 1, "the bar of all"
     shown = terminal.getvalue()
     assert "run-b" in shown and "round 3/9, 50.00 %" in shown and "run-c" not in shown

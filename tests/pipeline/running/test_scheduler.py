@@ -69,7 +69,7 @@ class Play:
         found = {address: self.turn(self.note("recorded", address), str) for address in addresses}
         return {address: why for address, why in found.items() if why}
 
-    def give_up(self, address):
+    def abandon(self, address):
         self.note("given up", address)
 
     def close(self, wait=True):
@@ -98,13 +98,13 @@ class Play:
     def shrink(self, place):
         return "fewer" if place == "cpu" else ""
 
-    def ended(self, entry):
+    def print_end(self, entry):
         self.note("ended", entry.address)
 
-    def say(self, line):
+    def print_line(self, line):
         self.log["said"].append(line)
 
-    def tick(self):
+    def update(self):
         pass
 
 
