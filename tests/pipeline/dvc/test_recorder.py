@@ -187,7 +187,7 @@ def test_while_another_process_has_dvcs_lock_nothing_is_done(study, monkeypatch,
         assert study.recorder.record([A], wait=True) == {}
         assert capsys.readouterr().err == f"{WAITING}\n"
         theirs.lock()
-    assert study.recorder.begin(C).what == "run" and study.again().locked() == ["a"]
+    assert study.recorder.begin(C).decision == "run" and study.again().locked() == ["a"]
 
 
 CUT = "schema: '2.0'\nstages:\n  a:\n    cmd: pfl stage a\n    deps:\n    - path: in\n      hash: md"  # of md5

@@ -195,7 +195,7 @@ def test_while_another_process_has_dvcs_lock_the_rest_goes_on():
     assert ticks.count("queued") >= 2 and ticks.count("running") >= 2
 
 
-@pytest.mark.parametrize("what", ["tick", "record"])
+@pytest.mark.parametrize("what", ["update", "record"])
 def test_what_has_ended_is_recorded_once_whatever_breaks(what):
     play = Play({"train a": (), "train b": ()}, {"record": [Locked()]}, capacity=2)
 
