@@ -127,7 +127,7 @@ def test_what_was_made_is_found_again(study):
 
 
 def test_each_of_several_is_recorded_by_itself(study):
-    assert [study.recorder.begin(address).what for address in (A, C)] == ["run"] * 2
+    assert [study.recorder.begin(address).decision for address in (A, C)] == ["run"] * 2
     study.write("out/c", "made")
     assert study.recorder.record([A, C]) == {A: "output 'out/a' does not exist"}
     assert study.recorder.stale([A, C]) == {A: "not made yet"} and study.recorder.begin(A).decision == "run"
